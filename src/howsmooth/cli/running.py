@@ -1,0 +1,101 @@
+"""Running the measuring loop for a person: progress on stderr, every record kept the moment it exists."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from howsmooth.cli.main import EXIT_INTERRUPTED
+from howsmooth.errors import InputError
+
+if TYPE_CHECKING:
+    from howsmooth.cli.outputs import RecordFile
+    from howsmooth.models import Model
+    from howsmooth.studies import Settings, Text
+
+_PLAIN_WIDTH = 120  # columns of a table that goes to a file or a pipe
+
+
+def console(*, stderr: bool = False, record: bool = False) -> Console:
+    """A console that wraps at the terminal's width, and at a wide one where there is no terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else _PLAIN_WIDTH, highlight=False,
+                   soft_wrap=False, record=record)
+
+
+@dataclass
+class Run:
+    """The records of a command so far, and how it ended."""
+
+    files: Sequence[RecordFile]
+    notes: Console
+    records: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
+
+    def measure(self, model: Model, text: Text, settings: Settings) -> None:
+        """Measure and keep. Ctrl-C ends it early; what was computed stays."""
+        from howsmooth.studies import measure
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        try:
+            with Progress(*columns, console=self.notes, disable=not self.notes.is_terminal, transient=True) as bar:
+                task = bar.add_task(model.name, total=settings.estimates)
+
+                def show(n: int, layer: int, head: int | None) -> None:
+                    which = "" if head is None else f" head {head}"
+                    bar.update(task, description=f"{model.name} layer {layer}{which}, n = {n}")
+
+                for record in measure(model, text, settings, step=show):
+                    for file in self.files:
+                        file.write(record)
+                    self.records.append(record)
+                    bar.advance(task)
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def finish(self) -> int:
+        """Close the files, say what there is and what to doubt; the exit code."""
+        for file in self.files:
+            file.close()
+        written = [file.path for file in self.files if file.count and file.path != "-"]
+        if written and not self.interrupted:
+            self.notes.print(f"wrote {len(self.records)} estimates to {' and '.join(written)}", markup=False)
+        _warn_unfinished(self.records, self.notes)
+        if not self.interrupted:
+            return 0
+        where = f"kept in {' and '.join(written)}" if written else "shown above" if self.records else "none kept"
+        count = f"{len(self.records)} estimate{'' if len(self.records) == 1 else 's'}"
+        self.notes.print(f"howsmooth: interrupted after {count}, {where}", markup=False)
+        return EXIT_INTERRUPTED
+
+
+def announce(model: Model, text: Text, settings: Settings, notes: Console) -> None:
+    """Say what is about to be computed and what it needs."""
+    maps = f"{len(settings.layers)} layers" + ("" if settings.heads is None else f" × {len(settings.heads)} heads")
+    lengths = ", ".join(str(n) for n in settings.lengths)
+    notes.print(
+        f"{model.name}: {settings.estimates} estimates ({maps} × n = {lengths} × {settings.samples} samples) "
+        f"in {str(model.dtype).removeprefix('torch.')} on {model.device}",
+        style="dim", markup=False)
+
+
+def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console) -> None:
+    from howsmooth.report.rows import FINE
+
+    unfinished = [record for record in records if record["status"] not in FINE]
+    if unfinished:
+        statuses = ", ".join(sorted({record["status"] for record in unfinished}))
+        notes.print(f"howsmooth: warning: {len(unfinished)} of {len(records)} estimates did not reach the tolerance "
+                    f"({statuses}); their intervals hold but are wider: try --dtype float64 or a larger --tol",
+                    style="yellow", markup=False)
+
+
+def conflict(first: tuple[str, str | None], second: tuple[str, str | None]) -> None:
+    """Refuse two options that name one file."""
+    if first[1] is not None and first[1] == second[1]:
+        raise InputError(f"expected different files for {first[0]} and {second[0]}, got {first[1]} twice")

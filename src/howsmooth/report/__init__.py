@@ -1,0 +1,1 @@
+"""Reports read records and never compute: a table for the terminal, a figure, a page."""

@@ -1,0 +1,116 @@
+"""The table on the terminal: one row per map and length, then the growth with length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from howsmooth.report.rows import Row, exponent, interval, law, number, places, rows_of
+
+if TYPE_CHECKING:
+    from howsmooth.lipschitz import Growth
+
+
+def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
+    """Lip with its interval, the radius and the place of the worst direction; of several samples the largest."""
+    rows = rows_of(records)
+    with_heads = any(row.head is not None for row in rows)
+    samples = max((len(row.values) for row in rows), default=1)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title_justify="left",
+                  title=_title(records), title_style="bold cyan")
+    table.add_column("layer", justify="right")
+    if with_heads:
+        table.add_column("head", justify="right")
+    table.add_column("n", justify="right", style="bold")
+    if samples > 1:
+        table.add_column("mean", justify="right", style="dim", no_wrap=True)
+    table.add_column("Lip" if samples == 1 else f"max of {samples}", justify="right", style="bold green",
+                     no_wrap=True)
+    table.add_column(f"interval, {confidence_text(records)}", no_wrap=True)
+    table.add_column("R", justify="right", no_wrap=True)
+    table.add_column("the worst direction sits on", overflow="fold")
+    if any(row.unfinished for row in rows):
+        table.add_column("status", style="yellow")
+
+    for index, row in enumerate(rows):
+        last = index + 1 == len(rows)
+        table.add_row(*_cells(row, with_heads, samples, table),
+                      end_section=last or (rows[index + 1].layer, rows[index + 1].head) != (row.layer, row.head))
+    return table
+
+
+def growth_table(growth: dict[tuple, Growth]) -> Table:
+    """Lip ~ C n^alpha for each map, next to the n^1/2 that the theory allows at most."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title_justify="left",
+                  title="Growth with length, Lip ≈ C nᵅ", title_style="bold cyan")
+    with_heads = any(head is not None for _, _, head in growth)
+    table.add_column("layer", justify="right")
+    if with_heads:
+        table.add_column("head", justify="right")
+    table.add_column("α", justify="right", style="bold green", no_wrap=True)
+    table.add_column("fit", no_wrap=True)
+    for (_, layer, head), fit in sorted(growth.items(), key=lambda item: (item[0][1], item[0][2] or 0)):
+        head_cell = [str(head)] if with_heads else []
+        table.add_row(str(layer), *head_cell, exponent(fit), law(fit))
+    return table
+
+
+def summary(records: Sequence[dict[str, Any]], growth: dict[tuple, Growth]) -> RenderableType:
+    """Everything the terminal shows of a run: a table per model, the growth beneath it."""
+    parts: list[RenderableType] = []
+    for model in dict.fromkeys(record["model"] for record in records):
+        parts.append(measurements_table([record for record in records if record["model"] == model]))
+        fits = {key: fit for key, fit in growth.items() if key[0] == model}
+        if fits:
+            parts.append(growth_table(fits))
+    return Group(*parts)
+
+
+def confidence_text(records: Sequence[dict[str, Any]]) -> str:
+    """The confidence of the intervals.
+
+    >>> confidence_text([{"confidence": 0.999}])
+    '99.9 % sure'
+    """
+    return f"{100 * min((record['confidence'] for record in records), default=1):.10g} % sure"
+
+
+def _title(records: Sequence[dict[str, Any]]) -> Text:
+    first = records[0]
+    weights = f" ({first['weights']})" if first.get("weights") else ""
+    what = "attention heads" if first["map"] == "head" else "attention layers"
+    moved = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
+    return Text(f"{first['model']}{weights}: Lip of its {what} on {first['text']} text{moved[first['tokens']]}"
+                if first["text"] == "embedded" else
+                f"{first['model']}{weights}: Lip of its {what} on {first['text']}{moved[first['tokens']]}")
+
+
+def _cells(row: Row, with_heads: bool, samples: int, table: Table) -> list[str | Text]:
+    cells: list[str | Text] = [str(row.layer)]
+    if with_heads:
+        cells.append(str(row.head))
+    cells.append(str(row.n))
+    if samples > 1:
+        cells.append(number(row.mean))
+    worst = row.worst
+    cells += [number(worst["value"]), interval(worst["lower"], worst["upper"]), number(worst["radius"], 3),
+              _where(worst)]
+    if len(cells) < len(table.columns):
+        cells.append(f"{row.unfinished} of {len(row.values)} not converged ({worst['status']})"
+                     if row.unfinished else "")
+    return cells
+
+
+def _where(record: dict[str, Any]) -> Text:
+    text = Text()
+    for index, (word, position, share) in enumerate(places(record)):
+        text.append("  " if index else "")
+        text.append(word, style="magenta")
+        text.append(f" @{position} ", style="dim")
+        text.append(f"{share:.0%}".replace("%", " %"))
+    return text
