@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
     from howsmooth.lipschitz import Growth
 
-# Okabe and Ito's palette without its yellow (too faint on white) and its black (invisible on a dark page).
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _LEGEND_LIMIT = 12
+# Okabe and Ito's palette without its yellow (too faint on white) and its black (invisible on a dark page).
 _THEMES = {
-    "light": {"paper": "#ffffff", "ink": "#1f2328", "faint": "#8b949e", "grid": "#e4e7eb"},
-    "dark": {"paper": "#14181d", "ink": "#e3e7ec", "faint": "#7d8590", "grid": "#2a3038"},
+    "light": {"paper": "#ffffff", "ink": "#1f2328", "faint": "#8b949e", "grid": "#e4e7eb",
+              "maps": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")},
+    "dark": {"paper": "#14181d", "ink": "#e3e7ec", "faint": "#7d8590", "grid": "#2a3038",
+             "maps": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2")},
 }
 
 
@@ -46,7 +47,9 @@ def growth_figure(
 
     colours = _THEMES[theme]
     models = list(dict.fromkeys(record["model"] for record in records))
-    figure = Figure(figsize=(max(6.4, 5.4 * len(models)), 5.2), dpi=160, layout="constrained",
+    maps = max(len({(r["layer"], r["head"]) for r in records if r["model"] == model}) for model in models)
+    legend_lines = (min(maps, _LEGEND_LIMIT) + 1) // 2
+    figure = Figure(figsize=(max(6.4, 5.4 * len(models)), 4.6 + 0.22 * legend_lines), dpi=160, layout="constrained",
                     facecolor=colours["paper"])
     panels = figure.subplots(1, len(models), squeeze=False)[0]
     for panel, model in zip(panels, models, strict=True):
@@ -76,10 +79,15 @@ def _draw_panel(panel: Any, records: Sequence[dict[str, Any]], growth: dict[tupl
     panel.set_yscale("log")
     for index, key in enumerate(series):
         points = [record for record in positive if (record["layer"], record["head"]) == key]
-        _draw_series(panel, points, growth.get(key), _style(index, len(series)), map_name(*key), key in listed)
+        _draw_series(panel, points, growth.get(key), _style(index, len(series), colours["maps"]), map_name(*key), key in listed)
     if positive:
         _draw_guides(panel, positive, colours)
-    _dress(panel, positive, colours, len(listed))
+    _dress(panel, positive, colours)
+    if listed:
+        shown = None if len(listed) == len(series) else f"{len(listed)} of {len(series)} maps named"
+        legend = panel.legend(title=shown, frameon=False, labelcolor=colours["ink"], fontsize=9.5, handlelength=2.2,
+                              ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
+        legend.get_title().set(color=colours["faint"], fontsize=9)
 
 
 def _draw_series(panel: Any, points: list, fit: Growth | None, style: dict, name: str, listed: bool) -> None:
@@ -89,13 +97,15 @@ def _draw_series(panel: Any, points: list, fit: Growth | None, style: dict, name
     # An upper end that is not finite has no bar; the point alone is then a lower bound.
     above = [max(upper - record["value"], 0) if (upper := record["upper"]) is not None and upper < 1e300 else 0
              for record in points]
-    label = name if fit is None else f"{name}:  n$^{{{fit.exponent:.2f}}}$"
     panel.errorbar(lengths, values, yerr=(below, above), fmt=style["marker"], color=style["colour"], markersize=5.5,
-                   markeredgewidth=0, alpha=0.85, elinewidth=1, capsize=2, zorder=3,
-                   label=label if listed else "_nolegend_")
-    if fit is not None:
-        ends = [min(lengths), max(lengths)]
-        panel.plot(ends, [fit.constant * n**fit.exponent for n in ends], color=style["colour"], linewidth=1.8, zorder=2)
+                   markeredgewidth=0, alpha=0.85, elinewidth=1, capsize=2, zorder=3)
+    ends = [] if fit is None else [min(lengths), max(lengths)]
+    panel.plot(ends, [fit.constant * n**fit.exponent for n in ends], color=style["colour"], linewidth=1.8, zorder=2)
+    if listed:
+        # An empty line carries the legend entry: the marker of the points on the line of the fit.
+        label = name if fit is None else f"{name}:  n$^{{{fit.exponent:.2f}}}$"
+        panel.plot([], [], color=style["colour"], marker=style["marker"], markersize=5.5, markeredgewidth=0,
+                   linewidth=0 if fit is None else 1.8, label=label)
 
 
 def _draw_guides(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -> None:
@@ -105,11 +115,13 @@ def _draw_guides(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -
         return
     base = 0.72 * min(record["value"] for record in records)
     for power, dashes, label in ((0.5, (6, 3), "$\\sqrt{n}$"), (0.25, (2, 2), "n$^{1/4}$")):
-        panel.plot([first, last], [base, base * (last / first) ** power], color=colours["faint"], linewidth=1.2,
-                   dashes=dashes, zorder=1, label=f"slope of {label}")
+        end = base * (last / first) ** power
+        panel.plot([first, last], [base, end], color=colours["faint"], linewidth=1.2, dashes=dashes, zorder=1)
+        panel.annotate(label, (last, end), xytext=(6, 0), textcoords="offset points", va="center",
+                       color=colours["faint"], fontsize=10, annotation_clip=False)
 
 
-def _dress(panel: Any, records: Sequence[dict[str, Any]], colours: dict, listed: int) -> None:
+def _dress(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     panel.set_facecolor(colours["paper"])
@@ -125,15 +137,12 @@ def _dress(panel: Any, records: Sequence[dict[str, Any]], colours: dict, listed:
     panel.set_axisbelow(True)
     for side in ("top", "right", "left", "bottom"):
         panel.spines[side].set_visible(False)
-    if panel.get_legend_handles_labels()[1]:
-        panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9.5, handlelength=1.8, ncols=2,
-                     loc="upper center", bbox_to_anchor=(0.5, -0.13))
 
 
-def _style(index: int, count: int) -> dict[str, Any]:
+def _style(index: int, count: int, palette: tuple[str, ...]) -> dict[str, Any]:
     """A few maps get colours that everyone can tell apart, many get a scale that is ordered for everyone."""
-    if count <= len(_COLOURS):
-        return {"colour": _COLOURS[index], "marker": _MARKERS[index]}
+    if count <= len(palette):
+        return {"colour": palette[index], "marker": _MARKERS[index]}
     from matplotlib import colormaps
 
     return {"colour": colormaps["viridis"](0.1 + 0.8 * index / (count - 1)), "marker": "o"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from howsmooth.report.rows import FINE, Row, exponent, interval, law, number, places, rows_of
+from howsmooth.report.rows import Row, exponent, interval, number, places, rows_of
 from howsmooth.report.table import confidence_text
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ tr.first td { border-top: 1px solid var(--line); }
 td.value { font-weight: 600; color: var(--accent); }
 td.warn { color: var(--warn); }
 td .share { color: var(--faint); }
+sub, sup { line-height: 0; }
 code { font: .88em ui-monospace, "SFMono-Regular", "DejaVu Sans Mono", monospace; background: var(--mark);
        padding: .08em .35em; border-radius: 4px; }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; overflow-wrap: anywhere; }
@@ -87,10 +88,10 @@ def _section(model: str, records: Sequence[dict[str, Any]], growth: dict[tuple, 
     with_status = any(row.unfinished for row in rows)
     samples = max(len(row.values) for row in rows)
     heads = _cell("th", "head", "right") if with_heads else ""
-    status = _cell("th", "status") if with_status else ""
+    status = _cell("th", "not converged") if with_status else ""
     header = (_cell("th", "layer", "right") + heads + _cell("th", "n", "right") + _cell("th", "mean", "right")
               + _cell("th", f"max of {samples}", "right") + _cell("th", f"interval, {confidence_text(records)}")
-              + _cell("th", "R", "right") + _cell("th", "growth") + _cell("th", "the worst direction sits on") + status)
+              + _cell("th", "R", "right") + _cell("th", "growth") + _cell("th", "worst direction sits on") + status)
     body = []
     for index, row in enumerate(rows):
         starts = index == 0 or (rows[index - 1].layer, rows[index - 1].head) != (row.layer, row.head)
@@ -108,7 +109,7 @@ R is the largest norm of a token. Of the samples at a length, the one with the l
 
 def _row(row: Row, fit: Growth | None, starts: bool, with_heads: bool, with_status: bool) -> str:
     worst = row.worst
-    law_cell = "" if fit is None else f"{law(fit)} (± {exponent(fit).partition(' ± ')[2] or '?'})"
+    law_cell = "" if fit is None else f"{number(fit.constant, 3)} n<sup>{exponent(fit)}</sup>"
     cells = [
         _cell("td", str(row.layer) if starts else "", "right"),
         _cell("td", str(row.head) if starts else "", "right") if with_heads else "",
@@ -117,9 +118,9 @@ def _row(row: Row, fit: Growth | None, starts: bool, with_heads: bool, with_stat
         _cell("td", number(worst["value"]), "right value"),
         _cell("td", interval(worst["lower"], worst["upper"])),
         _cell("td", number(worst["radius"], 3), "right"),
-        _cell("td", law_cell),
+        f"<td>{law_cell}</td>",
         f"<td>{_where(worst)}</td>",
-        _cell("td", "" if worst["status"] in FINE else worst["status"], "warn") if with_status else "",
+        _cell("td", row.doubt, "warn") if with_status else "",
     ]
     return f'<tr{" class=first" if starts else ""}>{"".join(cells)}</tr>\n'
 

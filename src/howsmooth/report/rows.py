@@ -23,11 +23,18 @@ class Row:
     n: int
     values: tuple[float, ...]
     worst: dict[str, Any]
-    unfinished: int
+    unfinished: tuple[str, ...]  # statuses of the samples that did not reach the tolerance
 
     @property
     def mean(self) -> float:
         return sum(self.values) / len(self.values)
+
+    @property
+    def doubt(self) -> str:
+        """How many samples did not reach the tolerance, and why; empty when all did."""
+        if not self.unfinished:
+            return ""
+        return f"{len(self.unfinished)} of {len(self.values)}: {', '.join(sorted(set(self.unfinished)))}"
 
 
 def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
@@ -41,7 +48,7 @@ def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
     return [
         Row(*key, values=tuple(record["value"] for record in groups[key]),
             worst=max(groups[key], key=lambda record: record["value"]),
-            unfinished=sum(record["status"] not in FINE for record in groups[key]))
+            unfinished=tuple(record["status"] for record in groups[key] if record["status"] not in FINE))
         for key in order
     ]
 
@@ -94,10 +101,15 @@ def law(growth: Growth) -> str:
     return f"{number(growth.constant, 3)} n^{growth.exponent:.2f}"
 
 
-def token(word: str) -> str:
-    """A token as it may be printed: white space and control characters made visible."""
+def token(word: str, limit: int = 14) -> str:
+    """A token as it may be printed: white space and control characters made visible, long ones cut.
+
+    >>> token(" the"), token("\\n"), token(" ")
+    ('the', '⏎', '␣')
+    """
     text = word.strip(" ") or "␣"
-    return "".join(char if char.isprintable() else {"\n": "⏎", "\t": "⇥"}.get(char, "�") for char in text)
+    text = "".join(char if char.isprintable() else {"\n": "⏎", "\t": "⇥"}.get(char, "�") for char in text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def places(record: dict[str, Any], count: int = 2, least: float = 0.05) -> list[tuple[str, int, float]]:

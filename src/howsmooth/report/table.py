@@ -33,9 +33,9 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
                      no_wrap=True)
     table.add_column(f"interval, {confidence_text(records)}", no_wrap=True)
     table.add_column("R", justify="right", no_wrap=True)
-    table.add_column("the worst direction sits on", overflow="fold")
+    table.add_column("worst direction sits on", no_wrap=True)
     if any(row.unfinished for row in rows):
-        table.add_column("status", style="yellow")
+        table.add_column("unfinished", style="yellow")
 
     for index, row in enumerate(rows):
         last = index + 1 == len(rows)
@@ -85,9 +85,8 @@ def _title(records: Sequence[dict[str, Any]]) -> Text:
     weights = f" ({first['weights']})" if first.get("weights") else ""
     what = "attention heads" if first["map"] == "head" else "attention layers"
     moved = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
-    return Text(f"{first['model']}{weights}: Lip of its {what} on {first['text']} text{moved[first['tokens']]}"
-                if first["text"] == "embedded" else
-                f"{first['model']}{weights}: Lip of its {what} on {first['text']}{moved[first['tokens']]}")
+    text = "the embedded text" if first["text"] == "embedded" else first["text"]
+    return Text(f"{first['model']}{weights}: Lip of its {what} on {text}{moved[first['tokens']]}")
 
 
 def _cells(row: Row, with_heads: bool, samples: int, table: Table) -> list[str | Text]:
@@ -101,8 +100,7 @@ def _cells(row: Row, with_heads: bool, samples: int, table: Table) -> list[str |
     cells += [number(worst["value"]), interval(worst["lower"], worst["upper"]), number(worst["radius"], 3),
               _where(worst)]
     if len(cells) < len(table.columns):
-        cells.append(f"{row.unfinished} of {len(row.values)} not converged ({worst['status']})"
-                     if row.unfinished else "")
+        cells.append(row.doubt)
     return cells
 
 
