@@ -1,0 +1,38 @@
+"""BERT: post-norm encoder (or decoder), learnt positions.
+
+The map is attention with its output projection. The residual and the LayerNorm that BERT applies
+right after it belong to the block, not to attention, and are left out.
+"""
+
+from __future__ import annotations
+
+from transformers import BertConfig, BertModel
+
+from howsmooth.attention import SelfAttention
+from howsmooth.errors import InputError
+
+NETWORK = BertModel
+UNUSED = ("pooler.",)  # it reads the last hidden state; checkpoints of masked models come without it
+
+
+def default_config() -> BertConfig:
+    return BertConfig()  # BERT base: 12 layers, d = 768, 12 heads, 512 positions
+
+
+def attention_modules(network: BertModel) -> list:
+    return [block.attention.self for block in network.encoder.layer]
+
+
+def self_attention(network: BertModel, layer: int, positions: int | None) -> SelfAttention:
+    kind = getattr(network.config, "position_embedding_type", "absolute")
+    if kind != "absolute":
+        raise InputError(
+            f"expected a BERT with absolute positions, got position_embedding_type={kind!r}; "
+            "relative scores are not supported in this family"
+        )
+    module, output = network.encoder.layer[layer].attention.self, network.encoder.layer[layer].attention.output
+    return SelfAttention(
+        module.query.weight, module.key.weight, module.value.weight, output.dense.weight,
+        bq=module.query.bias, bk=module.key.bias, bv=module.value.bias, bo=output.dense.bias,
+        heads=module.num_attention_heads, scale=float(module.scaling), causal=bool(network.config.is_decoder),
+    )

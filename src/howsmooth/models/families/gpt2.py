@@ -1,0 +1,29 @@
+"""GPT-2: pre-norm, causal, learnt positions, q, k and v in one Conv1D."""
+
+from __future__ import annotations
+
+from transformers import GPT2Config, GPT2Model
+
+from howsmooth.attention import SelfAttention
+
+NETWORK = GPT2Model
+UNUSED = ()
+
+
+def default_config() -> GPT2Config:
+    return GPT2Config()  # GPT-2 small: 12 layers, d = 768, 12 heads, 1024 positions
+
+
+def attention_modules(network: GPT2Model) -> list:
+    return [block.attn for block in network.h]
+
+
+def self_attention(network: GPT2Model, layer: int, positions: int | None) -> SelfAttention:
+    module = network.h[layer].attn
+    # Conv1D computes x @ weight: its weight is (in, out), the transpose of torch.nn.Linear's.
+    wq, wk, wv = (part.T.contiguous() for part in module.c_attn.weight.chunk(3, dim=1))
+    bq, bk, bv = module.c_attn.bias.chunk(3)
+    return SelfAttention(
+        wq, wk, wv, module.c_proj.weight.T.contiguous(), bq=bq, bk=bk, bv=bv, bo=module.c_proj.bias,
+        heads=module.num_heads, scale=float(module.scaling), causal=getattr(network.config, "is_causal", True),
+    )

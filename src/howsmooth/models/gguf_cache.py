@@ -1,0 +1,185 @@
+"""A GGUF file takes long to load, so it is dequantised once into a folder named by the file's hash.
+
+The folder is complete or absent: it is built beside its final place and renamed into it. A seal
+(`complete.json`, written last) holds the checksum of every file, so a damaged folder is noticed and rebuilt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModel, AutoTokenizer
+
+from howsmooth.errors import InputError
+from howsmooth.models.families import family_of
+from howsmooth.models.quiet import quiet_transformers
+
+_FORMAT = 1
+_SEAL = "complete.json"
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A plain model folder made from a GGUF file."""
+
+    folder: Path
+    sha256: str
+    quantisation: str
+
+    @property
+    def weights(self) -> str:
+        plain = self.quantisation in ("F64", "F32", "F16", "BF16")
+        return f"{self.quantisation} GGUF" + ("" if plain else ", dequantised")
+
+
+def cache_root(cache_dir: str | os.PathLike | None = None) -> Path:
+    """Return the cache folder: the argument, else $HOWSMOOTH_CACHE, else ~/.cache/howsmooth."""
+    chosen = cache_dir or os.environ.get("HOWSMOOTH_CACHE") or "~/.cache/howsmooth"
+    return Path(chosen).expanduser()
+
+
+def convert_once(file: Path, cache_dir: str | os.PathLike | None = None) -> Converted:
+    """Return the converted folder of a GGUF file, converting it only if no sound folder is there."""
+    if not file.is_file():
+        raise InputError(f"expected a GGUF file, got {str(file)!r}, which does not exist; check the path")
+    with file.open("rb") as stream:
+        if stream.read(4) != b"GGUF":
+            raise InputError(f"expected a GGUF file, got {str(file)!r} without the GGUF mark; check the file")
+        stream.seek(0)
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+
+    final = cache_root(cache_dir) / "gguf" / sha256
+    seal = _read_seal(final)
+    if seal is None:
+        _require_extra()
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            building = Path(tempfile.mkdtemp(prefix=f"{sha256[:12]}.building-", dir=final.parent))
+        except OSError as error:
+            raise _unwritable(final.parent, error) from error
+        try:
+            seal = _convert(file, building)
+            _put_in_place(building, final)
+        except OSError as error:
+            raise _unwritable(final.parent, error) from error
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    return Converted(final, sha256, seal["quantisation"])
+
+
+def _convert(file: Path, folder: Path) -> dict:
+    """Write config, float32 weights and tokenizer of `file` into `folder`, then the seal."""
+    source, name = str(file.parent), file.name
+    # The dequantisation loop draws a bar of its own on stderr, which transformers' settings do not reach.
+    with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            quantisation = _dominating_type(file)
+            network = AutoModel.from_pretrained(source, gguf_file=name, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # the readers raise anything at all on a damaged file
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(
+                f"expected a complete GGUF file of a supported model, got {str(file)!r}: {reason}; "
+                "fetch the file again, or give a model folder"
+            ) from error
+        config = network.config
+        if hasattr(config, "quantization_config"):  # the folder holds plain float32, nothing is left to undo
+            del config.quantization_config
+        family_of(config, str(file))
+        config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    weights = {key: value.contiguous() for key, value in network.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    seal = {
+        "format": _FORMAT,
+        "quantisation": quantisation,
+        "checksums": {path.name: _checksum(path) for path in sorted(folder.iterdir())},
+    }
+    (folder / _SEAL).write_text(json.dumps(seal, indent=1))
+    return seal
+
+
+def _put_in_place(building: Path, final: Path) -> None:
+    """Rename a finished folder into its place, whoever else is doing the same."""
+    try:
+        os.rename(building, final)
+        return
+    except OSError:
+        if not final.exists():
+            raise
+    if _read_seal(final) is not None:
+        return  # another process was first, and its folder is sound
+    damaged = Path(tempfile.mkdtemp(prefix=f"{final.name[:12]}.damaged-", dir=final.parent))
+    try:
+        # Two processes may both come here; the loser finds nothing to move, or a sound folder in its way.
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(final, damaged / "folder")
+        try:
+            os.rename(building, final)
+        except OSError:
+            if _read_seal(final) is None:
+                raise
+    finally:
+        shutil.rmtree(damaged, ignore_errors=True)
+
+
+def _read_seal(folder: Path) -> dict | None:
+    """Return the seal of a sound folder, None for one that is absent, incomplete or damaged."""
+    try:
+        seal = json.loads((folder / _SEAL).read_text())
+        sound = seal["format"] == _FORMAT and isinstance(seal["quantisation"], str) and all(
+            _checksum(folder / name) == checksum for name, checksum in seal["checksums"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return seal if sound else None
+
+
+def _checksum(path: Path) -> str:
+    """Return size and CRC-32: enough against accidents, and several times faster than a hash."""
+    crc = 0
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 24):
+            crc = zlib.crc32(block, crc)
+    return f"{path.stat().st_size}:{crc:08x}"
+
+
+def _dominating_type(file: Path) -> str:
+    """Return the tensor type that holds most of the weights, such as Q4_1."""
+    from gguf import GGUFReader
+
+    elements: Counter[str] = Counter()
+    for tensor in GGUFReader(file).tensors:
+        elements[tensor.tensor_type.name] += int(tensor.n_elements)
+    return elements.most_common(1)[0][0]
+
+
+def _require_extra() -> None:
+    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"expected the packages that read GGUF files, got no {' and no '.join(missing)}; "
+            "run: pip install 'howsmooth[gguf]'"
+        )
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(
+        f"expected a writable cache folder, got {str(folder)!r} ({error.strerror or error}); "
+        "give cache_dir=, or set HOWSMOOTH_CACHE to a folder with room for the dequantised weights"
+    )

@@ -1,0 +1,175 @@
+"""load(name): an embedded model, a local folder, a GGUF file, a random architecture, or a hub model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModel
+
+from howsmooth.errors import InputError
+from howsmooth.models.families import FAMILIES, family_of
+from howsmooth.models.model import Model
+from howsmooth.models.place import Place, locate
+from howsmooth.models.quiet import quiet_transformers
+from howsmooth.models.tokenizer import find_tokenizer
+
+_RANDOM = "random:"
+
+
+def load(
+    name: str | os.PathLike,
+    *,
+    dtype: torch.dtype | str = torch.float32,
+    device: torch.device | str = "cpu",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    seed: int = 0,
+    cache_dir: str | os.PathLike | None = None,
+    tokenizer: str | os.PathLike | None = None,
+) -> Model:
+    """Load a model for measuring: evaluation mode, no gradients on its weights.
+
+    `name` is, in this order: "minilm" or "smollm2" (installed packages), "random:gpt2|bert|llama" or
+    "random:" before any other name (that architecture with weights drawn from `seed`), a .gguf file, a
+    folder with a config.json, or a name on the hub (`revision` applies there).
+
+    Weights are read from safetensors unless `allow_pickle`; code from the repository is never run unless
+    `trust_remote_code`. `tokenizer` names another place to take the tokenizer from. `cache_dir` holds
+    dequantised GGUF files (else $HOWSMOOTH_CACHE, else ~/.cache/howsmooth).
+    """
+    if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
+        raise InputError(f"expected the name of a model, a folder or a file, got {name!r}; try 'minilm'")
+    name = os.fspath(name)
+    dtype, device = _working_type(dtype, device)
+    remote = {"revision": revision, "trust_remote_code": trust_remote_code}
+
+    if name.startswith(_RANDOM):
+        network, adapter, place = _random_network(name, seed, cache_dir, remote)
+        with torch.no_grad():
+            for parameter in network.parameters():  # not .to(dtype): rotary frequencies stay float32
+                parameter.data = parameter.data.to(dtype)
+    else:
+        place = locate(name, revision, cache_dir)
+        network, adapter = _pretrained_network(name, place, dtype, allow_pickle, remote)
+    network = network.to(device).eval().requires_grad_(False)
+    _refuse_non_finite(network, name)
+
+    found, missing, origin = find_tokenizer(tokenizer, place, network.config.vocab_size, cache_dir, remote)
+    source = {**place.source, "tokenizer": origin}
+    return Model(network, adapter, name=name, tokenizer=found, no_tokenizer=missing, source=source)
+
+
+def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickle: bool, remote: dict):
+    with _loading(name, place), quiet_transformers():
+        config = AutoConfig.from_pretrained(place.path, local_files_only=place.local_only, **remote)
+    adapter = family_of(config, name)
+    with _loading(name, place, allow_pickle), quiet_transformers():
+        network, report = AutoModel.from_pretrained(
+            place.path, config=config, dtype=dtype, use_safetensors=None if allow_pickle else True,
+            local_files_only=place.local_only, output_loading_info=True, **remote,
+        )
+    absent = sorted(key for key in report["missing_keys"] if not key.startswith(adapter.UNUSED))
+    if absent:  # transformers would go on with random numbers in their place
+        raise InputError(
+            f"model {name!r}: expected all weights of a {config.model_type}, got none for {absent[0]}"
+            f"{f' and {len(absent) - 1} more' if len(absent) > 1 else ''}; the checkpoint is incomplete or of "
+            "another model"
+        )
+    _check_class(network, adapter, name)
+    if place.source["kind"] == "hub":
+        place.source["revision"] = getattr(config, "_commit_hash", None) or remote["revision"]
+    return network, adapter
+
+
+def _random_network(name: str, seed: int, cache_dir, remote: dict):
+    """Build an architecture with the library's own initialisation, drawn from `seed`."""
+    inner = name.removeprefix(_RANDOM)
+    if not inner:
+        raise InputError(
+            f"expected 'random:' and an architecture, got {name!r}; give random:{', random:'.join(FAMILIES)}, "
+            "or random: and the name or folder of a model"
+        )
+    if inner in FAMILIES:
+        config = FAMILIES[inner].default_config()
+        place = Place(None, {"kind": "random"}, local_only=True)
+    else:
+        place = locate(inner, remote["revision"], cache_dir)
+        with _loading(name, place), quiet_transformers():
+            config = AutoConfig.from_pretrained(place.path, local_files_only=place.local_only, **remote)
+        place.source.update(kind="random", architecture=place.source["kind"])
+        place.source.pop("sha256", None)  # those weights are not the ones in use
+    adapter = family_of(config, name)
+    place.source.update(weights=f"random, seed {seed}", seed=seed, initializer_range=config.initializer_range)
+    # The library draws from the global generator: lend it a seeded one and give the old state back.
+    with torch.random.fork_rng(devices=[]), _loading(name, place), quiet_transformers():
+        torch.manual_seed(seed)
+        network = AutoModel.from_config(config, dtype=torch.float32)
+    _check_class(network, adapter, name)
+    return network, adapter, place
+
+
+def _check_class(network, adapter, name: str) -> None:
+    if not isinstance(network, adapter.NETWORK):
+        raise InputError(
+            f"model {name!r}: expected a {adapter.NETWORK.__name__}, got a {type(network).__name__}; "
+            "its code is not the family's own, so its attention cannot be read"
+        )
+
+
+def _refuse_non_finite(network, name: str) -> None:
+    for key, parameter in network.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise InputError(
+                f"model {name!r}: expected finite weights, got NaN or infinity in {key} ({parameter.dtype}); "
+                "fetch the weights again, or load them in a wider dtype"
+            )
+
+
+def _working_type(dtype: torch.dtype | str, device: torch.device | str) -> tuple[torch.dtype, torch.device]:
+    """Return dtype and device after trying them on a tiny product."""
+    if isinstance(dtype, str):
+        dtype = getattr(torch, dtype.removeprefix("torch."), dtype)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(
+            f"expected a floating point dtype, got {dtype!r}; give float64, float32, bfloat16 or float16"
+        )
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"expected a device such as cpu, cuda or cuda:1, got {device!r}; choose one") from error
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(
+            f"expected a device of this machine, got {str(device)!r}, which is not available here; use cpu"
+        ) from error
+    try:
+        probe = torch.ones(2, 2, dtype=dtype, device=device)
+        torch.softmax(probe @ probe, -1).sum().item()
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise InputError(
+            f"expected a dtype that the device can compute with, got {dtype} on {device}; use float32"
+        ) from error
+    return dtype, device
+
+
+@contextmanager
+def _loading(name: str, place: Place, allow_pickle: bool = True) -> Iterator[None]:
+    """Turn whatever a library raises while loading into one line that names what was tried."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # loaders raise OSError, ValueError, RuntimeError, KeyError, their own…
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+        remedy = place.remedy
+        pickled = not place.is_hub and place.path and not any(Path(place.path).glob("*.safetensors"))
+        if not allow_pickle and (pickled or "safetensors" in reason):
+            remedy = ("convert the weights to safetensors, or, if you trust them, give allow_pickle=True"
+                      f"{'; ' + remedy if place.is_hub else ''}")
+        raise InputError(f"cannot load {name!r} ({place.tried}): {reason}; {remedy}") from error

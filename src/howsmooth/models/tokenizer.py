@@ -1,0 +1,47 @@
+"""The tokenizer that belongs to a model, or the one the user names; None, with the reason, if there is none."""
+
+from __future__ import annotations
+
+import os
+
+from transformers import AutoTokenizer
+
+from howsmooth.errors import InputError
+from howsmooth.models.place import Place, locate
+from howsmooth.models.quiet import quiet_transformers
+
+
+def find_tokenizer(
+    asked: str | os.PathLike | None, place: Place, vocabulary: int, cache_dir, remote: dict
+) -> tuple[object | None, str, str | None]:
+    """Return (tokenizer, why there is none, where it came from)."""
+    if asked is None:
+        if place.path is None:
+            return None, "an architecture without weights comes without one", None
+        tokenizer, reason = _read(place, remote)
+        return tokenizer, reason, None if tokenizer is None else "the model's own"
+    asked = os.fspath(asked)
+    tokenizer, reason = _read(locate(asked, None, cache_dir), {**remote, "revision": None})
+    if tokenizer is None:
+        raise InputError(f"expected a tokenizer at {asked!r}, got none ({reason}); name another one")
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= vocabulary:
+        raise InputError(
+            f"expected a tokenizer within the model's vocabulary of {vocabulary}, got {asked!r} with token "
+            f"numbers up to {largest}; name a smaller one"
+        )
+    return tokenizer, "", asked
+
+
+def _read(place: Place, remote: dict) -> tuple[object | None, str]:
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(place.path, local_files_only=place.local_only, **remote)
+    except Exception as error:  # missing or damaged files surface as almost any exception
+        return None, (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+    # Without its files the library may hand out a tokenizer that knows special tokens only.
+    if not tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"] or (
+        len(tokenizer.get_vocab()) <= len(tokenizer.all_special_ids)
+    ):
+        return None, "the tokenizer's vocabulary is missing"
+    return tokenizer, ""

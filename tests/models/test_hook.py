@@ -1,0 +1,285 @@
+"""attn_implementation="howsmooth" against transformers' own eager attention, in float64."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from transformers import (
+    AttentionMaskInterface,
+    AutoModel,
+    GPT2LMHeadModel,
+    MistralConfig,
+    StaticCache,
+)
+from transformers.masking_utils import (
+    and_masks,
+    bidirectional_mask_function,
+    causal_mask_function,
+    chunked_causal_mask_function,
+    sdpa_mask,
+    sliding_window_bidirectional_mask_function,
+    sliding_window_causal_mask_function,
+)
+from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
+
+import howsmooth
+from howsmooth.attention import attend
+from howsmooth.errors import InputError
+from howsmooth.models import hook
+
+from .conftest import tiny_config, tiny_network
+
+FAMILIES = ("gpt2", "bert", "llama")
+N = 9
+
+
+@pytest.fixture(autouse=True)
+def _in_float64(monkeypatch):
+    """Lift the float32 casts of eager softmax and RMSNorm, which would hide an error below 1e-7."""
+    howsmooth.register()
+    softmax = torch.nn.functional.softmax
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None, **kw: softmax(x, dim=dim))
+
+    def rms_norm(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+    monkeypatch.setattr(modeling_llama.LlamaRMSNorm, "forward", rms_norm)
+    monkeypatch.setattr(modeling_mistral.MistralRMSNorm, "forward", rms_norm)
+
+
+def twins(network):
+    """The same weights under eager attention and under ours, without a shared config."""
+    pair = []
+    for implementation in ("eager", "howsmooth"):
+        twin = type(network)._from_config(copy.deepcopy(network.config), attn_implementation=implementation)
+        twin.load_state_dict(network.state_dict())
+        pair.append(twin.to(torch.float64).eval())
+    assert pair[0].config is not pair[1].config
+    assert [m.config._attn_implementation for m in pair] == ["eager", "howsmooth"]
+    return pair
+
+
+def embeddings(batch=2, n=N, seed=0):
+    return torch.randn(batch, n, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def padding(kind: str):
+    mask = torch.ones(2, N, dtype=torch.long)
+    if kind == "right":
+        mask[1, -3:] = 0
+    if kind == "left":
+        mask[1, :4] = 0
+    return mask
+
+
+def close(a, b, tolerance=1e-11):
+    assert a.shape == b.shape and torch.isfinite(a).all()
+    assert (a - b).abs().max() <= tolerance * (1 + b.abs().max()), float((a - b).abs().max())
+
+
+@pytest.mark.parametrize("kind", ["none", "left", "right"])
+@pytest.mark.parametrize("family", [*FAMILIES, "bert decoder"])
+def test_hidden_states_jvp_and_gradients_agree_with_eager(family, kind):
+    family, *decoder = family.split()
+    eager, ours = twins(tiny_network(family, **({"is_decoder": True} if decoder else {})))
+    x, direction, cotangent = embeddings(), embeddings(seed=1), embeddings(seed=2)
+    mask = padding(kind)
+    real = mask.bool()
+    # a tangent on padded tokens would only test what padding does to itself
+    direction, cotangent = direction * mask[..., None], cotangent * mask[..., None]
+    given = None if kind == "none" else mask
+    results = []
+    for model in (eager, ours):
+        def forward(e, model=model):
+            return model(inputs_embeds=e, attention_mask=given, use_cache=False).last_hidden_state
+
+        out, tangent = torch.func.jvp(forward, (x,), (direction,))
+        leaf = x.clone().requires_grad_()
+        (forward(leaf) * cotangent).sum().backward()
+        weights = {k: p.grad for k, p in model.named_parameters() if p.grad is not None}
+        results.append((out[real], tangent[real], leaf.grad[real], weights))
+    (out_e, tan_e, grad_e, weights_e), (out, tan, grad, weights) = results
+    close(out, out_e)
+    close(tan, tan_e)
+    close(grad, grad_e)
+    assert weights.keys() == weights_e.keys() and len(weights) > 20
+    for key in weights:
+        close(weights[key], weights_e[key])
+
+
+def test_the_comparison_can_fail():
+    eager, ours = twins(tiny_network("gpt2"))
+    x = embeddings()
+    with pytest.raises(AssertionError):
+        close(ours(inputs_embeds=x).last_hidden_state, eager(inputs_embeds=x.flip(1)).last_hidden_state)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_earlier_outputs_ignore_later_tokens(family):
+    _, ours = twins(tiny_network(family))
+    x = embeddings()
+    moved = x.clone()
+    moved[:, 5:] += 100.0
+    before, after = (ours(inputs_embeds=e).last_hidden_state for e in (x, moved))
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+
+def test_without_the_mask_function_the_mask_is_lost(monkeypatch):
+    """What registering the attention alone would do, and what registering both does."""
+    eager, ours = twins(tiny_network("bert", is_decoder=True))
+    x, mask = embeddings(), padding("right")
+    real = mask.bool()
+    want = eager(inputs_embeds=x, attention_mask=mask).last_hidden_state
+    close(ours(inputs_embeds=x, attention_mask=mask).last_hidden_state[real], want[real])
+
+    seen = []
+    forward = hook.attention_forward
+    howsmooth.models.hook.AttentionInterface.register(
+        "howsmooth", lambda *a, **kw: seen.append(a[4]) or forward(*a, **kw)
+    )
+    mapping = AttentionMaskInterface._global_mapping
+    assert mapping["howsmooth"] is hook.attention_mask
+    monkeypatch.delitem(mapping, "howsmooth")
+    ours(inputs_embeds=x[:, :, :], attention_mask=padding("left"))
+    assert seen and all(mask is None for mask in seen)  # not even causality is said any more
+    howsmooth.register()
+    seen.clear()
+    assert mapping["howsmooth"] is hook.attention_mask
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_4d_mask_of_the_user_is_honoured(family):
+    eager, ours = twins(tiny_network(family))
+    generator = torch.Generator().manual_seed(3)
+    seen = torch.rand(2, 1, N, N, generator=generator) < 0.6
+    seen |= torch.eye(N, dtype=torch.bool)
+    assert not torch.equal(seen[0], seen[1])
+    additive = torch.where(seen, 0.0, torch.finfo(torch.float64).min).double()
+    additive = additive + torch.randn(2, 1, N, N, generator=generator).double()  # a bias, not only a mask
+    x = embeddings()
+    want = eager(inputs_embeds=x, attention_mask=additive).last_hidden_state
+    close(ours(inputs_embeds=x, attention_mask=additive).last_hidden_state, want)
+
+    plain = torch.where(seen, 0.0, torch.finfo(torch.float64).min).double()
+    want = eager(inputs_embeds=x, attention_mask=plain).last_hidden_state
+    close(ours(inputs_embeds=x, attention_mask=seen).last_hidden_state, want)
+
+
+def test_packed_sequences_do_not_see_each_other():
+    eager, ours = twins(tiny_network("llama"))
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4], [0, 1, 0, 1, 2, 0, 1, 2, 3]])
+    x = embeddings()
+    want = eager(inputs_embeds=x, position_ids=positions, use_cache=False).last_hidden_state
+    got = ours(inputs_embeds=x, position_ids=positions, use_cache=False).last_hidden_state
+    close(got, want)
+    alone = ours(inputs_embeds=x[:1, :4], use_cache=False).last_hidden_state
+    close(got[:1, :4], alone)
+
+
+@pytest.mark.parametrize("kind", ["none", "left"])
+def test_sliding_windows_agree_with_eager(kind):
+    config = MistralConfig(vocab_size=50, hidden_size=24, num_hidden_layers=2, num_attention_heads=4,
+                           num_key_value_heads=2, head_dim=6, intermediate_size=32, sliding_window=3,
+                           initializer_range=0.3)
+    eager, ours = twins(AutoModel.from_config(config))
+    x, mask = embeddings(), padding(kind)
+    want = eager(inputs_embeds=x, attention_mask=mask, use_cache=False).last_hidden_state
+    got = ours(inputs_embeds=x, attention_mask=mask, use_cache=False).last_hidden_state
+    close(got[mask.bool()], want[mask.bool()])
+
+
+@pytest.mark.parametrize("function", [
+    causal_mask_function,
+    bidirectional_mask_function,
+    sliding_window_causal_mask_function(3),
+    sliding_window_bidirectional_mask_function(2),
+    chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.int)),
+    and_masks(sliding_window_causal_mask_function(3), causal_mask_function),
+    and_masks(lambda b, h, q, k: (k > q - 3) & (k != 2), causal_mask_function),
+], ids=["causal", "full", "window", "two-sided window", "chunked", "nested", "custom"])
+@pytest.mark.parametrize("sizes", [(5, 5, 0, 0), (1, 7, 6, 0), (3, 8, 2, 0), (4, 6, 5, 3)],
+                         ids=["prefill", "decode", "static cache", "sliding cache"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_every_mask_means_what_transformers_means(function, sizes, padded):
+    q, kv, q_offset, kv_offset = sizes
+    mask = None
+    if padded:
+        mask = torch.ones(2, kv + kv_offset - 1, dtype=torch.bool)  # shorter than the keys, as with a static cache
+        mask[1, : kv_offset + 2] = False
+    arguments = dict(batch_size=2, q_length=q, kv_length=kv, q_offset=q_offset, kv_offset=kv_offset,
+                     mask_function=function, attention_mask=mask)
+    want = sdpa_mask(**arguments, allow_is_causal_skip=False)[:, 0]
+    got = hook.attention_mask(**arguments)
+    # equal scores: each query spreads evenly over the keys it sees, and the values tell which
+    query, key = torch.zeros(2, 1, q, 2), torch.zeros(2, 1, kv, 2)
+    value = torch.eye(kv).expand(2, 1, kv, kv)
+    weights, none = hook.attention_forward(torch.nn.Identity(), query, key, value, got)
+    assert none is None and weights.shape == (2, q, 1, kv) and weights.is_contiguous()
+    assert torch.equal(weights[:, :, 0] > 0, want)
+
+
+def test_plain_masks_take_no_room():
+    for function in (causal_mask_function, sliding_window_causal_mask_function(7), bidirectional_mask_function):
+        mask = hook.attention_mask(4, 10**6, 10**6, mask_function=function)
+        assert mask.shape == (4, 10**6) and mask.untyped_storage().nbytes() == 1
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_cache_changes_nothing(family):
+    _, ours = twins(tiny_network(family))
+    ids = torch.randint(5, 50, (2, N), generator=torch.Generator().manual_seed(4))
+    want = ours(input_ids=ids, use_cache=False).last_hidden_state
+    first = ours(input_ids=ids[:, :5], use_cache=True)
+    rest = ours(input_ids=ids[:, 5:8], past_key_values=first.past_key_values, use_cache=True)
+    last = ours(input_ids=ids[:, 8:], past_key_values=rest.past_key_values, use_cache=True)
+    close(torch.cat([first.last_hidden_state, rest.last_hidden_state, last.last_hidden_state], 1), want)
+
+    static = StaticCache(config=ours.config, max_cache_len=16)
+    first = ours(input_ids=ids[:, :5], past_key_values=static, use_cache=True).last_hidden_state
+    rest = ours(input_ids=ids[:, 5:], past_key_values=static, use_cache=True).last_hidden_state
+    close(torch.cat([first, rest], 1), want)
+
+
+def test_generation_agrees_with_eager():
+    network = GPT2LMHeadModel(tiny_config("gpt2", bos_token_id=4, eos_token_id=None, pad_token_id=3))
+    eager, ours = twins(network)
+    ids = torch.tensor([[3, 3, 3, 9, 8, 7], [11, 12, 13, 14, 15, 16]])
+    options = dict(attention_mask=(ids != 3).long(), max_new_tokens=8, do_sample=False)
+    assert torch.equal(eager.generate(ids, **options), ours.generate(ids, **options))
+
+
+def test_attention_weights_are_never_formed():
+    _, ours = twins(tiny_network("bert"))
+    out = ours(inputs_embeds=embeddings(), output_attentions=True)
+    assert out.attentions is None or all(weights is None for weights in out.attentions)
+
+
+def test_soft_cap_and_scale_reach_attend():
+    generator = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(1, 2, 6, 4, generator=generator) for _ in range(3))
+    got, _ = hook.attention_forward(torch.nn.Identity(), q, k, v, None, scaling=0.7, softcap=1.5, is_causal=False,
+                                    sliding_window=3)
+    want = attend(q, k, v, scale=0.7, softcap=1.5, window=3)
+    assert torch.equal(got.transpose(1, 2), want)
+    assert not torch.allclose(want, attend(q, k, v, scale=0.7, window=3))
+
+
+def test_refusals_say_what_to_do():
+    _, ours = twins(tiny_network("gpt2"))
+    ours.train()
+    with pytest.raises(InputError, match=r"model\.eval\(\)"):
+        ours(inputs_embeds=embeddings())
+    q = torch.zeros(1, 1, 3, 2)
+    call = hook.attention_forward
+    with pytest.raises(InputError, match="position_bias"):
+        call(torch.nn.Identity(), q, q, q, None, position_bias=torch.zeros(1, 1, 3, 3))
+    with pytest.raises(InputError, match="boolean or additive"):
+        call(torch.nn.Identity(), q, q, q, torch.ones(1, 1, 3, 3, dtype=torch.long))
+    with pytest.raises(InputError, match="expected a mask of shape"):
+        call(torch.nn.Identity(), q, q, q, torch.zeros(1, 1, 3, 4))
+    with pytest.raises(InputError, match="expected a mask of shape"):
+        call(torch.nn.Identity(), q, q, q, torch.zeros(1, 3, 3))
