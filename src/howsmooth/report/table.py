@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 
 def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Lip with its interval, the radius and the place of the worst direction; of several samples the largest."""
+    """Lip with its interval, the radius and the place of the worst direction; of several samples the largest.
+
+    A mark on a value says that a sample of this row did not reach the tolerance.
+    """
     rows = rows_of(records)
     with_heads = any(row.head is not None for row in rows)
     samples = max((len(row.values) for row in rows), default=1)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title_justify="left",
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", title_justify="left",
                   title=_title(records), title_style="bold cyan")
     table.add_column("layer", justify="right")
     if with_heads:
@@ -33,20 +36,22 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
                      no_wrap=True)
     table.add_column(f"interval, {confidence_text(records)}", no_wrap=True)
     table.add_column("R", justify="right", no_wrap=True)
-    table.add_column("worst direction sits on", no_wrap=True)
-    if any(row.unfinished for row in rows):
-        table.add_column("unfinished", style="yellow")
+    table.add_column("worst direction sits on", min_width=16)  # the one column that may wrap
+    doubts = sorted({status for row in rows for status in row.unfinished})
+    if doubts:
+        table.caption = Text(f"! not within the tolerance: {', '.join(doubts)}", style="yellow")
+        table.caption_justify = "left"
 
     for index, row in enumerate(rows):
         last = index + 1 == len(rows)
-        table.add_row(*_cells(row, with_heads, samples, table),
+        table.add_row(*_cells(row, with_heads, samples),
                       end_section=last or (rows[index + 1].layer, rows[index + 1].head) != (row.layer, row.head))
     return table
 
 
 def growth_table(growth: dict[tuple, Growth]) -> Table:
     """Lip ~ C n^alpha for each map, next to the n^1/2 that the theory allows at most."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title_justify="left",
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", title_justify="left",
                   title="Growth with length, Lip ≈ C nᵅ", title_style="bold cyan")
     with_heads = any(head is not None for _, _, head in growth)
     table.add_column("layer", justify="right")
@@ -89,7 +94,7 @@ def _title(records: Sequence[dict[str, Any]]) -> Text:
     return Text(f"{first['model']}{weights}: Lip of its {what} on {text}{moved[first['tokens']]}")
 
 
-def _cells(row: Row, with_heads: bool, samples: int, table: Table) -> list[str | Text]:
+def _cells(row: Row, with_heads: bool, samples: int) -> list[str | Text]:
     cells: list[str | Text] = [str(row.layer)]
     if with_heads:
         cells.append(str(row.head))
@@ -97,10 +102,9 @@ def _cells(row: Row, with_heads: bool, samples: int, table: Table) -> list[str |
     if samples > 1:
         cells.append(number(row.mean))
     worst = row.worst
-    cells += [number(worst["value"]), interval(worst["lower"], worst["upper"]), number(worst["radius"], 3),
+    value = Text("! ", style="yellow") if row.unfinished else Text()
+    cells += [value.append(number(worst["value"])), interval(worst["lower"], worst["upper"]), number(worst["radius"], 3),
               _where(worst)]
-    if len(cells) < len(table.columns):
-        cells.append(row.doubt)
     return cells
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +17,7 @@ import torch
 from howsmooth import __version__
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
+from howsmooth.texts import default_text
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -36,7 +36,7 @@ class Text:
     @classmethod
     def embedded(cls) -> Text:
         """The text that ships with the package."""
-        return cls("embedded", files("howsmooth").joinpath("texts/default.txt").read_text(encoding="utf-8"))
+        return cls("embedded", default_text())
 
     @cached_property
     def sha256(self) -> str:

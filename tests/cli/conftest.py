@@ -1,0 +1,68 @@
+"""Tiny checkpoints that the tests make themselves, and two ways to run the command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+WORDS = ("the", "of", "and", "light", "stone", "river", "moves", "slowly", "under", "old", "bridge", ".")
+TEXT = " ".join(WORDS[(7 * index + index * index) % len(WORDS)] for index in range(400))
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> str:
+    """The folder of a random two-layer GPT-2 with 64 positions and a word tokenizer without special tokens."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny-gpt2")
+    inner = Tokenizer(models.WordLevel({word: index for index, word in enumerate((*WORDS, "[UNK]"))}, "[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(WORDS) + 1, n_positions=64, n_embd=16, n_layer=2, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("text") / "river.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def howsmooth(capfd) -> Callable[..., SimpleNamespace]:
+    """Run the command in this process; an error that is not meant for the user comes out as itself."""
+    from howsmooth.cli import main
+
+    def run(*arguments: str) -> SimpleNamespace:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(list(arguments))
+        printed = capfd.readouterr()
+        return SimpleNamespace(code=left.value.code, out=printed.out, err=printed.err)
+
+    return run
+
+
+@pytest.fixture
+def start() -> Callable[..., subprocess.Popen]:
+    """Start the command as a process of its own."""
+
+    def popen(*arguments: str, **options) -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, "-m", "howsmooth", *arguments], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+    return popen
+
+
+def lines_of(path: str | Path) -> list[str]:
+    return Path(path).read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,136 @@
+"""Bad input gets one line that says what was expected, exit code 2 and no traceback."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def refused(result, *words: str) -> None:
+    """The run ended as bad input should, and its one line holds all these words."""
+    assert result.code == 2, (result.code, result.err)
+    complaint = result.err.strip().splitlines()
+    assert len(complaint) == 1 and complaint[0].startswith("howsmooth: "), result.err
+    assert "Traceback" not in result.err
+    assert result.out == ""
+    for word in words:
+        assert word in complaint[0], (word, complaint[0])
+
+
+def test_refused_can_fail(howsmooth):
+    with pytest.raises(AssertionError):
+        refused(howsmooth("--version"))
+    with pytest.raises(AssertionError):
+        refused(howsmooth("measure", "--samples", "0"), "not in the line")
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (("measure", "--lengths", "0"), ("--lengths", "at least 1", "got 0")),
+    (("measure", "--lengths", "64,,128"), ("comma-separated", "64,,128")),
+    (("measure", "--lengths", "sixty"), ("comma-separated", "sixty")),
+    (("measure", "--lengths", ""), ("comma-separated",)),
+    (("measure", "--layers", "-1"), ("--layers", "at least 0")),
+    (("measure", "--heads", "0.5"), ("--heads", "0.5")),
+    (("measure", "--map", "layer"), ("--map", "attention", "head")),
+    (("measure", "--map", "attention", "--heads", "0"), ("--heads", "--map head")),
+    (("measure", "--samples", "0"), ("--samples",)),
+    (("measure", "--tol", "0"), ("--tol",)),
+    (("measure", "--confidence", "1"), ("--confidence",)),
+    (("measure", "--max-memory", "lots"), ("4G", "lots")),
+    (("measure", "--max-memory", "0"), ("4G",)),
+    (("measure", "--tokens", "none"), ("--tokens", "no-special")),
+    (("measure", "--dtype", "int8"), ("--dtype", "float32")),
+    (("measure", "--unknown"), ("--unknown", "--help")),
+    (("measure", "--text", "no/such/file.txt"), ("no/such/file.txt", "--text")),
+    (("measure", "--json", "no/such/folder/x.jsonl"), ("no/such/folder", "mkdir")),
+    (("measure", "--csv", "no/such/folder/x.csv"), ("no/such/folder", "--csv")),
+    (("measure", "--plot", "growth.xyz"), ("png", "growth.xyz")),
+    (("measure", "--json", "same", "--csv", "same"), ("different files", "same")),
+    (("measure", "no/such/model-folder"), ("no/such/model-folder",)),
+    (("mesure",), ("mesure",)),
+])
+def test_options(howsmooth, arguments, words):
+    refused(howsmooth(*arguments), *words)
+
+
+def test_empty_text(howsmooth, tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_text(" \n\t\n")
+    refused(howsmooth("measure", "--text", str(empty)), "expected some text", "empty.txt")
+
+
+def test_text_that_is_not_utf8(howsmooth, tmp_path):
+    binary = tmp_path / "binary.txt"
+    binary.write_bytes(b"caf\xe9 au lait")
+    refused(howsmooth("measure", "--text", str(binary)), "UTF-8", "byte 3")
+
+
+def test_text_that_is_a_folder(howsmooth, tmp_path):
+    refused(howsmooth("measure", "--text", str(tmp_path)), "readable text file", "directory")
+
+
+def test_text_shorter_than_a_length(howsmooth, tiny, tmp_path):
+    short = tmp_path / "short.txt"
+    short.write_text("the river moves slowly under the old bridge")
+    refused(howsmooth("measure", tiny, "--text", str(short), "--lengths", "32", "--samples", "1"), "8 tokens", "32")
+
+
+def test_too_few_samples_in_the_text(howsmooth, tiny, text_file):
+    refused(howsmooth("measure", tiny, "--text", text_file, "--lengths", "64", "--samples", "40"), "400 tokens")
+
+
+def test_unknown_layer(howsmooth, tiny, text_file):
+    refused(howsmooth("measure", tiny, "--text", text_file, "--layers", "0,7"), "between 0 and 1", "got 7")
+
+
+def test_unknown_head(howsmooth, tiny, text_file):
+    refused(howsmooth("measure", tiny, "--text", text_file, "--heads", "2"), "between 0 and 1", "got 2")
+
+
+def test_length_beyond_the_positions(howsmooth, tiny, text_file):
+    refused(howsmooth("measure", tiny, "--text", text_file, "--lengths", "16,65"), "64 tokens", "got 65")
+
+
+def test_nothing_left_to_perturb(howsmooth, tiny, text_file):
+    refused_late = howsmooth("measure", tiny, "--text", text_file, "--lengths", "1", "--samples", "1",
+                             "--tokens", "no-first")
+    assert refused_late.code == 2
+    assert "no-first" in refused_late.err.splitlines()[-1]
+
+
+def test_folder_without_config(howsmooth, tmp_path):
+    refused(howsmooth("measure", str(tmp_path)), str(tmp_path), "config")
+
+
+def test_model_without_tokenizer(howsmooth, tiny, text_file, tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((Path(tiny) / name).read_bytes())
+    refused(howsmooth("measure", str(tmp_path), "--text", text_file, "--lengths", "8"), "tokenizer")
+
+
+def test_unwritable_output_is_noticed_before_the_model_is_looked_for(howsmooth, tmp_path):
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    target = locked if os.geteuid() == 0 else locked / "x.jsonl"  # root may write anywhere, but not a folder
+    locked.chmod(0o500)
+    refused(howsmooth("measure", "no/such/model", "--json", str(target)), "--json", str(target))
+
+
+def test_outputs_are_not_destroyed_by_a_run_that_fails(howsmooth, tmp_path):
+    kept = tmp_path / "earlier.jsonl"
+    kept.write_text("earlier results\n")
+    refused(howsmooth("measure", "no/such/model", "--json", str(kept)))
+    assert kept.read_text() == "earlier results\n"
+
+
+def test_a_failed_run_leaves_no_empty_file(howsmooth, tmp_path):
+    fresh = tmp_path / "fresh.jsonl"
+    refused(howsmooth("measure", "no/such/model", "--json", str(fresh)))
+    assert not fresh.exists()
+
+
+def test_demo_folder_that_cannot_be_made(howsmooth, tmp_path):
+    (tmp_path / "file").write_text("")
+    refused(howsmooth("demo", "--out", str(tmp_path / "file" / "demo")), "--out", "folder")

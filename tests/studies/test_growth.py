@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from howsmooth.studies import growth_of
+
+
+def points(layer: int, exponent: float, lengths, **changes) -> list[dict]:
+    return [{"model": "m", "layer": layer, "head": None, "n": n, "value": 3 * n**exponent, **changes}
+            for n in lengths]
+
+
+def test_each_map_gets_its_own_law():
+    fits = growth_of(points(0, 0.25, (8, 16, 64)) + points(1, 0.5, (8, 64)))
+    assert fits["m", 0, None].exponent == pytest.approx(0.25)
+    assert fits["m", 1, None].exponent == pytest.approx(0.5)
+    assert fits["m", 1, None].constant == pytest.approx(3)
+
+
+def test_no_law_from_one_length_or_from_zeros():
+    assert growth_of(points(0, 0.25, (8, 8))) == {}
+    assert growth_of(points(0, 0.25, (8, 16), value=0.0)) == {}
+    assert growth_of(points(0, 0.25, (8, 16), value=math.inf)) == {}
+    assert growth_of([]) == {}
