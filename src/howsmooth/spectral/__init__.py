@@ -1,0 +1,12 @@
+"""Matrix-free singular values that say how sure they are; knows nothing of attention."""
+
+from howsmooth.spectral.golub_kahan import singular_values
+from howsmooth.spectral.memory import MemoryPlan, plan
+from howsmooth.spectral.operator import FunctionOperator, LinearOperator, MatrixOperator, restrict
+from howsmooth.spectral.power import power_method
+from howsmooth.spectral.result import SingularTriplets
+
+__all__ = [
+    "FunctionOperator", "LinearOperator", "MatrixOperator", "MemoryPlan", "SingularTriplets",
+    "plan", "power_method", "restrict", "singular_values",
+]

@@ -1,0 +1,256 @@
+"""Golub–Kahan–Lanczos bidiagonalisation of a batch of operators, and the basis it stores.
+
+    J v_j = α_j u_j + β_{j−1} u_{j−1}        Jᵀ u_j = α_j v_j + β_j v_{j+1}
+
+so that T = BᵀB, with B the bidiagonal matrix of the α and β, is the projection of M = JᵀJ on the v's, and
+M v_j leaves the basis by β̂_j = α_j β_j. The v's are orthogonalised twice against all that are stored. The
+u's are not kept: where they lose orthogonality the relation for M errs by α_j times that loss, which is
+rounding, since the loss is rounding divided by α_j.
+
+Reference: Golub and Kahan 1965; Simon and Zha 2000 for the one-sided orthogonalisation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from howsmooth.errors import InputError
+from howsmooth.spectral.operator import LinearOperator
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+LARGEST_CHUNK = 32
+NEGLIGIBLE = 4  # β̂ below this many units of rounding of λ₁: the Krylov space is invariant
+
+
+class Products:
+    """Products of one operator on a flat batch (b, ·), counted."""
+
+    def __init__(self, operator: LinearOperator):
+        self.operator = operator
+        self.members = torch.Size(operator.batch).numel()
+        self.count = 0
+
+    def forward(self, v: Float[Tensor, "b cols"]) -> Float[Tensor, "b rows"]:
+        return self._apply(self.operator.matvec, v, self.operator.shape[::-1], "matvec")
+
+    def adjoint(self, u: Float[Tensor, "b rows"]) -> Float[Tensor, "b cols"]:
+        return self._apply(self.operator.rmatvec, u, self.operator.shape, "rmatvec")
+
+    def _apply(self, product, vector: Tensor, sizes: tuple[int, int], name: str) -> Tensor:
+        self.count += 1
+        image = product(vector.reshape(*self.operator.batch, sizes[0]))
+        expected = (*self.operator.batch, sizes[1])
+        if tuple(image.shape) != expected or image.dtype != self.operator.dtype:
+            raise InputError(f"expected {name} to return {self.operator.dtype} of shape {expected}, got "
+                             f"{image.dtype} of shape {tuple(image.shape)}; correct the operator")
+        return image.reshape(self.members, sizes[1])
+
+    def norm(self, vector: Float[Tensor, "b size"], name: str) -> NDArray[np.float64]:
+        """Norms (b,) in float64, where 1e30 squared is a number; a norm that is not finite is refused."""
+        norms = torch.linalg.vector_norm(vector, dim=-1, dtype=torch.float64).cpu().numpy()
+        wrong = np.flatnonzero(~np.isfinite(norms))
+        if len(wrong):
+            batch = self.operator.batch
+            where = [tuple(int(i) for i in np.unravel_index(w, batch)) for w in wrong[:5]] if batch else []
+            raise InputError(f"expected finite products, got NaN or infinity in {name}"
+                             + (f" of batch member {', '.join(map(str, where))}" if batch else "")
+                             + "; look for non-finite entries in what the operator is made of")
+        return norms
+
+
+def scaled(vector: Float[Tensor, "b size"], divisor: NDArray[np.float64]) -> Float[Tensor, "b size"]:
+    """vector / divisor for each member, and zero where the divisor is zero."""
+    safe = torch.from_numpy(np.where(divisor > 0, divisor, np.inf)).to(vector)
+    return vector / safe[:, None]
+
+
+class Basis:
+    """Orthonormal vectors (b, count, cols) of which at most `limit` are stored, in chunks that grow."""
+
+    def __init__(self, limit: int):
+        self.limit, self.count, self.chunks = limit, 0, []
+
+    def append(self, v: Float[Tensor, "b cols"]) -> bool:
+        """Store v if there is room; says whether it did."""
+        if self.count == self.limit:
+            return False
+        room = sum(chunk.shape[1] for chunk in self.chunks) - self.count
+        if room == 0:
+            size = min(LARGEST_CHUNK, max(4, self.count), self.limit - self.count)
+            self.chunks.append(v.new_empty(v.shape[0], size, v.shape[1]))
+            room = size
+        self.chunks[-1][:, -room] = v
+        self.count += 1
+        return True
+
+    def _filled(self):
+        start = 0
+        for chunk in self.chunks:
+            size = min(chunk.shape[1], self.count - start)
+            yield start, chunk[:, :size]
+            start += size
+
+    def remove_from(self, w: Float[Tensor, "b cols"]) -> Float[Tensor, " b"]:
+        """Subtract from w, in place, its part in the stored span; returns each member's largest coefficient."""
+        largest = w.new_zeros(len(w))
+        for _, chunk in self._filled():
+            coefficients = chunk @ w.unsqueeze(-1)
+            w.sub_((chunk.mT @ coefficients).squeeze(-1))
+            largest = torch.maximum(largest, coefficients.abs().amax(dim=(1, 2)))
+        return largest
+
+    def combine(self, weights: Float[Tensor, "b count"]) -> Float[Tensor, "b cols"]:
+        """Σ_j weights_j v_j over the stored vectors."""
+        parts = [(chunk.mT @ weights[:, start : start + chunk.shape[1], None]).squeeze(-1)
+                 for start, chunk in self._filled()]
+        return torch.stack(parts).sum(dim=0)
+
+
+@dataclass(frozen=True)
+class Ritz:
+    """Eigenpairs of T_q: values (b, q) ascending, the vectors' last entries (b, q), the top vector (b, q)."""
+
+    values: NDArray[np.float64]
+    last: NDArray[np.float64]
+    top_vector: NDArray[np.float64]
+
+    @property
+    def top(self) -> NDArray[np.float64]:
+        return self.values[:, -1]
+
+
+class Bidiagonalisation:
+    """The process itself: call `step` until satisfied, `ritz` to look, `vector` for the top Ritz vector.
+
+    `found` (b, i, cols) are orthonormal right vectors that are deflated: the operator is then J (I − FᵀF).
+    `broken` marks the members whose Krylov space is invariant: all that their start can tell is known.
+    `trusted` marks those whose basis is still orthogonal; only a basis not stored in full can lose it.
+    """
+
+    def __init__(self, products: Products, start: Float[Tensor, "b cols"], stored: int, found: Tensor | None = None):
+        self.products = products
+        self.found = found
+        self.basis = Basis(stored)
+        self.alphas: list[NDArray[np.float64]] = []
+        self.betas: list[NDArray[np.float64]] = []
+        members, (rows, cols) = products.members, products.operator.shape
+        self.deepest = min(rows + 1, cols - (0 if found is None else found.shape[1]))
+        self.epsilon = torch.finfo(start.dtype).eps
+        self.broken = np.zeros(members, dtype=bool)
+        self.trusted = np.ones(members, dtype=bool)
+        self.scale = np.zeros(members)  # a lower estimate of λ₁
+        self.first_image: Tensor | None = None
+        start = start.clone()
+        self._orthogonalise(start)
+        self.v = scaled(start, products.norm(start, "the start"))
+        self.start = self.v
+        self.u = start.new_zeros(members, rows)
+        self.basis.append(self.v)
+        self._resume = (self.v, self.u, np.zeros(members))
+
+    @property
+    def steps(self) -> int:
+        return len(self.alphas)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every vector so far is stored."""
+        return self.basis.count >= self.steps
+
+    def _orthogonalise(self, w: Tensor) -> NDArray[np.float64]:
+        """Remove the deflated and the stored vectors from w, twice, in place; returns what was there, (b,)."""
+        met = np.zeros(len(w))
+        for turn in range(2):
+            if self.found is not None:
+                w.sub_((self.found.mT @ (self.found @ w.unsqueeze(-1))).squeeze(-1))
+            if self.basis.count:
+                largest = self.basis.remove_from(w)
+                met = largest.double().cpu().numpy() if turn == 0 else met
+        return met
+
+    def _advance(self, v: Tensor, u: Tensor, beta: NDArray[np.float64], stored: bool, keep_image: bool = False):
+        """One step from v_j (stored or not), u_{j−1}, β_{j−1}: α_j, u_j, β_j, w = β_j v_{j+1}, loss met in w."""
+        products = self.products
+        w = products.forward(v)
+        w = w - torch.from_numpy(beta).to(w)[:, None] * u
+        alpha = products.norm(w, "J v")
+        u = scaled(w, alpha)
+        w = products.adjoint(u)
+        if keep_image:
+            self.first_image = w * 1
+        w = w - torch.from_numpy(alpha).to(w)[:, None] * v
+        if not stored:
+            w.sub_((w * v).sum(dim=-1, keepdim=True) * v)
+        loss = self._orthogonalise(w)
+        beta = products.norm(w, "Jᵀ u")
+        return alpha, u, beta, w, loss
+
+    def step(self, keep_image: bool = False) -> None:
+        """Advance every member by one step; `keep_image` keeps Jᵀu_1, of which α_1 times is M v_1."""
+        complete = self.basis.count == self.steps + 1
+        before = self.betas[-1] if self.betas else np.zeros(len(self.v))
+        if complete:
+            self._resume = (self.v, self.u, before)
+        alpha, u, beta, w, loss = self._advance(self.v, self.u, before, complete, keep_image)
+
+        alpha, beta = np.where(self.broken, 0.0, alpha), np.where(self.broken, 0.0, beta)
+        self.scale = np.maximum(self.scale, alpha**2 + before**2)
+        negligible = alpha * beta <= NEGLIGIBLE * self.epsilon * self.scale
+        if complete and self.steps + 1 >= self.deepest:
+            negligible[:] = True  # there is no further direction: what is left is rounding
+        self.broken |= negligible & self.trusted
+        beta = np.where(self.broken, 0.0, beta)
+        if not complete:
+            self.trusted &= loss <= np.sqrt(self.epsilon) * np.maximum(beta, np.sqrt(self.epsilon * self.scale))
+        self.alphas.append(alpha)
+        self.betas.append(beta)
+        self.v, self.u = scaled(w, beta), u
+        if complete and self.steps < self.deepest:
+            self.basis.append(self.v)
+
+    def coupling(self) -> NDArray[np.float64]:
+        """β̂_1 … β̂_q, (b, q): by how much M leaves the basis at each step."""
+        return np.stack(self.alphas, axis=1) * np.stack(self.betas, axis=1)
+
+    def ritz(self) -> Ritz:
+        """Eigenpairs of T = BᵀB, which is formed in units of its largest entry."""
+        q, alpha, coupling = self.steps, np.stack(self.alphas, axis=1), self.coupling()
+        beta_before = np.pad(np.stack(self.betas, axis=1)[:, :-1], ((0, 0), (1, 0)))
+        unit = np.where(self.scale > 0, self.scale, 1.0)[:, None]
+        T = np.zeros((len(alpha), q, q))
+        index = np.arange(q)
+        T[:, index, index] = (alpha**2 + beta_before**2) / unit
+        T[:, index[1:], index[:-1]] = coupling[:, :-1] / unit
+        values, vectors = np.linalg.eigh(T)
+        return Ritz(np.maximum(values, 0) * unit, vectors[:, -1, :], vectors[:, :, -1])
+
+    def watch(self, ritz: Ritz) -> None:
+        """Stop trusting an incomplete basis once a Ritz pair converges to the root of the rounding.
+
+        Orthogonality is lost towards converged Ritz vectors and only there (Paige 1976): the component of
+        v_{q+1} on one is about ε λ₁ divided by its residual β̂_q |s_qi|.
+        """
+        if not self.complete:
+            residuals = self.coupling()[:, -1:] * np.abs(ritz.last)
+            self.trusted &= residuals.min(axis=1) > np.sqrt(self.epsilon) * ritz.top
+
+    def vector(self, weights: NDArray[np.float64]) -> Float[Tensor, "b cols"]:
+        """Σ_j weights_j v_j of norm one; vectors that were not stored are made again by a second pass."""
+        weights = torch.from_numpy(weights).to(self.start)
+        stored = min(self.basis.count, self.steps)
+        total = self.basis.combine(torch.nn.functional.pad(weights[:, :stored], (0, self.basis.count - stored)))
+        v, u, beta = self._resume
+        for j in range(stored, self.steps):
+            _, u, _, w, _ = self._advance(v, u, beta, stored=j == stored)
+            beta = self.betas[j - 1]
+            v = scaled(w, beta)
+            total += weights[:, j, None] * v
+        return scaled(total, self.products.norm(total, "a Ritz vector"))

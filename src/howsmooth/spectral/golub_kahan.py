@@ -1,0 +1,257 @@
+"""Singular values by Golub–Kahan–Lanczos, unrestarted, with an interval that holds with a chosen probability."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from howsmooth.errors import InputError, NotConverged
+from howsmooth.spectral.bidiagonal import NEGLIGIBLE, Bidiagonalisation, Products, Ritz
+from howsmooth.spectral.certificate import smallest_bound
+from howsmooth.spectral.evaluation import rayleigh_ritz
+from howsmooth.spectral.memory import MemoryPlan, plan
+from howsmooth.spectral.operator import LinearOperator
+from howsmooth.spectral.result import (
+    CONVERGED, PRECISION_LIMIT, REMEDY, RESIDUAL, STEP_LIMIT, SingularTriplets,
+)
+from howsmooth.spectral.rounding import PROBE_SHARE, Rounding, allowance, gaussian, measured, probe_plan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+STOPS = ("interval", "residual")
+OFTEN = 40  # up to this many steps the interval is looked at after each, later at every steps/OFTEN-th
+
+
+def singular_values(
+    operator: LinearOperator,
+    k: int = 1,
+    *,
+    tol: float = 1e-3,
+    confidence: float = 0.999,
+    stop: str = "interval",
+    max_steps: int | None = None,
+    max_memory: int | None = None,
+    seed: int | torch.Generator = 0,
+    strict: bool = True,
+    progress: Callable[[int, Tensor, Tensor], None] | None = None,
+) -> SingularTriplets:
+    """The k largest singular values of an operator (or of each in a batch) with a certified interval.
+
+    It stops when (upper − lower)/value ≤ tol, or with stop="residual" when ‖Jᵀu − σv‖ ≤ tol·σ. Values after
+    the first count as found, too, when their upper bound falls under tol times the first. For each batch
+    member all k intervals hold together with probability `confidence` over the random start. Where the
+    tolerance is not reached NotConverged is raised with the partial result, or with strict=False the result
+    is returned and its status says so.
+
+    `max_memory` is in bytes (see `plan`): vectors that do not fit are made again in a second pass, and the
+    upper bound is taken while the basis is orthogonal. `progress(step, lower, upper)` is called whenever the
+    interval has been looked at, with tensors of the batch's shape.
+
+    Triplets after the first come from J (I − VVᵀ), V the right vectors found, each from a fresh random start:
+    its norm bounds σ_i from above whatever V is (Courant–Fischer), and a repeated value is found as often as
+    it is there. The singular values of J V bound σ_1 … σ_k from below (interlacing).
+
+    >>> from howsmooth.spectral import MatrixOperator
+    >>> found = singular_values(MatrixOperator(torch.diag(torch.tensor([3.0, 1.0, 2.0]))), k=2, tol=1e-4)
+    >>> [round(x, 3) for x in found.value.tolist()], found.status
+    ([3.0, 2.0], 'converged')
+    """
+    began = time.perf_counter()
+    _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress)
+    solve = _Solve(operator, k, tol, confidence, stop, plan(operator, max_memory, max_steps, k=k, tol=tol,
+                                                          confidence=confidence), seed, progress)
+    for _ in range(k):
+        solve.find_next()
+    result = solve.result(began)
+    statuses = [result.status] if isinstance(result.status, str) else result.status
+    failed = [status for status in statuses if status in (STEP_LIMIT, PRECISION_LIMIT)]
+    if strict and failed:
+        raise NotConverged(
+            f"expected relative width {tol:g}, got {result.width.max():.3g} after {result.steps} steps "
+            f"({failed[0]}, {len(failed)} of {len(statuses)} operators); {REMEDY[failed[0]]}; "
+            "the partial result is in .partial, strict=False returns it", result)
+    return result
+
+
+class _Solve:
+    """One call of `singular_values`: what was found so far, and what is known of rounding."""
+
+    def __init__(self, operator: LinearOperator, k: int, tol: float, confidence: float, stop: str,
+                 budget: MemoryPlan, seed: int | torch.Generator, progress: Callable | None):
+        self.operator, self.tol, self.confidence, self.stop = operator, tol, confidence, stop
+        self.k, self.budget, self.progress = k, budget, progress
+        self.products = Products(operator)
+        self.generator, self.seed = _generator(seed)
+        twin = operator.precise() if operator.dtype != torch.float64 else None
+        self.precise = None if twin is None else Products(twin)
+        self.epsilon = torch.finfo(operator.dtype).eps
+        # The final value comes out a few roundings under the Ritz value that the loop looks at.
+        self.inner_tol = max(tol - 32 * self.epsilon, tol / 2)
+
+        delta = 1 - confidence
+        self.measures = self.precise is not None and stop == "interval"
+        self.start_delta = delta * (1 - PROBE_SHARE if self.measures else 1) / k
+        self.probe_delta = delta * PROBE_SHARE
+        exact = torch.float64 if self.precise is not None else operator.dtype
+        self.rounding = Rounding(
+            above=math.sqrt(budget.max_steps) * self.epsilon if self.measures else allowance(operator.shape, operator.dtype),
+            below=allowance(operator.shape, exact))
+        self.probed = not self.measures
+
+        members = self.products.members
+        self.steps = 0
+        self.found: list[Tensor] = []
+        self.eigenvalue_bounds: list[NDArray[np.float64]] = []
+        self.largest = np.zeros(members)
+        self.ran_out = np.zeros(members, dtype=bool)
+
+    def find_next(self) -> None:
+        """Run Lanczos in the complement of the vectors found, until the next value is known well enough."""
+        first = not self.found
+        draw = gaussian(self.products, self.generator)
+        draw_norm = self.products.norm(draw, "the start")
+        found = None if first else torch.stack(self.found, dim=1)
+        process = Bidiagonalisation(self.products, draw, self.budget.stored, found)
+        bound = np.full(self.products.members, np.inf)
+        done = process.broken
+        while True:
+            process.step(keep_image=first and self.measures and process.steps == 0)
+            q = process.steps
+            last = q >= self.budget.max_steps
+            if not (last or process.broken.all() or q % math.ceil(q / OFTEN) == 0):
+                continue
+            ritz = process.ritz()
+            process.watch(ritz)
+            self.largest = np.maximum(self.largest, np.sqrt(ritz.top))
+            bound = np.minimum(bound, self._bound(process, ritz, done))
+            done = self._done(process, ritz, bound)
+            if not self.probed and (done.all() or last):
+                self._probe(process, draw_norm)
+                done = self._done(process, ritz, bound)
+            self._report(self.steps + q, ritz, bound)
+            if done.all() or last:
+                break
+        self.steps += q
+        self.ran_out |= ~done
+        # σ_i ≤ σ_{i−1}, so an earlier bound serves too.
+        self.eigenvalue_bounds.append(bound if first else np.minimum(bound, self.eigenvalue_bounds[-1]))
+        self.found.append(process.vector(ritz.top_vector))
+
+    def _bound(self, process: Bidiagonalisation, ritz: Ritz, done: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Upper bounds on λ₁ of the operator as applied; infinite for members where none is to be had now.
+
+        An invariant Krylov space holds the whole of λ₁ with probability one, up to the coupling neglected.
+        """
+        bound = np.where(process.broken, ritz.top * (1 + NEGLIGIBLE * self.epsilon), np.inf)
+        ask = np.flatnonzero(~process.broken & process.trusted & ~done)
+        if len(ask):
+            ratio = smallest_bound(ritz.values[ask], ritz.last[ask], process.coupling()[ask],
+                                   self.operator.shape[1], self.start_delta)
+            bound[ask] = ritz.top[ask] * ratio
+        return bound
+
+    def _done(self, process: Bidiagonalisation, ritz: Ritz, bound: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Members for which further steps are not asked for, or could not help."""
+        target = self.inner_tol * np.sqrt(ritz.top)
+        residual = process.coupling()[:, -1] * np.abs(ritz.last[:, -1])
+        negligible = self.rounding.upper(bound, self.largest) <= self.tol * self.largest
+        if self.stop == "residual":
+            return process.broken | (residual <= self.inner_tol * ritz.top) | negligible
+        known = np.sqrt(bound) - np.sqrt(ritz.top) <= target
+        hopeless = self._width(ritz.top, ritz) > target
+        narrow = (self._width(bound, ritz) <= target) | (known & hopeless)
+        if len(self.found) < self.k - 1:
+            # A residual left in this vector would leak into the next value's upper bound.
+            narrow &= residual <= self.tol / 4 * ritz.top
+        return process.broken | narrow | negligible
+
+    def _width(self, bound: NDArray[np.float64], ritz: Ritz) -> NDArray[np.float64]:
+        return self.rounding.upper(bound, self.largest) - self.rounding.lower(np.sqrt(ritz.top), self.largest)
+
+    def _probe(self, process: Bidiagonalisation, draw_norm: NDArray[np.float64]) -> None:
+        """Measure, once, by how much the operator as applied differs from its float64 twin."""
+        count, factor = probe_plan(self.tol, self.operator.dtype, self.probe_delta)
+        perturbation = measured(self.products, self.precise, process.start, draw_norm, process.first_image,
+                                process.alphas[0], count, factor, self.generator)
+        self.rounding = Rounding(self.rounding.above, self.rounding.below, perturbation)
+        self.probed, process.first_image = True, None
+
+    def _report(self, step: int, ritz: Ritz, bound: NDArray[np.float64]) -> None:
+        if self.progress is not None:
+            batch = self.operator.batch
+            lower = self.rounding.lower(np.sqrt(ritz.top), self.largest)
+            upper = self.rounding.upper(bound, self.largest)
+            self.progress(step, torch.from_numpy(lower).reshape(batch), torch.from_numpy(upper).reshape(batch))
+
+    def result(self, began: float) -> SingularTriplets:
+        """Evaluate the vectors found, in float64 where it can be had, and put the interval around the values."""
+        exact = self.precise if self.precise is not None else self.products
+        value, residual, u, v = rayleigh_ritz(exact, torch.stack(self.found, dim=1))
+        largest = value[:, :1]
+        lower = self.rounding.lower(value, largest)
+        wider = Rounding(self.rounding.above, 0.0, np.reshape(self.rounding.perturbation, (-1, 1)))
+        upper = np.maximum(wider.upper(np.stack(self.eigenvalue_bounds, axis=1), largest), value)
+
+        batch = self.operator.batch
+        narrow = ((upper - lower <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
+        if self.stop == "residual":
+            small = ((residual <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
+            names = np.where(small, RESIDUAL, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
+        else:
+            names = np.where(narrow, CONVERGED, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
+        back = {"dtype": self.operator.dtype, "device": self.operator.device}
+        return SingularTriplets(
+            *(torch.from_numpy(x).reshape(*batch, self.k) for x in (value, lower, upper, residual)),
+            u=u.to(**back).reshape(*batch, self.k, -1),
+            v=v.to(**back).reshape(*batch, self.k, -1),
+            confidence=self.confidence,
+            status=[str(name) for name in names] if batch else str(names[0]),
+            steps=self.steps,
+            products=self.products.count + (0 if self.precise is None else self.precise.count),
+            dtype=self.operator.dtype,
+            seed=self.seed,
+            seconds=time.perf_counter() - began,
+        )
+
+
+def _generator(seed: int | torch.Generator) -> tuple[torch.Generator, int]:
+    """A generator of the solver's own: a user's data drawn with the same seed must not equal the start."""
+    if isinstance(seed, torch.Generator):
+        return seed, seed.initial_seed()
+    mixed = (seed * 6364136223846793005 + 1442695040888963407) % 2**63
+    return torch.Generator().manual_seed(mixed), seed
+
+
+def _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress) -> None:
+    if not isinstance(operator, LinearOperator):
+        raise InputError(f"expected a LinearOperator, got {type(operator).__name__}; wrap a matrix in "
+                         "MatrixOperator, functions in FunctionOperator")
+    whole = (lambda x: isinstance(x, int) and not isinstance(x, bool))
+    real = (lambda x: isinstance(x, (int, float)) and not isinstance(x, bool))
+    wrong = []
+    if operator.dtype not in (torch.float32, torch.float64):
+        wrong.append(f"an operator in float32 or float64, got {operator.dtype}; cast what it is made of")
+    if not whole(k) or not 1 <= k <= min(operator.shape):
+        wrong.append(f"k from 1 to {min(operator.shape)} (the smaller side), got {k!r}")
+    if not real(tol) or not 0 < tol < 1:
+        wrong.append(f"tol between 0 and 1, got {tol!r}")
+    if not real(confidence) or not 0 < confidence < 1:
+        wrong.append(f"confidence between 0 and 1, got {confidence!r}")
+    if stop not in STOPS:
+        wrong.append(f"stop as one of {', '.join(STOPS)}, got {stop!r}")
+    for name, number in (("max_steps", max_steps), ("max_memory", max_memory)):
+        if number is not None and (not whole(number) or number < 1):
+            wrong.append(f"{name} as a positive whole number or None, got {number!r}")
+    if not isinstance(seed, torch.Generator) and (not whole(seed) or not 0 <= seed < 2**63):
+        wrong.append(f"seed as a whole number from 0 or a torch.Generator, got {seed!r}")
+    if progress is not None and not callable(progress):
+        wrong.append(f"progress as a function of (step, lower, upper) or None, got {progress!r}")
+    if wrong:
+        raise InputError("expected " + "; expected ".join(wrong))
