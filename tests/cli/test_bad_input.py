@@ -94,10 +94,12 @@ def test_length_beyond_the_positions(howsmooth, tiny, text_file):
 
 
 def test_nothing_left_to_perturb(howsmooth, tiny, text_file):
-    refused_late = howsmooth("measure", tiny, "--text", text_file, "--lengths", "1", "--samples", "1",
-                             "--tokens", "no-first")
-    assert refused_late.code == 2
-    assert "no-first" in refused_late.err.splitlines()[-1]
+    refused(howsmooth("measure", tiny, "--text", text_file, "--lengths", "1,8", "--samples", "1",
+                      "--tokens", "no-first"), "no-first", "longer lengths")
+
+
+def test_memory_that_cannot_hold_a_solve(howsmooth, tiny, text_file):
+    refused(howsmooth("measure", tiny, "--text", text_file, "--lengths", "8,64", "--max-memory", "1K"), "memory")
 
 
 def test_folder_without_config(howsmooth, tmp_path):

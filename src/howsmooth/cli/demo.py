@@ -32,7 +32,7 @@ PLANS = (
 def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; leave a plot, the records and a page."""
     from howsmooth.cli.outputs import RecordFile, check_writable
-    from howsmooth.cli.running import Run, announce, console
+    from howsmooth.cli.running import Run, announce, console, say
     from howsmooth.report.figure import check_plot_path
     from howsmooth.report.table import summary
 
@@ -65,7 +65,8 @@ def command(folder: str, svg_path: str | None) -> int:
     finally:
         if run.records:
             _write_report(run.records, plot, page_path)
-            shown.print(f"plot     {plot}\nrecords  {lines}\npage     {page_path}", markup=False)
+            for what, path in (("plot", plot), ("records", lines), ("page", page_path)):
+                say(shown, f"{what:8} {path}")
         if svg_path:
             shown.save_svg(svg_path, title="howsmooth demo")
         code = run.finish()

@@ -18,7 +18,7 @@ _COMMANDS = {
     "cite": "howsmooth.cli.cite",
 }
 
-EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 130, 141
+EXIT_BROKEN_PIPE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
 class LazyGroup(click.Group):
@@ -44,7 +44,10 @@ def group() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and leave with its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
+    """Run the command line and leave with its exit code: 0, 2 for bad input, 130 after Ctrl-C.
+
+    A reader that goes away (`| head`) ends the command with 1, quietly, as click and rich do.
+    """
     try:
         code = group.main(arguments, prog_name="howsmooth", standalone_mode=False)
         sys.stdout.flush()
@@ -63,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
         _complain("interrupted")
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader went away (`| head`). Point stdout elsewhere, or Python complains once more at exit.
+        # Point stdout elsewhere, or Python complains once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_BROKEN_PIPE
     sys.exit(code if isinstance(code, int) else 0)

@@ -56,7 +56,7 @@ def command(
     random:NAME for an architecture with random weights.
     """
     from howsmooth.cli.outputs import RecordFile, check_writable
-    from howsmooth.cli.running import Run, announce, conflict, console
+    from howsmooth.cli.running import Run, announce, conflict, console, say
     from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
     from howsmooth.report.table import summary
 
@@ -97,7 +97,7 @@ def command(
             shown.print(summary(run.records, growth))
         if run.records and plot_path:
             save_figure(growth_figure(run.records, growth), plot_path)
-            notes.print(f"drew {plot_path}", markup=False)
+            say(notes, f"drew {plot_path}")
         code = run.finish()
     return code
 

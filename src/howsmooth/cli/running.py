@@ -24,8 +24,12 @@ _PLAIN_WIDTH = 120  # columns of a table that goes to a file or a pipe
 def console(*, stderr: bool = False, record: bool = False) -> Console:
     """A console that wraps at the terminal's width, and at a wide one where there is no terminal."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else _PLAIN_WIDTH, highlight=False,
-                   soft_wrap=False, record=record)
+    return Console(file=stream, width=None if stream.isatty() else _PLAIN_WIDTH, highlight=False, record=record)
+
+
+def say(notes: Console, line: str, style: str = "") -> None:
+    """One line, never wrapped and never read as markup."""
+    notes.print(line, style=style, markup=False, soft_wrap=True)
 
 
 @dataclass
@@ -64,24 +68,30 @@ class Run:
             file.close()
         written = [file.path for file in self.files if file.count and file.path != "-"]
         if written and not self.interrupted:
-            self.notes.print(f"wrote {len(self.records)} estimates to {' and '.join(written)}", markup=False)
+            say(self.notes, f"wrote {len(self.records)} estimates to {' and '.join(written)}")
         _warn_unfinished(self.records, self.notes)
         if not self.interrupted:
             return 0
         where = f"kept in {' and '.join(written)}" if written else "shown above" if self.records else "none kept"
         count = f"{len(self.records)} estimate{'' if len(self.records) == 1 else 's'}"
-        self.notes.print(f"howsmooth: interrupted after {count}, {where}", markup=False)
+        say(self.notes, f"howsmooth: interrupted after {count}, {where}")
         return EXIT_INTERRUPTED
 
 
 def announce(model: Model, text: Text, settings: Settings, notes: Console) -> None:
-    """Say what is about to be computed and what it needs."""
+    """Say what is about to be computed and the memory it needs; refused here if that is too much."""
+    from howsmooth.cli.parsing import show_bytes
+    from howsmooth.studies import memory_plan
+
+    memory = memory_plan(model, text, settings)
     maps = f"{len(settings.layers)} layers" + ("" if settings.heads is None else f" × {len(settings.heads)} heads")
     lengths = ", ".join(str(n) for n in settings.lengths)
-    notes.print(
+    say(
+        notes,
         f"{model.name}: {settings.estimates} estimates ({maps} × n = {lengths} × {settings.samples} samples) "
-        f"in {str(model.dtype).removeprefix('torch.')} on {model.device}",
-        style="dim", markup=False)
+        f"in {str(model.dtype).removeprefix('torch.')} on {model.device}, "
+        f"at most {show_bytes(memory.total)} of memory for a solve",
+        style="dim")
 
 
 def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console) -> None:
@@ -90,9 +100,9 @@ def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console) -> None:
     unfinished = [record for record in records if record["status"] not in FINE]
     if unfinished:
         statuses = ", ".join(sorted({record["status"] for record in unfinished}))
-        notes.print(f"howsmooth: warning: {len(unfinished)} of {len(records)} estimates did not reach the tolerance "
-                    f"({statuses}); their intervals hold but are wider: try --dtype float64 or a larger --tol",
-                    style="yellow", markup=False)
+        say(notes, f"howsmooth: warning: {len(unfinished)} of {len(records)} estimates did not reach the tolerance "
+                   f"({statuses}); their intervals hold but are wider: try --dtype float64 or a larger --tol",
+            style="yellow")
 
 
 def conflict(first: tuple[str, str | None], second: tuple[str, str | None]) -> None:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from howsmooth.studies.growth import growth_of
-from howsmooth.studies.measuring import Settings, Text, measure, resolve
+from howsmooth.studies.measuring import Settings, Text, measure, memory_plan, resolve
 
-__all__ = ["Settings", "Text", "growth_of", "measure", "resolve"]
+__all__ = ["Settings", "Text", "growth_of", "measure", "memory_plan", "resolve"]

@@ -17,6 +17,7 @@ import torch
 from howsmooth import __version__
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
+from howsmooth.spectral import MemoryPlan, plan, restrict
 from howsmooth.texts import default_text
 
 if TYPE_CHECKING:
@@ -125,9 +126,27 @@ def _check_lengths(model: Model, text: Text, settings: Settings) -> None:
                          f"got {longest}; ask for shorter lengths")
     if not text.content.strip():
         raise InputError(f"expected some text, got nothing but white space in {text.name}; give a longer text")
-    # Too few tokens for the longest length, or no room for words in the shortest: the cutting itself refuses both.
+    # Too few tokens for the longest length, no room for words in the shortest: the cutting itself refuses both.
     for n in {min(settings.lengths), longest}:
-        model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)
+        chunk, *_ = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)
+        _moved_tokens(chunk, settings.tokens, model.device)
+
+
+def memory_plan(model: Model, text: Text, settings: Settings) -> MemoryPlan:
+    """What the largest solve will need, refused here and now if `max_memory` cannot hold it.
+
+    All layers of a model have one shape, so the first layer at the longest length stands for them.
+    """
+    n, layer = max(settings.lengths), settings.layers[0]
+    chunk = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)[0]
+    (_, attention), *_ = _maps(model, layer, n, settings.heads)
+    operator = attention.jacobian(model.activations(chunk, [layer])[layer])
+    moved = _moved_tokens(chunk, settings.tokens, model.device)
+    if moved is not None:
+        width = operator.shape[1] // n
+        columns = (moved[:, None] * width + torch.arange(width, device=moved.device)).flatten()
+        operator = restrict(operator, cols=columns)
+    return plan(operator, settings.max_memory, tol=settings.tol, confidence=settings.confidence)
 
 
 def measure(
