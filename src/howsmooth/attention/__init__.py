@@ -1,0 +1,7 @@
+"""The attention map and its exact derivative."""
+
+from howsmooth.attention.heads import Rotary, SelfAttention
+from howsmooth.attention.jacobian import AttentionJacobian
+from howsmooth.attention.op import attend
+
+__all__ = ["AttentionJacobian", "Rotary", "SelfAttention", "attend"]

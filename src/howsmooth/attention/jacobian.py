@@ -1,0 +1,85 @@
+"""The derivative of a self-attention layer at given tokens, as a matrix-free operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from howsmooth.attention import blockwise
+from howsmooth.attention.pattern import Pattern
+from howsmooth.errors import InputError
+from howsmooth.spectral import LinearOperator
+
+if TYPE_CHECKING:
+    from howsmooth.attention.heads import SelfAttention
+
+# The probabilities of a layer are kept between products if they take no more than this many bytes: at 12 heads in
+# float32 that is up to n = 1182. Beyond, they are computed again in each product.
+KEEP_PROBABILITIES = 64 << 20
+
+
+class AttentionJacobian(LinearOperator):
+    """J = D_X f of a `SelfAttention` f, for X (n, d) or one for each X of (b, n, d): products without autograd.
+
+    A product projects all of (dq, dk, dv) by one matrix, passes through the blockwise derivative, and projects out.
+    """
+
+    def __init__(self, attention: SelfAttention, x: Tensor, padding: Tensor | None = None):
+        a = self.attention = attention
+        self.x, self.padding = x, padding
+        self.n = x.shape[-2]
+        super().__init__((self.n * a.d_out, self.n * a.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2])
+        with torch.no_grad():
+            q, k, v = (t.reshape(-1, *t.shape[-3:]) for t in a.project(x))
+            pattern = Pattern(a.scale, a.causal, a.window, a.softcap, a.score_bias)
+            rows = None if padding is None else padding.reshape(-1, self.n)
+            o, lse = blockwise.forward(q, k, v, pattern, rows)
+        for name, t in (("tokens", x), ("scores", lse.masked_fill(lse == torch.inf, 0)), ("output", o)):
+            if not torch.isfinite(t).all():
+                raise InputError(f"expected finite {name}, got NaN or ∞; look at the tokens and weights of this layer")
+        scores = q.shape[0] * a.heads * self.n * self.n * q.element_size()
+        keep = scores * (1 if a.softcap is None else 2) <= KEEP_PROBABILITIES
+        self.linearised = blockwise.Linearisation(q, k, v, o, lse, pattern, rows, keep=keep)
+        self.w_in = torch.cat([a.wq, a.wk, a.wv]).detach()
+        self.w_out = None if a.wo is None else a.wo.detach()
+        block = blockwise.block_rows(q.shape, self.n, pattern) * q.shape[0] * a.heads * self.n
+        channels = q.shape[0] * self.n * (2 * self.w_in.shape[0] + 2 * a.heads * (q.shape[-1] + v.shape[-1]))
+        self.workspace = q.element_size() * (3 * block + channels) + (scores if keep else 0)
+
+    @torch.no_grad()
+    def matvec(self, v: Tensor) -> Tensor:
+        """J v, (*batch, n·d) → (*batch, n·d_out)."""
+        a = self.attention
+        e = v.reshape(-1, self.n, a.d)
+        dq, dk, dv = self._heads(e @ self.w_in.T)
+        if a.rotary is not None:
+            dq, dk = a.rotary.apply(dq), a.rotary.apply(dk)
+        do = self.linearised.jvp(dq, dk, dv).transpose(1, 2).flatten(2)
+        return (do if self.w_out is None else do @ self.w_out.T).reshape(*self.batch, -1)
+
+    @torch.no_grad()
+    def rmatvec(self, u: Tensor) -> Tensor:
+        """Jᵀ u, (*batch, n·d_out) → (*batch, n·d)."""
+        a = self.attention
+        g = u.reshape(-1, self.n, a.d_out)
+        g = (g if self.w_out is None else g @ self.w_out).unflatten(-1, (a.heads, -1)).transpose(1, 2)
+        dq, dk, dv = self.linearised.vjp(g)
+        if a.rotary is not None:
+            dq, dk = a.rotary.transpose(dq), a.rotary.transpose(dk)
+        joined = torch.cat([t.transpose(1, 2).flatten(2) for t in (dq, dk, dv)], -1)
+        return (joined @ self.w_in).reshape(*self.batch, -1)
+
+    def precise(self) -> AttentionJacobian:
+        """The same derivative in float64."""
+        if self.dtype == torch.float64:
+            return self
+        return AttentionJacobian(self.attention.to(torch.float64), self.x.double(), self.padding)
+
+    def _heads(self, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        a = self.attention
+        widths = [a.wq.shape[0], a.wk.shape[0], a.wv.shape[0]]
+        counts = (a.heads, a.kv_heads, a.kv_heads)
+        return tuple(part.unflatten(-1, (h, -1)).transpose(1, 2)
+                     for part, h in zip(t.split(widths, -1), counts, strict=True))

@@ -1,0 +1,252 @@
+"""`attend`: one door to the fastest correct attention, differentiable in every way that PyTorch knows.
+
+Four maps, each the derivative of another, so that two orders are exact and a third one is refused:
+
+    Attend       (q, k, v)            → o
+    Pushforward  (q, k, v; dq, dk, dv) → do          forward mode of Attend
+    Pullback     (q, k, v; g)          → dq, dk, dv  reverse mode of Attend; the transpose of Pushforward
+    Curvature    (q, k, v; dq, dk, dv; g)            the derivative of Pullback along (dq, dk, dv)
+
+The Hessian of ⟨g, o⟩ is symmetric, so Curvature serves the reverse mode of Pushforward, and both modes of Pullback.
+The output o and the log-sum-exp travel as arguments to spare their recomputation; the derivative in q, k, v
+given below is the total one, so theirs is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+from torch._functorch.pyfunctorch import TransformType, retrieve_all_functorch_interpreters
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from howsmooth.attention import blockwise
+from howsmooth.attention.pattern import Pattern, ScoreBias
+from howsmooth.errors import InputError
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False,
+           window: int | None = None, softcap: float | None = None, score_bias: ScoreBias | None = None,
+           padding: Tensor | None = None, offset: int | None = None) -> Tensor:
+    """Softmax attention of q (…, h, n, k) over k (…, hkv, m, k) and v (…, hkv, m, w): (…, h, n, w), in O(n) memory.
+
+    Differentiable by backward, forward mode, double backward, `torch.func` transforms and `vmap`.
+
+    Args:
+        scale: multiplies q·k; 1/√k unless given.
+        causal: query i sees the keys up to its own position, i + `offset`.
+        window: only keys less than `window` positions away are seen.
+        softcap: scores become softcap·tanh(score/softcap) before any bias or mask.
+        score_bias: added to the scores, constant: a function of indices i (n, 1) and j (1, m) that gives
+            something broadcastable to (h, n, m), or a table of that shape. It may be −∞.
+        padding: (…, m), True where the key is real. A query that sees no key gets 0.
+        offset: position of query 0 among the keys; m − n unless given, so that the last query meets the last key.
+
+    >>> q = k = v = torch.eye(3, dtype=torch.float64).unsqueeze(0)
+    >>> attend(q, k, v, causal=True)[0, 0]
+    tensor([1., 0., 0.], dtype=torch.float64)
+    """
+    pattern = _pattern(q, k, v, scale, causal, window, softcap, score_bias, offset)
+    lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    q, k, v = (t.expand(*lead, *t.shape[-3:]) for t in (q, k, v))
+    if padding is not None:
+        if padding.dtype != torch.bool or padding.shape[-1:] != k.shape[-2:-1]:
+            raise InputError(f"expected padding of dtype bool and shape (…, {k.shape[-2]}), True where the key is real, "
+                             f"got {padding.dtype} of shape {tuple(padding.shape)}")
+        padding = padding.expand(*lead, k.shape[-2])
+    return Attend.apply(q, k, v, padding, pattern)[0]
+
+
+def _pattern(q, k, v, scale, causal, window, softcap, score_bias, offset) -> Pattern:
+    wrong = []
+    if min(q.dim(), k.dim(), v.dim()) < 3:
+        raise InputError("expected q, k, v with at least three axes (heads, tokens, width), got shapes "
+                         f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; use unsqueeze for one head")
+    if len({q.dtype, k.dtype, v.dtype}) > 1 or not q.dtype.is_floating_point:
+        wrong.append(f"q, k, v of one floating dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    if q.shape[-1] != k.shape[-1]:
+        wrong.append(f"q and k of one width, got {q.shape[-1]} and {k.shape[-1]}")
+    if k.shape[-3:-1] != v.shape[-3:-1]:
+        wrong.append(f"k and v of the same heads and length, got {tuple(k.shape[-3:-1])} and {tuple(v.shape[-3:-1])}")
+    if k.shape[-3] == 0 or q.shape[-3] % k.shape[-3]:
+        wrong.append(f"query heads that are a multiple of the key heads, got {q.shape[-3]} and {k.shape[-3]}")
+    if 0 in (q.shape[-1], q.shape[-2], k.shape[-2]):
+        wrong.append(f"at least one token and one channel, got q {tuple(q.shape)}, k {tuple(k.shape)}")
+    if window is not None and window < 1:
+        wrong.append(f"window ≥ 1, got {window}")
+    if softcap is not None and not softcap > 0:
+        wrong.append(f"softcap > 0, got {softcap}")
+    if isinstance(score_bias, Tensor):
+        n, m, heads = q.shape[-2], k.shape[-2], q.shape[-3]
+        if tuple(score_bias.shape) not in ((n, m), (1, n, m), (heads, n, m)):
+            wrong.append(f"a score_bias table of shape ({heads}|1, {n}, {m}) or ({n}, {m}), "
+                         f"got {tuple(score_bias.shape)}")
+        if score_bias.requires_grad:
+            wrong.append("a constant score_bias, got one that requires a gradient, which would be lost; detach it")
+    if wrong:
+        raise InputError("attend: expected " + "; ".join(wrong))
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    if not math.isfinite(scale):
+        raise InputError(f"attend: expected a finite scale, got {scale}")
+    return Pattern(scale, bool(causal), window, softcap, score_bias, k.shape[-2] - q.shape[-2] if offset is None else offset)
+
+
+def _traceable(compute):
+    """Without in-place writes while a graph is recorded: `torch.func.linearize` would fold what they write into."""
+
+    @functools.wraps(compute)
+    def forward(*args):
+        return (torch.func.functionalize(compute) if get_proxy_mode() is not None else compute)(*args)
+
+    return forward
+
+
+class _Batchable(torch.autograd.Function):
+    """A map over tensors with any leading axes: `vmap` is one leading axis more."""
+
+    @classmethod
+    def vmap(cls, info, in_dims, *args):
+        def lead(arg, dim):
+            if not isinstance(arg, Tensor):
+                return arg
+            return arg.expand(info.batch_size, *arg.shape) if dim is None else arg.movedim(dim, 0)
+
+        out = cls.apply(*(lead(arg, dim) for arg, dim in zip(args, in_dims, strict=True)))
+        return out, (0,) * len(out) if isinstance(out, tuple) else 0
+
+
+class Attend(_Batchable):
+    @staticmethod
+    @_traceable
+    def forward(q, k, v, padding, pattern):
+        o, lse = blockwise.forward(*(_four(t) for t in (q, k, v)), pattern, _two(padding))
+        return o.view(*q.shape[:-1], v.shape[-1]).to(q.dtype), lse.view(q.shape[:-1])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *tensors, ctx.pattern = inputs
+        _save(ctx, *tensors, *output)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return *Pullback.apply(*ctx.saved_tensors, g, ctx.pattern), None, None
+
+    @staticmethod
+    def jvp(ctx, dq, dk, dv, *_):
+        _refuse_nested_forward_mode()
+        q, k, v, *rest = ctx.saved_tensors
+        tangents = (torch.zeros_like(x) if t is None else t for x, t in ((q, dq), (k, dk), (v, dv)))
+        do = Pushforward.apply(q, k, v, *rest, *tangents, ctx.pattern)
+        return do, None
+
+
+class Pushforward(_Batchable):
+    @staticmethod
+    @_traceable
+    def forward(q, k, v, padding, o, lse, dq, dk, dv, pattern):
+        do = _linearise(q, k, v, padding, o, lse, pattern).jvp(*(_four(t) for t in (dq, dk, dv)))
+        return do.view(o.shape).to(o.dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *tensors, ctx.pattern = inputs
+        _save(ctx, *tensors)
+
+    @staticmethod
+    def backward(ctx, g):
+        *at, dq, dk, dv = ctx.saved_tensors
+        curvature = Curvature.apply(*at, dq, dk, dv, g, ctx.pattern)
+        pullback = Pullback.apply(*at, g, ctx.pattern)
+        return *curvature, None, None, None, *pullback, None
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        _refuse("forward mode of forward mode")
+
+
+class Pullback(_Batchable):
+    @staticmethod
+    @_traceable
+    def forward(q, k, v, padding, o, lse, g, pattern):
+        grads = _linearise(q, k, v, padding, o, lse, pattern).vjp(_four(g))
+        return tuple(t.view(x.shape).to(x.dtype) for t, x in zip(grads, (q, k, v), strict=True))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *tensors, ctx.pattern = inputs
+        _save(ctx, *tensors)
+
+    @staticmethod
+    def backward(ctx, hq, hk, hv):
+        *at, g = ctx.saved_tensors
+        dg = Pushforward.apply(*at, hq, hk, hv, ctx.pattern) if ctx.needs_input_grad[6] else None
+        curvature = (None, None, None)
+        if any(ctx.needs_input_grad[:3]):
+            curvature = Curvature.apply(*at, hq, hk, hv, g, ctx.pattern)
+        return *curvature, None, None, None, dg, None
+
+    @staticmethod
+    def jvp(ctx, dq, dk, dv, _padding, _o, _lse, dg, _pattern):
+        _refuse_nested_forward_mode()
+        *at, g = ctx.saved_tensors
+        tangents = [torch.zeros_like(x) if t is None else t for x, t in zip(at[:3], (dq, dk, dv), strict=True)]
+        out = Curvature.apply(*at, *tangents, g, ctx.pattern)
+        if dg is not None:
+            out = tuple(a + b for a, b in zip(out, Pullback.apply(*at, dg, ctx.pattern), strict=True))
+        return out
+
+
+class Curvature(_Batchable):
+    @staticmethod
+    @_traceable
+    def forward(q, k, v, padding, o, lse, dq, dk, dv, g, pattern):
+        grads = _linearise(q, k, v, padding, o, lse, pattern).hvp(*(_four(t) for t in (dq, dk, dv, g)))
+        return tuple(t.view(x.shape).to(x.dtype) for t, x in zip(grads, (q, k, v), strict=True))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *_):
+        _refuse("third derivative")
+
+    @staticmethod
+    def jvp(ctx, *_):
+        _refuse("third derivative")
+
+
+def _linearise(q, k, v, padding, o, lse, pattern) -> blockwise.Linearisation:
+    lse = lse.reshape(-1, *lse.shape[-2:])
+    return blockwise.Linearisation(*(_four(t) for t in (q, k, v, o)), lse, pattern, _two(padding))
+
+
+def _four(t: Tensor) -> Tensor:
+    """(…, h, n, c) → (b, h, n, c), in float32 at least: half precision is for storage."""
+    t = t.reshape(-1, *t.shape[-3:])
+    return t.float() if t.dtype.itemsize < 4 else t
+
+
+def _two(padding: Tensor | None) -> Tensor | None:
+    return None if padding is None else padding.reshape(-1, padding.shape[-1])
+
+
+def _save(ctx, *tensors) -> None:
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+
+
+def _refuse(what: str):
+    raise NotImplementedError(f"attend has no {what}: it would come out wrong without a word. Two orders are exact in "
+                              "reverse over reverse, forward over reverse and reverse over forward")
+
+
+def _refuse_nested_forward_mode() -> None:
+    # PyTorch runs a custom function's jvp with forward mode switched off, so that a second, outer forward mode
+    # would silently lose its tangent.
+    modes = [level.key() for level in retrieve_all_functorch_interpreters()]
+    if modes.count(TransformType.Jvp) > 1:
+        _refuse("forward mode of forward mode")
