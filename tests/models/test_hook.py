@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from transformers import (
+    AttentionInterface,
     AttentionMaskInterface,
     AutoModel,
     GPT2LMHeadModel,
@@ -30,7 +31,7 @@ from howsmooth.attention import attend
 from howsmooth.errors import InputError
 from howsmooth.models import hook
 
-from .conftest import tiny_config, tiny_network
+from .tiny import tiny_config, tiny_network
 
 FAMILIES = ("gpt2", "bert", "llama")
 N = 9
@@ -75,7 +76,13 @@ def padding(kind: str):
     return mask
 
 
+def hidden(seen):
+    """The additive mask that eager attention wants."""
+    return torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, torch.finfo(torch.float64).min)
+
+
 def close(a, b, tolerance=1e-11):
+    a, b = a.detach(), b.detach()
     assert a.shape == b.shape and torch.isfinite(a).all()
     assert (a - b).abs().max() <= tolerance * (1 + b.abs().max()), float((a - b).abs().max())
 
@@ -122,33 +129,36 @@ def test_earlier_outputs_ignore_later_tokens(family):
     _, ours = twins(tiny_network(family))
     x = embeddings()
     moved = x.clone()
-    moved[:, 5:] += 100.0
+    moved[:, 5:] = 100.0 * embeddings(seed=9)[:, 5:]
     before, after = (ours(inputs_embeds=e).last_hidden_state for e in (x, moved))
     assert torch.equal(before[:, :5], after[:, :5])
     assert not torch.allclose(before[:, 5:], after[:, 5:])
 
 
-def test_without_the_mask_function_the_mask_is_lost(monkeypatch):
-    """What registering the attention alone would do, and what registering both does."""
-    eager, ours = twins(tiny_network("bert", is_decoder=True))
-    x, mask = embeddings(), padding("right")
+def test_without_the_mask_function_masks_are_dropped(monkeypatch):
+    """The trap that `register` avoids: the same attention, its mask function taken away."""
+    eager, ours = twins(tiny_network("gpt2"))
+    x, mask = embeddings(), padding("left")
     real = mask.bool()
-    want = eager(inputs_embeds=x, attention_mask=mask).last_hidden_state
-    close(ours(inputs_embeds=x, attention_mask=mask).last_hidden_state[real], want[real])
+    want = eager(inputs_embeds=x, attention_mask=mask).last_hidden_state[real]
+    close(ours(inputs_embeds=x, attention_mask=mask).last_hidden_state[real], want)
 
-    seen = []
-    forward = hook.attention_forward
-    howsmooth.models.hook.AttentionInterface.register(
-        "howsmooth", lambda *a, **kw: seen.append(a[4]) or forward(*a, **kw)
-    )
-    mapping = AttentionMaskInterface._global_mapping
-    assert mapping["howsmooth"] is hook.attention_mask
-    monkeypatch.delitem(mapping, "howsmooth")
-    ours(inputs_embeds=x[:, :, :], attention_mask=padding("left"))
-    assert seen and all(mask is None for mask in seen)  # not even causality is said any more
-    howsmooth.register()
-    seen.clear()
-    assert mapping["howsmooth"] is hook.attention_mask
+    received = []
+
+    def by_mask_alone(module, query, key, value, mask, scaling=None, **_):
+        received.append(mask)
+        return attend(query, key, value, scale=scaling, padding=mask).transpose(1, 2).contiguous(), None
+
+    assert AttentionMaskInterface._global_mapping["howsmooth"] is hook.attention_mask
+    monkeypatch.delitem(AttentionMaskInterface._global_mapping, "howsmooth")
+    assert not torch.allclose(ours(inputs_embeds=x, attention_mask=mask).last_hidden_state[real], want)
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "howsmooth", by_mask_alone)
+    moved = x.clone()
+    moved[:, 5:] = embeddings(seed=9)[:, 5:]
+    before, after = (ours(inputs_embeds=e).last_hidden_state[:, :5] for e in (x, moved))
+    assert received and all(mask is None for mask in received)
+    assert not torch.allclose(before, after)  # the future leaks into the past, without a word
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -158,13 +168,13 @@ def test_a_4d_mask_of_the_user_is_honoured(family):
     seen = torch.rand(2, 1, N, N, generator=generator) < 0.6
     seen |= torch.eye(N, dtype=torch.bool)
     assert not torch.equal(seen[0], seen[1])
-    additive = torch.where(seen, 0.0, torch.finfo(torch.float64).min).double()
+    additive = hidden(seen)
     additive = additive + torch.randn(2, 1, N, N, generator=generator).double()  # a bias, not only a mask
     x = embeddings()
     want = eager(inputs_embeds=x, attention_mask=additive).last_hidden_state
     close(ours(inputs_embeds=x, attention_mask=additive).last_hidden_state, want)
 
-    plain = torch.where(seen, 0.0, torch.finfo(torch.float64).min).double()
+    plain = hidden(seen)
     want = eager(inputs_embeds=x, attention_mask=plain).last_hidden_state
     close(ours(inputs_embeds=x, attention_mask=seen).last_hidden_state, want)
 

@@ -87,9 +87,13 @@ def _convert(file: Path, folder: Path) -> dict:
     with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
         try:
             quantisation = _dominating_type(file)
-            network = AutoModel.from_pretrained(source, gguf_file=name, dtype=torch.float32)
+            network, report = AutoModel.from_pretrained(
+                source, gguf_file=name, dtype=torch.float32, output_loading_info=True
+            )
+            if report["missing_keys"]:  # transformers would go on with random numbers in their place
+                raise ValueError(f"no weights for {min(report['missing_keys'])}")
             tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
-        except (MemoryError, KeyboardInterrupt):
+        except MemoryError:
             raise
         except Exception as error:  # the readers raise anything at all on a damaged file
             reason = (str(error) or type(error).__name__).splitlines()[0]

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel
 from howsmooth.errors import InputError
 from howsmooth.models.families import FAMILIES, family_of
 from howsmooth.models.model import Model
-from howsmooth.models.place import Place, locate
+from howsmooth.models.place import Place, commit_of, locate
 from howsmooth.models.quiet import quiet_transformers
 from howsmooth.models.tokenizer import find_tokenizer
 
@@ -81,8 +81,8 @@ def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickl
             "another model"
         )
     _check_class(network, adapter, name)
-    if place.source["kind"] == "hub":
-        place.source["revision"] = getattr(config, "_commit_hash", None) or remote["revision"]
+    if place.is_hub:
+        place.source["revision"] = commit_of(name, remote["revision"])
     return network, adapter
 
 
@@ -123,7 +123,8 @@ def _check_class(network, adapter, name: str) -> None:
 
 def _refuse_non_finite(network, name: str) -> None:
     for key, parameter in network.named_parameters():
-        if not torch.isfinite(parameter).all():
+        # One pass without a temporary: NaN and infinity both survive into the extremes.
+        if parameter.numel() and not all(torch.isfinite(extreme) for extreme in parameter.aminmax()):
             raise InputError(
                 f"model {name!r}: expected finite weights, got NaN or infinity in {key} ({parameter.dtype}); "
                 "fetch the weights again, or load them in a wider dtype"

@@ -90,6 +90,12 @@ def _hub_answers() -> bool:
     return True
 
 
+def commit_of(name: str, revision: str | None) -> str | None:
+    """Return the commit of a hub model that has just been read: a branch name says nothing a year later."""
+    found = huggingface_hub.try_to_load_from_cache(name, "config.json", revision=revision)
+    return Path(found).parent.name if isinstance(found, str) else revision
+
+
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

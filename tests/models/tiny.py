@@ -1,0 +1,56 @@
+"""Tiny seeded models of every family, and a tokenizer for them, so that no test needs a download."""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoModel, BertConfig, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
+
+from howsmooth.texts import default_text
+
+VOCABULARY = 800
+POSITIONS = 64
+
+
+def tiny_config(family: str, **changes):
+    if family == "gpt2":
+        return GPT2Config(**{**dict(vocab_size=VOCABULARY, n_positions=POSITIONS, n_embd=24, n_layer=3, n_head=4, bos_token_id=4, eos_token_id=4,
+                                    initializer_range=0.3), **changes})
+    if family == "bert":
+        return BertConfig(**{**dict(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=24,
+                                    num_hidden_layers=3, num_attention_heads=4, intermediate_size=32,
+                                    initializer_range=0.3), **changes})
+    return LlamaConfig(**{**dict(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=24,
+                                 num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=10,
+                                 intermediate_size=32, attention_bias=True, initializer_range=0.3), **changes})
+
+
+def tiny_network(family: str, dtype=torch.float32, **changes):
+    """A seeded tiny model whose biases and norms are not the trivial ones it is initialised with."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = AutoModel.from_config(tiny_config(family, **changes))
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.ndim == 1:
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_((0.0 if name.endswith("bias") else 1.0) + 0.3 * noise)
+    return network.to(dtype).eval()
+
+
+def tiny_tokenizer(family: str) -> PreTrainedTokenizerFast:
+    words = sorted(set(w for w, _ in pre_tokenizers.Whitespace().pre_tokenize_str(default_text())))
+    specials = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "<s>"]
+    vocabulary = {word: i for i, word in enumerate([*specials, *words][:VOCABULARY])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    named = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
+    if family == "bert":
+        frame, named["cls_token"], named["sep_token"] = "[CLS] $A [SEP]", "[CLS]", "[SEP]"
+    else:
+        frame, named["bos_token"] = "<s> $A" if family == "llama" else "$A", "<s>"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=frame, special_tokens=[(s, vocabulary[s]) for s in ("[CLS]", "[SEP]", "<s>")]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
