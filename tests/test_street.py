@@ -1,4 +1,4 @@
-"""The one-way street: a room imports only from rooms before it, and outside packages only where they belong."""
+"""The one-way street: a room imports only from rooms before it, outside packages only where they belong."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ STREET = (
     ("cli",),
 )
 OPEN = {"errors", "texts"}
-ONLY_IN = {"transformers": "models", "tokenizers": "models", "triton": "kernels", "matplotlib": "report",
-           "click": "cli"}
+ONLY_IN = {
+    "transformers": "models",
+    "tokenizers": "models",
+    "triton": "kernels",
+    "matplotlib": "report",
+    "click": "cli",
+}
 PLACE = {room: place for place, group in enumerate(STREET) for room in group}
 
 
@@ -77,23 +82,29 @@ def test_street(name, path):
     assert violations(path.read_text(encoding="utf-8"), name) == []
 
 
-@pytest.mark.parametrize("source, module", [
-    ("from howsmooth.attention import attend", "howsmooth.spectral.power"),
-    ("import howsmooth.models", "howsmooth.lipschitz.local"),
-    ("def f():\n    from ..cli import main", "howsmooth.report.table"),
-    ("import transformers.models", "howsmooth.lipschitz.local"),
-    ("if x:\n    import triton.language as tl", "howsmooth.attention.op"),
-    ("from howsmooth import studies", "howsmooth.models.load"),
-])
+@pytest.mark.parametrize(
+    "source, module",
+    [
+        ("from howsmooth.attention import attend", "howsmooth.spectral.power"),
+        ("import howsmooth.models", "howsmooth.lipschitz.local"),
+        ("def f():\n    from ..cli import main", "howsmooth.report.table"),
+        ("import transformers.models", "howsmooth.lipschitz.local"),
+        ("if x:\n    import triton.language as tl", "howsmooth.attention.op"),
+        ("from howsmooth import studies", "howsmooth.models.load"),
+    ],
+)
 def test_the_check_can_fail(source, module):
     assert violations(source, module)
 
 
-@pytest.mark.parametrize("source, module", [
-    ("from howsmooth.spectral import singular_values", "howsmooth.lipschitz.local"),
-    ("from howsmooth.errors import InputError", "howsmooth.spectral.power"),
-    ("from .operator import LinearOperator", "howsmooth.spectral.power"),
-    ("import transformers", "howsmooth.models.load"),
-])
+@pytest.mark.parametrize(
+    "source, module",
+    [
+        ("from howsmooth.spectral import singular_values", "howsmooth.lipschitz.local"),
+        ("from howsmooth.errors import InputError", "howsmooth.spectral.power"),
+        ("from .operator import LinearOperator", "howsmooth.spectral.power"),
+        ("import transformers", "howsmooth.models.load"),
+    ],
+)
 def test_the_check_lets_good_imports_pass(source, module):
     assert violations(source, module) == []

@@ -16,13 +16,15 @@ TEXT = " ".join(WORDS[(7 * index + index * index) % len(WORDS)] for index in ran
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory) -> str:
-    """The folder of a random two-layer GPT-2 with 64 positions and a word tokenizer without special tokens."""
+    """The folder of a random two-layer GPT-2 with 64 positions; its tokenizer adds no special tokens."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("tiny-gpt2")
-    inner = Tokenizer(models.WordLevel({word: index for index, word in enumerate((*WORDS, "[UNK]"))}, "[UNK]"))
+    inner = Tokenizer(
+        models.WordLevel({word: index for index, word in enumerate((*WORDS, "[UNK]"))}, "[UNK]")
+    )
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]").save_pretrained(folder)
     torch.manual_seed(0)
@@ -58,8 +60,13 @@ def start() -> Callable[..., subprocess.Popen]:
     """Start the command as a process of its own."""
 
     def popen(*arguments: str, **options) -> subprocess.Popen:
-        return subprocess.Popen([sys.executable, "-m", "howsmooth", *arguments], text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        return subprocess.Popen(
+            [sys.executable, "-m", "howsmooth", *arguments],
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
 
     return popen
 

@@ -26,31 +26,34 @@ def test_refused_can_fail(howsmooth):
         refused(howsmooth("measure", "--samples", "0"), "not in the line")
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (("measure", "--lengths", "0"), ("--lengths", "at least 1", "got 0")),
-    (("measure", "--lengths", "64,,128"), ("comma-separated", "64,,128")),
-    (("measure", "--lengths", "sixty"), ("comma-separated", "sixty")),
-    (("measure", "--lengths", ""), ("comma-separated",)),
-    (("measure", "--layers", "-1"), ("--layers", "at least 0")),
-    (("measure", "--heads", "0.5"), ("--heads", "0.5")),
-    (("measure", "--map", "layer"), ("--map", "attention", "head")),
-    (("measure", "--map", "attention", "--heads", "0"), ("--heads", "--map head")),
-    (("measure", "--samples", "0"), ("--samples",)),
-    (("measure", "--tol", "0"), ("--tol",)),
-    (("measure", "--confidence", "1"), ("--confidence",)),
-    (("measure", "--max-memory", "lots"), ("4G", "lots")),
-    (("measure", "--max-memory", "0"), ("4G",)),
-    (("measure", "--tokens", "none"), ("--tokens", "no-special")),
-    (("measure", "--dtype", "int8"), ("--dtype", "float32")),
-    (("measure", "--unknown"), ("--unknown", "--help")),
-    (("measure", "--text", "no/such/file.txt"), ("no/such/file.txt", "--text")),
-    (("measure", "--json", "no/such/folder/x.jsonl"), ("no/such/folder", "mkdir")),
-    (("measure", "--csv", "no/such/folder/x.csv"), ("no/such/folder", "--csv")),
-    (("measure", "--plot", "growth.xyz"), ("png", "growth.xyz")),
-    (("measure", "--json", "same", "--csv", "same"), ("different files", "same")),
-    (("measure", "no/such/model-folder"), ("no/such/model-folder",)),
-    (("mesure",), ("mesure",)),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("measure", "--lengths", "0"), ("--lengths", "at least 1", "got 0")),
+        (("measure", "--lengths", "64,,128"), ("comma-separated", "64,,128")),
+        (("measure", "--lengths", "sixty"), ("comma-separated", "sixty")),
+        (("measure", "--lengths", ""), ("comma-separated",)),
+        (("measure", "--layers", "-1"), ("--layers", "at least 0")),
+        (("measure", "--heads", "0.5"), ("--heads", "0.5")),
+        (("measure", "--map", "layer"), ("--map", "attention", "head")),
+        (("measure", "--map", "attention", "--heads", "0"), ("--heads", "--map head")),
+        (("measure", "--samples", "0"), ("--samples",)),
+        (("measure", "--tol", "0"), ("--tol",)),
+        (("measure", "--confidence", "1"), ("--confidence",)),
+        (("measure", "--max-memory", "lots"), ("4G", "lots")),
+        (("measure", "--max-memory", "0"), ("4G",)),
+        (("measure", "--tokens", "none"), ("--tokens", "no-special")),
+        (("measure", "--dtype", "int8"), ("--dtype", "float32")),
+        (("measure", "--unknown"), ("--unknown", "--help")),
+        (("measure", "--text", "no/such/file.txt"), ("no/such/file.txt", "--text")),
+        (("measure", "--json", "no/such/folder/x.jsonl"), ("no/such/folder", "mkdir")),
+        (("measure", "--csv", "no/such/folder/x.csv"), ("no/such/folder", "--csv")),
+        (("measure", "--plot", "growth.xyz"), ("png", "growth.xyz")),
+        (("measure", "--json", "same", "--csv", "same"), ("different files", "same")),
+        (("measure", "no/such/model-folder"), ("no/such/model-folder",)),
+        (("mesure",), ("mesure",)),
+    ],
+)
 def test_options(howsmooth, arguments, words):
     refused(howsmooth(*arguments), *words)
 
@@ -74,11 +77,17 @@ def test_text_that_is_a_folder(howsmooth, tmp_path):
 def test_text_shorter_than_a_length(howsmooth, tiny, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("the river moves slowly under the old bridge")
-    refused(howsmooth("measure", tiny, "--text", str(short), "--lengths", "32", "--samples", "1"), "8 tokens", "32")
+    refused(
+        howsmooth("measure", tiny, "--text", str(short), "--lengths", "32", "--samples", "1"),
+        "8 tokens",
+        "32",
+    )
 
 
 def test_too_few_samples_in_the_text(howsmooth, tiny, text_file):
-    refused(howsmooth("measure", tiny, "--text", text_file, "--lengths", "64", "--samples", "40"), "400 tokens")
+    refused(
+        howsmooth("measure", tiny, "--text", text_file, "--lengths", "64", "--samples", "40"), "400 tokens"
+    )
 
 
 def test_unknown_layer(howsmooth, tiny, text_file):
@@ -94,12 +103,19 @@ def test_length_beyond_the_positions(howsmooth, tiny, text_file):
 
 
 def test_nothing_left_to_perturb(howsmooth, tiny, text_file):
-    refused(howsmooth("measure", tiny, "--text", text_file, "--lengths", "1,8", "--samples", "1",
-                      "--tokens", "no-first"), "no-first", "longer lengths")
+    refused(
+        howsmooth(
+            "measure", tiny, "--text", text_file, "--lengths", "1,8", "--samples", "1", "--tokens", "no-first"
+        ),
+        "no-first",
+        "longer lengths",
+    )
 
 
 def test_memory_that_cannot_hold_a_solve(howsmooth, tiny, text_file):
-    refused(howsmooth("measure", tiny, "--text", text_file, "--lengths", "8,64", "--max-memory", "1K"), "memory")
+    refused(
+        howsmooth("measure", tiny, "--text", text_file, "--lengths", "8,64", "--max-memory", "1K"), "memory"
+    )
 
 
 def test_folder_without_config(howsmooth, tmp_path):

@@ -50,5 +50,13 @@ def test_doctor_names_versions_devices_and_models(howsmooth):
 
     result = howsmooth("doctor")
     assert result.code == 0
-    for word in (package.__version__, torch.__version__, "transformers", "blockwise", "minilm", "smollm2", "cache"):
+    for word in (
+        package.__version__,
+        torch.__version__,
+        "transformers",
+        "blockwise",
+        "minilm",
+        "smollm2",
+        "cache",
+    ):
         assert word in result.out

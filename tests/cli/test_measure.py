@@ -14,9 +14,34 @@ import pytest
 import torch
 
 KEYS = {
-    "model", "layer", "head", "map", "n", "sample", "value", "lower", "upper", "confidence", "relative", "residual",
-    "status", "radius", "mean_radius", "steps", "products", "seconds", "dtype", "device", "seed", "tokens",
-    "special_tokens", "weights", "versions", "text", "text_sha256", "top_tokens",
+    "model",
+    "layer",
+    "head",
+    "map",
+    "n",
+    "sample",
+    "value",
+    "lower",
+    "upper",
+    "confidence",
+    "relative",
+    "residual",
+    "status",
+    "radius",
+    "mean_radius",
+    "steps",
+    "products",
+    "seconds",
+    "dtype",
+    "device",
+    "seed",
+    "tokens",
+    "special_tokens",
+    "weights",
+    "versions",
+    "text",
+    "text_sha256",
+    "top_tokens",
 }
 
 
@@ -26,12 +51,29 @@ def read(text: str) -> list[dict]:
 
 def test_records_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
     json_path, csv_path, plot_path = (tmp_path / name for name in ("m.jsonl", "m.csv", "m.png"))
-    result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "8,16,32", "--samples", "2", "--seed", "5",
-                       "--json", str(json_path), "--csv", str(csv_path), "--plot", str(plot_path))
+    result = howsmooth(
+        "measure",
+        tiny,
+        "--text",
+        text_file,
+        "--lengths",
+        "8,16,32",
+        "--samples",
+        "2",
+        "--seed",
+        "5",
+        "--json",
+        str(json_path),
+        "--csv",
+        str(csv_path),
+        "--plot",
+        str(plot_path),
+    )
     assert result.code == 0, result.err
     records = read(json_path.read_text())
     assert [(r["n"], r["sample"], r["layer"]) for r in records] == [
-        (n, sample, layer) for n in (8, 16, 32) for sample in (0, 1) for layer in (0, 1)]
+        (n, sample, layer) for n in (8, 16, 32) for sample in (0, 1) for layer in (0, 1)
+    ]
     for record in records:
         assert KEYS <= set(record)
         assert 0 < record["lower"] <= record["value"] <= record["upper"]
@@ -49,11 +91,27 @@ def test_records_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
 
 
 def test_value_is_the_norm_of_the_dense_jacobian(howsmooth, tiny, text_file):
-    """The record agrees with a Jacobian that automatic differentiation builds through transformers' own layer."""
+    """The record agrees with the Jacobian that autograd builds through transformers' own layer."""
     from transformers import AutoModel, AutoTokenizer
 
-    result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "12", "--samples", "2", "--layers", "1",
-                       "--dtype", "float64", "--tol", "1e-6", "--json", "-")
+    result = howsmooth(
+        "measure",
+        tiny,
+        "--text",
+        text_file,
+        "--lengths",
+        "12",
+        "--samples",
+        "2",
+        "--layers",
+        "1",
+        "--dtype",
+        "float64",
+        "--tol",
+        "1e-6",
+        "--json",
+        "-",
+    )
     network = AutoModel.from_pretrained(tiny, dtype=torch.float64, attn_implementation="eager").eval()
     ids = AutoTokenizer.from_pretrained(tiny)(Path(text_file).read_text())["input_ids"]
     for sample, record in enumerate(read(result.out)):
@@ -69,7 +127,9 @@ def test_value_is_the_norm_of_the_dense_jacobian(howsmooth, tiny, text_file):
 
 
 def test_json_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
-    result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "8", "--samples", "1", "--json", "-")
+    result = howsmooth(
+        "measure", tiny, "--text", text_file, "--lengths", "8", "--samples", "1", "--json", "-"
+    )
     assert result.code == 0
     assert len(read(result.out)) == 2
     assert "interval" in result.err
@@ -77,8 +137,19 @@ def test_json_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
 
 def test_heads_are_measured_alone(howsmooth, tiny, text_file):
     def heads_of(*arguments: str) -> list[tuple[int, int]]:
-        result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "8", "--samples", "1", "--json", "-",
-                           *arguments)
+        result = howsmooth(
+            "measure",
+            tiny,
+            "--text",
+            text_file,
+            "--lengths",
+            "8",
+            "--samples",
+            "1",
+            "--json",
+            "-",
+            *arguments,
+        )
         records = read(result.out)
         assert {record["map"] for record in records} == {"head"}
         assert len({record["value"] for record in records}) == len(records)
@@ -92,15 +163,32 @@ def test_heads_are_measured_alone(howsmooth, tiny, text_file):
 
 def test_tokens_held_fixed_lower_the_constant(howsmooth, tiny, text_file):
     def values(*arguments: str) -> list[dict]:
-        return read(howsmooth("measure", tiny, "--text", text_file, "--lengths", "8", "--samples", "1", "--tol", "1e-4",
-                              "--json", "-", *arguments).out)
+        return read(
+            howsmooth(
+                "measure",
+                tiny,
+                "--text",
+                text_file,
+                "--lengths",
+                "8",
+                "--samples",
+                "1",
+                "--tol",
+                "1e-4",
+                "--json",
+                "-",
+                *arguments,
+            ).out
+        )
 
     free, fixed = values(), values("--tokens", "no-first")
     for before, after in zip(free, fixed, strict=True):
         assert after["value"] < before["value"]
         assert all(top["position"] != 0 or top["share"] == 0 for top in after["top_tokens"])
     # This tokenizer adds no special tokens, so there is none to hold fixed.
-    assert [r["value"] for r in values("--tokens", "no-special")] == pytest.approx([r["value"] for r in free], rel=1e-4)
+    assert [r["value"] for r in values("--tokens", "no-special")] == pytest.approx(
+        [r["value"] for r in free], rel=1e-4
+    )
 
 
 def test_text_from_stdin_gives_the_records_of_the_file(start, howsmooth, tiny, text_file):
@@ -115,13 +203,27 @@ def test_text_from_stdin_gives_the_records_of_the_file(start, howsmooth, tiny, t
     for one, other in zip(piped, filed, strict=True):
         assert one["value"] == pytest.approx(other["value"], rel=1e-5)
         assert one.keys() == other.keys()
-        assert all(one[key] == other[key] for key in ("n", "layer", "text_sha256", "weights", "versions", "seed"))
+        assert all(
+            one[key] == other[key] for key in ("n", "layer", "text_sha256", "weights", "versions", "seed")
+        )
 
 
 def test_what_does_not_converge_is_kept_and_marked(howsmooth, tiny, text_file):
     """Float32 cannot carry an interval this narrow: the run says so, keeps the records and succeeds."""
-    result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "8", "--samples", "1", "--tol", "1e-12",
-                       "--json", "-")
+    result = howsmooth(
+        "measure",
+        tiny,
+        "--text",
+        text_file,
+        "--lengths",
+        "8",
+        "--samples",
+        "1",
+        "--tol",
+        "1e-12",
+        "--json",
+        "-",
+    )
     records = read(result.out)
     assert result.code == 0 and len(records) == 2
     assert all(record["status"] not in ("converged", "residual") for record in records)
@@ -131,8 +233,24 @@ def test_what_does_not_converge_is_kept_and_marked(howsmooth, tiny, text_file):
 
 def test_lines_stream_and_ctrl_c_keeps_them(start, tiny, text_file, tmp_path):
     path = tmp_path / "kept.jsonl"
-    process = start("measure", tiny, "--text", text_file, "--lengths", "12,13,14,15,16", "--samples", "20",
-                    "--tol", "1e-4", "--heads", "all", "--dtype", "float64", "--json", str(path))
+    process = start(
+        "measure",
+        tiny,
+        "--text",
+        text_file,
+        "--lengths",
+        "12,13,14,15,16",
+        "--samples",
+        "20",
+        "--tol",
+        "1e-4",
+        "--heads",
+        "all",
+        "--dtype",
+        "float64",
+        "--json",
+        str(path),
+    )
     deadline = time.monotonic() + 60
     while not (path.exists() and path.read_text().count("\n") >= 3):
         assert time.monotonic() < deadline and process.poll() is None, process.communicate()
@@ -149,8 +267,20 @@ def test_lines_stream_and_ctrl_c_keeps_them(start, tiny, text_file, tmp_path):
 
 
 def test_reader_that_goes_away(start, tiny, text_file):
-    process = start("measure", tiny, "--text", text_file, "--lengths", "12,13,14,15,16", "--samples", "20", "--heads",
-                    "all", "--json", "-")
+    process = start(
+        "measure",
+        tiny,
+        "--text",
+        text_file,
+        "--lengths",
+        "12,13,14,15,16",
+        "--samples",
+        "20",
+        "--heads",
+        "all",
+        "--json",
+        "-",
+    )
     assert json.loads(process.stdout.readline())["n"] == 12
     process.stdout.close()
     err = process.stderr.read()

@@ -21,8 +21,17 @@ def test_integer_lists_drop_duplicates_and_know_their_word():
         IntegerList(example="1").convert("all", None, None)
 
 
-@pytest.mark.parametrize("text, size", [("4G", 4 * 2**30), ("512M", 2**29), ("1.5k", 1536), ("1000", 1000),
-                                        ("2GiB", 2**31), ("7 MB", 7 * 2**20)])
+@pytest.mark.parametrize(
+    "text, size",
+    [
+        ("4G", 4 * 2**30),
+        ("512M", 2**29),
+        ("1.5k", 1536),
+        ("1000", 1000),
+        ("2GiB", 2**31),
+        ("7 MB", 7 * 2**20),
+    ],
+)
 def test_sizes(text, size):
     assert Bytes().convert(text, None, None) == size
 
@@ -34,4 +43,9 @@ def test_what_is_no_size(text):
 
 
 def test_sizes_for_people():
-    assert [show_bytes(size) for size in (0, 1023, 1024, 5 * 2**30)] == ["0 B", "1023 B", "1.0 KiB", "5.0 GiB"]
+    assert [show_bytes(size) for size in (0, 1023, 1024, 5 * 2**30)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "5.0 GiB",
+    ]

@@ -16,7 +16,7 @@ pytest.importorskip("matplotlib")
 
 
 def test_figure_draws_points_fits_and_guides(records, growth):
-    panel, = growth_figure(records, growth).axes
+    (panel,) = growth_figure(records, growth).axes
     assert panel.get_xscale() == panel.get_yscale() == "log"
     points = [container.lines[0] for container in panel.containers]
     drawn = {(n, value) for line in points for n, value in zip(*line.get_data(), strict=True)}
@@ -28,7 +28,10 @@ def test_figure_draws_points_fits_and_guides(records, growth):
 
 def test_one_panel_per_model(records, growth, make):
     both = records + [make(0, n, 0, model="other") for n in (8, 64)]
-    assert [panel.get_title(loc="left") for panel in growth_figure(both, growth).axes] == ["tiny<model>", "other"]
+    assert [panel.get_title(loc="left") for panel in growth_figure(both, growth).axes] == [
+        "tiny<model>",
+        "other",
+    ]
 
 
 @pytest.mark.parametrize("change", [{"upper": None}, {"upper": float("inf")}, {"value": 0.0, "lower": 0.0}])
@@ -42,7 +45,7 @@ def test_a_single_length_has_no_fit_and_still_a_figure(make):
 
 def test_many_maps_name_a_dozen(make):
     many = [make(layer, n, 0, head=head) for layer in (0, 1) for head in range(12) for n in (8, 16)]
-    panel, = growth_figure(many, {}).axes
+    (panel,) = growth_figure(many, {}).axes
     assert len(panel.get_legend().get_texts()) == 12
     assert panel.get_legend().get_title().get_text() == "12 of 24 maps named"
 

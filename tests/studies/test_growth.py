@@ -8,8 +8,10 @@ from howsmooth.studies import growth_of
 
 
 def points(layer: int, exponent: float, lengths, **changes) -> list[dict]:
-    return [{"model": "m", "layer": layer, "head": None, "n": n, "value": 3 * n**exponent, **changes}
-            for n in lengths]
+    return [
+        {"model": "m", "layer": layer, "head": None, "n": n, "value": 3 * n**exponent, **changes}
+        for n in lengths
+    ]
 
 
 def test_each_map_gets_its_own_law():

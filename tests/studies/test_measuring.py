@@ -25,13 +25,23 @@ def model(tmp_path_factory):
     words = ["[UNK]", "[CLS]", "[SEP]", *sorted(set(TEXT.content.split()))]
     inner = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, "[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    inner.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]",
-                                                         special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
-    PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", cls_token="[CLS]",
-                            sep_token="[SEP]").save_pretrained(folder)
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(folder)
     torch.manual_seed(1)
-    BertModel(BertConfig(vocab_size=len(words), hidden_size=12, num_hidden_layers=3, num_attention_heads=3,
-                         intermediate_size=16, max_position_embeddings=40)).save_pretrained(folder)
+    BertModel(
+        BertConfig(
+            vocab_size=len(words),
+            hidden_size=12,
+            num_hidden_layers=3,
+            num_attention_heads=3,
+            intermediate_size=16,
+            max_position_embeddings=40,
+        )
+    ).save_pretrained(folder)
     return load(str(folder), dtype=torch.float64)
 
 
@@ -40,14 +50,17 @@ def test_order_and_count(model):
     records = list(measure(model, TEXT, settings))
     assert len(records) == settings.estimates == 8
     assert [(r["n"], r["sample"], r["layer"], r["head"]) for r in records] == [
-        (n, sample, layer, 1) for n, sample, layer in itertools.product((10, 6), (0, 1), (2, 0))]
+        (n, sample, layer, 1) for n, sample, layer in itertools.product((10, 6), (0, 1), (2, 0))
+    ]
 
 
 def test_one_forward_pass_per_chunk(model, monkeypatch):
     settings = resolve(model, TEXT, lengths=(6, 10), samples=3)
     passes = []
     through = model.activations
-    monkeypatch.setattr(model, "activations", lambda *arguments: passes.append(arguments) or through(*arguments))
+    monkeypatch.setattr(
+        model, "activations", lambda *arguments: passes.append(arguments) or through(*arguments)
+    )
     assert len(list(measure(model, TEXT, settings))) == 18
     assert len(passes) == 6
 
@@ -55,8 +68,8 @@ def test_one_forward_pass_per_chunk(model, monkeypatch):
 def test_special_tokens_can_be_held_fixed(model):
     """With the specials held fixed the constant is that of the Jacobian's other columns."""
     settings = resolve(model, TEXT, layers=(1,), lengths=(8,), samples=1, tokens="no-special", tol=1e-5)
-    record, = measure(model, TEXT, settings)
-    chunk, = model.chunks(TEXT.content, 8, 1)
+    (record,) = measure(model, TEXT, settings)
+    (chunk,) = model.chunks(TEXT.content, 8, 1)
     assert chunk.special.tolist() == [True, *[False] * 6, True]
     x = model.activations(chunk, [1])[1]
     jacobian = model.attention(1).jacobian(x).dense().reshape(8 * 12, 8, 12)
@@ -68,18 +81,20 @@ def test_special_tokens_can_be_held_fixed(model):
 
 def test_record_repeats_what_the_estimate_says(model):
     settings = resolve(model, TEXT, layers=(0,), lengths=(8,), samples=1, seed=3)
-    record, = measure(model, TEXT, settings)
-    chunk, = model.chunks(TEXT.content, 8, 1)
+    (record,) = measure(model, TEXT, settings)
+    (chunk,) = model.chunks(TEXT.content, 8, 1)
     estimate = local_lipschitz(model.attention(0), model.activations(chunk, [0])[0], seed=3)
     assert record["value"] == float(estimate.value) and record["steps"] == estimate.steps
     best = record["top_tokens"][0]
-    assert best["position"] == int(estimate.shares.argmax()) and best["token"] == chunk.words[best["position"]]
+    assert (
+        best["position"] == int(estimate.shares.argmax()) and best["token"] == chunk.words[best["position"]]
+    )
     assert best["share"] == pytest.approx(float(estimate.shares.max()))
 
 
 def test_no_special_tokens_are_added_when_not_wanted(model):
     settings = resolve(model, TEXT, layers=(0,), lengths=(8,), samples=1, special_tokens=False)
-    record, = measure(model, TEXT, settings)
+    (record,) = measure(model, TEXT, settings)
     assert record["special_tokens"] == "none"
     assert not {"[CLS]", "[SEP]"} & {top["token"] for top in record["top_tokens"]}
 
@@ -105,12 +120,23 @@ def test_memory_is_said_and_kept_to(model):
     assert memory_plan(model, TEXT, fewer).bytes_per_vector == said.bytes_per_vector * 18 // 20
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"tokens": "some"}, "no-special"), ({"samples": 0}, "at least 1 sample"), ({"tol": 0.0}, "tolerance"),
-    ({"confidence": 1.0}, "confidence"), ({"lengths": ()}, "at least 1 token"), ({"lengths": (0,)}, "got 0"),
-    ({"lengths": (41,)}, "40 tokens"), ({"lengths": (2,)}, "special"), ({"layers": (3,)}, "between 0 and 2"),
-    ({"layers": ()}, "got none"), ({"heads": (0, 3)}, "between 0 and 2"), ({"samples": 50}, "tokens of text"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"tokens": "some"}, "no-special"),
+        ({"samples": 0}, "at least 1 sample"),
+        ({"tol": 0.0}, "tolerance"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"lengths": ()}, "at least 1 token"),
+        ({"lengths": (0,)}, "got 0"),
+        ({"lengths": (41,)}, "40 tokens"),
+        ({"lengths": (2,)}, "special"),
+        ({"layers": (3,)}, "between 0 and 2"),
+        ({"layers": ()}, "got none"),
+        ({"heads": (0, 3)}, "between 0 and 2"),
+        ({"samples": 50}, "tokens of text"),
+    ],
+)
 def test_what_is_refused(model, change, words):
     with pytest.raises(InputError, match=words):
         resolve(model, TEXT, **{"lengths": (8,), "samples": 1, **change})

@@ -27,8 +27,12 @@ PLANS = (
 
 
 @click.command(name="demo", short_help="Two embedded models: table, plot and page.")
-@click.option("--out", "folder", metavar="DIR", default="demo", show_default=True, help="Where the results go.")
-@click.option("--svg", "svg_path", metavar="FILE", hidden=True, help="A picture of the table as the terminal shows it.")
+@click.option(
+    "--out", "folder", metavar="DIR", default="demo", show_default=True, help="Where the results go."
+)
+@click.option(
+    "--svg", "svg_path", metavar="FILE", hidden=True, help="A picture of the table as the terminal shows it."
+)
 def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; leave a plot, the records and a page."""
     from howsmooth.cli.outputs import RecordFile, check_writable
@@ -89,6 +93,8 @@ def _writable_folder(name: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"expected a folder that can be made for --out, got {name} "
-                         f"({(error.strerror or str(error)).lower()}); name another one") from None
+        raise InputError(
+            f"expected a folder that can be made for --out, got {name} "
+            f"({(error.strerror or str(error)).lower()}); name another one"
+        ) from None
     return folder

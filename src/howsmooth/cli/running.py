@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from howsmooth.cli.main import EXIT_INTERRUPTED
-from howsmooth.errors import InputError
+from howsmooth.report.rows import FINE, model_name
 
 if TYPE_CHECKING:
     from howsmooth.cli.outputs import RecordFile
@@ -24,7 +24,9 @@ _PLAIN_WIDTH = 120  # columns of a table that goes to a file or a pipe
 def console(*, stderr: bool = False, record: bool = False) -> Console:
     """A console that wraps at the terminal's width, and at a wide one where there is no terminal."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else _PLAIN_WIDTH, highlight=False, record=record)
+    return Console(
+        file=stream, width=None if stream.isatty() else _PLAIN_WIDTH, highlight=False, record=record
+    )
 
 
 def say(notes: Console, line: str, style: str = "") -> None:
@@ -45,14 +47,17 @@ class Run:
         """Measure and keep. Ctrl-C ends it early; what was computed stays."""
         from howsmooth.studies import measure
 
+        name = model_name(model.name)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         try:
-            with Progress(*columns, console=self.notes, disable=not self.notes.is_terminal, transient=True) as bar:
-                task = bar.add_task(model.name, total=settings.estimates)
+            with Progress(
+                *columns, console=self.notes, disable=not self.notes.is_terminal, transient=True
+            ) as bar:
+                task = bar.add_task(name, total=settings.estimates)
 
                 def show(n: int, layer: int, head: int | None) -> None:
                     which = "" if head is None else f" head {head}"
-                    bar.update(task, description=f"{model.name} layer {layer}{which}, n = {n}")
+                    bar.update(task, description=f"{name} layer {layer}{which}, n = {n}")
 
                 for record in measure(model, text, settings, step=show):
                     for file in self.files:
@@ -68,12 +73,14 @@ class Run:
             file.close()
         written = [file.path for file in self.files if file.count and file.path != "-"]
         if written and not self.interrupted:
-            say(self.notes, f"wrote {len(self.records)} estimates to {' and '.join(written)}")
+            say(self.notes, f"wrote {_count(len(self.records), 'estimate')} to {' and '.join(written)}")
         _warn_unfinished(self.records, self.notes)
         if not self.interrupted:
             return 0
-        where = f"kept in {' and '.join(written)}" if written else "shown above" if self.records else "none kept"
-        count = f"{len(self.records)} estimate{'' if len(self.records) == 1 else 's'}"
+        where = (
+            f"kept in {' and '.join(written)}" if written else "shown above" if self.records else "none kept"
+        )
+        count = _count(len(self.records), "estimate")
         say(self.notes, f"howsmooth: interrupted after {count}, {where}")
         return EXIT_INTERRUPTED
 
@@ -84,28 +91,31 @@ def announce(model: Model, text: Text, settings: Settings, notes: Console) -> No
     from howsmooth.studies import memory_plan
 
     memory = memory_plan(model, text, settings)
-    maps = f"{len(settings.layers)} layers" + ("" if settings.heads is None else f" × {len(settings.heads)} heads")
+    maps = _count(len(settings.layers), "layer")
+    if settings.heads is not None:
+        maps += " × " + _count(len(settings.heads), "head")
     lengths = ", ".join(str(n) for n in settings.lengths)
     say(
         notes,
-        f"{model.name}: {settings.estimates} estimates ({maps} × n = {lengths} × {settings.samples} samples) "
+        f"{model_name(model.name)}: {_count(settings.estimates, 'estimate')} "
+        f"({maps} × n = {lengths} × {_count(settings.samples, 'sample')}) "
         f"in {str(model.dtype).removeprefix('torch.')} on {model.device}, "
         f"at most {show_bytes(memory.total)} of memory for a solve",
-        style="dim")
+        style="dim",
+    )
 
 
 def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console) -> None:
-    from howsmooth.report.rows import FINE
-
     unfinished = [record for record in records if record["status"] not in FINE]
     if unfinished:
         statuses = ", ".join(sorted({record["status"] for record in unfinished}))
-        say(notes, f"howsmooth: warning: {len(unfinished)} of {len(records)} estimates did not reach the tolerance "
-                   f"({statuses}); their intervals hold but are wider: try --dtype float64 or a larger --tol",
-            style="yellow")
+        say(
+            notes,
+            f"howsmooth: warning: {len(unfinished)} of {len(records)} estimates did not reach the tolerance "
+            f"({statuses}); their intervals hold but are wider: try --dtype float64 or a larger --tol",
+            style="yellow",
+        )
 
 
-def conflict(first: tuple[str, str | None], second: tuple[str, str | None]) -> None:
-    """Refuse two options that name one file."""
-    if first[1] is not None and first[1] == second[1]:
-        raise InputError(f"expected different files for {first[0]} and {second[0]}, got {first[1]} twice")
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")

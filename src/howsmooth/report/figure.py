@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
-from howsmooth.report.rows import map_name
+from howsmooth.report.rows import map_name, model_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,10 +19,20 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _LEGEND_LIMIT = 12
 # Okabe and Ito's palette without its yellow (too faint on white) and its black (invisible on a dark page).
 _THEMES = {
-    "light": {"paper": "#ffffff", "ink": "#1f2328", "faint": "#8b949e", "grid": "#e4e7eb",
-              "maps": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")},
-    "dark": {"paper": "#14181d", "ink": "#e3e7ec", "faint": "#7d8590", "grid": "#2a3038",
-             "maps": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2")},
+    "light": {
+        "paper": "#ffffff",
+        "ink": "#1f2328",
+        "faint": "#8b949e",
+        "grid": "#e4e7eb",
+        "maps": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"),
+    },
+    "dark": {
+        "paper": "#14181d",
+        "ink": "#e3e7ec",
+        "faint": "#7d8590",
+        "grid": "#2a3038",
+        "maps": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2"),
+    },
 }
 
 
@@ -31,12 +41,15 @@ def check_plot_path(path: str, option: str = "--plot") -> None:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
-        raise InputError(f"expected matplotlib for {option}, got none installed; "
-                         "pip install 'howsmooth[plot]'") from None
+        raise InputError(
+            f"expected matplotlib for {option}, got none installed; pip install 'howsmooth[plot]'"
+        ) from None
     kinds = sorted(FigureCanvasAgg.get_supported_filetypes())
     suffix = Path(path).suffix.lstrip(".").lower()
     if suffix not in kinds:
-        raise InputError(f"expected a plot file ending in one of {', '.join(kinds)} for {option}, got {path!r}")
+        raise InputError(
+            f"expected a plot file ending in one of {', '.join(kinds)} for {option}, got {path!r}"
+        )
 
 
 def growth_figure(
@@ -49,13 +62,17 @@ def growth_figure(
     models = list(dict.fromkeys(record["model"] for record in records))
     maps = max(len({(r["layer"], r["head"]) for r in records if r["model"] == model}) for model in models)
     legend_lines = (min(maps, _LEGEND_LIMIT) + 1) // 2
-    figure = Figure(figsize=(max(6.4, 5.4 * len(models)), 4.6 + 0.22 * legend_lines), dpi=160, layout="constrained",
-                    facecolor=colours["paper"])
+    figure = Figure(
+        figsize=(max(6.4, 5.4 * len(models)), 4.6 + 0.22 * legend_lines),
+        dpi=160,
+        layout="constrained",
+        facecolor=colours["paper"],
+    )
     panels = figure.subplots(1, len(models), squeeze=False)[0]
     for panel, model in zip(panels, models, strict=True):
         chosen = [record for record in records if record["model"] == model]
         _draw_panel(panel, chosen, {key[1:]: fit for key, fit in growth.items() if key[0] == model}, colours)
-        panel.set_title(model, color=colours["ink"], fontsize=13, fontweight="bold", loc="left")
+        panel.set_title(model_name(model), color=colours["ink"], fontsize=13, fontweight="bold", loc="left")
     panels[0].set_ylabel("local Lipschitz constant  ‖D$_X$f‖$_2$", color=colours["ink"], fontsize=11)
     return figure
 
@@ -70,7 +87,9 @@ def png_bytes(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _draw_panel(panel: Any, records: Sequence[dict[str, Any]], growth: dict[tuple, Growth], colours: dict) -> None:
+def _draw_panel(
+    panel: Any, records: Sequence[dict[str, Any]], growth: dict[tuple, Growth], colours: dict
+) -> None:
     positive = [record for record in records if record["value"] > 0]
     series = list(dict.fromkeys((record["layer"], record["head"]) for record in positive))
     series.sort(key=lambda key: (key[0], -1 if key[1] is None else key[1]))
@@ -79,14 +98,29 @@ def _draw_panel(panel: Any, records: Sequence[dict[str, Any]], growth: dict[tupl
     panel.set_yscale("log")
     for index, key in enumerate(series):
         points = [record for record in positive if (record["layer"], record["head"]) == key]
-        _draw_series(panel, points, growth.get(key), _style(index, len(series), colours["maps"]), map_name(*key), key in listed)
+        _draw_series(
+            panel,
+            points,
+            growth.get(key),
+            _style(index, len(series), colours["maps"]),
+            map_name(*key),
+            key in listed,
+        )
     if positive:
         _draw_guides(panel, positive, colours)
     _dress(panel, positive, colours)
     if listed:
         shown = None if len(listed) == len(series) else f"{len(listed)} of {len(series)} maps named"
-        legend = panel.legend(title=shown, frameon=False, labelcolor=colours["ink"], fontsize=9.5, handlelength=2.2,
-                              ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
+        legend = panel.legend(
+            title=shown,
+            frameon=False,
+            labelcolor=colours["ink"],
+            fontsize=9.5,
+            handlelength=2.2,
+            ncols=2,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.13),
+        )
         legend.get_title().set(color=colours["faint"], fontsize=9)
 
 
@@ -95,21 +129,44 @@ def _draw_series(panel: Any, points: list, fit: Growth | None, style: dict, name
     values = [record["value"] for record in points]
     below = [record["value"] - min(record["lower"], record["value"]) for record in points]
     # An upper end that is not finite has no bar; the point alone is then a lower bound.
-    above = [max(upper - record["value"], 0) if (upper := record["upper"]) is not None and upper < 1e300 else 0
-             for record in points]
-    panel.errorbar(lengths, values, yerr=(below, above), fmt=style["marker"], color=style["colour"], markersize=5.5,
-                   markeredgewidth=0, alpha=0.85, elinewidth=1, capsize=2, zorder=3)
+    above = [
+        max(upper - record["value"], 0) if (upper := record["upper"]) is not None and upper < 1e300 else 0
+        for record in points
+    ]
+    panel.errorbar(
+        lengths,
+        values,
+        yerr=(below, above),
+        fmt=style["marker"],
+        color=style["colour"],
+        markersize=5.5,
+        markeredgewidth=0,
+        alpha=0.85,
+        elinewidth=1,
+        capsize=2,
+        zorder=3,
+    )
     ends = [] if fit is None else [min(lengths), max(lengths)]
-    panel.plot(ends, [fit.constant * n**fit.exponent for n in ends], color=style["colour"], linewidth=1.8, zorder=2)
+    panel.plot(
+        ends, [fit.constant * n**fit.exponent for n in ends], color=style["colour"], linewidth=1.8, zorder=2
+    )
     if listed:
         # An empty line carries the legend entry: the marker of the points on the line of the fit.
         label = name if fit is None else f"{name}:  n$^{{{fit.exponent:.2f}}}$"
-        panel.plot([], [], color=style["colour"], marker=style["marker"], markersize=5.5, markeredgewidth=0,
-                   linewidth=0 if fit is None else 1.8, label=label)
+        panel.plot(
+            [],
+            [],
+            color=style["colour"],
+            marker=style["marker"],
+            markersize=5.5,
+            markeredgewidth=0,
+            linewidth=0 if fit is None else 1.8,
+            label=label,
+        )
 
 
 def _draw_guides(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -> None:
-    """Two slopes to compare with, from a common corner below the data: n^1/2 (the most there can be) and n^1/4."""
+    """Two slopes to compare with, from a corner below the data: n^1/2 (the most there can be) and n^1/4."""
     first, last = min(record["n"] for record in records), max(record["n"] for record in records)
     if first == last:
         return
@@ -117,8 +174,16 @@ def _draw_guides(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -
     for power, dashes, label in ((0.5, (6, 3), "$\\sqrt{n}$"), (0.25, (2, 2), "n$^{1/4}$")):
         end = base * (last / first) ** power
         panel.plot([first, last], [base, end], color=colours["faint"], linewidth=1.2, dashes=dashes, zorder=1)
-        panel.annotate(label, (last, end), xytext=(6, 0), textcoords="offset points", va="center",
-                       color=colours["faint"], fontsize=10, annotation_clip=False)
+        panel.annotate(
+            label,
+            (last, end),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            color=colours["faint"],
+            fontsize=10,
+            annotation_clip=False,
+        )
 
 
 def _dress(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from howsmooth.report.rows import Row, exponent, interval, number, places, rows_of
+from howsmooth.report.rows import Row, exponent, interval, model_name, number, places, rows_of
 from howsmooth.report.table import confidence_text
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ _STYLE = """
   :root { --paper: #14181d; --ink: #e3e7ec; --faint: #96a0ab; --line: #2a3038; --accent: #56b4e9;
           --mark: #1c2229; --warn: #e3b341; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 3rem 1.5rem 4rem; max-width: 70rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; padding: 3rem 1.5rem 4rem; max-width: 70rem;
+       background: var(--paper); color: var(--ink);
        font: 16px/1.55 system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif; }
 h1 { font-size: 2rem; line-height: 1.2; letter-spacing: -0.02em; margin: 0 0 .4rem; }
 h2 { font-size: 1.25rem; margin: 3rem 0 .2rem; }
@@ -49,21 +50,23 @@ def page(
 ) -> str:
     """A self-contained HTML page of the records, light and dark."""
     models = list(dict.fromkeys(record["model"] for record in records))
-    sections = [_section(model, [record for record in records if record["model"] == model], growth)
-                for model in models]
+    sections = [
+        _section(model, [record for record in records if record["model"] == model], growth)
+        for model in models
+    ]
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>How smooth is attention? {escape(", ".join(models))}</title>
+<title>How smooth is attention? {escape(", ".join(map(model_name, models)))}</title>
 <style>{_STYLE}</style>
 </head>
 <body>
 <h1>How smooth is attention?</h1>
-<p>The local Lipschitz constant of attention layers, Lip = ‖D<sub>X</sub>f‖<sub>2</sub>: how much a small change of
-the tokens X entering a layer can move what comes out of it, at worst. Theory allows it to grow like √n with the
-number n of tokens; the fitted exponents say what these models do on this text.</p>
+<p>The local Lipschitz constant of attention layers, Lip = ‖D<sub>X</sub>f‖<sub>2</sub>: how much a small
+change of the tokens X entering a layer can move what comes out of it, at worst. Theory allows it to grow
+like √n with the number n of tokens; the fitted exponents say what these models do on this text.</p>
 <figure>
 <picture>
 <source media="(prefers-color-scheme: dark)" srcset="{_data(dark_png)}">
@@ -89,9 +92,18 @@ def _section(model: str, records: Sequence[dict[str, Any]], growth: dict[tuple, 
     samples = max(len(row.values) for row in rows)
     heads = _cell("th", "head", "right") if with_heads else ""
     status = _cell("th", "not converged") if with_status else ""
-    header = (_cell("th", "layer", "right") + heads + _cell("th", "n", "right") + _cell("th", "mean", "right")
-              + _cell("th", f"max of {samples}", "right") + _cell("th", f"interval, {confidence_text(records)}")
-              + _cell("th", "R", "right") + _cell("th", "growth") + _cell("th", "worst direction sits on") + status)
+    header = (
+        _cell("th", "layer", "right")
+        + heads
+        + _cell("th", "n", "right")
+        + _cell("th", "mean", "right")
+        + _cell("th", f"max of {samples}", "right")
+        + _cell("th", f"interval, {confidence_text(records)}")
+        + _cell("th", "R", "right")
+        + _cell("th", "growth")
+        + _cell("th", "worst direction sits on")
+        + status
+    )
     body = []
     for index, row in enumerate(rows):
         starts = index == 0 or (rows[index - 1].layer, rows[index - 1].head) != (row.layer, row.head)
@@ -99,9 +111,10 @@ def _section(model: str, records: Sequence[dict[str, Any]], growth: dict[tuple, 
         body.append(_row(row, fit, starts, with_heads, with_status))
     weights = f"Weights: {escape(str(first['weights']))}. " if first.get("weights") else ""
     what = "each head alone" if first["map"] == "head" else "whole layers"
-    return f"""<h2>{escape(model)}</h2>
-<p class="note">{weights}Measured: {what}, in {escape(first['dtype'])}; perturbed tokens: {escape(first['tokens'])}.
-R is the largest norm of a token. Of the samples at a length, the one with the largest constant is shown.</p>
+    return f"""<h2>{escape(model_name(model))}</h2>
+<p class="note">{weights}Measured: {what}, in {escape(first["dtype"])}; perturbed tokens:
+{escape(first["tokens"])}. R is the largest norm of a token.
+Of the samples at a length, the one with the largest constant is shown.</p>
 <div class="scroll"><table><thead><tr>{header}</tr></thead>
 <tbody>{"".join(body)}</tbody></table></div>
 """
@@ -122,23 +135,29 @@ def _row(row: Row, fit: Growth | None, starts: bool, with_heads: bool, with_stat
         f"<td>{_where(worst)}</td>",
         _cell("td", row.doubt, "warn") if with_status else "",
     ]
-    return f'<tr{" class=first" if starts else ""}>{"".join(cells)}</tr>\n'
+    return f"<tr{' class=first' if starts else ''}>{''.join(cells)}</tr>\n"
 
 
 def _where(record: dict[str, Any]) -> str:
     return " &ensp;".join(
         f'<code>{escape(word)}</code> <span class="share">at {position}, {100 * share:.0f} %</span>'
-        for word, position, share in places(record))
+        for word, position, share in places(record)
+    )
 
 
 def _cell(tag: str, text: str, style: str = "") -> str:
-    return f'<{tag}{f" class={chr(34)}{style}{chr(34)}" if style else ""}>{escape(text)}</{tag}>'
+    return f"<{tag}{f' class={chr(34)}{style}{chr(34)}' if style else ''}>{escape(text)}</{tag}>"
 
 
 def _footer(records: Sequence[dict[str, Any]]) -> str:
     first = records[0]
     versions = ", ".join(f"{name} {number}" for name, number in first["versions"].items() if number)
-    texts = "; ".join(dict.fromkeys(f"{record['text']} (sha256 {record['text_sha256']})" for record in records))
-    return (f"<footer>{len(records)} estimates, seed {first['seed']}, on {escape(first['device'])}. "
-            f"Text: {escape(texts)}. {escape(versions)}.<br>The lower end of each interval is attained; the upper end "
-            f"holds with probability {first['confidence']:g} over the solver's random start.</footer>")
+    texts = "; ".join(
+        dict.fromkeys(f"{record['text']} (sha256 {record['text_sha256']})" for record in records)
+    )
+    return (
+        f"<footer>{len(records)} estimates, seed {first['seed']}, on {escape(first['device'])}. "
+        f"Text: {escape(texts)}. {escape(versions)}.<br>The lower end of each interval is attained; "
+        f"the upper end holds with probability {first['confidence']:g} "
+        "over the solver's random start.</footer>"
+    )

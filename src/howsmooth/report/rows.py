@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,9 +47,12 @@ def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
         groups.setdefault((record["model"], record["layer"], record["head"], record["n"]), []).append(record)
     order = sorted(groups, key=lambda key: (models[key[0]], key[1], -1 if key[2] is None else key[2], key[3]))
     return [
-        Row(*key, values=tuple(record["value"] for record in groups[key]),
+        Row(
+            *key,
+            values=tuple(record["value"] for record in groups[key]),
             worst=max(groups[key], key=lambda record: record["value"]),
-            unfinished=tuple(record["status"] for record in groups[key] if record["status"] not in FINE))
+            unfinished=tuple(record["status"] for record in groups[key] if record["status"] not in FINE),
+        )
         for key in order
     ]
 
@@ -115,8 +119,21 @@ def token(word: str, limit: int = 14) -> str:
 def places(record: dict[str, Any], count: int = 2, least: float = 0.05) -> list[tuple[str, int, float]]:
     """Where the worst direction sits: (token, position, share), the largest first, small shares left out."""
     top = record["top_tokens"][:count]
-    return [(token(entry["token"]), entry["position"], entry["share"])
-            for index, entry in enumerate(top) if index == 0 or entry["share"] >= least]
+    return [
+        (token(entry["token"]), entry["position"], entry["share"])
+        for index, entry in enumerate(top)
+        if index == 0 or entry["share"] >= least
+    ]
+
+
+def model_name(name: str) -> str:
+    """A model as headings name it: a path on this machine is cut to its last part.
+
+    >>> model_name("/models/tiny-gpt2/"), model_name("openai-community/gpt2")
+    ('tiny-gpt2', 'openai-community/gpt2')
+    """
+    path = Path(name).expanduser()
+    return path.name if path.is_absolute() or name.startswith(".") else name
 
 
 def map_name(layer: int, head: int | None) -> str:

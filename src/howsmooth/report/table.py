@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from howsmooth.report.rows import Row, exponent, interval, law, number, places, rows_of
+from howsmooth.report.rows import Row, exponent, interval, law, model_name, number, places, rows_of
 
 if TYPE_CHECKING:
     from howsmooth.lipschitz import Growth
@@ -24,16 +24,24 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
     rows = rows_of(records)
     with_heads = any(row.head is not None for row in rows)
     samples = max((len(row.values) for row in rows), default=1)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", title_justify="left",
-                  title=_title(records), title_style="bold cyan")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        title_justify="left",
+        title=_title(records),
+        title_style="bold cyan",
+    )
     table.add_column("layer", justify="right")
     if with_heads:
         table.add_column("head", justify="right")
     table.add_column("n", justify="right", style="bold")
     if samples > 1:
         table.add_column("mean", justify="right", style="dim", no_wrap=True)
-    table.add_column("Lip" if samples == 1 else f"max of {samples}", justify="right", style="bold green",
-                     no_wrap=True)
+    table.add_column(
+        "Lip" if samples == 1 else f"max of {samples}", justify="right", style="bold green", no_wrap=True
+    )
     table.add_column(f"interval, {confidence_text(records)}", no_wrap=True)
     table.add_column("R", justify="right", no_wrap=True)
     table.add_column("worst direction sits on", min_width=16)  # the one column that may wrap
@@ -44,15 +52,24 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
 
     for index, row in enumerate(rows):
         last = index + 1 == len(rows)
-        table.add_row(*_cells(row, with_heads, samples),
-                      end_section=last or (rows[index + 1].layer, rows[index + 1].head) != (row.layer, row.head))
+        table.add_row(
+            *_cells(row, with_heads, samples),
+            end_section=last or (rows[index + 1].layer, rows[index + 1].head) != (row.layer, row.head),
+        )
     return table
 
 
 def growth_table(growth: dict[tuple, Growth]) -> Table:
     """Lip ~ C n^alpha for each map, next to the n^1/2 that the theory allows at most."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", title_justify="left",
-                  title="Growth with length, Lip ≈ C nᵅ", title_style="bold cyan")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        title_justify="left",
+        title="Growth with length, Lip ≈ C nᵅ",
+        title_style="bold cyan",
+    )
     with_heads = any(head is not None for _, _, head in growth)
     table.add_column("layer", justify="right")
     if with_heads:
@@ -91,7 +108,7 @@ def _title(records: Sequence[dict[str, Any]]) -> Text:
     what = "attention heads" if first["map"] == "head" else "attention layers"
     moved = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
     text = "the embedded text" if first["text"] == "embedded" else first["text"]
-    return Text(f"{first['model']}{weights}: Lip of its {what} on {text}{moved[first['tokens']]}")
+    return Text(f"{model_name(first['model'])}{weights}: Lip of its {what} on {text}{moved[first['tokens']]}")
 
 
 def _cells(row: Row, with_heads: bool, samples: int) -> list[str | Text]:
@@ -103,8 +120,12 @@ def _cells(row: Row, with_heads: bool, samples: int) -> list[str | Text]:
         cells.append(number(row.mean))
     worst = row.worst
     value = Text("! ", style="yellow") if row.unfinished else Text()
-    cells += [value.append(number(worst["value"])), interval(worst["lower"], worst["upper"]), number(worst["radius"], 3),
-              _where(worst)]
+    cells += [
+        value.append(number(worst["value"])),
+        interval(worst["lower"], worst["upper"]),
+        number(worst["radius"], 3),
+        _where(worst),
+    ]
     return cells
 
 

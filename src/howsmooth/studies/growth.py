@@ -14,7 +14,8 @@ Key = tuple[str, int, int | None]
 def growth_of(records: Iterable[dict[str, Any]]) -> dict[Key, Growth]:
     """Fit Lip ~ C n^alpha for each (model, layer, head) that was measured at two lengths or more.
 
-    All samples count as points of their own. Zero and non-finite values have no place on a log scale and are left out.
+    All samples count as points of their own. Zero and non-finite values have no place on a log scale and
+    are left out.
     """
     points: dict[Key, list[tuple[int, float]]] = {}
     for record in records:

@@ -100,8 +100,14 @@ def resolve(
     settings = Settings(
         layers=_chosen(layers, model.layers, f"layers of {model.name}"),
         heads=None if heads is None else _chosen(heads, model.heads, f"heads of {model.name}"),
-        lengths=tuple(lengths), samples=samples, tokens=tokens, special_tokens=special_tokens,
-        tol=tol, confidence=confidence, max_memory=max_memory, seed=seed,
+        lengths=tuple(lengths),
+        samples=samples,
+        tokens=tokens,
+        special_tokens=special_tokens,
+        tol=tol,
+        confidence=confidence,
+        max_memory=max_memory,
+        seed=seed,
     )
     _check_lengths(model, text, settings)
     return settings
@@ -112,8 +118,10 @@ def _chosen(wanted: tuple[int, ...] | str, available: int, what: str) -> tuple[i
         return tuple(range(available))
     unknown = [index for index in wanted if not 0 <= index < available]
     if unknown or not wanted:
-        raise InputError(f"expected {what} between 0 and {available - 1}, got {unknown[0] if unknown else 'none'}; "
-                         "choose among them or say all")
+        raise InputError(
+            f"expected {what} between 0 and {available - 1}, got {unknown[0] if unknown else 'none'}; "
+            "choose among them or say all"
+        )
     return tuple(wanted)
 
 
@@ -122,11 +130,15 @@ def _check_lengths(model: Model, text: Text, settings: Settings) -> None:
         raise InputError(f"expected lengths of at least 1 token, got {min(settings.lengths, default='none')}")
     longest = max(settings.lengths)
     if longest > model.positions:
-        raise InputError(f"expected lengths of at most {model.positions} tokens, the positions of {model.name}, "
-                         f"got {longest}; ask for shorter lengths")
+        raise InputError(
+            f"expected lengths of at most {model.positions} tokens, the positions of {model.name}, "
+            f"got {longest}; ask for shorter lengths"
+        )
     if not text.content.strip():
-        raise InputError(f"expected some text, got nothing but white space in {text.name}; give a longer text")
-    # Too few tokens for the longest length, no room for words in the shortest: the cutting itself refuses both.
+        raise InputError(
+            f"expected some text, got nothing but white space in {text.name}; give a longer text"
+        )
+    # Too few tokens for the longest length, no room for words in the shortest: the cutting refuses both.
     for n in {min(settings.lengths), longest}:
         chunk, *_ = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)
         _moved_tokens(chunk, settings.tokens, model.device)
@@ -150,12 +162,16 @@ def memory_plan(model: Model, text: Text, settings: Settings) -> MemoryPlan:
 
 
 def measure(
-    model: Model, text: Text, settings: Settings, *, step: Callable[[int, int, int | None], None] | None = None
+    model: Model,
+    text: Text,
+    settings: Settings,
+    *,
+    step: Callable[[int, int, int | None], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield one record per length, sample, layer (and head), each as soon as it is computed.
 
-    One forward pass per chunk of text gives the tokens entering all the layers. `step(n, layer, head)` is called
-    before each solve. A solve that does not converge is yielded with its status, never dropped.
+    One forward pass per chunk of text gives the tokens entering all the layers. `step(n, layer, head)` is
+    called before each solve. A solve that does not converge is yielded with its status, never dropped.
     """
     facts = _facts(model, text, settings)
     for n in settings.lengths:
@@ -169,11 +185,24 @@ def measure(
                     if step is not None:
                         step(n, layer, head)
                     estimate = local_lipschitz(
-                        attention, activations[layer], tokens=moved, tol=settings.tol, strict=False,
-                        confidence=settings.confidence, max_memory=settings.max_memory, seed=settings.seed)
+                        attention,
+                        activations[layer],
+                        tokens=moved,
+                        tol=settings.tol,
+                        strict=False,
+                        confidence=settings.confidence,
+                        max_memory=settings.max_memory,
+                        seed=settings.seed,
+                    )
                     yield {
-                        "model": model.name, "layer": layer, "head": head, "map": settings.map,
-                        "n": n, "sample": sample, **estimate.as_record(), **facts,
+                        "model": model.name,
+                        "layer": layer,
+                        "head": head,
+                        "map": settings.map,
+                        "n": n,
+                        "sample": sample,
+                        **estimate.as_record(),
+                        **facts,
                         "top_tokens": _top_tokens(estimate.shares, chunk.words),
                     }
 
@@ -192,16 +221,20 @@ def _moved_tokens(chunk: Any, tokens: str, device: Any) -> torch.Tensor | None:
         moved = torch.arange(len(chunk.ids)) > 0
     indices = moved.nonzero().flatten()
     if not len(indices):
-        raise InputError(f"expected a token left to perturb with tokens={tokens}, got a chunk of {len(chunk.ids)} "
-                         "tokens without one; ask for longer lengths or tokens=all")
+        raise InputError(
+            f"expected a token left to perturb with tokens={tokens}, got a chunk of {len(chunk.ids)} "
+            "tokens without one; ask for longer lengths or tokens=all"
+        )
     return indices.to(device)
 
 
 def _top_tokens(shares: torch.Tensor, words: list[str]) -> list[dict[str, Any]]:
     """The tokens that carry the most of the worst direction, with their share of its squared norm."""
     top = torch.topk(shares.flatten(), min(_NAMED_TOKENS, shares.numel()))
-    return [{"position": index, "token": words[index], "share": share}
-            for share, index in zip(top.values.tolist(), top.indices.tolist(), strict=True)]
+    return [
+        {"position": index, "token": words[index], "share": share}
+        for share, index in zip(top.values.tolist(), top.indices.tolist(), strict=True)
+    ]
 
 
 def _facts(model: Model, text: Text, settings: Settings) -> dict[str, Any]:
@@ -215,7 +248,11 @@ def _facts(model: Model, text: Text, settings: Settings) -> dict[str, Any]:
         "source": dict(model.source),
         "text": text.name,
         "text_sha256": text.sha256,
-        "versions": {"howsmooth": __version__, "torch": torch.__version__, "transformers": _installed("transformers")},
+        "versions": {
+            "howsmooth": __version__,
+            "torch": torch.__version__,
+            "transformers": _installed("transformers"),
+        },
     }
 
 
