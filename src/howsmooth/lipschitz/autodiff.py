@@ -1,0 +1,95 @@
+"""The derivative of any torch callable at one input, as a matrix-free operator."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from howsmooth.errors import InputError
+from howsmooth.spectral import LinearOperator
+
+
+class AutodiffJacobian(LinearOperator):
+    """J = D_x f for f from one tensor to one tensor, by automatic differentiation.
+
+    Jᵀu is a backward pass through a graph that is recorded once. J v is forward mode; where a part of f has none, it
+    is the derivative of Jᵀg in g, which is linear in g, read off a second graph that is recorded once too.
+    """
+
+    def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor):
+        self.f, self.x = f, x.detach()
+        self._input = x.detach().clone().requires_grad_()
+        with torch.enable_grad(), _differentiable_attention():
+            y = f(self._input)
+        if not isinstance(y, Tensor) or y.numel() == 0 or not y.dtype.is_floating_point:
+            raise InputError("expected f to return one non-empty tensor of a floating dtype, got "
+                             f"{type(y).__name__}; wrap it in a function that picks the tensor")
+        if not y.requires_grad:
+            raise InputError("expected an output that depends on x, got one without a gradient; look for detach, "
+                             "no_grad or integer steps inside f")
+        if not torch.isfinite(y).all():
+            raise InputError("expected a finite f(x), got NaN or ∞")
+        self._output = y
+        super().__init__((y.numel(), x.numel()), dtype=x.dtype, device=x.device)
+        self._cotangent = torch.zeros_like(y, requires_grad=True)
+        self._pulled_back: Tensor | None = None
+        self._has_forward_mode = True
+
+    def rmatvec(self, u: Tensor) -> Tensor:
+        with _differentiable_attention():
+            g, = torch.autograd.grad(self._output, self._input, u.view_as(self._output).to(self._output.dtype),
+                                     retain_graph=True, materialize_grads=True)
+        return g.flatten()
+
+    def matvec(self, v: Tensor) -> Tensor:
+        v = v.view_as(self._input)
+        with _differentiable_attention():
+            if self._has_forward_mode:
+                try:
+                    with torch.no_grad():
+                        return torch.func.jvp(self.f, (self._input.detach(),), (v,))[1].flatten().to(self.dtype)
+                except (RuntimeError, NotImplementedError):
+                    self._has_forward_mode = False
+            try:
+                return self._through_second_graph(v)
+            except (RuntimeError, NotImplementedError) as error:
+                raise InputError("expected a map with forward mode or double backward, got one with neither "
+                                 f"({str(error).splitlines()[0]}); for a transformers model, "
+                                 'attn_implementation="howsmooth" has both') from error
+
+    def _through_second_graph(self, v: Tensor) -> Tensor:
+        if self._pulled_back is None:
+            with torch.enable_grad():
+                self._pulled_back, = torch.autograd.grad(self._output, self._input, self._cotangent, create_graph=True,
+                                                         materialize_grads=True)
+        jv, = torch.autograd.grad(self._pulled_back, self._cotangent, v, retain_graph=True)
+        return jv.flatten().to(self.dtype)
+
+    def precise(self) -> LinearOperator | None:
+        """The derivative of f in float64, if f can be had there: a module is copied, a function is tried."""
+        if self.dtype == torch.float64:
+            return self
+        f = copy.deepcopy(self.f).double() if isinstance(self.f, torch.nn.Module) else self.f
+        try:
+            twin = AutodiffJacobian(f, self.x.double())
+        except (RuntimeError, TypeError, InputError):
+            return None
+        return twin if twin._output.dtype == torch.float64 else None
+
+
+def norm(t: Tensor) -> float:
+    """The Euclidean norm of all entries, summed in float64."""
+    return float(torch.linalg.vector_norm(t.detach(), dtype=torch.float64)) if t.numel() else math.nan
+
+
+@contextmanager
+def _differentiable_attention():
+    # PyTorch's fused attention has neither double backward nor forward mode; its plain form has both.
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
