@@ -7,12 +7,14 @@ import shutil
 
 import pytest
 import torch
+from huggingface_hub.utils import are_progress_bars_disabled
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, OPTConfig
 from transformers.utils import logging
 
 from howsmooth.errors import InputError
 from howsmooth.models import embedded, load, place
+from howsmooth.models.families import FAMILIES
 
 from .tiny import tiny_config, tiny_network, tiny_tokenizer
 
@@ -46,12 +48,20 @@ def test_dtypes(tiny_folders, dtype):
     assert model.activations(IDS, [2])[2].dtype == want
 
 
-def test_the_terminal_stays_clean_and_settings_come_back(tiny_folders, capfd):
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    load(tiny_folders["bert"])
-    out, err = capfd.readouterr()
-    assert not out and not err
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+@pytest.mark.parametrize("bars", [True, False])
+def test_the_terminal_stays_clean_and_settings_come_back(tiny_folders, capfd, bars):
+    def settings():
+        return logging.get_verbosity(), logging.is_progress_bar_enabled(), are_progress_bars_disabled()
+
+    original = settings()
+    try:
+        (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
+        before = settings()
+        load(tiny_folders["bert"])
+        assert capfd.readouterr() == ("", "")
+        assert settings() == before
+    finally:
+        (logging.enable_progress_bar if original[1] else logging.disable_progress_bar)()
 
 
 def test_a_hub_name_found_in_the_hubs_cache(tiny_folders, tmp_path, monkeypatch):
@@ -67,6 +77,10 @@ def test_a_hub_name_found_in_the_hubs_cache(tiny_folders, tmp_path, monkeypatch)
     assert model.source["revision"] == commit and model.tokenizer is not None
     assert torch.equal(model.network.embed_tokens.weight, tiny_network("llama").embed_tokens.weight)
     assert load("random:someone/tiny").family == "llama"
+    assert load("someone/tiny", revision=commit).source["revision"] == commit
+    monkeypatch.setattr(FAMILIES["gpt2"], "TOKENIZER", "someone/tiny")
+    model = load("random:gpt2")
+    assert model.source["tokenizer"] == "someone/tiny" and model.tokenize("In the spring")
     with pytest.raises(InputError, match="cannot load 'someone/tiny'"):
         load("someone/tiny", revision="another")
 
@@ -134,11 +148,11 @@ class TestRefused:
         self.refused(tmp_path / "model.bin", "give the folder it lies in")
 
     def test_a_hub_name_without_a_hub_says_all_that_was_tried(self, monkeypatch):
-        message = self.refused("gpt2-that-nobody-made", "embedded models minilm, smollm2: no")
-        assert "local folder" in message and "HF_HUB_OFFLINE" in message
+        message = self.refused("gpt2-that-nobody-made", r"not an embedded model \(minilm, smollm2\)")
+        assert "not a local folder" in message and "HF_HUB_OFFLINE" in message
         monkeypatch.setattr(place.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(place.huggingface_hub, "get_session", lambda: 1 / 0)
-        assert "the hub: unreachable" in self.refused("gpt2-that-nobody-made", "tried")
+        self.refused("gpt2-that-nobody-made", "the hub cannot be reached.*: nothing there")
 
     def test_missing_packages(self, monkeypatch):
         monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)

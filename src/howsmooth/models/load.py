@@ -96,7 +96,7 @@ def _random_network(name: str, seed: int, cache_dir, remote: dict):
         )
     if inner in FAMILIES:
         config = FAMILIES[inner].default_config()
-        place = Place(None, {"kind": "random"}, local_only=True)
+        place = Place(None, {"kind": "random"}, local_only=True, tokenizer=FAMILIES[inner].TOKENIZER)
     else:
         place = locate(inner, remote["revision"], cache_dir)
         with _loading(name, place), quiet_transformers():
@@ -107,7 +107,7 @@ def _random_network(name: str, seed: int, cache_dir, remote: dict):
     place.source.update(weights=f"random, seed {seed}", seed=seed, initializer_range=config.initializer_range)
     # The library draws from the global generator: lend it a seeded one and give the old state back.
     with torch.random.fork_rng(devices=[]), _loading(name, place), quiet_transformers():
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         network = AutoModel.from_config(config, dtype=torch.float32)
     _check_class(network, adapter, name)
     return network, adapter, place
@@ -168,6 +168,8 @@ def _loading(name: str, place: Place, allow_pickle: bool = True) -> Iterator[Non
         raise
     except Exception as error:  # loaders raise OSError, ValueError, RuntimeError, KeyError, their own…
         reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+        if place.is_hub and place.local_only:
+            reason = "nothing there"  # the library's own words are about a connection that was not tried
         remedy = place.remedy
         pickled = not place.is_hub and place.path and not any(Path(place.path).glob("*.safetensors"))
         if not allow_pickle and (pickled or "safetensors" in reason):

@@ -25,6 +25,7 @@ class Place:
     tried: str = ""
     remedy: str = "check that the folder holds a complete model"
     is_hub: bool = False
+    tokenizer: str | None = None  # a hub name, where there is no path to read one from
 
 
 def locate(name: str, revision: str | None, cache_dir: str | os.PathLike | None) -> Place:
@@ -67,13 +68,13 @@ def _gguf(path: Path, cache_dir: str | os.PathLike | None, origin: dict) -> Plac
 
 def _hub(name: str, revision: str | None) -> Place:
     reachable = _hub_answers()
-    state = "asked" if reachable else "switched off by HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else "unreachable"
+    hub = "the hub" if reachable else "the hub's local cache (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE \
+        else "the hub's local cache (the hub cannot be reached)"
     return Place(
         name,
         {"kind": "hub", "repository": name, "revision": revision, "weights": "safetensors"},
         local_only=not reachable,
-        tried=f"tried: embedded models {', '.join(EMBEDDED)}: no; a local folder {name!r}: no; the hub's "
-              f"local cache; the hub: {state}",
+        tried=f"not an embedded model ({', '.join(EMBEDDED)}), not a local folder; tried {hub}",
         remedy="check the name and the network, or give a local folder, a .gguf file or an embedded model",
         is_hub=True,
     )

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from huggingface_hub.utils import are_progress_bars_disabled
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from transformers.utils import logging
 
 
@@ -23,5 +23,6 @@ def quiet_transformers() -> Iterator[None]:
             yield
     finally:
         logging.set_verbosity(verbosity)
-        if bars and hub_bars:
-            logging.enable_progress_bar()
+        if bars:
+            logging.enable_progress_bar()  # switches the hub's on as well
+        (enable_progress_bars if hub_bars else disable_progress_bars)()

@@ -15,22 +15,22 @@ def find_tokenizer(
     asked: str | os.PathLike | None, place: Place, vocabulary: int, cache_dir, remote: dict
 ) -> tuple[object | None, str, str | None]:
     """Return (tokenizer, why there is none, where it came from)."""
-    if asked is None:
-        if place.path is None:
-            return None, "an architecture without weights comes without one", None
+    if asked is None and place.path is not None:
         tokenizer, reason = _read(place, remote)
         return tokenizer, reason, None if tokenizer is None else "the model's own"
-    asked = os.fspath(asked)
-    tokenizer, reason = _read(locate(asked, None, cache_dir), {**remote, "revision": None})
+    name = os.fspath(asked or place.tokenizer)
+    tokenizer, reason = _read(locate(name, None, cache_dir), {**remote, "revision": None})
+    if tokenizer is None and asked is None:
+        return None, f"an architecture without weights has none of its own; {name}: {reason}", None
     if tokenizer is None:
-        raise InputError(f"expected a tokenizer at {asked!r}, got none ({reason}); name another one")
+        raise InputError(f"expected a tokenizer at {name!r}, got none ({reason}); name another one")
     largest = max(tokenizer.get_vocab().values())
     if largest >= vocabulary:
         raise InputError(
-            f"expected a tokenizer within the model's vocabulary of {vocabulary}, got {asked!r} with token "
+            f"expected a tokenizer within the model's vocabulary of {vocabulary}, got {name!r} with token "
             f"numbers up to {largest}; name a smaller one"
         )
-    return tokenizer, "", asked
+    return tokenizer, "", name
 
 
 def _read(place: Place, remote: dict) -> tuple[object | None, str]:
@@ -38,6 +38,8 @@ def _read(place: Place, remote: dict) -> tuple[object | None, str]:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(place.path, local_files_only=place.local_only, **remote)
     except Exception as error:  # missing or damaged files surface as almost any exception
+        if place.is_hub and place.local_only:
+            return None, "not in the hub's local cache, and the hub cannot be reached"
         return None, (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
     # Without its files the library may hand out a tokenizer that knows special tokens only.
     if not tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"] or (

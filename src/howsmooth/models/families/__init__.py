@@ -3,6 +3,7 @@
 An adapter is a module with
     NETWORK              the transformers class it understands
     UNUSED               parameter prefixes that no attention layer depends on
+    TOKENIZER            the hub name of the tokenizer that goes with default_config()
     default_config()     the architecture at its real size, for models without weights
     attention_modules(network)          one module per layer; its first argument is what enters attention
     self_attention(network, layer, positions)   the same map as a `SelfAttention`, for that many positions

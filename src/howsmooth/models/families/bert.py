@@ -13,6 +13,7 @@ from howsmooth.errors import InputError
 
 NETWORK = BertModel
 UNUSED = ("pooler.",)  # it reads the last hidden state; checkpoints of masked models come without it
+TOKENIZER = "google-bert/bert-base-uncased"
 
 
 def default_config() -> BertConfig:

@@ -8,6 +8,7 @@ from howsmooth.attention import SelfAttention
 
 NETWORK = GPT2Model
 UNUSED = ()
+TOKENIZER = "openai-community/gpt2"
 
 
 def default_config() -> GPT2Config:

@@ -10,6 +10,7 @@ from howsmooth.errors import InputError
 
 NETWORK = LlamaModel
 UNUSED = ()
+TOKENIZER = "HuggingFaceTB/SmolLM2-135M"
 
 
 def default_config() -> LlamaConfig:
