@@ -83,14 +83,21 @@ def _pattern(q, k, v, scale, causal, window, softcap, score_bias, offset) -> Pat
         if tuple(score_bias.shape) not in ((n, m), (1, n, m), (heads, n, m)):
             wrong.append(f"a score_bias table of shape ({heads}|1, {n}, {m}) or ({n}, {m}), "
                          f"got {tuple(score_bias.shape)}")
-        if score_bias.requires_grad:
-            wrong.append("a constant score_bias, got one that requires a gradient, which would be lost; detach it")
+    if score_bias is not None and _wants_gradient(score_bias, q.device):
+        wrong.append("a constant score_bias, got one that requires a gradient, which would be lost; detach it")
     if wrong:
         raise InputError("attend: expected " + "; ".join(wrong))
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if not math.isfinite(scale):
         raise InputError(f"attend: expected a finite scale, got {scale}")
     return Pattern(scale, bool(causal), window, softcap, score_bias, k.shape[-2] - q.shape[-2] if offset is None else offset)
+
+
+def _wants_gradient(score_bias: ScoreBias, device: torch.device) -> bool:
+    if isinstance(score_bias, Tensor):
+        return score_bias.requires_grad
+    first = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    return score_bias(first, first).requires_grad
 
 
 def _traceable(compute):

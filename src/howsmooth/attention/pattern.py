@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsmooth.errors import InputError
-
 ScoreBias = Callable[[Tensor, Tensor], Tensor] | Tensor
 
 
@@ -57,10 +55,5 @@ class Pattern:
             bias = self.score_bias[..., i[0, 0] : i[-1, 0] + 1, j[0, 0] : j[0, -1] + 1]
         else:
             bias = self.score_bias(i, j)
-            if bias.requires_grad and torch.is_grad_enabled():
-                raise InputError(
-                    "expected a score_bias that is constant, got values that require a gradient, "
-                    "which would be lost; detach them"
-                )
         bias = bias.detach().to(device=i.device, dtype=dtype)
         return bias if bias.dim() >= 3 else bias.unsqueeze(0)

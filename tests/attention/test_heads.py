@@ -1,0 +1,135 @@
+"""`SelfAttention` and its Jacobian against the dense reference, and what it refuses."""
+
+import pytest
+import torch
+
+from howsmooth import InputError, Rotary, SelfAttention
+from howsmooth.attention import blockwise, jacobian, reference
+from tests.attention.cases import LAYERS, layer, normal, rotary
+from tests.tolerances import assert_close
+
+PADDING = torch.tensor([True, False, True, True])
+
+
+@pytest.mark.parametrize("padding", [None, PADDING], ids=["all real", "padded"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_operator_its_transpose_and_autograd_are_one_matrix(name, padding):
+    f, x = layer(name), normal(50, 4, 6)
+    operator = f.jacobian(x, padding)
+    expected = reference.jacobian(f, x, padding)
+    assert operator.shape == tuple(expected.shape)
+    assert_close(operator.dense(), expected)
+    assert_close(torch.stack([operator.rmatvec(u) for u in torch.eye(20, dtype=torch.float64)]), expected)
+    by_autograd = torch.func.jacrev(lambda y: f(y, padding))(x)
+    assert_close(by_autograd.reshape(20, 24), expected)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_blocks_and_kept_probabilities_change_nothing(name, monkeypatch):
+    f, x, v = layer(name), normal(50, 4, 6), normal(51, 24)
+    whole = f.jacobian(x)
+    assert whole.linearised.keep
+    monkeypatch.setattr(blockwise, "BLOCK_SCORES", 1)
+    monkeypatch.setattr(jacobian, "KEEP_PROBABILITIES", 0)
+    cut = f.jacobian(x)
+    assert not cut.linearised.keep
+    for _ in range(2):
+        assert_close(cut.matvec(v), whole.matvec(v))
+        assert_close(cut.rmatvec(whole.matvec(v)), whole.rmatvec(whole.matvec(v)))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_batches_are_sequences_of_their_own(name):
+    f, x = layer(name), normal(50, 3, 4, 6)
+    padding = torch.stack([PADDING, ~PADDING, torch.ones(4, dtype=torch.bool)])
+    together = f.jacobian(x, padding)
+    v = normal(51, 3, 24)
+    assert together.batch == (3,)
+    assert_close(together.matvec(v), torch.stack([f.jacobian(x[i], padding[i]).matvec(v[i]) for i in range(3)]))
+    assert_close(f(x, padding), torch.stack([f(x[i], padding[i]) for i in range(3)]))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_heads_add_up_to_the_layer(name):
+    f, x = layer(name), normal(50, 4, 6)
+    assert_close(sum(f.head(i)(x) for i in range(f.heads)) + f.bo, f(x))
+    concatenated = layer(name, d_out=None)
+    assert_close(torch.cat([concatenated.head(i)(x) for i in range(f.heads)], -1), concatenated(x))
+
+
+def test_biases_of_keys_and_values_are_invisible_but_that_of_queries_is_not():
+    f, x = layer("two heads"), normal(50, 4, 6)
+    parts = dict(wq=f.wq, wk=f.wk, wv=f.wv, wo=f.wo, heads=2)
+    truth = f.jacobian(x).dense()
+    assert_close(SelfAttention(**parts, bq=f.bq).jacobian(x).dense(), truth)
+    assert (SelfAttention(**parts).jacobian(x).dense() - truth).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_is_orthogonal_and_relative(interleaved):
+    turn, x = rotary(interleaved), normal(1, 16, 5)
+    assert_close(turn.transpose(turn.apply(x)), x)
+    same = normal(2, 1, 5).expand(16, 5)
+    scores = turn.apply(same) @ turn.apply(same).T
+    assert_close(scores.diagonal(3), scores[0, 3].expand(13))
+
+
+def test_the_float64_twin_is_the_same_operator():
+    f, x = layer("grouped").to(torch.float32), normal(50, 4, 6).float()
+    twin = f.jacobian(x).precise()
+    assert twin.dtype == torch.float64
+    assert_close(twin.dense(), reference.jacobian(f, x))
+
+
+def test_one_token_sees_itself_alone():
+    f, x = layer("two heads"), normal(50, 1, 6)
+    assert_close(f.jacobian(x).dense(), f.wo @ f.wv)
+
+
+def make(**changes):
+    weights = dict(wq=normal(1, 6, 4), wk=normal(2, 6, 4), wv=normal(3, 6, 4), wo=normal(4, 4, 6), heads=2)
+    return SelfAttention(**(weights | changes))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    (dict(wq=normal(1, 6)), "wq with 2 axes"),
+    (dict(wq=torch.ones(6, 4, dtype=torch.int64)), "wq with 2 axes of a floating dtype"),
+    (dict(heads=4), r"wq of shape \(4 · head width, 4\)"),
+    (dict(kv_heads=3, heads=2), "multiple of kv_heads"),
+    (dict(wk=normal(2, 6, 5)), r"wk of shape \(2 · head width, 4\), got \(6, 5\)"),
+    (dict(wk=normal(2, 4, 4)), "one head width"),
+    (dict(wo=normal(4, 4, 5)), r"wo of shape \(d_out, 6\)"),
+    (dict(bq=normal(5, 5)), "bq of the height of wq"),
+    (dict(wo=None, bo=normal(5, 4)), "no wo"),
+    (dict(wv=normal(3, 6, 4).float()), "one dtype"),
+    (dict(wv=torch.full((6, 4), float("nan"), dtype=torch.float64)), "NaN or ∞ in wv"),
+    (dict(rotary=(torch.ones(4, 3), torch.ones(4, 3))), "even r"),
+])
+def test_bad_weights_are_refused_by_name(changes, message):
+    with pytest.raises(InputError, match=message):
+        make(**changes)
+
+
+@pytest.mark.parametrize(("x", "padding", "message"), [
+    (normal(1, 3, 5), None, r"\(n, 4\)"),
+    (normal(1, 0, 4), None, "at least one token"),
+    (normal(1, 3, 4).float(), None, "use .to()"),
+    (normal(1, 3, 4), torch.ones(4, dtype=torch.bool), r"shape \(3,\)"),
+])
+def test_bad_tokens_are_refused_by_name(x, padding, message):
+    f = make()
+    with pytest.raises(InputError, match=message):
+        f(x, padding)
+    with pytest.raises(InputError, match=message):
+        f.jacobian(x, padding)
+
+
+def test_more_refusals():
+    f = make()
+    with pytest.raises(InputError, match="head from 0 to 1, got 2"):
+        f.head(2)
+    with pytest.raises(InputError, match="finite tokens"):
+        f.jacobian(torch.full((3, 4), float("inf"), dtype=torch.float64))
+    few = Rotary(torch.ones(2, 2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64))
+    with pytest.raises(InputError, match="at most 2 tokens"):
+        make(rotary=few)(normal(1, 3, 4))
