@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.linalg import eigh_tridiagonal
 
 from howsmooth.errors import InputError
 from howsmooth.spectral.operator import LinearOperator
@@ -98,20 +99,18 @@ class Basis:
             yield start, chunk[:, :size]
             start += size
 
-    def remove_from(self, w: Float[Tensor, "b cols"]) -> Float[Tensor, " b"]:
-        """Subtract from w, in place, its part in the stored span; returns each member's largest coefficient."""
-        largest = w.new_zeros(len(w))
+    def remove_from(self, w: Float[Tensor, "b cols"]) -> None:
+        """Subtract from w, in place, its part in the stored span."""
         for _, chunk in self._filled():
-            coefficients = chunk @ w.unsqueeze(-1)
-            w.sub_((chunk.mT @ coefficients).squeeze(-1))
-            largest = torch.maximum(largest, coefficients.abs().amax(dim=(1, 2)))
-        return largest
+            w.sub_((chunk.mT @ (chunk @ w.unsqueeze(-1))).squeeze(-1))
 
     def combine(self, weights: Float[Tensor, "b count"]) -> Float[Tensor, "b cols"]:
-        """Σ_j weights_j v_j over the stored vectors."""
-        parts = [(chunk.mT @ weights[:, start : start + chunk.shape[1], None]).squeeze(-1)
-                 for start, chunk in self._filled()]
-        return torch.stack(parts).sum(dim=0)
+        """Σ_j weights_j v_j over the first stored vectors, as many as there are weights."""
+        total = 0
+        for start, chunk in self._filled():
+            part = weights[:, start : start + chunk.shape[1], None]
+            total = total + (chunk[:, : part.shape[1]].mT @ part).squeeze(-1)
+        return total
 
 
 @dataclass(frozen=True)
@@ -132,10 +131,11 @@ class Bidiagonalisation:
 
     `found` (b, i, cols) are orthonormal right vectors that are deflated: the operator is then J (I − FᵀF).
     `broken` marks the members whose Krylov space is invariant: all that their start can tell is known.
-    `trusted` marks those whose basis is still orthogonal; only a basis not stored in full can lose it.
     """
 
-    def __init__(self, products: Products, start: Float[Tensor, "b cols"], stored: int, found: Tensor | None = None):
+    def __init__(
+        self, products: Products, start: Float[Tensor, "b cols"], stored: int, found: Tensor | None = None
+    ):
         self.products = products
         self.found = found
         self.basis = Basis(stored)
@@ -145,13 +145,13 @@ class Bidiagonalisation:
         self.deepest = min(rows + 1, cols - (0 if found is None else found.shape[1]))
         self.epsilon = torch.finfo(start.dtype).eps
         self.broken = np.zeros(members, dtype=bool)
-        self.trusted = np.ones(members, dtype=bool)
         self.scale = np.zeros(members)  # a lower estimate of λ₁
-        self.first_image: Tensor | None = None
         start = start.clone()
-        self._orthogonalise(start)
-        self.v = scaled(start, products.norm(start, "the start"))
-        self.start = self.v
+        self.deflate(start)
+        self.deflate(start)
+        self.start_norm = products.norm(start, "the start")
+        self.start = self.v = scaled(start, self.start_norm)
+        self.first_image: Tensor | None = None  # Jᵀu_1, of which α_1 times is M v_1
         self.u = start.new_zeros(members, rows)
         self.basis.append(self.v)
         self._resume = (self.v, self.u, np.zeros(members))
@@ -165,51 +165,49 @@ class Bidiagonalisation:
         """Whether every vector so far is stored."""
         return self.basis.count >= self.steps
 
-    def _orthogonalise(self, w: Tensor) -> NDArray[np.float64]:
-        """Remove the deflated and the stored vectors from w, twice, in place; returns what was there, (b,)."""
-        met = np.zeros(len(w))
-        for turn in range(2):
-            if self.found is not None:
-                w.sub_((self.found.mT @ (self.found @ w.unsqueeze(-1))).squeeze(-1))
-            if self.basis.count:
-                largest = self.basis.remove_from(w)
-                met = largest.double().cpu().numpy() if turn == 0 else met
-        return met
+    def deflate(self, w: Tensor) -> None:
+        """Remove from w, in place, its part in the deflated vectors."""
+        if self.found is not None:
+            found = self.found.to(w.dtype)
+            w.sub_((found.mT @ (found @ w.unsqueeze(-1))).squeeze(-1))
 
-    def _advance(self, v: Tensor, u: Tensor, beta: NDArray[np.float64], stored: bool, keep_image: bool = False):
-        """One step from v_j (stored or not), u_{j−1}, β_{j−1}: α_j, u_j, β_j, w = β_j v_{j+1}, loss met in w."""
+    def _orthogonalise(self, w: Tensor) -> None:
+        """Remove the deflated and the stored vectors from w, in place, twice."""
+        for _ in range(2):
+            self.deflate(w)
+            self.basis.remove_from(w)
+
+    def _advance(self, v: Tensor, u: Tensor, beta: NDArray[np.float64], stored: bool):
+        """From v_j (stored or not), u_{j−1}, β_{j−1}: α_j, u_j, β_j and w = β_j v_{j+1}."""
         products = self.products
         w = products.forward(v)
         w = w - torch.from_numpy(beta).to(w)[:, None] * u
         alpha = products.norm(w, "J v")
         u = scaled(w, alpha)
         w = products.adjoint(u)
-        if keep_image:
-            self.first_image = w * 1
+        if self.first_image is None:
+            self.first_image = w
         w = w - torch.from_numpy(alpha).to(w)[:, None] * v
         if not stored:
             w.sub_((w * v).sum(dim=-1, keepdim=True) * v)
-        loss = self._orthogonalise(w)
-        beta = products.norm(w, "Jᵀ u")
-        return alpha, u, beta, w, loss
+        self._orthogonalise(w)
+        return alpha, u, products.norm(w, "Jᵀ u"), w
 
-    def step(self, keep_image: bool = False) -> None:
-        """Advance every member by one step; `keep_image` keeps Jᵀu_1, of which α_1 times is M v_1."""
+    def step(self) -> None:
+        """Advance every member by one step."""
         complete = self.basis.count == self.steps + 1
         before = self.betas[-1] if self.betas else np.zeros(len(self.v))
         if complete:
             self._resume = (self.v, self.u, before)
-        alpha, u, beta, w, loss = self._advance(self.v, self.u, before, complete, keep_image)
+        alpha, u, beta, w = self._advance(self.v, self.u, before, complete)
 
         alpha, beta = np.where(self.broken, 0.0, alpha), np.where(self.broken, 0.0, beta)
         self.scale = np.maximum(self.scale, alpha**2 + before**2)
         negligible = alpha * beta <= NEGLIGIBLE * self.epsilon * self.scale
         if complete and self.steps + 1 >= self.deepest:
             negligible[:] = True  # there is no further direction: what is left is rounding
-        self.broken |= negligible & self.trusted
+        self.broken |= negligible
         beta = np.where(self.broken, 0.0, beta)
-        if not complete:
-            self.trusted &= loss <= np.sqrt(self.epsilon) * np.maximum(beta, np.sqrt(self.epsilon * self.scale))
         self.alphas.append(alpha)
         self.betas.append(beta)
         self.v, self.u = scaled(w, beta), u
@@ -222,34 +220,23 @@ class Bidiagonalisation:
 
     def ritz(self) -> Ritz:
         """Eigenpairs of T = BᵀB, which is formed in units of its largest entry."""
-        q, alpha, coupling = self.steps, np.stack(self.alphas, axis=1), self.coupling()
-        beta_before = np.pad(np.stack(self.betas, axis=1)[:, :-1], ((0, 0), (1, 0)))
+        coupling = self.coupling()
+        before = np.pad(np.stack(self.betas, axis=1)[:, :-1], ((0, 0), (1, 0)))
         unit = np.where(self.scale > 0, self.scale, 1.0)[:, None]
-        T = np.zeros((len(alpha), q, q))
-        index = np.arange(q)
-        T[:, index, index] = (alpha**2 + beta_before**2) / unit
-        T[:, index[1:], index[:-1]] = coupling[:, :-1] / unit
-        values, vectors = np.linalg.eigh(T)
+        diagonal = (np.stack(self.alphas, axis=1) ** 2 + before**2) / unit
+        # One by one: a threaded dense solver takes far longer for matrices as small as these.
+        pairs = [eigh_tridiagonal(*T) for T in zip(diagonal, (coupling / unit)[:, :-1])]
+        values, vectors = (np.stack(parts) for parts in zip(*pairs))
         return Ritz(np.maximum(values, 0) * unit, vectors[:, -1, :], vectors[:, :, -1])
-
-    def watch(self, ritz: Ritz) -> None:
-        """Stop trusting an incomplete basis once a Ritz pair converges to the root of the rounding.
-
-        Orthogonality is lost towards converged Ritz vectors and only there (Paige 1976): the component of
-        v_{q+1} on one is about ε λ₁ divided by its residual β̂_q |s_qi|.
-        """
-        if not self.complete:
-            residuals = self.coupling()[:, -1:] * np.abs(ritz.last)
-            self.trusted &= residuals.min(axis=1) > np.sqrt(self.epsilon) * ritz.top
 
     def vector(self, weights: NDArray[np.float64]) -> Float[Tensor, "b cols"]:
         """Σ_j weights_j v_j of norm one; vectors that were not stored are made again by a second pass."""
         weights = torch.from_numpy(weights).to(self.start)
         stored = min(self.basis.count, self.steps)
-        total = self.basis.combine(torch.nn.functional.pad(weights[:, :stored], (0, self.basis.count - stored)))
+        total = self.basis.combine(weights[:, :stored])
         v, u, beta = self._resume
         for j in range(stored, self.steps):
-            _, u, _, w, _ = self._advance(v, u, beta, stored=j == stored)
+            _, u, _, w = self._advance(v, u, beta, stored=j == stored)
             beta = self.betas[j - 1]
             v = scaled(w, beta)
             total += weights[:, j, None] * v

@@ -59,24 +59,30 @@ def lanczos_polynomial(
     coupling: NDArray[np.float64],
     component: float,
     ceiling: float,
+    orthogonal: bool = True,
 ) -> NDArray[np.float64]:
     """λ₁ ≤ the x > θ at which Σ_{j≤q} p_j(x)² = 1/c², the Lanczos polynomials' own certificate.
 
     The basis is v_{j+1} = p_j(M) v₁. Let y be the unit vector along the start's part in the top eigenspace:
     ⟨v_{j+1}, y⟩ = p_j(λ₁) |b|, and as the basis is orthonormal Σ_j p_j(λ₁)² |b|² ≤ ‖y‖² = 1. Beyond θ every
-    p_j² increases, so λ₁ cannot lie beyond the point where the sum reaches 1/c². (Keeping only j = q gives
-    the bound of van Dorsselaer, Hochstenbach and van der Vorst 2000; the sum is never larger.)
+    p_j² increases, so λ₁ cannot lie beyond the point where the sum reaches 1/c².
 
-    With the eigenpairs (θ_i, s_i) of T_q the sum is closed: (x − T_q) (p_0 … p_{q−1})ᵀ = β̂_q p_q(x) e_q gives
-    Σ_{j≤q} p_j² = p_q² (1 + β̂_q² Σ_i s_{qi}²/(x − θ_i)²), where p_q(x) = Π (x − θ_i) / Π β̂_j.
+    A basis that was not stored in full need not stay orthogonal. Then (`orthogonal` false) only the term j = q
+    is kept, never the smaller bound: it rests on the recurrence and on ‖v_{q+1}‖ = 1 alone, and both hold
+    whether or not v_{q+1} has found its way back to directions met before.
+
+    With the eigenpairs (θ_i, s_i) of T_q the sum is closed: (x − T_q) (p_0 … p_{q−1})ᵀ = β̂_q p_q(x) e_q
+    gives Σ_{j≤q} p_j² = p_q² (1 + β̂_q² Σ_i s_{qi}²/(x − θ_i)²), where p_q(x) = Π (x − θ_i) / Π β̂_j.
 
     Shapes: ritz (b, q), ascending; last (b, q), the last entries s_{qi} of the eigenvectors of T_q;
     coupling (b, q), its off-diagonal β̂_1 … β̂_q, all positive. The answer (b,) is cut at `ceiling`.
+
+    Reference: van Dorsselaer, Hochstenbach and van der Vorst 2000, for the single polynomial.
     """
     top = ritz[:, -1:]
     below = (top - ritz) / top
     log_coupling = np.log(coupling / top)
-    weight = (coupling[:, -1:] / top * last) ** 2
+    weight = (coupling[:, -1:] / top * last) ** 2 if orthogonal else np.zeros_like(last)
     target = -2 * math.log(component)
 
     def log_sum(log_excess: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -99,18 +105,19 @@ def smallest_bound(
     coupling: NDArray[np.float64],
     size: int,
     delta: float,
+    orthogonal: bool = True,
 ) -> NDArray[np.float64]:
     """The smallest of the three ratios λ₁/θ that hold together with probability 1 − delta; shape (b,)."""
     steps, component = ritz.shape[1], start_component(size, delta)
     ceiling = min(kuczynski_wozniakowski(steps, size, delta), chebyshev(steps, component))
-    return lanczos_polynomial(ritz, last, coupling, component, ceiling)
+    return lanczos_polynomial(ritz, last, coupling, component, ceiling, orthogonal)
 
 
 def sufficient_steps(size: int, delta: float, tol: float) -> int:
     """Lanczos steps after which `chebyshev` alone certifies σ₁ to a relative width of tol, on any spectrum.
 
     >>> sufficient_steps(400_000, 1e-3, 1e-3)
-    160
+    156
     """
     component = start_component(size, delta)
     return max(1, math.ceil((math.acosh(1 / component) / math.acosh(1 + tol) + 1) / 2))

@@ -7,22 +7,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from howsmooth.spectral.bidiagonal import Products
+from howsmooth.spectral.bidiagonal import Products, scaled
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from numpy.typing import NDArray
     from torch import Tensor
 
+    Numbers = NDArray[np.float64]
+    Triplets = tuple[Numbers, Numbers, Float[Tensor, "b k rows"], Float[Tensor, "b k cols"]]
 
-def rayleigh_ritz(
-    products: Products, found: Float[Tensor, "b k cols"]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Float[Tensor, "b k rows"], Float[Tensor, "b k cols"]]:
-    """The singular values of J on the span of `found`, residuals ‖Jᵀu − σv‖, u and v; 2k products.
 
-    By interlacing the i-th of them never exceeds σ_i of J. J v_i = σ_i u_i holds by construction.
+def rayleigh_ritz(products: Products, found: list[Float[Tensor, "b cols"]]) -> Triplets:
+    """Singular values (b, k) of J on the span of k vectors, residuals ‖Jᵀu − σv‖, u and v; 2k products.
+
+    By interlacing the i-th of them never exceeds σ_i of J. J v_i = σ_i u_i holds by construction. Where J v
+    is zero any unit vector will do as u.
     """
-    basis, _ = torch.linalg.qr(found.to(products.operator.dtype).mT)
+    if len(found) == 1:
+        v = found[0].to(products.operator.dtype)
+        v = scaled(v, products.norm(v, "a Ritz vector"))
+        w = products.forward(v)
+        value = products.norm(w, "J v")
+        u = scaled(w, value)
+        u[torch.from_numpy(value == 0).to(u.device), 0] = 1
+        return value[:, None], _residual(products, value, u, v)[:, None], u[:, None], v[:, None]
+
+    basis, _ = torch.linalg.qr(torch.stack(found, dim=-1).to(products.operator.dtype))
     images = torch.stack([products.forward(v.contiguous()) for v in basis.unbind(-1)], dim=-1)
     for image in images.unbind(-1):
         products.norm(image, "J v")
@@ -31,8 +42,10 @@ def rayleigh_ritz(
     u = (directions @ left.to(directions)).mT
     v = (basis @ right.mT.to(basis)).mT
     value = value.cpu().numpy()
-    residuals = []
-    for i in range(value.shape[1]):
-        defect = products.adjoint(u[:, i].contiguous()) - torch.from_numpy(value[:, i]).to(v)[:, None] * v[:, i]
-        residuals.append(products.norm(defect, "Jᵀ u"))
-    return value, np.stack(residuals, axis=1), u, v
+    residual = [_residual(products, value[:, i], u[:, i].contiguous(), v[:, i]) for i in range(len(found))]
+    return value, np.stack(residual, axis=1), u, v
+
+
+def _residual(products: Products, value: NDArray[np.float64], u: Tensor, v: Tensor) -> NDArray[np.float64]:
+    defect = products.adjoint(u) - torch.from_numpy(value).to(v)[:, None] * v
+    return products.norm(defect, "Jᵀ u")

@@ -1,4 +1,4 @@
-"""Singular values by Golub–Kahan–Lanczos, unrestarted, with an interval that holds with a chosen probability."""
+"""Singular values by unrestarted Golub–Kahan–Lanczos, in an interval that holds with a chosen probability."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import torch
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.spectral.bidiagonal import NEGLIGIBLE, Bidiagonalisation, Products, Ritz
 from howsmooth.spectral.certificate import smallest_bound
+from howsmooth.spectral.draws import gaussian, own_generator
 from howsmooth.spectral.evaluation import rayleigh_ritz
 from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import LinearOperator
 from howsmooth.spectral.result import (
     CONVERGED, PRECISION_LIMIT, REMEDY, RESIDUAL, STEP_LIMIT, SingularTriplets,
 )
-from howsmooth.spectral.rounding import PROBE_SHARE, Rounding, allowance, gaussian, measured, probe_plan
+from howsmooth.spectral.rounding import (
+    MOST_PROBES, PROBE_SHARE, Perturbation, Rounding, allowance, probe_count,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,8 +53,7 @@ def singular_values(
     tolerance is not reached NotConverged is raised with the partial result, or with strict=False the result
     is returned and its status says so.
 
-    `max_memory` is in bytes (see `plan`): vectors that do not fit are made again in a second pass, and the
-    upper bound is taken while the basis is orthogonal. `progress(step, lower, upper)` is called whenever the
+    `max_memory` is in bytes (see `plan`): vectors that do not fit are made again in a second pass. `progress(step, lower, upper)` is called whenever the
     interval has been looked at, with tensors of the batch's shape.
 
     Triplets after the first come from J (I − VVᵀ), V the right vectors found, each from a fresh random start:
@@ -65,8 +67,8 @@ def singular_values(
     """
     began = time.perf_counter()
     _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress)
-    solve = _Solve(operator, k, tol, confidence, stop, plan(operator, max_memory, max_steps, k=k, tol=tol,
-                                                          confidence=confidence), seed, progress)
+    budget = plan(operator, max_memory, max_steps, k=k, tol=tol, confidence=confidence)
+    solve = _Solve(operator, k, tol, confidence, stop, budget, seed, progress)
     for _ in range(k):
         solve.find_next()
     result = solve.result(began)
@@ -88,60 +90,63 @@ class _Solve:
         self.operator, self.tol, self.confidence, self.stop = operator, tol, confidence, stop
         self.k, self.budget, self.progress = k, budget, progress
         self.products = Products(operator)
-        self.generator, self.seed = _generator(seed)
+        self.generator, self.seed = own_generator(seed)
         twin = operator.precise() if operator.dtype != torch.float64 else None
         self.precise = None if twin is None else Products(twin)
         self.epsilon = torch.finfo(operator.dtype).eps
-        # The final value comes out a few roundings under the Ritz value that the loop looks at.
-        self.inner_tol = max(tol - 32 * self.epsilon, tol / 2)
+        # The final value comes out a few roundings under the Ritz value that the loop looks at. With k > 1 the
+        # residuals ρ of the earlier vectors couple them to the later ones, which moves σ by at most √k ρ/σ.
+        self.leak = tol / (8 * math.sqrt(k))
+        self.inner_tol = max((tol if k == 1 else 7 / 8 * tol) - 32 * self.epsilon, tol / 2)
 
         delta = 1 - confidence
         self.measures = self.precise is not None and stop == "interval"
-        self.start_delta = delta * (1 - PROBE_SHARE if self.measures else 1) / k
-        self.probe_delta = delta * PROBE_SHARE
+        self.start_delta = delta * ((1 - PROBE_SHARE) if self.measures else 1) / k
+        self.probe_delta = delta * PROBE_SHARE / k
         exact = torch.float64 if self.precise is not None else operator.dtype
+        # Where the products are measured, what is left is the rounding of the recurrence itself.
+        unmeasured = math.sqrt(budget.max_steps) * self.epsilon
         self.rounding = Rounding(
-            above=math.sqrt(budget.max_steps) * self.epsilon if self.measures else allowance(operator.shape, operator.dtype),
+            above=unmeasured if self.measures else allowance(operator.shape, operator.dtype),
             below=allowance(operator.shape, exact))
-        self.probed = not self.measures
 
         members = self.products.members
         self.steps = 0
         self.found: list[Tensor] = []
-        self.eigenvalue_bounds: list[NDArray[np.float64]] = []
+        self.uppers: list[NDArray[np.float64]] = []
         self.largest = np.zeros(members)
         self.ran_out = np.zeros(members, dtype=bool)
 
     def find_next(self) -> None:
         """Run Lanczos in the complement of the vectors found, until the next value is known well enough."""
         first = not self.found
-        draw = gaussian(self.products, self.generator)
-        draw_norm = self.products.norm(draw, "the start")
         found = None if first else torch.stack(self.found, dim=1)
-        process = Bidiagonalisation(self.products, draw, self.budget.stored, found)
+        start = gaussian(self.products, self.generator)
+        process = Bidiagonalisation(self.products, start, self.budget.stored, found)
+        self.rounding = Rounding(self.rounding.above, self.rounding.below)
+        probed = not self.measures
         bound = np.full(self.products.members, np.inf)
         done = process.broken
         while True:
-            process.step(keep_image=first and self.measures and process.steps == 0)
+            process.step()
             q = process.steps
             last = q >= self.budget.max_steps
             if not (last or process.broken.all() or q % math.ceil(q / OFTEN) == 0):
                 continue
             ritz = process.ritz()
-            process.watch(ritz)
             self.largest = np.maximum(self.largest, np.sqrt(ritz.top))
             bound = np.minimum(bound, self._bound(process, ritz, done))
             done = self._done(process, ritz, bound)
-            if not self.probed and (done.all() or last):
-                self._probe(process, draw_norm)
+            if not probed and (done.all() or last):
+                self._probe(process, ritz)
+                probed = True
                 done = self._done(process, ritz, bound)
             self._report(self.steps + q, ritz, bound)
             if done.all() or last:
                 break
         self.steps += q
         self.ran_out |= ~done
-        # σ_i ≤ σ_{i−1}, so an earlier bound serves too.
-        self.eigenvalue_bounds.append(bound if first else np.minimum(bound, self.eigenvalue_bounds[-1]))
+        self.uppers.append(self.rounding.upper(bound, self.largest))
         self.found.append(process.vector(ritz.top_vector))
 
     def _bound(self, process: Bidiagonalisation, ritz: Ritz, done: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -150,10 +155,10 @@ class _Solve:
         An invariant Krylov space holds the whole of λ₁ with probability one, up to the coupling neglected.
         """
         bound = np.where(process.broken, ritz.top * (1 + NEGLIGIBLE * self.epsilon), np.inf)
-        ask = np.flatnonzero(~process.broken & process.trusted & ~done)
+        ask = np.flatnonzero(~process.broken & ~done)
         if len(ask):
             ratio = smallest_bound(ritz.values[ask], ritz.last[ask], process.coupling()[ask],
-                                   self.operator.shape[1], self.start_delta)
+                                   self.operator.shape[1], self.start_delta, orthogonal=process.complete)
             bound[ask] = ritz.top[ask] * ratio
         return bound
 
@@ -168,36 +173,42 @@ class _Solve:
         hopeless = self._width(ritz.top, ritz) > target
         narrow = (self._width(bound, ritz) <= target) | (known & hopeless)
         if len(self.found) < self.k - 1:
-            # A residual left in this vector would leak into the next value's upper bound.
-            narrow &= residual <= self.tol / 4 * ritz.top
+            # A residual left in this vector would leak into the next values' bounds, too.
+            narrow &= residual <= self.leak * ritz.top
         return process.broken | narrow | negligible
 
     def _width(self, bound: NDArray[np.float64], ritz: Ritz) -> NDArray[np.float64]:
         return self.rounding.upper(bound, self.largest) - self.rounding.lower(np.sqrt(ritz.top), self.largest)
 
-    def _probe(self, process: Bidiagonalisation, draw_norm: NDArray[np.float64]) -> None:
-        """Measure, once, by how much the operator as applied differs from its float64 twin."""
-        count, factor = probe_plan(self.tol, self.operator.dtype, self.probe_delta)
-        perturbation = measured(self.products, self.precise, process.start, draw_norm, process.first_image,
-                                process.alphas[0], count, factor, self.generator)
-        self.rounding = Rounding(self.rounding.above, self.rounding.below, perturbation)
-        self.probed, process.first_image = True, None
+    def _probe(self, process: Bidiagonalisation, ritz: Ritz) -> None:
+        """Measure by how much the operator as applied differs from its float64 twin.
+
+        In two looks, each with half of the failure probability: the second, with more probes, only where the
+        first leaves rounding a large part of the tolerance.
+        """
+        delta = self.probe_delta / 2
+        perturbation = Perturbation(process, self.precise)
+        for count in (probe_count(self.tol, self.operator.dtype, delta), MOST_PROBES):
+            perturbation.extend(count, self.generator)
+            self.rounding = Rounding(self.rounding.above, self.rounding.below, perturbation.bound(delta))
+            if (self._width(ritz.top, ritz) <= self.tol / 2 * np.sqrt(ritz.top)).all():
+                break
 
     def _report(self, step: int, ritz: Ritz, bound: NDArray[np.float64]) -> None:
         if self.progress is not None:
             batch = self.operator.batch
             lower = self.rounding.lower(np.sqrt(ritz.top), self.largest)
             upper = self.rounding.upper(bound, self.largest)
-            self.progress(step, torch.from_numpy(lower).reshape(batch), torch.from_numpy(upper).reshape(batch))
+            self.progress(step, *(torch.from_numpy(side).reshape(batch) for side in (lower, upper)))
 
     def result(self, began: float) -> SingularTriplets:
-        """Evaluate the vectors found, in float64 where it can be had, and put the interval around the values."""
+        """Evaluate the vectors found, in float64 where it can be had, and put the interval around them."""
         exact = self.precise if self.precise is not None else self.products
-        value, residual, u, v = rayleigh_ritz(exact, torch.stack(self.found, dim=1))
+        value, residual, u, v = rayleigh_ritz(exact, self.found)
         largest = value[:, :1]
         lower = self.rounding.lower(value, largest)
-        wider = Rounding(self.rounding.above, 0.0, np.reshape(self.rounding.perturbation, (-1, 1)))
-        upper = np.maximum(wider.upper(np.stack(self.eigenvalue_bounds, axis=1), largest), value)
+        # σ_i ≤ σ_{i−1}, so an earlier bound serves too; and rounding may not turn the interval around.
+        upper = np.maximum(np.minimum.accumulate(np.stack(self.uppers, axis=1), axis=1), value)
 
         batch = self.operator.batch
         narrow = ((upper - lower <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
@@ -221,15 +232,7 @@ class _Solve:
         )
 
 
-def _generator(seed: int | torch.Generator) -> tuple[torch.Generator, int]:
-    """A generator of the solver's own: a user's data drawn with the same seed must not equal the start."""
-    if isinstance(seed, torch.Generator):
-        return seed, seed.initial_seed()
-    mixed = (seed * 6364136223846793005 + 1442695040888963407) % 2**63
-    return torch.Generator().manual_seed(mixed), seed
-
-
-def _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress) -> None:
+def _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress):
     if not isinstance(operator, LinearOperator):
         raise InputError(f"expected a LinearOperator, got {type(operator).__name__}; wrap a matrix in "
                          "MatrixOperator, functions in FunctionOperator")

@@ -184,8 +184,8 @@ def restrict(
         if index is not None:
             index = torch.as_tensor(index, device=operator.device)
             if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool or len(index) == 0:
-                raise InputError(f"expected {side} as a non-empty 1-d tensor of integers, got {index.dtype} of "
-                                 f"shape {tuple(index.shape)}; turn a mask into indices with mask.nonzero()[:, 0]")
+                raise InputError(f"expected {side} as a non-empty 1-d tensor of integers, got {index.dtype} "
+                                 f"of shape {tuple(index.shape)}; a mask gives mask.nonzero()[:, 0]")
             if int(index.min()) < 0 or int(index.max()) >= size or len(index.unique()) < len(index):
                 raise InputError(f"expected distinct {side} from 0 to {size - 1}, got values from "
                                  f"{int(index.min())} to {int(index.max())}, {len(index.unique())} of "

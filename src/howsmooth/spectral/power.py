@@ -1,4 +1,4 @@
-"""The power method on JᵀJ with the stopping rule of the source paper's experiments: fast to write, certifies nothing."""
+"""The power method on JᵀJ with the published stopping rule: what the certified solver is compared with."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 from howsmooth.errors import InputError
 from howsmooth.spectral.bidiagonal import Products, scaled
-from howsmooth.spectral.golub_kahan import _generator
+from howsmooth.spectral.draws import gaussian, own_generator
 from howsmooth.spectral.operator import LinearOperator
 from howsmooth.spectral.result import LOOKS_ALIKE, STEP_LIMIT, SingularTriplets
-from howsmooth.spectral.rounding import allowance, gaussian
+from howsmooth.spectral.rounding import allowance
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ def power_method(
     max_steps: int = 100,
     seed: int | torch.Generator = 0,
 ) -> SingularTriplets:
-    """The largest singular value by power iteration, until two values of μ = ⟨v, JᵀJv⟩ = σ² differ by threshold.
+    """The largest singular value by power iteration, until successive μ = ⟨v, JᵀJv⟩ differ by threshold.
 
     The threshold is absolute and on σ², as published, so its meaning depends on the scale of J. Nothing is
     known from above: `upper` is infinite and `confidence` 0. A batch goes on until each member has stopped.
@@ -45,7 +45,7 @@ def power_method(
         raise InputError("expected " + "; expected ".join(wrong))
 
     products = Products(operator)
-    generator, seed_used = _generator(seed)
+    generator, seed_used = own_generator(seed)
     v = gaussian(products, generator)
     v = scaled(v, products.norm(v, "the start"))
     before = np.full(products.members, np.inf)

@@ -1,11 +1,13 @@
 """What floating point may have hidden, added to the interval on both sides.
 
-Rounding is modelled as a fixed linear perturbation: the solver is taken to have run exactly on M + E, where
+Rounding is modelled as a fixed linear perturbation: the solver is taken to have run exactly on M + E, with
 M = JᵀJ. That is the usual backward-error view, and a model: true rounding errors depend on the vector.
 
 With a float64 twin E is measured. For m Gaussian vectors z_i, ‖E‖ ≤ a √(2/π) max ‖E z_i‖ except with
-probability a^−m, whatever E is. Without a twin each product is allowed a relative error √(rows + cols) times
-the unit of rounding of its dtype.
+probability a^−m, whatever E is. (It is measured for M rather than for J because ‖E z‖ goes with the Frobenius
+norm of what is applied, and the spectrum of M falls faster.) Without a twin a product is allowed a relative
+error of √(rows + cols) units of rounding of its dtype; J and Jᵀ then being off by e each,
+σ² − 2eσ − e² ≤ λ, the largest eigenvalue of what was applied, so σ ≤ e + √(λ + 2e²).
 
 Reference: Halko, Martinsson and Tropp 2011, Lemma 4.1.
 """
@@ -19,15 +21,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from howsmooth.spectral.bidiagonal import Products, scaled
+from howsmooth.spectral.bidiagonal import Bidiagonalisation, Products, scaled
+from howsmooth.spectral.draws import gaussian
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
     from numpy.typing import NDArray
     from torch import Tensor
 
 PROBE_SHARE = 0.1  # of the failure probability, when E is measured
-MOST_PROBES = 4
+MOST_PROBES = 6
 
 
 def allowance(shape: tuple[int, int], dtype: torch.dtype) -> float:
@@ -35,18 +37,15 @@ def allowance(shape: tuple[int, int], dtype: torch.dtype) -> float:
     return math.sqrt(sum(shape)) * torch.finfo(dtype).eps
 
 
-def probe_plan(tol: float, dtype: torch.dtype, delta: float) -> tuple[int, float]:
-    """How many probes m, and the factor a with a^−m = delta, so that a units of rounding are small beside tol."""
-    for count in range(1, MOST_PROBES + 1):
-        factor = delta ** (-1 / count)
-        if factor * torch.finfo(dtype).eps <= tol / 20:
-            break
-    return count, factor
+def probe_count(tol: float, dtype: torch.dtype, delta: float) -> int:
+    """The fewest probes m for which a units of rounding, a^−m = delta, are small beside tol."""
+    fits = (m for m in range(1, MOST_PROBES) if delta ** (-1 / m) * torch.finfo(dtype).eps <= tol / 20)
+    return next(fits, MOST_PROBES)
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """Widens an interval, in parts of the largest singular value and, where E was measured, by ‖E‖ (b,)."""
+    """Widens an interval, in parts of the largest singular value and, where E was measured, by its norm."""
 
     above: float = 0.0
     below: float = 0.0
@@ -54,49 +53,45 @@ class Rounding:
 
     def upper(self, eigenvalue: NDArray[np.float64], largest: NDArray[np.float64]) -> NDArray[np.float64]:
         """An upper bound on σ from one on the λ = σ² of the operator as it was applied."""
-        return np.sqrt(eigenvalue + self.perturbation + 2 * self.above * largest**2)
+        e = self.above * largest
+        return e + np.sqrt(eigenvalue + self.perturbation + 2 * e**2)
 
     def lower(self, value: NDArray[np.float64], largest: NDArray[np.float64]) -> NDArray[np.float64]:
         """What ‖J v‖ surely was."""
         return np.maximum(value - self.below * largest, 0.0)
 
 
-def measured(
-    products: Products,
-    precise: Products,
-    start: Float[Tensor, "b cols"],
-    start_norm: NDArray[np.float64],
-    image: Float[Tensor, "b cols"],
-    image_scale: NDArray[np.float64],
-    count: int,
-    factor: float,
-    generator: torch.Generator,
-) -> NDArray[np.float64]:
-    """A bound (b,) on ‖E‖, E = M as applied − M in float64, from `count` Gaussian probes.
+class Perturbation:
+    """Gaussian probes of E, what a process applied minus M in float64.
 
-    The first probe is the Lanczos start itself: the Gaussian vector of norm `start_norm` that was normalised
-    to `start`, of which M was applied already (image_scale · image). The probability of failure needs no
-    independence from what the start is used for elsewhere.
+    The first probe is the start of the process, to which M was applied already: a Gaussian vector of norm
+    `start_norm`, normalised. The probability of failure needs no independence from the start's other use.
     """
-    largest = start_norm * _difference(precise, start, image, image_scale)
-    for _ in range(count - 1):
-        z = gaussian(products, generator)
-        w = products.forward(z)
-        norm = products.norm(w, "J v")
-        image = products.adjoint(scaled(w, norm))
-        largest = np.maximum(largest, _difference(precise, z, image, norm))
-    return factor * math.sqrt(2 / math.pi) * largest
 
+    def __init__(self, process: Bidiagonalisation, precise: Products):
+        self.process, self.precise, self.count = process, precise, 1
+        first = self._difference(process.start, process.first_image, process.alphas[0])
+        self.largest = process.start_norm * first
 
-def _difference(precise: Products, z: Tensor, image: Tensor, image_scale: NDArray[np.float64]) -> NDArray[np.float64]:
-    exact = precise.adjoint(precise.forward(z.double()))
-    exact -= torch.from_numpy(image_scale).to(exact)[:, None] * image
-    return precise.norm(exact, "JᵀJ v")
+    def extend(self, count: int, generator: torch.Generator) -> None:
+        """Draw further probes until there are `count` of them."""
+        products = self.process.products
+        while self.count < count:
+            z = gaussian(products, generator)
+            self.process.deflate(z)
+            w = products.forward(z)
+            norm = products.norm(w, "J v")
+            found = self._difference(z, products.adjoint(scaled(w, norm)), norm)
+            self.largest = np.maximum(self.largest, found)
+            self.count += 1
 
+    def bound(self, delta: float) -> NDArray[np.float64]:
+        """A bound (b,) on ‖E‖ that fails with probability at most delta."""
+        return delta ** (-1 / self.count) * math.sqrt(2 / math.pi) * self.largest
 
-def gaussian(products: Products, generator: torch.Generator) -> Float[Tensor, "b cols"]:
-    """Standard normal vectors, drawn where the generator lives."""
-    operator = products.operator
-    z = torch.randn(products.members, operator.shape[1], dtype=operator.dtype, device=generator.device,
-                    generator=generator)
-    return z.to(operator.device)
+    def _difference(self, z: Tensor, image: Tensor, scale: NDArray[np.float64]) -> NDArray[np.float64]:
+        """‖E z‖ for each member, M z having been applied as scale · image."""
+        exact = self.precise.adjoint(self.precise.forward(z.double()))
+        exact -= torch.from_numpy(scale).to(exact)[:, None] * image
+        self.process.deflate(exact)
+        return self.precise.norm(exact, "JᵀJ v in float64")

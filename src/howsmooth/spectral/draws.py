@@ -1,0 +1,33 @@
+"""Random vectors, from a generator that is the solver's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from howsmooth.spectral.bidiagonal import Products
+
+
+def own_generator(seed: int | torch.Generator) -> tuple[torch.Generator, int]:
+    """A generator for the solver, and the seed to report.
+
+    A whole number is mixed first: the certificate needs a start that is independent of J, and data drawn
+    elsewhere from the same seed would otherwise be the start itself.
+    """
+    if isinstance(seed, torch.Generator):
+        return seed, seed.initial_seed()
+    mixed = (seed * 6364136223846793005 + 1442695040888963407) % 2**63
+    return torch.Generator().manual_seed(mixed), seed
+
+
+def gaussian(products: Products, generator: torch.Generator) -> Float[Tensor, "b cols"]:
+    """Standard normal vectors, drawn where the generator lives."""
+    operator = products.operator
+    z = torch.randn(products.members, operator.shape[1], dtype=operator.dtype, device=generator.device,
+                    generator=generator)
+    return z.to(operator.device)

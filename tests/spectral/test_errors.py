@@ -1,0 +1,111 @@
+"""Every status and every refusal."""
+
+import pytest
+import torch
+
+from howsmooth.errors import InputError, NotConverged
+from howsmooth.spectral import FunctionOperator, LinearOperator, MatrixOperator, restrict, singular_values
+from tests.oracles.spectra import SPECTRA, largest, matrix_with
+
+
+def test_step_limit_raises_with_the_partial_result():
+    matrix = matrix_with(SPECTRA["flat"])
+    with pytest.raises(NotConverged, match="step limit.*max_steps") as caught:
+        singular_values(MatrixOperator(matrix), max_steps=5)
+    partial = caught.value.partial
+    assert partial.status == "step limit" and partial.steps == 5
+    assert partial.lower <= largest(matrix) <= partial.upper < float("inf")
+    same = singular_values(MatrixOperator(matrix), max_steps=5, strict=False)
+    assert torch.equal(same.upper, partial.upper)
+    assert "max_steps" in same.remedy
+
+
+def test_step_limit_on_the_residual():
+    found = singular_values(MatrixOperator(matrix_with(SPECTRA["flat"])), stop="residual", max_steps=3, strict=False)
+    assert found.status == "step limit"
+
+
+@pytest.mark.parametrize("dtype, tol", [(torch.float32, 1e-7), (torch.float64, 1e-15)])
+def test_precision_limit(dtype, tol):
+    matrix = matrix_with(SPECTRA["separated"]).to(dtype)
+    found = singular_values(MatrixOperator(matrix), tol=tol, strict=False)
+    assert found.status == "precision limit"
+    assert found.lower <= largest(matrix) <= found.upper
+    with pytest.raises(NotConverged, match="float64"):
+        singular_values(MatrixOperator(matrix), tol=tol)
+
+
+def test_statuses_of_a_batch_are_its_members_own():
+    matrices = torch.stack([matrix_with(SPECTRA[name])[:60, :60] for name in ("rank deficient", "clustered")])
+    found = singular_values(MatrixOperator(matrices), max_steps=7, strict=False)
+    assert found.status == ["converged", "step limit"]
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_non_finite_products_are_named(poison):
+    matrix = torch.eye(5)
+    matrix[2, 3] = poison
+    with pytest.raises(InputError, match="J v"):
+        singular_values(MatrixOperator(matrix))
+    with pytest.raises(InputError, match=r"batch member \(1, 0\);"):
+        singular_values(MatrixOperator(torch.stack([torch.eye(5), matrix])[:, None]))
+    adjoint = FunctionOperator(lambda v: v, lambda u: u * poison, (5, 5), dtype=torch.float32)
+    with pytest.raises(InputError, match="Jᵀ u"):
+        singular_values(adjoint)
+    late = FunctionOperator(lambda v: v, lambda u: u, (5, 5), dtype=torch.float32,
+                            precise=lambda: MatrixOperator(matrix.double()))
+    with pytest.raises(InputError, match="float64"):
+        singular_values(late)
+
+
+def test_all_wrong_arguments_are_named_at_once():
+    with pytest.raises(InputError) as caught:
+        singular_values(MatrixOperator(torch.eye(3)), k=4, tol=0, confidence=1.0, stop="soon", max_steps=0,
+                        max_memory=2.5, seed=-1, progress=3)
+    for word in ("k from 1 to 3", "tol", "confidence", "stop", "max_steps", "max_memory", "seed", "progress"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"k": 0}, {"k": True}, {"k": 1.0}, {"tol": float("nan")}, {"tol": "1e-3"}, {"confidence": 0}, {"seed": "a"},
+])
+def test_each_wrong_argument(wrong):
+    with pytest.raises(InputError, match="expected " + next(iter(wrong))):
+        singular_values(MatrixOperator(torch.eye(3)), **wrong)
+
+
+def test_what_is_not_an_operator():
+    with pytest.raises(InputError, match="MatrixOperator"):
+        singular_values(torch.eye(3))
+    with pytest.raises(InputError, match="float32 or float64"):
+        singular_values(MatrixOperator(torch.eye(3, dtype=torch.bfloat16)))
+    with pytest.raises(InputError, match="positive sizes"):
+        MatrixOperator(torch.ones(0, 3))
+    with pytest.raises(InputError, match="rows, cols"):
+        MatrixOperator(torch.ones(3))
+
+
+def test_a_product_of_the_wrong_shape_or_dtype():
+    with pytest.raises(InputError, match="matvec to return"):
+        singular_values(FunctionOperator(lambda v: v[:-1], lambda u: u, (3, 3), dtype=torch.float32))
+    with pytest.raises(InputError, match="rmatvec to return"):
+        singular_values(FunctionOperator(lambda v: v, lambda u: u.double(), (3, 3), dtype=torch.float32))
+
+
+def test_dense_is_refused_when_large_and_right_when_small():
+    big = FunctionOperator(lambda v: v, lambda u: u, (10**4, 10**4), dtype=torch.float32)
+    with pytest.raises(InputError, match="dense"):
+        big.dense()
+    matrices = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    wrapped = FunctionOperator(MatrixOperator(matrices).matvec, MatrixOperator(matrices).rmatvec, (3, 4),
+                               dtype=torch.float32, batch=(2,))
+    assert torch.equal(wrapped.dense(), matrices)
+    assert wrapped.precise() is None and "batch=(2,)" in repr(wrapped)
+    with pytest.raises(NotImplementedError):
+        LinearOperator((2, 2), dtype=torch.float32).matvec(torch.ones(2))
+
+
+@pytest.mark.parametrize("rows", [[0, 0], [5], [-1], [], [[1]], [0.5], [True, False]])
+def test_wrong_restrictions(rows):
+    with pytest.raises(InputError, match="rows"):
+        restrict(MatrixOperator(torch.eye(5)), rows=torch.tensor(rows))
