@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -52,6 +53,8 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
     def estimates(triplets: SingularTriplets) -> Estimate | list[Estimate]:
         # From the chosen tokens back to all of them: v is zero elsewhere, u likewise.
         v, u = _spread(triplets.v, part.cols, operator.shape[1]), _spread(triplets.u, part.rows, operator.shape[0])
+        if part.mask is not None:  # the random start has a trace left where nothing may move; it only lowers ‖Jv‖/‖v‖
+            v = torch.nn.functional.normalize(v * part.mask.unsqueeze(-2), dim=-1)
         if not operator.batch:
             return _estimate(f, x, padding, part, triplets, v, u, ())
         return [_estimate(f, x, padding, part, triplets, v, u, (i,)) for i in range(operator.batch[0])]
@@ -78,11 +81,14 @@ def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, padding: 
     return AutodiffJacobian(f, x)
 
 
+@dataclass(frozen=True)
 class _Part:
-    """The operator seen at chosen tokens, and the flat indices that were kept (None: all)."""
+    """The operator seen at chosen tokens: flat indices of what was kept (None: all), or a flat mask of what moves."""
 
-    def __init__(self, operator: LinearOperator, rows: Tensor | None = None, cols: Tensor | None = None):
-        self.operator, self.rows, self.cols = operator, rows, cols
+    operator: LinearOperator
+    rows: Tensor | None = None
+    cols: Tensor | None = None
+    mask: Tensor | None = None
 
 
 def _restrict(operator: LinearOperator, moved: Tensor | None, seen: Tensor | None, x: Tensor) -> _Part:
@@ -101,7 +107,9 @@ def _restrict(operator: LinearOperator, moved: Tensor | None, seen: Tensor | Non
 
         cols, rows = index(moved, operator.shape[1]), index(seen, rows)
         return _Part(restrict(operator, rows=rows, cols=cols), rows, cols)
-    return _Part(_masked(operator, moved, seen, n))  # sequences with masks of their own keep one common shape
+    # Sequences with masks of their own keep one common shape.
+    mask = None if moved is None else moved.repeat_interleave(operator.shape[1] // n, -1)
+    return _Part(_masked(operator, moved, seen, n), mask=mask)
 
 
 def _masked(operator: LinearOperator, moved: Tensor | None, seen: Tensor | None, n: int) -> LinearOperator:

@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from howsmooth import InputError, local_lipschitz, token_gains
+from howsmooth.attention import reference
+from howsmooth.lipschitz import gains
+from tests.attention.cases import layer, normal
+
+
+@pytest.fixture(params=[32, 3], ids=["together", "in parts"])
+def _parts(request, monkeypatch):
+    monkeypatch.setattr(gains, "TOKENS_AT_ONCE", request.param)
+
+
+@pytest.mark.usefixtures("_parts")
+@pytest.mark.parametrize("of", ["input", "output"])
+@pytest.mark.parametrize("kind", ["layer", "callable", "float32"])
+def test_gains_are_the_norms_of_each_tokens_part(of, kind):
+    f, x = layer("causal"), normal(50, 4, 6)
+    blocks = reference.jacobian(f, x).view(4, 5, 4, 6)
+    parts = [blocks[:, :, j].reshape(20, 6) if of == "input" else blocks[j].reshape(5, 24) for j in range(4)]
+    truth = torch.stack([torch.linalg.svdvals(part)[0] for part in parts])
+    if kind == "float32":
+        f, x = f.to(torch.float32), x.float()
+    found = token_gains((lambda y: f(y)) if kind == "callable" else f, x, of=of, tol=1e-3)
+    slack = 1e-6 if kind == "float32" else 1e-12  # the float32 weights are rounded ones
+    assert (found.lower <= truth * (1 + slack)).all() and (found.upper >= truth * (1 - slack)).all()
+    assert ((found.upper - found.lower) <= 1.1e-3 * found.value).all()
+    assert found.largest == float(found.value.max())
+
+
+def test_no_token_alone_gains_more_than_all_together():
+    f, x = layer("two heads"), normal(50, 4, 6)
+    whole = local_lipschitz(f, x)
+    for of in ("input", "output"):
+        assert (token_gains(f, x, of=of).lower <= whole.upper).all()
+
+
+def test_bad_input():
+    f = layer("two heads")
+    with pytest.raises(InputError, match='of="input"'):
+        token_gains(f, normal(1, 4, 6), of="both")
+    with pytest.raises(InputError, match=r"\(n, d\)"):
+        token_gains(f, normal(1, 2, 4, 6))
+    with pytest.raises(InputError, match="4 tokens"):
+        token_gains(lambda x: x.sum(), normal(1, 4, 6))

@@ -1,0 +1,202 @@
+"""`local_lipschitz` for layers and for any callable, against dense truths."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse.linalg as sla
+import torch
+
+from howsmooth import InputError, NotConverged, SelfAttention, local_lipschitz
+from howsmooth.attention import reference
+from howsmooth.lipschitz import AutodiffJacobian
+from tests.attention.cases import LAYERS, layer, normal
+from tests.tolerances import FLOAT32, assert_close
+
+
+def sigma_1(matrix):
+    return float(torch.linalg.svdvals(matrix.detach().double())[0])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_automatic_differentiation_finds_the_same(name):
+    f, x = layer(name), normal(50, 4, 6)
+    by_formula, by_autodiff = local_lipschitz(f, x, tol=1e-6), local_lipschitz(lambda y: f(y), x, tol=1e-6)
+    assert math.isclose(by_formula.value, by_autodiff.value, rel_tol=1e-6)
+    assert math.isclose(by_formula.relative, by_autodiff.relative, rel_tol=1e-6)
+
+
+def test_scipy_is_a_second_oracle():
+    f, x = layer("grouped"), normal(50, 4, 6)
+    operator = f.jacobian(x)
+    linear = sla.LinearOperator(operator.shape, dtype=np.float64,
+                                matvec=lambda v: operator.matvec(torch.from_numpy(v.reshape(-1))).numpy(),
+                                rmatvec=lambda u: operator.rmatvec(torch.from_numpy(u.reshape(-1))).numpy())
+    theirs = sla.svds(linear, k=3, return_singular_vectors=False, rng=np.random.default_rng(0))
+    ours = local_lipschitz(f, x, k=3, tol=1e-8).triplets.value.numpy()
+    np.testing.assert_allclose(ours, np.sort(theirs)[::-1], rtol=1e-8)
+
+
+def test_float32_is_certified_against_the_float64_truth():
+    f, x = layer("two heads").to(torch.float32), normal(50, 4, 6).float()
+    truth = sigma_1(reference.jacobian(f, x))
+    estimate = local_lipschitz(f, x)
+    assert estimate.dtype == torch.float32 and estimate.status == "converged"
+    assert estimate.lower <= truth <= estimate.upper
+    assert (estimate.upper - estimate.lower) <= 1e-3 * estimate.value
+
+
+def test_direction_response_and_shares():
+    f, x = layer("causal"), normal(50, 4, 6)
+    estimate = local_lipschitz(f, x, tol=1e-8)
+    assert estimate.direction.shape == (4, 6) and estimate.response.shape == (4, 5)
+    assert_close(f.jacobian(x).matvec(estimate.direction.flatten()), estimate.value * estimate.response.flatten())
+    assert_close(estimate.shares.sum(), torch.tensor(1.0, dtype=torch.float64))
+    assert_close(estimate.shares, estimate.direction.norm(dim=-1) ** 2)
+
+
+def test_finite_differences_agree_and_would_disagree_elsewhere():
+    f, x = layer("two heads"), normal(50, 4, 6)
+    estimate = local_lipschitz(f, x)
+    assert math.isclose(estimate.check(), estimate.value, rel_tol=1e-4)
+    assert not math.isclose(estimate.check(eta=1.0), estimate.value, rel_tol=1e-2)  # far beyond linearity
+    part = local_lipschitz(f, x, output_tokens=[2])
+    assert math.isclose(part.check(), part.value, rel_tol=1e-4)
+    single = local_lipschitz(f.to(torch.float32), x.float())
+    assert math.isclose(single.check(), single.value, rel_tol=1e-4)
+
+
+def test_numbers_about_the_tokens():
+    f, x = layer("two heads"), normal(50, 4, 6)
+    estimate = local_lipschitz(f, x)
+    norms = x.norm(dim=-1)
+    assert math.isclose(estimate.radius, norms.max(), rel_tol=1e-12)
+    assert math.isclose(estimate.mean_radius, (norms**2).mean() ** 0.5, rel_tol=1e-12)
+    assert math.isclose(estimate.relative, estimate.value * x.norm() / f(x).norm(), rel_tol=1e-12)
+
+
+def test_record_holds_plain_numbers_under_the_common_names():
+    record = local_lipschitz(layer("two heads"), normal(50, 4, 6)).as_record()
+    assert set(record) >= {"value", "lower", "upper", "confidence", "residual", "status", "steps", "products", "dtype",
+                           "seconds", "seed", "relative", "radius", "mean_radius"}
+    assert all(type(value) in (int, float, str) for value in record.values())
+    assert record["dtype"] == "float64"
+
+
+def test_chosen_tokens_are_a_submatrix():
+    f, x = layer("rotary"), normal(50, 4, 6)
+    blocks = reference.jacobian(f, x).view(4, 5, 4, 6)
+    estimate = local_lipschitz(f, x, tokens=[1, 3], output_tokens=torch.tensor([False, True, True, False]), tol=1e-6)
+    truth = sigma_1(blocks[1:3][:, :, [1, 3]].reshape(10, 12))
+    assert math.isclose(estimate.value, truth, rel_tol=1e-6)
+    assert not estimate.direction[[0, 2]].any() and not estimate.response[[0, 3]].any()
+    by_autodiff = local_lipschitz(lambda y: f(y), x, tokens=[1, 3], output_tokens=[1, 2], tol=1e-6)
+    assert math.isclose(by_autodiff.value, truth, rel_tol=1e-6)
+
+
+def test_sequences_at_once_with_paddings_of_their_own():
+    f, x = layer("causal"), normal(50, 2, 4, 6)
+    padding = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    both = local_lipschitz(f, x, padding=padding, tol=1e-6)
+    alone = [local_lipschitz(f, x[0, :3], tol=1e-6), local_lipschitz(f, x[1], tol=1e-6)]
+    for together, single in zip(both, alone, strict=True):
+        assert math.isclose(together.value, single.value, rel_tol=1e-6)
+        assert math.isclose(together.radius, single.radius) and math.isclose(together.relative, single.relative, rel_tol=1e-6)
+    assert not both[0].direction[3].any()
+
+
+def test_a_module_is_certified_through_its_float64_copy():
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+    x = normal(1, 4, 5).float()
+    estimate = local_lipschitz(module, x)
+    truth = sigma_1(torch.func.jacrev(module.double())(x.double()).reshape(12, 20))
+    assert estimate.lower <= truth <= estimate.upper
+    assert estimate.lower >= truth * (1 - 1e-6)
+
+
+def test_fused_attention_of_pytorch_is_differentiated_all_the_same():
+    x = normal(1, 1, 2, 5, 4)
+    estimate = local_lipschitz(lambda y: torch.nn.functional.scaled_dot_product_attention(y, y, y), x)
+    truth = torch.func.jacrev(lambda y: reference.forward(y, y, y))(x[0])
+    assert math.isclose(estimate.value, sigma_1(truth.reshape(40, 40)), rel_tol=1e-3)
+
+
+def test_a_map_without_forward_mode_goes_through_double_backward():
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    operator = AutodiffJacobian(Cube.apply, torch.tensor([1.0, -2.0], dtype=torch.float64))
+    assert_close(operator.dense(), torch.diag(torch.tensor([3.0, 12.0], dtype=torch.float64)))
+
+
+def test_a_map_with_neither_is_refused():
+    class Opaque(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, g):
+            return 2 * g
+
+    with pytest.raises(InputError, match="forward mode or double backward"):
+        local_lipschitz(Opaque.apply, torch.ones(3))
+
+
+def test_not_converging_raises_with_the_partial_estimate_or_says_so():
+    f, x = layer("two heads"), normal(50, 4, 6)
+    with pytest.raises(NotConverged) as caught:
+        local_lipschitz(f, x, max_steps=2)
+    partial = caught.value.partial
+    lenient = local_lipschitz(f, x, max_steps=2, strict=False)
+    assert partial.value == lenient.value and lenient.status == "step limit" and "max_steps" in lenient.remedy
+    assert lenient.lower <= sigma_1(reference.jacobian(f, x)) <= lenient.upper
+
+
+def test_stop_on_residual_says_so():
+    estimate = local_lipschitz(layer("two heads"), normal(50, 4, 6), stop="residual", tol=1e-2)
+    assert estimate.status == "residual"
+    assert estimate.residual <= 1e-2 * estimate.value
+
+
+def test_a_constant_map_has_norm_zero():
+    f = SelfAttention(normal(1, 3, 3), normal(2, 3, 3), torch.zeros(3, 3, dtype=torch.float64))
+    estimate = local_lipschitz(f, normal(3, 4, 3))
+    assert (estimate.value, estimate.lower, estimate.upper, estimate.status) == (0, 0, 0, "converged")
+
+
+@pytest.mark.parametrize(("f", "x", "options", "message"), [
+    (layer("two heads"), torch.ones(4, 6, dtype=torch.int64), {}, "floating dtype"),
+    (layer("two heads"), torch.ones(0, 6, dtype=torch.float64), {}, "non-empty"),
+    (layer("two heads"), torch.full((4, 6), float("nan"), dtype=torch.float64), {}, "NaN"),
+    (layer("two heads"), normal(1, 4, 6), dict(tokens=[4]), "from 0 to 3"),
+    (layer("two heads"), normal(1, 4, 6), dict(tokens=[]), "indices from 0 to 3"),
+    (layer("two heads"), normal(1, 4, 6), dict(tokens=torch.zeros(4, dtype=torch.bool)), "at least one token"),
+    (layer("two heads"), normal(1, 4, 6), dict(tol=0.0), "tol"),
+    (layer("two heads"), normal(1, 4, 6), dict(confidence=1.0), "confidence"),
+    (layer("two heads"), normal(1, 4, 6), dict(stop="soon"), "stop"),
+    (lambda x: x.detach(), normal(1, 4, 6), {}, "depends on x"),
+    (lambda x: (x, x), normal(1, 4, 6), {}, "one non-empty tensor"),
+    (lambda x: x.sum(), normal(1, 4, 6), dict(output_tokens=[0]), "cannot be told apart"),
+    (lambda x: x / 0, normal(1, 4, 6), {}, "finite f"),
+    (lambda x: x, normal(1, 6), dict(tokens=[0]), "last axis but one"),
+    (lambda x: x, normal(1, 4, 6), dict(padding=torch.ones(4, dtype=torch.bool)), "only with a SelfAttention"),
+    ("gpt2", normal(1, 4, 6), {}, "SelfAttention or a callable"),
+])
+def test_bad_input_is_refused_by_name(f, x, options, message):
+    with pytest.raises(InputError, match=message):
+        local_lipschitz(f, x, **options)
+
+
+def test_float32_tolerance_is_meant():
+    f, x = layer("causal").to(torch.float32), normal(50, 4, 6).float()
+    assert_close(f.jacobian(x).dense(), reference.jacobian(f, x), FLOAT32)
