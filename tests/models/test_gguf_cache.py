@@ -109,7 +109,8 @@ def test_unquantised_files_say_so(tmp_path):
 def test_the_second_load_does_not_convert(file, tmp_path, conversions, monkeypatch):
     path, _ = file
     first = load(path, cache_dir=tmp_path)
-    monkeypatch.setattr(gguf_cache.importlib.util, "find_spec", lambda name: None)  # the extra is not needed either
+    # the extra is not needed either
+    monkeypatch.setattr(gguf_cache.importlib.util, "find_spec", lambda name: None)
     copy = shutil.copy(path, tmp_path / "renamed.gguf")
     second = load(copy, cache_dir=tmp_path)
     assert len(conversions) == 1
@@ -147,7 +148,7 @@ def test_a_damaged_cache_heals(file, tmp_path, conversions, how):
     assert torch.equal(value, torch.from_numpy(weights["blk.0.attn_v.weight"]))
     load(path, cache_dir=tmp_path)
     assert len(conversions) == 2
-    assert [p.name for p in (tmp_path / "gguf").iterdir()] == [converted.sha256], "nothing else is left behind"
+    assert [p.name for p in (tmp_path / "gguf").iterdir()] == [converted.sha256]  # nothing is left behind
 
 
 @pytest.mark.parametrize("damaged", [False, True])

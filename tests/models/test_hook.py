@@ -42,7 +42,7 @@ def _in_float64(monkeypatch):
     """Lift the float32 casts of eager softmax and RMSNorm, which would hide an error below 1e-7."""
     howsmooth.register()
     softmax = torch.nn.functional.softmax
-    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None, **kw: softmax(x, dim=dim))
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, **_: softmax(x, dim=dim))
 
     def rms_norm(self, x):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
@@ -218,7 +218,8 @@ def test_every_mask_means_what_transformers_means(function, sizes, padded):
     q, kv, q_offset, kv_offset = sizes
     mask = None
     if padded:
-        mask = torch.ones(2, kv + kv_offset - 1, dtype=torch.bool)  # shorter than the keys, as with a static cache
+        # shorter than the keys, as with a static cache
+        mask = torch.ones(2, kv + kv_offset - 1, dtype=torch.bool)
         mask[1, : kv_offset + 2] = False
     arguments = dict(batch_size=2, q_length=q, kv_length=kv, q_offset=q_offset, kv_offset=kv_offset,
                      mask_function=function, attention_mask=mask)
@@ -233,7 +234,8 @@ def test_every_mask_means_what_transformers_means(function, sizes, padded):
 
 
 def test_plain_masks_take_no_room():
-    for function in (causal_mask_function, sliding_window_causal_mask_function(7), bidirectional_mask_function):
+    window = sliding_window_causal_mask_function(7)
+    for function in (causal_mask_function, window, bidirectional_mask_function):
         mask = hook.attention_mask(4, 10**6, 10**6, mask_function=function)
         assert mask.shape == (4, 10**6) and mask.untyped_storage().nbytes() == 1
 
@@ -271,8 +273,8 @@ def test_attention_weights_are_never_formed():
 def test_soft_cap_and_scale_reach_attend():
     generator = torch.Generator().manual_seed(5)
     q, k, v = (torch.randn(1, 2, 6, 4, generator=generator) for _ in range(3))
-    got, _ = hook.attention_forward(torch.nn.Identity(), q, k, v, None, scaling=0.7, softcap=1.5, is_causal=False,
-                                    sliding_window=3)
+    got, _ = hook.attention_forward(torch.nn.Identity(), q, k, v, None, scaling=0.7, softcap=1.5,
+                                    is_causal=False, sliding_window=3)
     want = attend(q, k, v, scale=0.7, softcap=1.5, window=3)
     assert torch.equal(got.transpose(1, 2), want)
     assert not torch.allclose(want, attend(q, k, v, scale=0.7, window=3))

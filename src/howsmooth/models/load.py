@@ -76,9 +76,8 @@ def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickl
     absent = sorted(key for key in report["missing_keys"] if not key.startswith(adapter.UNUSED))
     if absent:  # transformers would go on with random numbers in their place
         raise InputError(
-            f"model {name!r}: expected all weights of a {config.model_type}, got none for {absent[0]}"
-            f"{f' and {len(absent) - 1} more' if len(absent) > 1 else ''}; the checkpoint is incomplete or of "
-            "another model"
+            f"model {name!r}: expected all weights of a {config.model_type}, got none for {absent[0]} "
+            f"({len(absent)} missing); the checkpoint is incomplete or of another model"
         )
     _check_class(network, adapter, name)
     if place.is_hub:
@@ -91,7 +90,7 @@ def _random_network(name: str, seed: int, cache_dir, remote: dict):
     inner = name.removeprefix(_RANDOM)
     if not inner:
         raise InputError(
-            f"expected 'random:' and an architecture, got {name!r}; give random:{', random:'.join(FAMILIES)}, "
+            f"expected 'random:' and an architecture, got {name!r}; give random:{', random:'.join(FAMILIES)} "
             "or random: and the name or folder of a model"
         )
     if inner in FAMILIES:
@@ -142,7 +141,7 @@ def _working_type(dtype: torch.dtype | str, device: torch.device | str) -> tuple
     try:
         device = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"expected a device such as cpu, cuda or cuda:1, got {device!r}; choose one") from error
+        raise InputError(f"expected a device such as cpu or cuda:1, got {device!r}; choose one") from error
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:

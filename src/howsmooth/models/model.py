@@ -55,7 +55,7 @@ class Model:
         """
         self._check_layer(layer)
         if n is not None and not 1 <= n <= self.positions:
-            raise InputError(f"expected a length from 1 to {self.positions}, got n = {n!r}; choose one within")
+            raise InputError(f"expected a length from 1 to {self.positions}, got n = {n!r}; choose another")
         with torch.no_grad():
             return self._adapter.self_attention(self.network, layer, n)
 
@@ -80,7 +80,8 @@ class Model:
             n = len(self.tokenize(text)) + len(before) + len(after)
             if n > self.positions:
                 warnings.warn(
-                    f"the text has {n} tokens and {self.name} has {self.positions} positions: the rest is cut off",
+                    f"the text has {n} tokens and {self.name} has {self.positions} positions: "
+                    "the rest is cut off",
                     stacklevel=2,
                 )
                 n = self.positions
@@ -129,12 +130,15 @@ class Model:
         elif isinstance(tokens, (list, tuple)) and tokens and all(isinstance(t, TokenChunk) for t in tokens):
             lengths = sorted({len(chunk) for chunk in tokens})
             if len(lengths) > 1:
-                raise InputError(f"expected chunks of one length, got lengths {lengths}; pass them one by one")
+                raise InputError(f"expected chunks of one length, got {lengths}; pass them one by one")
             tokens = torch.stack([chunk.ids for chunk in tokens])
         try:
             ids = torch.as_tensor(tokens)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"expected token numbers or chunks, got {type(tokens).__name__} ({error})") from error
+            kind = type(tokens).__name__
+            raise InputError(
+                f"expected token numbers or chunks, got {kind} ({error}); tokenize first"
+            ) from error
         if ids.ndim not in (1, 2) or ids.numel() == 0 or ids.is_floating_point() or ids.is_complex():
             raise InputError(
                 f"expected token numbers of shape (n,) or (b, n) with n >= 1, got shape {tuple(ids.shape)} "
@@ -143,19 +147,21 @@ class Model:
         vocabulary = self.network.config.vocab_size
         if ids.min() < 0 or ids.max() >= vocabulary:
             raise InputError(
-                f"expected token numbers from 0 to {vocabulary - 1}, got {int(ids.min())} to {int(ids.max())}; "
-                "use the model's own tokenizer"
+                f"expected token numbers from 0 to {vocabulary - 1}, got {int(ids.min())} to "
+                f"{int(ids.max())}; use the model's own tokenizer"
             )
         if ids.shape[-1] > self.positions:
             raise InputError(
-                f"expected at most {self.positions} tokens (the model's positions), got {ids.shape[-1]}; cut them"
+                f"expected at most {self.positions} tokens (the model's positions), got {ids.shape[-1]}; "
+                "cut them"
             )
         return ids.to(self.device, torch.long)
 
     def _check_layer(self, layer: int) -> None:
         if not isinstance(layer, int) or isinstance(layer, bool) or not 0 <= layer < self.layers:
             raise InputError(
-                f"expected a layer from 0 to {self.layers - 1} of {self.name}, got {layer!r}; choose one of them"
+                f"expected a layer from 0 to {self.layers - 1} of {self.name}, got {layer!r}; "
+                "choose one of them"
             )
 
     def _need_tokenizer(self):

@@ -17,7 +17,7 @@ from howsmooth.models.gguf_cache import convert_once
 
 @dataclass(frozen=True)
 class Place:
-    """What to hand to `from_pretrained` (path), what to write into records (source), how to explain a failure."""
+    """What to hand to `from_pretrained` (path), to write into records (source), and to say on failure."""
 
     path: str | None
     source: dict
@@ -41,7 +41,8 @@ def locate(name: str, revision: str | None, cache_dir: str | os.PathLike | None)
         return _folder(path, {"kind": "folder", "path": str(path)})
     if path.is_file():
         raise InputError(
-            f"expected a model folder, a .gguf file or a name, got the file {name!r}; give the folder it lies in"
+            f"expected a model folder, a .gguf file or a name, got the file {name!r}; "
+            "give the folder it lies in"
         )
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1 or "\\" in name:
         raise InputError(f"expected a model folder, got {name!r}, which does not exist; check the path")
@@ -52,7 +53,8 @@ def _folder(path: Path, origin: dict) -> Place:
     if not (path / "config.json").is_file():
         hint = next((f"; it holds {file.name}: give that file" for file in path.glob("*.gguf")), "")
         raise InputError(
-            f"expected a model folder with a config.json, got {str(path)!r} without one{hint or '; check the path'}"
+            f"expected a model folder with a config.json, got {str(path)!r} without one"
+            f"{hint or '; check the path'}"
         )
     files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
     form = "safetensors" if any(file.suffix == ".safetensors" for file in files) else "pickle"
@@ -68,8 +70,8 @@ def _gguf(path: Path, cache_dir: str | os.PathLike | None, origin: dict) -> Plac
 
 def _hub(name: str, revision: str | None) -> Place:
     reachable = _hub_answers()
-    hub = "the hub" if reachable else "the hub's local cache (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE \
-        else "the hub's local cache (the hub cannot be reached)"
+    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
+    hub = "the hub" if reachable else f"the hub's local cache ({why})"
     return Place(
         name,
         {"kind": "hub", "repository": name, "revision": revision, "weights": "safetensors"},
@@ -81,7 +83,7 @@ def _hub(name: str, revision: str | None) -> Place:
 
 
 def _hub_answers() -> bool:
-    """Ask the hub once. Its own client would retry for twenty seconds per file on a machine without network."""
+    """Ask the hub once: without a network its own client would retry for twenty seconds per file."""
     if constants.HF_HUB_OFFLINE:
         return False
     try:

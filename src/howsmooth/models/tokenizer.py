@@ -1,4 +1,4 @@
-"""The tokenizer that belongs to a model, or the one the user names; None, with the reason, if there is none."""
+"""The tokenizer that belongs to a model, or the one the user names; or why there is none."""
 
 from __future__ import annotations
 

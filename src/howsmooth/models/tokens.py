@@ -31,7 +31,8 @@ def tokenize(tokenizer, text: str) -> list[int]:
         raise InputError(f"expected a text (str), got {type(text).__name__}; decode or join it first")
     if not text.strip():
         raise InputError("expected a text, got an empty one; give a text with words in it")
-    ids = tokenizer(text, add_special_tokens=False, truncation=False, padding=False, verbose=False)["input_ids"]
+    encoded = tokenizer(text, add_special_tokens=False, truncation=False, padding=False, verbose=False)
+    ids = encoded["input_ids"]
     if not ids:
         raise InputError("expected a text, got one without a single token of this model; give another text")
     return list(ids)
@@ -56,7 +57,8 @@ def cut_chunks(
         raise InputError(f"expected a length n >= 1, got n = {n!r}; ask for at least one token")
     if n > positions:
         raise InputError(
-            f"expected a length within the model's {positions} positions, got n = {n}; ask for at most {positions}"
+            f"expected a length within the model's {positions} positions, got n = {n}; "
+            f"ask for at most {positions}"
         )
     if samples is not None and (not isinstance(samples, int) or samples < 1):
         raise InputError(f"expected samples >= 1, got {samples!r}; ask for at least one sample")

@@ -31,7 +31,8 @@ def self_attention(network: BertModel, layer: int, positions: int | None) -> Sel
             f"expected a BERT with absolute positions, got position_embedding_type={kind!r}; "
             "relative scores are not supported in this family"
         )
-    module, output = network.encoder.layer[layer].attention.self, network.encoder.layer[layer].attention.output
+    block = network.encoder.layer[layer].attention
+    module, output = block.self, block.output
     return SelfAttention(
         module.query.weight, module.key.weight, module.value.weight, output.dense.weight,
         bq=module.query.bias, bk=module.key.bias, bv=module.value.bias, bo=output.dense.bias,

@@ -16,8 +16,8 @@ TOKENIZER = "HuggingFaceTB/SmolLM2-135M"
 def default_config() -> LlamaConfig:
     # The library's default is a 7-billion-parameter model; this is the shape of SmolLM2-135M.
     return LlamaConfig(
-        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-        num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
     )
 
