@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
+import howsmooth as package
+
 WORDS = ("the", "of", "and", "light", "stone", "river", "moves", "slowly", "under", "old", "bridge", ".")
+# A process started by a test finds the package that the test itself found, installed or not.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
 TEXT = " ".join(WORDS[(7 * index + index * index) % len(WORDS)] for index in range(400))
 
 
@@ -45,10 +51,10 @@ def howsmooth(capfd) -> Callable[..., SimpleNamespace]:
     """Run the command in this process; an error that is not meant for the user comes out as itself."""
     from howsmooth.cli import main
 
-    def run(*arguments: str) -> SimpleNamespace:
+    def run(line: str = "", *more: str) -> SimpleNamespace:
         capfd.readouterr()
         with pytest.raises(SystemExit) as left:
-            main(list(arguments))
+            main([*shlex.split(line), *more])
         printed = capfd.readouterr()
         return SimpleNamespace(code=left.value.code, out=printed.out, err=printed.err)
 
@@ -59,17 +65,9 @@ def howsmooth(capfd) -> Callable[..., SimpleNamespace]:
 def start() -> Callable[..., subprocess.Popen]:
     """Start the command as a process of its own."""
 
-    def popen(*arguments: str, **options) -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-m", "howsmooth", *arguments],
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            **options,
-        )
+    def popen(line: str, **options) -> subprocess.Popen:
+        command = [sys.executable, "-m", "howsmooth", *shlex.split(line)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, text=True, env=ENVIRONMENT, **pipes, **options)
 
     return popen
-
-
-def lines_of(path: str | Path) -> list[str]:
-    return Path(path).read_text(encoding="utf-8").splitlines()

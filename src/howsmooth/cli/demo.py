@@ -21,8 +21,8 @@ class Plan:
 
 
 PLANS = (
-    Plan("minilm", layers=(0, 2, 5), lengths=(32, 64, 128, 256, 512), samples=3),
-    Plan("smollm2", layers=(0, 10, 20, 29), lengths=(32, 64, 128, 256, 512, 1024), samples=2),
+    Plan("minilm", layers=(0, 2, 5), lengths=(32, 64, 128, 256, 512), samples=2),
+    Plan("smollm2", layers=(0, 10, 29), lengths=(32, 64, 128, 256, 512, 1024), samples=2),
 )
 
 
