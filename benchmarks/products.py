@@ -2,11 +2,11 @@
 
     python benchmarks/products.py [--error 1e-4 --error 1e-6] [--model minilm]
 
-Every solver gets, for each random start, the cheapest budget with which its σ₁ comes within the error of the
-truth: howsmooth its step limit, PROPACK and ARPACK their tolerance and the size of their Krylov space. Products
-are counted by the operator itself, the final evaluation of ‖Jv‖ and of the residual included. The true error
-stands beside each count, and at the end what howsmooth needs for an interval of width 1e-3 at 0.999, which the
-others do not give.
+Every solver gets, for each random start, the cheapest budget with which its σ₁ comes within the error of
+the truth: howsmooth its step limit, PROPACK and ARPACK their tolerance and the size of their Krylov space.
+Products are counted by the operator itself, the final evaluation of ‖Jv‖ and of the residual included. The
+true error stands beside each count, and at the end what howsmooth needs for an interval of width 1e-3 at
+0.999, which the others do not give.
 """
 
 from __future__ import annotations
@@ -118,21 +118,21 @@ def cheapest(found: list[tuple[int, float]], error: float) -> tuple[float, float
 
 
 def model_layers(name: str) -> dict[str, tuple[Counted, float]]:
-    """Attention Jacobians of a real model at n = 96, with σ₁ from a tight residual in float64."""
+    """Attention Jacobians of a real model at n = 64, with σ₁ from a tight residual in float64."""
     import howsmooth
 
     model = howsmooth.load(name, dtype=torch.float64)
     text = " ".join(f"On day {i} the river rose {i * 7 % 13} hands, and the ferry waited." for i in range(60))
     cases = {}
     for layer in sorted({0, model.layers // 2, model.layers - 1}):
-        J = model.attention(layer).jacobian(model.inputs(text, layer, n=96))
+        J = model.attention(layer).jacobian(model.inputs(text, layer, n=64))
         truth = singular_values(J, tol=1e-10, stop="residual", max_steps=400).value.item()
         cases[f"{name} layer {layer}"] = (Counted(J.matvec, J.rmatvec, J.shape), truth)
     return cases
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--error", type=float, action="append", help="true relative error (1e-4 and 1e-6)")
     parser.add_argument("--model", default="minilm", help="a model whose layers are added; '' for none")
     options = parser.parse_args()

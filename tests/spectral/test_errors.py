@@ -21,7 +21,8 @@ def test_step_limit_raises_with_the_partial_result():
 
 
 def test_step_limit_on_the_residual():
-    found = singular_values(MatrixOperator(matrix_with(SPECTRA["flat"])), stop="residual", max_steps=3, strict=False)
+    operator = MatrixOperator(matrix_with(SPECTRA["flat"]))
+    found = singular_values(operator, stop="residual", max_steps=3, strict=False)
     assert found.status == "step limit"
 
 
@@ -67,7 +68,8 @@ def test_all_wrong_arguments_are_named_at_once():
 
 
 @pytest.mark.parametrize("wrong", [
-    {"k": 0}, {"k": True}, {"k": 1.0}, {"tol": float("nan")}, {"tol": "1e-3"}, {"confidence": 0}, {"seed": "a"},
+    {"k": 0}, {"k": True}, {"k": 1.0}, {"tol": float("nan")}, {"tol": "1e-3"}, {"confidence": 0},
+    {"seed": "a"},
 ])
 def test_each_wrong_argument(wrong):
     with pytest.raises(InputError, match="expected " + next(iter(wrong))):
@@ -109,3 +111,9 @@ def test_dense_is_refused_when_large_and_right_when_small():
 def test_wrong_restrictions(rows):
     with pytest.raises(InputError, match="rows"):
         restrict(MatrixOperator(torch.eye(5)), rows=torch.tensor(rows))
+
+
+def test_no_graph_is_kept_for_weights_that_require_one():
+    matrix = matrix_with(SPECTRA["separated"]).requires_grad_()
+    found = singular_values(MatrixOperator(matrix), k=2)
+    assert not found.v.requires_grad and not found.u.requires_grad

@@ -52,7 +52,7 @@ class Products:
         if tuple(image.shape) != expected or image.dtype != self.operator.dtype:
             raise InputError(f"expected {name} to return {self.operator.dtype} of shape {expected}, got "
                              f"{image.dtype} of shape {tuple(image.shape)}; correct the operator")
-        return image.reshape(self.members, sizes[1])
+        return image.detach().reshape(self.members, sizes[1])
 
     def norm(self, vector: Float[Tensor, "b size"], name: str) -> NDArray[np.float64]:
         """Norms (b,) in float64, where 1e30 squared is a number; a norm that is not finite is refused."""

@@ -67,9 +67,9 @@ def lanczos_polynomial(
     ⟨v_{j+1}, y⟩ = p_j(λ₁) |b|, and as the basis is orthonormal Σ_j p_j(λ₁)² |b|² ≤ ‖y‖² = 1. Beyond θ every
     p_j² increases, so λ₁ cannot lie beyond the point where the sum reaches 1/c².
 
-    A basis that was not stored in full need not stay orthogonal. Then (`orthogonal` false) only the term j = q
-    is kept, never the smaller bound: it rests on the recurrence and on ‖v_{q+1}‖ = 1 alone, and both hold
-    whether or not v_{q+1} has found its way back to directions met before.
+    A basis that was not stored in full need not stay orthogonal. Then (`orthogonal` false) only the term
+    j = q is kept, never the smaller bound: it rests on the recurrence and on ‖v_{q+1}‖ = 1 alone, and both
+    hold whether or not v_{q+1} has found its way back to directions met before.
 
     With the eigenpairs (θ_i, s_i) of T_q the sum is closed: (x − T_q) (p_0 … p_{q−1})ᵀ = β̂_q p_q(x) e_q
     gives Σ_{j≤q} p_j² = p_q² (1 + β̂_q² Σ_i s_{qi}²/(x − θ_i)²), where p_q(x) = Π (x − θ_i) / Π β̂_j.

@@ -53,8 +53,9 @@ def singular_values(
     tolerance is not reached NotConverged is raised with the partial result, or with strict=False the result
     is returned and its status says so.
 
-    `max_memory` is in bytes (see `plan`): vectors that do not fit are made again in a second pass. `progress(step, lower, upper)` is called whenever the
-    interval has been looked at, with tensors of the batch's shape.
+    `max_memory` is in bytes (see `plan`): vectors that do not fit are made again in a second pass.
+    `progress(step, lower, upper)` is called whenever the interval has been looked at, with tensors of the
+    batch's shape.
 
     Triplets after the first come from J (I − VVᵀ), V the right vectors found, each from a fresh random start:
     its norm bounds σ_i from above whatever V is (Courant–Fischer), and a repeated value is found as often as
@@ -94,8 +95,8 @@ class _Solve:
         twin = operator.precise() if operator.dtype != torch.float64 else None
         self.precise = None if twin is None else Products(twin)
         self.epsilon = torch.finfo(operator.dtype).eps
-        # The final value comes out a few roundings under the Ritz value that the loop looks at. With k > 1 the
-        # residuals ρ of the earlier vectors couple them to the later ones, which moves σ by at most √k ρ/σ.
+        # The final value comes out a few roundings under the Ritz value that the loop looks at. With k > 1
+        # the residuals ρ of the earlier vectors couple them to the later ones: σ moves by at most √k ρ.
         self.leak = tol / (8 * math.sqrt(k))
         self.inner_tol = max((tol if k == 1 else 7 / 8 * tol) - 32 * self.epsilon, tol / 2)
 
