@@ -90,7 +90,7 @@ def arpack_eigsh(J: Counted, seed: int, budget: tuple[float, int]) -> float:
 TOLERANCES = [10.0**-p for p in np.arange(0, 10, 0.5)]
 BUDGETS = {
     ours: [*range(1, 60), *range(60, 200, 4)],
-    propack: [(tol, size) for tol in TOLERANCES for size in (5, 10, 15, 20, 30, 40, 60, 80)],
+    propack: [(tol, size) for tol in TOLERANCES for size in (5, 10, 15, 20, 30, 40, 60, 80, 120, 160)],
     arpack_svds: [(tol, size) for tol in TOLERANCES for size in (3, 5, 10, 15, 20, 30, 40, 60)],
     arpack_eigsh: [(tol, size) for tol in TOLERANCES for size in (3, 5, 10, 15, 20, 30, 40, 60)],
 }

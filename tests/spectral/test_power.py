@@ -53,3 +53,12 @@ def test_batches_and_extreme_scales():
 def test_wrong_arguments():
     with pytest.raises(InputError, match="LinearOperator.*max_steps.*threshold"):
         power_method(torch.eye(3), max_steps=0, threshold=float("nan"))
+
+
+def test_a_member_stays_where_it_stopped():
+    quick, slow = matrix_with(np.r_[3.0, np.full(63, 0.1)]), matrix_with(np.linspace(1, 0, 64))
+    alone = power_method(MatrixOperator(quick))
+    together = power_method(MatrixOperator(torch.stack([quick, slow])), threshold=1e-4)
+    assert alone.steps < together.steps / 2
+    assert torch.allclose(alone.v, together.v[0], atol=1e-12)
+    assert alone.residual.item() == pytest.approx(together.residual[0].item(), rel=1e-6)

@@ -29,7 +29,7 @@ def power_method(
     """The largest singular value by power iteration, until successive μ = ⟨v, JᵀJv⟩ differ by threshold.
 
     The threshold is absolute and on σ², as published, so its meaning depends on the scale of J. Nothing is
-    known from above: `upper` is infinite and `confidence` 0. A batch goes on until each member has stopped.
+    known from above: `upper` is infinite and `confidence` 0. In a batch each member stays where it stopped.
 
     Reference: Castin, Ablin and Peyré 2024, section 5 (experiments).
     """
@@ -55,11 +55,12 @@ def power_method(
         value = products.norm(w, "J v")
         u = scaled(w, value)
         image = products.adjoint(u)  # JᵀJv / σ: taking the norm out first keeps float32 from overflowing
-        stopped = np.abs(value**2 - before) <= threshold
+        stopped |= np.abs(value**2 - before) <= threshold
         before = value**2
         if stopped.all() or step == max_steps:
             break
-        v = scaled(image, products.norm(image, "Jᵀ u"))
+        further = scaled(image, products.norm(image, "Jᵀ u"))
+        v = torch.where(torch.from_numpy(stopped).to(v.device)[:, None], v, further)
     residual = products.norm(image - torch.from_numpy(value).to(v)[:, None] * v, "Jᵀ u")
 
     def shaped(numbers: np.ndarray) -> Tensor:
