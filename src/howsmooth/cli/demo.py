@@ -53,7 +53,7 @@ def command(folder: str, svg_path: str | None) -> int:
     from howsmooth.studies import Text, growth_of, resolve
 
     text = Text.embedded()
-    shown = console(record=svg_path is not None)
+    shown = console(record=svg_path is not None, width=98 if svg_path else None)
     try:
         for plan in PLANS:
             if run.interrupted:
@@ -72,9 +72,18 @@ def command(folder: str, svg_path: str | None) -> int:
             for what, path in (("plot", plot), ("records", lines), ("page", page_path)):
                 say(shown, f"{what:8} {path}")
         if svg_path:
-            shown.save_svg(svg_path, title="howsmooth demo")
+            shown.save_svg(svg_path, title="howsmooth demo", code_format=_svg_without_web_fonts())
         code = run.finish()
     return code
+
+
+def _svg_without_web_fonts() -> str:
+    """Rich's frame for a terminal picture, less the fonts it would fetch from elsewhere."""
+    import re
+
+    from rich._export_format import CONSOLE_SVG_FORMAT
+
+    return re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 
 
 def _write_report(records: list, plot: Path, page_path: Path) -> None:

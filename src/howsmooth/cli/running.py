@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 _PLAIN_WIDTH = 120  # columns of a table that goes to a file or a pipe
 
 
-def console(*, stderr: bool = False, record: bool = False) -> Console:
+def console(*, stderr: bool = False, record: bool = False, width: int | None = None) -> Console:
     """A console that wraps at the terminal's width, and at a wide one where there is no terminal."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(
-        file=stream, width=None if stream.isatty() else _PLAIN_WIDTH, highlight=False, record=record
+        file=stream,
+        width=width or (None if stream.isatty() else _PLAIN_WIDTH),
+        highlight=False,
+        record=record,
     )
 
 

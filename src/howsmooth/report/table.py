@@ -108,7 +108,10 @@ def _title(records: Sequence[dict[str, Any]]) -> Text:
     what = "attention heads" if first["map"] == "head" else "attention layers"
     moved = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
     text = "the embedded text" if first["text"] == "embedded" else first["text"]
-    return Text(f"{model_name(first['model'])}{weights}: Lip of its {what} on {text}{moved[first['tokens']]}")
+    return Text(
+        f"{model_name(first['model'])}{weights}: Lip of its {what} on {text}{moved[first['tokens']]}",
+        style="bold cyan",
+    )
 
 
 def _cells(row: Row, with_heads: bool, samples: int) -> list[str | Text]:
