@@ -81,7 +81,7 @@ def _svg_without_web_fonts() -> str:
     """Rich's frame for a terminal picture, less the fonts it would fetch from elsewhere."""
     import re
 
-    from rich._export_format import CONSOLE_SVG_FORMAT
+    from rich.console import CONSOLE_SVG_FORMAT
 
     return re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 
