@@ -87,7 +87,7 @@ def arpack_eigsh(J: Counted, seed: int, budget: tuple[float, int]) -> float:
     return math.sqrt(top[0])
 
 
-TOLERANCES = [10.0**-p for p in np.arange(0, 10, 0.5)]
+TOLERANCES = [10.0**-p for p in range(8)]
 BUDGETS = {
     ours: [*range(1, 60), *range(60, 200, 4)],
     propack: [(tol, size) for tol in TOLERANCES for size in (5, 10, 15, 20, 30, 40, 60, 80, 120, 160)],
@@ -148,7 +148,7 @@ def main() -> None:
     print(f"{'case':22} {'error':>6}" + "".join(f"{solver.__name__:>21}" for solver in BUDGETS)
           + f"{'ours/best':>11}{'certified 1e-3':>16}")
     for name, (J, truth) in cases.items():
-        seeds = SEEDS if name in prescribed() else range(1)
+        seeds = SEEDS if name in prescribed() else SEEDS[:3]  # products of a model take longer
         runs = {solver: [attempts(solver, J, truth, seed) for seed in seeds] for solver in BUDGETS}
         J.count = 0
         singular_values(J.torch(), tol=1e-3)
