@@ -87,7 +87,7 @@ def arpack_eigsh(J: Counted, seed: int, budget: tuple[float, int]) -> float:
     return math.sqrt(top[0])
 
 
-TOLERANCES = [10.0**-p for p in range(8)]
+TOLERANCES = [10.0**-p for p in np.arange(0, 10, 0.5)]
 BUDGETS = {
     ours: [*range(1, 60), *range(60, 200, 4)],
     propack: [(tol, size) for tol in TOLERANCES for size in (5, 10, 15, 20, 30, 40, 60, 80, 120, 160)],
