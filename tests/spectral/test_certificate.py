@@ -9,7 +9,11 @@ from scipy.special import betainc
 
 from howsmooth.spectral import MatrixOperator, plan, singular_values
 from howsmooth.spectral.certificate import (
-    chebyshev, kuczynski_wozniakowski, lanczos_polynomial, start_component, sufficient_steps,
+    chebyshev,
+    kuczynski_wozniakowski,
+    lanczos_polynomial,
+    start_component,
+    sufficient_steps,
 )
 
 TRIALS, SIZE = 400, 40

@@ -130,7 +130,7 @@ class SelfAttention:
                     score_bias=self.score_bias)
 
     def jacobian(self, x: Tensor, padding: Tensor | None = None) -> AttentionJacobian:
-        """D_X f as a matrix-free operator (n·d_out, n·d), one per sequence for x (b, n, d); `.dense()` for small ones."""
+        """D_X f as a matrix-free operator (n·d_out, n·d), one per sequence for x (b, n, d); `.dense()` if small."""
         self.check_tokens(x, padding)
         return AttentionJacobian(self, x, padding)
 
@@ -144,7 +144,8 @@ class SelfAttention:
 
         shared = index * self.kv_heads // self.heads
         return SelfAttention(
-            rows(self.wq, index, self.heads), rows(self.wk, shared, self.kv_heads), rows(self.wv, shared, self.kv_heads),
+            rows(self.wq, index, self.heads), rows(self.wk, shared, self.kv_heads),
+            rows(self.wv, shared, self.kv_heads),
             None if self.wo is None else self.wo.unflatten(1, (self.heads, -1))[:, index],
             bq=rows(self.bq, index, self.heads), bk=rows(self.bk, shared, self.kv_heads),
             bv=rows(self.bv, shared, self.kv_heads), scale=self.scale, causal=self.causal, window=self.window,

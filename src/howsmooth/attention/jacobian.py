@@ -45,8 +45,9 @@ class AttentionJacobian(LinearOperator):
         self.w_in = torch.cat([a.wq, a.wk, a.wv]).detach()
         self.w_out = None if a.wo is None else a.wo.detach()
         block = blockwise.block_rows(q.shape, self.n, pattern) * q.shape[0] * a.heads * self.n
-        channels = q.shape[0] * self.n * (2 * self.w_in.shape[0] + 2 * a.heads * (q.shape[-1] + v.shape[-1]))
-        self.workspace = q.element_size() * (3 * block + channels) + (scores if keep else 0)
+        tokens = q.shape[0] * self.n  # beside the blocks, a product makes several tensors of the size of q, k and v
+        self.workspace = q.element_size() * (3 * block + 4 * tokens * self.w_in.shape[0])
+        self.held = q.element_size() * (2 * tokens * self.w_in.shape[0] + self.w_in.numel()) + keep * scores
 
     @torch.no_grad()
     def matvec(self, v: Tensor) -> Tensor:

@@ -53,8 +53,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causa
     q, k, v = (t.expand(*lead, *t.shape[-3:]) for t in (q, k, v))
     if padding is not None:
         if padding.dtype != torch.bool or padding.shape[-1:] != k.shape[-2:-1]:
-            raise InputError(f"expected padding of dtype bool and shape (…, {k.shape[-2]}), True where the key is real, "
-                             f"got {padding.dtype} of shape {tuple(padding.shape)}")
+            raise InputError(f"expected padding of dtype bool and shape (…, {k.shape[-2]}), True where the key is "
+                             f"real, got {padding.dtype} of shape {tuple(padding.shape)}")
         padding = padding.expand(*lead, k.shape[-2])
     return Attend.apply(q, k, v, padding, pattern)[0]
 
@@ -90,7 +90,8 @@ def _pattern(q, k, v, scale, causal, window, softcap, score_bias, offset) -> Pat
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if not math.isfinite(scale):
         raise InputError(f"attend: expected a finite scale, got {scale}")
-    return Pattern(scale, bool(causal), window, softcap, score_bias, k.shape[-2] - q.shape[-2] if offset is None else offset)
+    offset = k.shape[-2] - q.shape[-2] if offset is None else offset
+    return Pattern(scale, bool(causal), window, softcap, score_bias, offset)
 
 
 def _wants_gradient(score_bias: ScoreBias, device: torch.device) -> bool:

@@ -96,4 +96,5 @@ def _tokens_operator(f, x: Tensor, tokens: Tensor, of: str) -> LinearOperator:
         return None if twin is None else _tokens_operator(twin.f, twin.x, tokens, of)
 
     return FunctionOperator(matvec, rmatvec, (rows, width), dtype=x.dtype, device=x.device, batch=(t,),
-                            workspace=whole.workspace, precise=precise if x.dtype != torch.float64 else None)
+                            workspace=whole.workspace, held=whole.held,
+                            precise=precise if x.dtype != torch.float64 else None)

@@ -125,7 +125,7 @@ def _masked(operator: LinearOperator, moved: Tensor | None, seen: Tensor | None,
 
         return FunctionOperator(lambda v: whole.matvec(v * into) * out, lambda u: whole.rmatvec(u * out) * into,
                                 whole.shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
-                                workspace=whole.workspace, precise=precise)
+                                workspace=whole.workspace, held=whole.held, precise=precise)
 
     return wrap(operator)
 
@@ -143,13 +143,13 @@ def _token_mask(tokens: Tokens, x: Tensor, name: str) -> Tensor | None:
     if tokens is None:
         return None
     if x.dim() < 2:
-        raise InputError(f"expected x with tokens on its last axis but one to choose {name}, got shape {tuple(x.shape)}")
+        raise InputError(f"expected x with tokens on its last axis but one to choose {name}, got {tuple(x.shape)}")
     n, chosen = x.shape[-2], torch.as_tensor(tokens, device=x.device)
     if chosen.dtype == torch.bool:
         if chosen.shape not in ((n,), x.shape[:-1]):
             raise InputError(f"expected {name} as a mask of shape ({n},), got {tuple(chosen.shape)}")
         mask = chosen
-    elif chosen.is_floating_point() or chosen.dim() != 1 or chosen.numel() == 0 or chosen.min() < 0 or chosen.max() >= n:
+    elif chosen.is_floating_point() or chosen.dim() != 1 or not ((0 <= chosen) & (chosen < n)).all() or not len(chosen):
         raise InputError(f"expected {name} as indices from 0 to {n - 1} or a mask, got {tokens!r}")
     else:
         mask = torch.zeros(n, dtype=torch.bool, device=x.device)
@@ -165,10 +165,10 @@ def _estimate(f, x: Tensor, padding: Tensor | None, part: _Part, triplets: Singu
     tokens = x[member] if member else x
     real = None if padding is None else padding[member] if member else padding
     direction = v[top].reshape(tokens.shape)
-    response = u[top].reshape(*tokens.shape[:-1], -1) if tokens.dim() > 1 and u.shape[-1] % tokens.shape[-2] == 0 else u[top]
-    value = float(triplets.value[top])
     with torch.no_grad():
         image = f(tokens) if real is None else f(tokens, real)
+    response = u[top].reshape(image.shape)
+    value = float(triplets.value[top])
     kept = tokens if real is None else tokens[real]
     radii = torch.linalg.vector_norm(kept.detach(), dim=-1, dtype=torch.float64) if kept.dim() else kept.abs().double()
     size = norm(image if real is None else image[real])

@@ -18,10 +18,20 @@ from howsmooth.spectral.evaluation import rayleigh_ritz
 from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import LinearOperator
 from howsmooth.spectral.result import (
-    CONVERGED, PRECISION_LIMIT, REMEDY, RESIDUAL, STEP_LIMIT, SingularTriplets,
+    CONVERGED,
+    PRECISION_LIMIT,
+    REMEDY,
+    RESIDUAL,
+    STEP_LIMIT,
+    SingularTriplets,
 )
 from howsmooth.spectral.rounding import (
-    MOST_PROBES, PROBE_SHARE, Perturbation, Rounding, allowance, probe_count,
+    MOST_PROBES,
+    PROBE_SHARE,
+    Perturbation,
+    Rounding,
+    allowance,
+    probe_count,
 )
 
 if TYPE_CHECKING:

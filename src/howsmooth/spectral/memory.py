@@ -15,17 +15,18 @@ FEWEST_STORED = 3
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes: `total` = `fixed` + `workspace` + `stored` basis vectors of `bytes_per_vector`, at most."""
+    """Bytes: `total` = `fixed` + `workspace` + `held` + `stored` basis vectors of `bytes_per_vector`, at most."""
 
     bytes_per_vector: int
     stored: int
     max_steps: int
     fixed: int
     workspace: int
+    held: int
 
     @property
     def total(self) -> int:
-        return self.fixed + self.workspace + self.stored * self.bytes_per_vector
+        return self.fixed + self.workspace + self.held + self.stored * self.bytes_per_vector
 
     @property
     def passes(self) -> int:
@@ -37,7 +38,7 @@ class MemoryPlan:
         return (f"{self.total / mib:.1f} MiB: up to {self.stored} basis vectors of "
                 f"{self.bytes_per_vector / mib:.1f} MiB for at most {self.max_steps} steps, "
                 f"{self.fixed / mib:.1f} MiB of other vectors, "
-                f"{self.workspace / mib:.1f} MiB inside a product")
+                f"{self.workspace / mib:.1f} MiB inside a product, {self.held / mib:.1f} MiB held by the operator")
 
 
 def default_max_steps(shape: tuple[int, int], tol: float, confidence: float) -> int:
@@ -58,7 +59,7 @@ def plan(
     """The memory that `singular_values` will keep to; refused when not even three basis vectors fit.
 
     Counted beside the basis: the Lanczos vectors in flight, the k triplets, and the float64 vectors of the
-    final evaluation. The operator's own data are not counted, nor those of its float64 twin.
+    final evaluation, and what the operator says it holds, its float64 twin included.
 
     >>> from howsmooth.spectral import MatrixOperator
     >>> plan(MatrixOperator(torch.ones(40, 50)), max_memory=10_000, max_steps=40).stored
@@ -74,11 +75,13 @@ def plan(
     evaluation = members * 8 * (4 * cols + 3 * rows if k == 1 else (4 * k + 2) * cols + (5 * k + 2) * rows)
     found = members * size * (2 * k * cols if k > 1 else cols)
     workspace = operator.workspace * (8 // size)
+    held = operator.held * (1 if size == 8 else 1 + 8 // size)
     fixed = found + max(in_flight, evaluation)
-    least = fixed + workspace + FEWEST_STORED * per_vector
+    least = fixed + workspace + held + FEWEST_STORED * per_vector
     if max_memory is not None and max_memory < least:
         raise InputError(f"expected max_memory of at least {least} bytes ({FEWEST_STORED} basis vectors of "
                          f"{per_vector} bytes, {fixed} bytes of other vectors, {workspace} bytes inside a "
-                         f"product), got {max_memory}; allow more, or take fewer batch members or a lower k")
-    stored = steps if max_memory is None else min(steps, (max_memory - fixed - workspace) // per_vector)
-    return MemoryPlan(per_vector, max(1, stored), steps, fixed, workspace)
+                         f"product, {held} bytes held by the operator), got {max_memory}; allow more, or take "
+                         "fewer batch members or a lower k")
+    stored = steps if max_memory is None else min(steps, (max_memory - fixed - workspace - held) // per_vector)
+    return MemoryPlan(per_vector, max(1, stored), steps, fixed, workspace, held)

@@ -23,7 +23,8 @@ DENSE_ENTRIES = 2**24
 class LinearOperator:
     """A matrix-free map J with its adjoint; subclasses give `matvec`, `rmatvec` and, if they can, `precise`.
 
-    `workspace` is the number of bytes that one product takes beyond its input and its output.
+    `workspace` is the number of bytes that one product takes beyond its input and its output, `held` those that the
+    operator keeps for all of them. Both are estimates that a memory plan counts with.
     """
 
     def __init__(
@@ -34,12 +35,13 @@ class LinearOperator:
         device: torch.device | str = "cpu",
         batch: tuple[int, ...] = (),
         workspace: int = 0,
+        held: int = 0,
     ):
         self.shape = (int(shape[0]), int(shape[1]))
         self.dtype = dtype
         self.device = torch.device(device)
         self.batch = tuple(int(size) for size in batch)
-        self.workspace = int(workspace)
+        self.workspace, self.held = int(workspace), int(held)
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
             raise InputError(f"expected a shape and a batch of positive sizes, got shape {self.shape} and "
                              f"batch {self.batch}; an operator without entries has no singular values")
@@ -93,9 +95,10 @@ class FunctionOperator(LinearOperator):
         device: torch.device | str = "cpu",
         batch: tuple[int, ...] = (),
         workspace: int = 0,
+        held: int = 0,
         precise: Callable[[], LinearOperator | None] | None = None,
     ):
-        super().__init__(shape, dtype=dtype, device=device, batch=batch, workspace=workspace)
+        super().__init__(shape, dtype=dtype, device=device, batch=batch, workspace=workspace, held=held)
         self._matvec, self._rmatvec, self._precise = matvec, rmatvec, precise
 
     def matvec(self, v: Float[Tensor, "*batch cols"]) -> Float[Tensor, "*batch rows"]:
@@ -143,7 +146,7 @@ class _Restricted(LinearOperator):
         shape = (whole.shape[0] if rows is None else len(rows), whole.shape[1] if cols is None else len(cols))
         longer = torch.Size(whole.batch).numel() * sum(whole.shape) * torch.finfo(whole.dtype).bits // 8
         super().__init__(shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
-                         workspace=whole.workspace + longer)
+                         workspace=whole.workspace + longer, held=whole.held)
         self.whole, self.rows, self.cols = whole, rows, cols
 
     def _spread(self, part: Tensor, index: Tensor | None, size: int) -> Tensor:

@@ -1,0 +1,104 @@
+"""How much memory does the op take, and does a whole solve keep to what it said?
+
+n = 8192 tokens, d = 768, 12 heads, float32 on the CPU. The probabilities alone would take 3 GiB. Peaks are those of
+the process (its high-water mark, reset before each part), above what it holds once weights and inputs are there. Each
+part runs in a process of its own.
+
+    python benchmarks/memory.py [--n 8192] [--max-memory-gib 1.5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from pathlib import Path
+
+GIB = 2**30
+
+
+def high_water_mark() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
+def reset_high_water_mark() -> int:
+    Path("/proc/self/clear_refs").write_text("5")
+    return high_water_mark()
+
+
+def layer_and_tokens(n: int, causal: bool):
+    import torch
+
+    from howsmooth import SelfAttention
+
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(768, 768, generator=generator) * 768**-0.5 for _ in range(4)]
+    return SelfAttention(*weights, heads=12, causal=causal), torch.randn(n, 768, generator=generator)
+
+
+def op(n: int, causal: bool, part: str, answers) -> None:
+    import torch
+
+    from howsmooth import attend
+
+    f, x = layer_and_tokens(n, causal)
+    with torch.no_grad():
+        q, k, v = f.project(x)
+    tangents = [torch.randn_like(t) for t in (q, k, v)]
+    g = torch.randn_like(q)
+    f.head(0)(x[:64])  # libraries and threads are up
+    base, began = reset_high_water_mark(), time.perf_counter()
+    if part == "forward":
+        attend(q, k, v, causal=causal)
+    elif part == "jvp":
+        torch.func.jvp(lambda *t: attend(*t, causal=causal), (q, k, v), tuple(tangents))
+    else:
+        torch.func.vjp(lambda *t: attend(*t, causal=causal), q, k, v)[1](g)
+    answers.put((high_water_mark() - base, time.perf_counter() - began))
+
+
+def solve(n: int, causal: bool, limit: int, answers) -> None:
+    from howsmooth import local_lipschitz
+    from howsmooth.spectral import plan
+
+    f, x = layer_and_tokens(n, causal)
+    f.head(0)(x[:64])
+    needed = plan(f.jacobian(x[:64]), None).total  # everything is loaded before the mark is reset
+    base, began = reset_high_water_mark(), time.perf_counter()
+    needed = plan(f.jacobian(x), limit)
+    estimate = local_lipschitz(f, x, max_memory=limit, tol=1e-2, strict=False)
+    answers.put((high_water_mark() - base, time.perf_counter() - began, str(needed), estimate.as_record()))
+
+
+def in_own_process(target, *arguments):
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    process = context.Process(target=target, args=(*arguments, answers))
+    process.start()
+    answer = answers.get()
+    process.join()
+    return answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=8192)
+    parser.add_argument("--max-memory-gib", type=float, default=1.5)
+    arguments = parser.parse_args()
+    n, limit = arguments.n, int(arguments.max_memory_gib * GIB)
+    print(f"n = {n}, d = 768, 12 heads, float32; probabilities would take {12 * n * n * 4 / GIB:.2f} GiB")
+    for causal in (False, True):
+        for part in ("forward", "jvp", "vjp"):
+            peak, seconds = in_own_process(op, n, causal, part)
+            print(f"op {part:8s} {'causal' if causal else 'full':7s} peak {peak / GIB:5.2f} GiB (target 1.0)  "
+                  f"{seconds:6.1f} s", flush=True)
+    peak, seconds, needed, record = in_own_process(solve, n, True, limit)
+    print(f"solve, causal, limit {limit / GIB:.2f} GiB: peak {peak / GIB:.2f} GiB  {seconds:.0f} s")
+    print(f"  said beforehand: {needed}")
+    print(f"  {record['value']:.4f} in [{record['lower']:.4f}, {record['upper']:.4f}] at {record['confidence']}, "
+          f"{record['status']}, {record['steps']} steps, {record['products']} products")
+
+
+if __name__ == "__main__":
+    main()

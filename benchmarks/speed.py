@@ -1,0 +1,95 @@
+"""How fast is a certified constant, against the paper's procedure done right?
+
+The peer is power iteration on JᵀJ with `torch.func.jvp` and `torch.func.vjp` through the model's own eager layer, in
+float32, with the published stopping rule (|μ_k − μ_{k−1}| ≤ 1e-4, at most 100 iterations). Both sides start from the
+same tokens and count everything after them. The truth is a float64 solve to 1e-10. Times are medians over repeats
+that alternate between the two, so that other load on the machine hits both.
+
+    python benchmarks/speed.py [--lengths 128,256,512] [--layers 0,1,2,3,4,5] [--repeats 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from howsmooth import SelfAttention, load, local_lipschitz
+from howsmooth.texts import default_text
+
+
+def eager_layer(model, layer: int):
+    """The map of `model.attention(layer)`, computed by transformers' own eager modules."""
+    attention = model.network.encoder.layer[layer].attention
+    attention.self.config._attn_implementation = "eager"
+    return lambda x: attention.output.dense(attention.self(x.unsqueeze(0))[0]).squeeze(0)
+
+
+def paper(f, x: torch.Tensor, seed: int, threshold: float = 1e-4, iterations: int = 100) -> tuple[float, int]:
+    """The published loop with the tangent where the released scripts take the output."""
+    pull_back = torch.func.vjp(f, x)[1]
+    u = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+    u /= u.norm()
+    mu, step = 0.0, 0
+    for step in range(1, iterations + 1):
+        previous = mu
+        v = pull_back(torch.func.jvp(f, (x,), (u,))[1])[0]
+        mu = float((u * v).sum())
+        u = v / v.norm()
+        if abs(mu - previous) <= threshold:
+            break
+    return mu**0.5, step
+
+
+def steps_to(f: SelfAttention, x: torch.Tensor, truth: float, error: float) -> int:
+    """The fewest Lanczos steps whose Ritz value is within this relative error of the truth."""
+    steps = 2
+    while abs(local_lipschitz(f, x, max_steps=steps, strict=False).value / truth - 1) > error:
+        steps += 1
+    return steps
+
+
+def seconds(call) -> tuple[float, object]:
+    began = time.perf_counter()
+    result = call()
+    return time.perf_counter() - began, result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", default="128,256,512")
+    parser.add_argument("--layers", default="0,1,2,3,4,5")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    model = load("minilm")
+    print(f"MiniLM, float32, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    print("            --------- paper -------   - to error 1e-4 -        - certified to 1e-3 at 0.999 -")
+    print(" n   layer  seconds  steps    error   seconds steps ratio   seconds steps    error   width ratio")
+    ratios: dict[str, list[float]] = {"error": [], "certified": []}
+    for n in map(int, arguments.lengths.split(",")):
+        for layer in map(int, arguments.layers.split(",")):
+            x, f, eager = model.inputs(default_text(), layer, n=n), model.attention(layer), eager_layer(model, layer)
+            truth = local_lipschitz(f.to(torch.float64), x.double(), tol=1e-10).value
+            few = steps_to(f, x, truth, 1e-4)
+            runs: dict[str, list[float]] = {"paper": [], "error": [], "certified": []}
+            for seed in range(arguments.repeats):
+                t, (sigma, steps) = seconds(lambda seed=seed: paper(eager, x, seed))
+                runs["paper"].append(t)
+                runs["error"].append(seconds(lambda: local_lipschitz(f, x, max_steps=few, strict=False))[0])
+                t, estimate = seconds(lambda seed=seed: local_lipschitz(f, x, seed=seed))
+                runs["certified"].append(t)
+            t = {name: statistics.median(times) for name, times in runs.items()}
+            for name in ratios:
+                ratios[name].append(t["paper"] / t[name])
+            width = (estimate.upper - estimate.lower) / estimate.value
+            print(f"{n:4d} {layer:4d}  {t['paper']:8.3f} {steps:6d} {abs(sigma / truth - 1):8.1e}  "
+                  f"{t['error']:8.3f} {few:5d} {ratios['error'][-1]:5.1f}  {t['certified']:8.3f} {estimate.steps:5d} "
+                  f"{abs(estimate.value / truth - 1):8.1e} {width:7.1e} {ratios['certified'][-1]:5.1f}", flush=True)
+    for name, target in (("error", 10), ("certified", 5)):
+        print(f"geometric mean, {name}: {statistics.geometric_mean(ratios[name]):.1f} times faster (target {target})")
+
+
+if __name__ == "__main__":
+    main()
