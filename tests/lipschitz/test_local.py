@@ -46,6 +46,14 @@ def test_float32_is_certified_against_the_float64_truth():
     assert (estimate.upper - estimate.lower) <= 1e-3 * estimate.value
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_half_precision_is_measured_as_it_is_stored(half):
+    f, x = layer("two heads").to(half), normal(50, 4, 6).to(half)
+    estimate = local_lipschitz(f, x)
+    assert estimate.lower <= sigma_1(reference.jacobian(f, x)) <= estimate.upper
+    assert estimate.dtype == torch.float32
+
+
 def test_direction_response_and_shares():
     f, x = layer("causal"), normal(50, 4, 6)
     estimate = local_lipschitz(f, x, tol=1e-8)

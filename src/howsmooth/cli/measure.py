@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     type=click.Choice(["float32", "float64", "bfloat16", "float16"]),
     default="float32",
     show_default=True,
+    help="Of the model; one in half precision is measured with products in float32.",
 )
 @click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), metavar="NUMBER", default=0, show_default=True)

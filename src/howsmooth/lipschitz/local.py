@@ -27,7 +27,8 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
     """The local Lipschitz constant ‖D_X f‖₂ of f at x, certified to relative width `tol` with this confidence.
 
     For a `SelfAttention`, x is (n, d), or (b, n, d) for b sequences at once, which gives a list of b estimates. Any
-    other torch callable is differentiated automatically, at an x of any shape (tokens on the last axis but one).
+    other torch callable is differentiated automatically, at an x of any shape (tokens on the last axis but one). A layer
+    in half precision is measured as its weights and tokens are, with products in float32.
 
     Args:
         tokens, output_tokens: restrict the perturbation, or the output, to these tokens (indices or a mask).
@@ -41,6 +42,7 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
     >>> round(estimate.value, 6), estimate.status
     (3.0, 'converged')
     """
+    f, x = _single_at_least(f, x)
     operator = jacobian(f, x, padding)
     moved = _token_mask(tokens, x, "tokens")
     seen = _token_mask(output_tokens, x, "output_tokens")
@@ -73,12 +75,20 @@ def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, padding: 
     if not torch.isfinite(x).all():
         raise InputError("expected finite tokens, got NaN or ∞ in x")
     if isinstance(f, SelfAttention):
+        f, x = _single_at_least(f, x)
         return f.jacobian(x, padding)
     if padding is not None:
         raise InputError("expected padding only with a SelfAttention; use tokens= and output_tokens= with other maps")
     if not callable(f):
         raise InputError(f"expected a SelfAttention or a callable, got {type(f).__name__}")
     return AutodiffJacobian(f, x)
+
+
+def _single_at_least(f, x: Tensor):
+    if isinstance(f, SelfAttention) and f.dtype.itemsize < 4:
+        f.check_tokens(x, None)
+        return f.to(torch.float32), x.float()
+    return f, x
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 
 from howsmooth import __version__
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import local_lipschitz
+from howsmooth.lipschitz import jacobian, local_lipschitz
 from howsmooth.spectral import MemoryPlan, plan, restrict
 from howsmooth.texts import default_text
 
@@ -152,7 +152,7 @@ def memory_plan(model: Model, text: Text, settings: Settings) -> MemoryPlan:
     n, layer = max(settings.lengths), settings.layers[0]
     chunk = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)[0]
     (_, attention), *_ = _maps(model, layer, n, settings.heads)
-    operator = attention.jacobian(model.activations(chunk, [layer])[layer])
+    operator = jacobian(attention, model.activations(chunk, [layer])[layer])
     moved = _moved_tokens(chunk, settings.tokens, model.device)
     if moved is not None:
         width = operator.shape[1] // n
@@ -241,6 +241,7 @@ def _facts(model: Model, text: Text, settings: Settings) -> dict[str, Any]:
     """What every record of a run says, so that each can be read, and made again, alone."""
     return {
         "device": str(model.device),
+        "model_dtype": str(model.dtype).removeprefix("torch."),
         "tokens": settings.tokens,
         "special_tokens": "add" if settings.special_tokens else "none",
         "tol": settings.tol,
