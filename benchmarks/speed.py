@@ -2,8 +2,10 @@
 
 The peer is power iteration on JᵀJ with `torch.func.jvp` and `torch.func.vjp` through the model's own eager layer, in
 float32, with the published stopping rule (|μ_k − μ_{k−1}| ≤ 1e-4, at most 100 iterations). Both sides start from the
-same tokens and count everything after them. The truth is a float64 solve to 1e-10. Times are medians over repeats
-that alternate between the two, so that other load on the machine hits both.
+same tokens and count everything after them. "To error 1e-4" takes the fewest Lanczos steps that reach it (found
+beforehand, as nobody knows the truth while solving), with a float64 evaluation at the end; "certified" is the default.
+The truth is a float64 solve to 1e-10. Times are medians over repeats that alternate between the sides, so that other
+load on the machine hits all of them.
 
     python benchmarks/speed.py [--lengths 128,256,512] [--layers 0,1,2,3,4,5] [--repeats 3]
 """
@@ -16,7 +18,7 @@ import time
 
 import torch
 
-from howsmooth import SelfAttention, load, local_lipschitz
+from howsmooth import load, local_lipschitz
 from howsmooth.texts import default_text
 
 
@@ -43,10 +45,14 @@ def paper(f, x: torch.Tensor, seed: int, threshold: float = 1e-4, iterations: in
     return mu**0.5, step
 
 
-def steps_to(f: SelfAttention, x: torch.Tensor, truth: float, error: float) -> int:
-    """The fewest Lanczos steps whose Ritz value is within this relative error of the truth."""
+def in_steps(f, x: torch.Tensor, seed: int, steps: int) -> float:
+    """The constant after so many Lanczos steps, attained by a vector and evaluated in float64."""
+    return local_lipschitz(f, x, stop="residual", tol=1e-12, max_steps=steps, strict=False, seed=seed).value
+
+
+def steps_to(f, x: torch.Tensor, seed: int, truth: float, error: float) -> int:
     steps = 2
-    while abs(local_lipschitz(f, x, max_steps=steps, strict=False).value / truth - 1) > error:
+    while abs(in_steps(f, x, seed, steps) / truth - 1) > error:
         steps += 1
     return steps
 
@@ -65,19 +71,22 @@ def main() -> None:
     arguments = parser.parse_args()
     model = load("minilm")
     print(f"MiniLM, float32, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    print("            --------- paper -------   - to error 1e-4 -        - certified to 1e-3 at 0.999 -")
-    print(" n   layer  seconds  steps    error   seconds steps ratio   seconds steps    error   width ratio")
+    print("            --------- paper -------   ------ to error 1e-4 ------   -- certified to 1e-3 at 0.999 --")
+    print(" n   layer  seconds  steps    error   seconds steps    error ratio   seconds steps    error   width ratio")
     ratios: dict[str, list[float]] = {"error": [], "certified": []}
     for n in map(int, arguments.lengths.split(",")):
         for layer in map(int, arguments.layers.split(",")):
             x, f, eager = model.inputs(default_text(), layer, n=n), model.attention(layer), eager_layer(model, layer)
             truth = local_lipschitz(f.to(torch.float64), x.double(), tol=1e-10).value
-            few = steps_to(f, x, truth, 1e-4)
+            quick_errors = []
             runs: dict[str, list[float]] = {"paper": [], "error": [], "certified": []}
             for seed in range(arguments.repeats):
                 t, (sigma, steps) = seconds(lambda seed=seed: paper(eager, x, seed))
                 runs["paper"].append(t)
-                runs["error"].append(seconds(lambda: local_lipschitz(f, x, max_steps=few, strict=False))[0])
+                few = steps_to(f, x, seed, truth, 1e-4)
+                t, quick = seconds(lambda seed=seed, few=few: in_steps(f, x, seed, few))
+                runs["error"].append(t)
+                quick_errors.append(abs(quick / truth - 1))
                 t, estimate = seconds(lambda seed=seed: local_lipschitz(f, x, seed=seed))
                 runs["certified"].append(t)
             t = {name: statistics.median(times) for name, times in runs.items()}
@@ -85,8 +94,9 @@ def main() -> None:
                 ratios[name].append(t["paper"] / t[name])
             width = (estimate.upper - estimate.lower) / estimate.value
             print(f"{n:4d} {layer:4d}  {t['paper']:8.3f} {steps:6d} {abs(sigma / truth - 1):8.1e}  "
-                  f"{t['error']:8.3f} {few:5d} {ratios['error'][-1]:5.1f}  {t['certified']:8.3f} {estimate.steps:5d} "
-                  f"{abs(estimate.value / truth - 1):8.1e} {width:7.1e} {ratios['certified'][-1]:5.1f}", flush=True)
+                  f"{t['error']:8.3f} {few:5d} {max(quick_errors):8.1e} {ratios['error'][-1]:5.1f}  "
+                  f"{t['certified']:8.3f} {estimate.steps:5d} {abs(estimate.value / truth - 1):8.1e} {width:7.1e} "
+                  f"{ratios['certified'][-1]:5.1f}", flush=True)
     for name, target in (("error", 10), ("certified", 5)):
         print(f"geometric mean, {name}: {statistics.geometric_mean(ratios[name]):.1f} times faster (target {target})")
 

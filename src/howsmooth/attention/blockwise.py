@@ -24,9 +24,9 @@ from torch import Tensor
 
 from howsmooth.attention.pattern import Pattern
 
-# Scores held at once, over all heads and sequences: enough to keep the matrix products busy, few enough to stay in
-# the cores' caches.
-BLOCK_SCORES = 1 << 20
+# Scores held at once, over all heads and sequences (16 MiB in float32): at long lengths this still leaves blocks tall
+# enough to keep the matrix products busy.
+BLOCK_SCORES = 1 << 22
 # Rows of a masked block: short blocks skip more of the keys that nobody in them sees.
 MASKED_BLOCK_ROWS = 128
 
@@ -51,13 +51,19 @@ class Block:
         return ds if self.tanh is None else ds * self.slope
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The output (b, h, n, w) and the log-sum-exp of each row (b, h, n); +∞ marks a row with nothing to see."""
+def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None,
+            keep: list[Block] | None = None) -> tuple[Tensor, Tensor]:
+    """The output (b, h, n, w) and the log-sum-exp of each row (b, h, n); +∞ marks a row with nothing to see.
+
+    Blocks are appended to `keep` if it is given, for a `Linearisation` that has the memory to hold on to them.
+    """
     b, h, _, _ = q.shape
     scaled, outs, lses = pattern.scale * q, [], []
     for first, last in spans(q, k, pattern):
-        s, _, start, stop = block_scores(scaled, k, pattern, padding, first, last)
+        s, tanh, start, stop = block_scores(scaled, k, pattern, padding, first, last)
         if start == stop:
+            if keep is not None:
+                keep.append(Block(first, last, start, stop, s, tanh))
             outs.append(q.new_zeros(b, h, last - first, v.shape[-1]))
             lses.append(q.new_full((b, h, last - first), torch.inf))
             continue
@@ -66,8 +72,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor |
         e = s.sub_(top).exp_()
         total = e.sum(-1, keepdim=True)
         empty = total == 0
-        o = (e @ v[:, :, start:stop]).div_(total.masked_fill(empty, 1.0))
-        outs.append(unfold(o, h))
+        p = e.div_(total.masked_fill(empty, 1.0))
+        if keep is not None:
+            keep.append(Block(first, last, start, stop, p, tanh))
+        outs.append(unfold(times(p, v[:, :, start:stop]), h))
         row = (total.log() + top).masked_fill_(empty, torch.inf)
         lses.append(unfold(row, h).squeeze(-1))
     return torch.cat(outs, 2), torch.cat(lses, 2)
@@ -76,31 +84,24 @@ def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor |
 class Linearisation:
     """Attention near one (q, k, v): the derivative, its transpose, and the derivative of that.
 
-    With `keep`, the probabilities are stored at the first product and used again. That is for small n, where
-    the caller has the memory: it saves one of five matrix products and the exponential.
+    With the blocks that `forward` kept, a product is spared one of five matrix products and the exponential. That is
+    for small n, where the caller has the memory; without them the probabilities of a block are made again.
     """
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, pattern: Pattern,
-                 padding: Tensor | None = None, keep: bool = False):
+                 padding: Tensor | None = None, kept: list[Block] | None = None):
         self.q, self.k, self.v, self.o, self.lse = q, k, v, o, lse
-        self.pattern, self.padding, self.keep = pattern, padding, keep
+        self.pattern, self.padding, self.kept = pattern, padding, kept
         self.scaled = pattern.scale * q
-        self._kept: list[Block] | None = None
 
     def blocks(self) -> Iterator[Block]:
-        if self._kept is not None:
-            yield from self._kept
+        if self.kept is not None:
+            yield from self.kept
             return
-        kept = []
         for first, last in spans(self.q, self.k, self.pattern):
             s, tanh, start, stop = block_scores(self.scaled, self.k, self.pattern, self.padding, first, last)
             lse = fold(self.lse[:, :, first:last].unsqueeze(-1), self.k.shape[1])
-            block = Block(first, last, start, stop, s.sub_(lse).exp_(), tanh)
-            if self.keep:
-                kept.append(block)
-            yield block
-        if self.keep:
-            self._kept = kept
+            yield Block(first, last, start, stop, s.sub_(lse).exp_(), tanh)
 
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
         """(dq, dk, dv) → do, shapes of (q, k, v) → shape of o."""
@@ -111,8 +112,8 @@ class Linearisation:
         for at in self.blocks():
             ds = fold(both_q[:, :, at.first : at.last], hkv) @ both_k[:, :, at.start : at.stop].mT
             w = at.through_cap(ds).mul_(at.p)
-            do = w @ self.v[:, :, at.start : at.stop]
-            do += at.p @ dv[:, :, at.start : at.stop]
+            do = times(w, self.v[:, :, at.start : at.stop])
+            do += times(at.p, dv[:, :, at.start : at.stop])
             do -= w.sum(-1, keepdim=True) * fold(self.o[:, :, at.first : at.last], hkv)
             out.append(unfold(do, h))
         return torch.cat(out, 2)
@@ -127,9 +128,9 @@ class Linearisation:
             d = g_rows @ self.v[:, :, keys].mT
             d = d.sub_(fold(r[:, :, at.first : at.last], hkv)).mul_(at.p)
             d = at.through_cap(d)
-            dq[:, :, at.first : at.last] = unfold(d @ self.k[:, :, keys], h)
-            dk[:, :, keys] += d.mT @ fold(self.q[:, :, at.first : at.last], hkv)
-            dv[:, :, keys] += at.p.mT @ g_rows
+            dq[:, :, at.first : at.last] = unfold(times(d, self.k[:, :, keys]), h)
+            dk[:, :, keys] += times(d.mT, fold(self.q[:, :, at.first : at.last], hkv))
+            dv[:, :, keys] += times(at.p.mT, g_rows)
         return dq.mul_(scale), dk.mul_(scale), dv
 
     def hvp(self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -199,6 +200,11 @@ def block_scores(scaled: Tensor, k: Tensor, pattern: Pattern, padding: Tensor | 
     return s, tanh, start, stop
 
 
+def times(wide: Tensor, thin: Tensor) -> Tensor:
+    """wide @ thin, in float64 computed as its transpose: there the libraries are up to twice as fast on that."""
+    return (thin.mT @ wide.mT).mT if wide.dtype == torch.float64 else wide @ thin
+
+
 def fold(t: Tensor, hkv: int) -> Tensor:
     """(b, h, rows, c) → (b, hkv, g·rows, c): the g heads that share a key become rows."""
     b, h, rows, c = t.shape
@@ -208,4 +214,4 @@ def fold(t: Tensor, hkv: int) -> Tensor:
 def unfold(t: Tensor, h: int) -> Tensor:
     """(b, hkv, g·rows, c) → (b, h, rows, c)."""
     b, hkv, grows, c = t.shape
-    return t if h == hkv else t.view(b, h, grows * hkv // h, c)
+    return t if h == hkv else t.reshape(b, h, grows * hkv // h, c)

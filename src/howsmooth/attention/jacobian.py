@@ -35,19 +35,27 @@ class AttentionJacobian(LinearOperator):
             q, k, v = (t.reshape(-1, *t.shape[-3:]) for t in a.project(x))
             pattern = Pattern(a.scale, a.causal, a.window, a.softcap, a.score_bias)
             rows = None if padding is None else padding.reshape(-1, self.n)
-            o, lse = blockwise.forward(q, k, v, pattern, rows)
+            scores = q.shape[0] * a.heads * self.n * self.n * q.element_size() * (1 if a.softcap is None else 2)
+            kept = [] if scores <= KEEP_PROBABILITIES else None
+            o, lse = blockwise.forward(q, k, v, pattern, rows, kept)
         for name, t in (("tokens", x), ("scores", lse.masked_fill(lse == torch.inf, 0)), ("output", o)):
             if not torch.isfinite(t).all():
                 raise InputError(f"expected finite {name}, got NaN or ∞; look at the tokens and weights of this layer")
-        scores = q.shape[0] * a.heads * self.n * self.n * q.element_size()
-        keep = scores * (1 if a.softcap is None else 2) <= KEEP_PROBABILITIES
-        self.linearised = blockwise.Linearisation(q, k, v, o, lse, pattern, rows, keep=keep)
+        self.linearised = blockwise.Linearisation(q, k, v, o, lse, pattern, rows, kept)
         self.w_in = torch.cat([a.wq, a.wk, a.wv]).detach()
         self.w_out = None if a.wo is None else a.wo.detach()
         block = blockwise.block_rows(q.shape, self.n, pattern) * q.shape[0] * a.heads * self.n
         tokens = q.shape[0] * self.n  # beside the blocks, a product makes several tensors of the size of q, k and v
         self.workspace = q.element_size() * (3 * block + 4 * tokens * self.w_in.shape[0])
-        self.held = q.element_size() * (2 * tokens * self.w_in.shape[0] + self.w_in.numel()) + keep * scores
+        self.held = q.element_size() * (2 * tokens * self.w_in.shape[0] + self.w_in.numel())
+        self.held += scores if kept is not None else 0
+
+    @property
+    def image(self) -> Tensor:
+        """f(X), (*batch, n, d_out)."""
+        o = self.linearised.o.transpose(1, 2).flatten(2)
+        out = o if self.w_out is None else torch.nn.functional.linear(o, self.w_out, self.attention.bo)
+        return out.reshape(*self.batch, self.n, -1).detach()
 
     @torch.no_grad()
     def matvec(self, v: Tensor) -> Tensor:

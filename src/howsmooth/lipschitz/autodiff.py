@@ -41,6 +41,11 @@ class AutodiffJacobian(LinearOperator):
         self._pulled_back: Tensor | None = None
         self._has_forward_mode = True
 
+    @property
+    def image(self) -> Tensor:
+        """f(x)."""
+        return self._output.detach()
+
     def rmatvec(self, u: Tensor) -> Tensor:
         with _differentiable_attention():
             g, = torch.autograd.grad(self._output, self._input, u.view_as(self._output).to(self._output.dtype),

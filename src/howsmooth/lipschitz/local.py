@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention import AttentionJacobian, SelfAttention
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz.autodiff import AutodiffJacobian, norm
 from howsmooth.lipschitz.estimate import Estimate
@@ -27,8 +27,8 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
     """The local Lipschitz constant ‖D_X f‖₂ of f at x, certified to relative width `tol` with this confidence.
 
     For a `SelfAttention`, x is (n, d), or (b, n, d) for b sequences at once, which gives a list of b estimates. Any
-    other torch callable is differentiated automatically, at an x of any shape (tokens on the last axis but one). A layer
-    in half precision is measured as its weights and tokens are, with products in float32.
+    other torch callable is differentiated automatically, at an x of any shape (tokens on the last axis but one).
+    A layer in half precision is measured as its weights and tokens are, with products in float32.
 
     Args:
         tokens, output_tokens: restrict the perturbation, or the output, to these tokens (indices or a mask).
@@ -58,8 +58,8 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
         if part.mask is not None:  # the random start has a trace left where nothing may move; it only lowers ‖Jv‖/‖v‖
             v = torch.nn.functional.normalize(v * part.mask.unsqueeze(-2), dim=-1)
         if not operator.batch:
-            return _estimate(f, x, padding, part, triplets, v, u, ())
-        return [_estimate(f, x, padding, part, triplets, v, u, (i,)) for i in range(operator.batch[0])]
+            return _estimate(f, x, operator.image, padding, part, triplets, v, u, ())
+        return [_estimate(f, x, operator.image, padding, part, triplets, v, u, (i,)) for i in range(operator.batch[0])]
 
     try:
         return estimates(singular_values(part.operator, strict=strict, **arguments))
@@ -67,7 +67,8 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
         raise NotConverged(str(error), estimates(error.partial)) from None
 
 
-def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, padding: Tensor | None = None) -> LinearOperator:
+def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor,
+             padding: Tensor | None = None) -> AttentionJacobian | AutodiffJacobian:
     """D_X f as a matrix-free operator: by formula for a `SelfAttention`, by automatic differentiation otherwise."""
     if not isinstance(x, Tensor) or not x.dtype.is_floating_point or x.numel() == 0:
         raise InputError("expected x as a non-empty tensor of a floating dtype, got "
@@ -169,14 +170,13 @@ def _token_mask(tokens: Tokens, x: Tensor, name: str) -> Tensor | None:
     return mask
 
 
-def _estimate(f, x: Tensor, padding: Tensor | None, part: _Part, triplets: SingularTriplets, v: Tensor, u: Tensor,
-              member: tuple[int, ...]) -> Estimate:
+def _estimate(f, x: Tensor, y: Tensor, padding: Tensor | None, part: _Part, triplets: SingularTriplets, v: Tensor,
+              u: Tensor, member: tuple[int, ...]) -> Estimate:
     top = (*member, 0)
     tokens = x[member] if member else x
     real = None if padding is None else padding[member] if member else padding
     direction = v[top].reshape(tokens.shape)
-    with torch.no_grad():
-        image = f(tokens) if real is None else f(tokens, real)
+    image = y[member] if member else y
     response = u[top].reshape(image.shape)
     value = float(triplets.value[top])
     kept = tokens if real is None else tokens[real]

@@ -3,7 +3,7 @@
     J v_j = α_j u_j + β_{j−1} u_{j−1}        Jᵀ u_j = α_j v_j + β_j v_{j+1}
 
 so that T = BᵀB, with B the bidiagonal matrix of the α and β, is the projection of M = JᵀJ on the v's, and
-M v_j leaves the basis by β̂_j = α_j β_j. The v's are orthogonalised twice against all that are stored. The
+M v_j leaves the basis by β̂_j = α_j β_j. The v's are orthogonalised against all that are stored. The
 u's are not kept: where they lose orthogonality the relation for M errs by α_j times that loss, which is
 rounding, since the loss is rounding divided by α_j.
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST_CHUNK = 32
+MUCH = 0.7  # of a vector's norm that is left after one orthogonalisation
 NEGLIGIBLE = 4  # β̂ below this many units of rounding of λ₁: the Krylov space is invariant
 
 
@@ -172,10 +173,16 @@ class Bidiagonalisation:
             w.sub_((found.mT @ (found @ w.unsqueeze(-1))).squeeze(-1))
 
     def _orthogonalise(self, w: Tensor) -> None:
-        """Remove the deflated and the stored vectors from w, in place, twice."""
+        """Remove the deflated and the stored vectors from w, in place; again where that took away much of it.
+
+        What is left of them after one pass is rounding of what was removed, so a second pass is for cancellation.
+        """
         for _ in range(2):
+            before = torch.linalg.vector_norm(w, dim=-1, dtype=torch.float64)
             self.deflate(w)
             self.basis.remove_from(w)
+            if (torch.linalg.vector_norm(w, dim=-1, dtype=torch.float64) >= MUCH * before).all():
+                break
 
     def _advance(self, v: Tensor, u: Tensor, beta: NDArray[np.float64], stored: bool):
         """From v_j (stored or not), u_{j−1}, β_{j−1}: α_j, u_j, β_j and w = β_j v_{j+1}."""

@@ -79,24 +79,46 @@ def lanczos_polynomial(
 
     Reference: van Dorsselaer, Hochstenbach and van der Vorst 2000, for the single polynomial.
     """
-    top = ritz[:, -1:]
-    below = (top - ritz) / top
-    log_coupling = np.log(coupling / top)
-    weight = (coupling[:, -1:] / top * last) ** 2 if orthogonal else np.zeros_like(last)
+    log_sum = _log_sum_of_squares(ritz, last, coupling, orthogonal)
     target = -2 * math.log(component)
-
-    def log_sum(log_excess: NDArray[np.float64]) -> NDArray[np.float64]:
-        distance = np.exp(log_excess)[:, None] + below  # (x − θ_i)/θ, without cancellation
-        log_last = (np.log(distance) - log_coupling).sum(axis=1)
-        return 2 * log_last + np.log1p((weight / distance**2).sum(axis=1))
-
     high = np.full(len(ritz), math.log(max(ceiling - 1, 1e-300)))
     low = np.full(len(ritz), math.log(np.finfo(np.float64).eps / 16))
     for _ in range(24):  # in the logarithm of x/θ − 1: 24 halvings leave 3e-6 of it
         middle = (low + high) / 2
-        beyond = log_sum(middle) >= target
+        beyond = log_sum(np.exp(middle)) >= target
         low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
     return np.minimum(ceiling, 1 + np.exp(high))
+
+
+def _log_sum_of_squares(ritz, last, coupling, orthogonal):
+    """log Σ_j p_j(x)², or log p_q(x)² alone, as a function of x/θ − 1 (b,), by the closed form above."""
+    top = ritz[:, -1:]
+    below = (top - ritz) / top
+    log_coupling = np.log(coupling / top).sum(axis=1)
+    weight = (coupling[:, -1:] / top * last) ** 2 if orthogonal else np.zeros_like(last)
+
+    def log_sum(excess: NDArray[np.float64]) -> NDArray[np.float64]:
+        distance = excess[:, None] + below  # (x − θ_i)/θ, without cancellation
+        log_last = np.log(distance).sum(axis=1) - log_coupling
+        return 2 * log_last + np.log1p((weight / distance**2).sum(axis=1))
+
+    return log_sum
+
+
+def within(
+    ratio: NDArray[np.float64],
+    ritz: NDArray[np.float64],
+    last: NDArray[np.float64],
+    coupling: NDArray[np.float64],
+    size: int,
+    delta: float,
+    orthogonal: bool = True,
+) -> NDArray[np.bool_]:
+    """Whether `smallest_bound` would be at most `ratio` (b,), at a small part of its cost."""
+    component = start_component(size, delta)
+    beyond_top = ratio > 1
+    log_sum = _log_sum_of_squares(ritz, last, coupling, orthogonal)(np.where(beyond_top, ratio - 1, 1.0))
+    return beyond_top & ((log_sum >= -2 * math.log(component)) | (chebyshev(ritz.shape[1], component) <= ratio))
 
 
 def smallest_bound(

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     Triplets = tuple[Numbers, Numbers, Float[Tensor, "b k rows"], Float[Tensor, "b k cols"]]
 
 
-def rayleigh_ritz(products: Products, found: list[Float[Tensor, "b cols"]]) -> Triplets:
+def rayleigh_ritz(products: Products, found: list[Float[Tensor, "b cols"]], back: Products) -> Triplets:
     """Singular values (b, k) of J on the span of k vectors, residuals ‖Jᵀu − σv‖, u and v; 2k products.
+
+    The values are attained in the precision of `products`; the residuals, of which less is asked, in that of `back`.
 
     By interlacing the i-th of them never exceeds σ_i of J. J v_i = σ_i u_i holds by construction. Where J v
     is zero any unit vector will do as u.
@@ -31,7 +33,7 @@ def rayleigh_ritz(products: Products, found: list[Float[Tensor, "b cols"]]) -> T
         value = products.norm(w, "J v")
         u = scaled(w, value)
         u[torch.from_numpy(value == 0).to(u.device), 0] = 1
-        return value[:, None], _residual(products, value, u, v)[:, None], u[:, None], v[:, None]
+        return value[:, None], _residual(back, value, u, v)[:, None], u[:, None], v[:, None]
 
     basis, _ = torch.linalg.qr(torch.stack(found, dim=-1).to(products.operator.dtype))
     images = torch.stack([products.forward(v.contiguous()) for v in basis.unbind(-1)], dim=-1)
@@ -42,10 +44,11 @@ def rayleigh_ritz(products: Products, found: list[Float[Tensor, "b cols"]]) -> T
     u = (directions @ left.to(directions)).mT
     v = (basis @ right.mT.to(basis)).mT
     value = value.cpu().numpy()
-    residual = [_residual(products, value[:, i], u[:, i].contiguous(), v[:, i]) for i in range(len(found))]
+    residual = [_residual(back, value[:, i], u[:, i].contiguous(), v[:, i]) for i in range(len(found))]
     return value, np.stack(residual, axis=1), u, v
 
 
 def _residual(products: Products, value: NDArray[np.float64], u: Tensor, v: Tensor) -> NDArray[np.float64]:
-    defect = products.adjoint(u) - torch.from_numpy(value).to(v)[:, None] * v
+    image = products.adjoint(u.to(products.operator.dtype))
+    defect = image - torch.from_numpy(value).to(v)[:, None] * v
     return products.norm(defect, "Jᵀ u")

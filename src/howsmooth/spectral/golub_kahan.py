@@ -12,7 +12,7 @@ import torch
 
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.spectral.bidiagonal import NEGLIGIBLE, Bidiagonalisation, Products, Ritz
-from howsmooth.spectral.certificate import smallest_bound
+from howsmooth.spectral.certificate import smallest_bound, within
 from howsmooth.spectral.draws import gaussian, own_generator
 from howsmooth.spectral.evaluation import rayleigh_ritz
 from howsmooth.spectral.memory import MemoryPlan, plan
@@ -137,7 +137,7 @@ class _Solve:
         self.rounding = Rounding(self.rounding.above, self.rounding.below)
         probed = not self.measures
         bound = np.full(self.products.members, np.inf)
-        done = process.broken
+        done = np.zeros(self.products.members, dtype=bool)
         while True:
             process.step()
             q = process.steps
@@ -146,6 +146,8 @@ class _Solve:
                 continue
             ritz = process.ritz()
             self.largest = np.maximum(self.largest, np.sqrt(ritz.top))
+            if not (last or self.progress is not None or self._near(process, ritz, done)):
+                continue
             bound = np.minimum(bound, self._bound(process, ritz, done))
             done = self._done(process, ritz, bound)
             if not probed and (done.all() or last):
@@ -159,6 +161,19 @@ class _Solve:
         self.ran_out |= ~done
         self.uppers.append(self.rounding.upper(bound, self.largest))
         self.found.append(process.vector(ritz.top_vector))
+
+    def _near(self, process: Bidiagonalisation, ritz: Ritz, done: NDArray[np.bool_]) -> bool:
+        """Whether a member that is not done may be now: a cheap question, to be asked before the costly ones."""
+        if self.found or (process.broken & ~done).any():
+            return True
+        ask = np.flatnonzero(~done)
+        top = ritz.top[ask]
+        if self.stop == "residual":
+            residual = process.coupling()[ask, -1] * np.abs(ritz.last[ask, -1])
+            return bool((residual <= self.inner_tol * top).any())
+        ratio = np.full(len(ask), (1 + self.inner_tol) ** 2)  # the largest that would be narrow enough
+        return bool(within(ratio, ritz.values[ask], ritz.last[ask], process.coupling()[ask],
+                           self.operator.shape[1], self.start_delta, orthogonal=process.complete).any())
 
     def _bound(self, process: Bidiagonalisation, ritz: Ritz, done: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Upper bounds on λ₁ of the operator as applied; infinite for members where none is to be had now.
@@ -215,7 +230,7 @@ class _Solve:
     def result(self, began: float) -> SingularTriplets:
         """Evaluate the vectors found, in float64 where it can be had, and put the interval around them."""
         exact = self.precise if self.precise is not None else self.products
-        value, residual, u, v = rayleigh_ritz(exact, self.found)
+        value, residual, u, v = rayleigh_ritz(exact, self.found, back=self.products)
         largest = value[:, :1]
         lower = self.rounding.lower(value, largest)
         # σ_i ≤ σ_{i−1}, so an earlier bound serves too; and rounding may not turn the interval around.
