@@ -57,15 +57,15 @@ def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor |
 
     Blocks are appended to `keep` if it is given, for a `Linearisation` that has the memory to hold on to them.
     """
-    b, h, _, _ = q.shape
-    scaled, outs, lses = pattern.scale * q, [], []
+    b, h, n, _ = q.shape
+    # Written into, not joined from pieces: small pieces kept between large temporaries scatter the heap, to gigabytes.
+    out, lse = q.new_zeros(b, h, n, v.shape[-1]), q.new_full((b, h, n), torch.inf)
+    scaled = pattern.scale * q
     for first, last in spans(q, k, pattern):
         s, tanh, start, stop = block_scores(scaled, k, pattern, padding, first, last)
         if start == stop:
             if keep is not None:
                 keep.append(Block(first, last, start, stop, s, tanh))
-            outs.append(q.new_zeros(b, h, last - first, v.shape[-1]))
-            lses.append(q.new_full((b, h, last - first), torch.inf))
             continue
         top = s.amax(-1, keepdim=True)
         top = top.masked_fill_(torch.isneginf(top), 0.0)
@@ -75,10 +75,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor |
         p = e.div_(total.masked_fill(empty, 1.0))
         if keep is not None:
             keep.append(Block(first, last, start, stop, p, tanh))
-        outs.append(unfold(times(p, v[:, :, start:stop]), h))
+        out[:, :, first:last] = unfold(times(p, v[:, :, start:stop]), h)
         row = (total.log() + top).masked_fill_(empty, torch.inf)
-        lses.append(unfold(row, h).squeeze(-1))
-    return torch.cat(outs, 2), torch.cat(lses, 2)
+        lse[:, :, first:last] = unfold(row, h).squeeze(-1)
+    return out, lse
 
 
 class Linearisation:
@@ -106,7 +106,7 @@ class Linearisation:
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
         """(dq, dk, dv) → do, shapes of (q, k, v) → shape of o."""
         h, hkv = self.q.shape[1], self.k.shape[1]
-        out = []
+        out = torch.zeros_like(self.o)
         both_q = torch.cat([self.pattern.scale * dq, self.scaled], -1)
         both_k = torch.cat([self.k, dk], -1)
         for at in self.blocks():
@@ -115,8 +115,8 @@ class Linearisation:
             do = times(w, self.v[:, :, at.start : at.stop])
             do += times(at.p, dv[:, :, at.start : at.stop])
             do -= w.sum(-1, keepdim=True) * fold(self.o[:, :, at.first : at.last], hkv)
-            out.append(unfold(do, h))
-        return torch.cat(out, 2)
+            out[:, :, at.first : at.last] = unfold(do, h)
+        return out
 
     def vjp(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """g → (dq, dk, dv), shape of o → shapes of (q, k, v)."""

@@ -1,0 +1,53 @@
+"""The op holds nothing of size n²: its peak is measured in a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MEASURE = """
+import sys
+from pathlib import Path
+import torch
+from howsmooth import attend
+
+def peak():
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])
+
+part, op = sys.argv[1:]
+if op == "dense":  # what the op must not do
+    attend = lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v
+q, k, v, g = (torch.randn(12, 4096, 16) for _ in range(4))
+attend(q[:, :8], k[:, :8], v[:, :8])
+Path("/proc/self/clear_refs").write_text("5")
+before = peak()
+if part == "forward":
+    attend(q, k, v)
+elif part == "jvp":
+    torch.func.jvp(attend, (q, k, v), (k, v, q))
+else:
+    torch.func.vjp(attend, q, k, v)[1](g)
+print(peak() - before)
+"""
+PROBABILITIES = 12 * 4096**2 * 4  # 768 MiB
+
+
+def peak_of(part: str, op: str) -> int:
+    run = subprocess.run([sys.executable, "-c", MEASURE, part, op], capture_output=True, text=True, check=True)
+    return int(run.stdout)
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from Linux's /proc")
+
+
+@needs_proc
+@pytest.mark.parametrize("part", ["forward", "jvp", "vjp"])
+def test_peak_is_below_that_of_the_probabilities_alone(part):
+    assert peak_of(part, "ours") < 0.7 * PROBABILITIES
+
+
+@needs_proc
+def test_the_measurement_would_see_them():
+    assert peak_of("forward", "dense") > PROBABILITIES
