@@ -124,12 +124,38 @@ def test_bad_tokens_are_refused_by_name(x, padding, message):
         f.jacobian(x, padding)
 
 
+@pytest.mark.parametrize(("changes", "message"), [
+    (dict(window=0), "window ≥ 1"),
+    (dict(window=-1, causal=True), "window ≥ 1"),
+    (dict(softcap=0.0), "softcap > 0"),
+    (dict(scale=float("inf")), "finite scale"),
+    (dict(score_bias=normal(1, 9, 9)), "score_bias table"),
+    (dict(score_bias=normal(1, 5, 3, 3)), "score_bias table"),
+    (dict(score_bias=normal(1, 3, 3).requires_grad_()), "detach it"),
+])
+def test_a_map_that_cannot_be_called_has_no_jacobian_either(changes, message):
+    f, x = make(**changes), normal(1, 3, 4)
+    with pytest.raises(InputError, match=message):
+        f(x)
+    with pytest.raises(InputError, match=message):
+        f.jacobian(x)
+
+
+def test_a_bias_function_may_return_a_plain_number():
+    assert_close(make(score_bias=lambda i, j: 0.5)(normal(1, 3, 4)), make()(normal(1, 3, 4)))
+
+
 def test_more_refusals():
     f = make()
     with pytest.raises(InputError, match="head from 0 to 1, got 2"):
         f.head(2)
     with pytest.raises(InputError, match="finite tokens"):
         f.jacobian(torch.full((3, 4), float("inf"), dtype=torch.float64))
+    nan = torch.full((4, 2), float("nan"))
+    with pytest.raises(InputError, match="finite rotary"):
+        Rotary(nan, nan)
+    with pytest.raises(InputError, match="rotary tables as the weights are"):
+        make(rotary=(torch.ones(4, 2), torch.ones(4, 2)))
     few = Rotary(torch.ones(2, 2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64))
     with pytest.raises(InputError, match="at most 2 tokens"):
         make(rotary=few)(normal(1, 3, 4))

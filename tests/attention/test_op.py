@@ -144,6 +144,16 @@ def test_lower_precisions_are_as_good_as_their_inputs(dtype):
     assert_close(o, truth, max(FLOAT32, 2 * torch.finfo(dtype).eps))
 
 
+@pytest.mark.parametrize("size", [1e4, 1e6])
+def test_derivatives_survive_large_scores_in_float32(size):
+    # Scores that differ by 1 at a level of 1e6: a log-sum-exp in one number would be off by 3 % there.
+    q, k = torch.ones(1, 1, 1), torch.tensor([[[size], [size + 1], [size + 2]]])
+    v = torch.tensor([[[1.0], [2.0], [4.0]]])
+    g = torch.ones(1, 1, 1)
+    dv = torch.func.vjp(lambda t: attend(q, k, t, scale=1.0), v)[1](g)[0]
+    assert_close(dv, torch.softmax(torch.tensor([0.0, 1.0, 2.0]), 0).view(1, 3, 1), FLOAT32)
+
+
 def test_strided_and_broadcast_inputs():
     q = normal(1, 2, 5, 3, 4).transpose(-3, -2)  # heads inside, as a projection leaves them
     k, v = normal(2, 3, 5, 4), normal(3, 2, 3, 5, 2)
@@ -165,6 +175,7 @@ def test_a_huge_score_on_a_hidden_key_changes_nothing():
     (dict(v=normal(1, 2, 4, 2)), "same heads and length"),
     (dict(q=normal(1, 2, 5, 2).float()), "one floating dtype"),
     (dict(q=normal(1, 2, 0, 2)), "at least one token"),
+    (dict(score_bias=lambda i, j: torch.zeros(3, 3, requires_grad=True).sum() + i - j), "detach it"),
     (dict(window=0), "window ≥ 1"),
     (dict(softcap=-1.0), "softcap > 0"),
     (dict(scale=float("nan")), "finite scale"),

@@ -1,7 +1,9 @@
 """Attention and its derivatives in blocks of queries: exact, and nothing of size n² is ever held.
 
 A block of queries sees all of its keys at once, so its softmax is complete. What is kept between calls is the
-output o and the log-sum-exp of each row; from the latter the probabilities of a block come back as exp(s − lse).
+output o and, of each row, the largest score and the logarithm of Σ exp(s − largest); from these the probabilities of
+a block come back as exp((s − largest) − log). (Their sum, the log-sum-exp, as one number would lose to rounding what
+the scores have in size: with scores of 10⁴ in float32, the fourth digit of P.)
 
 With ds = scale (dq kᵀ + q dkᵀ), all products row by row:
 
@@ -53,13 +55,16 @@ class Block:
 
 def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None,
             keep: list[Block] | None = None) -> tuple[Tensor, Tensor]:
-    """The output (b, h, n, w) and the log-sum-exp of each row (b, h, n); +∞ marks a row with nothing to see.
+    """The output (b, h, n, w) and the normaliser of each row (b, h, n, 2).
+
+    That is its largest score and log Σ exp(s − largest); (0, +∞) for a row with nothing to see.
 
     Blocks are appended to `keep` if it is given, for a `Linearisation` that has the memory to hold on to them.
     """
     b, h, n, _ = q.shape
     # Written into, not joined from pieces: small pieces kept between large temporaries scatter the heap, to gigabytes.
-    out, lse = q.new_zeros(b, h, n, v.shape[-1]), q.new_full((b, h, n), torch.inf)
+    out, normaliser = q.new_zeros(b, h, n, v.shape[-1]), q.new_zeros(b, h, n, 2)
+    normaliser[..., 1] = torch.inf
     scaled = pattern.scale * q
     for first, last in spans(q, k, pattern):
         s, tanh, start, stop = block_scores(scaled, k, pattern, padding, first, last)
@@ -76,9 +81,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor |
         if keep is not None:
             keep.append(Block(first, last, start, stop, p, tanh))
         out[:, :, first:last] = unfold(times(p, v[:, :, start:stop]), h)
-        row = (total.log() + top).masked_fill_(empty, torch.inf)
-        lse[:, :, first:last] = unfold(row, h).squeeze(-1)
-    return out, lse
+        rows = torch.cat([top, total.log().masked_fill_(empty, torch.inf)], -1)
+        normaliser[:, :, first:last] = unfold(rows, h)
+    return out, normaliser
 
 
 class Linearisation:
@@ -88,9 +93,9 @@ class Linearisation:
     for small n, where the caller has the memory; without them the probabilities of a block are made again.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, pattern: Pattern,
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, pattern: Pattern,
                  padding: Tensor | None = None, kept: list[Block] | None = None):
-        self.q, self.k, self.v, self.o, self.lse = q, k, v, o, lse
+        self.q, self.k, self.v, self.o, self.normaliser = q, k, v, o, normaliser
         self.pattern, self.padding, self.kept = pattern, padding, kept
         self.scaled = pattern.scale * q
 
@@ -100,8 +105,8 @@ class Linearisation:
             return
         for first, last in spans(self.q, self.k, self.pattern):
             s, tanh, start, stop = block_scores(self.scaled, self.k, self.pattern, self.padding, first, last)
-            lse = fold(self.lse[:, :, first:last].unsqueeze(-1), self.k.shape[1])
-            yield Block(first, last, start, stop, s.sub_(lse).exp_(), tanh)
+            top, log_total = fold(self.normaliser[:, :, first:last], self.k.shape[1]).split(1, -1)
+            yield Block(first, last, start, stop, s.sub_(top).sub_(log_total).exp_(), tanh)
 
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
         """(dq, dk, dv) → do, shapes of (q, k, v) → shape of o."""

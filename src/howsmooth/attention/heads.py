@@ -31,6 +31,8 @@ class Rotary:
         if self.cos.dim() != 2 or self.cos.shape != self.sin.shape or self.cos.shape[1] % 2:
             raise InputError("expected rotary cos and sin of one shape (positions, r) with even r, got "
                              f"{tuple(self.cos.shape)} and {tuple(self.sin.shape)}")
+        if not (torch.isfinite(self.cos).all() and torch.isfinite(self.sin).all()):
+            raise InputError("expected finite rotary tables, got NaN or ∞")
 
     def apply(self, x: Tensor) -> Tensor:
         """x (…, n, k) turned by its positions 0 … n − 1."""
@@ -91,6 +93,9 @@ class SelfAttention:
         self.scale = (wq.shape[0] // heads) ** -0.5 if scale is None else float(scale)
         self.causal, self.window, self.softcap, self.score_bias = causal, window, softcap, score_bias
         self.rotary = rotary if isinstance(rotary, Rotary) or rotary is None else Rotary(*rotary)
+        if self.rotary is not None and (self.rotary.cos.dtype, self.rotary.cos.device) != (self.dtype, self.device):
+            raise InputError(f"SelfAttention: expected rotary tables as the weights are ({self.dtype} on "
+                             f"{self.device}), got {self.rotary.cos.dtype} on {self.rotary.cos.device}; use .to()")
 
     @property
     def d(self) -> int:

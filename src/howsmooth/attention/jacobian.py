@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import blockwise
-from howsmooth.attention.pattern import Pattern
+from howsmooth.attention.op import pattern_of
 from howsmooth.errors import InputError
 from howsmooth.spectral import LinearOperator
 
@@ -33,15 +33,15 @@ class AttentionJacobian(LinearOperator):
         super().__init__((self.n * a.d_out, self.n * a.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2])
         with torch.no_grad():
             q, k, v = (t.reshape(-1, *t.shape[-3:]) for t in a.project(x))
-            pattern = Pattern(a.scale, a.causal, a.window, a.softcap, a.score_bias)
+            pattern = pattern_of(q, k, v, **a.pattern())
             rows = None if padding is None else padding.reshape(-1, self.n)
             scores = q.shape[0] * a.heads * self.n * self.n * q.element_size() * (1 if a.softcap is None else 2)
             kept = [] if scores <= KEEP_PROBABILITIES else None
-            o, lse = blockwise.forward(q, k, v, pattern, rows, kept)
-        for name, t in (("tokens", x), ("scores", lse.masked_fill(lse == torch.inf, 0)), ("output", o)):
+            o, normaliser = blockwise.forward(q, k, v, pattern, rows, kept)
+        for name, t in (("tokens", x), ("scores", normaliser[..., 0]), ("output", o)):
             if not torch.isfinite(t).all():
                 raise InputError(f"expected finite {name}, got NaN or ∞; look at the tokens and weights of this layer")
-        self.linearised = blockwise.Linearisation(q, k, v, o, lse, pattern, rows, kept)
+        self.linearised = blockwise.Linearisation(q, k, v, o, normaliser, pattern, rows, kept)
         self.w_in = torch.cat([a.wq, a.wk, a.wv]).detach()
         self.w_out = None if a.wo is None else a.wo.detach()
         block = blockwise.block_rows(q.shape, self.n, pattern) * q.shape[0] * a.heads * self.n

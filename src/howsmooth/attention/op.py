@@ -8,7 +8,7 @@ Four maps, each the derivative of another, so that two orders are exact and a th
     Curvature    (q, k, v; dq, dk, dv; g)            the derivative of Pullback along (dq, dk, dv)
 
 The Hessian of ⟨g, o⟩ is symmetric, so Curvature serves the reverse mode of Pushforward, and both modes of Pullback.
-The output o and the log-sum-exp travel as arguments to spare their recomputation; the derivative in q, k, v
+The output o and the rows' normalisers travel as arguments to spare their recomputation; the derivative in q, k, v
 given below is the total one, so theirs is none.
 """
 
@@ -48,7 +48,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causa
     >>> attend(q, k, v, causal=True)[0, 0]
     tensor([1., 0., 0.], dtype=torch.float64)
     """
-    pattern = _pattern(q, k, v, scale, causal, window, softcap, score_bias, offset)
+    pattern = pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset)
     lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     q, k, v = (t.expand(*lead, *t.shape[-3:]) for t in (q, k, v))
     if padding is not None:
@@ -59,7 +59,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causa
     return Attend.apply(q, k, v, padding, pattern)[0]
 
 
-def _pattern(q, k, v, scale, causal, window, softcap, score_bias, offset) -> Pattern:
+def pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset=None) -> Pattern:
+    """The pattern for these q, k, v, all that cannot be refused by name."""
     wrong = []
     if min(q.dim(), k.dim(), v.dim()) < 3:
         raise InputError("expected q, k, v with at least three axes (heads, tokens, width), got shapes "
@@ -98,7 +99,7 @@ def _wants_gradient(score_bias: ScoreBias, device: torch.device) -> bool:
     if isinstance(score_bias, Tensor):
         return score_bias.requires_grad
     first = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    return score_bias(first, first).requires_grad
+    return torch.as_tensor(score_bias(first, first)).requires_grad
 
 
 def _traceable(compute):
@@ -129,8 +130,8 @@ class Attend(_Batchable):
     @staticmethod
     @_traceable
     def forward(q, k, v, padding, pattern):
-        o, lse = blockwise.forward(*(_four(t) for t in (q, k, v)), pattern, _two(padding))
-        return o.view(*q.shape[:-1], v.shape[-1]).to(q.dtype), lse.view(q.shape[:-1])
+        o, normaliser = blockwise.forward(*(_four(t) for t in (q, k, v)), pattern, _two(padding))
+        return o.view(*q.shape[:-1], v.shape[-1]).to(q.dtype), normaliser.view(*q.shape[:-1], 2)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -154,8 +155,8 @@ class Attend(_Batchable):
 class Pushforward(_Batchable):
     @staticmethod
     @_traceable
-    def forward(q, k, v, padding, o, lse, dq, dk, dv, pattern):
-        do = _linearise(q, k, v, padding, o, lse, pattern).jvp(*(_four(t) for t in (dq, dk, dv)))
+    def forward(q, k, v, padding, o, normaliser, dq, dk, dv, pattern):
+        do = _linearise(q, k, v, padding, o, normaliser, pattern).jvp(*(_four(t) for t in (dq, dk, dv)))
         return do.view(o.shape).to(o.dtype)
 
     @staticmethod
@@ -178,8 +179,8 @@ class Pushforward(_Batchable):
 class Pullback(_Batchable):
     @staticmethod
     @_traceable
-    def forward(q, k, v, padding, o, lse, g, pattern):
-        grads = _linearise(q, k, v, padding, o, lse, pattern).vjp(_four(g))
+    def forward(q, k, v, padding, o, normaliser, g, pattern):
+        grads = _linearise(q, k, v, padding, o, normaliser, pattern).vjp(_four(g))
         return tuple(t.view(x.shape).to(x.dtype) for t, x in zip(grads, (q, k, v), strict=True))
 
     @staticmethod
@@ -197,7 +198,7 @@ class Pullback(_Batchable):
         return *curvature, None, None, None, dg, None
 
     @staticmethod
-    def jvp(ctx, dq, dk, dv, _padding, _o, _lse, dg, _pattern):
+    def jvp(ctx, dq, dk, dv, _padding, _o, _normaliser, dg, _pattern):
         _refuse_nested_forward_mode()
         *at, g = ctx.saved_tensors
         tangents = [torch.zeros_like(x) if t is None else t for x, t in zip(at[:3], (dq, dk, dv), strict=True)]
@@ -210,8 +211,8 @@ class Pullback(_Batchable):
 class Curvature(_Batchable):
     @staticmethod
     @_traceable
-    def forward(q, k, v, padding, o, lse, dq, dk, dv, g, pattern):
-        grads = _linearise(q, k, v, padding, o, lse, pattern).hvp(*(_four(t) for t in (dq, dk, dv, g)))
+    def forward(q, k, v, padding, o, normaliser, dq, dk, dv, g, pattern):
+        grads = _linearise(q, k, v, padding, o, normaliser, pattern).hvp(*(_four(t) for t in (dq, dk, dv, g)))
         return tuple(t.view(x.shape).to(x.dtype) for t, x in zip(grads, (q, k, v), strict=True))
 
     @staticmethod
@@ -227,9 +228,8 @@ class Curvature(_Batchable):
         _refuse("third derivative")
 
 
-def _linearise(q, k, v, padding, o, lse, pattern) -> blockwise.Linearisation:
-    lse = lse.reshape(-1, *lse.shape[-2:])
-    return blockwise.Linearisation(*(_four(t) for t in (q, k, v, o)), lse, pattern, _two(padding))
+def _linearise(q, k, v, padding, o, normaliser, pattern) -> blockwise.Linearisation:
+    return blockwise.Linearisation(*(_four(t) for t in (q, k, v, o, normaliser)), pattern, _two(padding))
 
 
 def _four(t: Tensor) -> Tensor:

@@ -54,6 +54,6 @@ class Pattern:
         if isinstance(self.score_bias, Tensor):
             bias = self.score_bias[..., i[0, 0] : i[-1, 0] + 1, j[0, 0] : j[0, -1] + 1]
         else:
-            bias = self.score_bias(i, j)
+            bias = torch.as_tensor(self.score_bias(i, j))
         bias = bias.detach().to(device=i.device, dtype=dtype)
         return bias if bias.dim() >= 3 else bias.unsqueeze(0)
