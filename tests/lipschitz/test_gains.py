@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from howsmooth import InputError, local_lipschitz, token_gains
+from howsmooth import InputError, NotConverged, local_lipschitz, token_gains
 from howsmooth.attention import reference
 from howsmooth.lipschitz import gains
 from tests.attention.cases import layer, normal
@@ -42,5 +42,21 @@ def test_bad_input():
         token_gains(f, normal(1, 4, 6), of="both")
     with pytest.raises(InputError, match=r"\(n, d\)"):
         token_gains(f, normal(1, 2, 4, 6))
-    with pytest.raises(InputError, match="4 tokens"):
-        token_gains(lambda x: x.sum(), normal(1, 4, 6))
+    with pytest.raises(InputError, match=r"\(4, width\)"):
+        token_gains(lambda x: x.sum(), normal(1, 4, 6), of="output")
+    with pytest.raises(InputError, match=r"got \(2, 4, 6\)"):
+        token_gains(lambda x: torch.stack([x, 5 * x]), normal(1, 4, 6), of="output")
+
+
+def test_inputs_have_gains_whatever_the_output_looks_like():
+    found = token_gains(lambda x: torch.stack([x, 5 * x]), normal(1, 4, 6))
+    assert torch.allclose(found.value, torch.full((4,), 26**0.5, dtype=torch.float64))
+    assert torch.allclose(token_gains(lambda x: x.mean(0), normal(1, 4, 6)).value, torch.full((4,), 0.25).double())
+
+
+def test_half_precision_and_partial_results():
+    f, x = layer("two heads").to(torch.bfloat16), normal(50, 4, 6).bfloat16()
+    assert token_gains(f, x).status == ["converged"] * 4
+    with pytest.raises(NotConverged, match="4 tokens") as caught:
+        token_gains(f, x, tol=1e-9)
+    assert caught.value.partial.value.shape == (4,) and "precision limit" in caught.value.partial.status

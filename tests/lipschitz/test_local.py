@@ -111,7 +111,39 @@ def test_sequences_at_once_with_paddings_of_their_own():
         assert math.isclose(together.value, single.value, rel_tol=1e-6)
         assert math.isclose(together.relative, single.relative, rel_tol=1e-6)
         assert math.isclose(together.radius, single.radius)
+        assert math.isclose(together.check(), together.value, rel_tol=1e-4)
+        assert together.triplets.v.shape == (1, 24) and together.triplets.status == "converged"
     assert not both[0].direction[3].any()
+    fewer = local_lipschitz(f, x, padding=padding, tokens=[1, 2, 3], output_tokens=[0, 2], k=2, tol=1e-6)
+    for i, estimate in enumerate(fewer):
+        real, dense = padding[i], reference.jacobian(f, x[i], padding[i]).view(4, 5, 4, 6)
+        dense = dense[[0, 2]][:, :, [j for j in (1, 2, 3) if real[j]]].flatten(2).flatten(0, 1)
+        assert_close(estimate.triplets.value, torch.linalg.svdvals(dense)[:2], 1e-6)
+        assert math.isclose(estimate.check(), estimate.value, rel_tol=1e-4)
+
+
+def test_outputs_of_another_shape_than_the_input():
+    x = normal(1, 5, 8)
+    copies = local_lipschitz(lambda y: torch.stack([y, 5 * y]), x, output_tokens=[0])
+    assert math.isclose(copies.value, 26**0.5, rel_tol=1e-6) and copies.response.shape == (2, 5, 8)
+    mean = local_lipschitz(lambda y: y.mean(0), x, tokens=[0])
+    assert math.isclose(mean.value, 0.2, rel_tol=1e-6)
+    with pytest.raises(InputError, match="told apart"):
+        local_lipschitz(lambda y: y.mean(0), x, output_tokens=[0])
+
+
+def test_a_mask_of_two_axes_for_a_callable():
+    x, mask = normal(1, 2, 3, 4), torch.tensor([[True, False, False], [False, True, True]])
+    scale = torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3, 1)
+    estimate = local_lipschitz(lambda y: scale * y, x, tokens=mask)
+    assert math.isclose(estimate.value, 6.0, rel_tol=1e-9) and not estimate.direction[~mask].any()
+
+
+def test_rounding_is_seen_without_a_float64_twin():
+    f, x = layer("two heads").to(torch.float32), 30 * normal(50, 4, 6).float()  # scores in the tens of thousands
+    stubborn = local_lipschitz(lambda y: f(y.float()).float(), x, strict=False)
+    truth = sigma_1(reference.jacobian(f, x))
+    assert stubborn.lower <= truth <= stubborn.upper
 
 
 def test_a_module_is_certified_through_its_float64_copy():
@@ -161,6 +193,30 @@ def test_a_map_with_neither_is_refused():
         local_lipschitz(Opaque.apply, torch.ones(3))
 
 
+def test_random_maps_and_broken_derivatives_are_refused():
+    x, w = normal(1, 4, 6), normal(2, 6, 6)
+    with pytest.raises(InputError, match="eval"):
+        local_lipschitz(torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout(0.5)).double(), x)
+
+    def hidden(y):
+        with torch.no_grad():
+            part = y @ w
+        return y + part
+
+    with pytest.raises(InputError, match="no_grad"):
+        local_lipschitz(hidden, x)
+
+
+def test_maps_that_refuse_float64_are_measured_in_their_own_dtype():
+    def stubborn(y):
+        assert y.dtype == torch.float32
+        return torch.tanh(y)
+
+    estimate = local_lipschitz(stubborn, torch.zeros(2, 3))
+    assert math.isclose(estimate.value, 1.0, rel_tol=1e-4) and estimate.lower <= 1 <= estimate.upper
+    assert math.isclose(estimate.check(1e-2), 1.0, rel_tol=1e-3)
+
+
 def test_not_converging_raises_with_the_partial_estimate_or_says_so():
     f, x = layer("two heads"), normal(50, 4, 6)
     with pytest.raises(NotConverged) as caught:
@@ -189,13 +245,15 @@ def test_a_constant_map_has_norm_zero():
     (layer("two heads"), torch.full((4, 6), float("nan"), dtype=torch.float64), {}, "NaN"),
     (layer("two heads"), normal(1, 4, 6), dict(tokens=[4]), "from 0 to 3"),
     (layer("two heads"), normal(1, 4, 6), dict(tokens=[]), "indices from 0 to 3"),
-    (layer("two heads"), normal(1, 4, 6), dict(tokens=torch.zeros(4, dtype=torch.bool)), "at least one token"),
+    (layer("two heads"), normal(1, 4, 6), dict(tokens=torch.zeros(4, dtype=torch.bool)), "at least one real token"),
     (layer("two heads"), normal(1, 4, 6), dict(tol=0.0), "tol"),
     (layer("two heads"), normal(1, 4, 6), dict(confidence=1.0), "confidence"),
     (layer("two heads"), normal(1, 4, 6), dict(stop="soon"), "stop"),
+    (layer("two heads"), normal(1, 4, 6), dict(tokens=[0], padding=torch.arange(4) > 0), "at least one real token"),
+    (layer("two heads"), normal(1, 2, 4, 6), dict(padding=torch.tensor([[True] * 4, [False] * 4])), "every sequence"),
     (lambda x: x.detach(), normal(1, 4, 6), {}, "depends on x"),
     (lambda x: (x, x), normal(1, 4, 6), {}, "one non-empty tensor"),
-    (lambda x: x.sum(), normal(1, 4, 6), dict(output_tokens=[0]), "cannot be told apart"),
+    (lambda x: x.sum(), normal(1, 4, 6), dict(output_tokens=[0]), "told apart"),
     (lambda x: x / 0, normal(1, 4, 6), {}, "finite f"),
     (lambda x: x, normal(1, 6), dict(tokens=[0]), "last axis but one"),
     (lambda x: x, normal(1, 4, 6), dict(padding=torch.ones(4, dtype=torch.bool)), "only with a SelfAttention"),

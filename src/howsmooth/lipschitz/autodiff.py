@@ -20,6 +20,8 @@ class AutodiffJacobian(LinearOperator):
 
     Jᵀu is a backward pass through a graph that is recorded once. J v is forward mode; where a part of f has none, it
     is the derivative of Jᵀg in g, which is linear in g, read off a second graph that is recorded once too.
+
+    What the graphs hold is not known, so a memory plan counts only the solver's own vectors.
     """
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor):
@@ -40,6 +42,9 @@ class AutodiffJacobian(LinearOperator):
         self._cotangent = torch.zeros_like(y, requires_grad=True)
         self._pulled_back: Tensor | None = None
         self._has_forward_mode = True
+        with torch.no_grad(), _differentiable_attention():
+            self._refuse_a_random_map(f(self.x))
+        self._refuse_unequal_derivatives()
 
     @property
     def image(self) -> Tensor:
@@ -80,12 +85,43 @@ class AutodiffJacobian(LinearOperator):
         """The derivative of f in float64, if f can be had there: a module is copied, a function is tried."""
         if self.dtype == torch.float64:
             return self
-        f = copy.deepcopy(self.f).double() if isinstance(self.f, torch.nn.Module) else self.f
         try:
-            twin = AutodiffJacobian(f, self.x.double())
-        except (RuntimeError, TypeError, InputError):
+            twin = AutodiffJacobian(in_float64(self.f), self.x.double())
+        except Exception:  # whatever a map says to float64 that it does not take
             return None
         return twin if twin._output.dtype == torch.float64 else None
+
+    def shaken(self) -> LinearOperator:
+        """The derivative at x moved by a unit of rounding: shows what rounding does where float64 cannot be had."""
+        signs = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(0)).sign().to(self.x)
+        return AutodiffJacobian(self.f, self.x * (1 + torch.finfo(self.dtype).eps * signs))
+
+    def _refuse_a_random_map(self, again: Tensor) -> None:
+        if not torch.equal(again, self._output):
+            far = norm(again - self._output) > 1e-3 * norm(self._output)
+            if far:  # threads may add up in another order; dropout is of another size
+                raise InputError("expected a map that gives the same output twice, got one that is random; "
+                                 "call .eval() on the module, or fix what it draws")
+
+    def _refuse_unequal_derivatives(self) -> None:
+        """⟨u, Jv⟩ = ⟨Jᵀu, v⟩ on random vectors: no_grad or detach inside f break it."""
+        generator = torch.Generator().manual_seed(0)
+        v, u = (torch.randn(size, generator=generator).to(self.x) for size in self.shape[::-1])
+        jv, ju = self.matvec(v), self.rmatvec(u)
+        gap = abs(float(u.double() @ jv.double()) - float(ju.double() @ v.double()))
+        if gap > torch.finfo(self.dtype).eps ** 0.3 * max(norm(u) * norm(jv), norm(ju) * norm(v)):
+            raise InputError("expected a map whose forward and reverse derivatives agree, got two different ones; "
+                             "look for no_grad, detach or a custom function with a wrong derivative inside f")
+
+
+def in_float64(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A copy of a module in float64; a plain function, and a module that cannot be copied, as they are."""
+    if not isinstance(f, torch.nn.Module):
+        return f
+    try:
+        return copy.deepcopy(f).double()
+    except RuntimeError:
+        return f
 
 
 def norm(t: Tensor) -> float:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.errors import InputError
-from howsmooth.lipschitz.local import jacobian
+from howsmooth.errors import InputError, NotConverged
+from howsmooth.lipschitz.local import jacobian, single_at_least
 from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
+from howsmooth.spectral.result import CONVERGED, REMEDY
 
 # Sequences solved side by side: a product holds this many copies of the tokens.
 TOKENS_AT_ONCE = 32
@@ -46,17 +47,23 @@ def token_gains(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *, of:
     """
     if of not in ("input", "output"):
         raise InputError(f'expected of="input" or of="output", got {of!r}')
+    f, x = single_at_least(f, x)
     if x.dim() != 2:
         raise InputError(f"expected tokens of shape (n, d), got {tuple(x.shape)}")
     n = x.shape[0]
     values, lowers, uppers, status = [], [], [], []
     share = 1 - (1 - confidence) / n  # each token gets an equal part of the failure probability
     for tokens in torch.arange(n, device=x.device).split(TOKENS_AT_ONCE):
-        found = singular_values(_tokens_operator(f, x, tokens, of), tol=tol, confidence=share, seed=seed, strict=strict)
+        found = singular_values(_tokens_operator(f, x, tokens, of), tol=tol, confidence=share, seed=seed, strict=False)
         for parts, part in ((values, found.value), (lowers, found.lower), (uppers, found.upper)):
             parts.append(part[:, 0])
         status += found.status
-    return TokenGains(of, torch.cat(values), torch.cat(lowers), torch.cat(uppers), confidence, status)
+    gains = TokenGains(of, torch.cat(values), torch.cat(lowers), torch.cat(uppers), confidence, status)
+    failed = [s for s in status if s != CONVERGED]
+    if strict and failed:
+        raise NotConverged(f"expected relative width {tol:g} for all {n} tokens, got {failed[0]!r} for {len(failed)} "
+                           f"of them; {REMEDY[failed[0]]}; all are in .partial, strict=False returns them", gains)
+    return gains
 
 
 def _tokens_operator(f, x: Tensor, tokens: Tensor, of: str) -> LinearOperator:
@@ -75,8 +82,9 @@ def _tokens_operator(f, x: Tensor, tokens: Tensor, of: str) -> LinearOperator:
             return torch.stack([whole.rmatvec(row) for row in u])
 
     rows, cols = whole.shape
-    if rows % n:
-        raise InputError(f"expected an output with {n} tokens, as x has, got {rows} numbers")
+    output = whole.image.shape[len(whole.batch) :]
+    if of == "output" and (len(output) != 2 or output[0] != n):
+        raise InputError(f"expected an output of shape ({n}, width), one token for each of x, got {tuple(output)}")
     if of == "output":  # rows of J are columns of its transpose
         forward, transpose, rows, cols = transpose, forward, cols, rows
     width = cols // n

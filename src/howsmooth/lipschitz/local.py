@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from howsmooth.attention import AttentionJacobian, SelfAttention
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.lipschitz.autodiff import AutodiffJacobian, norm
+from howsmooth.lipschitz.autodiff import AutodiffJacobian, in_float64, norm
 from howsmooth.lipschitz.estimate import Estimate
-from howsmooth.spectral import FunctionOperator, LinearOperator, SingularTriplets, restrict, singular_values
-
-Tokens = Sequence[int] | Tensor | None
+from howsmooth.lipschitz.tokens import Tokens, choose
+from howsmooth.spectral import SingularTriplets, singular_values
 
 
 def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *, k: int = 1, tol: float = 1e-3,
@@ -42,27 +40,22 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
     >>> round(estimate.value, 6), estimate.status
     (3.0, 'converged')
     """
-    f, x = _single_at_least(f, x)
+    f, x = single_at_least(f, x)
     operator = jacobian(f, x, padding)
-    moved = _token_mask(tokens, x, "tokens")
-    seen = _token_mask(output_tokens, x, "output_tokens")
-    if padding is not None:
-        moved, seen = (padding if mask is None else padding & mask for mask in (moved, seen))
-    part = _restrict(operator, moved, seen, x)
-    arguments = dict(k=k, tol=tol, confidence=confidence, stop=stop, max_steps=max_steps, max_memory=max_memory,
-                     seed=seed, progress=progress)
+    chosen = choose(operator, x, operator.image, tokens, output_tokens, padding)
 
-    def estimates(triplets: SingularTriplets) -> Estimate | list[Estimate]:
-        # From the chosen tokens back to all of them: v is zero elsewhere, u likewise.
-        v, u = _spread(triplets.v, part.cols, operator.shape[1]), _spread(triplets.u, part.rows, operator.shape[0])
-        if part.mask is not None:  # the random start has a trace left where nothing may move; it only lowers ‖Jv‖/‖v‖
-            v = torch.nn.functional.normalize(v * part.mask.unsqueeze(-2), dim=-1)
+    def estimates(found: SingularTriplets) -> Estimate | list[Estimate]:
+        found = replace(found, v=chosen.whole_input(found.v), u=chosen.whole_output(found.u))
         if not operator.batch:
-            return _estimate(f, x, operator.image, padding, part, triplets, v, u, ())
-        return [_estimate(f, x, operator.image, padding, part, triplets, v, u, (i,)) for i in range(operator.batch[0])]
+            return _estimate(f, x, operator.image, padding, chosen.seen, found)
+        return [_estimate(f, x[i], operator.image[i], None if padding is None else padding[i],
+                          None if chosen.seen is None else chosen.seen[i], _member(found, i))
+                for i in range(operator.batch[0])]
 
     try:
-        return estimates(singular_values(part.operator, strict=strict, **arguments))
+        return estimates(singular_values(chosen.operator, k=k, tol=tol, confidence=confidence, stop=stop,
+                                         max_steps=max_steps, max_memory=max_memory, seed=seed, strict=strict,
+                                         progress=progress))
     except NotConverged as error:
         raise NotConverged(str(error), estimates(error.partial)) from None
 
@@ -76,7 +69,7 @@ def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor,
     if not torch.isfinite(x).all():
         raise InputError("expected finite tokens, got NaN or ∞ in x")
     if isinstance(f, SelfAttention):
-        f, x = _single_at_least(f, x)
+        f, x = single_at_least(f, x)
         return f.jacobian(x, padding)
     if padding is not None:
         raise InputError("expected padding only with a SelfAttention; use tokens= and output_tokens= with other maps")
@@ -85,117 +78,40 @@ def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor,
     return AutodiffJacobian(f, x)
 
 
-def _single_at_least(f, x: Tensor):
+def single_at_least(f, x: Tensor):
+    """A layer and its tokens in float32, if they are stored in half precision."""
     if isinstance(f, SelfAttention) and f.dtype.itemsize < 4:
         f.check_tokens(x, None)
         return f.to(torch.float32), x.float()
     return f, x
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The operator seen at chosen tokens: flat indices of what was kept (None: all), or a flat mask of what moves."""
-
-    operator: LinearOperator
-    rows: Tensor | None = None
-    cols: Tensor | None = None
-    mask: Tensor | None = None
+def _member(found: SingularTriplets, i: int) -> SingularTriplets:
+    """What a batch found for its member i."""
+    names = ("value", "lower", "upper", "residual", "u", "v", "status")
+    return replace(found, **{name: getattr(found, name)[i] for name in names})
 
 
-def _restrict(operator: LinearOperator, moved: Tensor | None, seen: Tensor | None, x: Tensor) -> _Part:
-    if moved is None and seen is None:
-        return _Part(operator)
-    n, rows = x.shape[-2], operator.shape[0]
-    if rows % n:
-        raise InputError(f"expected an output with {n} tokens on its last axis but one, as x has, got {rows} numbers; "
-                         "tokens cannot be told apart")
-    if all(mask is None or mask.dim() == 1 for mask in (moved, seen)):
-        def index(mask: Tensor | None, size: int) -> Tensor | None:
-            if mask is None:
-                return None
-            across = math.prod(x.shape[:-2]) if not operator.batch else 1  # axes before the tokens, outside a batch
-            return mask.repeat(across).repeat_interleave(size // (n * across)).nonzero().flatten()
-
-        cols, rows = index(moved, operator.shape[1]), index(seen, rows)
-        return _Part(restrict(operator, rows=rows, cols=cols), rows, cols)
-    # Sequences with masks of their own keep one common shape.
-    mask = None if moved is None else moved.repeat_interleave(operator.shape[1] // n, -1)
-    return _Part(_masked(operator, moved, seen, n), mask=mask)
-
-
-def _masked(operator: LinearOperator, moved: Tensor | None, seen: Tensor | None, n: int) -> LinearOperator:
-    def flat(mask: Tensor | None, size: int, dtype: torch.dtype) -> Tensor | float:
-        return 1.0 if mask is None else mask.repeat_interleave(size // n, -1).to(dtype)
-
-    def wrap(whole: LinearOperator) -> FunctionOperator:
-        into, out = flat(moved, whole.shape[1], whole.dtype), flat(seen, whole.shape[0], whole.dtype)
-
-        def precise() -> LinearOperator | None:
-            twin = whole.precise()
-            return None if twin is None else wrap(twin)
-
-        return FunctionOperator(lambda v: whole.matvec(v * into) * out, lambda u: whole.rmatvec(u * out) * into,
-                                whole.shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
-                                workspace=whole.workspace, held=whole.held, precise=precise)
-
-    return wrap(operator)
-
-
-def _spread(vectors: Tensor, index: Tensor | None, size: int) -> Tensor:
-    if index is None:
-        return vectors
-    full = vectors.new_zeros(*vectors.shape[:-1], size)
-    full[..., index] = vectors
-    return full
-
-
-def _token_mask(tokens: Tokens, x: Tensor, name: str) -> Tensor | None:
-    """Indices or a mask of tokens as a mask (n) or (b, n)."""
-    if tokens is None:
-        return None
-    if x.dim() < 2:
-        raise InputError(f"expected x with tokens on its last axis but one to choose {name}, got {tuple(x.shape)}")
-    n, chosen = x.shape[-2], torch.as_tensor(tokens, device=x.device)
-    if chosen.dtype == torch.bool:
-        if chosen.shape not in ((n,), x.shape[:-1]):
-            raise InputError(f"expected {name} as a mask of shape ({n},), got {tuple(chosen.shape)}")
-        mask = chosen
-    elif chosen.is_floating_point() or chosen.dim() != 1 or not ((0 <= chosen) & (chosen < n)).all() or not len(chosen):
-        raise InputError(f"expected {name} as indices from 0 to {n - 1} or a mask, got {tokens!r}")
-    else:
-        mask = torch.zeros(n, dtype=torch.bool, device=x.device)
-        mask[chosen] = True
-    if not mask.any():
-        raise InputError(f"expected at least one token in {name}, got none")
-    return mask
-
-
-def _estimate(f, x: Tensor, y: Tensor, padding: Tensor | None, part: _Part, triplets: SingularTriplets, v: Tensor,
-              u: Tensor, member: tuple[int, ...]) -> Estimate:
-    top = (*member, 0)
-    tokens = x[member] if member else x
-    real = None if padding is None else padding[member] if member else padding
-    direction = v[top].reshape(tokens.shape)
-    image = y[member] if member else y
-    response = u[top].reshape(image.shape)
-    value = float(triplets.value[top])
-    kept = tokens if real is None else tokens[real]
-    radii = torch.linalg.vector_norm(kept.detach(), dim=-1, dtype=torch.float64) if kept.dim() else kept.abs().double()
-    size = norm(image if real is None else image[real])
-    status = triplets.status if isinstance(triplets.status, str) else triplets.status[member[0]]
+def _estimate(f, x: Tensor, y: Tensor, padding: Tensor | None, seen: Tensor | None,
+              found: SingularTriplets) -> Estimate:
+    direction = found.v[0].reshape(x.shape)
+    value = float(found.value[0])
+    real, image = (x, y) if padding is None else (x[padding], y[padding])
+    radii = torch.linalg.vector_norm(torch.atleast_1d(real.detach()), dim=-1, dtype=torch.float64)
+    size = norm(image)
 
     def finite_difference(eta: float) -> float:
         step = eta * direction.double()
-        ahead, behind = (_evaluate_precisely(f, tokens.double() + sign * step, real, tokens.dtype) for sign in (1, -1))
+        ahead, behind = (_evaluate_precisely(f, x.double() + sign * step, padding, x.dtype) for sign in (1, -1))
         change = (ahead.double() - behind.double()).flatten()
-        return norm(change if part.rows is None else change[part.rows]) / (2 * eta)
+        return norm(change if seen is None else change[seen]) / (2 * eta)
 
     return Estimate(
-        value=value, lower=float(triplets.lower[top]), upper=float(triplets.upper[top]), confidence=triplets.confidence,
-        residual=float(triplets.residual[top]), status=status, direction=direction, response=response,
-        steps=triplets.steps, products=triplets.products, dtype=triplets.dtype, seed=triplets.seed,
-        seconds=triplets.seconds, relative=value * norm(kept) / size if size > 0 else math.inf,
-        radius=float(radii.max()), mean_radius=float(radii.square().mean().sqrt()), triplets=triplets,
+        value=value, lower=float(found.lower[0]), upper=float(found.upper[0]), confidence=found.confidence,
+        residual=float(found.residual[0]), status=found.status, direction=direction,
+        response=found.u[0].reshape(y.shape), steps=found.steps, products=found.products, dtype=found.dtype,
+        seed=found.seed, seconds=found.seconds, relative=value * norm(real) / size if size > 0 else math.inf,
+        radius=float(radii.max()), mean_radius=float(radii.square().mean().sqrt()), triplets=found,
         finite_difference=finite_difference)
 
 
@@ -204,9 +120,8 @@ def _evaluate_precisely(f, x: Tensor, padding: Tensor | None, dtype: torch.dtype
     """f(x) in float64 where f can be had there, else in its own dtype."""
     if isinstance(f, SelfAttention):
         return f.to(torch.float64)(x, padding)
-    if isinstance(f, torch.nn.Module):
-        return copy.deepcopy(f).double()(x)
+    twin = in_float64(f)
     try:
-        return f(x)
-    except (RuntimeError, TypeError):
+        return twin(x)
+    except Exception:  # whatever a map says to float64 that it does not take
         return f(x.to(dtype))
