@@ -22,12 +22,16 @@ _FRONT_DOOR = {
     "NotConverged": "howsmooth.errors",
 }
 
-__all__ = [*_FRONT_DOOR, "__version__"]
+_ROOMS = ("attention", "lipschitz", "models", "report", "spectral", "studies", "texts")
+
+__all__ = [*_FRONT_DOOR, *_ROOMS, "__version__"]
 
 
 def __getattr__(name: str):
     if name in _FRONT_DOOR:
         return getattr(importlib.import_module(_FRONT_DOOR[name]), name)
+    if name in _ROOMS:
+        return importlib.import_module(f"howsmooth.{name}")
     raise AttributeError(f"module 'howsmooth' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 

