@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LARGEST_CHUNK = 32
 MUCH = 0.7  # of a vector's norm that is left after one orthogonalisation
-NEGLIGIBLE = 4  # β̂ below this many units of rounding of λ₁: the Krylov space is invariant
+NEGLIGIBLE = 4  # units of rounding of λ₁ under which a computed β̂ says no more than that it is small
 
 
 class Products:
@@ -131,7 +131,9 @@ class Bidiagonalisation:
     """The process itself: call `step` until satisfied, `ritz` to look, `vector` for the top Ritz vector.
 
     `found` (b, i, cols) are orthonormal right vectors that are deflated: the operator is then J (I − FᵀF).
-    `broken` marks the members whose Krylov space is invariant: all that their start can tell is known.
+    `broken` marks the members that cannot go on: their β̂ is exactly zero, or there is no further dimension. A β̂
+    that is merely rounding is no such end. A top eigenvector at a small distance τ from the other eigenvalues,
+    with a small component b of the start, couples by τ b: what looks invariant may have missed it.
     """
 
     def __init__(
@@ -210,10 +212,9 @@ class Bidiagonalisation:
 
         alpha, beta = np.where(self.broken, 0.0, alpha), np.where(self.broken, 0.0, beta)
         self.scale = np.maximum(self.scale, alpha**2 + before**2)
-        negligible = alpha * beta <= NEGLIGIBLE * self.epsilon * self.scale
+        self.broken |= alpha * beta == 0
         if complete and self.steps + 1 >= self.deepest:
-            negligible[:] = True  # there is no further direction: what is left is rounding
-        self.broken |= negligible
+            self.broken[:] = True  # there is no further direction: what is left is rounding
         beta = np.where(self.broken, 0.0, beta)
         self.alphas.append(alpha)
         self.betas.append(beta)
@@ -224,6 +225,10 @@ class Bidiagonalisation:
     def coupling(self) -> NDArray[np.float64]:
         """β̂_1 … β̂_q, (b, q): by how much M leaves the basis at each step."""
         return np.stack(self.alphas, axis=1) * np.stack(self.betas, axis=1)
+
+    def sure_coupling(self, top: NDArray[np.float64]) -> NDArray[np.float64]:
+        """`coupling` (b, q) for a certificate: never less than its rounding, as a larger one only weakens the bound."""
+        return np.maximum(self.coupling(), NEGLIGIBLE * self.epsilon * top[:, None])
 
     def ritz(self) -> Ritz:
         """Eigenpairs of T = BᵀB, which is formed in units of its largest entry."""

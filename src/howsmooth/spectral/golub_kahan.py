@@ -172,18 +172,19 @@ class _Solve:
             residual = process.coupling()[ask, -1] * np.abs(ritz.last[ask, -1])
             return bool((residual <= self.inner_tol * top).any())
         ratio = np.full(len(ask), (1 + self.inner_tol) ** 2)  # the largest that would be narrow enough
-        return bool(within(ratio, ritz.values[ask], ritz.last[ask], process.coupling()[ask],
+        return bool(within(ratio, ritz.values[ask], ritz.last[ask], process.sure_coupling(ritz.top)[ask],
                            self.operator.shape[1], self.start_delta, orthogonal=process.complete).any())
 
     def _bound(self, process: Bidiagonalisation, ritz: Ritz, done: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Upper bounds on λ₁ of the operator as applied; infinite for members where none is to be had now.
 
-        An invariant Krylov space holds the whole of λ₁ with probability one, up to the coupling neglected.
+        Where the process came to its end the Krylov space is invariant, and holds λ₁ up to rounding with
+        probability one. Where it did not, however small β̂ is, the certificate speaks.
         """
         bound = np.where(process.broken, ritz.top * (1 + NEGLIGIBLE * self.epsilon), np.inf)
         ask = np.flatnonzero(~process.broken & ~done)
         if len(ask):
-            ratio = smallest_bound(ritz.values[ask], ritz.last[ask], process.coupling()[ask],
+            ratio = smallest_bound(ritz.values[ask], ritz.last[ask], process.sure_coupling(ritz.top)[ask],
                                    self.operator.shape[1], self.start_delta, orthogonal=process.complete)
             bound[ask] = ritz.top[ask] * ratio
         return bound
