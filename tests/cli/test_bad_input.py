@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -48,8 +47,11 @@ def test_refused_can_fail(howsmooth):
         (("measure", "--text", "no/such/file.txt"), ("no/such/file.txt", "--text")),
         (("measure", "--json", "no/such/folder/x.jsonl"), ("no/such/folder", "mkdir")),
         (("measure", "--csv", "no/such/folder/x.csv"), ("no/such/folder", "--csv")),
-        (("measure", "--plot", "growth.xyz"), ("png", "growth.xyz")),
+        (("measure", "--plot", "growth.xyz"), (".png, .svg or .pdf for --plot", "growth.xyz")),
         (("measure", "--json", "same", "--csv", "same"), ("different files", "same")),
+        (("measure", "--json", "same", "--csv", "./same"), ("different files", "--json and --csv")),
+        (("measure", "--json", "-", "--csv", "-"), ("different files", "stdout twice")),
+        (("measure", "no/such/model", "--seed", "99999999999999999999"), ("--seed", "99999999999999999999")),
         (("measure", "no/such/model-folder"), ("no/such/model-folder",)),
         (("mesure",), ("mesure",)),
     ],
@@ -129,11 +131,24 @@ def test_model_without_tokenizer(howsmooth, tiny, text_file, tmp_path):
 
 
 def test_unwritable_output_is_noticed_before_the_model_is_looked_for(howsmooth, tmp_path):
-    locked = tmp_path / "locked"
-    locked.mkdir()
-    target = locked if os.geteuid() == 0 else locked / "x.jsonl"  # root may write anywhere, but not a folder
-    locked.chmod(0o500)
-    refused(howsmooth("measure", "no/such/model", "--json", str(target)), "--json", str(target))
+    """Paths that nobody can write, root included: a folder, one beneath a file, a name that is too long."""
+    file = tmp_path / "file"
+    file.write_text("")
+    for target, why in (
+        (tmp_path, "the folder"),
+        (file / "x.jsonl", "is a file"),
+        (tmp_path / ("x" * 300), "too long"),
+    ):
+        for option in ("--json", "--csv"):
+            refused(howsmooth("measure", "no/such/model", option, str(target)), option, str(target), why)
+
+
+def test_no_result_overwrites_the_text(howsmooth, tiny, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the old bridge " * 20)
+    line = f"measure {tiny} --lengths 8 --samples 1 --text {text} --json {tmp_path}/./text.txt"
+    refused(howsmooth(line), "different files", "--text")
+    assert text.read_text() == "the old bridge " * 20
 
 
 def test_outputs_are_not_destroyed_by_a_run_that_fails(howsmooth, tmp_path):

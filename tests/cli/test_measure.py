@@ -79,6 +79,14 @@ def test_json_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
     assert "interval" in result.err
 
 
+def test_csv_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
+    result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --csv -")
+    assert result.code == 0
+    rows = list(csv.DictReader(io.StringIO(result.out)))
+    assert [row["layer"] for row in rows] == ["0", "1"] and None not in rows[0]
+    assert "interval" in result.err
+
+
 def test_heads_are_measured_alone(howsmooth, tiny, text_file):
     def heads_of(*arguments: str) -> list[tuple[int, int]]:
         result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --json -", *arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -61,6 +62,13 @@ def test_heads_get_a_column(make):
     rows = [make(0, 8, 0, head=head) for head in (0, 11)]
     text = printed(summary(rows, {}))
     assert "head" in text and "11" in text and "Growth" not in text
+
+
+def test_the_growth_title_stays_on_one_line(growth):
+    first = next(iter(growth))
+    narrow = {first: SimpleNamespace(exponent=0.5, constant=1, exponent_error=None)}
+    for fits in (growth, narrow):
+        assert "Growth with length, Lip ≈ C nᵅ" in printed(growth_table(fits))
 
 
 def test_fits_fit_on_eighty_columns(growth):

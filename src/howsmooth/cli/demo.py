@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from howsmooth.errors import InputError
+
+if TYPE_CHECKING:
+    from howsmooth.cli.running import Run
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ def command(folder: str, svg_path: str | None) -> int:
     shown = console(record=svg_path is not None, width=98 if svg_path else None)
     try:
         for plan in PLANS:
-            if run.interrupted:
+            if run.interrupted or run.failures:
                 break
             before = len(run.records)
             model = load(plan.model)
@@ -65,14 +69,18 @@ def command(folder: str, svg_path: str | None) -> int:
             run.measure(model, text, settings)
             fresh = run.records[before:]
             if fresh:
-                shown.print(summary(fresh, growth_of(fresh)))
+                with run.writing("-", "the table"):
+                    shown.print(summary(fresh, growth_of(fresh)))
     finally:
         if run.records:
-            _write_report(run.records, plot, page_path)
+            _write_report(run, plot, page_path)
             for what, path in (("plot", plot), ("records", lines), ("page", page_path)):
-                say(shown, f"{what:8} {path}")
+                if str(path) not in run.failures:
+                    with run.writing("-", "the table"):
+                        say(shown, f"{what:8} {path}")
         if svg_path:
-            shown.save_svg(svg_path, title="howsmooth demo", code_format=_svg_without_web_fonts())
+            with run.writing(svg_path, "--svg"):
+                shown.save_svg(svg_path, title="howsmooth demo", code_format=_svg_without_web_fonts())
         code = run.finish()
     return code
 
@@ -86,15 +94,17 @@ def _svg_without_web_fonts() -> str:
     return re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 
 
-def _write_report(records: list, plot: Path, page_path: Path) -> None:
+def _write_report(run: Run, plot: Path, page_path: Path) -> None:
     from howsmooth.report.figure import growth_figure, png_bytes
     from howsmooth.report.page import page
     from howsmooth.studies import growth_of
 
-    growth = growth_of(records)
-    light, dark = (png_bytes(growth_figure(records, growth, theme=theme)) for theme in ("light", "dark"))
-    plot.write_bytes(light)
-    page_path.write_text(page(records, growth, light_png=light, dark_png=dark), encoding="utf-8")
+    growth = growth_of(run.records)
+    light, dark = (png_bytes(growth_figure(run.records, growth, theme=theme)) for theme in ("light", "dark"))
+    with run.writing(plot, "--out"):
+        plot.write_bytes(light)
+    with run.writing(page_path, "--out"):
+        page_path.write_text(page(run.records, growth, light_png=light, dark_png=dark), encoding="utf-8")
 
 
 def _writable_folder(name: str) -> Path:

@@ -66,10 +66,21 @@ def main(arguments: list[str] | None = None) -> None:
         _complain("interrupted")
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Point stdout elsewhere, or Python complains once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_BROKEN_PIPE
+    except OSError as error:  # a full disk behind stdout, a file system that went away
+        where = f" ({error.filename})" if error.filename else ""
+        _complain(f"{(error.strerror or str(error)).lower()}{where}; nothing more could be written or read")
+        code = EXIT_BAD_INPUT
+    _let_go_of_stdout()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _let_go_of_stdout() -> None:
+    """Drop what stdout cannot take any more, or Python complains once more at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:

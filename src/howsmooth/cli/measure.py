@@ -80,13 +80,13 @@ if TYPE_CHECKING:
     help="Of the model; one in half precision is measured with products in float32.",
 )
 @click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), metavar="NUMBER", default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="NUMBER", default=0, show_default=True)
 @click.option("--revision", metavar="NAME", help="Branch, tag or commit of a model on the Hub.")
 @click.option("--tokenizer", metavar="NAME", help="Another place to take the tokenizer from.")
 @click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model.")
 @click.option("--allow-pickle", is_flag=True, help="Load weights that are not safetensors.")
 @click.option("--json", "json_path", metavar="FILE|-", help="One JSON object per estimate; - is stdout.")
-@click.option("--csv", "csv_path", metavar="FILE", help="The same as CSV.")
+@click.option("--csv", "csv_path", metavar="FILE|-", help="The same as CSV.")
 @click.option("--plot", "plot_path", metavar="FILE", help="Growth with length as a figure (png, svg, pdf).")
 def command(
     model,
@@ -122,7 +122,9 @@ def command(
         )
     if map_name == "head" and heads is None:
         heads = "all"
-    refuse_one_file_twice({"--json": json_path, "--csv": csv_path, "--plot": plot_path})
+    outputs = {"--json": json_path, "--csv": csv_path, "--plot": plot_path}
+    # stdin and stdout may both be -, but no result may overwrite the text it came from.
+    refuse_one_file_twice({"--text": None if text_path == "-" else text_path, **outputs})
     files = [
         RecordFile(path, option, form=form)
         for path, option, form in ((json_path, "--json", "json"), (csv_path, "--csv", "csv"))
@@ -158,11 +160,13 @@ def command(
         # Whatever ended the loop, what was computed is shown.
         growth = growth_of(run.records)
         if run.records:
-            shown = notes if json_path == "-" else console()
-            shown.print(summary(run.records, growth))
+            shown = notes if "-" in (json_path, csv_path) else console()
+            with run.writing("-", "the table"):
+                shown.print(summary(run.records, growth))
         if run.records and plot_path:
-            save_figure(growth_figure(run.records, growth), plot_path)
-            say(notes, f"drew {plot_path}")
+            with run.writing(plot_path, "--plot"):
+                save_figure(growth_figure(run.records, growth), plot_path)
+                say(notes, f"drew {plot_path}")
         code = run.finish()
     return code
 

@@ -17,33 +17,52 @@ from howsmooth.errors import InputError
 
 def check_writable(path: Path, option: str) -> None:
     """Refuse a path that cannot be written, before anything is computed and touching nothing."""
-    if path.is_dir():
+    # os.path answers False where pathlib would raise, for example on a name that is too long.
+    if os.path.isdir(path):
         raise InputError(f"expected a file for {option}, got the folder {path}; add a file name")
-    if not path.parent.is_dir():
+    if os.path.isfile(path.parent):
+        raise InputError(
+            f"expected a folder before the file name for {option}, got {path}, where {path.parent} is a file; "
+            "name another file"
+        )
+    if not os.path.isdir(path.parent):
         raise InputError(
             f"expected a folder that exists for {option}, got {path.parent}; "
             f"create it first (mkdir -p {path.parent})"
         )
-    existed = path.exists()
+    existed = os.path.exists(path)
     try:
-        if not existed or path.is_file():
+        if not existed or os.path.isfile(path):
             path.open("a").close()
         elif not os.access(path, os.W_OK):
             raise PermissionError("permission denied")
     except OSError as error:
-        raise InputError(
-            f"expected a writable path for {option}, got {path} "
-            f"({(error.strerror or str(error)).lower()}); name another file"
-        ) from None
+        raise unwritable(path, option, error) from None
     if not existed:
         path.unlink()
 
 
+def unwritable(path: str | Path, option: str, error: OSError) -> InputError:
+    """The line for a file that could not be written, whenever that was noticed."""
+    return InputError(
+        f"expected a writable file for {option}, got {'stdout' if str(path) == '-' else path} "
+        f"({(error.strerror or str(error)).lower()}); name another file"
+    )
+
+
 def refuse_one_file_twice(paths: dict[str, str | None]) -> None:
-    """Refuse two options that name one file; `paths` is option -> path."""
-    for (option, path), (other, other_path) in itertools.combinations(paths.items(), 2):
-        if path is not None and path == other_path:
-            raise InputError(f"expected different files for {option} and {other}, got {path} twice")
+    """Refuse two options that name one file, however it is spelt; `paths` is option -> path."""
+    places = {
+        option: path if path == "-" else os.path.realpath(path)
+        for option, path in paths.items()
+        if path is not None
+    }
+    for (option, place), (other, other_place) in itertools.combinations(places.items(), 2):
+        if place == other_place:
+            what = "stdout" if place == "-" else paths[other]
+            raise InputError(
+                f"expected different files for {option} and {other}, got {what} twice; change one of them"
+            )
 
 
 def json_line(record: dict[str, Any]) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from howsmooth.cli.main import EXIT_INTERRUPTED
+from howsmooth.cli.outputs import RecordFile, unwritable
+from howsmooth.errors import InputError
 from howsmooth.report.rows import FINE, model_name
 
 if TYPE_CHECKING:
-    from howsmooth.cli.outputs import RecordFile
     from howsmooth.models import Model
     from howsmooth.studies import Settings, Text
 
@@ -45,9 +48,20 @@ class Run:
     notes: Console
     records: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
+    failures: dict[str, InputError] = field(default_factory=dict)  # path -> why it could not be written
+
+    @contextmanager
+    def writing(self, path: str | Path, option: str) -> Iterator[None]:
+        """Keep a failure to write for `finish`: what else was computed is still written and shown."""
+        try:
+            yield
+        except BrokenPipeError:  # a reader that has enough is no failure
+            raise
+        except OSError as error:
+            self.failures.setdefault(str(path), unwritable(path, option, error))
 
     def measure(self, model: Model, text: Text, settings: Settings) -> None:
-        """Measure and keep. Ctrl-C ends it early; what was computed stays."""
+        """Measure and keep. Ctrl-C or a file that cannot be written ends it early; what was computed stays."""
         from howsmooth.studies import measure
 
         name = model_name(model.name)
@@ -63,21 +77,36 @@ class Run:
                     bar.update(task, description=f"{name} layer {layer}{which}, n = {n}")
 
                 for record in measure(model, text, settings, step=show):
-                    for file in self.files:
-                        file.write(record)
                     self.records.append(record)
+                    for file in self.files:
+                        with self.writing(file.path, file.option):
+                            file.write(record)
+                    if self.failures:
+                        break
                     bar.advance(task)
         except KeyboardInterrupt:
             self.interrupted = True
 
     def finish(self) -> int:
-        """Close the files, say what there is and what to doubt; the exit code."""
+        """Close the files, say what there is and what to doubt; the exit code.
+
+        Raises for the first file that could not be written, after all else is said.
+        """
         for file in self.files:
-            file.close()
-        written = [file.path for file in self.files if file.count and file.path != "-"]
-        if written and not self.interrupted:
-            say(self.notes, f"wrote {_count(len(self.records), 'estimate')} to {' and '.join(written)}")
+            with self.writing(file.path, file.option):
+                file.close()
+        counts = {file.path: file.count for file in self.files if file.count and file.path != "-"}
+        written = list(counts)
+        for count in sorted(set(counts.values()), reverse=True):
+            if not self.interrupted:
+                paths = " and ".join(path for path in written if counts[path] == count)
+                say(self.notes, f"wrote {_count(count, 'estimate')} to {paths}")
         _warn_unfinished(self.records, self.notes)
+        if self.failures:
+            first, *others = self.failures.values()
+            for failure in others:
+                say(self.notes, f"howsmooth: {failure}")
+            raise first
         if not self.interrupted:
             return 0
         where = (

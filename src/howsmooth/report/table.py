@@ -67,8 +67,8 @@ def growth_table(growth: dict[tuple, Growth]) -> Table:
         padding=(0, 1, 0, 0),
         header_style="bold",
         title_justify="left",
-        title="Growth with length, Lip ≈ C nᵅ",
-        title_style="bold cyan",
+        # The table may be narrower than its title, which stays on one line all the same.
+        title=Text("Growth with length, Lip ≈ C nᵅ", style="bold cyan", no_wrap=True, overflow="ignore"),
     )
     with_heads = any(head is not None for _, _, head in growth)
     table.add_column("layer", justify="right")
