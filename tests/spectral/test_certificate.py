@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.special import betainc
 
 from howsmooth.spectral import MatrixOperator, plan, singular_values
@@ -12,8 +14,10 @@ from howsmooth.spectral.certificate import (
     chebyshev,
     kuczynski_wozniakowski,
     lanczos_polynomial,
+    smallest_bound,
     start_component,
     sufficient_steps,
+    within,
 )
 
 TRIALS, SIZE = 400, 40
@@ -161,3 +165,33 @@ def test_higher_confidence_costs_width():
     widths = [singular_values(MatrixOperator(sigma), confidence=p, max_steps=10, strict=False).width.item()
               for p in (0.5, 0.9, 0.999, 0.999999)]
     assert widths == sorted(widths) and widths[0] < 0.8 * widths[-1]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    eigenvalues=st.lists(st.floats(0, 1), min_size=9, max_size=30, unique_by=lambda x: round(x, 3)),
+    steps=st.integers(1, 6), seed=st.integers(0, 999), delta=st.sampled_from([1e-6, 1e-3, 0.2, 0.999]),
+    orthogonal=st.booleans(), size=st.sampled_from([1, 2, 40, 10**6]), factor=st.floats(-12, 12),
+)
+def test_the_cheap_question_has_the_answer_of_the_bound(
+    eigenvalues, steps, seed, delta, orthogonal, size, factor
+):
+    """`within` turns from no to yes where the ratio passes `smallest_bound`, up to the bisection's 1e-5."""
+    ritz, last, coupling, _ = lanczos(np.array(eigenvalues), steps, seed=seed)
+    coupling = np.maximum(coupling, 1e-15 * ritz[:, -1:])
+    rest = (ritz, last, coupling, size, delta, orthogonal)
+    excess = smallest_bound(*rest) - 1
+    accuracy = 1e-5 * excess + 1e-15
+    assert within(1 + excess + accuracy, *rest).all()
+    if (excess > 1e-12).all():
+        assert not within(1 + excess - accuracy, *rest).any()
+    assert not within(np.array([1 - 1e-9]), *rest).any()
+    ratio = 1 + excess * math.exp(factor)
+    if abs(factor) > 1e-4 and (excess > 1e-10).all():
+        assert (within(ratio, *rest) == (smallest_bound(*rest) <= ratio)).all()
+
+
+def test_a_start_that_is_all_component_needs_no_step_beyond_the_first():
+    """N = 1: both say 1 exactly."""
+    rest = (np.ones((1, 1)), np.ones((1, 1)), np.full((1, 1), 1e-15), 1, 0.9)
+    assert smallest_bound(*rest) <= 1 and within(np.ones(1), *rest).all()

@@ -81,8 +81,8 @@ def lanczos_polynomial(
     """
     log_sum = _log_sum_of_squares(ritz, last, coupling, orthogonal)
     target = -2 * math.log(component)
-    high = np.full(len(ritz), math.log(max(ceiling - 1, 1e-300)))
-    low = np.full(len(ritz), math.log(np.finfo(np.float64).eps / 16))
+    least = np.finfo(np.float64).eps / 16
+    low, high = np.full(len(ritz), math.log(least)), np.full(len(ritz), math.log(max(ceiling - 1, least)))
     for _ in range(24):  # in the logarithm of x/θ − 1: 24 halvings leave 3e-6 of it
         middle = (low + high) / 2
         beyond = log_sum(np.exp(middle)) >= target
@@ -118,7 +118,7 @@ def within(
     component = start_component(size, delta)
     beyond_top = ratio > 1
     log_sum = _log_sum_of_squares(ritz, last, coupling, orthogonal)(np.where(beyond_top, ratio - 1, 1.0))
-    return beyond_top & ((log_sum >= -2 * math.log(component)) | (chebyshev(ritz.shape[1], component) <= ratio))
+    return (beyond_top & (log_sum >= -2 * math.log(component))) | (chebyshev(ritz.shape[1], component) <= ratio)
 
 
 def smallest_bound(
