@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from howsmooth.spectral import FunctionOperator, MatrixOperator, singular_values
+from howsmooth.spectral import FunctionOperator, MatrixOperator, restrict, singular_values
+from tests.oracles.spectra import SPECTRA, largest, matrix_with
 
 
 def diagonal(sigma, dtype):
@@ -32,3 +33,51 @@ def test_an_end_by_rounding_or_by_an_exact_zero(dtype):
         found = singular_values(MatrixOperator(matrix.to(dtype)))
         assert found.status == "converged" and found.lower <= truth <= found.upper
         assert found.upper - found.lower <= 1e-3 * truth
+
+
+def off(matrix, relative, **more):
+    """J (1 + relative) in float32, all that is to be had of J."""
+    applied = (matrix * (1 + relative)).float()
+    return FunctionOperator(lambda v: (applied @ v[..., None])[..., 0], lambda u: (applied.mT @ u[..., None])[..., 0],
+                            tuple(matrix.shape[-2:]), batch=tuple(matrix.shape[:-2]), dtype=torch.float32, **more)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("relative", [1e-3, -1e-3])
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_a_shaken_operator_reveals_what_rounding_took(relative, k, scale):
+    """Products off by 1e-3, far more than any allowance: only the shaken operator tells."""
+    matrix = scale * torch.stack([matrix_with(SPECTRA[name]) for name in ("separated", "repeated top")])
+    truth = largest(matrix, k)
+    told = off(matrix, relative, shaken=lambda: off(matrix, 0.0))
+    found = singular_values(told, k=k, tol=1e-4, strict=False)
+    assert (found.lower <= truth).all() and (truth <= found.upper).all()
+    assert found.status == ["precision limit"] * 2
+    assert (found.width[:, 0] < 0.1).all()
+    silent = singular_values(off(matrix, relative), k=k, tol=1e-4, strict=False)
+    assert ((truth < silent.lower) | (silent.upper < truth)).any(dim=-1).all()
+
+
+def test_a_shaken_operator_never_narrows_the_interval():
+    matrix = matrix_with(SPECTRA["separated"])
+    bare = singular_values(off(matrix, 0.0))
+    shaken = singular_values(off(matrix, 0.0, shaken=lambda: off(matrix, 0.0)))
+    assert shaken.lower <= bare.lower and bare.upper <= shaken.upper * (1 + 1e-6)
+    assert shaken.status == "converged" and shaken.products > bare.products
+
+
+def test_a_twin_goes_before_a_shaken_operator():
+    matrix = matrix_with(SPECTRA["separated"])
+    both = off(matrix, 0.0, precise=lambda: MatrixOperator(matrix.float().double()), shaken=lambda: off(matrix, 0.5))
+    assert singular_values(both).status == "converged"
+
+
+def test_a_restriction_is_shaken_with_its_whole():
+    matrix = matrix_with(SPECTRA["separated"])
+    rows, cols = torch.tensor([3, 50, 7]), torch.arange(10, 30)
+    part = restrict(off(matrix, 1e-3, shaken=lambda: off(matrix, 0.0)), rows=rows, cols=cols)
+    assert torch.equal(part.shaken().dense(), matrix.float()[rows][:, cols])
+    found = singular_values(part, tol=1e-4, strict=False)
+    assert found.lower <= largest(matrix[rows][:, cols]) <= found.upper
+    assert restrict(off(matrix, 1e-3), rows=rows).shaken() is None
+    assert MatrixOperator(matrix).shaken() is None

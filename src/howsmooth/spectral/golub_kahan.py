@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,6 +105,9 @@ class _Solve:
         self.generator, self.seed = own_generator(seed)
         twin = operator.precise() if operator.dtype != torch.float64 else None
         self.precise = None if twin is None else Products(twin)
+        shaken = operator.shaken() if operator.dtype != torch.float64 and twin is None else None
+        # What E is measured against, if there is anything.
+        self.reference = self.precise if shaken is None else Products(shaken)
         self.epsilon = torch.finfo(operator.dtype).eps
         # The final value comes out a few roundings under the Ritz value that the loop looks at. With k > 1
         # the residuals ρ of the earlier vectors couple them to the later ones: σ moves by at most √k ρ.
@@ -111,14 +115,15 @@ class _Solve:
         self.inner_tol = max((tol if k == 1 else 7 / 8 * tol) - 32 * self.epsilon, tol / 2)
 
         delta = 1 - confidence
-        self.measures = self.precise is not None and stop == "interval"
+        self.measures = self.reference is not None and stop == "interval"
         self.start_delta = delta * ((1 - PROBE_SHARE) if self.measures else 1) / k
         self.probe_delta = delta * PROBE_SHARE / k
         exact = torch.float64 if self.precise is not None else operator.dtype
-        # Where the products are measured, what is left is the rounding of the recurrence itself.
+        # Where the products are measured in float64, what is left is the rounding of the recurrence itself.
         unmeasured = math.sqrt(budget.max_steps) * self.epsilon
+        in_float64 = self.measures and self.precise is not None
         self.rounding = Rounding(
-            above=unmeasured if self.measures else allowance(operator.shape, operator.dtype),
+            above=unmeasured if in_float64 else allowance(operator.shape, operator.dtype),
             below=allowance(operator.shape, exact))
 
         members = self.products.members
@@ -134,7 +139,7 @@ class _Solve:
         found = None if first else torch.stack(self.found, dim=1)
         start = gaussian(self.products, self.generator)
         process = Bidiagonalisation(self.products, start, self.budget.stored, found)
-        self.rounding = Rounding(self.rounding.above, self.rounding.below)
+        self.rounding = replace(self.rounding, perturbation=0.0)
         probed = not self.measures
         bound = np.full(self.products.members, np.inf)
         done = np.zeros(self.products.members, dtype=bool)
@@ -208,16 +213,18 @@ class _Solve:
         return self.rounding.upper(bound, self.largest) - self.rounding.lower(np.sqrt(ritz.top), self.largest)
 
     def _probe(self, process: Bidiagonalisation, ritz: Ritz) -> None:
-        """Measure by how much the operator as applied differs from its float64 twin.
+        """Measure by how much the operator as applied differs from its float64 twin or, without one, when shaken.
 
         In two looks, each with half of the failure probability: the second, with more probes, only where the
         first leaves rounding a large part of the tolerance.
         """
         delta = self.probe_delta / 2
-        perturbation = Perturbation(process, self.precise)
+        perturbation = Perturbation(process, self.reference)
         for count in (probe_count(self.tol, self.operator.dtype, delta), MOST_PROBES):
             perturbation.extend(count, self.generator)
-            self.rounding = Rounding(self.rounding.above, self.rounding.below, perturbation.bound(delta))
+            self.rounding = replace(self.rounding, perturbation=perturbation.bound(delta))
+            if self.precise is None and not self.found:  # the first process sees the whole of E: nothing is deflated
+                self.rounding = replace(self.rounding, doubt=self.rounding.perturbation)
             if (self._width(ritz.top, ritz) <= self.tol / 2 * np.sqrt(ritz.top)).all():
                 break
 
@@ -233,7 +240,7 @@ class _Solve:
         exact = self.precise if self.precise is not None else self.products
         value, residual, u, v = rayleigh_ritz(exact, self.found, back=self.products)
         largest = value[:, :1]
-        lower = self.rounding.lower(value, largest)
+        lower = self.rounding.lower(value.T, value[:, 0]).T
         # σ_i ≤ σ_{i−1}, so an earlier bound serves too; and rounding may not turn the interval around.
         upper = np.maximum(np.minimum.accumulate(np.stack(self.uppers, axis=1), axis=1), value)
 
@@ -252,7 +259,7 @@ class _Solve:
             confidence=self.confidence,
             status=[str(name) for name in names] if batch else str(names[0]),
             steps=self.steps,
-            products=self.products.count + (0 if self.precise is None else self.precise.count),
+            products=self.products.count + (0 if self.reference is None else self.reference.count),
             dtype=self.operator.dtype,
             seed=self.seed,
             seconds=time.perf_counter() - began,

@@ -21,7 +21,7 @@ DENSE_ENTRIES = 2**24
 
 
 class LinearOperator:
-    """A matrix-free map J with its adjoint; subclasses give `matvec`, `rmatvec` and, if they can, `precise`.
+    """A matrix-free map J with its adjoint; subclasses give `matvec`, `rmatvec` and what they can of the rest.
 
     `workspace` is the number of bytes that one product takes beyond its input and its output, `held` those that the
     operator keeps for all of them. Both are estimates that a memory plan counts with.
@@ -58,6 +58,10 @@ class LinearOperator:
         """The same operator in float64, or None when it cannot be had."""
         return self if self.dtype == torch.float64 else None
 
+    def shaken(self) -> LinearOperator | None:
+        """The same operator at an input moved by one unit of rounding, None when it cannot be had."""
+        return None
+
     def dense(self) -> Float[Tensor, "*batch rows cols"]:
         """The matrix itself, one product per column; refused above 2^24 entries."""
         rows, cols = self.shape
@@ -78,7 +82,7 @@ class LinearOperator:
 
 
 class FunctionOperator(LinearOperator):
-    """An operator made of two functions; `precise`, if given, is called for the float64 twin.
+    """An operator made of two functions; `precise` and `shaken` are called, if given, for what they are named after.
 
     >>> double = FunctionOperator(lambda v: 2 * v, lambda u: 2 * u, (3, 3), dtype=torch.float32)
     >>> double.matvec(torch.ones(3))
@@ -97,9 +101,10 @@ class FunctionOperator(LinearOperator):
         workspace: int = 0,
         held: int = 0,
         precise: Callable[[], LinearOperator | None] | None = None,
+        shaken: Callable[[], LinearOperator | None] | None = None,
     ):
         super().__init__(shape, dtype=dtype, device=device, batch=batch, workspace=workspace, held=held)
-        self._matvec, self._rmatvec, self._precise = matvec, rmatvec, precise
+        self._matvec, self._rmatvec, self._precise, self._shaken = matvec, rmatvec, precise, shaken
 
     def matvec(self, v: Float[Tensor, "*batch cols"]) -> Float[Tensor, "*batch rows"]:
         return self._matvec(v)
@@ -109,6 +114,9 @@ class FunctionOperator(LinearOperator):
 
     def precise(self) -> LinearOperator | None:
         return self._precise() if self._precise is not None else super().precise()
+
+    def shaken(self) -> LinearOperator | None:
+        return self._shaken() if self._shaken is not None else super().shaken()
 
 
 class MatrixOperator(LinearOperator):
@@ -166,6 +174,10 @@ class _Restricted(LinearOperator):
 
     def precise(self) -> LinearOperator | None:
         whole = self.whole.precise()
+        return None if whole is None else _Restricted(whole, self.rows, self.cols)
+
+    def shaken(self) -> LinearOperator | None:
+        whole = self.whole.shaken()
         return None if whole is None else _Restricted(whole, self.rows, self.cols)
 
 

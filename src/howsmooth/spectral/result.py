@@ -33,7 +33,7 @@ class SingularTriplets:
     With probability `confidence` over the solver's own random draws (for each batch member), all k true
     values lie in [lower, upper]. `residual` is ‖Jᵀu − value·v‖, while J v = value·u by construction.
     `status` is one string, or a list of them in row-major order when the operator is a batch.
-    `products` counts products with J and with Jᵀ, those in float64 included.
+    `products` counts products with J and with Jᵀ, those of the float64 twin or the shaken operator included.
     """
 
     value: Float[Tensor, "*batch k"]
