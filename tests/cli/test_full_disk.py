@@ -23,7 +23,8 @@ def complaints(result) -> list[str]:
 
 @pytest.mark.parametrize("option", ["--json", "--csv"])
 def test_records(howsmooth, tiny, text_file, option):
-    result = howsmooth(f"measure {tiny} --text {text_file} --layers 0 --lengths 8 --samples 2 {option} {FULL}")
+    line = f"measure {tiny} --text {text_file} --layers 0 --lengths 8 --samples 2"
+    result = howsmooth(line, option, FULL)
     (line,) = complaints(result)
     assert f"{option}, got {FULL} (no space left on device)" in line
     assert "interval, 99.9 % sure" in result.out
@@ -89,4 +90,5 @@ def test_demo(howsmooth, tiny, tmp_path, monkeypatch, name):
     others = {"growth.png", "index.html", "measurements.jsonl"} - {name}
     assert others <= {path.name for path in tmp_path.iterdir()}
     if name != "measurements.jsonl":
-        assert len([json.loads(line) for line in (tmp_path / "measurements.jsonl").read_text().splitlines()]) == 8
+        lines = (tmp_path / "measurements.jsonl").read_text().splitlines()
+        assert len([json.loads(line) for line in lines]) == 8

@@ -101,7 +101,7 @@ class TestRandom:
         assert model.tokenizer is None and model.source["tokenizer"] is None
         assert model.activations(IDS, [0])[0].shape == (12, 768)
         assert 0.015 < model.network.h[0].attn.c_attn.weight.std() < 0.025
-        with pytest.raises(InputError, match="expected a tokenizer for 'random:gpt2', got none.*tokenizer="):
+        with pytest.raises(InputError, match="tokenizer for 'random:gpt2', got none.*--tokenizer minilm"):
             model.chunks("some text", 4, 1)
 
     def test_dtype_does_not_change_the_draw(self, tiny_folders):
@@ -122,6 +122,9 @@ class TestRandom:
             load(f"random:{tmp_path}", tokenizer=tiny_folders["bert"])
         with pytest.raises(InputError, match="expected a tokenizer at"):
             load(f"random:{tmp_path}", tokenizer=str(tmp_path))
+        for nothing, what in (("", "an empty one"), (3, "an object of type int")):
+            with pytest.raises(InputError, match=f"name of a tokenizer.*got {what}"):
+                load(f"random:{tmp_path}", tokenizer=nothing)
 
     @pytest.mark.parametrize("name", ["random:", "random:/no/such/folder"])
     def test_bad_names(self, name):
@@ -138,7 +141,10 @@ class TestRefused:
 
     def test_names(self, tmp_path):
         self.refused("", "try 'minilm'")
-        self.refused(3, "expected the name of a model")
+        self.refused(3, "expected the name of a model.*got an object of type int")
+        message = self.refused(torch.nn.Linear(2, 2), "transformers model, got an object of type Linear")
+        assert "in_features" not in message
+        self.refused(None, "of type NoneType")
         self.refused("./nowhere", "does not exist")
         self.refused(str(tmp_path / "no.gguf"), "does not exist")
         self.refused(tmp_path, "config.json")
@@ -172,7 +178,7 @@ class TestRefused:
     def test_pickles_only_on_request(self, folder):
         weights = load_file(folder / "model.safetensors")
         (folder / "model.safetensors").unlink()
-        self.refused(folder, "allow_pickle=True")
+        self.refused(folder, r"allow_pickle=True \(--allow-pickle\)")
         torch.save(weights, folder / "pytorch_model.bin")
         self.refused(folder, "allow_pickle=True")
         model = load(folder, allow_pickle=True)
@@ -221,7 +227,7 @@ class TestRefused:
         model = load(folder)
         assert model.tokenizer is None
         assert model.activations(IDS, [1])[1].shape == (12, 24)
-        with pytest.raises(InputError, match="expected a tokenizer"):
+        with pytest.raises(InputError, match="expected a tokenizer.*--tokenizer NAME"):
             model.inputs("a text", 0)
         tiny_tokenizer("gpt2").save_pretrained(folder)
         assert load(folder).tokenizer is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,7 +72,15 @@ def test_a_long_text_is_cut_with_a_warning(model):
     assert short.shape == (3 + SPECIALS[model.family], 24)
 
 
-@pytest.mark.parametrize("layer", [-1, 3, 1.0, "0", True])
+def test_numpy_integers_are_layer_numbers(model):
+    layer = np.int64(1)
+    assert torch.equal(model.inputs("In the spring", layer), model.inputs("In the spring", 1))
+    assert torch.equal(model.attention(layer).wq, model.attention(1).wq)
+    (key,) = model.activations([7, 8], np.array([1]))
+    assert type(key) is int
+
+
+@pytest.mark.parametrize("layer", [-1, 3, 1.0, "0", True, np.int64(3), np.float64(1), np.True_, None])
 def test_layers_out_of_range(model, layer):
     for call in (model.attention, lambda i: model.inputs("In the", i), lambda i: model.activations([7], [i])):
         with pytest.raises(InputError, match="layer from 0 to 2"):
@@ -97,7 +106,7 @@ def test_texts_and_lengths_that_cannot_work(model):
     with pytest.raises(InputError, match="samples >= 1"):
         model.chunks(text, 10, 0)
     if SPECIALS[model.family]:
-        with pytest.raises(InputError, match="special_tokens=False"):
+        with pytest.raises(InputError, match="special_tokens=False; --special-tokens none"):
             model.chunks(text, SPECIALS[model.family], 1)
     for n in (0, 65):
         with pytest.raises(InputError, match="1 to 64"):

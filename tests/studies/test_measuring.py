@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -99,6 +102,13 @@ def test_no_special_tokens_are_added_when_not_wanted(model):
     assert not {"[CLS]", "[SEP]"} & {top["token"] for top in record["top_tokens"]}
 
 
+def test_numpy_integers_become_plain_ones(model):
+    settings = resolve(model, TEXT, layers=np.array([2]), heads=np.array([0]), lengths=(6,), samples=1)
+    assert (settings.layers, settings.heads) == ((2,), (0,))
+    (record,) = measure(model, TEXT, settings)
+    json.dumps(record)
+
+
 def test_settings_are_frozen_and_resolved(model):
     settings = resolve(model, TEXT, heads="all", lengths=(6,), samples=1)
     assert (settings.layers, settings.heads, settings.map) == ((0, 1, 2), (0, 1, 2), "head")
@@ -114,8 +124,10 @@ def test_memory_is_said_and_kept_to(model):
     tight = dataclasses.replace(settings, max_memory=said.total // 2)
     assert memory_plan(model, TEXT, tight).total <= said.total // 2
     assert len(list(measure(model, TEXT, tight))) == 6
-    with pytest.raises(InputError, match="memory"):
+    with pytest.raises(InputError, match=r"0\.001 MiB; .*--max-memory.*--lengths") as caught:
         memory_plan(model, TEXT, dataclasses.replace(settings, max_memory=1000))
+    enough = float(re.search(r"at least ([\d.]+) MiB for n = 20", str(caught.value))[1])
+    assert memory_plan(model, TEXT, dataclasses.replace(settings, max_memory=int(enough * 2**20)))
     fewer = dataclasses.replace(settings, tokens="no-special")
     assert memory_plan(model, TEXT, fewer).bytes_per_vector == said.bytes_per_vector * 18 // 20
 

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from howsmooth.errors import InputError
 from howsmooth.models.families import FAMILIES, family_of
+from howsmooth.models.given import check_class, read_network
 from howsmooth.models.model import Model
 from howsmooth.models.place import Place, commit_of, locate
 from howsmooth.models.quiet import quiet_transformers
@@ -21,32 +22,40 @@ _RANDOM = "random:"
 
 
 def load(
-    name: str | os.PathLike,
+    name: str | os.PathLike | PreTrainedModel,
     *,
-    dtype: torch.dtype | str = torch.float32,
-    device: torch.device | str = "cpu",
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     seed: int = 0,
     cache_dir: str | os.PathLike | None = None,
-    tokenizer: str | os.PathLike | None = None,
+    tokenizer: str | os.PathLike | PreTrainedTokenizerBase | None = None,
 ) -> Model:
-    """Load a model for measuring: evaluation mode, no gradients on its weights.
+    """Load a model for measuring: evaluation mode, no gradients; float32 on the CPU unless told otherwise.
 
     `name` is, in this order: "minilm" or "smollm2" (installed packages), "random:gpt2|bert|llama" or
     "random:" before any other name (that architecture with weights drawn from `seed`), a .gguf file, a
-    folder with a config.json, or a name on the hub (`revision` applies there).
+    folder with a config.json, or a name on the hub (`revision` applies there). A transformers model that is
+    in memory already may stand in its place: it is read as it is, and nothing about it is changed.
 
     Weights are read from safetensors unless `allow_pickle`; code from the repository is never run unless
-    `trust_remote_code`. `tokenizer` names another place to take the tokenizer from. `cache_dir` holds
-    dequantised GGUF files (else $HOWSMOOTH_CACHE, else ~/.cache/howsmooth).
+    `trust_remote_code`. `tokenizer` names another place to take the tokenizer from, or is one. `cache_dir`
+    holds dequantised GGUF files (else $HOWSMOOTH_CACHE, else ~/.cache/howsmooth).
     """
-    if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
-        raise InputError(f"expected the name of a model, a folder or a file, got {name!r}; try 'minilm'")
-    name = os.fspath(name)
-    dtype, device = _working_type(dtype, device)
     remote = {"revision": revision, "trust_remote_code": trust_remote_code}
+    if isinstance(name, PreTrainedModel):
+        network, adapter, name, place = read_network(name, dtype=dtype, device=device, revision=revision)
+        return _complete(network, adapter, name, place, tokenizer, cache_dir, remote)
+    if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
+        what = "an empty one" if isinstance(name, str) else f"an object of type {type(name).__name__}"
+        raise InputError(
+            "expected the name of a model, a folder or a file, or a transformers model, "
+            f"got {what}; try 'minilm'"
+        )
+    name = os.fspath(name)
+    dtype, device = _working_type(dtype or torch.float32, device or "cpu")
 
     if name.startswith(_RANDOM):
         network, adapter, place = _random_network(name, seed, cache_dir, remote)
@@ -57,8 +66,12 @@ def load(
         place = locate(name, revision, cache_dir)
         network, adapter = _pretrained_network(name, place, dtype, allow_pickle, remote)
     network = network.to(device).eval().requires_grad_(False)
-    _refuse_non_finite(network, name)
+    return _complete(network, adapter, name, place, tokenizer, cache_dir, remote)
 
+
+def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, remote: dict) -> Model:
+    """Check the weights and add the tokenizer."""
+    _refuse_non_finite(network, name)
     found, missing, origin = find_tokenizer(tokenizer, place, network.config.vocab_size, cache_dir, remote)
     source = {**place.source, "tokenizer": origin}
     return Model(network, adapter, name=name, tokenizer=found, no_tokenizer=missing, source=source)
@@ -79,7 +92,7 @@ def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickl
             f"model {name!r}: expected all weights of a {config.model_type}, got none for {absent[0]} "
             f"({len(absent)} missing); the checkpoint is incomplete or of another model"
         )
-    _check_class(network, adapter, name)
+    check_class(network, adapter, name)
     if place.is_hub:
         place.source["revision"] = commit_of(name, remote["revision"])
     return network, adapter
@@ -108,16 +121,8 @@ def _random_network(name: str, seed: int, cache_dir, remote: dict):
     with torch.random.fork_rng(devices=[]), _loading(name, place), quiet_transformers():
         torch.default_generator.manual_seed(seed)
         network = AutoModel.from_config(config, dtype=torch.float32)
-    _check_class(network, adapter, name)
+    check_class(network, adapter, name)
     return network, adapter, place
-
-
-def _check_class(network, adapter, name: str) -> None:
-    if not isinstance(network, adapter.NETWORK):
-        raise InputError(
-            f"model {name!r}: expected a {adapter.NETWORK.__name__}, got a {type(network).__name__}; "
-            "its code is not the family's own, so its attention cannot be read"
-        )
 
 
 def _refuse_non_finite(network, name: str) -> None:
@@ -172,6 +177,7 @@ def _loading(name: str, place: Place, allow_pickle: bool = True) -> Iterator[Non
         remedy = place.remedy
         pickled = not place.is_hub and place.path and not any(Path(place.path).glob("*.safetensors"))
         if not allow_pickle and (pickled or "safetensors" in reason):
-            remedy = ("convert the weights to safetensors, or, if you trust them, give allow_pickle=True"
+            remedy = ("convert the weights to safetensors, or, if you trust them, give allow_pickle=True "
+                      "(--allow-pickle)"
                       f"{'; ' + remedy if place.is_hub else ''}")
         raise InputError(f"cannot load {name!r} ({place.tried}): {reason}; {remedy}") from error

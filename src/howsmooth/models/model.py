@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Iterable, Sequence
 from types import ModuleType
@@ -53,7 +54,7 @@ class Model:
         `n` is the number of tokens it will be given. Only rotary models whose frequencies depend on
         the length need it; it is otherwise the model's positions.
         """
-        self._check_layer(layer)
+        layer = self._layer(layer)
         if n is not None and not 1 <= n <= self.positions:
             raise InputError(f"expected a length from 1 to {self.positions}, got n = {n!r}; choose another")
         with torch.no_grad():
@@ -74,7 +75,7 @@ class Model:
 
         Without `n` the whole text is taken, cut at the model's positions with a warning.
         """
-        self._check_layer(layer)
+        layer = self._layer(layer)
         if n is None:
             before, after = special_frame(self._need_tokenizer()) if special_tokens else ([], [])
             n = len(self.tokenize(text)) + len(before) + len(after)
@@ -95,9 +96,7 @@ class Model:
         A chunk or n token numbers give (n, d) per layer; a list of chunks of one length, or (b, n)
         token numbers, give (b, n, d).
         """
-        layers = sorted(set(layers))
-        for layer in layers:
-            self._check_layer(layer)
+        layers = sorted({self._layer(layer) for layer in layers})
         ids = self._ids(tokens)
         captured: dict[int, torch.Tensor] = {}
         if not layers:
@@ -157,17 +156,26 @@ class Model:
             )
         return ids.to(self.device, torch.long)
 
-    def _check_layer(self, layer: int) -> None:
-        if not isinstance(layer, int) or isinstance(layer, bool) or not 0 <= layer < self.layers:
+    def _layer(self, layer) -> int:
+        """Return a layer's number, checked; NumPy's integers are integers too."""
+        try:
+            number = -1 if isinstance(layer, bool) else operator.index(layer)
+        except TypeError:
+            number = -1
+        if not 0 <= number < self.layers:
             raise InputError(
                 f"expected a layer from 0 to {self.layers - 1} of {self.name}, got {layer!r}; "
                 "choose one of them"
             )
+        return number
 
     def _need_tokenizer(self):
         if self.tokenizer is None:
+            # Weights drawn at random know no vocabulary: the tokenizer that is always there will do.
+            fitting = "minilm" if self.source.get("kind") == "random" else "NAME"
             raise InputError(
-                f"expected a tokenizer for {self.name!r}, got none ({self._no_tokenizer}); give load(..., "
-                'tokenizer="minilm" or a folder or hub name), or pass token numbers to activations()'
+                f"expected a tokenizer for {self.name!r}, got none ({self._no_tokenizer}); name a folder or "
+                f"a hub model that has one: --tokenizer {fitting} on the command line, "
+                f"tokenizer={fitting!r} in load()"
             )
         return self.tokenizer

@@ -68,7 +68,7 @@ def cut_chunks(
     if body < 1:
         raise InputError(
             f"expected n >= {framed + 1} (the model adds {framed} special tokens), got n = {n}; "
-            "ask for a larger n, or give special_tokens=False"
+            "ask for a larger n, or for none of them (special_tokens=False; --special-tokens none)"
         )
     ids = tokenize(tokenizer, text)
     fits = len(ids) // body

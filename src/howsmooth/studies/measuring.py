@@ -6,8 +6,10 @@ A record is a plain dictionary; what it holds is all that figures, tables and pa
 from __future__ import annotations
 
 import hashlib
+import math
+import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from howsmooth import __version__
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian, local_lipschitz
 from howsmooth.spectral import MemoryPlan, plan, restrict
+from howsmooth.spectral.memory import FEWEST_STORED
 from howsmooth.texts import default_text
 
 if TYPE_CHECKING:
@@ -114,15 +117,16 @@ def resolve(
 
 
 def _chosen(wanted: tuple[int, ...] | str, available: int, what: str) -> tuple[int, ...]:
-    if wanted == "all":
+    if isinstance(wanted, str) and wanted == "all":
         return tuple(range(available))
+    wanted = tuple(operator.index(index) for index in wanted)  # records hold Python's own numbers
     unknown = [index for index in wanted if not 0 <= index < available]
     if unknown or not wanted:
         raise InputError(
             f"expected {what} between 0 and {available - 1}, got {unknown[0] if unknown else 'none'}; "
             "choose among them or say all"
         )
-    return tuple(wanted)
+    return wanted
 
 
 def _check_lengths(model: Model, text: Text, settings: Settings) -> None:
@@ -152,13 +156,25 @@ def memory_plan(model: Model, text: Text, settings: Settings) -> MemoryPlan:
     n, layer = max(settings.lengths), settings.layers[0]
     chunk = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)[0]
     (_, attention), *_ = _maps(model, layer, n, settings.heads)
-    operator = jacobian(attention, model.activations(chunk, [layer])[layer])
+    derivative = jacobian(attention, model.activations(chunk, [layer])[layer])
     moved = _moved_tokens(chunk, settings.tokens, model.device)
     if moved is not None:
-        width = operator.shape[1] // n
+        width = derivative.shape[1] // n
         columns = (moved[:, None] * width + torch.arange(width, device=moved.device)).flatten()
-        operator = restrict(operator, cols=columns)
-    return plan(operator, settings.max_memory, tol=settings.tol, confidence=settings.confidence)
+        derivative = restrict(derivative, cols=columns)
+    accuracy = {"tol": settings.tol, "confidence": settings.confidence}
+    try:
+        return plan(derivative, settings.max_memory, **accuracy)
+    except InputError:
+        if settings.max_memory is None:
+            raise
+        # The solver speaks of vectors in bytes; here it is known what was asked for.
+        least = replace(plan(derivative, **accuracy), stored=FEWEST_STORED).total / 2**20
+        raise InputError(
+            f"expected max_memory of at least {math.ceil(10 * least) / 10:.1f} MiB for n = {n}, "
+            f"got {round(settings.max_memory / 2**20, 3):g} MiB; allow more memory (a larger --max-memory) "
+            "or ask for shorter lengths (--lengths)"
+        ) from None
 
 
 def measure(
@@ -222,8 +238,9 @@ def _moved_tokens(chunk: Any, tokens: str, device: Any) -> torch.Tensor | None:
     indices = moved.nonzero().flatten()
     if not len(indices):
         raise InputError(
-            f"expected a token left to perturb with tokens={tokens}, got a chunk of {len(chunk.ids)} "
-            "tokens without one; ask for longer lengths or tokens=all"
+            f"expected a token left to perturb with the choice of tokens {tokens}, got a chunk of "
+            f"{len(chunk.ids)} tokens without one; ask for longer lengths, or let all of them move "
+            "(--tokens all)"
         )
     return indices.to(device)
 

@@ -1,0 +1,71 @@
+"""A network that the user has in memory already: read as it is, refused where reading would change it."""
+
+from __future__ import annotations
+
+import copy
+from types import ModuleType
+
+import torch
+from transformers import PreTrainedModel
+
+from howsmooth.errors import InputError
+from howsmooth.models.families import family_of
+from howsmooth.models.place import Place
+
+
+def read_network(
+    network: PreTrainedModel, *, dtype=None, device=None, revision: str | None = None
+) -> tuple[PreTrainedModel, ModuleType, str, Place]:
+    """Return (base model, adapter, name, place) of a transformers model; a head on top of it is left out."""
+    kind = type(network).__name__
+    name = getattr(network.config, "_name_or_path", "") or kind
+    if any(module.training for module in network.modules()):
+        raise InputError(
+            f"expected a {kind} in evaluation mode, got one in training mode; call its .eval() first"
+        )
+    if (dtype, device, revision) != (None, None, None):
+        raise InputError(
+            f"expected no dtype, device or revision beside a {kind}, which has its own, got "
+            f"{', '.join(str(given) for given in (dtype, device, revision) if given is not None)}; "
+            "leave it out, and move or convert the model yourself (its .to)"
+        )
+    adapter = family_of(network.config, name)
+    base = network.base_model
+    check_class(base, adapter, name)
+    _refuse_scattered(base, name)
+    _refuse_altered(base, adapter, name)
+    source = {"kind": "object", "class": kind, "weights": "as given"}
+    return base, adapter, name, Place(None, source, local_only=True)
+
+
+def check_class(network, adapter: ModuleType, name: str) -> None:
+    if not isinstance(network, adapter.NETWORK):
+        raise InputError(
+            f"model {name!r}: expected a {adapter.NETWORK.__name__}, got a {type(network).__name__}; "
+            "its code is not the family's own, so its attention cannot be read"
+        )
+
+
+def _refuse_scattered(network: PreTrainedModel, name: str) -> None:
+    devices = sorted({str(parameter.device) for parameter in network.parameters()})
+    if len(devices) > 1 or devices == ["meta"]:
+        raise InputError(
+            f"model {name!r}: expected all weights on one device, got them on {', '.join(devices)}; load it "
+            "without a device_map"
+        )
+
+
+def _refuse_altered(network: PreTrainedModel, adapter: ModuleType, name: str) -> None:
+    """Refuse layers that were added or replaced: their plain weights would not be the whole map."""
+    with torch.device("meta"):
+        plain = type(network)(copy.deepcopy(network.config))
+    expected, got = ({key: tuple(p.shape) for key, p in n.named_parameters()} for n in (plain, network))
+    differing = sorted(
+        key for key in expected.keys() | got.keys()
+        if expected.get(key) != got.get(key) and not key.startswith(adapter.UNUSED)
+    )
+    if differing:
+        raise InputError(
+            f"model {name!r}: expected the weights of a plain {type(network).__name__}, got a difference at "
+            f"{differing[0]} ({len(differing)} in all); merge adapters into the weights and undo other changes"
+        )

@@ -1,0 +1,108 @@
+"""A transformers model in memory: read as it is, and left as it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, OPTConfig, OPTModel
+
+from howsmooth.errors import InputError
+from howsmooth.lipschitz import local_lipschitz
+from howsmooth.models import load
+from howsmooth.texts import default_text
+
+from .tiny import tiny_config, tiny_network, tiny_tokenizer
+
+FAMILIES = ("gpt2", "bert", "llama")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_object_gives_what_its_folder_gives(family, tiny_folders):
+    folder = tiny_folders[family]
+    tokenizer = tiny_tokenizer(family)
+    from_object, from_folder = load(tiny_network(family), tokenizer=tokenizer), load(folder)
+    text = default_text()
+    x = from_object.inputs(text, 1, 12)
+    assert torch.equal(x, from_folder.inputs(text, 1, 12))
+    ours, theirs = (local_lipschitz(m.attention(1), x).value for m in (from_object, from_folder))
+    assert float(ours) == float(theirs)
+    assert from_object.tokenizer is tokenizer
+    assert from_object.source["kind"] == "object"
+    json.dumps(from_object.source)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_head_on_top_is_left_out(family, tiny_folders):
+    auto = AutoModelForMaskedLM if family == "bert" else AutoModelForCausalLM
+    network = auto.from_pretrained(tiny_folders[family])
+    model = load(network.eval(), tokenizer=tiny_folders[family])
+    assert model.network is network.base_model
+    assert model.name == tiny_folders[family] and model.source["class"] == type(network).__name__
+    assert torch.equal(
+        model.inputs(default_text(), 2, 9), load(tiny_folders[family]).inputs(default_text(), 2, 9)
+    )
+
+
+def test_the_object_is_left_as_it_was():
+    network = tiny_network("llama", dtype=torch.float64)
+    weights = {key: value.clone() for key, value in network.state_dict().items()}
+    config, state = network.config.to_dict(), torch.get_rng_state()
+    model = load(network)
+    assert model.network is network and model.name == "LlamaModel" and model.dtype == torch.float64
+    ids = torch.arange(10, 20)
+    assert local_lipschitz(model.attention(0), model.activations(ids, [0])[0]).value > 0
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
+    assert all(torch.equal(value, weights[key]) for key, value in network.state_dict().items())
+    assert network.config.to_dict() == config and torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(InputError, match="comes without one.*tokenizer="):
+        model.tokenize("In the spring")
+
+
+def refused(network, match: str, **options) -> None:
+    with pytest.raises(InputError, match=match) as caught:
+        load(network, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_training_mode_is_refused_and_not_changed():
+    network = tiny_network("gpt2").train()
+    refused(network, r"GPT2Model in evaluation mode.*\.eval\(\)")
+    assert network.training
+    network.eval().h[1].attn.train()  # its dropout alone would be enough to blur what is measured
+    refused(network, "evaluation mode")
+
+
+def test_what_belongs_to_names_is_refused_beside_an_object():
+    network = tiny_network("gpt2")
+    refused(network, "no dtype, device or revision.*got torch.float64", dtype=torch.float64)
+    refused(network, "got cpu", device="cpu")
+    refused(network, "got main", revision="main")
+
+
+def test_networks_that_cannot_be_read():
+    small = OPTConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, ffn_dim=8,
+        word_embed_proj_dim=8,
+    )
+    refused(OPTModel(small).eval(), "families gpt2, bert, llama, got 'opt'")
+    with torch.device("meta"):
+        empty = type(tiny_network("gpt2"))(tiny_config("gpt2"))
+    refused(empty.eval(), "one device, got them on meta")
+    spoilt = tiny_network("bert")
+    spoilt.encoder.layer[0].attention.self.query.weight.data[0, 0] = torch.nan
+    refused(spoilt, "NaN or infinity in encoder")
+
+
+def test_layers_that_were_changed_are_not_read_as_if_they_were_plain():
+    """An adapter on a projection leaves the projection's own weight in sight, which is not the map."""
+    network = tiny_network("llama")
+    projection = network.layers[1].self_attn.q_proj
+    projection.register_parameter("extra", torch.nn.Parameter(torch.ones(2, 2)))
+    refused(network, r"plain LlamaModel, got a difference at layers\.1\.self_attn\.q_proj\.extra")
+
+
+def test_tokenizers_of_another_vocabulary():
+    network = tiny_network("gpt2", vocab_size=50)
+    refused(network, "within the model's vocabulary of 50", tokenizer=tiny_tokenizer("gpt2"))
