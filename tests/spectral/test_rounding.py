@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from howsmooth.spectral import FunctionOperator, MatrixOperator, restrict, singular_values
+from howsmooth.errors import InputError
+from howsmooth.spectral import FunctionOperator, MatrixOperator, power_method, restrict, singular_values
 from tests.oracles.spectra import SPECTRA, largest, matrix_with
 
 
@@ -81,3 +82,44 @@ def test_a_restriction_is_shaken_with_its_whole():
     assert found.lower <= largest(matrix[rows][:, cols]) <= found.upper
     assert restrict(off(matrix, 1e-3), rows=rows).shaken() is None
     assert MatrixOperator(matrix).shaken() is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("dtype, scales", [
+    (torch.float64, [1e-300, 1e-165, 1e-160, 1e-120, 1.0, 1e120, 1e160, 1e300]),
+    (torch.float32, [1e-30, 1e-15, 1.0, 1e15, 1e30]),
+])
+def test_no_scale_is_lost(dtype, scales, k):
+    """One by one and in a batch, value, interval, residual and progress are as at scale one."""
+    matrix = matrix_with(SPECTRA["separated"])
+    truth = largest(matrix.to(dtype), k)
+    every = torch.tensor(scales, dtype=torch.float64)
+    matrices = (every[:, None, None] * matrix).to(dtype)
+    together = singular_values(MatrixOperator(matrices), k=k)
+    assert together.status == ["converged"] * len(scales)
+    assert torch.allclose(together.value / every[:, None], truth.expand(len(scales), k), rtol=1e-3)
+    for scale, member in zip(scales, matrices):
+        seen = []
+        found = singular_values(MatrixOperator(member), k=k, progress=lambda *args: seen.append(args))
+        assert found.status == "converged"
+        assert (found.lower / scale <= truth * (1 + 1e-6)).all()
+        assert (truth <= found.upper / scale * (1 + 1e-6)).all()
+        assert (found.residual < 0.1 * found.value).all()
+        assert seen[-1][1] == pytest.approx(found.value[-1].item(), rel=1e-3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [1e-165, 1e160])
+def test_the_identity_at_the_ends_of_float64(scale):
+    operator = diagonal(torch.full((100,), scale, dtype=torch.float64), torch.float64)
+    for found in (singular_values(operator), power_method(operator)):
+        assert found.value.item() == pytest.approx(scale, rel=1e-12)
+        assert 0 < found.lower <= found.value <= found.upper
+
+
+@pytest.mark.parametrize("dtype, scale", [(torch.float64, 1e-310), (torch.float32, 1e-40)])
+def test_underflow_is_refused_where_nothing_measures_it(dtype, scale):
+    operator = FunctionOperator(lambda v: scale * v, lambda u: scale * u, (9, 9), dtype=dtype)
+    with pytest.raises(InputError, match="norm 0 or at least.*multiply"):
+        singular_values(operator)

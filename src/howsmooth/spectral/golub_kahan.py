@@ -104,10 +104,10 @@ class _Solve:
         self.products = Products(operator)
         self.generator, self.seed = own_generator(seed)
         twin = operator.precise() if operator.dtype != torch.float64 else None
-        self.precise = None if twin is None else Products(twin)
+        self.precise = None if twin is None else Products(twin, unit=1.0)  # float32 is of no scale to need another
         shaken = operator.shaken() if operator.dtype != torch.float64 and twin is None else None
         # What E is measured against, if there is anything.
-        self.reference = self.precise if shaken is None else Products(shaken)
+        self.reference = self.precise if shaken is None else Products(shaken, unit=1.0)
         self.epsilon = torch.finfo(operator.dtype).eps
         # The final value comes out a few roundings under the Ritz value that the loop looks at. With k > 1
         # the residuals ρ of the earlier vectors couple them to the later ones: σ moves by at most √k ρ.
@@ -146,6 +146,8 @@ class _Solve:
         while True:
             process.step()
             q = process.steps
+            if first and q == 1:
+                self._refuse_underflow(process.alphas[0])
             last = q >= self.budget.max_steps
             if not (last or process.broken.all() or q % math.ceil(q / OFTEN) == 0):
                 continue
@@ -166,6 +168,14 @@ class _Solve:
         self.ran_out |= ~done
         self.uppers.append(self.rounding.upper(bound, self.largest))
         self.found.append(process.vector(ritz.top_vector))
+
+    def _refuse_underflow(self, norm: NDArray[np.float64]) -> None:
+        """Refuse entries so small that they are rounded more coarsely than a dtype's unit, where none measures it."""
+        norm, least = norm * self.products.unit, torch.finfo(self.operator.dtype).tiny
+        small = norm[(norm > 0) & (norm < least)]
+        if self.reference is None and len(small):
+            raise InputError(f"expected products J v of norm 0 or at least {least:.3g} in {self.operator.dtype}, "
+                             f"got {small.min():.3g}; multiply what the operator is made of by a constant")
 
     def _near(self, process: Bidiagonalisation, ritz: Ritz, done: NDArray[np.bool_]) -> bool:
         """Whether a member that is not done may be now: a cheap question, to be asked before the costly ones."""
@@ -230,9 +240,9 @@ class _Solve:
 
     def _report(self, step: int, ritz: Ritz, bound: NDArray[np.float64]) -> None:
         if self.progress is not None:
-            batch = self.operator.batch
-            lower = self.rounding.lower(np.sqrt(ritz.top), self.largest)
-            upper = self.rounding.upper(bound, self.largest)
+            batch, unit = self.operator.batch, self.products.unit
+            lower = self.rounding.lower(np.sqrt(ritz.top), self.largest) * unit
+            upper = self.rounding.upper(bound, self.largest) * unit
             self.progress(step, *(torch.from_numpy(side).reshape(batch) for side in (lower, upper)))
 
     def result(self, began: float) -> SingularTriplets:
@@ -251,9 +261,10 @@ class _Solve:
             names = np.where(small, RESIDUAL, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
         else:
             names = np.where(narrow, CONVERGED, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
+        unit = self.products.unit[:, None]
         back = {"dtype": self.operator.dtype, "device": self.operator.device}
         return SingularTriplets(
-            *(torch.from_numpy(x).reshape(*batch, self.k) for x in (value, lower, upper, residual)),
+            *(torch.from_numpy(x * unit).reshape(*batch, self.k) for x in (value, lower, upper, residual)),
             u=u.to(**back).reshape(*batch, self.k, -1),
             v=v.to(**back).reshape(*batch, self.k, -1),
             confidence=self.confidence,

@@ -44,7 +44,7 @@ def power_method(
     if wrong:
         raise InputError("expected " + "; expected ".join(wrong))
 
-    products = Products(operator)
+    products = Products(operator, unit=1.0)  # the threshold is absolute
     generator, seed_used = own_generator(seed)
     v = gaussian(products, generator)
     v = scaled(v, products.norm(v, "the start"))
@@ -55,8 +55,9 @@ def power_method(
         value = products.norm(w, "J v")
         u = scaled(w, value)
         image = products.adjoint(u)  # JᵀJv / σ: taking the norm out first keeps float32 from overflowing
-        stopped |= np.abs(value**2 - before) <= threshold
-        before = value**2
+        with np.errstate(over="ignore"):  # a difference of squares beyond float64 is no small one
+            stopped |= np.abs(value - before) * (value + before) <= threshold
+        before = value
         if stopped.all() or step == max_steps:
             break
         further = scaled(image, products.norm(image, "Jᵀ u"))
