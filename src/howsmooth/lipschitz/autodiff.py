@@ -24,7 +24,7 @@ class AutodiffJacobian(LinearOperator):
     What the graphs hold is not known, so a memory plan counts only the solver's own vectors.
     """
 
-    def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor):
+    def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, *, trusted: bool = False):
         self.f, self.x = f, x.detach()
         self._input = x.detach().clone().requires_grad_()
         with torch.enable_grad(), _differentiable_attention():
@@ -42,9 +42,10 @@ class AutodiffJacobian(LinearOperator):
         self._cotangent = torch.zeros_like(y, requires_grad=True)
         self._pulled_back: Tensor | None = None
         self._has_forward_mode = True
-        with torch.no_grad(), _differentiable_attention():
-            self._refuse_a_random_map(f(self.x))
-        self._refuse_unequal_derivatives()
+        if not trusted:
+            with torch.no_grad(), _differentiable_attention():
+                self._refuse_a_random_map(f(self.x))
+            self._refuse_unequal_derivatives()
 
     @property
     def image(self) -> Tensor:
@@ -86,7 +87,7 @@ class AutodiffJacobian(LinearOperator):
         if self.dtype == torch.float64:
             return self
         try:
-            twin = AutodiffJacobian(in_float64(self.f), self.x.double())
+            twin = AutodiffJacobian(in_float64(self.f), self.x.double(), trusted=True)
         except Exception:  # whatever a map says to float64 that it does not take
             return None
         return twin if twin._output.dtype == torch.float64 else None
@@ -94,7 +95,7 @@ class AutodiffJacobian(LinearOperator):
     def shaken(self) -> LinearOperator:
         """The derivative at x moved by a unit of rounding: shows what rounding does where float64 cannot be had."""
         signs = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(0)).sign().to(self.x)
-        return AutodiffJacobian(self.f, self.x * (1 + torch.finfo(self.dtype).eps * signs))
+        return AutodiffJacobian(self.f, self.x * (1 + torch.finfo(self.dtype).eps * signs), trusted=True)
 
     def _refuse_a_random_map(self, again: Tensor) -> None:
         if not torch.equal(again, self._output):
@@ -109,7 +110,7 @@ class AutodiffJacobian(LinearOperator):
         v, u = (torch.randn(size, generator=generator).to(self.x) for size in self.shape[::-1])
         jv, ju = self.matvec(v), self.rmatvec(u)
         gap = abs(float(u.double() @ jv.double()) - float(ju.double() @ v.double()))
-        if gap > torch.finfo(self.dtype).eps ** 0.3 * max(norm(u) * norm(jv), norm(ju) * norm(v)):
+        if gap > torch.finfo(self.dtype).eps ** 0.2 * max(norm(u) * norm(jv), norm(ju) * norm(v)):
             raise InputError("expected a map whose forward and reverse derivatives agree, got two different ones; "
                              "look for no_grad, detach or a custom function with a wrong derivative inside f")
 

@@ -100,4 +100,5 @@ def _held_at_zero(whole: LinearOperator, moved: Tensor | None, seen: Tensor | No
 
     return FunctionOperator(lambda v: whole.matvec(v * into) * out, lambda u: whole.rmatvec(u * out) * into,
                             whole.shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
-                            workspace=whole.workspace, held=whole.held, precise=also(whole.precise))
+                            workspace=whole.workspace, held=whole.held, precise=also(whole.precise),
+                            shaken=also(whole.shaken))
