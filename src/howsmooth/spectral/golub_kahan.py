@@ -115,7 +115,7 @@ class _Solve:
         self.inner_tol = max((tol if k == 1 else 7 / 8 * tol) - 32 * self.epsilon, tol / 2)
 
         delta = 1 - confidence
-        self.measures = self.reference is not None and stop == "interval"
+        self.measures = shaken is not None or (self.precise is not None and stop == "interval")
         self.start_delta = delta * ((1 - PROBE_SHARE) if self.measures else 1) / k
         self.probe_delta = delta * PROBE_SHARE / k
         exact = torch.float64 if self.precise is not None else operator.dtype
