@@ -8,7 +8,7 @@ _BASE = ("numpy", "scipy", "torch", "safetensors", "transformers", "tokenizers",
 _EXTRAS = {
     "plot": ("matplotlib",),
     "gguf": ("gguf", "accelerate"),
-    "test": ("pytest", "hypothesis", "triton"),
+    "test": ("pytest", "hypothesis"),
 }
 
 
