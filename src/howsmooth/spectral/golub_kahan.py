@@ -225,18 +225,19 @@ class _Solve:
     def _probe(self, process: Bidiagonalisation, ritz: Ritz) -> None:
         """Measure by how much the operator as applied differs from its float64 twin or, without one, when shaken.
 
-        In two looks, each with half of the failure probability: the second, with more probes, only where the
-        first leaves rounding a large part of the tolerance.
+        In looks that halve what is left of the failure probability: the next, with one probe more, only where the
+        last leaves rounding a large part of the tolerance.
         """
         delta = self.probe_delta / 2
         perturbation = Perturbation(process, self.reference)
-        for count in (probe_count(self.tol, self.operator.dtype, delta), MOST_PROBES):
+        for count in range(probe_count(self.tol, self.operator.dtype, delta), MOST_PROBES + 1):
             perturbation.extend(count, self.generator)
             self.rounding = replace(self.rounding, perturbation=perturbation.bound(delta))
             if self.precise is None and not self.found:  # the first process sees the whole of E: nothing is deflated
                 self.rounding = replace(self.rounding, doubt=self.rounding.perturbation)
             if (self._width(ritz.top, ritz) <= self.tol / 2 * np.sqrt(ritz.top)).all():
                 break
+            delta /= 2
 
     def _report(self, step: int, ritz: Ritz, bound: NDArray[np.float64]) -> None:
         if self.progress is not None:
