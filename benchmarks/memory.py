@@ -5,7 +5,7 @@ the length, gets a limit that not all of its Lanczos vectors fit into. Peaks are
 the process (its high-water mark, reset before each part), above what it holds once weights and inputs are there. Each
 part runs in a process of its own.
 
-    python benchmarks/memory.py [--n 8192] [--max-memory-gib 1.1]
+    python benchmarks/memory.py [--n 8192] [--max-memory-gib 1.25]
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def in_own_process(target, *arguments):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=8192)
-    parser.add_argument("--max-memory-gib", type=float, default=1.1)
+    parser.add_argument("--max-memory-gib", type=float, default=1.25)
     arguments = parser.parse_args()
     n, limit = arguments.n, int(arguments.max_memory_gib * GIB)
     print(f"n = {n}, d = 768, 12 heads, float32; probabilities would take {12 * n * n * 4 / GIB:.2f} GiB")

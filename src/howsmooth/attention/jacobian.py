@@ -45,9 +45,10 @@ class AttentionJacobian(LinearOperator):
         self.w_in = torch.cat([a.wq, a.wk, a.wv]).detach()
         self.w_out = None if a.wo is None else a.wo.detach()
         block = blockwise.block_rows(q.shape, self.n, pattern) * q.shape[0] * a.heads * self.n
-        tokens = q.shape[0] * self.n  # beside the blocks, a product makes several tensors of the size of q, k and v
-        # Three blocks are live at once; as much again is left for what allocators and matrix libraries take.
-        self.workspace = q.element_size() * (6 * block + 4 * tokens * self.w_in.shape[0])
+        tokens = q.shape[0] * self.n
+        # Three blocks and a few tensors of the size of q, k and v are live at once. The rest, found by measurement, is
+        # left for what allocators and matrix libraries take.
+        self.workspace = q.element_size() * (7 * block + 5 * tokens * self.w_in.shape[0])
         self.held = q.element_size() * (2 * tokens * self.w_in.shape[0] + self.w_in.numel())
         self.held += scores if kept is not None else 0
 
