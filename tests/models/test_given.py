@@ -60,7 +60,7 @@ def test_the_object_is_left_as_it_was():
         model.tokenize("In the spring")
 
 
-def refused(network, match: str, **options) -> None:
+def assert_refused(network, match: str, **options) -> None:
     with pytest.raises(InputError, match=match) as caught:
         load(network, **options)
     assert "\n" not in str(caught.value)
@@ -68,17 +68,17 @@ def refused(network, match: str, **options) -> None:
 
 def test_training_mode_is_refused_and_not_changed():
     network = tiny_network("gpt2").train()
-    refused(network, r"GPT2Model in evaluation mode.*\.eval\(\)")
+    assert_refused(network, r"GPT2Model in evaluation mode.*\.eval\(\)")
     assert network.training
     network.eval().h[1].attn.train()  # its dropout alone would be enough to blur what is measured
-    refused(network, "evaluation mode")
+    assert_refused(network, "evaluation mode")
 
 
 def test_what_belongs_to_names_is_refused_beside_an_object():
     network = tiny_network("gpt2")
-    refused(network, "no dtype, device or revision.*got torch.float64", dtype=torch.float64)
-    refused(network, "got cpu", device="cpu")
-    refused(network, "got main", revision="main")
+    assert_refused(network, "no dtype, device or revision.*got torch.float64", dtype=torch.float64)
+    assert_refused(network, "got cpu", device="cpu")
+    assert_refused(network, "got main", revision="main")
 
 
 def test_networks_that_cannot_be_read():
@@ -86,13 +86,13 @@ def test_networks_that_cannot_be_read():
         vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, ffn_dim=8,
         word_embed_proj_dim=8,
     )
-    refused(OPTModel(small).eval(), "families gpt2, bert, llama, got 'opt'")
+    assert_refused(OPTModel(small).eval(), "families gpt2, bert, llama, got 'opt'")
     with torch.device("meta"):
         empty = type(tiny_network("gpt2"))(tiny_config("gpt2"))
-    refused(empty.eval(), "one device, got them on meta")
+    assert_refused(empty.eval(), "one device, got them on meta")
     spoilt = tiny_network("bert")
     spoilt.encoder.layer[0].attention.self.query.weight.data[0, 0] = torch.nan
-    refused(spoilt, "NaN or infinity in encoder")
+    assert_refused(spoilt, "NaN or infinity in encoder")
 
 
 def test_layers_that_were_changed_are_not_read_as_if_they_were_plain():
@@ -100,9 +100,9 @@ def test_layers_that_were_changed_are_not_read_as_if_they_were_plain():
     network = tiny_network("llama")
     projection = network.layers[1].self_attn.q_proj
     projection.register_parameter("extra", torch.nn.Parameter(torch.ones(2, 2)))
-    refused(network, r"plain LlamaModel, got a difference at layers\.1\.self_attn\.q_proj\.extra")
+    assert_refused(network, r"plain LlamaModel, got a difference at layers\.1\.self_attn\.q_proj\.extra")
 
 
 def test_tokenizers_of_another_vocabulary():
     network = tiny_network("gpt2", vocab_size=50)
-    refused(network, "within the model's vocabulary of 50", tokenizer=tiny_tokenizer("gpt2"))
+    assert_refused(network, "within the model's vocabulary of 50", tokenizer=tiny_tokenizer("gpt2"))

