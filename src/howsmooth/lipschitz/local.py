@@ -42,13 +42,14 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
     """
     f, x = single_at_least(f, x)
     operator = jacobian(f, x, padding)
-    chosen = choose(operator, x, operator.image, tokens, output_tokens, padding)
+    y = operator.image
+    chosen = choose(operator, x, y, tokens, output_tokens, padding)
 
     def estimates(found: SingularTriplets) -> Estimate | list[Estimate]:
         found = replace(found, v=chosen.whole_input(found.v), u=chosen.whole_output(found.u))
         if not operator.batch:
-            return _estimate(f, x, operator.image, padding, chosen.seen, found)
-        return [_estimate(f, x[i], operator.image[i], None if padding is None else padding[i],
+            return _estimate(f, x, y, padding, chosen.seen, found)
+        return [_estimate(f, x[i], y[i], None if padding is None else padding[i],
                           None if chosen.seen is None else chosen.seen[i], _member(found, i))
                 for i in range(operator.batch[0])]
 
