@@ -1,5 +1,6 @@
 """The op holds nothing of size n²: its peak is measured in a process of its own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,22 +21,28 @@ part, op = sys.argv[1:]
 if op == "dense":  # what the op must not do
     attend = lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v
 q, k, v, g = (torch.randn(12, 4096, 16) for _ in range(4))
-attend(q[:, :8], k[:, :8], v[:, :8])
+
+def run(q, k, v, g):
+    if part == "forward":
+        attend(q, k, v)
+    elif part == "jvp":
+        torch.func.jvp(attend, (q, k, v), (k, v, q))
+    else:
+        torch.func.vjp(attend, q, k, v)[1](g)
+
+run(*(t[:, :8] for t in (q, k, v, g)))  # what torch loads at first use is not the op's
 Path("/proc/self/clear_refs").write_text("5")
 before = peak()
-if part == "forward":
-    attend(q, k, v)
-elif part == "jvp":
-    torch.func.jvp(attend, (q, k, v), (k, v, q))
-else:
-    torch.func.vjp(attend, q, k, v)[1](g)
+run(q, k, v, g)
 print(peak() - before)
 """
 PROBABILITIES = 12 * 4096**2 * 4  # 768 MiB
 
 
 def peak_of(part: str, op: str) -> int:
-    run = subprocess.run([sys.executable, "-c", MEASURE, part, op], capture_output=True, text=True, check=True)
+    source = Path(__file__).parents[2] / "src"  # installed or not
+    run = subprocess.run([sys.executable, "-c", MEASURE, part, op], capture_output=True, text=True, check=True,
+                         env=os.environ | {"PYTHONPATH": str(source)})
     return int(run.stdout)
 
 
@@ -45,7 +52,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reas
 @needs_proc
 @pytest.mark.parametrize("part", ["forward", "jvp", "vjp"])
 def test_peak_is_below_that_of_the_probabilities_alone(part):
-    assert peak_of(part, "ours") < 0.7 * PROBABILITIES
+    assert peak_of(part, "ours") < 0.4 * PROBABILITIES
 
 
 @needs_proc
