@@ -36,7 +36,7 @@ def kuczynski_wozniakowski(steps: int, size: int, delta: float) -> float:
     It holds on the event |b| ≥ c, because `chebyshev` does and is never larger: arcosh(1/c) ≤ log(2/c) =
     log(1.596 √N/δ), and tanh²x ≤ x².
 
-    Reference: Kuczyński and Woźniakowski 1992, Theorem 4.2.
+    Reference: Kuczyński and Woźniakowski 1992.
     """
     epsilon = (math.log(1.648 * math.sqrt(size) / delta) / (2 * steps - 1)) ** 2
     return 1 / (1 - epsilon) if epsilon < 1 else math.inf

@@ -31,7 +31,7 @@ def power_method(
     The threshold is absolute and on σ², as published, so its meaning depends on the scale of J. Nothing is
     known from above: `upper` is infinite and `confidence` 0. In a batch each member stays where it stopped.
 
-    Reference: Castin, Ablin and Peyré 2024, section 5 (experiments).
+    Reference: Castin, Ablin and Peyré 2024; the rule is that of their released scripts.
     """
     began = time.perf_counter()
     wrong = []
