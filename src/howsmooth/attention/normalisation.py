@@ -1,0 +1,64 @@
+"""LayerNorm and RMSNorm: the map in front of attention, which decides how far out its tokens can be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from howsmooth.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Normalisation:
+    """x ↦ g ∘ z + b with z = (x − mean)/√(var + eps), or without the mean (RMSNorm) if not `centred`.
+
+    Whatever x is, |z| < √d, and Σ z = 0 if centred: the outputs fill the inside of an ellipsoid.
+
+    >>> norm = Normalisation(torch.ones(4, dtype=torch.float64))
+    >>> norm(torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64))
+    tensor([ 1.0000,  1.0000, -1.0000, -1.0000], dtype=torch.float64)
+    """
+
+    gain: Tensor
+    bias: Tensor | None = None
+    eps: float = 1e-5
+    centred: bool = True
+
+    def __post_init__(self):
+        if self.gain.dim() != 1 or (self.bias is not None and self.bias.shape != self.gain.shape):
+            raise InputError("expected a gain (d,) and a bias of the same shape, got "
+                             f"{tuple(self.gain.shape)} and {None if self.bias is None else tuple(self.bias.shape)}")
+        if not self.eps >= 0 or not math.isfinite(self.eps):
+            raise InputError(f"expected eps ≥ 0, got {self.eps}")
+        for name in ("gain", "bias"):
+            tensor = getattr(self, name)
+            if tensor is not None and not torch.isfinite(tensor).all():
+                raise InputError(f"expected finite normalisation weights, got NaN or ∞ in the {name}")
+
+    @property
+    def d(self) -> int:
+        return self.gain.shape[0]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The normalised tokens, (…, d) → (…, d)."""
+        z, _ = self.standardise(x)
+        return self.place(z)
+
+    def standardise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """z (…, d) before gain and bias, and the deviation √(var + eps) (…, 1) that x was divided by."""
+        if x.shape[-1] != self.d:
+            raise InputError(f"expected tokens of width {self.d}, got shape {tuple(x.shape)}")
+        x = x - x.mean(-1, keepdim=True) if self.centred else x
+        deviation = (x.square().mean(-1, keepdim=True) + self.eps).sqrt()
+        return x / deviation, deviation
+
+    def place(self, z: Tensor) -> Tensor:
+        """g ∘ z + b."""
+        return self.gain * z if self.bias is None else self.gain * z + self.bias
+
+    def to(self, *args, **kwargs) -> Normalisation:
+        bias = None if self.bias is None else self.bias.to(*args, **kwargs)
+        return Normalisation(self.gain.to(*args, **kwargs), bias, self.eps, self.centred)
