@@ -2,6 +2,7 @@
 
 from howsmooth.attention.heads import Rotary, SelfAttention
 from howsmooth.attention.jacobian import AttentionJacobian
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.attention.op import attend
 
-__all__ = ["AttentionJacobian", "Rotary", "SelfAttention", "attend"]
+__all__ = ["AttentionJacobian", "Normalisation", "Rotary", "SelfAttention", "attend"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models.tokens import TokenChunk, cut_chunks, special_frame, tokenize
 
@@ -59,6 +60,13 @@ class Model:
             raise InputError(f"expected a length from 1 to {self.positions}, got n = {n!r}; choose another")
         with torch.no_grad():
             return self._adapter.self_attention(self.network, layer, n)
+
+    def normalisation(self, layer: int) -> Normalisation:
+        """Return the normalisation whose output enters attention at a layer: it decides where tokens can be."""
+        layer = self._layer(layer)
+        with torch.no_grad():
+            norm = self._adapter.normalisation(self.network, layer)
+            return replace(norm, gain=norm.gain.detach(), bias=None if norm.bias is None else norm.bias.detach())
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token numbers of a text, without special tokens."""

@@ -7,6 +7,7 @@ An adapter is a module with
     default_config()     the architecture at its real size, for models without weights
     attention_modules(network)          one module per layer; its first argument is what enters attention
     self_attention(network, layer, positions)   the same map as a `SelfAttention`, for that many positions
+    normalisation(network, layer)       the `Normalisation` whose output enters attention at that layer
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from transformers import BertConfig, BertModel
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 
 NETWORK = BertModel
@@ -38,3 +38,9 @@ def self_attention(network: BertModel, layer: int, positions: int | None) -> Sel
         bq=module.query.bias, bk=module.key.bias, bv=module.value.bias, bo=output.dense.bias,
         heads=module.num_attention_heads, scale=float(module.scaling), causal=bool(network.config.is_decoder),
     )
+
+
+def normalisation(network: BertModel, layer: int) -> Normalisation:
+    # Post-norm: what enters a layer left the LayerNorm of the one below, or of the embeddings.
+    norm = network.encoder.layer[layer - 1].output.LayerNorm if layer else network.embeddings.LayerNorm
+    return Normalisation(norm.weight, norm.bias, norm.eps)

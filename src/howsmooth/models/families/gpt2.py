@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import GPT2Config, GPT2Model
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention import Normalisation, SelfAttention
 
 NETWORK = GPT2Model
 UNUSED = ()
@@ -29,3 +29,8 @@ def self_attention(network: GPT2Model, layer: int, positions: int | None) -> Sel
         heads=module.num_heads, scale=float(module.scaling),
         causal=getattr(network.config, "is_causal", True),
     )
+
+
+def normalisation(network: GPT2Model, layer: int) -> Normalisation:
+    norm = network.h[layer].ln_1
+    return Normalisation(norm.weight, norm.bias, norm.eps)

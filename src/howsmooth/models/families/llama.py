@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from howsmooth.attention import Rotary, SelfAttention
+from howsmooth.attention import Normalisation, Rotary, SelfAttention
 from howsmooth.errors import InputError
 
 NETWORK = LlamaModel
@@ -44,3 +44,8 @@ def self_attention(network: LlamaModel, layer: int, positions: int | None) -> Se
         heads=config.num_attention_heads, kv_heads=config.num_key_value_heads, scale=float(module.scaling),
         causal=getattr(config, "is_causal", True), rotary=Rotary(cos[0], sin[0]),
     )
+
+
+def normalisation(network: LlamaModel, layer: int) -> Normalisation:
+    norm = network.layers[layer].input_layernorm
+    return Normalisation(norm.weight, eps=norm.variance_epsilon, centred=False)

@@ -1,0 +1,39 @@
+"""The normalisation in front of attention: its output is what enters, and nothing can enter from outside its ellipsoid."""
+
+import pytest
+import torch
+
+from howsmooth import load
+from tests.models.tiny import tiny_network
+from tests.tolerances import assert_close
+
+FAMILIES = ("gpt2", "bert", "llama")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("layer", [0, 2])
+def test_its_output_is_what_enters_attention(family, layer):
+    network = tiny_network(family, torch.float64)
+    model = load(network)
+    entered = []
+    modules = {"gpt2": lambda: network.h[layer].ln_1, "llama": lambda: network.layers[layer].input_layernorm,
+               "bert": lambda: (network.encoder.layer[layer - 1].output if layer else network.embeddings).LayerNorm}
+    hook = modules[family]().register_forward_pre_hook(lambda _, args: entered.append(args[0][0].detach()))
+    x = model.activations(list(range(7, 19)), [layer])[layer]
+    hook.remove()
+    norm = model.normalisation(layer)
+    # Llama's own RMSNorm passes through float32.
+    assert_close(norm(entered[0]), x, 1e-6 if family == "llama" else 1e-11)
+    z, _ = norm.standardise(entered[0])
+    assert (z.square().sum(-1) <= norm.d).all()
+    assert norm.centred == (family != "llama")
+
+
+def test_the_embedded_model_has_one_too():
+    model = load("minilm")
+    for layer in (0, model.layers - 1):
+        norm = model.normalisation(layer)
+        x = model.inputs("The harbour was quiet, and the keeper counted the ships.", layer)
+        z = (x - norm.bias) / norm.gain
+        assert_close(z.mean(-1), torch.zeros(len(x)), 1e-5)
+        assert_close(z.square().mean(-1), torch.ones(len(x)), 1e-4)
