@@ -54,7 +54,7 @@ def command(folder: str, svg_path: str | None) -> int:
     run = Run([RecordFile(str(lines), "--out", form="json")], console(stderr=True))
 
     from howsmooth.models import load
-    from howsmooth.studies import Text, growth_of, resolve
+    from howsmooth.studies import Text, growth_of, measure, resolve
 
     text = Text.embedded()
     shown = console(record=svg_path is not None, width=98 if svg_path else None)
@@ -66,7 +66,7 @@ def command(folder: str, svg_path: str | None) -> int:
             model = load(plan.model)
             settings = resolve(model, text, layers=plan.layers, lengths=plan.lengths, samples=plan.samples)
             announce(model, text, settings, run.notes)
-            run.measure(model, text, settings)
+            run.collect(model.name, settings.estimates, lambda step: measure(model, text, settings, step=step))
             fresh = run.records[before:]
             if fresh:
                 with run.writing("-", "the table"):

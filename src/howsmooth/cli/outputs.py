@@ -65,6 +65,12 @@ def refuse_one_file_twice(paths: dict[str, str | None]) -> None:
             )
 
 
+def record_files(json_path: str | None, csv_path: str | None) -> list[RecordFile]:
+    """The files that --json and --csv name, refused here if they cannot be written."""
+    wanted = ((json_path, "--json", "json"), (csv_path, "--csv", "csv"))
+    return [RecordFile(path, option, form=form) for path, option, form in wanted if path]
+
+
 def json_line(record: dict[str, Any]) -> str:
     """The record as one line of strict JSON: numbers that JSON does not know become null.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,8 @@ from howsmooth.report.rows import FINE, model_name
 if TYPE_CHECKING:
     from howsmooth.models import Model
     from howsmooth.studies import Settings, Text
+
+Step = Callable[[int, int, int | None], None]  # (n, layer, head): what is about to be computed
 
 _PLAIN_WIDTH = 120  # columns of a table that goes to a file or a pipe
 
@@ -49,6 +51,7 @@ class Run:
     records: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
     failures: dict[str, InputError] = field(default_factory=dict)  # path -> why it could not be written
+    thing: str = "estimate"  # what a record is called when counted
 
     @contextmanager
     def writing(self, path: str | Path, option: str) -> Iterator[None]:
@@ -60,23 +63,24 @@ class Run:
         except OSError as error:
             self.failures.setdefault(str(path), unwritable(path, option, error))
 
-    def measure(self, model: Model, text: Text, settings: Settings) -> None:
-        """Measure and keep. Ctrl-C or a file that cannot be written ends it early; what was computed stays."""
-        from howsmooth.studies import measure
+    def collect(self, model: str, total: int, produce: Callable[[Step], Iterable[dict[str, Any]]]) -> None:
+        """Keep what `produce(step)` yields, `total` records in all, the moment each is there.
 
-        name = model_name(model.name)
+        Ctrl-C or a file that cannot be written ends it early; what was computed stays.
+        """
+        name = model_name(model)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         try:
             with Progress(
                 *columns, console=self.notes, disable=not self.notes.is_terminal, transient=True
             ) as bar:
-                task = bar.add_task(name, total=settings.estimates)
+                task = bar.add_task(name, total=total)
 
                 def show(n: int, layer: int, head: int | None) -> None:
                     which = "" if head is None else f" head {head}"
                     bar.update(task, description=f"{name} layer {layer}{which}, n = {n}")
 
-                for record in measure(model, text, settings, step=show):
+                for record in produce(show):
                     self.records.append(record)
                     for file in self.files:
                         with self.writing(file.path, file.option):
@@ -100,7 +104,7 @@ class Run:
         for count in sorted(set(counts.values()), reverse=True):
             if not self.interrupted:
                 paths = " and ".join(path for path in written if counts[path] == count)
-                say(self.notes, f"wrote {_count(count, 'estimate')} to {paths}")
+                say(self.notes, f"wrote {_count(count, self.thing)} to {paths}")
         _warn_unfinished(self.records, self.notes)
         if self.failures:
             first, *others = self.failures.values()
@@ -112,7 +116,7 @@ class Run:
         where = (
             f"kept in {' and '.join(written)}" if written else "shown above" if self.records else "none kept"
         )
-        count = _count(len(self.records), "estimate")
+        count = _count(len(self.records), self.thing)
         say(self.notes, f"howsmooth: interrupted after {count}, {where}")
         return EXIT_INTERRUPTED
 

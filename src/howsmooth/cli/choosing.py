@@ -1,0 +1,139 @@
+"""Options that several commands share: which model, which layers, which text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from howsmooth.cli.parsing import IntegerList
+from howsmooth.errors import InputError
+
+if TYPE_CHECKING:
+    from howsmooth.models import Model
+    from howsmooth.studies import Text
+
+MODEL = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub, or
+    random:NAME for an architecture with random weights."""
+
+_LOADING = (
+    click.option(
+        "--dtype",
+        type=click.Choice(["float32", "float64", "bfloat16", "float16"]),
+        default="float32",
+        show_default=True,
+        help="Of the model; one in half precision is measured with products in float32.",
+    ),
+    click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="NUMBER", default=0, show_default=True),
+    click.option("--revision", metavar="NAME", help="Branch, tag or commit of a model on the Hub."),
+    click.option("--tokenizer", metavar="NAME", help="Another place to take the tokenizer from."),
+    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model."),
+    click.option("--allow-pickle", is_flag=True, help="Load weights that are not safetensors."),
+)
+
+layers_option = click.option(
+    "--layers", type=IntegerList(word="all", example="0,6"), default="all", show_default=True
+)
+heads_option = click.option(
+    "--heads", type=IntegerList(word="all", example="0,3"), help="Measure these heads, each alone."
+)
+text_option = click.option(
+    "--text", "text_path", metavar="FILE|-", help="UTF-8 text, - reads stdin.  [default: the embedded one]"
+)
+special_tokens_option = click.option(
+    "--special-tokens",
+    type=click.Choice(["add", "none"]),
+    default="add",
+    show_default=True,
+    help="Whether each piece gets the model's special tokens.",
+)
+confidence_option = click.option(
+    "--confidence",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.999,
+    show_default=True,
+    help="Probability that the interval's upper end holds.",
+)
+json_option = click.option(
+    "--json", "json_path", metavar="FILE|-", help="One JSON object per record; - is stdout."
+)
+csv_option = click.option("--csv", "csv_path", metavar="FILE|-", help="The same as CSV.")
+
+
+def lengths_option(default: str) -> Callable:
+    return click.option(
+        "--lengths",
+        type=IntegerList(least=1, example=default),
+        default=default,
+        show_default=True,
+        help="Numbers of tokens, special tokens included.",
+    )
+
+
+def samples_option(default: int) -> Callable:
+    return click.option(
+        "--samples",
+        type=click.IntRange(min=1),
+        metavar="COUNT",
+        default=default,
+        show_default=True,
+        help="Consecutive pieces of the text per length.",
+    )
+
+
+def tol_option(default: float) -> Callable:
+    return click.option(
+        "--tol",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        default=default,
+        show_default=True,
+        help="Relative width of the interval to reach.",
+    )
+
+
+def loading_options(command: Callable) -> Callable:
+    """The options of `load_chosen`, in the order that help shows."""
+    for option in reversed(_LOADING):
+        command = option(command)
+    return command
+
+
+def load_chosen(model: str, dtype: str, **loading: Any) -> Model:
+    """The model that the arguments and options of a command name."""
+    import torch
+
+    from howsmooth.models import load
+
+    return load(model, dtype=getattr(torch, dtype), **loading)
+
+
+def read_text(path: str | None) -> Text:
+    """The text to measure on: the embedded one, a file, or stdin."""
+    from howsmooth.studies import Text
+
+    if path is None:
+        return Text.embedded()
+    name = "stdin" if path == "-" else Path(path).name
+    try:
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        content = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"expected UTF-8 text, got other bytes in {path} (at byte {error.start}); convert it first, "
+            "for example with iconv"
+        ) from None
+    except OSError as error:
+        raise InputError(
+            f"expected a readable text file, got {path} ({(error.strerror or '').lower()}); "
+            "check the path given to --text"
+        ) from None
+    if not content.strip():
+        raise InputError(
+            f"expected some text, got nothing in {path if path != '-' else 'stdin'}; "
+            "give a text that is not empty"
+        )
+    return Text(name, content)
