@@ -76,17 +76,35 @@ class AttentionJacobian(LinearOperator):
         a = self.attention
         g = u.reshape(-1, self.n, a.d_out)
         g = (g if self.w_out is None else g @ self.w_out).unflatten(-1, (a.heads, -1)).transpose(1, 2)
-        dq, dk, dv = self.linearised.vjp(g)
+        return self._to_tokens(*self.linearised.vjp(g)).reshape(*self.batch, -1)
+
+    @torch.no_grad()
+    def gradient(self, u: Tensor, v: Tensor) -> Tensor:
+        """∇_X ⟨u, J(X) v⟩, (*batch, n·d_out) and (*batch, n·d) → (*batch, n, d).
+
+        At a simple σ₁ with its singular vectors u and v this is ∇_X σ₁. The projections are affine in X, so all of the
+        curvature is the op's.
+        """
+        a = self.attention
+        g = u.reshape(-1, self.n, a.d_out)
+        g = (g if self.w_out is None else g @ self.w_out).unflatten(-1, (a.heads, -1)).transpose(1, 2)
+        dq, dk, dv = self._heads(v.reshape(-1, self.n, a.d) @ self.w_in.T)
         if a.rotary is not None:
-            dq, dk = a.rotary.transpose(dq), a.rotary.transpose(dk)
-        joined = torch.cat([t.transpose(1, 2).flatten(2) for t in (dq, dk, dv)], -1)
-        return (joined @ self.w_in).reshape(*self.batch, -1)
+            dq, dk = a.rotary.apply(dq), a.rotary.apply(dk)
+        return self._to_tokens(*self.linearised.hvp(dq, dk, dv, g)).reshape(*self.batch, self.n, a.d)
 
     def precise(self) -> AttentionJacobian:
         """The same derivative in float64."""
         if self.dtype == torch.float64:
             return self
         return AttentionJacobian(self.attention.to(torch.float64), self.x.double(), self.padding)
+
+    def _to_tokens(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
+        """What cotangents of (q, k, v) are to the tokens, (b, n, d): the transpose of the projections."""
+        a = self.attention
+        if a.rotary is not None:
+            dq, dk = a.rotary.transpose(dq), a.rotary.transpose(dk)
+        return torch.cat([t.transpose(1, 2).flatten(2) for t in (dq, dk, dv)], -1) @ self.w_in
 
     def _heads(self, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         a = self.attention

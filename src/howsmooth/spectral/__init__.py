@@ -5,8 +5,9 @@ from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import FunctionOperator, LinearOperator, MatrixOperator, restrict
 from howsmooth.spectral.power import power_method
 from howsmooth.spectral.result import SingularTriplets
+from howsmooth.spectral.warm import warm_triplet
 
 __all__ = [
     "FunctionOperator", "LinearOperator", "MatrixOperator", "MemoryPlan", "SingularTriplets",
-    "plan", "power_method", "restrict", "singular_values",
+    "plan", "power_method", "restrict", "singular_values", "warm_triplet",
 ]
