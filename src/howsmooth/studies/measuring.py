@@ -155,7 +155,7 @@ def memory_plan(model: Model, text: Text, settings: Settings) -> MemoryPlan:
     """
     n, layer = max(settings.lengths), settings.layers[0]
     chunk = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)[0]
-    (_, attention), *_ = _maps(model, layer, n, settings.heads)
+    (_, attention), *_ = attention_maps(model, layer, n, settings.heads)
     derivative = jacobian(attention, model.activations(chunk, [layer])[layer])
     moved = _moved_tokens(chunk, settings.tokens, model.device)
     if moved is not None:
@@ -189,9 +189,9 @@ def measure(
     One forward pass per chunk of text gives the tokens entering all the layers. `step(n, layer, head)` is
     called before each solve. A solve that does not converge is yielded with its status, never dropped.
     """
-    facts = _facts(model, text, settings)
+    facts = run_facts(model, text, settings)
     for n in settings.lengths:
-        maps = {layer: _maps(model, layer, n, settings.heads) for layer in settings.layers}
+        maps = {layer: attention_maps(model, layer, n, settings.heads) for layer in settings.layers}
         chunks = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)
         for sample, chunk in enumerate(chunks):
             moved = _moved_tokens(chunk, settings.tokens, model.device)
@@ -223,7 +223,8 @@ def measure(
                     }
 
 
-def _maps(model: Model, layer: int, n: int, heads: tuple[int, ...] | None) -> list[tuple[int | None, Any]]:
+def attention_maps(model: Model, layer: int, n: int, heads: tuple[int, ...] | None) -> list[tuple[int | None, Any]]:
+    """The layer's whole map as [(None, f)], or each of these heads as (head, f)."""
     attention = model.attention(layer, n)  # some rotary models turn differently at different lengths
     return [(None, attention)] if heads is None else [(head, attention.head(head)) for head in heads]
 
@@ -254,7 +255,7 @@ def _top_tokens(shares: torch.Tensor, words: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(model: Model, text: Text, settings: Settings) -> dict[str, Any]:
+def run_facts(model: Model, text: Text, settings: Settings) -> dict[str, Any]:
     """What every record of a run says, so that each can be read, and made again, alone."""
     return {
         "device": str(model.device),
