@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
+from howsmooth.attention.pattern import Pattern
 from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError
 
@@ -192,22 +193,28 @@ class LayerForm:
 
     def oscillation(self, n: int) -> Tensor:
         """max_i (max_j β_ij − min_j β_ij) over the visible j among n tokens, (h,): zero without offsets."""
-        zero = torch.zeros(self.heads, dtype=torch.float64)
-        if self.f.score_bias is None:
-            return zero
-        i, j = torch.arange(n).unsqueeze(1), torch.arange(n).unsqueeze(0)
-        bias = self.f.score_bias
-        bias = bias.cpu()[..., :n, :n] if isinstance(bias, Tensor) else bias(i.to(self.f.device), j.to(self.f.device))
-        bias = bias.detach().double().cpu()
-        bias = (bias if bias.dim() == 3 else bias.reshape(1, *bias.shape[-2:])).expand(-1, n, n)
-        hidden = torch.isneginf(bias)
-        if self.causal:
-            hidden = hidden | (j > i)
-        if self.f.window is not None:
-            hidden = hidden | ((i - j).abs() >= self.f.window)
+        bias, hidden = self._offsets(n)
+        hidden = hidden | torch.isneginf(bias)
         highest = bias.masked_fill(hidden, -torch.inf).amax(-1)
         lowest = bias.masked_fill(hidden, torch.inf).amin(-1)
-        return zero + (highest - lowest).clamp(min=0).amax(-1)
+        return (highest - lowest).clamp(min=0).amax(-1).expand(self.heads)
+
+    def hides(self, n: int) -> bool:
+        """Whether offsets hide keys that the mask would show, by a score of −∞."""
+        bias, hidden = self._offsets(n)
+        return bool((torch.isneginf(bias) & ~hidden).any())
+
+    def _offsets(self, n: int) -> tuple[Tensor, Tensor]:
+        """β (h or 1, n, n), and which pairs the mask hides (n, n); both of one pair alone if there are no offsets."""
+        if self.f.score_bias is None:
+            return torch.zeros(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.bool)
+        pattern = Pattern(1.0, self.causal, self.f.window, None, self.f.score_bias)
+        i, j = torch.arange(n).unsqueeze(1), torch.arange(n).unsqueeze(0)
+        bias = pattern.bias(i.to(self.f.device), j.to(self.f.device), torch.float64).cpu()
+        if isinstance(self.f.score_bias, Tensor) and tuple(bias.shape[-2:]) != (n, n):
+            raise InputError(f"expected a score_bias table of at least {n} × {n}, got {tuple(self.f.score_bias.shape)}")
+        seen = pattern.visible(i, j)
+        return bias.expand(-1, n, n), torch.zeros(n, n, dtype=torch.bool) if seen is None else ~seen
 
     # Spectra of A, one head at a time.
 

@@ -1,0 +1,110 @@
+"""A layer at given tokens, as its local bounds see it: probabilities, and small matrices per query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from howsmooth.attention import Rotary
+from howsmooth.bounds.form import LayerForm
+from howsmooth.errors import InputError
+
+ENTRIES = 1 << 20  # of B, held at once
+
+
+class AtTokens:
+    """A layer in float64 at tokens x (n, d); padded tokens are neither moved nor looked at."""
+
+    def __init__(self, form: LayerForm, x: Tensor, padding: Tensor | None = None):
+        if not isinstance(x, Tensor) or x.dim() != 2:
+            raise InputError("expected tokens x of shape (n, d), one sequence at a time, got "
+                             + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__))
+        self.form, self.layer = form, form.f.to(device="cpu", dtype=torch.float64)
+        self.x = x.detach().to(device="cpu", dtype=torch.float64)
+        self.n = len(x)
+        self.real = torch.ones(self.n, dtype=torch.bool) if padding is None else padding.cpu()
+        self.linearised = self.layer.jacobian(self.x, None if padding is None else self.real).linearised
+        lin = self.linearised
+        self.q, self.o = lin.q[0], lin.o[0]  # (h, n, ·); q and k are rotated where positions are rotary
+        self.k, self.v = (form.shared(t[0]) for t in (lin.k, lin.v))
+
+    def blocks(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+        """Rows, the keys that they can see, P and P times the slope of the soft cap between them, (h, rows, keys)."""
+        for at in self.linearised.blocks():
+            shape = (self.form.heads, at.last - at.first, at.stop - at.start)
+            p = at.p.reshape(shape)
+            yield slice(at.first, at.last), slice(at.start, at.stop), p, at.through_cap(at.p).reshape(shape)
+
+    def probabilities(self) -> Tensor:
+        """P of the real tokens, (h, n, n)."""
+        p = torch.zeros(self.form.heads, self.n, self.n, dtype=torch.float64)
+        for rows, keys, part, _ in self.blocks():
+            p[:, rows, keys] = part
+        return p[:, self.real]
+
+    def probability_norm(self, exact: int = 1024) -> Tensor:
+        """‖P‖ (h,) up to `exact` tokens; beyond, (max row sum · max column sum)^½, which is no smaller."""
+        if self.n <= exact:
+            return top_value(self.probabilities())
+        columns, rows = torch.zeros(self.form.heads, self.n, dtype=torch.float64), 0.0
+        for at, keys, p, _ in self.blocks():
+            p = p[:, self.real[at]]
+            columns[:, keys] += p.sum(1)
+            rows = max(rows, float(p.sum(-1).max())) if p.numel() else rows
+        return (columns.amax(-1) * rows).sqrt()
+
+    def score_terms(self) -> tuple[Tensor, Tensor]:
+        """What the scores' dependence on queries, and on keys, adds to ‖J‖ at most, (h,) each.
+
+            queries   max_i ‖W ∂o_i/∂q_i R_i W_q‖,  ∂o_i/∂q_i = scale Σ_j B_ij k_jᵀ;  ‖V C_i A‖ for plain scores
+            keys      ‖Σ_i τ_i a_i a_iᵀ‖^½,  a_i = scale·W_kᵀ q_i,  τ_i = ‖Σ_j W B_ij (W B_ij)ᵀ‖
+
+        with B_ij = P_ij c'_ij (v_j − o_i), c' the slope of the soft cap.
+        """
+        form, k = self.form, self.q.shape[-1]
+        through_queries = torch.zeros(form.heads, dtype=torch.float64)
+        weighted = torch.zeros(form.heads, k, k, dtype=torch.float64)  # Σ_i τ_i q_i q_iᵀ
+        for rows, keys, _, p in self.blocks():
+            for h in range(form.heads):
+                v, o = (self.out(h, t) for t in (self.v[h, keys], self.o[h, rows]))
+                real = self.real[rows].nonzero().flatten()
+                for some in real.split(max(1, ENTRIES // max(1, v.numel()))):
+                    b = p[h, some].unsqueeze(1) * (v.mT - o[some].unsqueeze(-1))  # (rows, w, keys)
+                    through = self.query_turn(b @ self.k[h, keys], some + rows.start) @ form.query_factor[h].mT
+                    through_queries[h] = max(through_queries[h], top_value(through).max())
+                    tau = top_eigenvalue(b @ b.mT)
+                    q = tau.sqrt().unsqueeze(-1) * self.q[h, some + rows.start]
+                    weighted[h] += q.mT @ q
+        if self.layer.rotary is None:
+            factor = form.shared(form.key_factor)
+            through_keys = top_eigenvalue(factor @ weighted @ factor.mT).sqrt()
+        else:  # each key is turned by its own place, so that only the norm of W_k is left
+            through_keys = form.rotary_gain * form.key_norm * top_eigenvalue(weighted).sqrt()
+        return form.scale * through_queries, form.scale * through_keys
+
+    def out(self, head: int, t: Tensor) -> Tensor:
+        """R_W t for tokens t (…, w), where W_h = U R_W with orthonormal columns U: the norms of W_h t."""
+        return t if self.form.wo is None else t @ self.form.out_factor[head].mT
+
+    def query_turn(self, matrices: Tensor, rows: Tensor) -> Tensor:
+        """M_i R_i for matrices (rows, w, k): what rotary positions do to the query of token i."""
+        if self.layer.rotary is None:
+            return matrices
+        turn = self.layer.rotary
+        part = Rotary(turn.cos[rows], turn.sin[rows], turn.interleaved)
+        return part.transpose(matrices.transpose(0, 1)).transpose(0, 1)
+
+
+def top_value(m: Tensor) -> Tensor:
+    """The largest singular value of each matrix (…, rows, cols), from its smaller Gram matrix: accurate at the top."""
+    size = m.abs().amax((-2, -1), keepdim=True)
+    m = m / torch.where(size > 0, size, 1.0)
+    gram = m @ m.mT if m.shape[-2] <= m.shape[-1] else m.mT @ m
+    return size[..., 0, 0] * top_eigenvalue(gram).sqrt()
+
+
+def top_eigenvalue(m: Tensor) -> Tensor:
+    """The largest eigenvalue of each symmetric positive matrix."""
+    return torch.linalg.eigvalsh(m)[..., -1].clamp(min=0)
