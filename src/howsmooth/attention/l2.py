@@ -1,0 +1,55 @@
+"""L2 attention (Kim, Papamakarios and Mnih 2021): scores by distance, queries and keys tied, Lipschitz everywhere."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from howsmooth.attention.op import attend
+from howsmooth.errors import InputError
+
+
+class L2Attention:
+    """L2 multi-head self-attention with W^K = W^Q, as a callable (n, d) → (n, d_out) or (b, n, d) → (b, n, d_out).
+
+    Of head h, with y = W^{Qᵀ}x and k = d/h:
+
+        P_ij ∝ exp(−|y_i − y_j|²/√k),    o_i = Σ_j P_ij W^{Vᵀ} W^Q y_j / √k
+
+    Weights have the layout of `torch.nn.Linear`, (out, in): wq (d, d) holds W^{Qᵀ} of all heads one above the other,
+    wv (d, d) likewise W^{Vᵀ}, wo (d_out, d) is W^{Oᵀ}. `howsmooth.local_lipschitz` measures it by differentiation.
+
+    Reference: kim2021lipschitz, section 3.2.
+
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> L2Attention(eye, eye, eye)(torch.zeros(3, 2, dtype=torch.float64)).shape
+    torch.Size([3, 2])
+    """
+
+    def __init__(self, wq: Tensor, wv: Tensor, wo: Tensor, *, heads: int = 1):
+        d = wq.shape[-1]
+        if wq.shape != (d, d) or wv.shape != (d, d) or wo.dim() != 2 or wo.shape[1] != d or heads < 1 or d % heads:
+            raise InputError("expected wq and wv of shape (d, d), wo of shape (d_out, d) and heads that divide d, got "
+                             f"{tuple(wq.shape)}, {tuple(wv.shape)}, {tuple(wo.shape)} and {heads}")
+        if len({(t.dtype, t.device) for t in (wq, wv, wo)}) > 1 or not wq.dtype.is_floating_point:
+            raise InputError("expected weights of one floating dtype on one device, got "
+                             + ", ".join(f"{t.dtype} on {t.device}" for t in (wq, wv, wo)))
+        if not all(bool(torch.isfinite(t).all()) for t in (wq, wv, wo)):
+            raise InputError("expected finite weights, got NaN or ∞")
+        self.wq, self.wv, self.wo, self.heads, self.d, self.k = wq, wv, wo, heads, d, d // heads
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.dim() not in (2, 3) or x.shape[-1] != self.d or x.shape[-2] == 0:
+            raise InputError(f"expected tokens of shape (n, {self.d}) or (b, n, {self.d}), got {tuple(x.shape)}")
+        wq, wv, wo = (t.to(x.dtype) for t in (self.wq, self.wv, self.wo))  # a float64 twin of x asks for float64
+        y = F.linear(x, wq).unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # (…, h, n, k)
+        # −|y_i − y_j|² = 2 y_i·y_j − |y_j|² − |y_i|²: one more channel of the key, and what softmax drops.
+        queries = torch.cat([2 * y, torch.ones_like(y[..., :1])], -1)
+        keys = torch.cat([y, -y.square().sum(-1, keepdim=True)], -1)
+        back = wv.unflatten(0, (self.heads, -1)) @ wq.unflatten(0, (self.heads, -1)).mT  # W^{Vᵀ} W^Q (h, k, k)
+        o = attend(queries, keys, y @ back.mT * self.k**-0.5, scale=self.k**-0.5)
+        return F.linear(o.transpose(-3, -2).flatten(-2), wo)
+
+    def __repr__(self) -> str:
+        return f"L2Attention(d={self.d}, heads={self.heads}, {self.wq.dtype})"
