@@ -1,0 +1,86 @@
+"""Heads put together by how much their subspaces overlap: never above the sum over heads.
+
+Each term of J is a sum Σ_h U_h F_h Z_hᵀ over heads, U_h and Z_h orthonormal bases (of the range of W_h; of the rows
+that read values, queries or keys) and F_h an operator on all tokens with ‖F_h‖ ≤ b_h. With G_hg = ‖U_hᵀU_g‖, and
+likewise for Z, its norm is at most each of
+
+    (bᵀ G b)^½                                one side alone, that of U or that of Z
+    ‖[√(b_h b_g) G_hg]‖^½ for U times the same for Z      both sides
+    ‖[U_1 … U_H]‖ ‖[Z_1 … Z_H]‖ max_h b_h     both sides, exactly, but for equal heads
+
+Proofs in docs/ball.md.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from howsmooth.bounds.at_tokens import top_value
+from howsmooth.bounds.form import LayerForm
+
+
+class Overlap:
+    """Bases of a layer's heads, and how they lie to each other.
+
+    >>> from howsmooth.attention import SelfAttention
+    >>> eye = torch.eye(4, dtype=torch.float64)
+    >>> overlap = Overlap(LayerForm(SelfAttention(eye, eye, eye, eye, heads=2)))
+    >>> overlap.together("query", torch.tensor([3.0, 2.0], dtype=torch.float64))  # orthogonal heads: the larger
+    3.0
+    """
+
+    def __init__(self, form: LayerForm):
+        self.form = form
+        h, w = form.heads, form.wv.shape[1]
+        side_by_side = torch.eye(h * w, dtype=torch.float64).unflatten(1, (h, w)).movedim(1, 0)
+        self.out = torch.linalg.qr(side_by_side if form.wo is None else form.wo).Q  # (h, d_out, ·)
+        self.rows = dict(query=torch.linalg.qr(form.wq.mT).Q, key=form.shared(torch.linalg.qr(form.wk.mT).Q))
+
+    @cached_property
+    def values(self) -> tuple[Tensor, Tensor, Tensor]:
+        """W_h V_h = U S Zᵀ: U (h, d_out, ·), S (h, ·), Z (h, d, ·)."""
+        basis, r = torch.linalg.qr(self.form.wv.mT)
+        out = self.form.shared(r).mT if self.form.wo is None else self.form.out_factor @ self.form.shared(r).mT
+        u, s, vt = torch.linalg.svd(out, full_matrices=False)
+        return self.out @ u, s, self.form.shared(basis) @ vt.mT
+
+    @cached_property
+    def sides(self) -> dict[str, tuple[Tensor, Tensor, float]]:
+        """For each term: G of U, G of Z, and the norms of all bases side by side, multiplied."""
+        u, s, z = self.values
+        root = s.sqrt().unsqueeze(-2)
+        out, whole_out = cosines(self.out), whole(self.out)
+        found = {name: (out, cosines(z), whole_out * whole(z)) for name, z in self.rows.items()}
+        # The singular values of W_h V_h are known, so that they are part of the bases.
+        return found | {"value": (out, cosines(z), whole(u * root) * whole(z * root))}
+
+    def together(self, term: str, b: Tensor) -> float:
+        """‖Σ_h‖ of the term "value" (b_h = ‖P_h‖), "query" or "key" (b_h with W_h in it), from b (h,)."""
+        left, right, whole_norm = self.sides[term]
+        even = whole_norm * float(b.max())
+        if term == "value":
+            b = b * self.form.value_norm
+        pairs = (b.unsqueeze(0) * b.unsqueeze(1)).sqrt()
+        both = (top_value(left * pairs) * top_value(right * pairs)).sqrt()
+        return min(even, float(both), float((b @ left @ b).sqrt()), float((b @ right @ b).sqrt()))
+
+    def one_side(self, b: Tensor) -> float:
+        """‖Σ_h U_h F_h‖ for operators of norm b_h after the output projection, whatever they read."""
+        left, _, _ = self.sides["value"]
+        return float((b @ left @ b).sqrt())
+
+
+def cosines(bases: Tensor) -> Tensor:
+    """‖B_hᵀ B_g‖ for bases (h, d, r), (h, h); 1 on the diagonal, and never above."""
+    flat = bases.movedim(0, 1).flatten(1)
+    h, _, r = bases.shape
+    overlap = (flat.mT @ flat).unflatten(0, (h, r)).unflatten(2, (h, r)).transpose(1, 2)
+    return top_value(overlap).clamp(max=1.0)
+
+
+def whole(bases: Tensor) -> float:
+    """‖[B_1 … B_H]‖ for bases (h, d, r)."""
+    return float(top_value(bases.movedim(0, 1).flatten(1)))
