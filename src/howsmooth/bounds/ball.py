@@ -18,7 +18,8 @@ from howsmooth.bounds import this_project
 from howsmooth.bounds.at_tokens import AtTokens, top_value
 from howsmooth.bounds.bound import Bound, Refused, log
 from howsmooth.bounds.form import LayerForm, form_of
-from howsmooth.bounds.intervals import UNIT, Head, HeadOnBall
+from howsmooth.bounds.head_on_ball import Head, HeadOnBall
+from howsmooth.bounds.intervals import UNIT
 from howsmooth.bounds.overlap import Overlap
 from howsmooth.errors import InputError
 
