@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import Rotary
-from howsmooth.bounds.form import LayerForm
+from howsmooth.bounds.form import LayerForm, top_eigenvalue, top_value
 from howsmooth.errors import InputError
 
 ENTRIES = 1 << 20  # of B, held at once
@@ -95,16 +95,3 @@ class AtTokens:
         turn = self.layer.rotary
         part = Rotary(turn.cos[rows], turn.sin[rows], turn.interleaved)
         return part.transpose(matrices.transpose(0, 1)).transpose(0, 1)
-
-
-def top_value(m: Tensor) -> Tensor:
-    """The largest singular value of each matrix (…, rows, cols), from its smaller Gram matrix: accurate at the top."""
-    size = m.abs().amax((-2, -1), keepdim=True)
-    m = m / torch.where(size > 0, size, 1.0)
-    gram = m @ m.mT if m.shape[-2] <= m.shape[-1] else m.mT @ m
-    return size[..., 0, 0] * top_eigenvalue(gram).sqrt()
-
-
-def top_eigenvalue(m: Tensor) -> Tensor:
-    """The largest eigenvalue of each symmetric positive matrix."""
-    return torch.linalg.eigvalsh(m)[..., -1].clamp(min=0)

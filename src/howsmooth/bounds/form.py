@@ -173,7 +173,7 @@ class LayerForm:
     @cached_property
     def out_norm(self) -> float:
         """‖[W_1 … W_H]‖, 1 without an output projection."""
-        return 1.0 if self.wo is None else float(norm(self.f.wo.detach().double().cpu()))
+        return 1.0 if self.wo is None else float(top_value(self.f.wo.detach().double().cpu()))
 
     # Scores.
 
@@ -220,10 +220,27 @@ class LayerForm:
 
     def symmetric_extremes(self, head: int) -> tuple[float, float]:
         """The least and the greatest eigenvalue of (A + Aᵀ)/2 over all of R^d."""
-        values, _ = self._symmetric(head)
+        low, high = self.extreme_pairs[0][head].tolist()
         inside = 2 * self.wq.shape[1] < self.d
-        low, high = float(values[0]), float(values[-1])
         return (min(low, 0.0), max(high, 0.0)) if inside else (low, high)
+
+    @cached_property
+    def extreme_pairs(self) -> tuple[Tensor, Tensor]:
+        """The least and the greatest eigenvalue (h, 2) of (A + Aᵀ)/2 on the span of Kᵀ and Qᵀ, and unit vectors (h, 2, d).
+
+        With B = [Kᵀ Qᵀ] = U R and A + Aᵀ = B M Bᵀ, an eigenvector v of R M Rᵀ stands for u = U v = B M Rᵀ v/λ: no U.
+        """
+        self.one_form("the spectrum of A")
+        k = self.wq.shape[1]
+        both = torch.cat([self.shared(self.wk), self.wq], 1)  # Bᵀ (h, 2k, d)
+        r = torch.linalg.qr(both.mT, mode="r").R
+        swapped = torch.cat([r[..., k:], r[..., :k]], -1)  # R M
+        values, vectors = torch.linalg.eigh(self.f.scale / 2 * swapped @ r.mT)
+        u = (swapped.mT @ vectors[..., [0, -1]]).mT @ both
+        size = torch.linalg.vector_norm(u, dim=-1, keepdim=True)
+        # Where λ = 0 every direction will do: that of A = 0, or none that is worse than Kᵀ's first.
+        spare = both[:, :1] / torch.linalg.vector_norm(both[:, :1], dim=-1, keepdim=True).clamp(min=1e-300)
+        return values[:, [0, -1]], torch.where(size > 0, u / size, spare)
 
     def _symmetric(self, head: int) -> tuple[Tensor, Tensor]:
         """Eigenvalues, ascending, and orthonormal eigenvectors (d, ·) of (A + Aᵀ)/2 on the span of Kᵀ and Qᵀ."""
@@ -297,6 +314,19 @@ def form_of(f: SelfAttention | LayerForm) -> LayerForm:
 def check_radius(radius: float) -> None:
     if not (radius >= 0 and math.isfinite(radius)):
         raise InputError(f"expected a finite radius R ≥ 0, got {radius}")
+
+
+def top_value(m: Tensor) -> Tensor:
+    """The largest singular value of each matrix (…, rows, cols), from its smaller Gram matrix: accurate at the top."""
+    size = m.abs().amax((-2, -1), keepdim=True)
+    m = m / torch.where(size > 0, size, 1.0)
+    gram = m @ m.mT if m.shape[-2] <= m.shape[-1] else m.mT @ m
+    return size[..., 0, 0] * top_eigenvalue(gram).sqrt()
+
+
+def top_eigenvalue(m: Tensor) -> Tensor:
+    """The largest eigenvalue of each symmetric positive matrix."""
+    return torch.linalg.eigvalsh(m)[..., -1].clamp(min=0)
 
 
 def norm(matrices: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def r_squared_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Boun
 
 def _stretch(form: LayerForm, steps: int = 30) -> float:
     """max_u ‖Vu‖‖Aᵀu‖ over unit u, from below."""
-    wq, wk, wv = form.wq[0], form.wk[0], form.wv[0]
+    wk, wv = form.wk[0], form.wv[0]
     out = form.out_factor[0] if form.wo is not None else torch.eye(len(wv), dtype=torch.float64)
 
     def through_v(u: Tensor) -> Tensor:

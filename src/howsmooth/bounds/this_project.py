@@ -14,10 +14,26 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
 from howsmooth.bounds.at_tokens import AtTokens
-from howsmooth.bounds.bound import Bound, log
-from howsmooth.bounds.form import LayerForm, form_of
+from howsmooth.bounds.bound import Bound, log, log_sum
+from howsmooth.bounds.form import LayerForm, check_radius, form_of
+from howsmooth.bounds.two_points import best_two_points
 
 PROOFS = "docs/bounds.md, proof {}"
+
+
+def theorem1_with_bias(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
+    """√3 ‖V‖ (m + a² + 4 m b²)^½ per head: Theorem 1 as it has to read for layers with a query bias.
+
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> f = SelfAttention(0 * eye, eye, eye, scale=1.0, bq=torch.tensor([10.0, 0.0]).double())
+    >>> round(theorem1_with_bias(f, 2, 1.0).value, 1)  # without the bias 2.4, and at (0, ±1) the norm is 10.05
+    49.1
+    """
+    form = form_of(f)
+    asks.check_n(n)
+    m, slopes = form.reach(n), form.slopes(radius)
+    squares = torch.hypot(torch.hypot(slopes.query, 2 * math.sqrt(m) * slopes.key), slopes.query.new_tensor(m).sqrt())
+    return _over_heads("this_project.theorem1_with_bias", form, squares.log() + math.log(3) / 2, "on B_R^n", (), 1)
 
 
 def upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
@@ -32,6 +48,62 @@ def upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
     m, slopes = form.reach(n), form.slopes(radius)
     logs = (math.sqrt(m) + slopes.query + math.sqrt(m / 2) * slopes.key).log()
     return _over_heads("this_project.upper", form, logs, "on B_R^n", (), 1)
+
+
+def upper_in_n_and_a(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
+    """‖V‖ (√κ + a + min(√κ, √(n/2)) b) per head, κ = n / (1 + (n−1) e^{−2s−osc}) ≤ min(n, e^{2s+osc}), without a mask.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> round(upper_in_n_and_a(SelfAttention(one, one, one), 400, 0.0).value, 6)  # all scores alike: the mean
+    1.0
+    """
+    name, form = "this_project.upper_in_n_and_a", form_of(f)
+    asks.check_n(n)
+    found = (asks.unmasked(form, name), asks.no_window(form, name), asks.nothing_hidden(form, name, n))
+    slopes = form.slopes(radius)
+    crowd = torch.full_like(slopes.query, log(n - 1)) - 2 * slopes.spread - form.oscillation(n)
+    root = (0.5 * (math.log(n) - torch.nn.functional.softplus(crowd, threshold=40.0))).exp()
+    logs = (root + slopes.query + root.clamp(max=math.sqrt(n / 2)) * slopes.key).log()
+    return _over_heads(name, form, logs, "on B_R^n", found, 2)
+
+
+def lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
+    """‖Vu‖ √(n−1) p (1 + g(1−p)), p = 1/(1 + (n−1)e^{−g}), at the best g ≤ 2γR², for one head.
+
+    γ = −uᵀAu or uᵀAu/8 for the extreme eigenvectors u of (A + Aᵀ)/2: no real eigenvalue of A is needed. Masked:
+    ‖Vu‖ (1 + Σ_{i≥2} p_i²(1 + g(1−p_i))²)^½, p_i = 1/(1 + (i−1)e^{−g}).
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> round(lower(SelfAttention(-one, one, one), 400, (math.log(399) / 2) ** 0.5).value, 1)
+    39.9
+    """
+    name, form = "this_project.lower", form_of(f)
+    asks.check_n(n)
+    check_radius(radius)
+    found = (asks.one_head(form, name), asks.no_bias(form, name), asks.no_window(form, name))
+    form.one_form(name)
+    best = 0.0
+    for u, gamma in _steep(form):
+        largest = max(0.0, 2 * gamma * radius**2)
+        # Smaller radii are in the ball as well. Beyond g = log n nothing is to be had but √(n−1).
+        g = torch.cat([torch.linspace(0, min(largest, math.log(n) + 10), 400, dtype=torch.float64),
+                       torch.tensor([largest, min(largest, log(max(n - 1, 1)))], dtype=torch.float64)])
+        best = max(best, float(_two_point_gain(g, n, form.causal).max()) * _stretched(form, u))
+    return Bound(name, log(best), "lower", "on B_R^n", found, PROOFS.format(4))
+
+
+def two_point_lower(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool = False) -> Bound:
+    """The norm that one isolated token and a crowd at one place reach, for whole layers: see `bounds.two_points`.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> f = SelfAttention(-one, one, one)
+    >>> round(two_point_lower(f, 400, (math.log(399) / 2) ** 0.5, refine=True).value, 1)
+    39.9
+    """
+    form = form_of(f)
+    _, _, value = best_two_points(form, n, radius, refine)
+    return Bound("this_project.two_point_lower", log(value), "lower", "on B_R^n",
+                 ("no window", "no rotary positions, soft cap or score offsets"), PROOFS.format(4))
 
 
 def n_free_upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
@@ -52,6 +124,56 @@ def n_free_upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
     logs = torch.logaddexp(slopes.query.log(), factor.log() + slopes.spread + form.oscillation(n) / 2)
     holds = "for all n" if form.f.score_bias is None else "on B_R^n"
     return _over_heads(name, form, logs, holds, found, 3 if form.causal else 2)
+
+
+def n_free_right_exponent(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
+    """‖V‖ (a + (1 + b) (e (1 + 4b)^r)^½ e^{D/2}) per head without a mask, r = min(k, d).
+
+    D bounds the largest difference ⟨Az + c, y − z⟩ in the ball: e^{D/2} is the true rate at large R if D is the largest
+    one. The factor (1 + 4b)^{r/2} makes it worse than `n_free_upper` unless a is far above r.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> f = SelfAttention(one, one, one)  # A = 1: D = R²/4, half of what e^{2a} says of it
+    >>> round(n_free_right_exponent(f, 10, 1000.0).log_value / 1e6, 3)
+    0.125
+    """
+    name, form = "this_project.n_free_right_exponent", form_of(f)
+    asks.check_n(n)
+    form.one_form(name)
+    found = (asks.unmasked(form, name), asks.no_window(form, name))
+    slopes, cells = form.slopes(radius), min(form.wq.shape[1], form.d)
+    widest = torch.tensor([_widest(form, head, radius) for head in range(form.heads)], dtype=torch.float64)
+    rate = 0.5 * (1 + cells * (4 * slopes.key).log1p() + widest)
+    logs = torch.logaddexp(slopes.query.log(), slopes.key.log1p() + rate)
+    return _over_heads(name, form, logs, "for all n", found, 2)
+
+
+def two_dirac_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
+    """sup over n: ‖Vu‖ max(½ e^g (1 + g), (√3/4) e^g (1 + 3g/2)), g = γR²; masked ‖Vu‖ (1 + e^{2g}(1 + 2g + 4g²/3))^½.
+
+    The two are the values for masses 1 : e^{2g} and 1 : 3e^{2g}; sequences come as close as one likes when each
+    isolated token comes with about that many others. u and γ are as in `lower`.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> round(two_dirac_lower(SelfAttention(-one, one, one), 400, 2.0).value / math.exp(4), 3)  # (√3/4)·7
+    3.031
+    """
+    name, form = "this_project.two_dirac_lower", form_of(f)
+    asks.check_n(n)
+    check_radius(radius)
+    found = (asks.one_head(form, name), asks.no_bias(form, name), asks.no_window(form, name))
+    form.one_form(name)
+    found += ("the supremum over n, neared with e^{2γR²} or 3e^{2γR²} others per isolated token"
+              if not form.causal else "the supremum over n, neared with far more than e^{2γR²} others per isolated token",)
+    best = -math.inf
+    for u, gamma in _steep(form):
+        g = max(0.0, gamma) * radius**2
+        if form.causal:
+            value = 0.5 * log_sum(0.0, 2 * g + math.log1p(2 * g + 4 * g * g / 3))
+        else:
+            value = g + max(math.log((1 + g) / 2), math.log(math.sqrt(3) / 4 * (1 + 1.5 * g)))
+        best = max(best, log(_stretched(form, u)) + value)
+    return Bound(name, best, "lower", "for all n", found, PROOFS.format(4))
 
 
 def local(f: SelfAttention | LayerForm, x: Tensor, padding: Tensor | None = None) -> Bound:
@@ -76,3 +198,36 @@ def _over_heads(name: str, form: LayerForm, logs: Tensor, holds: str, conditions
     """The bound of a layer from log(bound_h/‖V_h‖), (h,)."""
     total = form.over_heads(logs + form.value_norm.log(), logs + form.raw_value_norm.log())
     return Bound(name, total, "upper", holds, conditions, PROOFS.format(proof))
+
+
+def _steep(form: LayerForm) -> list[tuple[Tensor, float]]:
+    """Unit vectors u (d,) of the only head with γ = −uᵀAu, for tokens at ±Ru, or uᵀAu/8, for tokens at Ru and Ru/2."""
+    values, vectors = form.extreme_pairs
+    return [(vectors[0, 0], -float(values[0, 0])), (vectors[0, 1], float(values[0, 1]) / 8)]
+
+
+def _stretched(form: LayerForm, u: Tensor) -> float:
+    """‖V u‖ of the only head."""
+    v = form.wv[0] @ u
+    return float((v if form.wo is None else form.wo[0] @ v).norm())
+
+
+def _two_point_gain(g: Tensor, n: int, causal: bool) -> Tensor:
+    """The norm per ‖Vu‖ of two points at difference g (·,)."""
+    if n == 1:
+        return torch.ones_like(g)
+    if not causal:
+        p = torch.sigmoid(g - math.log(n - 1))
+        return math.sqrt(n - 1) * p * (1 + g * (1 - p))
+    total = torch.ones_like(g)
+    for seen in torch.arange(1, n, dtype=torch.float64).split(10_000):
+        p = torch.sigmoid(g.unsqueeze(-1) - seen.log())
+        total += (p * (1 + g.unsqueeze(-1) * (1 - p))).square().sum(-1)
+    return total.sqrt()
+
+
+def _widest(form: LayerForm, head: int, radius: float) -> float:
+    """An upper bound on ⟨Az + c, y − z⟩ for y and z in the ball: R|Az| − zᵀAz ≤ RL|z| − λ|z|², and 2R|c|."""
+    length, least = float(form.score_norm[head]), form.symmetric_extremes(head)[0]
+    plain = length - least if length > 2 * least else length**2 / (4 * least)
+    return radius**2 * plain + 2 * radius * float(form.query_offset[head])
