@@ -1,0 +1,89 @@
+"""The sets that tokens may move in: coordinates, projection, draws."""
+
+import pytest
+import torch
+
+from howsmooth import InputError
+from howsmooth.attack import Ball, Ellipsoid, Near, Sphere
+from howsmooth.attention.normalisation import Normalisation
+from tests.attention.cases import normal
+from tests.tolerances import assert_close
+
+GAIN = torch.tensor([2.0, -0.5, 1.0, 0.1, 3.0], dtype=torch.float64)
+BLIND = torch.tensor([2.0, 0.0, 1.0, 0.0, 3.0], dtype=torch.float64)
+SETS = {
+    "ball": Ball(1.5),
+    "sphere": Sphere(1.5),
+    "layer norm": Ellipsoid(Normalisation(GAIN, normal(1, 5))),
+    "rms norm": Ellipsoid(Normalisation(GAIN, centred=False)),
+    "blind channels": Ellipsoid(Normalisation(BLIND, normal(1, 5))),
+    "near": Near(100 * normal(2, 4, 5), 1e-3),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_draws_and_projections_stay_in_the_set(name):
+    c = SETS[name]
+    drawn = c.draw((7, 4, 5), torch.Generator().manual_seed(0))
+    assert c.contains(c.decode(drawn))
+    far = c.project(10 * c.radius * normal(3, 7, 4, 5))
+    assert c.contains(c.decode(far))
+    assert_close(c.project(far), far, tol=1e-14)
+    # What lies in blind channels is free to shrink.
+    assert not c.contains(c.decode((5 if name == "blind channels" else 1.001) * far))
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_coordinates_come_back_and_gradients_are_pulled_along(name):
+    c = SETS[name]
+    y = c.draw((4, 5), torch.Generator().manual_seed(0))
+    x = c.decode(y)
+    assert_close(c.decode(c.encode(x)), x)
+    assert c.contains(c.decode(c.project(c.encode(x))))
+    along, g = c.within(normal(4, 4, 5)), normal(5, 4, 5)
+    change = c.decode(y + along) - x
+    assert_close((g * change).sum(), (c.pull(g) * along).sum())
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_projection_is_the_nearest_point(name):
+    c = SETS[name]
+    outside = 3 * c.radius * normal(6, 4, 5)
+    here = (outside - c.project(outside)).norm(dim=-1)
+    others = c.draw((500, 4, 5), torch.Generator().manual_seed(1))
+    if name == "sphere":
+        others = c.project(others)
+    assert ((outside - others).norm(dim=-1) >= here).all()
+
+
+def test_a_normalisation_puts_out_what_its_ellipsoid_holds():
+    for centred in (True, False):
+        norm = Normalisation(GAIN, normal(1, 5), centred=centred)
+        assert Ellipsoid(norm).contains(norm(100 * normal(7, 50, 5)))
+        assert not Ellipsoid(norm).contains(norm(normal(7, 50, 5)) + 1)
+    blind = SETS["blind channels"]
+    assert blind.contains(blind.norm(normal(7, 50, 5)))
+    off = blind.norm(normal(7, 50, 5))
+    off[:, 1] += 1e-6
+    assert not blind.contains(off)
+
+
+def test_the_origin_has_a_place_on_the_sphere():
+    assert Sphere(2.0).contains(Sphere(2.0).project(torch.zeros(3, 2)))
+    assert not Sphere(2.0).contains(torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: Ball(0.0), "Ball: expected a finite radius above 0, got 0.0"),
+    (lambda: Sphere(float("nan")), "Sphere: expected a finite radius"),
+    (lambda: Ball("1"), "Ball: expected"),
+    (lambda: Ellipsoid(GAIN), "Ellipsoid: expected a Normalisation, got Tensor"),
+    (lambda: Near(torch.zeros(3), 1.0), r"Near: expected x0 as tokens \(n, d\)"),
+    (lambda: Near(torch.zeros(3, 2), -1.0), "Near: expected a finite eps above 0"),
+    (lambda: Near(torch.full((3, 2), torch.inf), 1.0), "Near: expected finite"),
+    (lambda: Near(torch.zeros(3, 2), 1.0).check(4, 2), r"Near: expected tokens of the shape of x0, \(3, 2\)"),
+    (lambda: SETS["layer norm"].check(3, 4), "Ellipsoid: expected tokens of width 5, got 4"),
+])
+def test_refusals(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
