@@ -89,7 +89,7 @@ class LayerForm:
 
     def shared(self, per_key_head: Tensor) -> Tensor:
         """(hkv, …) → (h, …)."""
-        return per_key_head.repeat_interleave(self.groups, 0)
+        return per_key_head if self.groups == 1 else per_key_head.repeat_interleave(self.groups, 0)
 
     # Norms, one per head.
 
@@ -226,7 +226,7 @@ class LayerForm:
 
     @cached_property
     def extreme_pairs(self) -> tuple[Tensor, Tensor]:
-        """The least and the greatest eigenvalue (h, 2) of (A + Aᵀ)/2 on the span of Kᵀ and Qᵀ, and unit vectors (h, 2, d).
+        """The least and the greatest eigenvalue (h, 2) of (A + Aᵀ)/2 on the span of Kᵀ and Qᵀ, and their vectors (h, 2, d).
 
         With B = [Kᵀ Qᵀ] = U R and A + Aᵀ = B M Bᵀ, an eigenvector v of R M Rᵀ stands for u = U v = B M Rᵀ v/λ: no U.
         """

@@ -15,6 +15,7 @@ def n_free_upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
 
     With one it would be false: at a = 0 it says ‖V‖, and causal attention is then the running mean, of norm up to 2‖V‖.
 
+    >>> import torch
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> round(n_free_upper(SelfAttention(one, one, one), 10, 1.0).value, 3)
     29.556

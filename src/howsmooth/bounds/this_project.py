@@ -163,8 +163,8 @@ def two_dirac_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Boun
     check_radius(radius)
     found = (asks.one_head(form, name), asks.no_bias(form, name), asks.no_window(form, name))
     form.one_form(name)
-    found += ("the supremum over n, neared with e^{2γR²} or 3e^{2γR²} others per isolated token"
-              if not form.causal else "the supremum over n, neared with far more than e^{2γR²} others per isolated token",)
+    crowd = "far more than e^{2γR²}" if form.causal else "e^{2γR²} or 3e^{2γR²}"
+    found += (f"the supremum over n, neared with {crowd} others per isolated token",)
     best = -math.inf
     for u, gamma in _steep(form):
         g = max(0.0, gamma) * radius**2

@@ -49,7 +49,7 @@ def best_two_points(form: LayerForm, n: int, radius: float, refine: bool) -> tup
     with torch.no_grad():
         y, z = candidates(form, n, radius)
         at = crowd.at(y, z)
-        gains = torch.stack([at.gain(start) for start in at.starts()]).amax(0)
+        gains = at.gain(sum(at.starts()))  # a first look
         kept = gains.topk(min(KEPT, len(gains))).indices
         y, z = y[kept], z[kept]
         values, directions = crowd.at(y, z).norm()
@@ -78,15 +78,15 @@ class Crowd:
 
     def out(self, v: Tensor) -> Tensor:
         """W_h v_h, (c, h, w) → (c, h, d_out)."""
-        return (v.transpose(0, 1) @ self.wo.mT).transpose(0, 1)
+        return by_head(v, self.wo.mT)
 
     def back(self, g: Tensor) -> Tensor:
         """Σ_h V_hᵀ W_hᵀ g_h, (c, h, d_out) → (c, d)."""
-        return (g.transpose(0, 1) @ self.wo).transpose(0, 1).flatten(1) @ self.wv.flatten(0, 1)
+        return by_head(g, self.wo).flatten(1) @ self.wv.flatten(0, 1)
 
     def at(self, y: Tensor, z: Tensor) -> Around:
         """The derivative of the outputs in the isolated token, for pairs y, z (c, d)."""
-        a = (self.slopes(z).transpose(0, 1) @ self.wk).transpose(0, 1)
+        a = by_head(self.slopes(z), self.wk)
         delta = (a @ (y - z).unsqueeze(-1)).squeeze(-1)
         return Around(self, a, self.out(heads(y - z, self.wv)), self._gram(delta))
 
@@ -136,7 +136,7 @@ class Around:
         return self.crowd.back(straight) + ((self.moved * moved).sum(-1).unsqueeze(1) @ self.a).squeeze(1)
 
     def starts(self) -> list[Tensor]:
-        """The slope of the head that turns most, and what all heads together pull back from their moves, (c, d) each."""
+        """The slope of the head that turns most, and what all heads pull back from their moves, (c, d) each."""
         size = torch.linalg.vector_norm(self.a, dim=-1) * torch.linalg.vector_norm(self.moved, dim=-1)
         steepest = unit(self.a[torch.arange(len(self.a)), size.argmax(-1)])
         pulled = unit(self.crowd.back(self.moved))
@@ -183,17 +183,16 @@ def candidates(form: LayerForm, n: int, radius: float) -> tuple[Tensor, Tensor]:
 
 def _slope(form: LayerForm, z: Tensor) -> Tensor:
     """A_h z_h + c_h for z (·, h, d)."""
-    q = (form.wq @ z.unsqueeze(-1)).squeeze(-1)
-    q = form.f.scale * (q if form.bq is None else q + form.bq)
-    return (q.unsqueeze(-2) @ form.shared(form.wk)).squeeze(-2)
+    q = by_head(z, form.wq.mT)
+    return by_head(form.f.scale * (q if form.bq is None else q + form.bq), form.shared(form.wk))
 
 
 def _largest_difference(form: LayerForm, radius: float, start: Tensor, steps: int = 6) -> tuple[Tensor, Tensor]:
     wk, z = form.shared(form.wk), radius * start
     for _ in range(steps):
         a = _slope(form, z)
-        toward = (wk @ (radius * unit(a) - z).unsqueeze(-1)).mT
-        z = radius * unit(form.f.scale * (toward @ form.wq).squeeze(-2) - a)  # Aᵀ(y − z) − (Az + c)
+        pulled = by_head(by_head(radius * unit(a) - z, wk.mT), form.wq)
+        z = radius * unit(form.f.scale * pulled - a)  # Aᵀ(y − z) − (Az + c)
     return radius * unit(_slope(form, z)), z
 
 
@@ -215,6 +214,11 @@ def _across(form: LayerForm, radius: float, wanted: float, signs: Tensor) -> tup
 def heads(t: Tensor, weights: Tensor) -> Tensor:
     """Each head's projection of t, (c, d) → (c, h, rows) for weights (h, rows, d)."""
     return (t @ weights.flatten(0, 1).mT).unflatten(-1, weights.shape[:2])
+
+
+def by_head(t: Tensor, weights: Tensor) -> Tensor:
+    """t_h times the matrix of head h, (c, h, rows) → (c, h, cols) for weights (h, rows, cols)."""
+    return (t.transpose(0, 1) @ weights).transpose(0, 1)
 
 
 def unit(t: Tensor) -> Tensor:
