@@ -4,8 +4,16 @@ from howsmooth.lipschitz.autodiff import AutodiffJacobian
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.gains import TokenGains, token_gains
 from howsmooth.lipschitz.growth import Growth, fit_growth
+from howsmooth.lipschitz.large_radius import (
+    LargeRadius,
+    approach,
+    argmax_share,
+    large_radius_limit,
+    largest_probabilities,
+)
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
 
 __all__ = [
-    "AutodiffJacobian", "Estimate", "Growth", "TokenGains", "fit_growth", "jacobian", "local_lipschitz", "token_gains",
+    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "TokenGains", "approach", "argmax_share", "fit_growth",
+    "jacobian", "large_radius_limit", "largest_probabilities", "local_lipschitz", "token_gains",
 ]

@@ -1,0 +1,182 @@
+"""Far tokens: what attention does at ρX as ρ grows, and how close a layer is to that already.
+
+Scores grow like ρ², so that each query i ends up with one key, m(i) = argmax_j of its scores without biases: biases
+grow like ρ only, finite offsets not at all. The terms of the derivative that come from the scores vanish like
+ρ² e^{−ρ²·gap}, and what is left is linear, the same at all later ρ:
+
+    E ↦ ( Σ_h W_h V_h ε_{m_h(i)} )_i
+
+One head has the norm ‖V‖ (max_j #{i : m(i) = j})^½, at most ‖V‖√n, reached where all queries choose the same key.
+At a tie the covariance of a row grows like ρ² instead, and there is no limit.
+
+Reference: castin2024smooth, large radius; the multiplicities and several heads are this project's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from howsmooth.attention import SelfAttention
+from howsmooth.attention.op import pattern_of
+from howsmooth.errors import InputError
+from howsmooth.lipschitz.estimate import Estimate
+from howsmooth.lipschitz.local import local_lipschitz, single_at_least
+from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
+
+TIE = 1e-12  # of the largest |q||k|: closer scores cannot be told apart
+
+
+@dataclass(frozen=True, eq=False)
+class LargeRadius:
+    """The limit of D f at ρX: its norm in [lower, upper] with this confidence, and who looks at whom."""
+
+    value: float
+    lower: float
+    upper: float
+    confidence: float  # 1 where the norm is a formula: one head, or heads that agree
+    operator: LinearOperator = field(repr=False)
+    winners: Tensor = field(repr=False)  # (h, n): the key that query i ends up with, −1 if it sees none
+    gap: float  # the smallest lead of a first score over a second one, at ρ = 1; ∞ where nobody has a choice
+
+    @property
+    def multiplicities(self) -> Tensor:
+        """How many queries end up with each key, (h, n)."""
+        h, n = self.winners.shape
+        counts = torch.zeros(h, n + 1, dtype=torch.int64)
+        return counts.scatter_add_(1, self.winners + 1, torch.ones_like(self.winners))[:, 1:]
+
+    @property
+    def settles_at(self) -> float:
+        """The ρ from which on no key but the winner has more than 10⁻⁶ of a query's attention, biases aside."""
+        return math.sqrt(math.log(1e6) / self.gap)
+
+
+def large_radius_limit(f: SelfAttention, x: Tensor, *, tol: float = 1e-3, confidence: float = 0.999) -> LargeRadius:
+    """The derivative that D_{ρX} f tends to as ρ → ∞, for x (n, d). Refused by name at ties and with a soft cap.
+
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    >>> limit = large_radius_limit(SelfAttention(eye, eye, 3 * eye), x)
+    >>> limit.winners.tolist(), round(limit.value, 6)  # 3 √2
+    ([[0, 0, 2]], 4.242641)
+    """
+    f, x = _single_sequence(f, x)
+    f, x = f.to(device="cpu", dtype=torch.float64), x.detach().to(device="cpu", dtype=torch.float64)
+    winners, gap = _winners(f, x)
+    operator = _limit_operator(f, winners)
+    if bool((winners == winners[0]).all()):  # one matrix Σ_h W_h V_h and one choice of keys: ‖V‖ √multiplicity
+        whole = _value_matrix(f)
+        most = int(winners[0][winners[0] >= 0].bincount().max()) if bool((winners >= 0).any()) else 0
+        value = float(torch.linalg.matrix_norm(whole, 2)) * math.sqrt(most)
+        return LargeRadius(value, value, value, 1.0, operator, winners, gap)
+    found = singular_values(operator, tol=tol, confidence=confidence)
+    return LargeRadius(*(float(t[0]) for t in (found.value, found.lower, found.upper)), found.confidence, operator,
+                       winners, gap)
+
+
+def approach(f: SelfAttention, x: Tensor, radii: Iterable[float], **options) -> list[Estimate]:
+    """‖D_{ρX} f‖₂ for each factor ρ: what `large_radius_limit` is the limit of. Options are those of `local_lipschitz`.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+    >>> [round(estimate.value, 3) for estimate in approach(SelfAttention(one, one, one), x, (1, 2, 4))]
+    [1.516, 1.455, 1.414]
+    """
+    factors = [float(factor) for factor in radii]
+    if not factors or not all(factor > 0 and math.isfinite(factor) for factor in factors):
+        raise InputError(f"expected positive finite factors ρ, got {factors}")
+    return [local_lipschitz(f, factor * x, **options) for factor in factors]
+
+
+@torch.no_grad()
+def largest_probabilities(f: SelfAttention, x: Tensor, padding: Tensor | None = None) -> Tensor:
+    """max_j P_ij of each head and real token, (h, n), as they come out of x (n, d); zero for rows that see nothing."""
+    f, x = _single_sequence(f, x)
+    linearised = f.jacobian(x, padding).linearised
+    rows = [at.p.reshape(f.heads, at.last - at.first, -1).amax(-1) if at.stop > at.start
+            else x.new_zeros(f.heads, at.last - at.first) for at in linearised.blocks()]
+    peaks = torch.cat(rows, 1)
+    return peaks if padding is None else peaks[:, padding]
+
+
+def argmax_share(f: SelfAttention, x: Tensor, threshold: float = 0.99, padding: Tensor | None = None) -> Tensor:
+    """The share of queries that give at least `threshold` of their attention to one key, per head (h,).
+
+    1 is the regime of far tokens; `largest_probabilities` has the whole distribution. Rows that see nothing, or one key
+    alone (the first row of causal attention), count with what they have: nothing, or all.
+
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> argmax_share(SelfAttention(eye, eye, eye), 10 * eye), argmax_share(SelfAttention(eye, eye, eye), eye)
+    (tensor([1.], dtype=torch.float64), tensor([0.], dtype=torch.float64))
+    """
+    if not 0 < threshold <= 1:
+        raise InputError(f"expected a threshold above 0 and up to 1, got {threshold}")
+    return (largest_probabilities(f, x, padding) >= threshold).double().mean(-1)
+
+
+def _value_matrix(f: SelfAttention) -> Tensor:
+    """[W_1V_1; …] summed through the output projection, or side by side without one, (d_out, d)."""
+    values = f.wv.unflatten(0, (f.kv_heads, -1)).repeat_interleave(f.heads // f.kv_heads, 0).flatten(0, 1)
+    return values if f.wo is None else f.wo @ values
+
+
+def _winners(f: SelfAttention, x: Tensor) -> tuple[Tensor, float]:
+    """m_h(i), (h, n), and the smallest gap; refuses what has no limit."""
+    if f.softcap is not None:
+        raise InputError(f"large_radius_limit: expected scores without a soft cap, got softcap={f.softcap:g}; capped "
+                         "scores stay bounded, and no key wins")
+    plain = SelfAttention(f.wq, f.wk, f.wv, heads=f.heads, kv_heads=f.kv_heads, scale=f.scale, causal=f.causal,
+                          window=f.window, rotary=f.rotary)
+    q, k, _ = plain.project(x)
+    k = k.repeat_interleave(f.heads // f.kv_heads, 0)
+    pattern = pattern_of(q, k, k, **f.pattern())
+    i, j = torch.arange(len(x)).unsqueeze(1), torch.arange(len(x)).unsqueeze(0)
+    s = f.scale * q @ k.mT
+    seen, offsets = pattern.visible(i, j), pattern.bias(i, j, s.dtype)
+    if seen is not None:
+        s = s.masked_fill(~seen, -torch.inf)
+    if offsets is not None:
+        s = s.masked_fill(torch.isneginf(offsets), -torch.inf)
+    first, winners = s.max(-1)
+    second = s.scatter(-1, winners.unsqueeze(-1), -torch.inf).amax(-1)
+    lead = torch.where(torch.isneginf(second), torch.inf, first - second)
+    sizes = abs(f.scale) * q.norm(dim=-1).unsqueeze(-1) * k.norm(dim=-1).unsqueeze(-2)
+    close = lead <= TIE * sizes.amax(-1)
+    if bool(close.any()):
+        h, row = close.nonzero()[0].tolist()
+        raise InputError(f"large_radius_limit: expected one largest score in each row, got a tie in head {h}, row {row} "
+                         f"(gap {float(lead[h, row]):.3g}); move a token: at a tie the norm grows like ρ²")
+    return winners.masked_fill(torch.isneginf(first), -1), float(lead.min())
+
+
+def _limit_operator(f: SelfAttention, winners: Tensor) -> LinearOperator:
+    """E ↦ (Σ_h W_h V_h ε_{m_h(i)})_i, by gathering rows; its adjoint scatters them back."""
+    (h, n), groups = winners.shape, f.heads // f.kv_heads
+    index = winners.clamp(min=0).unsqueeze(-1)
+    sees = (winners >= 0).unsqueeze(-1).to(f.dtype)
+
+    def matvec(v: Tensor) -> Tensor:
+        values = (v.view(n, f.d) @ f.wv.T).unflatten(-1, (f.kv_heads, -1)).transpose(0, 1)
+        values = values.repeat_interleave(groups, 0)
+        taken = (values.gather(1, index.expand(-1, -1, values.shape[-1])) * sees).transpose(0, 1).flatten(1)
+        return (taken if f.wo is None else taken @ f.wo.T).flatten()
+
+    def rmatvec(u: Tensor) -> Tensor:
+        g = u.view(n, f.d_out)
+        g = (g if f.wo is None else g @ f.wo).unflatten(-1, (h, -1)).transpose(0, 1) * sees
+        back = torch.zeros_like(g).scatter_add_(1, index.expand_as(g), g)
+        return (back.unflatten(0, (f.kv_heads, groups)).sum(1).transpose(0, 1).flatten(1) @ f.wv).flatten()
+
+    return FunctionOperator(matvec, rmatvec, (n * f.d_out, n * f.d), dtype=f.dtype, device=f.device)
+
+
+def _single_sequence(f: SelfAttention, x: Tensor) -> tuple[SelfAttention, Tensor]:
+    if not isinstance(f, SelfAttention) or not isinstance(x, Tensor) or x.dim() != 2:
+        raise InputError("expected a SelfAttention and tokens of shape (n, d), got "
+                         f"{type(f).__name__} and {tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__}")
+    return single_at_least(f, x)

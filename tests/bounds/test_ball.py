@@ -1,0 +1,328 @@
+"""The certificate on a ball against dense truths: at corners, at points climbed to, term by term."""
+
+import math
+
+import pytest
+import torch
+
+from howsmooth import InputError, SelfAttention
+from howsmooth.attention import reference
+from howsmooth.bounds import castin2024, this_project, yudin2025
+from howsmooth.bounds.at_tokens import AtTokens
+from howsmooth.bounds.ball import certify_ball, vacuous_eps
+from howsmooth.bounds.form import LayerForm
+from howsmooth.bounds.head_on_ball import Head
+from howsmooth.bounds.intervals import Within, capped, largest_concentration, norm_of_nonnegative, softmax_within
+from howsmooth.bounds.overlap import Overlap
+from tests.attention.cases import LAYERS, layer, normal
+
+N, D = 4, 6
+KINDS = [(name, d_out) for name in LAYERS for d_out in (5, None)]
+
+
+def sigma(f, x, padding=None):
+    j = reference.jacobian(f, x, padding)
+    if padding is not None:
+        rows, cols = (padding.repeat_interleave(size // len(x)) for size in j.shape)
+        j = j[rows][:, cols]
+    return torch.linalg.matrix_norm(j, 2)
+
+
+def steps_in_ball(seed, eps, count, n=N, d=D):
+    """Moves with every token on the sphere of radius ε, and some inside it."""
+    e = normal(seed, count, n, d)
+    e = e / e.norm(dim=-1, keepdim=True)
+    e[::4] *= torch.rand(len(e[::4]), n, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return eps * e
+
+
+def climbed(f, x, eps, padding=None, steps=12):
+    """The largest σ₁ met while climbing its gradient from X, in moves that fill the ball."""
+    e, best = steps_in_ball(3, eps, 2, *x.shape)[1], 0.0
+    for _ in range(steps):
+        e = e.detach().requires_grad_()
+        value = sigma(f, x + e, padding)
+        best = max(best, value.item())
+        g, = torch.autograd.grad(value, e)
+        e = eps * g / g.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    return best
+
+
+@pytest.mark.parametrize("name, d_out", KINDS)
+def test_no_point_of_the_ball_is_worse(name, d_out):
+    f, x = layer(name, d_out=d_out), 0.5 * normal(77, N, D)
+    for eps in (1e-4, 0.01, 0.1, 1.0):
+        at_center = float(sigma(f, x))
+        certificate = certify_ball(f, x, eps, at_center=at_center)
+        worst = max([climbed(f, x, eps), *(float(sigma(f, x + e)) for e in steps_in_ball(5, eps, 12))])
+        for part, value in certificate.parts.items():
+            assert value is None or worst <= value, (part, eps)
+        least = min(value for value in certificate.parts.values() if value is not None)
+        assert certificate.parts[certificate.method] == least == pytest.approx(certificate.value, rel=1e-14)
+        if eps == 1e-4:  # close by it is sharp
+            assert certificate.method == "centre" and certificate.value <= 1.02 * at_center
+
+
+def test_thousands_of_points():
+    f, x = layer("grouped"), normal(8, N, D)
+    eps = 0.05
+    bound = certify_ball(f, x, eps, at_center=float(sigma(f, x))).value
+    moved = x + steps_in_ball(9, eps, 3000)
+    j = torch.func.vmap(torch.func.jacrev(lambda t: f(t).flatten()))(moved).flatten(-2)
+    assert float(torch.linalg.matrix_norm(j, 2).max()) <= bound
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_pairs_in_the_ball_obey_the_constant(name):
+    f, x = layer(name), 0.3 * normal(6, N, D)
+    for eps in (0.01, 0.3):
+        bound = certify_ball(f, x, eps).value
+        one, two = x + steps_in_ball(1, eps, 200), x + steps_in_ball(2, eps, 200)
+        change, move = (torch.linalg.matrix_norm(t) for t in (f(one) - f(two), one - two))
+        assert bool((change <= bound * move).all())
+
+
+def three_terms(f, x, h, padding=None):
+    """P, W M_i and W T of head h alone, dense: n × n, n matrices (d_out, d), and (n·d_out, n·d)."""
+    f = f.head(h)
+    q, k, v = f.project(x)
+    do_dq, do_dk, p = (t[0] for t in reference.partials(q, k, v, padding=padding, **f.pattern()))
+    wo = torch.eye(v.shape[-1], dtype=torch.float64) if f.wo is None else f.wo
+
+    def turned(weight):  # (n, k, d)
+        w = weight.T.unsqueeze(1).expand(-1, len(x), -1)
+        return (w if f.rotary is None else f.rotary.apply(w)).permute(1, 2, 0)
+
+    query = wo @ do_dq @ turned(f.wq)
+    key = torch.einsum("ow,ijwk,jkd->iojd", wo, do_dk, turned(f.wk))
+    return p, query, key.flatten(2).flatten(0, 1)
+
+
+def g1(p):
+    first, second = torch.nn.functional.pad(p, (0, 1)).topk(2, -1).values.unbind(-1)
+    return float((first * (1 - first + second)).max())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("eps", [0.0, 0.003, 0.1, 2.0])
+def test_each_term_of_each_head_covers_its_own_truth(name, eps):
+    f, x = layer(name), 0.7 * normal(4, N, D)
+    at = AtTokens(LayerForm(f), x)
+    for h in range(f.heads):
+        bound = Head(at, h).on_ball(eps)
+        p, query, key = three_terms(f, x, h)
+        assert torch.allclose(Head(at, h).query_norms, torch.linalg.matrix_norm(query, 2), rtol=1e-7, atol=1e-9)
+        if eps == 0:
+            # Nothing moves: what is left is rounding, and cancellation in Gram matrices.
+            assert max(bound.value_change, bound.key_change, float(bound.query_change.max())) <= 1e-6
+            assert abs(bound.value - float(torch.linalg.matrix_norm(p, 2))) <= 1e-9
+        for e in steps_in_ball(11, eps, 25):
+            p2, query2, key2 = three_terms(f, x + e, h)
+            for covered, truth in ((bound.value, p2), (bound.value_change, p2 - p), (bound.key, key2),
+                                   (bound.key_change, key2 - key)):
+                assert float(torch.linalg.matrix_norm(truth, 2)) <= covered + 1e-12
+            assert bool((torch.linalg.matrix_norm(query2, 2) <= bound.query + 1e-12).all())
+            assert bool((torch.linalg.matrix_norm(query2 - query, 2) <= bound.query_change + 1e-12).all())
+            assert g1(p2) <= bound.concentration + 1e-12
+
+
+def test_ends_of_the_intervals_are_probabilities_of_corner_scores():
+    s, delta = normal(1, 3, 5), normal(2, 3, 5).abs()
+    s[0, 3] = -torch.inf
+    p = softmax_within(Within(s - delta, s, s + delta))
+    for j in range(5):
+        mine = torch.nn.functional.one_hot(torch.tensor(j), 5).bool()
+        highest = torch.softmax(torch.where(mine, s + delta, s - delta), -1)[:, j]
+        lowest = torch.softmax(torch.where(mine, s - delta, s + delta), -1)[:, j]
+        assert torch.allclose(p.high[:, j], highest, rtol=1e-12, atol=0)
+        assert torch.allclose(p.low[:, j], lowest, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("width", [1e-14, 1.0, 50.0, 1000.0])
+def test_intervals_hold_the_truth_where_scores_are_extreme(width):
+    s = 300 * normal(1, 50, 7)
+    p = softmax_within(Within(s - width, s, s + width))
+    assert bool((p.low <= p.at).all() and (p.at <= p.high).all() and (p.high <= 1 + 1e-12).all())
+    for seed in range(20):
+        other = torch.softmax(s + width * (2 * torch.rand(50, 7, generator=torch.Generator().manual_seed(seed),
+                                                          dtype=torch.float64) - 1), -1)
+        assert bool((other <= p.high * (1 + 1e-13)).all() and (other >= p.low * (1 - 1e-13)).all())
+        assert bool(((other - p.at).abs() <= p.change + 1e-300).all())
+
+
+def test_nothing_to_see_and_one_key_to_see():
+    s = torch.tensor([[-torch.inf, -torch.inf], [-torch.inf, 3.0]], dtype=torch.float64)
+    p = softmax_within(Within(s - 1, s, s + 1))
+    assert p.high.tolist() == p.at.tolist() == [[0, 0], [0, 1]]
+    assert float(p.low[1, 1]) == pytest.approx(1)
+
+
+def test_slopes_of_the_cap():
+    s, change = 3 * normal(1, 40), normal(2, 40).abs()
+    scores, slopes = capped(s, change, 1.3)
+    for t in torch.linspace(-1, 1, 21, dtype=torch.float64):
+        at = s + t * change
+        slope = 1 - torch.tanh(at / 1.3) ** 2
+        assert bool((slopes.low - 1e-15 <= slope).all() and (slope <= slopes.high + 1e-15).all())
+        assert bool((scores.low <= 1.3 * torch.tanh(at / 1.3)).all())
+
+
+def test_concentration_is_the_largest_in_the_intervals():
+    """Against a fine grid over p₁ and p₂ themselves, for rows of three."""
+    s, delta = 2 * normal(3, 200, 3), normal(4, 200, 3).abs()
+    p = softmax_within(Within(s - delta, s, s + delta))
+    bound = largest_concentration(p)
+    grid = torch.linspace(0, 1, 101, dtype=torch.float64)
+    rows = torch.stack(torch.meshgrid(grid, grid, indexing="ij"), -1).flatten(0, 1)
+    rows = torch.cat([rows, 1 - rows.sum(-1, keepdim=True)], -1)
+    rows = rows[rows[:, 2] >= 0]
+    first, second = rows.topk(2, -1).values.unbind(-1)
+    g = first * (1 - first + second)
+    for i in range(200):
+        inside = ((rows >= p.low[i]) & (rows <= p.high[i])).all(-1)
+        assert not inside.any() or float(g[inside].max()) <= float(bound[i])
+    assert torch.allclose(largest_concentration(Within(p.at, p.at, p.at)).max(), torch.tensor(g1(p.at)).double())
+
+
+@pytest.mark.parametrize("make", [
+    lambda: normal(1, 7, 9).abs(), lambda: normal(1, 30, 30).abs().tril(), lambda: torch.zeros(3, 4).double(),
+    lambda: torch.block_diag(normal(1, 3, 3).abs(), normal(2, 4, 4).abs()), lambda: 1e-160 * normal(3, 4, 4).abs(),
+    lambda: torch.eye(5).double(),
+])
+def test_norms_of_nonnegative_matrices(make):
+    m = make()
+    truth, found = float(torch.linalg.matrix_norm(m, 2)), norm_of_nonnegative(m)
+    assert truth * (1 - 1e-12) <= found <= truth * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name, d_out", [*KINDS, ("two heads", 40)])
+def test_heads_together(name, d_out):
+    """Σ_h U_h F_h Z_hᵀ for random F_h: never above what `together` says, which is never above the sum."""
+    form = LayerForm(layer(name, d_out=d_out, d=30))
+    overlap, n = Overlap(form), 3
+    u, s, z = overlap.values
+    for h in range(form.heads):
+        product = form.wv[h // form.groups]
+        product = product if form.wo is None else form.wo[h] @ product
+        assert torch.allclose(torch.linalg.svdvals(product)[: s.shape[1]], s[h], atol=1e-10)
+    for seed in range(20):
+        size = normal(seed, form.heads).exp()
+        p = torch.stack([m / torch.linalg.matrix_norm(m, 2) for m in normal(seed + 100, form.heads, n, n)])
+        p = p * size[:, None, None]
+        whole = sum(torch.kron(p[h], (u[h] * s[h]) @ z[h].mT) for h in range(form.heads))
+        assert float(torch.linalg.matrix_norm(whole, 2)) <= overlap.together("value", size) * (1 + 1e-10)
+        assert overlap.together("value", size) <= float((size * form.value_norm).sum()) * (1 + 1e-12)
+        for term in ("query", "key"):
+            out, rows = overlap.out.contiguous(), overlap.rows[term].contiguous()
+            f = normal(seed + 200, form.heads, n * out.shape[2], n * rows.shape[2])
+            f = size[:, None, None] * f / torch.linalg.matrix_norm(f, 2)[:, None, None]
+            eye = torch.eye(n, dtype=torch.float64)
+            whole = sum(torch.kron(eye, out[h]) @ f[h] @ torch.kron(eye, rows[h]).mT for h in range(form.heads))
+            assert float(torch.linalg.matrix_norm(whole, 2)) <= overlap.together(term, size) * (1 + 1e-10)
+            assert overlap.together(term, size) <= float(size.sum()) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name, d_out", KINDS)
+def test_grows_with_eps_and_starts_at_the_local_bound(name, d_out):
+    f, x = layer(name, d_out=d_out), 0.5 * normal(7, N, D)
+    local = this_project.local(f, x).value
+    certificates = [certify_ball(f, x, eps, at_center=local) for eps in (0.0, 1e-12, 1e-8, 1e-4, 1e-3, 0.01, 0.3, 5.0, 1e4)]
+    assert certificates[0].value <= local * (1 + 1e-9)
+    assert certificates[1].parts["interval"] <= local * (1 + 1e-5)
+    for part, value in certificates[0].parts.items():
+        values = [c.parts[part] for c in certificates if c.parts.get(part) is not None]
+        assert all(a <= b * (1 + 1e-9) for a, b in zip(values, values[1:])), part
+
+
+@pytest.mark.parametrize("name", ["one head", "causal", "grouped", "two heads", "scale"])
+def test_never_looser_than_the_others(name):
+    f, x = layer(name, biases=False), 0.5 * normal(7, N, D)
+    for eps in (0.01, 1.0, 30.0):
+        certificate = certify_ball(f, x, eps)
+        radius = float(x.norm(dim=-1).max()) + eps
+        for other in (this_project.upper, this_project.n_free_upper, castin2024.multi_head_upper):
+            value = other(f, N, radius).value
+            assert value is None or certificate.value <= value * (1 + 1e-9), other
+        if name == "one head":
+            # Over the ball Yudin's bound is at least what it is at any of its points.
+            for e in steps_in_ball(2, eps, 10):
+                assert yudin2025.local(f, x + e).value <= certificate.parts["yudin"] * (1 + 1e-9)
+            at_x = certify_ball(f, x, 0.0).parts["yudin"]
+            assert at_x == pytest.approx(yudin2025.local(f, x).value, rel=1e-6)
+
+
+def test_bounds_that_do_not_apply_say_why():
+    f, x = layer("rotary"), normal(1, N, D)
+    certificate = certify_ball(f, x, 0.1)
+    assert certificate.parts["yudin"] is None and "bias" in certificate.reasons["yudin"]
+    assert certificate.parts["centre"] is None and "at_center" in certificate.reasons["centre"]
+    assert certificate.bound.side == "upper" and "ε" in certificate.bound.holds
+    assert "window" in certify_ball(layer("window"), x, 0.1).reasons["this_project.n_free_upper"]
+
+
+@pytest.mark.parametrize("name", ["two heads", "causal", "rotary", "bias function", "causal window", "softcap"])
+def test_padded_tokens_neither_move_nor_count(name):
+    f, x = layer(name), 0.5 * normal(3, 6, D)
+    padding = torch.tensor([False, True, True, False, True, True])
+    for eps in (0.0, 0.05, 0.5):
+        certificate = certify_ball(f, x, eps, padding, at_center=float(sigma(f, x, padding)))
+        assert climbed(f, x, eps, padding, steps=6) <= certificate.value * (1 + 1e-9)
+        far = torch.where(padding.unsqueeze(-1), x, 1e3 * x)
+        assert certify_ball(f, far, eps, padding).value == pytest.approx(certify_ball(f, x, eps, padding).value)
+
+
+def test_few_tokens_and_equal_ones():
+    f = layer("two heads")
+    one = normal(1, 1, D)
+    for x in (one, one.expand(3, D), torch.zeros(3, D, dtype=torch.float64)):
+        for eps in (0.0, 0.2):
+            value = certify_ball(f, x, eps).value
+            assert max(float(sigma(f, x + e)) for e in steps_in_ball(1, eps, 20, n=len(x))) <= value * (1 + 1e-12)
+    # One token sees itself alone: f is linear, and the certificate says so at every ε.
+    linear = layer("one head")
+    assert certify_ball(linear, one, 3.0).value == pytest.approx(float(sigma(linear, one)), rel=1e-6)
+
+
+def test_rounding_is_counted():
+    """Values that nearly agree: v − o is mostly rounding, and scores are large."""
+    f = layer("two heads")
+    x = 1e4 * torch.ones(N, D, dtype=torch.float64) + 1e-6 * normal(1, N, D)
+    interval = certify_ball(f, x, 0.0).parts["interval"]
+    assert float(sigma(f, x)) <= interval
+
+
+def test_half_precision_layers_are_taken_as_they_are():
+    f, x = layer("two heads").to(torch.float32), normal(1, N, D).float()
+    value = certify_ball(f, x, 0.01).value
+    assert value == pytest.approx(certify_ball(f.to(torch.float64), x.double(), 0.01).value, rel=1e-12)
+
+
+def test_vacuous_eps():
+    f, x = layer("two heads"), 0.5 * normal(7, N, D)
+    eps = vacuous_eps(f, x, rtol=1e-2)
+
+    def useful(eps):
+        parts = certify_ball(f, x, eps).parts
+        return parts["interval"] < min(parts["this_project.upper"], parts["this_project.n_free_upper"])
+
+    assert 0 < eps and useful(eps) and not useful(1.02 * eps)
+
+
+def test_vacuous_eps_at_its_ends():
+    eye, zero = torch.eye(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
+    x = normal(1, 3, 2)
+    assert vacuous_eps(SelfAttention(eye, eye, zero), x) == 0.0  # nothing is smaller than zero
+    assert vacuous_eps(SelfAttention(zero, eye, eye, causal=True), x) == math.inf  # scores that never move
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda f, x: certify_ball(f, x, -1.0), "ε ≥ 0"),
+    (lambda f, x: certify_ball(f, x, math.nan), "ε ≥ 0"),
+    (lambda f, x: certify_ball(f, x[None], 0.1), r"\(n, d\)"),
+    (lambda f, x: certify_ball(f, x, 0.1, at_center=math.inf), "at_center"),
+    (lambda f, x: certify_ball(f, x, 0.1, torch.zeros(N, dtype=torch.bool)), "real token"),
+    (lambda f, x: vacuous_eps(f, x, rtol=2.0), "rtol"),
+])
+def test_bad_input(call, words):
+    with pytest.raises(InputError, match=words):
+        call(layer("one head"), normal(1, N, D))

@@ -1,0 +1,146 @@
+"""Far tokens against dense derivatives at growing radii."""
+
+import math
+
+import pytest
+import torch
+
+from howsmooth import InputError, SelfAttention
+from howsmooth.attention import reference
+from howsmooth.lipschitz import approach, argmax_share, large_radius_limit, largest_probabilities
+from tests.attention.cases import LAYERS, layer, normal
+from tests.tolerances import assert_close
+
+N, D = 4, 6
+PLAIN = [name for name in LAYERS if LAYERS[name].get("softcap") is None]
+
+
+def dense_limit(f, winners):
+    """Σ_h W_h V_h ε_{m_h(i)}, written out block by block."""
+    n = winners.shape[1]
+    blocks = torch.zeros(n, f.d_out, n, f.d, dtype=torch.float64)
+    for h in range(f.heads):
+        one = f.head(h)
+        product = one.wv
+        if f.wo is None:
+            product = torch.zeros(f.d_out, f.d, dtype=torch.float64)
+            w = one.wv.shape[0]
+            product[h * w : (h + 1) * w] = one.wv
+        else:
+            product = one.wo @ one.wv
+        for i, j in enumerate(winners[h].tolist()):
+            if j >= 0:
+                blocks[i, :, j] += product
+    return blocks.reshape(n * f.d_out, n * f.d)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("d_out", [5, None])
+def test_the_derivative_tends_to_the_limit(name, d_out):
+    f, x = layer(name, d_out=d_out), normal(21, N, D)
+    limit = large_radius_limit(f, x)
+    # Biases shift scores by ρ·(size): they are outrun where ρ·gap is several times their size.
+    far = 100 / min(limit.gap, 1.0)
+    truth = reference.jacobian(f, far * x)
+    assert_close(limit.operator.dense(), truth, 1e-9)
+    assert_close(limit.operator.dense(), dense_limit(f, limit.winners))
+    norm = float(torch.linalg.matrix_norm(truth, 2))
+    assert limit.lower * (1 - 1e-9) <= norm <= limit.upper * (1 + 1e-9)
+    u, v = normal(1, limit.operator.shape[0]), normal(2, limit.operator.shape[1])
+    assert_close(u @ limit.operator.matvec(v), limit.operator.rmatvec(u) @ v)
+    assert int(limit.multiplicities.sum()) == f.heads * N
+
+
+def test_one_head_is_a_formula():
+    f, x = layer("one head"), normal(3, 9, D)
+    limit = large_radius_limit(f, x)
+    most = int(limit.multiplicities.max())
+    assert limit.confidence == 1.0 and limit.lower == limit.upper
+    assert limit.value == pytest.approx(float(torch.linalg.matrix_norm(f.wo @ f.wv, 2)) * math.sqrt(most))
+    assert limit.value == pytest.approx(float(torch.linalg.matrix_norm(limit.operator.dense(), 2)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_far_token_wins_every_row(causal):
+    """All tokens in a half-space, one of them far along its axis: ‖V‖√n, also masked, where the far one comes first."""
+    eye = torch.eye(3, dtype=torch.float64)
+    f = SelfAttention(eye, eye, 2 * eye, causal=causal)
+    x = 0.1 * normal(1, 12, 3)
+    x[:, 0] = 1.0
+    x[0, 0] = 10.0
+    limit = large_radius_limit(f, x)
+    assert limit.winners.tolist() == [[0] * 12]
+    assert limit.value == pytest.approx(2 * math.sqrt(12))
+    assert approach(f, x, [10.0], tol=1e-8)[0].value == pytest.approx(limit.value, rel=1e-6)
+
+
+def test_approach_converges_from_where_it_settles():
+    f, x = layer("two heads", biases=False), normal(21, N, D)
+    limit = large_radius_limit(f, x)
+    settled = limit.settles_at
+    estimates = approach(f, x, [settled / 4, settled, 2 * settled, 4 * settled], tol=1e-9)
+    errors = [abs(estimate.value / limit.value - 1) for estimate in estimates]
+    assert errors[0] > 1e-3 and errors[1] < 1e-2 and errors[2] < 1e-6 and errors[3] < 1e-6
+    assert all(len(estimate.as_record()) for estimate in estimates)
+
+
+def test_causal_rows_choose_among_what_they_see():
+    eye = torch.eye(2, dtype=torch.float64)
+    x = torch.tensor([[1.0, 0], [2, 0], [3, 0]], dtype=torch.float64)
+    assert large_radius_limit(SelfAttention(eye, eye, eye, causal=True), x).winners.tolist() == [[0, 1, 2]]
+    assert large_radius_limit(SelfAttention(eye, eye, eye), x).winners.tolist() == [[2, 2, 2]]
+
+
+def test_infinite_offsets_hide_and_finite_ones_do_not_matter():
+    eye = torch.eye(2, dtype=torch.float64)
+    x = torch.tensor([[1.0, 0], [2, 0], [3, 0]], dtype=torch.float64)
+    offsets = torch.tensor([[0.0, 50.0, -torch.inf]] * 2 + [[-torch.inf] * 3], dtype=torch.float64)
+    f = SelfAttention(eye, eye, eye, score_bias=offsets)
+    limit = large_radius_limit(f, x)
+    assert limit.winners.tolist() == [[1, 1, -1]] and limit.multiplicities.tolist() == [[0, 2, 0]]
+    assert_close(limit.operator.dense(), reference.jacobian(f, 20 * x), 1e-9)
+    assert limit.value == pytest.approx(math.sqrt(2))
+
+
+def test_gap_is_the_smallest_lead():
+    eye = torch.eye(1, dtype=torch.float64)
+    x = torch.tensor([[1.0], [2.0], [2.5]], dtype=torch.float64)
+    assert large_radius_limit(SelfAttention(eye, eye, eye), x).gap == pytest.approx(0.5)  # row 0: 2.5 before 2.0
+    assert large_radius_limit(SelfAttention(eye, eye, eye), x[:1]).gap == math.inf
+
+
+def test_refusals():
+    eye = torch.eye(2, dtype=torch.float64)
+    x = normal(1, 3, 2)
+    with pytest.raises(InputError, match="soft cap"):
+        large_radius_limit(SelfAttention(eye, eye, eye, softcap=3.0), x)
+    x[1] = x[0]
+    with pytest.raises(InputError, match=r"tie in head 0, row \d \(gap"):
+        large_radius_limit(SelfAttention(eye, eye, eye), 0 * x)
+    with pytest.raises(InputError, match="factors"):
+        approach(SelfAttention(eye, eye, eye), x, [-1.0])
+    with pytest.raises(InputError, match="threshold"):
+        argmax_share(SelfAttention(eye, eye, eye), x, 0.0)
+    with pytest.raises(InputError, match=r"\(n, d\)"):
+        large_radius_limit(SelfAttention(eye, eye, eye), x[None])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_largest_probabilities(name):
+    f, x = layer(name), 2 * normal(4, N, D)
+    q, k, _ = f.project(x)
+    padding = torch.tensor([True, False, True, True])
+    for real in (None, padding):
+        s, _ = reference.scores(q, k, padding=real, **f.pattern())
+        truth = reference.probabilities(s).amax(-1)
+        truth = truth if real is None else truth[:, real]
+        assert_close(largest_probabilities(f, x, real), truth)
+        for threshold in (0.5, 0.99):
+            expected = (truth >= threshold).double().mean(-1)
+            assert torch.equal(argmax_share(f, x, threshold, real), expected)
+
+
+def test_share_grows_to_one_with_the_radius():
+    f, x = layer("two heads"), normal(4, 12, D)
+    shares = [float(argmax_share(f, rho * x).min()) for rho in (0.01, 100.0)]
+    assert shares[0] == 0 and shares[1] == 1
