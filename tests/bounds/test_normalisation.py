@@ -14,7 +14,7 @@ from tests.tolerances import assert_close
 
 
 def searched(norm: Normalisation, starts: int = 60, steps: int = 3000) -> float:
-    """The largest |g∘z + b| that ascent finds: z ← √d·unit(projected gradient) never goes down (convex maximisation)."""
+    """The largest |g∘z + b| that ascent finds: z ← √d·unit(projected gradient) never goes down, as |·|² is convex."""
     d, generator = norm.d, torch.Generator().manual_seed(0)
     b = torch.zeros(d, dtype=torch.float64) if norm.bias is None else norm.bias
     z = torch.cat([torch.randn(starts, d, dtype=torch.float64, generator=generator), torch.eye(d, dtype=torch.float64),

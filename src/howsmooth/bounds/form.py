@@ -226,7 +226,7 @@ class LayerForm:
 
     @cached_property
     def extreme_pairs(self) -> tuple[Tensor, Tensor]:
-        """The least and the greatest eigenvalue (h, 2) of (A + Aᵀ)/2 on the span of Kᵀ and Qᵀ, and their vectors (h, 2, d).
+        """Least and greatest eigenvalue (h, 2) of (A + Aᵀ)/2 on the span of Kᵀ and Qᵀ, with unit vectors (h, 2, d).
 
         With B = [Kᵀ Qᵀ] = U R and A + Aᵀ = B M Bᵀ, an eigenvector v of R M Rᵀ stands for u = U v = B M Rᵀ v/λ: no U.
         """

@@ -27,9 +27,9 @@ def radius(norm: Normalisation) -> float:
     """
     g, d = norm.gain.detach().double().cpu(), norm.d
     b = torch.zeros(d, dtype=torch.float64) if norm.bias is None else norm.bias.detach().double().cpu()
-    if norm.centred and d == 1:
-        return float(b.abs())
-    size = max(float(g.abs().max()), 1e-300)  # in units of the largest gain, nothing overflows
+    size = float(g.abs().max())  # in units of the largest gain, nothing overflows
+    if size == 0 or (norm.centred and d == 1):
+        return float(torch.linalg.vector_norm(b))
     order = (g.abs() / size).argsort(descending=True)
     g, b = (g / size)[order], (b / size)[order]
     squares, pull = g.square(), g * b

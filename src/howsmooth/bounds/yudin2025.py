@@ -30,4 +30,4 @@ def local(f: SelfAttention | LayerForm, x: Tensor, padding: Tensor | None = None
     g1 = float((first * (1 - first + second)).max())
     tokens = float(top_value(at.x[at.real]))
     value = float(form.value_norm[0]) * (float(top_value(p)) + 2 * tokens**2 * float(form.score_norm[0]) * g1)
-    return Bound(name, log(value), "upper", "at X", found, "yudin2025, local bound at X")
+    return Bound(name, log(value), "upper", "at X", found, "yudin2025pay, local bound at X")
