@@ -1,6 +1,7 @@
 """How rough can it get: inputs at which attention is least smooth, by formula and by ascent."""
 
+from howsmooth.attack import configurations
 from howsmooth.attack.ascent import Ascent, ascend
 from howsmooth.attack.constraints import Ball, Ellipsoid, Near, Sphere
 
-__all__ = ["Ascent", "Ball", "Ellipsoid", "Near", "Sphere", "ascend"]
+__all__ = ["Ascent", "Ball", "Ellipsoid", "Near", "Sphere", "ascend", "configurations"]

@@ -1,0 +1,131 @@
+"""Closed-form configurations: what they promise, measured."""
+
+import math
+
+import pytest
+import torch
+
+from howsmooth import InputError, SelfAttention, local_lipschitz
+from howsmooth.attack import configurations
+from howsmooth.attack.configurations import castin, far_token, two_point
+from howsmooth.bounds.bound import Refused
+from howsmooth.bounds.castin2024 import theorem1_lower
+from tests.attention.cases import layer, normal
+
+EYE = torch.eye(4, dtype=torch.float64)
+
+
+def form(A: torch.Tensor, causal: bool = False) -> SelfAttention:
+    """One head with this A and V = I."""
+    return SelfAttention(A, torch.eye(len(A), dtype=torch.float64), torch.eye(len(A), dtype=torch.float64), scale=1.0,
+                         causal=causal)
+
+
+def value(f, configuration) -> float:
+    return local_lipschitz(f, configuration.tokens, tol=1e-6).value
+
+
+def scalar(a: float, **options) -> SelfAttention:
+    return form(torch.tensor([[a]], dtype=torch.float64), **options)
+
+
+def test_the_figures_of_the_theory():
+    f = scalar(8.0)
+    assert value(f, castin(f, 10, 1.5)) == pytest.approx(3.98, abs=0.005)
+    wrong = torch.full((10, 1), -1.5, dtype=torch.float64)
+    wrong[0] = 1.5
+    assert local_lipschitz(f, wrong).value == pytest.approx(1.0, abs=0.005)
+    f = scalar(1.0)
+    assert value(f, castin(f, 16, 3.0)) == pytest.approx(3.98, abs=0.005)
+    f, radius = scalar(-1.0), math.sqrt(math.log(399) / 2)
+    assert value(f, castin(f, 400, radius)) == pytest.approx(40.1, abs=0.05)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_theorem_1_lower_holds_at_its_configuration(seed, causal):
+    f = form(normal(seed, 3, 3), causal)  # odd width: there is a real eigenvalue
+    for n, radius in ((2, 1.0), (9, 0.7), (30, 2.5)):
+        found = castin(f, n, radius)
+        assert found.tokens.shape == (n, 3)
+        assert found.tokens.norm(dim=-1).max() <= radius * (1 + 1e-12)
+        assert value(f, found) >= theorem1_lower(f, n, radius).value * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_complex_spectra_go_through_the_symmetric_part(causal):
+    """A = −I plus a rotation: no real eigenvalue, and still γ = 1 in uᵀAu."""
+    turn = torch.tensor([[-1.0, -2.0], [2.0, -1.0]], dtype=torch.float64)
+    f = form(turn, causal)
+    found = castin(f, 50, 1.2)
+    assert "(A + Aᵀ)/2" in found.about
+    p = 1 / (1 + 49 * math.exp(-2 * 1.2**2))
+    assert value(f, found) >= (1 if causal else math.sqrt(49) * p)
+
+
+def test_the_sign_goes_with_the_query_bias():
+    f = SelfAttention(-EYE, EYE, EYE, bq=3 * normal(1, 4), scale=1.0)
+    found = castin(f, 20, 0.6)
+    other = local_lipschitz(f, -found.tokens, tol=1e-6).value
+    assert value(f, found) > 1.5 * other
+
+
+def test_a_head_of_a_layer():
+    f = layer("two heads")
+    for head in range(2):
+        chosen, alone = castin(f, 6, 1.0, head=head), castin(f.head(head), 6, 1.0)
+        assert torch.allclose(chosen.tokens, alone.tokens) and chosen.head == head
+
+
+@pytest.mark.parametrize("name", ["one head", "two heads", "causal", "grouped", "one key head"])
+def test_two_points_beat_what_random_tokens_do(name):
+    f, n, radius = layer(name), 24, 0.5
+    found = two_point(f, n, radius)
+    assert found.tokens.norm(dim=-1).max() <= radius * (1 + 1e-12)
+    random = normal(3, 16, n, f.d)
+    random = radius * random / random.norm(dim=-1, keepdim=True)
+    assert value(f, found) > max(e.value for e in local_lipschitz(f, random))
+
+
+@pytest.mark.parametrize("name", ["one head", "two heads", "causal", "grouped", "one key head"])
+def test_a_far_token_wins_and_the_norm_tends_to_its_limit(name):
+    f, n = layer(name, d=12, d_out=7), 20
+    found = far_token(f, n, 1e3)
+    groups = f.heads // f.kv_heads
+    assert found.about == "wins 19 of 19 rows of the others in all heads"
+    values = f.wv.unflatten(0, (f.kv_heads, -1)).repeat_interleave(groups, 0).flatten(0, 1)
+    limit = torch.linalg.matrix_norm(f.wo @ values, 2)
+    assert limit * math.sqrt(n - 1) * 0.999 <= value(f, found) <= limit * math.sqrt(n) * 1.01
+    assert torch.pdist(found.tokens).min() > 0.1  # all distinct
+    assert found.tokens.norm(dim=-1).max() <= 1e3 * (1 + 1e-12)
+
+
+def test_one_token_is_a_configuration():
+    f = layer("one head")
+    for make in (castin, two_point, far_token):
+        assert make(f, 1, 1.0).tokens.shape == (1, 6)
+
+
+@pytest.mark.parametrize("make", [castin, two_point, far_token])
+@pytest.mark.parametrize("name, message", [("rotary", "rotary"), ("softcap", "soft cap"), ("window", "window"),
+                                           ("bias function", "score_bias")])
+def test_refused_layers(make, name, message):
+    with pytest.raises(Refused, match=message):
+        make(layer(name), 4, 1.0)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: castin(layer("two heads"), 4, 1.0), "castin: expected one head, got 2"),
+    (lambda: castin(layer("two heads"), 4, 1.0, head=2), "head from 0 to 1, got 2"),
+    (lambda: castin(form(0 * EYE), 4, 1.0), "A = 0"),
+    (lambda: castin(form(EYE), 0, 1.0), "n ≥ 1"),
+    (lambda: two_point(form(EYE), 4, math.nan), "finite radius"),
+])
+def test_refused_arguments(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_the_room_exports_it():
+    from howsmooth import attack
+    assert attack.configurations is configurations
