@@ -25,6 +25,7 @@ from howsmooth.errors import InputError
 
 HOLDS = "for |x'_i − x_i| ≤ ε"
 PROOF = "docs/ball.md"
+LARGEST_EPS = 1e100  # its square has to be a number
 FARTHEST = 1e6  # radii beyond which nobody looks for the end of the interval bound
 
 
@@ -32,8 +33,8 @@ FARTHEST = 1e6  # radii beyond which nobody looks for the end of the interval bo
 class BallCertificate:
     """The smallest of several bounds over the ball, and all of them.
 
-    `parts` has the value of every bound by name, None where it does not apply; `reasons` says why not. `terms` are those
-    of the interval bound: value, query and key, and by how much each can leave its value at X (`… change`).
+    `parts` has the value of every bound by name, None where it does not apply; `reasons` says why not. `terms` are
+    those of the interval bound: value, query and key, and by how much each can leave its value at X (`… change`).
     """
 
     bound: Bound
@@ -67,8 +68,8 @@ def certify_ball(f: SelfAttention | LayerForm, x: Tensor, eps: float, padding: T
     >>> round(near.value, 2), near.method, far.method
     (1.6, 'interval', 'yudin')
     """
-    if not (eps >= 0 and math.isfinite(eps)):
-        raise InputError(f"expected a finite ε ≥ 0, got {eps}")
+    if not 0 <= eps <= LARGEST_EPS:
+        raise InputError(f"expected 0 ≤ ε ≤ {LARGEST_EPS:g}, got {eps}")
     if at_center is not None and not (at_center >= 0 and math.isfinite(at_center)):
         raise InputError(f"expected at_center as a finite upper bound on ‖D_X f‖₂, got {at_center}; leave it out")
     ball = _Ball(form_of(f), x, padding)

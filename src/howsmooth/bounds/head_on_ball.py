@@ -37,7 +37,7 @@ ROWS = 128  # queries at once
 
 @dataclass(frozen=True)
 class HeadOnBall:
-    """Upper bounds over the ball for one head, W_h included in `query` and `key`, and how far each is from its centre."""
+    """Upper bounds over the ball for one head, `query` and `key` with W_h in them; changes are from the values at X."""
 
     value: float  # ‖P'‖
     value_change: float  # ‖P' − P‖

@@ -1,4 +1,4 @@
-"""Intervals of scores and of probabilities, and norms from above of what they dominate. Steps (2), (8) of docs/ball.md."""
+"""Intervals of scores and of probabilities, and norms of what they dominate: steps (2) and (8) of docs/ball.md."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Outers:
         self.products = t[:, self.half[0]] * t[:, self.half[1]]
 
     def about(self, weights: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ_j weights_ij (t_j − z_i)(t_j − z_i)ᵀ, (rows, c, c), z = centre, and what cancellation may have left in it."""
+        """Σ_j weights_ij (t_j − z_i)(t_j − z_i)ᵀ, (rows, c, c), and what cancellation may have left in it."""
         gram = weights.new_empty(len(weights), *2 * self.t.shape[1:])
         gram[:, self.half[0], self.half[1]] = gram[:, self.half[1], self.half[0]] = weights @ self.products
         total = weights.sum(-1, keepdim=True)

@@ -149,8 +149,8 @@ def _winners(f: SelfAttention, x: Tensor) -> tuple[Tensor, float]:
     close = lead <= TIE * sizes.amax(-1)
     if bool(close.any()):
         h, row = close.nonzero()[0].tolist()
-        raise InputError(f"large_radius_limit: expected one largest score in each row, got a tie in head {h}, row {row} "
-                         f"(gap {float(lead[h, row]):.3g}); move a token: at a tie the norm grows like ρ²")
+        raise InputError(f"large_radius_limit: expected one largest score in each row, got a tie in head {h}, row "
+                         f"{row} (gap {float(lead[h, row]):.3g}); move a token: at a tie the norm grows like ρ²")
     return winners.masked_fill(torch.isneginf(first), -1), float(lead.min())
 
 
