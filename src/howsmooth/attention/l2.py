@@ -20,7 +20,7 @@ class L2Attention:
     Weights have the layout of `torch.nn.Linear`, (out, in): wq (d, d) holds W^{Qᵀ} of all heads one above the other,
     wv (d, d) likewise W^{Vᵀ}, wo (d_out, d) is W^{Oᵀ}. `howsmooth.local_lipschitz` measures it by differentiation.
 
-    Reference: kim2021lipschitz, section 3.2.
+    Reference: kim2021lipschitz.
 
     >>> eye = torch.eye(2, dtype=torch.float64)
     >>> L2Attention(eye, eye, eye)(torch.zeros(3, 2, dtype=torch.float64)).shape

@@ -34,7 +34,7 @@ def r_squared_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Boun
     form.one_form(name)
     variance = (n - 1) / n - (1 / n**2 if n % 2 == 0 else 0)
     value = variance * radius**2 * _stretch(form) - float(form.value_norm[0]) / n
-    return Bound(name, log(max(0.0, value)), "lower", "on B_R^n", found, f"{KEY}, Theorem 3.1, with its constant")
+    return Bound(name, log(max(0.0, value)), "lower", "on B_R^n", found, f"{KEY}, dot-product attention is not Lipschitz; docs/bounds.md")
 
 
 def _stretch(form: LayerForm, steps: int = 30) -> float:
@@ -77,7 +77,7 @@ def l2_infinity(f: L2Attention, n: int) -> Bound:
     keys = (rows(wq.mT) * rows(wq)).max()
     value = (4 * inverse_phi(n) + 1 / math.sqrt(f.k)) * float(rows(wo) * keys * rows(wv).max())
     return Bound("kim2021.l2_infinity", log(value), "upper", "on all of space, n tokens", ("W^K = W^Q",),
-                 f"{KEY}, Theorem 3.2", norm="∞")
+                 f"{KEY}, L2 attention, ∞-norm", norm="∞")
 
 
 def l2_two(f: L2Attention, n: int) -> Bound:
@@ -94,7 +94,7 @@ def l2_two(f: L2Attention, n: int) -> Bound:
     weights = (norm(wq) ** 2 * norm(wv)).norm() * norm(wo)
     value = math.sqrt(n / f.k) * (4 * inverse_phi(n) + 1) * float(weights)
     return Bound("kim2021.l2_two", log(value), "upper", "on all of space, n tokens", ("W^K = W^Q",),
-                 f"{KEY}, Theorem 3.2, exponent corrected; docs/bounds.md, proof 6")
+                 f"{KEY}, L2 attention, 2-norm, exponent corrected; docs/bounds.md, proof 6")
 
 
 def inverse_phi(n: int) -> float:
