@@ -6,13 +6,14 @@ from torch import Tensor
 
 from howsmooth.attention import L2Attention, SelfAttention
 from howsmooth.bounds import castin2024, geshkovski2023, kim2021, this_project, yudin2025
+from howsmooth.bounds.ball import BallCertificate, certify_ball, vacuous_eps
 from howsmooth.bounds.bound import Bound, Refused
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.two_points import two_points
 
 __all__ = [
-    "Bound", "LayerForm", "Refused", "castin2024", "every", "geshkovski2023", "kim2021", "this_project", "two_points",
-    "yudin2025",
+    "BallCertificate", "Bound", "LayerForm", "Refused", "castin2024", "certify_ball", "every", "geshkovski2023",
+    "kim2021", "this_project", "two_points", "vacuous_eps", "yudin2025",
 ]
 
 # In the order of the table in docs/bounds.md.
@@ -33,6 +34,8 @@ ON_A_BALL = (
     kim2021.r_squared_lower,
 )
 AT_TOKENS = (yudin2025.local, this_project.local)
+FAR_OUT = (castin2024.large_radius,)
+EVERY = (*ON_A_BALL, *AT_TOKENS, *FAR_OUT)
 
 
 def every(f: SelfAttention | LayerForm | L2Attention, n: int, radius: float, x: Tensor | None = None,
@@ -52,7 +55,7 @@ def every(f: SelfAttention | LayerForm | L2Attention, n: int, radius: float, x: 
     if x is not None:
         found += [_bound_or_refusal(bound, form, x, padding) for bound in AT_TOKENS]
         if padding is None:
-            found.append(_bound_or_refusal(castin2024.large_radius, form, x))
+            found += [_bound_or_refusal(bound, form, x) for bound in FAR_OUT]
     return found
 
 

@@ -13,6 +13,8 @@ from howsmooth.errors import InputError
 
 _COMMANDS = {
     "measure": "howsmooth.cli.measure",
+    "bound": "howsmooth.cli.bound",
+    "attack": "howsmooth.cli.attack",
     "demo": "howsmooth.cli.demo",
     "doctor": "howsmooth.cli.doctor",
     "cite": "howsmooth.cli.cite",

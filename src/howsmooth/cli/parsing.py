@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -33,6 +34,53 @@ class IntegerList(click.ParamType):
         numbers = tuple(dict.fromkeys(int(piece) for piece in pieces))
         if min(numbers) < self.least:
             self.fail(f"expected integers of at least {self.least}, got {min(numbers)}", param, ctx)
+        return numbers
+
+
+class Radius(click.ParamType):
+    """The radius of a ball of tokens: `norm`, `data`, or a number.
+
+    >>> Radius().convert("data", None, None), Radius().convert("15.5", None, None)
+    ('data', 15.5)
+    """
+
+    name = "radius"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return "norm|data|NUMBER"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None):
+        if value in ("norm", "data"):
+            return value
+        try:
+            radius = float(value)
+        except ValueError:
+            radius = math.nan
+        if not (radius > 0 and math.isfinite(radius)):
+            self.fail(f"expected norm, data or a positive number, got {value!r}", param, ctx)
+        return radius
+
+
+class NumberList(click.ParamType):
+    """Comma-separated positive numbers such as 0.01,0.1 (duplicates dropped, order kept)."""
+
+    name = "numbers"
+
+    def __init__(self, *, example: str):
+        self.example = example
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return self.example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None):
+        if not isinstance(value, str):
+            return value
+        try:
+            numbers = tuple(dict.fromkeys(float(piece) for piece in value.split(",")))
+        except ValueError:
+            numbers = (math.nan,)
+        if not all(number > 0 and math.isfinite(number) for number in numbers):
+            self.fail(f"expected comma-separated positive numbers such as {self.example}, got {value!r}", param, ctx)
         return numbers
 
 

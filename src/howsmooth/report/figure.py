@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from howsmooth.lipschitz import Growth
 
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+MARKERS = ("o", "s", "^", "D", "v", "P")
 _LEGEND_LIMIT = 12
 # Okabe and Ito's palette without its yellow (too faint on white) and its black (invisible on a dark page).
-_THEMES = {
+THEMES = {
     "light": {
         "paper": "#ffffff",
         "ink": "#1f2328",
@@ -54,7 +54,7 @@ def growth_figure(
     """One panel per model; a point per sample with its interval, a line per fitted law."""
     from matplotlib.figure import Figure
 
-    colours = _THEMES[theme]
+    colours = THEMES[theme]
     models = list(dict.fromkeys(record["model"] for record in records))
     maps = max(len({(r["layer"], r["head"]) for r in records if r["model"] == model}) for model in models)
     legend_lines = (min(maps, _LEGEND_LIMIT) + 1) // 2
@@ -104,7 +104,7 @@ def _draw_panel(
         )
     if positive:
         _draw_guides(panel, positive, colours)
-    _dress(panel, positive, colours)
+    dress(panel, positive, colours)
     if listed:
         shown = None if len(listed) == len(series) else f"{len(listed)} of {len(series)} maps named"
         legend = panel.legend(
@@ -182,7 +182,7 @@ def _draw_guides(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -
         )
 
 
-def _dress(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -> None:
+def dress(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     panel.set_facecolor(colours["paper"])
@@ -203,7 +203,7 @@ def _dress(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -> None
 def _style(index: int, count: int, palette: tuple[str, ...]) -> dict[str, Any]:
     """A few maps get colours that everyone can tell apart, many get a scale that is ordered for everyone."""
     if count <= len(palette):
-        return {"colour": palette[index], "marker": _MARKERS[index]}
+        return {"colour": palette[index], "marker": MARKERS[index]}
     from matplotlib import colormaps
 
     return {"colour": colormaps["viridis"](0.1 + 0.8 * index / (count - 1)), "marker": "o"}

@@ -24,7 +24,7 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
     rows = rows_of(records)
     with_heads = any(row.head is not None for row in rows)
     samples = max((len(row.values) for row in rows), default=1)
-    table = _plain(_title(records))
+    table = plain_table(_title(records))
     table.add_column("layer", justify="right")
     if with_heads:
         table.add_column("head", justify="right")
@@ -51,7 +51,7 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _plain(title: Text) -> Table:
+def plain_table(title: Text) -> Table:
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", title_justify="left",
                  title=title)
 
@@ -59,7 +59,7 @@ def _plain(title: Text) -> Table:
 def growth_table(growth: dict[tuple, Growth]) -> Table:
     """Lip ~ C n^alpha for each map: the exponent with its standard error, and the fitted law."""
     # The table may be narrower than its title, which stays on one line all the same.
-    table = _plain(Text("Growth with length, Lip ≈ C nᵅ", style="bold cyan", no_wrap=True, overflow="ignore"))
+    table = plain_table(Text("Growth with length, Lip ≈ C nᵅ", style="bold cyan", no_wrap=True, overflow="ignore"))
     with_heads = any(head is not None for _, _, head in growth)
     table.add_column("layer", justify="right")
     if with_heads:

@@ -1,0 +1,85 @@
+"""What a table or a figure shows of bounds: one row per map and bound, one cell per length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from howsmooth.report.rows import number
+
+LARGEST_PLAIN = 1e6  # beyond, a bound is shown as a power of ten
+
+
+@dataclass(frozen=True)
+class BoundRow:
+    """One bound of one map; `cells` has the record of the most sensitive sample at each length."""
+
+    layer: int
+    head: int | None
+    bound: str
+    side: str
+    holds: str
+    cells: dict[int, dict[str, Any]]
+
+    @property
+    def height(self) -> float:
+        """Where the bound stands among the others: its mean log-ratio to the measured constant."""
+        return sum(cell["log_ratio"] for cell in self.cells.values()) / len(self.cells)
+
+
+def worst_samples(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each map, length and bound the record of the sample with the largest measured constant."""
+    worst: dict[tuple, dict[str, Any]] = {}
+    for record in records:
+        key = (record["model"], record["layer"], record["head"], record["n"], record["bound"])
+        if key not in worst or record["measured"]["value"] > worst[key]["measured"]["value"]:
+            worst[key] = record
+    return list(worst.values())
+
+
+def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None], list[BoundRow]]:
+    """The rows of each map (layer, head) of one model: lower bounds first, each side by height; refusals left out."""
+    cells: dict[tuple, dict[int, dict[str, Any]]] = {}
+    for record in worst_samples(records):
+        if record["refused"] is None:
+            key = (record["layer"], record["head"], record["bound"], record["side"], record["holds"])
+            cells.setdefault(key, {})[record["n"]] = record
+    maps: dict[tuple[int, int | None], list[BoundRow]] = {}
+    for key, at in cells.items():
+        maps.setdefault(key[:2], []).append(BoundRow(*key, cells=at))
+    for rows in maps.values():
+        rows.sort(key=lambda row: (row.side != "lower", row.height))
+    return dict(sorted(maps.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])))
+
+
+def refusals(records: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Bound → why it refused, each reason once."""
+    return {record["bound"]: record["refused"] for record in records if record["refused"] is not None}
+
+
+def magnitude(log_value: float, digits: int = 3) -> str:
+    """A number given by its logarithm, as plain as its size allows.
+
+    >>> magnitude(math.log(65.3)), magnitude(5000.0), magnitude(-math.inf)
+    ('65.3', '10^2171', '0')
+    """
+    if log_value == -math.inf:
+        return "0"
+    return number(math.exp(log_value), digits) if log_value < math.log(LARGEST_PLAIN) else f"10^{log_value / LOG10:.0f}"
+
+
+def times(log_ratio: float) -> str:
+    """A ratio given by its logarithm.
+
+    >>> times(math.log(6.04)), times(math.log(0.123)), times(5000.0)
+    ('×6.0', '×0.12', '×10^2171')
+    """
+    if not math.isfinite(log_ratio):
+        return "×0" if log_ratio < 0 else "×∞"
+    ratio = math.exp(min(log_ratio, 700.0))
+    return f"×{magnitude(log_ratio)}" if ratio >= 1000 else f"×{number(ratio, 2)}"
+
+
+LOG10 = math.log(10)

@@ -1,0 +1,73 @@
+"""`howsmooth attack` on a tiny checkpoint: worst cases, and certified balls around a text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from howsmooth import load, local_lipschitz
+
+
+def read(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("within", ["norm", "ball", "sphere --radius data", "near --eps 0.5"])
+def test_worst_case_is_worse_than_text_and_can_be_measured_again(howsmooth, tiny, text_file, tmp_path, within):
+    result = howsmooth(f"attack worst-case {tiny} --text {text_file} --layers 1 --lengths 8 --within {within} "
+                       f"--restarts 4 --steps 15 --json - --save {tmp_path}")
+    assert result.code == 0, result.err
+    record, = read(result.out)
+    assert record["lower"] <= record["value"] <= record["upper"]
+    assert record["value"] >= record["best_start"] * (1 - 1e-6)
+    assert record["upper_bound"]["log_value"] >= torch.tensor(record["lower"]).log()
+    if within.startswith("near"):
+        assert record["value"] >= record["on_text"]["value"] * (1 - 1e-3)
+    assert sum(record["masses"]) == 8
+    tokens = load_file(tmp_path / "layer1-n8.safetensors")["tokens"]
+    again = local_lipschitz(load(tiny, dtype=torch.float64).attention(1), tokens.double(), tol=1e-6)
+    assert abs(again.value - record["value"]) <= 2e-3 * again.value
+
+
+def test_ball_holds_what_ascent_finds(howsmooth, tiny, text_file):
+    result = howsmooth(f"attack ball {tiny} --text {text_file} --layers 0 --lengths 8 --eps 0.001,0.1 --restarts 2 "
+                       "--steps 5 --json -")
+    assert result.code == 0, result.err
+    small, large = read(result.out)
+    for record in (small, large):
+        assert record["centre"]["lower"] <= record["certified"] and record["found"]["lower"] <= record["certified"]
+        assert record["tightness"] == pytest.approx(record["certified"] / record["found"]["value"])
+    assert small["certified"] <= large["certified"]
+
+
+def test_tables(howsmooth, tiny, text_file):
+    chosen = f"{tiny} --text {text_file} --layers 0 --lengths 8 --restarts 2 --steps 3"
+    worst = howsmooth(f"attack worst-case {chosen}")
+    assert worst.code == 0 and "tokens per place" in worst.out and "1 worst case" not in worst.out
+    ball = howsmooth(f"attack ball {chosen} --heads 1 --eps 0.01")
+    assert ball.code == 0 and "certified" in ball.out and "vacuous" in ball.out
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("worst-case --within near", "--eps with --within near"),
+        ("worst-case --eps 0.1", "--eps with --within near"),
+        ("worst-case --within cube", "cube"),
+        ("ball --eps 0.1,-2", "positive numbers"),
+        ("ball --eps soon", "positive numbers"),
+        ("worst-case --restarts 0", "0"),
+    ],
+)
+def test_bad_input(howsmooth, tiny, text_file, line, said):
+    command, *options = line.split(" ", 1)
+    result = howsmooth(f"attack {command} {tiny} --text {text_file} {' '.join(options)}")
+    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_made_is_refused_at_once(howsmooth, tiny, text_file):
+    result = howsmooth(f"attack worst-case {tiny} --text {text_file} --lengths 8 --save {text_file}/under")
+    assert result.code == 2 and "folder that can be made" in result.err
