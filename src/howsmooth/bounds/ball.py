@@ -159,7 +159,20 @@ class _Ball:
             for term in ("value", "key"):
                 b = torch.tensor([getattr(head, term + change) for head in heads], dtype=torch.float64)
                 found[term + label] = self.overlap.together(term, b)
+            found["key" + label] = min(found["key" + label], self._stacked_key(heads, "root" + change))
         return found
+
+    def _stacked_key(self, heads: list[HeadOnBall], root: str) -> float:
+        """(9) the key term by ‖[U_1 … U_H]‖ and all √τ_i a_i of all heads side by side; ∞ with rotary positions."""
+        if self.form.positional:
+            return math.inf
+        gram = 0.0
+        for head, found, wk in zip(self.heads, heads, self.form.shared(self.form.wk), strict=True):
+            a = self.form.scale * (getattr(found, root).unsqueeze(-1) * head.q) @ wk
+            gram = gram + a.mT @ a
+        turned = torch.tensor([found.turned for found in heads], dtype=torch.float64)
+        whole = self.overlap.out_whole * float(torch.linalg.eigvalsh(gram)[-1].clamp(min=0).sqrt())
+        return whole + self.overlap.together("key", turned)
 
     def interval(self, heads: list[HeadOnBall], terms: dict[str, float]) -> float:
         """The sum of the three terms: heads put together term by term, or each head as a whole."""

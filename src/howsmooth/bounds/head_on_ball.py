@@ -45,6 +45,9 @@ class HeadOnBall:
     query_change: Tensor  # ‖W (M'_i − M_i)‖, (n,)
     key: float  # ‖W T'‖
     key_change: float  # ‖W (T' − T)‖
+    root: Tensor  # √τ'_i = ‖[w'_ij W y'_ij]_j‖, (n,)
+    root_change: Tensor  # ‖[w'_ij W y'_ij − w_ij W y_ij]_j‖, (n,)
+    turned: float  # the part of ‖W T'‖ that comes from a'_i − a_i
     concentration: float  # max_i g₁(P'_i)
 
 
@@ -133,7 +136,8 @@ class Head:
         key = least_norm(float(top_value(rows["root"].unsqueeze(-1) * a)) + turned, rows["block"])
         change = float(top_value(rows["root_change"].unsqueeze(-1) * a))
         return HeadOnBall(value, norm_of_nonnegative(rows["p_change"]), rows["query"], rows["query_change"], key,
-                          least_norm(change, rows["block_change"]) + turned, float(rows["concentration"].max()))
+                          least_norm(change, rows["block_change"]) + turned, rows["root"], rows["root_change"], turned,
+                          float(rows["concentration"].max()))
 
     def _rows(self, rows: slice, eps: float) -> dict[str, Tensor]:
         raw, added = self.scores(rows)

@@ -4,7 +4,7 @@ Each term of J is a sum Σ_h U_h F_h Z_hᵀ over heads, U_h and Z_h orthonormal 
 that read values, queries or keys) and F_h an operator on all tokens with ‖F_h‖ ≤ b_h. With G_hg = ‖U_hᵀU_g‖, and
 likewise for Z, its norm is at most each of
 
-    (bᵀ G b)^½                                one side alone, that of U or that of Z
+    (bᵀ G b)^½, ‖[U_1 … U_H]‖ |b|             one side alone, that of U or that of Z
     ‖[√(b_h b_g) G_hg]‖^½ for U times the same for Z      both sides
     ‖[U_1 … U_H]‖ ‖[Z_1 … Z_H]‖ max_h b_h     both sides, exactly, but for equal heads
 
@@ -48,29 +48,37 @@ class Overlap:
         return self.out @ u, s, self.form.shared(basis) @ vt.mT
 
     @cached_property
-    def sides(self) -> dict[str, tuple[Tensor, Tensor, float]]:
-        """For each term: G of U, G of Z, and the norms of all bases side by side, multiplied."""
+    def sides(self) -> dict[str, tuple[Tensor, float, float]]:
+        """For each term: G of Z, the norm of all Z_h side by side, and that norm times the one of all U_h."""
         u, s, z = self.values
         root = s.sqrt().unsqueeze(-2)
-        out, whole_out = cosines(self.out), whole(self.out)
-        found = {name: (out, cosines(z), whole_out * whole(z)) for name, z in self.rows.items()}
+        found = {name: (cosines(rows), whole(rows), self.out_whole * whole(rows)) for name, rows in self.rows.items()}
         # The singular values of W_h V_h are known, so that they are part of the bases.
-        return found | {"value": (out, cosines(z), whole(u * root) * whole(z * root))}
+        return found | {"value": (cosines(z), whole(z), whole(u * root) * whole(z * root))}
+
+    @cached_property
+    def out_whole(self) -> float:
+        """‖[U_1 … U_H]‖."""
+        return whole(self.out)
+
+    @cached_property
+    def out_cosines(self) -> Tensor:
+        """G of U."""
+        return cosines(self.out)
 
     def together(self, term: str, b: Tensor) -> float:
         """‖Σ_h‖ of the term "value" (b_h = ‖P_h‖), "query" or "key" (b_h with W_h in it), from b (h,)."""
-        left, right, whole_norm = self.sides[term]
-        even = whole_norm * float(b.max())
+        left, (right, right_whole, both_whole) = self.out_cosines, self.sides[term]
+        even = both_whole * float(b.max())
         if term == "value":
             b = b * self.form.value_norm
         pairs = (b.unsqueeze(0) * b.unsqueeze(1)).sqrt()
         both = (top_value(left * pairs) * top_value(right * pairs)).sqrt()
-        return min(even, float(both), float((b @ left @ b).sqrt()), float((b @ right @ b).sqrt()))
+        return min(even, float(both), self.one_side(b), float((b @ right @ b).sqrt()), right_whole * float(b.norm()))
 
     def one_side(self, b: Tensor) -> float:
         """‖Σ_h U_h F_h‖ for operators of norm b_h after the output projection, whatever they read."""
-        left, _, _ = self.sides["value"]
-        return float((b @ left @ b).sqrt())
+        return min(float((b @ self.out_cosines @ b).sqrt()), self.out_whole * float(b.norm()))
 
 
 def cosines(bases: Tensor) -> Tensor:
