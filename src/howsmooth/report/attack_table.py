@@ -21,7 +21,8 @@ _SHOWN_MASSES = 4
 def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
     """What ascent found, beside the text's own constant, the best start and the smallest upper bound."""
     first = records[0]
-    table = plain_table(Text(f"{model_name(first['model'])}: the largest Lip that ascent found in {_SETS[first['within']]}",
+    where = _SETS[first["within"]]
+    table = plain_table(Text(f"{model_name(first['model'])}: the largest Lip that ascent found in {where}",
                              style="bold cyan"))
     heads = first["head"] is not None
     _places(table, heads)
@@ -56,7 +57,7 @@ def ball_table(records: Sequence[dict[str, Any]]) -> Table:
     table.add_column("vacuous from ε =", justify="right", style="dim")
     for index, record in enumerate(records):
         same = index + 1 < len(records) and _place(records[index + 1], heads) == _place(record, heads)
-        apart = "×∞" if record["tightness"] is None else times(record["log_certified"] - log(record["found"]["value"]))
+        apart = times(record["log_certified"] - log(record["found"]["value"]))
         table.add_row(*_place(record, heads), f"{record['eps']:g}", number(record["centre"]["value"]),
                       number(record["found"]["value"]), magnitude(record["log_certified"], 4), apart, record["method"],
                       number(record["vacuous_eps"], 2), end_section=not same)

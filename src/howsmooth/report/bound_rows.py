@@ -10,6 +10,7 @@ from typing import Any
 from howsmooth.report.rows import number
 
 LARGEST_PLAIN = 1e6  # beyond, a bound is shown as a power of ten
+LOG10 = math.log(10)
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,15 @@ def refusals(records: Iterable[dict[str, Any]]) -> dict[str, str]:
 def magnitude(log_value: float, digits: int = 3) -> str:
     """A number given by its logarithm, as plain as its size allows.
 
-    >>> magnitude(math.log(65.3)), magnitude(5000.0), magnitude(-math.inf)
-    ('65.3', '10^2171', '0')
+    >>> magnitude(math.log(65.3)), magnitude(math.log(26912)), magnitude(5000.0), magnitude(-math.inf)
+    ('65.3', '26,900', '10^2171', '0')
     """
     if log_value == -math.inf:
         return "0"
-    return number(math.exp(log_value), digits) if log_value < math.log(LARGEST_PLAIN) else f"10^{log_value / LOG10:.0f}"
+    if log_value >= math.log(LARGEST_PLAIN):
+        return f"10^{log_value / LOG10:.0f}"
+    value = math.exp(log_value)
+    return number(value, digits) if value < 1000 else f"{float(f'{value:.{digits}g}'):,.0f}"
 
 
 def times(log_ratio: float) -> str:
@@ -78,8 +82,5 @@ def times(log_ratio: float) -> str:
     """
     if not math.isfinite(log_ratio):
         return "×0" if log_ratio < 0 else "×∞"
-    ratio = math.exp(min(log_ratio, 700.0))
-    return f"×{magnitude(log_ratio)}" if ratio >= 1000 else f"×{number(ratio, 2)}"
+    return f"×{magnitude(log_ratio, 3 if log_ratio > math.log(99.5) else 2)}"
 
-
-LOG10 = math.log(10)
