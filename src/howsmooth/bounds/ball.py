@@ -58,9 +58,9 @@ def certify_ball(f: SelfAttention | LayerForm, x: Tensor, eps: float, padding: T
         interval      score intervals → intervals of probabilities → the three terms of the derivative
         centre        `at_center` plus how far the derivative can be from its value at X: exact as ε → 0. `at_center` is
                       an upper bound on ‖D_X f‖₂, such as `local_lipschitz(f, x).upper` (then it has that confidence)
-        this_project.upper, this_project.n_free_upper     on the ball of radius max |x_i| + ε around zero
         yudin         Yudin's local bound, taken over the intervals of probabilities
-        this_project.local     at ε = 0
+        this_project  .theorem1_with_bias, .upper, .upper_in_n_and_a and .n_free_upper, on the ball of radius
+                      max |x_i| + ε around zero; .local at ε = 0
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
@@ -191,7 +191,8 @@ class _Ball:
         # Offsets are looked up by place, so that padded places count there.
         places = int(self.at.real.nonzero().max()) + 1
         found: dict[str, float | Refused] = {}
-        for bound, n in ((this_project.upper, self.n), (this_project.n_free_upper, places)):
+        for bound, n in ((this_project.theorem1_with_bias, self.n), (this_project.upper, self.n),
+                         (this_project.upper_in_n_and_a, places), (this_project.n_free_upper, places)):
             name = f"this_project.{bound.__name__}"
             try:
                 value = bound(self.form, n, self.radius + eps).value

@@ -59,7 +59,9 @@ class Head:
         self.h, self.layer, self.pattern = h, at.layer, at.linearised.pattern
         self.places = real.nonzero().flatten()
         self.n, self.rotary = len(self.places), at.layer.rotary
-        v, o = at.out(h, at.v[h, real]), at.out(h, at.o[h, real])
+        v, o = at.v[h, real], at.o[h, real]
+        if form.wo is not None:  # W_h = U R with orthonormal columns U: the norms of W_h y are those of R y
+            v, o = v @ form.out_factor[h].mT, o @ form.out_factor[h].mT
         self.v, self.o = v - v.mean(0), o - v.mean(0)  # y does not see the shift, and cancels less
         self.q, self.k = at.q[h, real], at.k[h, real]
         self.values = Outers(self.v)
