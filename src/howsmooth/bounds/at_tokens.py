@@ -12,6 +12,7 @@ from howsmooth.bounds.form import LayerForm, top_eigenvalue, top_value
 from howsmooth.errors import InputError
 
 ENTRIES = 1 << 20  # of B, held at once
+EXACT = 1024  # tokens up to which ‖P‖ is computed, not bounded
 
 
 class AtTokens:
@@ -44,9 +45,9 @@ class AtTokens:
             p[:, rows, keys] = part
         return p[:, self.real]
 
-    def probability_norm(self, exact: int = 1024) -> Tensor:
-        """‖P‖ (h,) up to `exact` tokens; beyond, (max row sum · max column sum)^½, which is no smaller."""
-        if self.n <= exact:
+    def probability_norm(self) -> Tensor:
+        """‖P‖ (h,) of up to EXACT tokens; beyond, (max row sum · max column sum)^½, which is no smaller."""
+        if self.n <= EXACT:
             return top_value(self.probabilities())
         columns, rows = torch.zeros(self.form.heads, self.n, dtype=torch.float64), 0.0
         for at, keys, p, _ in self.blocks():
@@ -56,37 +57,42 @@ class AtTokens:
         return (columns.amax(-1) * rows).sqrt()
 
     def score_terms(self) -> tuple[Tensor, Tensor]:
-        """What the scores' dependence on queries, and on keys, adds to ‖J‖ at most, (h,) each.
+        """What the dependence of scores on tokens adds to ‖J‖ at most, (h,): behind the output projection, and before.
+
+        The sum of two terms, with B_ij = P_ij c'_ij (v_j − o_i), c' the slope of the soft cap:
 
             queries   max_i ‖W ∂o_i/∂q_i R_i W_q‖,  ∂o_i/∂q_i = scale Σ_j B_ij k_jᵀ;  ‖V C_i A‖ for plain scores
-            keys      ‖Σ_i τ_i a_i a_iᵀ‖^½,  a_i = scale·W_kᵀ q_i,  τ_i = ‖Σ_j W B_ij (W B_ij)ᵀ‖
-
-        with B_ij = P_ij c'_ij (v_j − o_i), c' the slope of the soft cap.
+            keys      ‖Σ_i τ_i a_i a_iᵀ‖^½,  a_i = scale·W_kᵀ q_i,  τ_i = ‖W (Σ_j B_ij B_ijᵀ) Wᵀ‖
         """
         form, k = self.form, self.q.shape[-1]
-        through_queries = torch.zeros(form.heads, dtype=torch.float64)
-        weighted = torch.zeros(form.heads, k, k, dtype=torch.float64)  # Σ_i τ_i q_i q_iᵀ
+        sides = 1 if form.wo is None else 2
+        queries = torch.zeros(sides, form.heads, dtype=torch.float64)  # squares
+        weighted = torch.zeros(sides, form.heads, k, k, dtype=torch.float64)  # Σ_i τ_i q_i q_iᵀ
         for rows, keys, _, p in self.blocks():
+            real = self.real[rows].nonzero().flatten()
             for h in range(form.heads):
-                v, o = (self.out(h, t) for t in (self.v[h, keys], self.o[h, rows]))
-                real = self.real[rows].nonzero().flatten()
+                v = self.v[h, keys]
                 for some in real.split(max(1, ENTRIES // max(1, v.numel()))):
-                    b = p[h, some].unsqueeze(1) * (v.mT - o[some].unsqueeze(-1))  # (rows, w, keys)
-                    through = self.query_turn(b @ self.k[h, keys], some + rows.start) @ form.query_factor[h].mT
-                    through_queries[h] = max(through_queries[h], top_value(through).max())
-                    tau = top_eigenvalue(b @ b.mT)
-                    q = tau.sqrt().unsqueeze(-1) * self.q[h, some + rows.start]
-                    weighted[h] += q.mT @ q
+                    b = p[h, some].unsqueeze(1) * (v.mT - self.o[h, some + rows.start].unsqueeze(-1))  # (rows, w, keys)
+                    d = self.query_turn(b @ self.k[h, keys], some + rows.start) @ form.query_factor[h].mT
+                    for side, (dd, bb) in enumerate(self._behind_and_before(h, d @ d.mT, b @ b.mT)):
+                        queries[side, h] = largest_eigenvalue(dd, queries[side, h])
+                        q = top_eigenvalue(bb).sqrt().unsqueeze(-1) * self.q[h, some + rows.start]
+                        weighted[side, h] += q.mT @ q
         if self.layer.rotary is None:
             factor = form.shared(form.key_factor)
             through_keys = top_eigenvalue(factor @ weighted @ factor.mT).sqrt()
         else:  # each key is turned by its own place, so that only the norm of W_k is left
             through_keys = form.rotary_gain * form.key_norm * top_eigenvalue(weighted).sqrt()
-        return form.scale * through_queries, form.scale * through_keys
+        total = form.scale * (queries.sqrt() + through_keys)
+        return total[0], total[-1]
 
-    def out(self, head: int, t: Tensor) -> Tensor:
-        """R_W t for tokens t (…, w), where W_h = U R_W with orthonormal columns U: the norms of W_h t."""
-        return t if self.form.wo is None else t @ self.form.out_factor[head].mT
+    def _behind_and_before(self, head: int, *grams: Tensor) -> list[tuple[Tensor, ...]]:
+        """Gram matrices (rows, w, w) behind the output projection W = U R, as R·Rᵀ, and as they are."""
+        if self.form.wo is None:
+            return [grams]
+        r = self.form.out_factor[head]
+        return [tuple(r @ gram @ r.mT for gram in grams), grams]
 
     def query_turn(self, matrices: Tensor, rows: Tensor) -> Tensor:
         """M_i R_i for matrices (rows, w, k): what rotary positions do to the query of token i."""
@@ -95,3 +101,17 @@ class AtTokens:
         turn = self.layer.rotary
         part = Rotary(turn.cos[rows], turn.sin[rows], turn.interleaved)
         return part.transpose(matrices.transpose(0, 1)).transpose(0, 1)
+
+
+def largest_eigenvalue(m: Tensor, least: Tensor) -> Tensor:
+    """max(least, the largest eigenvalue of all matrices (rows, a, a)), symmetric and positive.
+
+    ‖M²‖_F^½ ≥ λ says cheaply which matrices need not be looked at.
+    """
+    size = m.abs().amax((-2, -1)).clamp(min=1e-300)
+    scaled = m / size[:, None, None]
+    above = torch.linalg.matrix_norm(scaled @ scaled).sqrt() * size
+    first = above.argmax()
+    best = torch.maximum(least, top_eigenvalue(m[first]))
+    left = m[above > best]
+    return torch.maximum(best, top_eigenvalue(left).max()) if len(left) else best

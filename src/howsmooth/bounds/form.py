@@ -213,6 +213,7 @@ class LayerForm:
         bias = pattern.bias(i.to(self.f.device), j.to(self.f.device), torch.float64).cpu()
         if isinstance(self.f.score_bias, Tensor) and tuple(bias.shape[-2:]) != (n, n):
             raise InputError(f"expected a score_bias table of at least {n} × {n}, got {tuple(self.f.score_bias.shape)}")
+        bias = bias.reshape((1,) * (3 - bias.dim()) + bias.shape)
         seen = pattern.visible(i, j)
         return bias.expand(-1, n, n), torch.zeros(n, n, dtype=torch.bool) if seen is None else ~seen
 

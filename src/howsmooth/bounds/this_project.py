@@ -187,11 +187,9 @@ def local(f: SelfAttention | LayerForm, x: Tensor, padding: Tensor | None = None
     """
     form = form_of(f)
     at = AtTokens(form, x, padding)
-    through_queries, through_keys = at.score_terms()
-    per_head = form.value_norm * at.probability_norm() + through_queries + through_keys
-    # Heads side by side add their squares; heads that are summed into one output add.
-    value = float(per_head.norm() if form.wo is None else per_head.sum())
-    return Bound("this_project.local", log(value), "upper", "at X", (), PROOFS.format(1))
+    p, (with_out, raw) = at.probability_norm(), at.score_terms()
+    total = form.over_heads((form.value_norm * p + with_out).log(), (form.raw_value_norm * p + raw).log())
+    return Bound("this_project.local", total, "upper", "at X", (), PROOFS.format(1))
 
 
 def _over_heads(name: str, form: LayerForm, logs: Tensor, holds: str, conditions: tuple, proof: int) -> Bound:
@@ -229,5 +227,5 @@ def _two_point_gain(g: Tensor, n: int, causal: bool) -> Tensor:
 def _widest(form: LayerForm, head: int, radius: float) -> float:
     """An upper bound on ⟨Az + c, y − z⟩ for y and z in the ball: R|Az| − zᵀAz ≤ RL|z| − λ|z|², and 2R|c|."""
     length, least = float(form.score_norm[head]), form.symmetric_extremes(head)[0]
-    plain = length - least if length > 2 * least else length**2 / (4 * least)
+    plain = length - least if least <= 0 or length > 2 * least else length**2 / (4 * least)
     return radius**2 * plain + 2 * radius * float(form.query_offset[head])

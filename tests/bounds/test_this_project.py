@@ -1,0 +1,263 @@
+"""This project's bounds: values from dense matrices, what they count that print does not, and how sharp they are."""
+
+import math
+
+import pytest
+import torch
+
+from howsmooth import InputError, Rotary, SelfAttention
+from howsmooth.attention import reference
+from howsmooth.bounds import LayerForm, Refused, castin2024, geshkovski2023, this_project, yudin2025
+from tests.attention.cases import LAYERS, layer, normal, rotary
+from tests.bounds.test_published import EYE, ONE, norms, steepness, with_form
+
+
+def three_numbers(f, radius):
+    """a, b and ‖WV‖ of one head with plain scores, from d × d matrices."""
+    a, v = norms(f)
+    c = 0.0 if f.bq is None else float((f.scale * f.wk.T @ f.bq).norm())
+    return a * radius**2, radius * (a * radius + c), v
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_values_from_dense_matrices(causal, bias):
+    f = SelfAttention(normal(1, 3, 5), normal(2, 3, 5), normal(3, 2, 5), normal(4, 4, 2), bk=normal(5, 3),
+                      bq=normal(6, 3) if bias else None, causal=causal)
+    n, radius = 7, 0.8
+    a, b, v = three_numbers(f, radius)
+    assert this_project.upper(f, n, radius).value == pytest.approx(v * (math.sqrt(n) + a + math.sqrt(n / 2) * b))
+    assert this_project.theorem1_with_bias(f, n, radius).value == pytest.approx(
+        math.sqrt(3) * v * math.sqrt(n + a**2 + 4 * n * b**2))
+    n_free = v * (a + (2 + math.sqrt(6) * b if causal else 1 + b) * math.exp(b))
+    assert this_project.n_free_upper(f, n, radius).value == pytest.approx(n_free)
+    if not bias:
+        with_bias = this_project.theorem1_with_bias(f, n, radius).value
+        assert with_bias == pytest.approx(castin2024.theorem1_upper(f, n, radius).value)  # print's, if there is none
+    if causal:
+        for bound in (this_project.upper_in_n_and_a, this_project.n_free_right_exponent):
+            with pytest.raises(Refused, match="without a mask"):
+                bound(f, n, radius)
+    else:
+        kappa = n / (1 + (n - 1) * math.exp(-2 * b))
+        assert this_project.upper_in_n_and_a(f, n, radius).value == pytest.approx(
+            v * (math.sqrt(kappa) + a + min(math.sqrt(kappa), math.sqrt(n / 2)) * b))
+
+
+def test_a_query_bias_is_counted_and_print_without_it_would_be_false():
+    """A = 0, c = (10, 0), tokens (0, ±1), V = I."""
+    f = with_form(0 * EYE, bq=torch.tensor([10.0, 0.0]).double())
+    x = torch.tensor([[0.0, 1.0], [0.0, -1.0]]).double()
+    sigma = steepness(f, x)
+    assert sigma == pytest.approx(10.05, abs=0.005)
+    assert castin2024.theorem1_upper(with_form(0 * EYE), 2, 1.0).value == pytest.approx(2.449, abs=1e-3)
+    for bound in (this_project.upper, this_project.theorem1_with_bias, this_project.n_free_upper,
+                  this_project.upper_in_n_and_a, this_project.n_free_right_exponent):
+        assert bound(f, 2, 1.0).value >= sigma
+    assert this_project.local(f, x).value >= sigma
+
+
+def test_sharper_than_print_everywhere():
+    for seed in range(200):
+        f = with_form(normal(seed, 3, 3), normal(seed + 1, 3, 3))
+        n, radius = 1 + seed % 50, 10 ** (seed % 7 / 2 - 2)
+        upper, theorem1 = this_project.upper(f, n, radius), castin2024.theorem1_upper(f, n, radius)
+        in_both, free = this_project.upper_in_n_and_a(f, n, radius), this_project.n_free_upper(f, n, radius)
+        assert upper.log_value <= theorem1.log_value + 1e-12
+        assert in_both.log_value <= min(upper.log_value, free.log_value) + 1e-12
+        assert free.log_value <= geshkovski2023.n_free_upper(f, n, radius).log_value + 1e-12
+
+
+def test_if_the_least_eigenvalue_is_the_norm_upper_and_lower_are_within_a_constant():
+    f = with_form(-ONE)
+    for radius in (0.1, 1.0, 3.0, 10.0, 100.0):
+        gap = this_project.n_free_upper(f, 5, radius).log_value - this_project.two_dirac_lower(f, 5, radius).log_value
+        assert 0 <= gap <= math.log(2.4)
+
+
+@pytest.mark.parametrize("g", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("causal", [False, True])
+def test_two_diracs_are_neared_by_sequences(g, causal):
+    """k isolated tokens at R and m at −R, all isolated ones moved alike: (√m/√k)·… without a mask."""
+    f, radius = with_form(-ONE, causal=causal), math.sqrt(g)
+    bound = this_project.two_dirac_lower(f, 1, radius).value
+    ratio = math.exp(2 * g) * (60 if causal else 3 if (1 + 1.5 * g) * math.sqrt(3) / 4 > (1 + g) / 2 else 1)
+    k = 4
+    x = torch.full((k + round(k * ratio), 1), -radius, dtype=torch.float64)
+    x[:k] = radius
+    moved = torch.zeros_like(x)
+    moved[:k] = 1 / math.sqrt(k)
+    change = f.jacobian(x).matvec(moved.flatten())
+    reached = float((change if causal else change[k:]).norm())
+    assert reached == pytest.approx(bound, rel=0.04)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_lower_is_reached_by_its_configuration_and_finds_the_best_radius(causal):
+    f = with_form(torch.tensor([[-1.0, 0.4], [-0.4, 0.5]]).double(), normal(1, 2, 2), causal=causal)
+    for n in (2, 8, 60):
+        radius = 2.0
+        bound = this_project.lower(f, n, radius)
+        values, vectors = torch.linalg.eigh((f.wq + f.wq.T) / 2)
+        best = 0.0
+        for r in torch.linspace(0.05, radius, 40):
+            x = -r * vectors[:, 0].repeat(n, 1)
+            x[0] = r * vectors[:, 0]
+            moved = torch.zeros_like(x)
+            moved[0] = vectors[:, 0]
+            change = f.jacobian(x).matvec(moved.flatten()).view(n, -1)
+            best = max(best, float((change if causal else change[1:]).norm()))
+        assert best <= bound.value * (1 + 1e-9)
+        assert bound.value <= best * 1.01  # the other eigenvector does worse here
+        assert bound.value <= this_project.upper(f, n, radius).value
+
+
+@pytest.mark.parametrize("least", [-1.0, 0.3, 0.8])
+def test_the_right_exponent_is_that_of_the_widest_difference(least):
+    """D bounds R|Az| − zᵀAz, and is attained for symmetric A with eigenvalues of one sign."""
+    a = torch.diag(torch.tensor([1.0, least]).double())
+    f, radius = with_form(a), 1.7
+    angle = torch.linspace(0, 2 * math.pi, 721, dtype=torch.float64)
+    lengths = torch.linspace(0, radius, 301, dtype=torch.float64)[:, None]
+    z = torch.stack([angle.cos(), angle.sin()], 1)[:, None] * lengths
+    az = z @ a.T
+    widest = float((radius * az.norm(dim=-1) - (az * z).sum(-1)).max())
+    found = this_project._widest(LayerForm(f), 0, radius)
+    assert widest <= found * (1 + 1e-12)
+    rate = this_project.n_free_right_exponent(f, 5, 3e3).log_value / 9e6
+    assert rate == pytest.approx(this_project._widest(LayerForm(f), 0, 1.0) / 2, rel=1e-3)
+
+
+def test_the_right_exponent_wins_far_out_for_positive_forms():
+    f = with_form(EYE)
+    assert (this_project.n_free_right_exponent(f, 5, 100.0).log_value
+            < 0.2 * this_project.n_free_upper(f, 5, 100.0).log_value)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("padding", [None, torch.tensor([True, False, True, True])], ids=["all", "padded"])
+def test_local_covers_every_kind_of_layer(name, padding):
+    for d_out in (5, None):
+        f, x = layer(name, d_out=d_out), normal(50, 4, 6) / 2
+        dense = reference.jacobian(f, x, padding)
+        if padding is not None:
+            dense = dense.view(4, -1, 4, 6)[padding][:, :, padding].flatten(2).flatten(0, 1)
+        sigma, bound = float(torch.linalg.matrix_norm(dense, 2)), this_project.local(f, x, padding).value
+        assert sigma <= bound < 6 * sigma
+
+
+def test_local_by_dense_matrices():
+    f, x = with_form(normal(1, 3, 3), normal(2, 3, 3), bq=normal(3, 3)), normal(4, 5, 3)
+    p = torch.softmax((x @ f.wq.T + f.bq) @ x.T, -1)
+    spread = x - (p @ x).unsqueeze(1)  # x_j − m_i
+    c = torch.einsum("ij,ija,ijb->iab", p, spread, spread)
+    through_queries = torch.linalg.matrix_norm(f.wv @ c @ f.wq, 2).max()
+    tau = torch.linalg.matrix_norm(torch.einsum("ij,ija,ijb->iab", p.square(), spread @ f.wv.T, spread @ f.wv.T), 2)
+    slopes = x @ f.wq.T + f.bq
+    through_keys = torch.linalg.matrix_norm(torch.einsum("i,ia,ib->ab", tau, slopes, slopes), 2).sqrt()
+    expected = norms(f)[1] * torch.linalg.matrix_norm(p, 2) + through_queries + through_keys
+    assert this_project.local(f, x).value == pytest.approx(float(expected), rel=1e-10)
+
+
+def test_local_of_many_tokens_takes_sums_of_columns(monkeypatch):
+    f, x = layer("causal"), normal(50, 9, 6)
+    exact = this_project.local(f, x).value
+    monkeypatch.setattr("howsmooth.bounds.at_tokens.EXACT", 8)
+    monkeypatch.setattr("howsmooth.bounds.at_tokens.ENTRIES", 1)
+    looser = this_project.local(f, x).value
+    assert exact < looser < 1.5 * exact
+
+
+def test_local_is_far_below_yudin_on_random_inputs():
+    ratios = []
+    for seed in range(60):
+        f, x = with_form(normal(seed, 3, 3), normal(seed + 1, 3, 3)), normal(seed + 2, 6, 3)
+        ratios.append(yudin2025.local(f, x).value / this_project.local(f, x).value)
+    assert min(ratios) >= 1 and sorted(ratios)[30] > 1.5
+
+
+def test_windows_reach_no_further_than_they_see():
+    for causal, reach in ((True, 3), (False, 5)):
+        f = with_form(EYE, window=3, causal=causal)
+        assert LayerForm(f).reach(100) == reach and LayerForm(f).reach(2) == 2
+        expected = math.sqrt(reach) + 1 + math.sqrt(reach / 2)
+        assert this_project.upper(f, 100, 1.0).value == pytest.approx(expected)
+        sees = (torch.ones(100, 100).triu(-2).tril(0 if causal else 2)).sum(0).max()
+        assert int(sees) == reach
+        for bound in (this_project.n_free_upper, this_project.two_point_lower, this_project.lower):
+            with pytest.raises(Refused, match="without a window"):
+                bound(f, 100, 1.0)
+
+
+def test_offsets_enter_by_their_oscillation():
+    plain = with_form(EYE)
+    shifted = with_form(EYE, score_bias=lambda i, j: 0.5 * (j % 2))
+    for n, gain in ((1, 0.0), (4, 0.25)):
+        with_offsets, without = (this_project.n_free_upper(f, n, 30.0).log_value for f in (shifted, plain))
+        assert with_offsets - without == pytest.approx(gain, abs=1e-9)
+    assert this_project.n_free_upper(shifted, 4, 1.0).holds == "on B_R^n"
+    assert this_project.upper(shifted, 4, 1.0).value == this_project.upper(plain, 4, 1.0).value
+    constant = with_form(EYE, score_bias=lambda i, j: 7.0)
+    assert this_project.n_free_upper(constant, 4, 1.0).value == this_project.n_free_upper(plain, 4, 1.0).value
+    alibi = with_form(EYE, causal=True, score_bias=lambda i, j: -0.1 * (i - j).abs())
+    assert float(LayerForm(alibi).oscillation(6)) == pytest.approx(0.5)
+
+
+def test_offsets_that_hide_keys_are_a_mask_that_n_free_bounds_refuse():
+    """Causal attention in disguise: at A = 0 its norm passes 1, which the unmasked bound would say."""
+    hidden = with_form(0 * EYE, score_bias=lambda i, j: torch.where(j > i, -math.inf, 0.0))
+    assert steepness(hidden, torch.zeros(30, 2).double()) > 1.5
+    for bound in (this_project.n_free_upper, this_project.upper_in_n_and_a):
+        with pytest.raises(Refused, match="finite score offsets"):
+            bound(hidden, 30, 1.0)
+    assert this_project.upper(hidden, 30, 1.0).value >= 1.5
+
+
+def test_a_rotary_table_that_carries_a_scale_counts():
+    cos, sin = rotary().cos, rotary().sin
+    weights = [normal(i, 4, 4) for i in range(3)]
+    plain, doubled = (SelfAttention(*weights, rotary=Rotary(s * cos, s * sin)) for s in (1.0, 2.0))
+    assert LayerForm(doubled).score_norm == pytest.approx(4 * LayerForm(plain).score_norm)
+    x = normal(9, 5, 4)
+    radius = float(x.norm(dim=-1).max())
+    sigma = steepness(doubled, x)
+    assert sigma <= this_project.upper(doubled, 5, radius).value
+    assert sigma <= this_project.local(doubled, x).value
+
+
+def test_a_rotary_key_bias_counts():
+    """Only the key bias tells keys apart, and it grows with the query: x_i moves the output by |b_k||x_i|."""
+    weights = [normal(4, 4, 4), 1e-6 * normal(5, 4, 4), normal(6, 4, 4)]
+    f = SelfAttention(*weights, bk=3 * normal(7, 4), rotary=rotary())
+    without = SelfAttention(*weights, rotary=rotary())
+    x = 10 * normal(8, 5, 4)
+    radius = float(x.norm(dim=-1).max())
+    sigma = steepness(f, x)
+    assert this_project.upper(without, 5, radius).value < sigma <= this_project.upper(f, 5, radius).value
+    assert sigma <= this_project.local(f, x).value
+
+
+def test_logarithms_where_values_overflow():
+    for causal in (False, True):
+        f = with_form(-EYE, causal=causal)
+        bounds = [this_project.n_free_upper, this_project.two_dirac_lower, this_project.two_point_lower,
+                  this_project.lower, this_project.upper, this_project.theorem1_with_bias]
+        bounds += [] if causal else [this_project.upper_in_n_and_a, this_project.n_free_right_exponent]
+        for bound in bounds:
+            assert math.isfinite(bound(f, 100, 1000.0).log_value)
+        assert this_project.n_free_upper(f, 100, 1000.0).value is None
+        assert this_project.two_dirac_lower(f, 100, 1000.0).log_value > 1e6
+
+
+def test_bad_arguments_are_refused():
+    f = with_form(EYE)
+    with pytest.raises(InputError, match="n ≥ 1, got 0"):
+        this_project.upper(f, 0, 1.0)
+    with pytest.raises(InputError, match="R ≥ 0, got -1"):
+        this_project.upper(f, 3, -1.0)
+    with pytest.raises(InputError, match="finite radius"):
+        this_project.two_point_lower(f, 3, math.inf)
+    with pytest.raises(InputError, match="expected a SelfAttention, got int"):
+        this_project.upper(3, 3, 1.0)
+    with pytest.raises(InputError, match=r"of shape \(n, d\)"):
+        this_project.local(f, normal(1, 2, 3, 2))
