@@ -71,7 +71,7 @@ def test_points_stay_in_the_ball_and_come_for_every_head():
     f = drawn(2, True)
     for n, radius in ((2, 0.0), (5, 0.2), (1000, 40.0)):
         y, z = candidates(LayerForm(f), n, radius)
-        assert len(y) == len(z) and len(y) % f.heads == 0
+        assert y.shape == z.shape and y.shape[1:] == (f.heads, f.d)
         assert float(torch.cat([y, z]).norm(dim=-1).max()) <= radius * (1 + 1e-12)
 
 

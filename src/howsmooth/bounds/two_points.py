@@ -21,7 +21,8 @@ from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
 from howsmooth.bounds.form import LayerForm, check_radius, form_of
 
-KEPT = 4  # candidates that are looked at closely
+LOOKED_AT = 24  # candidates, best as far as their own head can tell, of which the whole layer is looked at
+KEPT = 4  # of these, by power iterations
 CHUNK = 1 << 23  # numbers p held at once
 
 
@@ -48,15 +49,19 @@ def best_two_points(form: LayerForm, n: int, radius: float, refine: bool) -> tup
     crowd = Crowd(form, n)
     with torch.no_grad():
         y, z = candidates(form, n, radius)
+        y, z = best_of(LOOKED_AT, crowd.first_look(y, z).flatten(), y.flatten(0, 1), z.flatten(0, 1))
         at = crowd.at(y, z)
-        gains = at.gain(sum(at.starts()))  # a first look
-        kept = gains.topk(min(KEPT, len(gains))).indices
-        y, z = y[kept], z[kept]
+        y, z = best_of(KEPT, at.gain(sum(at.starts())), y, z)
         values, directions = crowd.at(y, z).norm()
     if refine:
         y, z, values = ascend(crowd, y, z, directions, values, radius)
     best = int(values.argmax())
     return y[best], z[best], float(values[best])
+
+
+def best_of(count: int, gains: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    kept = gains.topk(min(count, len(gains))).indices
+    return y[kept], z[kept]
 
 
 class Crowd:
@@ -83,6 +88,16 @@ class Crowd:
     def back(self, g: Tensor) -> Tensor:
         """Σ_h V_hᵀ W_hᵀ g_h, (c, h, d_out) → (c, d)."""
         return by_head(g, self.wo).flatten(1) @ self.wv.flatten(0, 1)
+
+    def first_look(self, y: Tensor, z: Tensor) -> Tensor:
+        """How steep each head is at pairs of its own, y, z (c, h, d) → (c, h): the size of its two parts, added up."""
+        a = _slope(self.form, z)
+        moved = by_head(y - z, self.wv.mT)
+        moved = moved if self.form.wo is None else by_head(moved, self.form.out_factor.mT)
+        turning = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(moved, dim=-1)
+        gram = self._gram((a * (y - z)).sum(-1).reshape(-1, 1))
+        straight, turned = gram.diagonal(dim1=-2, dim2=-1).sqrt().unbind(-1)
+        return straight.view_as(turning) * self.form.value_norm + turned.view_as(turning) * turning
 
     def at(self, y: Tensor, z: Tensor) -> Around:
         """The derivative of the outputs in the isolated token, for pairs y, z (c, d)."""
@@ -156,7 +171,7 @@ class Around:
 
 
 def candidates(form: LayerForm, n: int, radius: float) -> tuple[Tensor, Tensor]:
-    """Pairs y, z (c, d) in closed form, of four kinds for each head and either sign.
+    """Pairs y, z (c, h, d) in closed form, of four kinds for each head and either sign.
 
         y = ru, z = −ru     u of the least eigenvalue λ of (A + Aᵀ)/2; Δ = −2λr²
         y = ru, z = ru/2    u of the greatest; Δ = λr²/4;  r = R, or where Δ is what many tokens ask for
@@ -178,7 +193,7 @@ def candidates(form: LayerForm, n: int, radius: float) -> tuple[Tensor, Tensor]:
                  _across(form, radius, wanted, signs)):
         ys.append(y)
         zs.append(z)
-    return torch.cat(ys).flatten(0, 1), torch.cat(zs).flatten(0, 1)
+    return torch.cat(ys), torch.cat(zs)
 
 
 def _slope(form: LayerForm, z: Tensor) -> Tensor:
