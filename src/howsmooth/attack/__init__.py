@@ -3,5 +3,7 @@
 from howsmooth.attack import configurations
 from howsmooth.attack.ascent import Ascent, ascend
 from howsmooth.attack.constraints import Ball, Ellipsoid, Near, Sphere
+from howsmooth.attack.starts import starts, worst_case
 
-__all__ = ["Ascent", "Ball", "Ellipsoid", "Near", "Sphere", "ascend", "configurations"]
+__all__ = ["Ascent", "Ball", "Ellipsoid", "Near", "Sphere", "ascend", "configurations", "starts",
+           "worst_case"]

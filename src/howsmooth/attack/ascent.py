@@ -1,7 +1,7 @@
 """Gradient ascent on the local Lipschitz constant: how rough can attention be on a set of inputs?
 
-At a simple σ₁ with singular vectors u, v its slope is dσ₁ = uᵀ (D²f[dX]) v, which `gradient` gives exactly for the price
-of about two products. Where σ₁ = σ₂ any pair (u, v) that attains it still points uphill: a maximum of smooth functions
+At a simple σ₁ with singular vectors u, v its slope is dσ₁ = uᵀ (D²f[dX]) v, which `gradient` gives exactly for about
+two products. Where σ₁ = σ₂ any pair (u, v) that attains it still points uphill: a maximum of smooth functions
 has no kinks downwards. So what an ascent needs of σ₁ is an attained value and its vectors, and a few Golub–Kahan steps
 from the last vectors give both.
 
@@ -10,6 +10,10 @@ the next. So every token moves by the same share of its radius along its own gra
 each restart that grows with success. When that step is down to nothing the plain gradient takes over, and the other way
 round; a restart for which both have failed has arrived. After a step that failed a little noise is added, against
 saddles: symmetric inputs have symmetric gradients.
+
+Where softmax is saturated for all tokens the slope is rounding and says nothing, and shorter steps are as blind as long
+ones. There a restart leaps: towards the centre, where scores are smaller, and aside, each by a random amount. That need
+not help: flat ground may be higher than all that a leap finds, and then only other starts do.
 """
 
 from __future__ import annotations
@@ -34,8 +38,12 @@ WARM_STEPS = 3  # Golub–Kahan steps for each σ₁ on the way
 FRESH = 1e-2  # share of a random vector in the start of a solve, for singular values that cross
 FIRST_STEP, SMALLEST_STEP, LARGEST_STEP = 0.1, 1e-7, 4.0  # in radii
 GROWTH, DECAY, MOMENTUM, NOISE = 1.3, 0.3, 0.9, 0.1  # of those tried on GPT-2 and on small layers, the best
+FLAT = 1e-10  # of σ₁ per radius: a slope that is rounding
+LEAPS, SMALLEST_LEAP = 60, 1e-2  # tried in a row from flat ground; in radii
 LOG_MASS_STEP = 4.0  # of a log mass, where a token moves by one radius
 LEAST_LOG_MASS = -200.0
+# The draws that steered an ascent must not certify where it led. (Only the low 32 bits of a seed count on the CPU.)
+CERTIFICATES, FRESH_SEED = 3, 1_000_003
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +60,7 @@ class Ascent:
     value: float
     start: Tensor = field(repr=False)  # (b,): σ₁ where the restarts began
     path: Tensor = field(repr=False)  # (steps + 1, b)
+    ends: Tensor = field(repr=False)  # (b, n, d): where the restarts ended
     steps: int
     gradients: int
     seconds: float
@@ -110,13 +119,20 @@ class _Climb:
         self.pace = x.new_full((len(x),), FIRST_STEP)
         self.equal_shares = torch.ones(len(x), dtype=torch.bool, device=x.device)  # or plain gradients
         self.failures = torch.zeros(len(x), dtype=torch.int64, device=x.device)  # of the two, in a row
+        self.leaps = torch.zeros_like(self.failures)  # that failed, in a row
         self.momentum = self.log_momentum = 0.0
         self.noise = torch.zeros_like(self.pace)
         self.gradients = 0
 
     @property
     def alive(self) -> Tensor:
-        return self.failures < 2
+        return (self.failures < 2) & (self.leaps < LEAPS)
+
+    @property
+    def flat(self) -> Tensor:
+        """Which restarts have no slope to follow, (b,)."""
+        steepest = length(self.slope).amax((-2, -1)) * self.constraint.radius
+        return (steepest <= FLAT * self.value) & self.moves_tokens
 
     def operator(self, y: Tensor, logs: Tensor | None) -> LinearOperator:
         x = self.constraint.decode(y)
@@ -139,7 +155,9 @@ class _Climb:
 
     def step(self) -> None:
         """One trial for every restart; those that gain by it move."""
+        leaping = self.flat
         (y, travel), (logs, log_travel) = self._try_tokens(), self._try_masses()
+        y, travel = _where(leaping, self._leap(), y), _where(leaping, torch.zeros_like(travel), travel)
         J = self.operator(y, logs)
         sigma, u, v = warm_triplet(J, self.v + FRESH * self._normal(self.v.shape) / self.v.shape[1] ** 0.5, WARM_STEPS)
         better = (sigma > self.value) & self.alive
@@ -152,11 +170,20 @@ class _Climb:
         self.momentum = _where(better, travel, torch.zeros_like(travel))
         self.log_momentum = _where(better, log_travel, torch.zeros_like(log_travel))
         self.noise = torch.where(better, 0.0, NOISE).to(self.pace)
-        self._adapt(better)
+        self._adapt(better, leaping)
 
-    def _adapt(self, better: Tensor) -> None:
+    def _leap(self) -> Tensor:
+        """Towards the centre by one random factor, and aside by another number of radii; both of any order of size."""
+        size = SMALLEST_LEAP ** torch.rand(2, len(self.y), 1, 1, generator=self.generator, dtype=torch.float64)
+        shrink, aside = size[0].to(self.y), size[1].square().to(self.y)  # a shape that is good only wants to be smaller
+        noise = self.constraint.within(self._normal(self.y.shape))
+        return self.constraint.project(shrink * self.y + aside * self.constraint.radius * noise / length(noise))
+
+    def _adapt(self, better: Tensor, leaping: Tensor) -> None:
         """Longer steps after success, shorter ones after failure; the other kind of step where they end in nothing."""
-        self.pace = (self.pace * torch.where(better, GROWTH, DECAY).to(self.pace)).clamp(max=LARGEST_STEP)
+        self.leaps = torch.where(better, 0, self.leaps + leaping.long())
+        factor = torch.where(leaping, 1.0, torch.where(better, GROWTH, DECAY)).to(self.pace)
+        self.pace = (self.pace * factor).clamp(max=LARGEST_STEP)
         self.failures = torch.where(better, 0, self.failures)
         ended = self.pace < SMALLEST_STEP
         self.failures = self.failures + ended.long()
@@ -198,18 +225,32 @@ class _Climb:
         x = c.decode(c.project(self.y[best].double()))  # what float32 has lost of the constraint
         v = self.v[best].double()
         if self.logs is None:
-            masses, estimate = None, local_lipschitz(f, x, tol=tol, seed=self.seed, strict=False)
-            attained = warm_triplet(f.jacobian(x), v, 1)[0]
+            masses, map_, at = None, f, x
+            attained = float(warm_triplet(f.jacobian(x), v, 1)[0])
         else:
             logs, weighted = self.logs[best].double(), WeightedAttention(f)
-            masses, root = torch.softmax(logs, -1), roots(logs)
-            estimate = local_lipschitz(weighted.weighted(logs), root * x, tol=tol, seed=self.seed, strict=False)
+            masses, map_, at = torch.softmax(logs, -1), weighted.weighted(logs), roots(logs) * x
+            attained = float(warm_triplet(weighted.jacobian(x, logs), v, 1)[0])
+        estimate = unrefuted(lambda seed: local_lipschitz(map_, at, tol=tol, seed=seed, strict=False), attained,
+                             self.seed)
+        if masses is not None:
             size = torch.linalg.vector_norm(x, dim=-1)
             estimate = replace(estimate, radius=float(size.max()), mean_radius=float((masses * size**2).sum().sqrt()))
-            attained = warm_triplet(weighted.jacobian(x, logs), v, 1)[0]
-        return Ascent(x=x, masses=masses, estimate=estimate, value=max(estimate.value, float(attained)), start=start,
-                      path=path, steps=len(path) - 1, gradients=self.gradients, seconds=time.perf_counter() - began,
-                      constraint=c)
+        return Ascent(x=x, masses=masses, estimate=estimate, value=max(estimate.value, attained), start=start,
+                      path=path, ends=c.decode(self.y), steps=len(path) - 1, gradients=self.gradients,
+                      seconds=time.perf_counter() - began, constraint=c)
+
+
+def unrefuted(certify: Callable[[int], Estimate], attained: float, seed: int) -> Estimate:
+    """A certificate that a value attained otherwise does not prove wrong.
+
+    One in 1/(1 − confidence) starts misses. To draw again only where that is proved leaves the confidence as it is.
+    """
+    for attempt in range(1, CERTIFICATES + 1):
+        estimate = certify(seed + attempt * FRESH_SEED)
+        if attained <= estimate.upper * (1 + 1e-12):
+            break
+    return estimate
 
 
 def _where(better: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -240,7 +281,7 @@ def _refuse_wrong_arguments(f, x, constraint, steps, move, masses) -> None:
         wrong.append(f"move as one of {', '.join(MOVES)}, got {move!r}")
     if masses is not None and (masses.shape not in (x.shape[:-1], x.shape[-2:-1])
                                or not torch.isfinite(masses).all() or not (masses > 0).all()):
-        wrong.append(f"positive masses of shape {tuple(x.shape[:-1])}, got shape {tuple(masses.shape)}; leave out atoms "
-                     "without mass")
+        wrong.append(f"positive masses of shape {tuple(x.shape[:-1])}, got shape {tuple(masses.shape)}; leave out "
+                     "atoms without mass")
     if wrong:
         raise InputError("ascend: expected " + "; expected ".join(wrong))

@@ -71,7 +71,7 @@ def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None
 
 
 def two_point(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool = False) -> Configuration:
-    """One token at y, all others at z: the best pair known in closed form for the whole layer, heads and biases included.
+    """One token at y, all others at z: the best pair in closed form for the whole layer, heads and biases included.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> two_point(SelfAttention(-one, one, one), 5, 1.0).tokens.shape

@@ -1,0 +1,94 @@
+"""What does one step of ascent cost, next to one evaluation of σ₁?
+
+    python benchmarks/ascent.py [--lengths 64,128] [--repeats 5]
+
+A step makes the Jacobian at the trial point, takes σ₁ there by a few warm Golub–Kahan steps, and its gradient. It is
+compared with two things that both go by the name of an evaluation of σ₁, each with its own Jacobian:
+
+    certified   singular_values to the relative width 1e-3 at 0.999, from a random start
+    warm        warm_triplet from the last vectors: an attained lower bound, no certificate
+
+Goal: a step in at most 4 certified evaluations. Rounds alternate between the three. Beside the times stands how far the
+warm value is from the truth after the step (σ₁ to 1e-8), and how much the gradient differs from a central difference
+of the true σ₁ along it. Weights are random, one restart, float32 as models are; the accuracies are taken in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from howsmooth import SelfAttention
+from howsmooth.attack import Sphere
+from howsmooth.attack.ascent import FRESH, WARM_STEPS, _Climb
+from howsmooth.spectral import singular_values, warm_triplet
+
+# name: width, heads, causal
+SHAPES = {"MiniLM": (384, 12, False), "GPT-2": (768, 12, True)}
+GOAL = 4.0
+
+
+def layer(d: int, heads: int, causal: bool) -> SelfAttention:
+    generator = torch.Generator().manual_seed(0)
+    wq, wk, wv, wo = (torch.randn(d, d, generator=generator) * d**-0.5 for _ in range(4))
+    return SelfAttention(2 * wq, 2 * wk, wv, wo, heads=heads, causal=causal)
+
+
+def seconds(call) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def truth(f: SelfAttention, x: torch.Tensor) -> float:
+    return float(singular_values(f.jacobian(x), tol=1e-8, strict=False).value[..., 0])
+
+
+def slope_error(f: SelfAttention, x: torch.Tensor) -> float:
+    """The relative difference of |∇σ₁| and a central difference of σ₁ along ∇σ₁, both in float64."""
+    found = singular_values(f.jacobian(x), tol=1e-10, strict=False)
+    g = f.jacobian(x).gradient(found.u[0], found.v[0])
+    step = 1e-3 * g / g.norm()
+    return abs((truth(f, x + step) - truth(f, x - step)) / 2e-3 / float(g.norm()) - 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", default="64,128")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    print(f"float32, {torch.get_num_threads()} threads, torch {torch.__version__}; medians of {arguments.repeats}")
+    print("                ------- seconds -------   -- step over --   ---- error ----")
+    print("layer     n     step  certified    warm   certified  warm      warm   slope")
+    worst = 0.0
+    for name, shape in SHAPES.items():
+        for n in map(int, arguments.lengths.split(",")):
+            f, constraint = layer(*shape), Sphere(shape[0] ** 0.5)
+            generator = torch.Generator().manual_seed(1)
+            x = constraint.project(torch.randn(1, n, f.d, generator=generator))
+            climb = _Climb(f, constraint, "positions", 0, x, None)
+            climb.begin(1e-3)
+            climb.step()  # what libraries load is loaded
+            times: dict[str, list[float]] = {"step": [], "certified": [], "warm": []}
+            for _ in range(arguments.repeats):
+                times["step"].append(seconds(climb.step))
+                start = climb.v + FRESH * torch.randn(climb.v.shape, generator=generator) / climb.v.shape[1] ** 0.5
+                times["certified"].append(seconds(lambda: singular_values(
+                    climb.operator(climb.y, None), tol=1e-3, strict=False)))
+                times["warm"].append(seconds(lambda: warm_triplet(climb.operator(climb.y, None), start, WARM_STEPS)))
+            t = {key: statistics.median(values) for key, values in times.items()}
+            twin, at = f.to(torch.float64), climb.y[0].double()
+            error = abs(float(climb.value[0]) / truth(twin, at) - 1)
+            over = {key: t["step"] / t[key] for key in ("certified", "warm")}
+            worst = max(worst, over["certified"])
+            print(f"{name:8s}{n:4d}  {t['step']:7.3f}  {t['certified']:9.3f} {t['warm']:7.3f}   "
+                  f"{over['certified']:9.2f} {over['warm']:5.2f}   {error:7.1e} "
+                  f"{slope_error(twin, at):7.1e}", flush=True)
+    print(f"largest: {worst:.2f} certified evaluations for a step (goal {GOAL:g})")
+
+
+if __name__ == "__main__":
+    main()
