@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from howsmooth import InputError, SelfAttention
+from howsmooth import InputError, SelfAttention, bounds
 from howsmooth.bounds import Bound, LayerForm, Refused, every
 from howsmooth.bounds.bound import log_sum
 from tests.attention.cases import LAYERS, layer, normal
@@ -48,6 +48,9 @@ def test_gamma_counts_the_zero_of_a_singular_form():
     assert LayerForm(SelfAttention(wq, wk, EYE, scale=1.0)).gamma(0) == 1.0
     assert LayerForm(SelfAttention(-wq, wk, EYE, scale=1.0)).gamma(0) == 8.0
     assert LayerForm(SelfAttention(0 * wq, wk, EYE, scale=1.0)).gamma(0) == 0.0
+    turn = torch.tensor([[0.0, -1], [1, 0], [0, 0]]).double()  # wider heads than tokens: no eigenvalue is added
+    with pytest.raises(Refused, match="a real eigenvalue of A"):
+        LayerForm(SelfAttention(turn, torch.eye(3, 2).double(), EYE, scale=1.0)).gamma(0)
 
 
 def test_tables_of_offsets_that_are_too_small_are_refused():
@@ -62,7 +65,8 @@ def test_every_bound_or_its_refusal(name):
     f, x = layer(name), normal(50, 4, 6)
     found = every(f, 4, float(x.norm(dim=-1).max()), x)
     names = [b.bound if isinstance(b, Refused) else b.name for b in found]
-    assert len(names) == len(set(names)) == 17
+    assert names == [f"{b.__module__.rpartition('.')[2]}.{b.__name__}" for b in (
+        *bounds.ON_A_BALL, *bounds.AT_TOKENS, bounds.castin2024.large_radius)]
     assert {"this_project.upper", "this_project.theorem1_with_bias", "this_project.local"} <= {
         b.name for b in found if isinstance(b, Bound)}  # these cover every layer
     for b in found:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import Rotary
-from howsmooth.bounds.form import LayerForm, top_eigenvalue, top_value
+from howsmooth.bounds.form import LayerForm
+from howsmooth.bounds.norms import largest_eigenvalue, top_eigenvalue, top_value
 from howsmooth.errors import InputError
 
 ENTRIES = 1 << 20  # of B, held at once
@@ -101,17 +102,3 @@ class AtTokens:
         turn = self.layer.rotary
         part = Rotary(turn.cos[rows], turn.sin[rows], turn.interleaved)
         return part.transpose(matrices.transpose(0, 1)).transpose(0, 1)
-
-
-def largest_eigenvalue(m: Tensor, least: Tensor) -> Tensor:
-    """max(least, the largest eigenvalue of all matrices (rows, a, a)), symmetric and positive.
-
-    ‖M²‖_F^½ ≥ λ says cheaply which matrices need not be looked at.
-    """
-    size = m.abs().amax((-2, -1)).clamp(min=1e-300)
-    scaled = m / size[:, None, None]
-    above = torch.linalg.matrix_norm(scaled @ scaled).sqrt() * size
-    first = above.argmax()
-    best = torch.maximum(least, top_eigenvalue(m[first]))
-    left = m[above > best]
-    return torch.maximum(best, top_eigenvalue(left).max()) if len(left) else best

@@ -10,7 +10,8 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
 from howsmooth.bounds.bound import Bound, Refused, log
-from howsmooth.bounds.form import LayerForm, check_radius, form_of, norm
+from howsmooth.bounds.form import LayerForm, check_radius, form_of
+from howsmooth.bounds.norms import norm
 from howsmooth.errors import InputError
 
 KEY = "castin2024smooth"
@@ -50,7 +51,7 @@ def theorem1_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound
     asks.check_n(n)
     check_radius(radius)
     size, found = _of_gamma(form, name)
-    exponent = 2 * radius**2 * form.gamma(0)
+    exponent = 2 * radius**2 * form.gamma(0, bound=name)
     crowd = log(n - 1)
     value = log(size) + crowd / 2 - _softplus(crowd - exponent)
     return Bound(name, value, "lower", "on B_R^n", found, f"{KEY}, Theorem 1")
@@ -85,7 +86,7 @@ def mean_field_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Bou
     check_radius(radius)
     size, found = _of_gamma(form, name)
     remedy = "take this_project.two_dirac_lower or this_project.two_point_lower"
-    g = radius**2 * form.gamma(0)
+    g = radius**2 * form.gamma(0, bound=name)
     found += (asks.unmasked(form, name, remedy), "asymptotic: γR² → ∞, and n of the order of e^{2γR²}")
     return Bound(name, log(size) + log(g / 2) + g, "lower", "for all n", found, f"{KEY}, mean-field lower bound")
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.attention.pattern import Pattern
 from howsmooth.bounds.bound import Refused
+from howsmooth.bounds.norms import norm, top_value
 from howsmooth.errors import InputError
 
 
@@ -243,15 +244,6 @@ class LayerForm:
         spare = both[:, :1] / torch.linalg.vector_norm(both[:, :1], dim=-1, keepdim=True).clamp(min=1e-300)
         return values[:, [0, -1]], torch.where(size > 0, u / size, spare)
 
-    def _symmetric(self, head: int) -> tuple[Tensor, Tensor]:
-        """Eigenvalues, ascending, and orthonormal eigenvectors (d, ·) of (A + Aᵀ)/2 on the span of Kᵀ and Qᵀ."""
-        self.one_form("the spectrum of A")
-        k = self.wq.shape[1]
-        basis, r = torch.linalg.qr(torch.cat([self.wk[head // self.groups].mT, self.wq[head].mT], -1))
-        form = self.f.scale / 2 * (r[:, :k] @ r[:, k:].mT + r[:, k:] @ r[:, :k].mT)
-        values, vectors = torch.linalg.eigh(form)
-        return values, basis @ vectors
-
     def real_eigenpairs(self, head: int) -> list[tuple[float, Tensor]]:
         """The real eigenvalues of A that are not zero, with unit right eigenvectors (d,), A u = λ u, ascending."""
         self.one_form("the spectrum of A")
@@ -267,24 +259,23 @@ class LayerForm:
                     pairs.append((float(value.real), u / u.norm()))
         return sorted(pairs, key=lambda pair: pair[0])
 
-    def gamma(self, head: int, symmetric: bool = False) -> float:
+    def gamma(self, head: int, symmetric: bool = False, bound: str = "γ") -> float:
         """γ = max(−γ_min, γ_max/8) over the real eigenvalues of A, or over those of (A + Aᵀ)/2, where it is no smaller.
 
-        Refused where A has no real eigenvalue.
+        Refused, in the name of `bound`, where A has no real eigenvalue.
         """
+        self.one_form(bound)
         if symmetric:
             low, high = self.symmetric_extremes(head)
             return max(-low, high / 8)
-        values = [value for value, _ in self.real_eigenpairs(head)]
-        if self.wq.shape[1] < self.d or len(values) < self._counted_real(head):
-            values.append(0.0)
-        if not values:
-            raise Refused("γ", "a real eigenvalue of A", "none", "use the symmetric part, gamma(head, symmetric=True)")
-        return max(-min(values), max(values) / 8)
-
-    def _counted_real(self, head: int) -> int:
         wk, wq = self.wk[head // self.groups], self.wq[head]
-        return int((torch.linalg.eigvals(self.f.scale * wq @ wk.mT).imag == 0).sum())
+        thin = len(wq) < self.d  # then A has the eigenvalues of QKᵀ, and zero
+        values = torch.linalg.eigvals(self.f.scale * (wq @ wk.mT if thin else wk.mT @ wq))
+        values = [*values[values.imag == 0].real.tolist(), *[0.0] * thin]
+        if not values:
+            raise Refused(bound, "a real eigenvalue of A", "none",
+                          "use the symmetric part: gamma(head, symmetric=True), or this_project.lower")
+        return max(-min(values), max(values) / 8)
 
     def one_form(self, bound: str) -> None:
         """Refuses layers whose scores are not ⟨A x_i + c, x_j⟩ with one A for all places."""
@@ -315,21 +306,3 @@ def form_of(f: SelfAttention | LayerForm) -> LayerForm:
 def check_radius(radius: float) -> None:
     if not (radius >= 0 and math.isfinite(radius)):
         raise InputError(f"expected a finite radius R ≥ 0, got {radius}")
-
-
-def top_value(m: Tensor) -> Tensor:
-    """The largest singular value of each matrix (…, rows, cols), from its smaller Gram matrix: accurate at the top."""
-    size = m.abs().amax((-2, -1), keepdim=True)
-    m = m / torch.where(size > 0, size, 1.0)
-    gram = m @ m.mT if m.shape[-2] <= m.shape[-1] else m.mT @ m
-    return size[..., 0, 0] * top_eigenvalue(gram).sqrt()
-
-
-def top_eigenvalue(m: Tensor) -> Tensor:
-    """The largest eigenvalue of each symmetric positive matrix."""
-    return torch.linalg.eigvalsh(m)[..., -1].clamp(min=0)
-
-
-def norm(matrices: Tensor) -> Tensor:
-    """The largest singular value of each matrix (…, rows, cols)."""
-    return torch.linalg.matrix_norm(matrices, 2)

@@ -11,7 +11,8 @@ from torch import Tensor
 from howsmooth.attention import L2Attention, SelfAttention
 from howsmooth.bounds import conditions as asks
 from howsmooth.bounds.bound import Bound, log
-from howsmooth.bounds.form import LayerForm, check_radius, form_of, norm
+from howsmooth.bounds.form import LayerForm, check_radius, form_of
+from howsmooth.bounds.norms import norm
 from howsmooth.errors import InputError
 
 KEY = "kim2021lipschitz"
@@ -34,7 +35,8 @@ def r_squared_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Boun
     form.one_form(name)
     variance = (n - 1) / n - (1 / n**2 if n % 2 == 0 else 0)
     value = variance * radius**2 * _stretch(form) - float(form.value_norm[0]) / n
-    return Bound(name, log(max(0.0, value)), "lower", "on B_R^n", found, f"{KEY}, dot-product attention is not Lipschitz; docs/bounds.md")
+    return Bound(name, log(max(0.0, value)), "lower", "on B_R^n", found,
+                 f"{KEY}, dot-product attention is not Lipschitz; docs/bounds.md, proof 4")
 
 
 def _stretch(form: LayerForm, steps: int = 30) -> float:

@@ -100,9 +100,9 @@ def two_point_lower(f: SelfAttention | LayerForm, n: int, radius: float, refine:
     >>> round(two_point_lower(f, 400, (math.log(399) / 2) ** 0.5, refine=True).value, 1)
     39.9
     """
-    form = form_of(f)
-    _, _, value = best_two_points(form, n, radius, refine)
-    return Bound("this_project.two_point_lower", log(value), "lower", "on B_R^n",
+    name, form = "this_project.two_point_lower", form_of(f)
+    _, _, value = best_two_points(form, n, radius, refine, name)
+    return Bound(name, log(value), "lower", "on B_R^n",
                  ("no window", "no rotary positions, soft cap or score offsets"), PROOFS.format(4))
 
 

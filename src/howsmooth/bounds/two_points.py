@@ -40,12 +40,13 @@ def two_points(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool
     return y, z
 
 
-def best_two_points(form: LayerForm, n: int, radius: float, refine: bool) -> tuple[Tensor, Tensor, float]:
-    """The best y and z found, and the norm that they prove."""
+def best_two_points(form: LayerForm, n: int, radius: float, refine: bool,
+                    name: str = "two_points") -> tuple[Tensor, Tensor, float]:
+    """The best y and z found, and the norm that they prove; refusals are in the name given."""
     asks.check_n(n)
     check_radius(radius)
-    asks.no_window(form, "two points")
-    form.one_form("two points")
+    asks.no_window(form, name)
+    form.one_form(name)
     crowd = Crowd(form, n)
     with torch.no_grad():
         y, z = candidates(form, n, radius)
@@ -159,15 +160,14 @@ class Around:
         return [e + 1e-3 * other + 1e-6 for e, other in ((steepest, pulled), (pulled, steepest))]
 
     def norm(self, steps: int = 10) -> tuple[Tensor, Tensor]:
-        """The largest gain found (c,) and its unit direction (c, d), by power iterations."""
-        best, direction = torch.zeros(len(self.a), dtype=self.a.dtype), self.starts()[0]
-        for e in self.starts():
-            for _ in range(steps):
-                e = unit(self.power_step(e))
-            gain = self.gain(e)
-            direction = torch.where((gain > best).unsqueeze(-1), e, direction)
-            best = torch.maximum(best, gain)
-        return best, direction
+        """The largest gain found (c,) and its unit direction (c, d), by power iterations from both starts at once."""
+        twice = Around(self.crowd, *(t.repeat(2, 1, 1) for t in (self.a, self.moved, self.gram)))
+        e = torch.cat(self.starts())
+        for _ in range(steps):
+            e = unit(twice.power_step(e))
+        gain, e = twice.gain(e).view(2, -1), e.unflatten(0, (2, -1))
+        best = gain.argmax(0)
+        return gain.amax(0), e[best, torch.arange(len(best))]
 
 
 def candidates(form: LayerForm, n: int, radius: float) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
-from howsmooth.bounds.at_tokens import AtTokens, top_value
+from howsmooth.bounds.at_tokens import AtTokens
 from howsmooth.bounds.bound import Bound, log
 from howsmooth.bounds.form import LayerForm, form_of
+from howsmooth.bounds.norms import top_value
 
 
 def local(f: SelfAttention | LayerForm, x: Tensor, padding: Tensor | None = None) -> Bound:
