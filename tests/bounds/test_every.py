@@ -97,3 +97,18 @@ def test_bounds_are_numbers():
     assert Bound("x", -math.inf, "lower", "at X", (), "").value == 0
     assert Bound("x", 1e6, "lower", "at X", (), "").as_record()["value"] is None
     assert log_sum(-math.inf, -math.inf) == -math.inf
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("q, v", [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
+def test_layers_of_zeros_and_balls_of_none(q, v, causal):
+    for heads in (1, 2):
+        f = SelfAttention(q * EYE, EYE, v * EYE, EYE, heads=heads, causal=causal)
+        for n, radius in ((1, 0.0), (1, 1.0), (3, 0.0), (3, 1.0)):
+            x = radius * normal(1, n, 2) / 4
+            sigma = float(torch.linalg.matrix_norm(f.jacobian(x).dense(), 2))
+            for b in every(f, n, radius, x):
+                if isinstance(b, Bound) and b.side == "upper" and b.holds != "at tX, t → ∞":
+                    assert sigma <= b.value * (1 + 1e-12)
+                elif isinstance(b, Bound) and radius == 0 and b.holds == "on B_R^n":
+                    assert b.value <= sigma * (1 + 1e-12)  # all tokens are where they can be

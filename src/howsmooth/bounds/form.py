@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.attention.pattern import Pattern
 from howsmooth.bounds.bound import Refused
 from howsmooth.bounds.norms import norm, top_value
+from howsmooth.bounds.offsets import offsets
 from howsmooth.errors import InputError
 
 
@@ -194,7 +194,7 @@ class LayerForm:
 
     def oscillation(self, n: int) -> Tensor:
         """max_i (max_j β_ij − min_j β_ij) over the visible j among n tokens, (h,): zero without offsets."""
-        bias, hidden = self._offsets(n)
+        bias, hidden = offsets(self.f, n)
         hidden = hidden | torch.isneginf(bias)
         highest = bias.masked_fill(hidden, -torch.inf).amax(-1)
         lowest = bias.masked_fill(hidden, torch.inf).amin(-1)
@@ -202,21 +202,8 @@ class LayerForm:
 
     def hides(self, n: int) -> bool:
         """Whether offsets hide keys that the mask would show, by a score of −∞."""
-        bias, hidden = self._offsets(n)
+        bias, hidden = offsets(self.f, n)
         return bool((torch.isneginf(bias) & ~hidden).any())
-
-    def _offsets(self, n: int) -> tuple[Tensor, Tensor]:
-        """β (h or 1, n, n), and which pairs the mask hides (n, n); both of one pair alone if there are no offsets."""
-        if self.f.score_bias is None:
-            return torch.zeros(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.bool)
-        pattern = Pattern(1.0, self.causal, self.f.window, None, self.f.score_bias)
-        i, j = torch.arange(n).unsqueeze(1), torch.arange(n).unsqueeze(0)
-        bias = pattern.bias(i.to(self.f.device), j.to(self.f.device), torch.float64).cpu()
-        if isinstance(self.f.score_bias, Tensor) and tuple(bias.shape[-2:]) != (n, n):
-            raise InputError(f"expected a score_bias table of at least {n} × {n}, got {tuple(self.f.score_bias.shape)}")
-        bias = bias.reshape((1,) * (3 - bias.dim()) + bias.shape)
-        seen = pattern.visible(i, j)
-        return bias.expand(-1, n, n), torch.zeros(n, n, dtype=torch.bool) if seen is None else ~seen
 
     # Spectra of A, one head at a time.
 
@@ -294,6 +281,8 @@ class LayerForm:
     def over_heads(self, logs_with_out: Tensor, logs_raw: Tensor) -> float:
         """log of the smaller of Σ_h bound(A_h, W_h V_h) and ‖[W_1 … W_H]‖ (Σ_h bound(A_h, V_h)²)^½, from logs (h,)."""
         summed = float(torch.logsumexp(logs_with_out, 0))
+        if self.heads == 1:  # ‖WV‖ ≤ ‖W‖‖V‖
+            return summed
         stacked = math.log(self.out_norm) if self.out_norm > 0 else -math.inf
         return min(summed, stacked + float(torch.logsumexp(2 * logs_raw, 0)) / 2)
 
