@@ -155,8 +155,10 @@ def test_each_cause_of_change_is_counted(scene, eps):
             for c in ways:
                 there = three_terms(f, x + torch.stack([a, b, c]), 0)
                 truths = [t for pair in zip(there, at_x, strict=True) for t in (pair[0], pair[0] - pair[1])]
-                worst = [max(w, float(torch.linalg.matrix_norm(t, 2).max())) for w, t in zip(worst, truths, strict=True)]
-    covered = (bound.value, bound.value_change, bound.query.max(), bound.query_change.max(), bound.key, bound.key_change)
+                norms = [float(torch.linalg.matrix_norm(t, 2).max()) for t in truths]
+                worst = [max(pair) for pair in zip(worst, norms, strict=True)]
+    covered = (bound.value, bound.value_change, bound.query.max(), bound.query_change.max(), bound.key,
+               bound.key_change)
     for truth, value in zip(worst, covered, strict=True):
         assert truth <= float(value) * (1 + 1e-9) + 1e-12
         if eps == 1e-4 and truth > 1e-6:  # none is far off; symmetric scenes have third moments of zero, unknown to it
