@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import Rotary
+from howsmooth.attention.blockwise import times
 from howsmooth.bounds.form import LayerForm
 from howsmooth.bounds.norms import largest_eigenvalue, top_eigenvalue, top_value
 from howsmooth.errors import InputError
@@ -72,10 +73,11 @@ class AtTokens:
         for rows, keys, _, p in self.blocks():
             real = self.real[rows].nonzero().flatten()
             for h in range(form.heads):
-                v = self.v[h, keys]
+                v = self.v[h, keys].mT.contiguous()  # (w, keys)
                 for some in real.split(max(1, ENTRIES // max(1, v.numel()))):
-                    b = p[h, some].unsqueeze(1) * (v.mT - self.o[h, some + rows.start].unsqueeze(-1))  # (rows, w, keys)
-                    d = self.query_turn(b @ self.k[h, keys], some + rows.start) @ form.query_factor[h].mT
+                    b = p[h, some].unsqueeze(1) * (v - self.o[h, some + rows.start].unsqueeze(-1))  # (rows, w, keys)
+                    d = times(b.flatten(0, 1), self.k[h, keys]).unflatten(0, b.shape[:2])
+                    d = self.query_turn(d, some + rows.start) @ form.query_factor[h].mT
                     for side, (dd, bb) in enumerate(self._behind_and_before(h, d @ d.mT, b @ b.mT)):
                         queries[side, h] = largest_eigenvalue(dd, queries[side, h])
                         q = top_eigenvalue(bb).sqrt().unsqueeze(-1) * self.q[h, some + rows.start]
