@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterMathtext, LogLocator
 from safetensors.torch import load_file
 
 import howsmooth
@@ -99,6 +100,8 @@ def main(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> Non
                    label="worst case found by ascent")
         panel.set_yscale("log")
         dress(panel, [{"n": i} for i in places], colours)
+        panel.yaxis.set_major_locator(LogLocator(base=10))
+        panel.yaxis.set_major_formatter(LogFormatterMathtext())
         panel.set_xticks(list(places), [str(r["layer"]) for r in rows])
         panel.set_xlabel("layer", color=colours["ink"])
     panels[0].set_ylabel(f"Lipschitz constant, n = {n}", color=colours["ink"], fontsize=11)
