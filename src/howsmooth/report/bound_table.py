@@ -22,10 +22,15 @@ def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
         for key, rows in bound_rows(chosen).items():
             parts.append(_table(model, key, rows))
         refused = refusals(chosen)
-        if refused:
+        alone = [record["bound"] for record in chosen if record["one_head"]]
+        others = {name: reason for name, reason in refused.items() if name not in alone}
+        if alone:
+            names = ", ".join(dict.fromkeys(alone))
+            parts.append(Text("For one head alone (--heads all): ", style="yellow").append(names, style="dim"))
+        if others:
             lines = Text("Refused:", style="yellow")
-            for name, reason in refused.items():
-                lines.append(f"\n  {name}", style="default").append(f"  expected {reason}", style="dim")
+            for name, reason in others.items():
+                lines.append(f"\n  {name}", style="default").append(f"  {reason}", style="dim")
             parts.append(lines)
     return Group(*parts)
 
@@ -49,6 +54,11 @@ def _table(model: str, key: tuple[int, int | None], rows: list[BoundRow]) -> Tab
                   style="bold green")
     for row in rows[len(lower):]:
         _add(table, row, lengths)
+    shares = cells[lengths[-1]]["argmax_share"]
+    heads = f" (mean of {len(shares)} heads, {max(shares):.0%} in the most decided)" if len(shares) > 1 else ""
+    decided = f"{sum(shares) / len(shares):.0%} of rows at n = {lengths[-1]} put 0.99 or more on one token{heads}"
+    table.caption = Text(f"near the large-radius limit: {decided}".replace("%", " %"), style="dim")
+    table.caption_justify = "left"
     return table
 
 
