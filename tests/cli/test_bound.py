@@ -39,7 +39,7 @@ def test_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert len(table.read_text().splitlines()) == 1 + 2 * len(EVERY)
     assert "measured, 99.9 % sure" in result.out and "Refused:" in result.out and "×" in result.out
-    assert "For one head alone" in result.out and "large-radius limit" in result.out
+    assert "expected one head" in result.out and "large-radius limit" in result.out
     assert f"{2 * len(EVERY)} bounds" in result.err
 
 

@@ -21,17 +21,9 @@ def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
         chosen = [record for record in records if record["model"] == model]
         for key, rows in bound_rows(chosen).items():
             parts.append(_table(model, key, rows))
-        refused = refusals(chosen)
-        alone = [record["bound"] for record in chosen if record["one_head"]]
-        others = {name: reason for name, reason in refused.items() if name not in alone}
-        if alone:
-            names = ", ".join(dict.fromkeys(alone))
-            parts.append(Text("For one head alone (--heads all): ", style="yellow").append(names, style="dim"))
-        if others:
-            lines = Text("Refused:", style="yellow")
-            for name, reason in others.items():
-                lines.append(f"\n  {name}", style="default").append(f"  {reason}", style="dim")
-            parts.append(lines)
+        for reason, names in refusals(chosen).items():
+            line = Text("Refused: ", style="yellow").append(reason, style="default")
+            parts.append(line.append("\n  " + ", ".join(names), style="dim"))
     return Group(*parts)
 
 

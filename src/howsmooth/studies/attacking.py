@@ -52,7 +52,8 @@ def worst_cases(
         norm = model.normalisation(layer).to(f.dtype)
         R = ball_radius(radius, radius_of(norm), x)
         constraint = _constraint(within, norm, R, x, eps)
-        found = worst_case(f, n, constraint, restarts=restarts, steps=steps, seed=settings.seed, tol=settings.tol)
+        climb = dict(restarts=restarts, steps=steps, seed=settings.seed, tol=settings.tol)
+        found = worst_case(f, n, constraint, **climb)
         on_text = local_lipschitz(f, x, tol=settings.tol, confidence=settings.confidence, seed=settings.seed,
                                   strict=False)
         outer = float(torch.linalg.vector_norm(found.x, dim=-1, dtype=torch.float64).max())
@@ -60,7 +61,8 @@ def worst_cases(
         record = {
             "model": model.name, "layer": layer, "head": head, "map": settings.map, "n": n, "within": within,
             "R": R if within in ("ball", "sphere") else None, "eps": eps, **found.estimate.as_record(),
-            "value": found.value, "best_start": float(found.start.max()), "restarts": restarts, "ascent_steps": found.steps,
+            "value": found.value, "best_start": float(found.start.max()), "restarts": restarts,
+            "ascent_steps": found.steps,
             "on_text": on_text.as_record(), "over_text": found.value / on_text.value if on_text.value > 0 else None,
             "upper_bound": ceiling.as_record(), "masses": masses_of(found.x), **shared,
         }

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 RADIUS_CHOICES = ("norm", "data")
 NEAR_ARGMAX = 0.99  # a row whose largest probability is at least this counts as an argmax
-ONE_HEAD = "one head"  # the condition of bounds that `heads` makes applicable
 
 
 def bound(
@@ -76,9 +75,9 @@ def _compared(outcome, measured: dict[str, Any]) -> dict[str, Any]:
     if isinstance(outcome, Refused):
         return {"bound": outcome.bound, "side": None, "holds": None, "value": None, "log_value": None, "ratio": None,
                 "log_ratio": None, "refused": str(outcome).removeprefix(f"{outcome.bound}: "),
-                "one_head": outcome.condition == ONE_HEAD, "reference": None, "conditions": []}
+                "reference": None, "conditions": []}
     record = outcome.as_record()
     log_ratio = outcome.log_value - math.log(measured["value"]) if measured["value"] > 0 else math.inf
     return {"bound": record.pop("name"), **record, "log_ratio": log_ratio,
             "ratio": None if outcome.value is None else outcome.value / max(measured["value"], 5e-324),
-            "refused": None, "one_head": False}
+            "refused": None}
