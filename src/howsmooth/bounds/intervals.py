@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from howsmooth.bounds.at_tokens import top_value
+from howsmooth.bounds.norms import UNIT, proven_eigenvalue, top_value
 
-UNIT = 2.0**-53
 TINY = 1e-300
 
 
@@ -76,16 +76,21 @@ class Outers:
 
     def __init__(self, t: Tensor):
         self.t, self.sizes = t, t.square().sum(-1)
-        row, col = torch.tril_indices(t.shape[1], t.shape[1]).unbind()
-        self.products = t[:, row] * t[:, col]
-        self.place = torch.empty(*2 * t.shape[1:], dtype=torch.long)  # of each entry among the halves
-        self.place[row, col] = self.place[col, row] = torch.arange(len(row))
+
+    @cached_property
+    def half(self) -> tuple[Tensor, Tensor]:
+        """The products (keys, c(c+1)/2), and the place of each entry of a c × c matrix among them."""
+        row, col = torch.tril_indices(*2 * self.t.shape[1:]).unbind()
+        place = torch.empty(*2 * self.t.shape[1:], dtype=torch.long)
+        place[row, col] = place[col, row] = torch.arange(len(row))
+        return self.t[:, row] * self.t[:, col], place
 
     def about(self, weights: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_j weights_ij (t_j − z_i)(t_j − z_i)ᵀ, (rows, c, c), and what cancellation may have left in it."""
         weights = weights[:, : last_seen(weights)]
-        t, products, sizes = (of[: weights.shape[1]] for of in (self.t, self.products, self.sizes))
-        gram = (weights @ products).index_select(1, self.place.flatten()).unflatten(1, self.place.shape)
+        products, place = self.half
+        t, products, sizes = (of[: weights.shape[1]] for of in (self.t, products, self.sizes))
+        gram = (weights @ products).index_select(1, place.flatten()).unflatten(1, place.shape)
         total = weights.sum(-1, keepdim=True)
         # −(Σ w t) zᵀ − z (Σ w t)ᵀ + (Σ w) z zᵀ
         inside = (weights @ t - total / 2 * centre).unsqueeze(-1) * centre.unsqueeze(-2)
@@ -100,7 +105,7 @@ def last_seen(weights: Tensor) -> int:
 
 
 def root_of_top(gram: Tensor, slack: Tensor) -> Tensor:
-    return (torch.linalg.eigvalsh(gram)[:, -1].clamp(min=0) + slack).sqrt()
+    return (proven_eigenvalue(gram) + slack).sqrt()
 
 
 def distance(left: Tensor, right: Tensor) -> Tensor:
