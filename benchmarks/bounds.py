@@ -7,9 +7,9 @@ Random layers of the shape of GPT-2 (d = 768, 12 heads, causal, all biases; weig
     local           `this_project.local` of one layer, from weights and tokens on
     certify_ball    the certificate at ε = 10⁻³ max|x_i| of one layer, likewise
 
-Beside each stands its ratio to σ₁, the constant that `local_lipschitz` measures at the tokens (its time is not counted):
-for the ball that of the smallest upper bound, the mean over layers; for the certificate that of the interval bound, and
-with σ₁'s upper end for `at_center`. Medians over repeats.
+Beside each stands its ratio to σ₁, the constant that `local_lipschitz` measures at the tokens (its time is not
+counted): for the ball that of the smallest upper bound, the mean over layers; for the certificate that of the interval
+bound, and with σ₁'s upper end for `at_center`. Medians over repeats.
 
     python benchmarks/bounds.py [--n 512] [--layers 12] [--spread 3.0] [--repeats 3] [--threads 2]
 """

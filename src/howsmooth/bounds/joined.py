@@ -18,8 +18,6 @@ from howsmooth.bounds.norms import proven_eigenvalue
 from howsmooth.bounds.overlap import Overlap
 from howsmooth.errors import InputError
 
-TERMS = ("value", "query", "key")
-
 
 class Joined:
     """All heads of a layer at its real tokens."""
@@ -30,7 +28,7 @@ class Joined:
         self.form, self.heads, self.overlap = at.form, [Head(at, h) for h in range(at.form.heads)], Overlap(at.form)
 
     def of_heads(self, call: Callable, *each: Sequence) -> list:
-        """call(head, …) for every head, as many at a time as there are threads: LAPACK takes one small matrix at a time."""
+        """call(head, …) for every head, one per thread: LAPACK takes small matrices one by one."""
         threads = torch.get_num_threads()
         if min(threads, len(self.heads)) == 1:
             return [call(*arguments) for arguments in zip(self.heads, *each, strict=True)]
@@ -55,8 +53,9 @@ class Joined:
 
     def total(self, found: list[HeadTerms], terms: dict[str, float], change: str = "") -> float:
         """The sum of the three terms: heads put together term by term, or each head as a whole."""
-        queries = torch.stack([getattr(head, "query" + change).max() for head in found])
-        per_head = self.form.value_norm * self._each(found, "value" + change) + queries + self._each(found, "key" + change)
+        value, key = (self._each(found, term + change) for term in ("value", "key"))
+        query = torch.stack([getattr(head, "query" + change).max() for head in found])
+        per_head = self.form.value_norm * value + query + key
         return min(sum(terms.values()), self.overlap.one_side(per_head))
 
     def _each(self, found: list[HeadTerms], name: str) -> Tensor:

@@ -16,7 +16,8 @@ def top_value(m: Tensor, proven: bool = False) -> Tensor:
 
     Or, if `proven`, an upper bound within 10⁻⁴ of it that takes less time.
     """
-    size = m.abs().amax((-2, -1), keepdim=True)
+    flat = m.flatten(-2)
+    size = torch.maximum(flat.amax(-1), -flat.amin(-1))[..., None, None]
     m = m / torch.where(size > 0, size, 1.0)
     gram = m @ m.mT if m.shape[-2] <= m.shape[-1] else m.mT @ m
     return size[..., 0, 0] * (proven_eigenvalue if proven else top_eigenvalue)(gram).sqrt()
@@ -35,8 +36,8 @@ def norm(matrices: Tensor) -> Tensor:
 def proven_eigenvalue(m: Tensor) -> Tensor:
     """An upper bound on the largest eigenvalue of each symmetric positive matrix (…, a, a), within SLACK of it.
 
-    Lanczos' method guesses it, from below. That μI − M has a Cholesky factor for a slightly larger μ is the proof; where
-    it has none, all eigenvalues are computed.
+    Lanczos' method guesses it, from below. That μI − M has a Cholesky factor for a slightly larger μ is the proof;
+    where it has none, all eigenvalues are computed.
 
     >>> m = torch.diag(torch.arange(40.0, dtype=torch.float64))
     >>> 39 <= proven_eigenvalue(m) <= 39 * (1 + 1e-4)
@@ -57,15 +58,16 @@ def proven_eigenvalue(m: Tensor) -> Tensor:
 
 def lanczos(m: Tensor, steps: int) -> Tensor:
     """The largest Ritz value of each symmetric matrix (…, a, a) after so many steps: at most its largest eigenvalue."""
-    u = torch.randn(m.shape[-1], 1, dtype=m.dtype, generator=torch.Generator().manual_seed(0))
-    u = (u / u.norm()).expand(*m.shape[:-1], 1)
+    # Vectors are rows: M u for M's own transpose, uᵀM, is several times faster for many matrices.
+    u = torch.randn(1, m.shape[-1], dtype=m.dtype, generator=torch.Generator().manual_seed(0))
+    u = (u / u.norm()).expand(*m.shape[:-2], 1, -1).contiguous()
     t = m.new_zeros(*m.shape[:-2], steps, steps)
     before, beta = torch.zeros_like(u), m.new_zeros(*m.shape[:-2], 1, 1)
     for step in range(steps):
-        r = m @ u
-        alpha = (r * u).sum((-2, -1), keepdim=True)
+        r = u @ m
+        alpha = (r * u).sum(-1, keepdim=True)
         r = r.sub_(alpha * u).sub_(beta * before)
-        beta = torch.linalg.vector_norm(r, dim=(-2, -1), keepdim=True)
+        beta = torch.linalg.vector_norm(r, dim=-1, keepdim=True)
         t[..., step, step] = alpha[..., 0, 0]
         if step + 1 < steps:
             t[..., step + 1, step] = beta[..., 0, 0]

@@ -181,8 +181,8 @@ def two_dirac_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Boun
 def local(f: SelfAttention | LayerForm, x: Tensor, padding: Tensor | None = None) -> Bound:
     """‖V‖‖P‖ + max_i ‖V C_i A‖ + ‖Σ_i τ_i a_i a_iᵀ‖^½ for a head, at these tokens, with the P of the layer itself.
 
-    a_i = A x_i + c and τ_i = ‖Σ_j P_ij² V(x_j − m_i)(x_j − m_i)ᵀVᵀ‖. Never above `yudin2025.local`. Several heads count by
-    how much they overlap, as in `certify_ball`, whose interval bound at ε = 0 this is.
+    a_i = A x_i + c and τ_i = ‖Σ_j P_ij² V(x_j − m_i)(x_j − m_i)ᵀVᵀ‖. Never above `yudin2025.local`. Several heads
+    count by how much they overlap, as in `certify_ball`, whose interval bound at ε = 0 this is.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> round(local(SelfAttention(one, one, one), torch.tensor([[0.0], [1.0]], dtype=torch.float64)).value, 3)
