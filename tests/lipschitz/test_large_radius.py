@@ -7,6 +7,7 @@ import torch
 
 from howsmooth import InputError, SelfAttention
 from howsmooth.attention import reference
+from howsmooth.attention.winners import winners
 from howsmooth.lipschitz import approach, argmax_share, large_radius_limit, largest_probabilities
 from tests.attention.cases import LAYERS, layer, normal
 from tests.tolerances import assert_close
@@ -121,8 +122,58 @@ def test_refusals():
         approach(SelfAttention(eye, eye, eye), x, [-1.0])
     with pytest.raises(InputError, match="threshold"):
         argmax_share(SelfAttention(eye, eye, eye), x, 0.0)
+    with pytest.raises(InputError, match=r"large_radius_limit: .*\(n, d\) of its width"):
+        large_radius_limit(SelfAttention(eye, eye, eye), torch.ones(3, 5, dtype=torch.float64))
+    with pytest.raises(InputError, match="large_radius_limit: .* within float64"):
+        large_radius_limit(SelfAttention(eye, eye, eye), 1e160 * normal(1, 3, 2))
     with pytest.raises(InputError, match=r"\(n, d\)"):
         large_radius_limit(SelfAttention(eye, eye, eye), x[None])
+
+
+@pytest.mark.parametrize("radii", [5, "12", ["a"], None, [], [math.inf], [0.0], [10**400], torch.ones(2, 2)], ids=str)
+def test_factors_that_are_none(radii):
+    eye = torch.eye(2, dtype=torch.float64)
+    with pytest.raises(InputError, match="approach: expected positive finite factors"):
+        approach(SelfAttention(eye, eye, eye), eye, radii)
+    with pytest.raises(InputError, match="approach: expected tokens as a tensor, got list"):
+        approach(SelfAttention(eye, eye, eye), [[1.0, 2.0]], [1.0])
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(threshold="a"), "threshold above 0 and up to 1, got 'a'"),
+    (dict(threshold=math.nan), "threshold above 0"),
+    (dict(threshold=None), "threshold above 0"),
+    (dict(padding=torch.zeros(2, dtype=torch.bool)), "at least one real token"),
+    (dict(padding=[True, False]), "padding as a tensor of dtype bool"),
+])
+def test_shares_that_cannot_be_had(change, message):
+    eye = torch.eye(2, dtype=torch.float64)
+    with pytest.raises(InputError, match=message):
+        argmax_share(SelfAttention(eye, eye, eye), eye, **change)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_winners_are_those_of_the_dense_scores(name):
+    f, x = layer(name, biases=False), normal(21, N, D)
+    found = winners(f.to(torch.float32), x.float())
+    assert found.lead.dtype == torch.float64
+    s, _ = reference.scores(*(1e6 * t for t in f.project(x)[:2]), **f.pattern())  # offsets that are finite drown
+    s = s.expand(f.heads, N, N)
+    assert torch.equal(found.key, s.argmax(-1)) and found.first_tie is None
+    if name != "window":
+        two = s.topk(2, -1).values / 1e12
+        assert found.gap == pytest.approx(float((two[..., 0] - two[..., 1]).min()), rel=1e-4)
+
+
+def test_ties_are_told_by_the_size_of_queries_and_keys():
+    """The winning score is near zero, where rounding is that of the products it is made of."""
+    eye = torch.eye(2, dtype=torch.float64)
+    f = SelfAttention(eye, eye, eye, scale=1.0)
+    x = torch.tensor([[1.0, 0.0], [0.0, -1.0], [1e-14, -1.0]], dtype=torch.float64)
+    tie = winners(f, x)
+    assert tie.first_tie == (0, 1) and tie.tied.tolist() == [[False, True, True]]
+    x[2, 1] = -1.1
+    assert winners(f, x).first_tie is None
 
 
 @pytest.mark.parametrize("name", LAYERS)

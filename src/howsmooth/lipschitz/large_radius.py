@@ -22,13 +22,11 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.attention.op import pattern_of
+from howsmooth.attention.winners import Winners, winners
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import local_lipschitz, single_at_least
 from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
-
-TIE = 1e-12  # of the largest |q||k|: closer scores cannot be told apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,16 +65,16 @@ def large_radius_limit(f: SelfAttention, x: Tensor, *, tol: float = 1e-3, confid
     """
     f, x = _single_sequence(f, x)
     f, x = f.to(device="cpu", dtype=torch.float64), x.detach().to(device="cpu", dtype=torch.float64)
-    winners, gap = _winners(f, x)
-    operator = _limit_operator(f, winners)
-    if bool((winners == winners[0]).all()):  # one matrix Σ_h W_h V_h and one choice of keys: ‖V‖ √multiplicity
+    found = _decided(f, x)
+    keys, gap, operator = found.key, found.gap, _limit_operator(f, found.key)
+    if bool((keys == keys[0]).all()):  # one matrix Σ_h W_h V_h and one choice of keys: ‖V‖ √multiplicity
         whole = _value_matrix(f)
-        most = int(winners[0][winners[0] >= 0].bincount().max()) if bool((winners >= 0).any()) else 0
+        most = int(keys[0][keys[0] >= 0].bincount().max()) if bool((keys >= 0).any()) else 0
         value = float(torch.linalg.matrix_norm(whole, 2)) * math.sqrt(most)
-        return LargeRadius(value, value, value, 1.0, operator, winners, gap)
-    found = singular_values(operator, tol=tol, confidence=confidence)
-    return LargeRadius(*(float(t[0]) for t in (found.value, found.lower, found.upper)), found.confidence, operator,
-                       winners, gap)
+        return LargeRadius(value, value, value, 1.0, operator, keys, gap)
+    norm = singular_values(operator, tol=tol, confidence=confidence)
+    return LargeRadius(*(float(t[0]) for t in (norm.value, norm.lower, norm.upper)), norm.confidence, operator, keys,
+                       gap)
 
 
 def approach(f: SelfAttention, x: Tensor, radii: Iterable[float], **options) -> list[Estimate]:
@@ -87,9 +85,9 @@ def approach(f: SelfAttention, x: Tensor, radii: Iterable[float], **options) -> 
     >>> [round(estimate.value, 3) for estimate in approach(SelfAttention(one, one, one), x, (1, 2, 4))]
     [1.516, 1.455, 1.414]
     """
-    factors = [float(factor) for factor in radii]
-    if not factors or not all(factor > 0 and math.isfinite(factor) for factor in factors):
-        raise InputError(f"expected positive finite factors ρ, got {factors}")
+    if not isinstance(x, Tensor):
+        raise InputError(f"approach: expected tokens as a tensor, got {type(x).__name__}")
+    factors = _factors(radii)
     return [local_lipschitz(f, factor * x, **options) for factor in factors]
 
 
@@ -97,6 +95,9 @@ def approach(f: SelfAttention, x: Tensor, radii: Iterable[float], **options) -> 
 def largest_probabilities(f: SelfAttention, x: Tensor, padding: Tensor | None = None) -> Tensor:
     """max_j P_ij of each head and real token, (h, n), as they come out of x (n, d); zero for rows that see nothing."""
     f, x = _single_sequence(f, x)
+    if padding is not None and not isinstance(padding, Tensor):
+        raise InputError(f"expected padding as a tensor of dtype bool, True where the token is real, got "
+                         f"{type(padding).__name__}")
     linearised = f.jacobian(x, padding).linearised
     rows = [at.p.reshape(f.heads, at.last - at.first, -1).amax(-1) if at.stop > at.start
             else x.new_zeros(f.heads, at.last - at.first) for at in linearised.blocks()]
@@ -114,9 +115,22 @@ def argmax_share(f: SelfAttention, x: Tensor, threshold: float = 0.99, padding: 
     >>> argmax_share(SelfAttention(eye, eye, eye), 10 * eye), argmax_share(SelfAttention(eye, eye, eye), eye)
     (tensor([1.], dtype=torch.float64), tensor([0.], dtype=torch.float64))
     """
-    if not 0 < threshold <= 1:
-        raise InputError(f"expected a threshold above 0 and up to 1, got {threshold}")
-    return (largest_probabilities(f, x, padding) >= threshold).double().mean(-1)
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
+        raise InputError(f"argmax_share: expected a threshold above 0 and up to 1, got {threshold!r}")
+    peaks = largest_probabilities(f, x, padding)
+    if not peaks.shape[1]:
+        raise InputError("argmax_share: expected at least one real token, got padding that is False everywhere")
+    return (peaks >= threshold).double().mean(-1)
+
+
+def _factors(radii: Iterable[float]) -> list[float]:
+    try:
+        factors = [] if isinstance(radii, str) else [float(factor) for factor in radii]
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # no numbers, too large a one, or no one number
+        factors = []
+    if not factors or not all(0 < factor < math.inf for factor in factors):
+        raise InputError(f"approach: expected positive finite factors ρ, as in (1, 2, 4), got {radii!r}")
+    return factors
 
 
 def _value_matrix(f: SelfAttention) -> Tensor:
@@ -125,33 +139,16 @@ def _value_matrix(f: SelfAttention) -> Tensor:
     return values if f.wo is None else f.wo @ values
 
 
-def _winners(f: SelfAttention, x: Tensor) -> tuple[Tensor, float]:
-    """m_h(i), (h, n), and the smallest gap; refuses what has no limit."""
-    if f.softcap is not None:
-        raise InputError(f"large_radius_limit: expected scores without a soft cap, got softcap={f.softcap:g}; capped "
-                         "scores stay bounded, and no key wins")
-    plain = SelfAttention(f.wq, f.wk, f.wv, heads=f.heads, kv_heads=f.kv_heads, scale=f.scale, causal=f.causal,
-                          window=f.window, rotary=f.rotary)
-    q, k, _ = plain.project(x)
-    k = k.repeat_interleave(f.heads // f.kv_heads, 0)
-    pattern = pattern_of(q, k, k, **f.pattern())
-    i, j = torch.arange(len(x)).unsqueeze(1), torch.arange(len(x)).unsqueeze(0)
-    s = f.scale * q @ k.mT
-    seen, offsets = pattern.visible(i, j), pattern.bias(i, j, s.dtype)
-    if seen is not None:
-        s = s.masked_fill(~seen, -torch.inf)
-    if offsets is not None:
-        s = s.masked_fill(torch.isneginf(offsets), -torch.inf)
-    first, winners = s.max(-1)
-    second = s.scatter(-1, winners.unsqueeze(-1), -torch.inf).amax(-1)
-    lead = torch.where(torch.isneginf(second), torch.inf, first - second)
-    sizes = abs(f.scale) * q.norm(dim=-1).unsqueeze(-1) * k.norm(dim=-1).unsqueeze(-2)
-    close = lead <= TIE * sizes.amax(-1)
-    if bool(close.any()):
-        h, row = close.nonzero()[0].tolist()
-        raise InputError(f"large_radius_limit: expected one largest score in each row, got a tie in head {h}, row "
-                         f"{row} (gap {float(lead[h, row]):.3g}); move a token: at a tie the norm grows like ρ²")
-    return winners.masked_fill(torch.isneginf(first), -1), float(lead.min())
+def _decided(f: SelfAttention, x: Tensor) -> Winners:
+    """Who looks at whom; refuses what has no limit."""
+    try:
+        found = winners(f, x)
+    except InputError as error:
+        raise InputError(f"large_radius_limit: {error}") from None
+    if (tie := found.first_tie) is not None:
+        raise InputError(f"large_radius_limit: expected one largest score in each row, got a tie in head {tie[0]}, row "
+                         f"{tie[1]} (gap {float(found.lead[tie]):.3g}); move a token: at a tie the norm grows like ρ²")
+    return found
 
 
 def _limit_operator(f: SelfAttention, winners: Tensor) -> LinearOperator:
