@@ -9,7 +9,7 @@ import torch
 
 from howsmooth import InputError, SelfAttention
 from howsmooth.attack import Ball, Ellipsoid, Near, Sphere, ascend
-from howsmooth.attack.ascent import unrefuted
+from howsmooth.attack.ascent import FRESH_SEED, unrefuted
 from howsmooth.attention.atoms import WeightedAttention
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.spectral.draws import own_generator
@@ -136,6 +136,12 @@ def test_a_certificate_that_is_proved_wrong_is_drawn_again():
     assert len(draws) == 3 and torch.pdist(torch.stack(draws)).min() > 1  # unequal seeds may draw the same
 
 
+def test_the_last_seed_there_is_has_others_after_it():
+    f, x, last = layer("one head"), normal(5, 2, 4, 6), 2**63 - 1
+    found = ascend(f, x, Ball(1.0), steps=2, seed=last)
+    assert found.estimate.seed == FRESH_SEED - 1 and found.estimate.status == "converged"
+
+
 def test_repeated_singular_values_do_not_stop_it():
     """Two equal blocks: σ₁ is double wherever both halves of the tokens' channels agree."""
     block = torch.block_diag(*[normal(6, 2, 2)] * 2)
@@ -171,7 +177,17 @@ def test_the_same_seed_is_the_same_ascent_and_progress_sees_it():
     (dict(steps=-1), "steps as a whole number"),
     (dict(move="sideways"), "move as one of positions, masses, both"),
     (dict(masses=torch.tensor([1.0, 0.0, 1.0, 1.0])), "positive masses"),
-    (dict(masses=torch.ones(3)), "positive masses"),
+    (dict(masses=torch.ones(3)), r"masses as a tensor of shape \(4,\), .* got torch.float32 of shape \(3,\)"),
+    (dict(masses=-torch.ones(4)), "expected positive masses, got -1; leave out"),
+    (dict(masses=torch.tensor([1.0, torch.inf, 1.0, 1.0])), "expected finite masses, got inf"),
+    (dict(masses=[1.0] * 4), r"masses as a tensor of shape \(4,\), one for each atom, got list"),
+    (dict(x=[1.0]), "ascend: expected tokens x as a tensor .* got list"),
+    (dict(x=torch.zeros(0, 4, 6, dtype=torch.float64)), "at least one restart"),
+    (dict(steps="a"), "steps as a whole number from 0, got 'a'"),
+    (dict(seed=-1), "seed as a whole number from 0"),
+    (dict(seed=2**63), "seed as a whole number from 0"),
+    (dict(seed="a"), "seed as a whole number from 0"),
+    (dict(progress=3), "progress as a function"),
     (dict(x=torch.full((4, 6), torch.nan, dtype=torch.float64)), "finite tokens"),
     (dict(f=layer("softcap"), move="masses"), "a soft cap"),
     (dict(f=layer("rotary"), move="both"), "rotary positions"),

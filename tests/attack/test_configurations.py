@@ -13,6 +13,7 @@ from howsmooth.bounds.castin2024 import theorem1_lower
 from tests.attention.cases import layer, normal
 
 EYE = torch.eye(4, dtype=torch.float64)
+TURN = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
 
 
 def form(A: torch.Tensor, causal: bool = False) -> SelfAttention:
@@ -61,6 +62,17 @@ def test_complex_spectra_go_through_the_symmetric_part(causal):
     assert "(A + Aᵀ)/2" in found.about
     p = 1 / (1 + 49 * math.exp(-2 * 1.2**2))
     assert value(f, found) >= (1 if causal else math.sqrt(49) * p)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_castin_has_nothing_two_points_are_rough(seed):
+    """A antisymmetric up to rounding: no real eigenvalue, and none of the symmetric part."""
+    basis = torch.linalg.qr(normal(seed, 4, 4)).Q
+    turn = torch.block_diag(TURN, 3 * TURN)
+    f = SelfAttention(turn @ basis.T, basis.T, EYE, scale=1.0)
+    with pytest.raises(Refused, match="two_point"):
+        castin(f, 8, 2.0)
+    assert value(f, two_point(f, 8, 2.0)) > 4 * math.sqrt(8)
 
 
 def test_the_sign_goes_with_the_query_bias():
@@ -118,7 +130,14 @@ def test_refused_layers(make, name, message):
     (lambda: castin(layer("two heads"), 4, 1.0), "castin: expected one head, got 2"),
     (lambda: castin(layer("two heads"), 4, 1.0, head=2), "head from 0 to 1, got 2"),
     (lambda: castin(form(0 * EYE), 4, 1.0), "A = 0"),
-    (lambda: castin(form(EYE), 0, 1.0), "n ≥ 1"),
+    (lambda: castin(form(TURN), 4, 1.0), r"castin: .*\(A \+ Aᵀ\)/2 = 0; .*two_point"),
+    (lambda: castin(layer("two heads"), 4, 1.0, head="a"), "head from 0 to 1, got 'a'"),
+    (lambda: castin(form(EYE), 0, 1.0), "castin: expected n as a positive whole number, got 0"),
+    (lambda: castin(form(EYE), "a", 1.0), "castin: expected n as a positive whole number, got 'a'"),
+    (lambda: castin(EYE, 4, 1.0), "castin: expected a SelfAttention, got Tensor"),
+    (lambda: far_token(form(EYE), 4, 1.0, seed="a"), "far_token: expected seed"),
+    (lambda: two_point(form(EYE), 4, "a"), "two_point: expected a finite radius above 0, got 'a'"),
+    (lambda: two_point(form(EYE), 3, 1e200), r"two_point: expected radius from 1e-100 to 1e\+100, got 1e\+200"),
     (lambda: two_point(form(EYE), 4, math.nan), "finite radius"),
 ])
 def test_refused_arguments(call, message):

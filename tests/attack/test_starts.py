@@ -91,6 +91,31 @@ def test_the_record_of_two_rounds():
     assert found.value >= found.values.max() * (1 - 1e-12) and found.value == pytest.approx(max(ends), rel=1e-3)
 
 
+def test_the_last_seed_there_is():
+    found = worst_case(layer("causal"), 4, Ball(1.0), restarts=4, steps=5, seed=2**63 - 1)
+    assert found.estimate.status == "converged" and found.value > found.start.max()
+
+
+def test_a_head_without_a_configuration_leaves_those_of_others():
+    """Head 0 turns by a right angle and has none of its own; head 1 has."""
+    eye = torch.eye(2, dtype=torch.float64)
+    turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    f = SelfAttention(torch.cat([turn, -eye]), torch.cat([eye, eye]), torch.cat([eye, eye]), heads=2, scale=1.0)
+    own = configurations.castin(f, 5, 1.0, head=1).tokens
+    assert (starts(f, 5, Ball(1.0), 20) - own).flatten(1).norm(dim=1).min() < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_near_starts_from_the_input_itself(dtype):
+    f, x0 = layer("two heads").to(dtype), normal(3, 4, 6).to(dtype)
+    x = starts(f, 4, Near(x0, 1e-3), 9)
+    assert torch.equal(x[0], x0) and x.dtype == dtype
+    assert 1e-5 < (x[1:] - x0).norm(dim=-1).mean() < 1e-3
+    found = worst_case(f, 4, Near(x0, 1e-3), restarts=1, steps=0)
+    assert float(found.start) == pytest.approx(local_lipschitz(f, x0).value, rel=2e-3)
+    assert torch.equal(found.x, x0.double())
+
+
 def test_near_finds_more_than_draws_do():
     f, x0 = layer("two heads"), 0.5 * normal(3, 4, 6)
     near = Near(x0, 0.2)
@@ -105,6 +130,11 @@ def test_near_finds_more_than_draws_do():
     (lambda: starts(layer("causal"), 4, 1.0), "expected a constraint"),
     (lambda: starts(layer("causal"), 0, Ball(1.0)), "expected n as a positive whole number"),
     (lambda: worst_case(layer("causal"), 4, Ball(1.0), restarts=0), "expected restarts"),
+    (lambda: worst_case(layer("causal"), 4, Ball(1.0), restarts=2.0), "expected restarts"),
+    (lambda: worst_case(layer("causal"), 4, Ball(1.0), steps="a"), "worst_case: expected steps .* got 'a'"),
+    (lambda: worst_case(layer("causal"), 4, Ball(1.0), steps=-3), "worst_case: expected steps .* got -3"),
+    (lambda: worst_case(layer("causal"), 4, Ball(1.0), seed="a"), "expected seed"),
+    (lambda: starts([1.0], 4, Ball(1.0)), "starts: expected a SelfAttention, got list"),
     (lambda: worst_case(layer("causal"), 4, Near(normal(1, 3, 6), 1.0)), "shape of x0"),
 ])
 def test_refusals(call, message):

@@ -79,6 +79,20 @@ def test_refusals():
         L2Attention(eye, eye, eye, heads=3)
     with pytest.raises(InputError, match=r"wq and wv of shape \(d, d\)"):
         L2Attention(eye[:1], eye, eye)
+    for wrong in ([1.0], torch.tensor(1.0), torch.ones(2)):
+        for position, name in enumerate(("wq", "wv", "wo")):
+            weights = [eye, eye, eye]
+            weights[position] = wrong
+            with pytest.raises(InputError, match=rf"L2Attention: expected {name} as a matrix \(out, in\)"):
+                L2Attention(*weights)
+    for heads in ("a", 1.0, True, None):
+        with pytest.raises(InputError, match="heads as a whole number"):
+            L2Attention(eye, eye, eye, heads=heads)
+    with pytest.raises(InputError, match=r"shape \(d, d\)"):
+        L2Attention(eye[:0, :0], eye[:0, :0], eye[:, :0])
+    for tokens in ([[1.0, 2.0]], torch.ones(3, 2, dtype=torch.int64)):
+        with pytest.raises(InputError, match="tokens as a tensor of a floating dtype, got (list|torch.int64)"):
+            L2Attention(eye, eye, eye)(tokens)
     with pytest.raises(InputError, match="one floating dtype"):
         L2Attention(eye, eye.float(), eye)
     with pytest.raises(InputError, match="finite weights"):

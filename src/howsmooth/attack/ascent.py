@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attack.constraints import Constraint, length
+from howsmooth.attack.refusals import another_seed, check_count, check_masses, check_seed, described
 from howsmooth.attention import SelfAttention
 from howsmooth.attention.atoms import WeightedAttention, roots
 from howsmooth.errors import InputError
@@ -50,8 +51,11 @@ CERTIFICATES, FRESH_SEED = 3, 1_000_003
 class Ascent:
     """The roughest input found, its certified constant, and how it was come by.
 
-    `estimate` is the certificate at `x`, in float64; `value` is the largest ‖J v‖ attained there, no less than the best
-    start. With masses, both are in the norm Σ a_i|ε_i|². `path` holds what each restart had attained after each step.
+    `estimate` is the certificate at `x`, in float64, from draws that the ascent has not seen. `value` is the largest
+    ‖J v‖ attained at `x`, whether by the certificate's own v or by the one that the ascent has followed: it may exceed
+    `estimate.value` by a little (within its tolerance, or the certificate is drawn again), never the true norm. It is
+    no less than the best start. With masses, both are in the norm Σ a_i|ε_i|². `path` holds what each restart had
+    attained after each step.
     """
 
     x: Tensor = field(repr=False)  # (n, d), float64
@@ -93,7 +97,7 @@ def ascend(f: SelfAttention, x: Tensor, constraint: Constraint, *, steps: int = 
     (tensor(True), 'converged')
     """
     began = time.perf_counter()
-    _refuse_wrong_arguments(f, x, constraint, steps, move, masses)
+    _refuse_wrong_arguments(f, x, constraint, steps, move, masses, seed, progress)
     f, x = single_at_least(f, x)
     batch = x if x.dim() == 3 else x.unsqueeze(0)
     climb = _Climb(f, constraint, move, seed, batch, _log_masses(masses, move, batch))
@@ -247,7 +251,7 @@ def unrefuted(certify: Callable[[int], Estimate], attained: float, seed: int) ->
     One in 1/(1 − confidence) starts misses. To draw again only where that is proved leaves the confidence as it is.
     """
     for attempt in range(1, CERTIFICATES + 1):
-        estimate = certify(seed + attempt * FRESH_SEED)
+        estimate = certify(another_seed(seed, attempt * FRESH_SEED))
         if attained <= estimate.upper * (1 + 1e-12):
             break
     return estimate
@@ -261,27 +265,28 @@ def _log_masses(masses: Tensor | None, move: str, x: Tensor) -> Tensor | None:
     """(b, n) for a map of atoms, None for the plain map."""
     if masses is None:
         return None if move == "positions" else x.new_zeros(x.shape[:-1])
-    return torch.log_softmax(masses.to(x).log(), -1).expand(x.shape[:-1])
+    return torch.log_softmax(masses.double().log(), -1).to(x).expand(x.shape[:-1])
 
 
-def _refuse_wrong_arguments(f, x, constraint, steps, move, masses) -> None:
+def _refuse_wrong_arguments(f, x, constraint, steps, move, masses, seed, progress) -> None:
     if not isinstance(f, SelfAttention):
         raise InputError(f"ascend: expected a SelfAttention, got {type(f).__name__}; its curvature is needed, too")
     if not isinstance(constraint, Constraint):
         raise InputError("ascend: expected a constraint (Ball, Sphere, Ellipsoid or Near), got "
                          f"{type(constraint).__name__}")
+    if not isinstance(x, Tensor):
+        raise InputError(f"ascend: expected tokens x as a tensor (n, {f.d}) or (b, n, {f.d}), got {described(x)}")
     f.check_tokens(x, None)
     constraint.check(*x.shape[-2:])
-    wrong = []
+    if len(x) == 0:
+        raise InputError(f"ascend: expected at least one restart, got x of shape {tuple(x.shape)}")
     if not torch.isfinite(x).all():
-        wrong.append("finite tokens, got NaN or ∞ in x")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-        wrong.append(f"steps as a whole number from 0, got {steps!r}")
+        raise InputError("ascend: expected finite tokens, got NaN or ∞ in x")
+    check_count("ascend", "steps", steps, least=0)
+    check_seed("ascend", seed)
     if move not in MOVES:
-        wrong.append(f"move as one of {', '.join(MOVES)}, got {move!r}")
-    if masses is not None and (masses.shape not in (x.shape[:-1], x.shape[-2:-1])
-                               or not torch.isfinite(masses).all() or not (masses > 0).all()):
-        wrong.append(f"positive masses of shape {tuple(x.shape[:-1])}, got shape {tuple(masses.shape)}; leave out "
-                     "atoms without mass")
-    if wrong:
-        raise InputError("ascend: expected " + "; expected ".join(wrong))
+        raise InputError(f"ascend: expected move as one of {', '.join(MOVES)}, got {move!r}")
+    if progress is not None and not callable(progress):
+        raise InputError(f"ascend: expected progress as a function of (step, values), got {described(progress)}")
+    if masses is not None:
+        check_masses("ascend", masses, x)

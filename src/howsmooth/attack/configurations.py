@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from howsmooth.attack.refusals import check_count, check_seed, check_size
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Refused
-from howsmooth.bounds.form import LayerForm, check_radius, form_of
+from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.two_points import two_points
 from howsmooth.errors import InputError
 
 OTHERS = [2.0**-i for i in range(1, 9)]  # how far out tokens may be that look at a far one, in parts of the radius
 SPREAD = 0.5  # how far they are from their middle, in parts of that
+ROUNDING = 1e-12  # of ‖A‖: an eigenvalue that may be zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +42,8 @@ def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None
     γ = −λ, λ < 0:   (Ru, −Ru, …, −Ru)
     γ = λ/8, λ > 0:  (Ru, Ru/2, …, Ru/2)
 
-    whichever γ is larger. Where A has no real eigenvalue but zero, those of (A + Aᵀ)/2 take their place. The sign of u,
-    which is free, goes with the query bias.
+    whichever γ is larger. Where A has no real eigenvalue but zero, those of (A + Aᵀ)/2 take their place; where they are
+    zero as well (a rotation by a right angle), it is refused. The sign of u, which is free, goes with the query bias.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> castin(SelfAttention(8 * one, one, one), 3, 1.5).tokens.flatten().abs().tolist()
@@ -53,15 +55,19 @@ def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None
     if head is None and form.heads > 1:
         raise InputError(f"castin: expected one head, got {form.heads}; give head=0 … {form.heads - 1}, or f.head(i)")
     chosen = 0 if head is None else head
-    if not 0 <= chosen < form.heads:
-        raise InputError(f"castin: expected a head from 0 to {form.heads - 1}, got {head}")
-    pairs, of = form.real_eigenpairs(chosen), "A"
+    if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < form.heads:
+        raise InputError(f"castin: expected a head from 0 to {form.heads - 1}, got {head!r}")
+    size = float(form.score_norm[chosen])
+    if size == 0:
+        raise Refused("castin", "scores that depend on the tokens", "A = 0", "take far_token or random tokens")
+    pairs, of = [pair for pair in form.real_eigenpairs(chosen) if abs(pair[0]) > ROUNDING * size], "A"
     if not pairs:
         values, vectors = form.extreme_pairs
         pairs, of = list(zip(values[chosen].tolist(), vectors[chosen], strict=True)), "(A + Aᵀ)/2"
     (low, u_low), (high, u_high) = pairs[0], pairs[-1]
-    if low >= 0 >= high:
-        raise Refused("castin", "scores that depend on the tokens", "A = 0", "take far_token or random tokens")
+    if max(-low, high) <= ROUNDING * size:
+        raise Refused("castin", f"an eigenvalue of A or {of} other than 0",
+                      f"none, with ‖A‖ = {size:.4g}: (A + Aᵀ)/2 = 0", "take two_point, which does not need any")
     opposite = -low >= high / 8
     u, place, gamma = (u_low, -1.0, -low) if opposite else (u_high, 0.5, high / 8)
     if float(_offset(form)[chosen] @ u) < 0:
@@ -96,6 +102,7 @@ def far_token(f: SelfAttention | LayerForm, n: int, radius: float, seed: int = 0
     Reference: castin2024smooth, large radius.
     """
     form = _form(f, n, radius, "far_token")
+    check_seed("far_token", seed)
     wk, c = form.shared(form.wk), _offset(form)
     basis, r = torch.linalg.qr(wk.mT)
     steepest = (basis @ torch.linalg.svd(r @ form.query_factor.mT).U[..., :1]).squeeze(-1)  # of each head's A, (h, d)
@@ -140,9 +147,11 @@ def _wins(form: LayerForm, tokens: Tensor) -> tuple[int, float]:
 
 
 def _form(f: SelfAttention | LayerForm, n: int, radius: float, name: str) -> LayerForm:
+    if not isinstance(f, (SelfAttention, LayerForm)):
+        raise InputError(f"{name}: expected a SelfAttention, got {type(f).__name__}")
+    check_count(name, "n", n, least=1)
+    check_size(name, "radius", radius)
     form = form_of(f)
-    conditions.check_n(n)
-    check_radius(radius)
     conditions.no_window(form, name)
     form.one_form(name)
     return form

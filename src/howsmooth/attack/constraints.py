@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsmooth.attack.refusals import check_entries, check_size
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.errors import InputError
 
@@ -109,6 +110,9 @@ class Ellipsoid(Constraint):
             raise InputError(f"Ellipsoid: expected a Normalisation, got {type(self.norm).__name__}")
         if self.norm.centred and self.norm.d < 2:
             raise InputError("Ellipsoid: expected a width of at least 2 where the mean is taken out, got 1")
+        for name in ("gain", "bias"):
+            if getattr(self.norm, name) is not None:
+                check_entries("Ellipsoid", f"a {name}", getattr(self.norm, name))
 
     @property
     def radius(self) -> float:
@@ -164,6 +168,7 @@ class Near(Constraint):
             raise InputError(f"Near: expected x0 as tokens (n, d) of a floating dtype, got {shape}")
         if not torch.isfinite(self.x0).all():
             raise InputError("Near: expected finite tokens x0, got NaN or ∞")
+        check_entries("Near", "tokens x0", self.x0)
 
     @property
     def radius(self) -> float:
@@ -187,8 +192,3 @@ class Near(Constraint):
 def length(y: Tensor) -> Tensor:
     """Token norms, (…, n, d) → (…, n, 1)."""
     return torch.linalg.vector_norm(y, dim=-1, keepdim=True)
-
-
-def check_size(of: str, name: str, size: float) -> None:
-    if isinstance(size, bool) or not isinstance(size, (int, float)) or not (size > 0 and math.isfinite(size)):
-        raise InputError(f"{of}: expected a finite {name} above 0, got {size!r}")

@@ -7,6 +7,7 @@ looks at. Random tokens are seldom in their basin, so most starts are made of su
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from howsmooth.attack.ascent import Ascent, ascend
 from howsmooth.attack.configurations import castin, far_token, two_point
 from howsmooth.attack.constraints import Constraint, Ellipsoid, Near
+from howsmooth.attack.refusals import another_seed, check_count, check_seed
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError
@@ -29,13 +31,16 @@ def worst_case(f: SelfAttention, n: int, constraint: Constraint, *, restarts: in
                tol: float = 1e-3, progress: Callable[[int, Tensor], None] | None = None) -> Ascent:
     """The roughest n tokens found in the constraint: `starts`, and ascent from all of them, then from the best quarter.
 
-    A lower bound on the Lipschitz constant on that set, if it is convex, with a certificate; not its value.
+    A lower bound on the Lipschitz constant on that set, if it is convex, with a certificate; not its value. In
+    `Near(x0, eps)`, with n the length of x0, the first restart begins at x0 itself and the others at points drawn
+    around it, so that the result is never below the constant at x0.
 
     >>> from howsmooth.attack import Ball
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> worst_case(SelfAttention(one, one, one, scale=1.0), 16, Ball(3.0), steps=100).value > 8.49
     True
     """
+    check_count("worst_case", "steps", steps, least=0)
     x = starts(f, n, constraint, restarts, seed)
     early = steps // FIRST_ROUND
     first = ascend(f, x, constraint, steps=early, seed=seed, tol=tol, progress=progress)
@@ -46,7 +51,7 @@ def worst_case(f: SelfAttention, n: int, constraint: Constraint, *, restarts: in
     def report(step: int, now: Tensor) -> None:
         progress(first.steps + step, values.index_copy(0, best, torch.maximum(now, values[best])))
 
-    second = ascend(f, first.ends[best], constraint, steps=steps - early, seed=seed + 1, tol=tol,
+    second = ascend(f, first.ends[best], constraint, steps=steps - early, seed=another_seed(seed, 1), tol=tol,
                     progress=None if progress is None else report)
     later = values.repeat(second.steps, 1).index_copy(1, best, torch.maximum(second.path[1:], values[best]))
     return replace(second if second.value >= first.value else first, start=first.start,
@@ -58,15 +63,23 @@ def worst_case(f: SelfAttention, n: int, constraint: Constraint, *, restarts: in
 def starts(f: SelfAttention, n: int, constraint: Constraint, restarts: int = 32, seed: int = 0) -> Tensor:
     """Tokens (restarts, n, d) to climb from: configurations first, then clusters and random draws by turns.
 
-    Near a given input they are that input itself and draws around it.
+    In `Near(x0, eps)` they are x0 itself, unchanged, and points drawn within eps, eps/3 and eps/10 of it: hand them to
+    `ascend` to climb from all of them to the end.
+
+    >>> from howsmooth.attack import Near
+    >>> eye, x0 = torch.eye(2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+    >>> x = starts(SelfAttention(eye, eye, eye), 3, Near(x0, 0.1), restarts=4)
+    >>> x.shape, torch.equal(x[0], x0), Near(x0, 0.1).contains(x, 1e-6)
+    (torch.Size([4, 3, 2]), True, True)
     """
     if not isinstance(f, SelfAttention):
-        raise InputError(f"expected a SelfAttention, got {type(f).__name__}")
+        raise InputError(f"starts: expected a SelfAttention, got {type(f).__name__}; its curvature is needed, too")
     if not isinstance(constraint, Constraint):
-        raise InputError(f"expected a constraint (Ball, Sphere, Ellipsoid or Near), got {type(constraint).__name__}")
-    for name, number in (("n", n), ("restarts", restarts)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InputError(f"expected {name} as a positive whole number, got {number!r}")
+        raise InputError("starts: expected a constraint (Ball, Sphere, Ellipsoid or Near), got "
+                         f"{type(constraint).__name__}")
+    check_count("starts", "n", n, least=1)
+    check_count("starts", "restarts", restarts, least=1)
+    check_seed("starts", seed)
     constraint.check(n, f.d)
     generator = torch.Generator().manual_seed(seed)
     near = isinstance(constraint, Near)
@@ -107,15 +120,13 @@ def _clusters(f: SelfAttention, n: int, constraint: Constraint, points: int, gen
 def _configurations(f: SelfAttention, n: int, constraint: Constraint, seed: int) -> list[Tensor]:
     """Coordinates of the configurations that this layer has, made for it as a map of the coordinates."""
     layer = in_coordinates(f, constraint)
+    makers = [lambda: two_point(layer, n, constraint.radius), lambda: far_token(layer, n, constraint.radius, seed)]
+    makers += [lambda head=head: castin(layer, n, constraint.radius, head)
+               for head in range(min(layer.heads, HEADS_TRIED))]
     made = []
-    try:
-        makers = [lambda: two_point(layer, n, constraint.radius), lambda: far_token(layer, n, constraint.radius, seed)]
-        makers += [lambda head=head: castin(layer, n, constraint.radius, head)
-                   for head in range(min(layer.heads, HEADS_TRIED))]
-        for make in makers:
+    for make in makers:
+        with suppress(Refused):  # rotary positions, caps, offsets, heads without scores: there is the rest
             made.append(make().tokens)
-    except Refused:  # rotary positions, caps, offsets: there is the rest
-        pass
     return made
 
 

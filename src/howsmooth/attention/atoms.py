@@ -61,13 +61,15 @@ class WeightedAttention:
 
     def lift(self, x: Tensor, log_masses: Tensor) -> Tensor:
         """The tokens (x_i, log a_i), (…, m, d + 1)."""
-        if log_masses.shape != x.shape[:-1] or not torch.isfinite(log_masses).all():
-            raise InputError(f"expected finite log masses of shape {tuple(x.shape[:-1])}, got shape "
-                             f"{tuple(log_masses.shape)}; leave out atoms without mass")
+        if not isinstance(x, Tensor):
+            raise InputError(f"expected atoms as a tensor (…, m, {self.attention.d}), got {type(x).__name__}")
+        self.attention.check_tokens(x, None)
+        _refuse_wrong_log_masses(log_masses, x.shape[:-1])
         return torch.cat([x, torch.log_softmax(log_masses, -1).unsqueeze(-1)], -1)
 
     def weighted(self, log_masses: Tensor):
         """The map √a ∘ f(y/√a) of y = √a ∘ x: its derivative in the plain norm is J."""
+        _refuse_wrong_log_masses(log_masses)
         root = roots(log_masses)
         return lambda y: root * self(y / root, log_masses)
 
@@ -116,6 +118,17 @@ class AtomsJacobian(LinearOperator):
 def roots(log_masses: Tensor) -> Tensor:
     """√a (…, m, 1), Σa = 1."""
     return torch.log_softmax(log_masses, -1).div(2).exp().unsqueeze(-1)
+
+
+def _refuse_wrong_log_masses(log_masses: Tensor, shape: torch.Size | None = None) -> None:
+    wanted = "" if shape is None else f" of shape {tuple(shape)}, one for each atom"
+    if not isinstance(log_masses, Tensor):
+        raise InputError(f"expected log masses as a tensor{wanted}, got {type(log_masses).__name__}")
+    if shape is not None and log_masses.shape != shape:
+        raise InputError(f"expected log masses{wanted}, got shape {tuple(log_masses.shape)}")
+    wrong = ~torch.isfinite(log_masses)
+    if wrong.any():
+        raise InputError(f"expected finite log masses, got {float(log_masses[wrong][0])}; leave out atoms without mass")
 
 
 def _widen(weight: Tensor, heads: int) -> Tensor:

@@ -28,15 +28,20 @@ class Normalisation:
     centred: bool = True
 
     def __post_init__(self):
-        if self.gain.dim() != 1 or (self.bias is not None and self.bias.shape != self.gain.shape):
-            raise InputError("expected a gain (d,) and a bias of the same shape, got "
+        weights = {"gain": self.gain} if self.bias is None else {"gain": self.gain, "bias": self.bias}
+        for name, tensor in weights.items():
+            if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
+                got = f"{tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise InputError(f"Normalisation: expected the {name} as a tensor of a floating dtype, got {got}; use "
+                                 "torch.tensor and .float()")
+        if self.gain.dim() != 1 or not len(self.gain) or (self.bias is not None and self.bias.shape != self.gain.shape):
+            raise InputError("Normalisation: expected a gain (d,), d ≥ 1, and a bias of the same shape, got "
                              f"{tuple(self.gain.shape)} and {None if self.bias is None else tuple(self.bias.shape)}")
-        if not self.eps >= 0 or not math.isfinite(self.eps):
-            raise InputError(f"expected eps ≥ 0, got {self.eps}")
-        for name in ("gain", "bias"):
-            tensor = getattr(self, name)
-            if tensor is not None and not torch.isfinite(tensor).all():
-                raise InputError(f"expected finite normalisation weights, got NaN or ∞ in the {name}")
+        if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not 0 <= self.eps < math.inf:
+            raise InputError(f"Normalisation: expected eps as a finite number from 0, got {self.eps!r}")
+        for name, tensor in weights.items():
+            if not torch.isfinite(tensor).all():
+                raise InputError(f"Normalisation: expected finite weights, got NaN or ∞ in the {name}")
 
     @property
     def d(self) -> int:
@@ -49,8 +54,9 @@ class Normalisation:
 
     def standardise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """z (…, d) before gain and bias, and the deviation √(var + eps) (…, 1) that x was divided by."""
-        if x.shape[-1] != self.d:
-            raise InputError(f"expected tokens of width {self.d}, got shape {tuple(x.shape)}")
+        if not isinstance(x, Tensor) or x.shape[-1:] != (self.d,):
+            raise InputError(f"Normalisation: expected tokens (…, {self.d}), got "
+                             + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__))
         x = x - x.mean(-1, keepdim=True) if self.centred else x
         deviation = (x.square().mean(-1, keepdim=True) + self.eps).sqrt()
         return x / deviation, deviation
