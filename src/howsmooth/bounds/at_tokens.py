@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.bounds.form import LayerForm
-from howsmooth.bounds.norms import top_value
+from howsmooth.bounds.intervals import norm_of_nonnegative
 from howsmooth.errors import InputError
 
 EXACT = 1024  # tokens up to which norms of n × n matrices are computed
@@ -46,7 +46,7 @@ class AtTokens:
     def probability_norm(self) -> Tensor:
         """‖P‖ (h,) of up to EXACT tokens; beyond, (max row sum · max column sum)^½, which is no smaller."""
         if self.n <= EXACT:
-            return torch.stack([top_value(p, proven=True) for p in self.probabilities()])
+            return torch.tensor([norm_of_nonnegative(p) for p in self.probabilities()], dtype=torch.float64)
         columns, rows = torch.zeros(self.form.heads, self.n, dtype=torch.float64), 0.0
         for at, keys, p in self.blocks():
             p = p[:, self.real[at]]

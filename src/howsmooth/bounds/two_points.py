@@ -159,7 +159,7 @@ class Around:
         # A little of everything: a start must not be orthogonal to what it looks for.
         return [e + 1e-3 * other + 1e-6 for e, other in ((steepest, pulled), (pulled, steepest))]
 
-    def norm(self, steps: int = 10) -> tuple[Tensor, Tensor]:
+    def norm(self, steps: int = 6) -> tuple[Tensor, Tensor]:
         """The largest gain found (c,) and its unit direction (c, d), by power iterations from both starts at once."""
         twice = Around(self.crowd, *(t.repeat(2, 1, 1) for t in (self.a, self.moved, self.gram)))
         e = torch.cat(self.starts())
