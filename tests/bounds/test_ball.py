@@ -403,6 +403,7 @@ def test_vacuous_eps_at_its_ends():
     x = normal(1, 3, 2)
     assert vacuous_eps(SelfAttention(eye, eye, zero), x) == 0.0  # nothing is smaller than zero
     assert vacuous_eps(SelfAttention(zero, eye, eye, causal=True), x) == math.inf  # scores that never move
+    assert vacuous_eps(SelfAttention(zero, eye, eye), x) == 0.0  # the mean, of norm ‖V‖: the radius says so as well
 
 
 @pytest.mark.parametrize("call, words", [

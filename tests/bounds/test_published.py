@@ -101,7 +101,7 @@ def test_the_mean_field_lower_bound_is_an_asymptotic_one():
     f = with_form(-ONE)
     bound = castin2024.mean_field_lower(f, 10, 3.0)
     assert bound.value == pytest.approx(4.5 * math.exp(9.0), rel=1e-12)
-    assert any("asymptotic" in condition for condition in bound.conditions)
+    assert any("asymptotic" in condition for condition in bound.conditions) and bound.holds == "sup over n"
     # Far out it is no more than what two points prove.
     for radius in (2.0, 4.0, 30.0):
         proved = this_project.two_dirac_lower(f, 10, radius)
@@ -120,6 +120,15 @@ def test_large_radius_refuses_ties():
     tokens = torch.tensor([[1.0, 0], [1.0, 0], [0, 1]]).double()
     with pytest.raises(Refused, match="unique argmax.*tie in row 0"):
         castin2024.large_radius(with_form(EYE), tokens)
+
+
+def test_large_radius_refuses_ties_of_scores_that_are_about_zero():
+    """A = −I and orthogonal tokens: each row's largest score is 0, many times, up to rounding of the size of |q||k|."""
+    for seed in range(50):
+        tokens = torch.linalg.qr(normal(seed, 5, 5)).Q
+        for causal in (False, True):
+            with pytest.raises(Refused, match="unique argmax"):
+                castin2024.large_radius(with_form(-torch.eye(5).double(), causal=causal), tokens)
 
 
 def test_the_example_of_the_theory():

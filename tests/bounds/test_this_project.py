@@ -90,6 +90,7 @@ def test_two_diracs_are_neared_by_sequences(g, causal):
     change = f.jacobian(x).matvec(moved.flatten())
     reached = float((change if causal else change[k:]).norm())
     assert reached == pytest.approx(bound, rel=0.04)
+    assert this_project.two_dirac_lower(f, 1, radius).holds == "sup over n"  # at n = 1 it is far above
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -110,6 +111,21 @@ def test_lower_is_reached_by_its_configuration_and_finds_the_best_radius(causal)
         assert best <= bound.value * (1 + 1e-9)
         assert bound.value <= best * 1.01  # the other eigenvector does worse here
         assert bound.value <= this_project.upper(f, n, radius).value
+
+
+@pytest.mark.parametrize("n", [2, 40, 41, 42, 300, 20_000])
+def test_later_rows_are_counted_from_below(n, monkeypatch):
+    """All rows added up one by one, against the first forty and an integral."""
+    g = torch.cat([torch.linspace(0, 25, 101), torch.tensor([100.0])]).double()
+    t = torch.arange(1, n, dtype=torch.float64)
+    p = 1 / (1 + t * (-g).exp().unsqueeze(-1))
+    truth = (1 + (p * (1 + g.unsqueeze(-1) * (1 - p))).square().sum(-1)).sqrt()
+    monkeypatch.setattr(this_project, "ROWS", 40)
+    found = this_project._two_point_gain(g, n, causal=True)
+    assert bool((found <= truth * (1 + 1e-12)).all())
+    assert bool((found >= 0.99 * truth).all()) and float(found.max()) >= 0.998 * float(truth.max())
+    far = this_project._two_point_gain(g.new_tensor([2e200]), n, causal=True)  # all rows look at the first token alone
+    assert float(far) == pytest.approx(math.sqrt(n), rel=1e-12)
 
 
 @pytest.mark.parametrize("least", [-1.0, 0.3, 0.8])
@@ -250,7 +266,7 @@ def test_logarithms_where_values_overflow():
 
 def test_bad_arguments_are_refused():
     f = with_form(EYE)
-    with pytest.raises(InputError, match="n ≥ 1, got 0"):
+    with pytest.raises(InputError, match="n ≥ 1 up to 2⁵³, got 0"):
         this_project.upper(f, 0, 1.0)
     with pytest.raises(InputError, match="R ≥ 0, got -1"):
         this_project.upper(f, 3, -1.0)

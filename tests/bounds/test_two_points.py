@@ -38,7 +38,16 @@ def test_closed_form_is_the_dense_derivative(seed, causal, out):
     for i in range(7):
         j = column(f, y[i], z[i], n)
         assert_close(at.gain(e)[i], (j @ e[i]).norm() / e[i].norm())
-        assert_close(at.power_step(e)[i], j.T @ (j @ e[i]))
+        assert_close(at.size[i, 0] ** 2 * at.power_step(e)[i], j.T @ (j @ e[i]))
+
+
+def test_far_points_are_squared_in_units_of_their_own():
+    """A a quarter turn, y = −z: Δ = 0, and (y − z)⟨Az, ε⟩ is 2R² long, whose square no float64 holds."""
+    turn, n, far = torch.tensor([[0.0, -1], [1, 0]]).double(), 5, 1e100
+    z = far * EYE[:1]
+    gain, e = Crowd(LayerForm(with_form(turn)), n).at(-z, z).norm()
+    assert float(gain) == pytest.approx(math.sqrt(n - 1) / n * (1 - 1 / n) * 2 * far**2, rel=1e-12)
+    assert_close(e.abs(), EYE[1:])
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -6,10 +6,12 @@ from torch import Tensor
 
 from howsmooth.attention import L2Attention, SelfAttention
 from howsmooth.bounds import castin2024, geshkovski2023, kim2021, this_project, yudin2025
+from howsmooth.bounds.arguments import check_tokens
 from howsmooth.bounds.ball import BallCertificate, certify_ball, vacuous_eps
 from howsmooth.bounds.bound import Bound, Refused
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.two_points import two_points
+from howsmooth.errors import InputError
 
 __all__ = [
     "BallCertificate", "Bound", "LayerForm", "Refused", "castin2024", "certify_ball", "every", "geshkovski2023",
@@ -51,6 +53,11 @@ def every(f: SelfAttention | LayerForm | L2Attention, n: int, radius: float, x: 
     if isinstance(f, L2Attention):
         return [kim2021.l2_infinity(f, n), kim2021.l2_two(f, n)]
     form = form_of(f)
+    if x is not None:
+        check_tokens(x, form.d)
+        if len(x) != n:
+            raise InputError(f"expected x with n = {n!r} tokens, got {len(x)}; bounds on the ball and at x are for "
+                             "one length: give n=len(x)")
     found = [_bound_or_refusal(bound, form, n, radius) for bound in ON_A_BALL]
     if x is not None:
         found += [_bound_or_refusal(bound, form, x, padding) for bound in AT_TOKENS]

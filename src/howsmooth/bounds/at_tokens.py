@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from howsmooth.bounds.arguments import check_padding, check_tokens
 from howsmooth.bounds.form import LayerForm
 from howsmooth.bounds.intervals import norm_of_nonnegative
-from howsmooth.errors import InputError
 
 EXACT = 1024  # tokens up to which norms of n × n matrices are computed
 
@@ -18,9 +18,8 @@ class AtTokens:
     """A layer in float64 at tokens x (n, d); padded tokens are neither moved nor looked at."""
 
     def __init__(self, form: LayerForm, x: Tensor, padding: Tensor | None = None):
-        if not isinstance(x, Tensor) or x.dim() != 2:
-            raise InputError("expected tokens x of shape (n, d), one sequence at a time, got "
-                             + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__))
+        check_tokens(x, form.d)
+        check_padding(padding, len(x))
         self.form, self.layer = form, form.f.to(device="cpu", dtype=torch.float64)
         self.x = x.detach().to(device="cpu", dtype=torch.float64)
         self.n = len(x)

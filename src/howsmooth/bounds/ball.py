@@ -15,8 +15,9 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
 from howsmooth.bounds import this_project
+from howsmooth.bounds.arguments import LARGEST_RADIUS, check_eps, is_number
 from howsmooth.bounds.at_tokens import AtTokens
-from howsmooth.bounds.bound import Bound, Refused, log
+from howsmooth.bounds.bound import Bound, Refused, exp, log
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.head_on_ball import HeadOnBall
 from howsmooth.bounds.joined import Joined
@@ -25,7 +26,6 @@ from howsmooth.errors import InputError
 
 HOLDS = "for |x'_i − x_i| ≤ ε"
 PROOF = "docs/ball.md"
-LARGEST_EPS = 1e100  # its square has to be a number
 FARTHEST = 1e6  # radii beyond which nobody looks for the end of the interval bound
 
 
@@ -68,10 +68,9 @@ def certify_ball(f: SelfAttention | LayerForm, x: Tensor, eps: float, padding: T
     >>> round(near.value, 2), near.method, far.method
     (1.6, 'interval', 'yudin')
     """
-    if not 0 <= eps <= LARGEST_EPS:
-        raise InputError(f"expected 0 ≤ ε ≤ {LARGEST_EPS:g}, got {eps}")
-    if at_center is not None and not (at_center >= 0 and math.isfinite(at_center)):
-        raise InputError(f"expected at_center as a finite upper bound on ‖D_X f‖₂, got {at_center}; leave it out")
+    check_eps(eps)
+    if at_center is not None and not (is_number(at_center) and 0 <= at_center < math.inf):
+        raise InputError(f"expected at_center as a finite upper bound on ‖D_X f‖₂, got {at_center!r}; leave it out")
     ball = _Ball(form_of(f), x, padding)
     heads = ball.heads_within(eps)
     terms, changes = (ball.joined.terms(heads, change) for change in ("", "_change"))
@@ -96,15 +95,16 @@ def vacuous_eps(f: SelfAttention | LayerForm, x: Tensor, padding: Tensor | None 
     """The ε from which on the interval bound is no smaller than the bounds that only know the radius max |x_i| + ε.
 
     Found by bisection of log ε to relative width `rtol`. 0.0 where it is no smaller even at ε = 0; ∞ where it stays
-    smaller as far as ε = 10⁶ radii, as for scores that do not depend on the tokens.
+    smaller as far as ε = 10⁶ radii. Scores that do not depend on the tokens give either: under a mask the norm of the
+    running mean is known, ∞; without one `upper_in_n_and_a` says the same as the interval bound, 0.0.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     >>> 0.1 < vacuous_eps(SelfAttention(one, one, one), x) < 1
     True
     """
-    if not 0 < rtol < 1:
-        raise InputError(f"expected rtol between 0 and 1, got {rtol}")
+    if not is_number(rtol) or not 0 < rtol < 1:
+        raise InputError(f"expected rtol between 0 and 1, got {rtol!r}; 0.01 is a percent of ε")
     ball = _Ball(form_of(f), x, padding)
 
     def useful(eps: float) -> bool:
@@ -151,13 +151,15 @@ class _Ball:
         """Bounds that know nothing but the radius."""
         # Offsets are looked up by place, so that padded places count there.
         places = int(self.at.real.nonzero().max()) + 1
-        found: dict[str, float | Refused] = {}
+        radius, found = self.radius + eps, {}
+        if radius > LARGEST_RADIUS:
+            raise InputError(f"expected tokens with max |x_i| + ε up to {LARGEST_RADIUS:g}, got {self.radius:.4g} + "
+                             f"{eps:.4g}; beyond, scores leave float64: put the scale into the weights")
         for bound, n in ((this_project.theorem1_with_bias, self.n), (this_project.upper, self.n),
                          (this_project.upper_in_n_and_a, places), (this_project.n_free_upper, places)):
             name = f"this_project.{bound.__name__}"
             try:
-                value = bound(self.form, n, self.radius + eps).value
-                found[name] = math.inf if value is None else value
+                found[name] = exp(bound(self.form, n, radius).log_value)
             except Refused as refusal:
                 found[name] = refusal
         return found
@@ -175,7 +177,7 @@ class _Ball:
         p, g = (torch.tensor([getattr(head, of) for head in heads], dtype=torch.float64)
                 for of in ("value", "concentration"))
         logs = (p + 2 * tokens**2 * form.score_norm * g).log()
-        return math.exp(form.over_heads(logs + form.value_norm.log(), logs + form.raw_value_norm.log()))
+        return exp(form.over_heads(logs + form.value_norm.log(), logs + form.raw_value_norm.log()))
 
     def rounded_up(self, value: float) -> float:
         """Sums, products and norms of what the intervals hand on: each is right to a few (n + d) units of rounding."""

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
+from howsmooth.attention.winners import winners
 from howsmooth.bounds import conditions as asks
+from howsmooth.bounds.arguments import check_n, check_radius, check_tokens
 from howsmooth.bounds.bound import Bound, Refused, log
-from howsmooth.bounds.form import LayerForm, check_radius, form_of
-from howsmooth.bounds.norms import norm
-from howsmooth.errors import InputError
+from howsmooth.bounds.form import LayerForm, form_of
+from howsmooth.bounds.norms import top_value
 
 KEY = "castin2024smooth"
 
@@ -25,7 +26,7 @@ def theorem1_upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound
     210.4
     """
     name, form = "castin2024.theorem1_upper", form_of(f)
-    asks.check_n(n)
+    check_n(n)
     found = (asks.one_head(form, name), asks.no_bias(form, name), asks.no_window(form, name),
              asks.no_offsets(form, name))
     per_head = _theorem1_log(form, n, radius) + form.value_norm.log()
@@ -48,7 +49,7 @@ def theorem1_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound
     9.99
     """
     name, form = "castin2024.theorem1_lower", form_of(f)
-    asks.check_n(n)
+    check_n(n)
     check_radius(radius)
     size, found = _of_gamma(form, name)
     exponent = 2 * radius**2 * form.gamma(0, bound=name)
@@ -65,9 +66,9 @@ def multi_head_upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bou
     6.0
     """
     name, form = "castin2024.multi_head_upper", form_of(f)
-    asks.check_n(n)
+    check_n(n)
     found = (asks.no_bias(form, name), asks.no_window(form, name), asks.no_offsets(form, name))
-    out = torch.ones(form.heads, dtype=torch.float64) if form.wo is None else norm(form.out_factor)
+    out = torch.ones(form.heads, dtype=torch.float64) if form.wo is None else top_value(form.out_factor)
     logs = _theorem1_log(form, n, radius) + form.raw_value_norm.log() + out.log()
     return Bound(name, float(torch.logsumexp(logs, 0)), "upper", "on B_R^n", found, f"{KEY}, multi-head attention")
 
@@ -82,13 +83,13 @@ def mean_field_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Bou
     109.2
     """
     name, form = "castin2024.mean_field_lower", form_of(f)
-    asks.check_n(n)
+    check_n(n)
     check_radius(radius)
     size, found = _of_gamma(form, name)
     remedy = "take this_project.two_dirac_lower or this_project.two_point_lower"
     g = radius**2 * form.gamma(0, bound=name)
     found += (asks.unmasked(form, name, remedy), "asymptotic: γR² → ∞, and n of the order of e^{2γR²}")
-    return Bound(name, log(size) + log(g / 2) + g, "lower", "for all n", found, f"{KEY}, mean-field lower bound")
+    return Bound(name, log(size) + log(g / 2) + g, "lower", "sup over n", found, f"{KEY}, mean-field lower bound")
 
 
 def large_radius(f: SelfAttention | LayerForm, x: Tensor) -> Bound:
@@ -101,20 +102,12 @@ def large_radius(f: SelfAttention | LayerForm, x: Tensor) -> Bound:
     name, form = "castin2024.large_radius", form_of(f)
     found = (asks.one_head(form, name), asks.no_bias(form, name), asks.no_window(form, name))
     form.one_form(name)
-    if x.dim() != 2 or x.shape[1] != form.d or not len(x):
-        raise InputError(f"expected tokens of shape (n, {form.d}), got {tuple(x.shape)}")
-    x = x.detach().double().cpu()
-    scores = form.f.scale * (x @ form.wq[0].mT) @ (x @ form.wk[0].mT).mT
-    if form.causal:
-        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
-    winners = scores.argmax(-1)
-    if len(x) > 1:
-        first, second = scores.topk(2, dim=-1).values.unbind(-1)
-        tied = first - second <= 1e-12 * first.abs().clamp(min=1e-300)
-        if bool(tied.any()):
-            raise Refused(name, "a unique argmax in each row", f"a tie in row {int(tied.nonzero()[0])}",
-                          "move the tokens; at a tie the norm grows like R²")
-    most = int(winners.bincount().max())
+    check_tokens(x, form.d)
+    chosen = winners(form.f, x)
+    if (tie := chosen.first_tie) is not None:
+        raise Refused(name, "a unique argmax in each row", f"a tie in row {tie[1]}",
+                      "move the tokens; at a tie the norm grows like R²")
+    most = int(chosen.key[0].bincount().max())  # each row sees at least itself
     found += ("unique argmaxes", "the limit along the ray tX, t → ∞")
     return Bound(name, log(float(form.value_norm[0])) + log(most) / 2, "upper", "at tX, t → ∞", found,
                  f"{KEY}, large radius")

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from howsmooth.bounds.bound import Refused
 from howsmooth.bounds.form import LayerForm
-from howsmooth.errors import InputError
-
-
-def check_n(n: int) -> None:
-    if isinstance(n, bool) or int(n) != n or n < 1:
-        raise InputError(f"expected a number of tokens n ≥ 1, got {n}")
 
 
 def one_head(form: LayerForm, bound: str) -> str:

@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
+from howsmooth.bounds.arguments import check_radius, check_weights
 from howsmooth.bounds.bound import Refused
-from howsmooth.bounds.norms import norm, top_value
+from howsmooth.bounds.norms import top_value
 from howsmooth.bounds.offsets import offsets
 from howsmooth.errors import InputError
 
@@ -54,6 +55,7 @@ class LayerForm:
     def __init__(self, f: SelfAttention):
         if not isinstance(f, SelfAttention):
             raise InputError(f"expected a SelfAttention, got {type(f).__name__}; bounds need a layer's weights")
+        check_weights(f)
         self.f = f
         self.d, self.heads, self.groups = f.d, f.heads, f.heads // f.kv_heads
         with torch.no_grad():
@@ -111,11 +113,11 @@ class LayerForm:
 
     @cached_property
     def query_norm(self) -> Tensor:
-        return norm(self.query_factor)
+        return top_value(self.query_factor)
 
     @cached_property
     def key_norm(self) -> Tensor:
-        return self.shared(norm(self.key_factor))
+        return self.shared(top_value(self.key_factor))
 
     @cached_property
     def rotary_gain(self) -> float:
@@ -127,14 +129,14 @@ class LayerForm:
             slice(0, cos.shape[1] // 2), slice(cos.shape[1] // 2, None))
         turns = torch.stack([torch.stack([cos[:, first], -sin[:, first]], -1),
                              torch.stack([sin[:, second], cos[:, second]], -1)], -2)
-        return max(1.0, float(norm(turns).max()))  # channels that are not turned keep their length
+        return max(1.0, float(top_value(turns).max()))  # channels that are not turned keep their length
 
     @cached_property
     def score_norm(self) -> Tensor:
         """‖A‖ (h,); the bound scale‖Q‖‖K‖ on all ‖A_ij‖ where positions are rotary."""
         if self.positional:
             return self.scale * self.rotary_gain**2 * self.query_norm * self.key_norm
-        return self.scale * norm(self.shared(self.key_factor) @ self.query_factor.mT)
+        return self.scale * top_value(self.shared(self.key_factor) @ self.query_factor.mT)
 
     @cached_property
     def query_offset(self) -> Tensor:
@@ -159,7 +161,7 @@ class LayerForm:
     def value_norm(self) -> Tensor:
         """‖W_h V_h‖ (h,), or ‖V_h‖ without an output projection."""
         values = self.shared(self.value_factor)
-        return norm(values) if self.wo is None else norm(self.out_factor @ values.mT)
+        return top_value(values) if self.wo is None else top_value(self.out_factor @ values.mT)
 
     @cached_property
     def out_factor(self) -> Tensor:
@@ -169,7 +171,7 @@ class LayerForm:
     @cached_property
     def raw_value_norm(self) -> Tensor:
         """‖V_h‖ (h,)."""
-        return self.shared(norm(self.value_factor))
+        return self.shared(top_value(self.value_factor))
 
     @cached_property
     def out_norm(self) -> float:
@@ -290,8 +292,3 @@ class LayerForm:
 def form_of(f: SelfAttention | LayerForm) -> LayerForm:
     """The form of a layer; one that is already made is used again."""
     return f if isinstance(f, LayerForm) else LayerForm(f)
-
-
-def check_radius(radius: float) -> None:
-    if not (radius >= 0 and math.isfinite(radius)):
-        raise InputError(f"expected a finite radius R ≥ 0, got {radius}")

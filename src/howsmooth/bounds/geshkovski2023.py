@@ -6,6 +6,7 @@ import math
 
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
+from howsmooth.bounds.arguments import check_n
 from howsmooth.bounds.bound import Bound, log
 from howsmooth.bounds.form import LayerForm, form_of
 
@@ -21,7 +22,7 @@ def n_free_upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
     29.556
     """
     name, form = "geshkovski2023.n_free_upper", form_of(f)
-    asks.check_n(n)
+    check_n(n)
     found = (asks.one_head(form, name), asks.no_bias(form, name), asks.unmasked(form, name),
              asks.no_window(form, name), asks.no_offsets(form, name))
     a = float(form.slopes(radius).query[0])

@@ -16,15 +16,12 @@ from howsmooth.bounds.at_tokens import AtTokens
 from howsmooth.bounds.head_on_ball import Head, HeadTerms
 from howsmooth.bounds.norms import proven_eigenvalue
 from howsmooth.bounds.overlap import Overlap
-from howsmooth.errors import InputError
 
 
 class Joined:
     """All heads of a layer at its real tokens."""
 
     def __init__(self, at: AtTokens):
-        if not bool(at.real.any()):
-            raise InputError("expected at least one real token, got padding everywhere")
         self.form, self.heads, self.overlap = at.form, [Head(at, h) for h in range(at.form.heads)], Overlap(at.form)
 
     def of_heads(self, call: Callable, *each: Sequence) -> list:

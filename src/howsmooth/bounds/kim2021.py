@@ -10,9 +10,10 @@ from torch import Tensor
 
 from howsmooth.attention import L2Attention, SelfAttention
 from howsmooth.bounds import conditions as asks
+from howsmooth.bounds.arguments import check_n, check_radius
 from howsmooth.bounds.bound import Bound, log
-from howsmooth.bounds.form import LayerForm, check_radius, form_of
-from howsmooth.bounds.norms import norm
+from howsmooth.bounds.form import LayerForm, form_of
+from howsmooth.bounds.norms import top_value
 from howsmooth.errors import InputError
 
 KEY = "kim2021lipschitz"
@@ -29,11 +30,11 @@ def r_squared_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Boun
     2.333333333333333
     """
     name, form = "kim2021.r_squared_lower", form_of(f)
-    asks.check_n(n)
+    check_n(n)
     check_radius(radius)
     found = (asks.one_head(form, name), asks.no_bias(form, name), asks.no_window(form, name))
     form.one_form(name)
-    variance = (n - 1) / n - (1 / n**2 if n % 2 == 0 else 0)
+    variance = (n - 1) / n - ((1 / n) ** 2 if n % 2 == 0 else 0)
     value = variance * radius**2 * _stretch(form) - float(form.value_norm[0]) / n
     return Bound(name, log(max(0.0, value)), "lower", "on B_R^n", found,
                  f"{KEY}, dot-product attention is not Lipschitz; docs/bounds.md, proof 4")
@@ -93,7 +94,7 @@ def l2_two(f: L2Attention, n: int) -> Bound:
     """
     _check(f, n)
     wq, wv, wo = _double(f)
-    weights = (norm(wq) ** 2 * norm(wv)).norm() * norm(wo)
+    weights = (top_value(wq) ** 2 * top_value(wv)).norm() * top_value(wo)
     value = math.sqrt(n / f.k) * (4 * inverse_phi(n) + 1) * float(weights)
     return Bound("kim2021.l2_two", log(value), "upper", "on all of space, n tokens", ("W^K = W^Q",),
                  f"{KEY}, L2 attention, 2-norm, exponent corrected; docs/bounds.md, proof 6")
@@ -110,7 +111,7 @@ def rows(m: Tensor) -> Tensor:
 
 
 def _check(f: L2Attention, n: int) -> None:
-    asks.check_n(n)
+    check_n(n)
     if not isinstance(f, L2Attention):
         raise InputError(f"expected an L2Attention (tied W^K = W^Q), got {type(f).__name__}; dot-product attention has "
                          "no such bound")

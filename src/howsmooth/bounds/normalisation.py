@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import Normalisation
+from howsmooth.bounds.arguments import is_number
 from howsmooth.bounds.bound import Bound, Refused, log, log_sum
 from howsmooth.errors import InputError
 
@@ -25,6 +26,7 @@ def radius(norm: Normalisation) -> float:
     >>> round(radius(norm), 9)  # 3·√4 + 1
     7.0
     """
+    _check_norm(norm)
     g, d = norm.gain.detach().double().cpu(), norm.d
     b = torch.zeros(d, dtype=torch.float64) if norm.bias is None else norm.bias.detach().double().cpu()
     size = float(g.abs().max())  # in units of the largest gain, nothing overflows
@@ -90,10 +92,20 @@ def local_norm(norm: Normalisation, x: Tensor) -> Tensor:
     >>> local_norm(Normalisation(torch.ones(4), eps=0.0), torch.tensor([2.0, 2.0, -2.0, -2.0])).item()  # 1/s
     0.5
     """
+    _check_norm(norm)
+    if not isinstance(x, Tensor) or x.shape[-1:] != (norm.d,):
+        raise InputError(f"expected tokens (…, {norm.d}) as a tensor, got "
+                         + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__)
+                         + "; give what enters the normalisation")
     norm, x = norm.to(device="cpu", dtype=torch.float64), x.detach().to(device="cpu", dtype=torch.float64)
+    if not bool(torch.isfinite(x).all()):
+        raise InputError("expected finite tokens, got NaN or ∞; look where they come from")
     z, deviation = norm.standardise(x)
     if not bool((deviation > 0).all()):
-        raise InputError("expected eps > 0 or tokens with a deviation, got a constant token and eps = 0")
+        raise InputError("expected eps > 0 or tokens with a deviation, got a constant token and eps = 0; there the map "
+                         "has no derivative: leave that token out")
+    if not bool(torch.isfinite(deviation).all()):
+        raise InputError("expected tokens whose squares fit into float64, got larger ones; divide them by a number")
     size = float(norm.gain.abs().max())
     if size == 0:
         return torch.zeros(x.shape[:-1], dtype=torch.float64)
@@ -136,12 +148,19 @@ def global_norm(norm: Normalisation) -> Bound:
     >>> round(global_norm(Normalisation(torch.ones(4), eps=1e-4)).value, 6)
     100.0
     """
+    _check_norm(norm)
     name = "normalisation.global_norm"
     if norm.eps == 0:
         raise Refused(name, "eps > 0", "eps = 0", "without it the map is not Lipschitz; use local_norm at a token")
     value = float(local_norm(norm, torch.zeros(norm.d)))
     return Bound(name, log(value), "upper", "everywhere",
                  ("vacuous in practice: attained at constant tokens alone, of the size of max|g|/√eps",), PROOF)
+
+
+def _check_norm(norm: Normalisation) -> None:
+    if not isinstance(norm, Normalisation):
+        raise InputError(f"expected a Normalisation, got {type(norm).__name__}; make one of gain, bias and eps, or "
+                         "take model.normalisation(layer)")
 
 
 def residual_block(norm: Normalisation, attention: Bound | float, x: Tensor, placement: str = "pre") -> Bound:
@@ -164,8 +183,13 @@ def residual_block(norm: Normalisation, attention: Bound | float, x: Tensor, pla
             raise InputError("expected an upper bound in the 2-norm, got the "
                              f"{attention.side} bound {attention.name} in the {attention.norm}-norm")
         steepness, source = attention.log_value, (f"attention: {attention.name}, {attention.holds}",)
-    else:
+    elif is_number(attention) and 0 <= attention < math.inf:
         steepness, source = log(float(attention)), (f"attention: at most {float(attention):g}",)
+    else:
+        raise InputError(f"expected a finite upper bound on ‖D f‖ from 0 on, got {attention!r}; give a Bound, or the "
+                         "upper of an estimate")
+    if isinstance(x, Tensor) and x.numel() == 0:
+        raise InputError(f"expected at least one token, got shape {tuple(x.shape)}; give the (n, d) that enter")
     through = log(float(local_norm(norm, x).max()))
     value = log_sum(0.0, steepness + through) if placement == "pre" else through + log_sum(0.0, steepness)
     return Bound(f"normalisation.residual_block ({placement}-norm)", value, "upper", "at X", source, PROOF)

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
-from howsmooth.bounds.form import LayerForm, check_radius, form_of
+from howsmooth.bounds.arguments import check_n, check_radius
+from howsmooth.bounds.form import LayerForm, form_of
 
 LOOKED_AT = 24  # candidates, best as far as their own head can tell, of which the whole layer is looked at
 KEPT = 4  # of these, by power iterations
@@ -43,7 +45,7 @@ def two_points(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool
 def best_two_points(form: LayerForm, n: int, radius: float, refine: bool,
                     name: str = "two_points") -> tuple[Tensor, Tensor, float]:
     """The best y and z found, and the norm that they prove; refusals are in the name given."""
-    asks.check_n(n)
+    check_n(n)
     check_radius(radius)
     asks.no_window(form, name)
     form.one_form(name)
@@ -55,7 +57,7 @@ def best_two_points(form: LayerForm, n: int, radius: float, refine: bool,
         y, z = best_of(KEPT, at.gain(sum(at.starts())), y, z)
         values, directions = crowd.at(y, z).norm()
     if refine:
-        y, z, values = ascend(crowd, y, z, directions, values, radius)
+        y, z, values = climb(crowd, y, z, directions, values, radius)
     best = int(values.argmax())
     return y[best], z[best], float(values[best])
 
@@ -79,7 +81,7 @@ class Crowd:
 
     def slopes(self, z: Tensor) -> Tensor:
         """scale·q_h at z, (c, h, k), so that a_h = W_kᵀ of it."""
-        q = heads(z, self.form.wq)
+        q = project_heads(z, self.form.wq)
         return self.form.f.scale * (q if self.form.bq is None else q + self.form.bq)
 
     def out(self, v: Tensor) -> Tensor:
@@ -104,7 +106,7 @@ class Crowd:
         """The derivative of the outputs in the isolated token, for pairs y, z (c, d)."""
         a = by_head(self.slopes(z), self.wk)
         delta = (a @ (y - z).unsqueeze(-1)).squeeze(-1)
-        return Around(self, a, self.out(heads(y - z, self.wv)), self._gram(delta))
+        return Around(self, a, self.out(project_heads(y - z, self.wv)), self._gram(delta))
 
     def _gram(self, delta: Tensor) -> Tensor:
         """Σ over rows of cᵀc (c, 2h, 2h), c = (p_h; p_h(1 − p_h)): all that the many rows have to say."""
@@ -137,19 +139,27 @@ class Around:
     moved: Tensor  # W_h V_h (y − z), (c, h, d_out)
     gram: Tensor  # (c, 2h, 2h)
 
+    @cached_property
+    def size(self) -> Tensor:
+        """How large b is, (c, 1, 1), or 1: far out its squares would leave float64, so that b is kept in this unit."""
+        turns = torch.linalg.vector_norm(self.a, dim=-1) * torch.linalg.vector_norm(self.moved, dim=-1)
+        return turns.detach().amax(-1).clamp(min=1.0)[:, None, None]
+
     def parts(self, e: Tensor) -> Tensor:
-        """b (c, 2h, d_out) of ε (c, d)."""
-        return torch.cat([self.crowd.out(heads(e, self.crowd.wv)), self.moved * (self.a @ e.unsqueeze(-1))], 1)
+        """b/size (c, 2h, d_out) of ε (c, d)."""
+        turned = self.moved * (self.a / self.size @ e.unsqueeze(-1))
+        return torch.cat([self.crowd.out(project_heads(e, self.crowd.wv)) / self.size, turned], 1)
 
     def gain(self, e: Tensor) -> Tensor:
         """‖J ε‖/‖ε‖ (c,), J restricted to the isolated token."""
         b = self.parts(unit(e))
-        return (self.gram * (b @ b.mT)).sum((-2, -1)).clamp(min=0).sqrt()
+        return self.size[:, 0, 0] * (self.gram * (b @ b.mT)).sum((-2, -1)).clamp(min=0).sqrt()
 
     def power_step(self, e: Tensor) -> Tensor:
-        """JᵀJ ε."""
+        """JᵀJ ε/size²."""
         straight, moved = (self.gram @ self.parts(e)).chunk(2, 1)
-        return self.crowd.back(straight) + ((self.moved * moved).sum(-1).unsqueeze(1) @ self.a).squeeze(1)
+        turned = (self.moved * moved).sum(-1).unsqueeze(1) @ (self.a / self.size)
+        return self.crowd.back(straight / self.size) + turned.squeeze(1)
 
     def starts(self) -> list[Tensor]:
         """The slope of the head that turns most, and what all heads pull back from their moves, (c, d) each."""
@@ -226,7 +236,7 @@ def _across(form: LayerForm, radius: float, wanted: float, signs: Tensor) -> tup
     return height * e - (radius**2 - height**2).clamp(min=0).sqrt() * unit(z - along * e), z
 
 
-def heads(t: Tensor, weights: Tensor) -> Tensor:
+def project_heads(t: Tensor, weights: Tensor) -> Tensor:
     """Each head's projection of t, (c, d) → (c, h, rows) for weights (h, rows, d)."""
     return (t @ weights.flatten(0, 1).mT).unflatten(-1, weights.shape[:2])
 
@@ -240,7 +250,7 @@ def unit(t: Tensor) -> Tensor:
     return t / torch.linalg.vector_norm(t, dim=-1, keepdim=True).clamp(min=1e-300)
 
 
-def ascend(crowd: Crowd, y: Tensor, z: Tensor, e: Tensor, values: Tensor, radius: float, steps: int = 150):
+def climb(crowd: Crowd, y: Tensor, z: Tensor, e: Tensor, values: Tensor, radius: float, steps: int = 150):
     """Gradient ascent of the closed form in y and z within the ball, ε following by one power step at a time."""
     best_y, best_z, best = y.clone(), z.clone(), values.clone()
     y, z = (t.clone().requires_grad_() for t in (y, z))
