@@ -1,0 +1,73 @@
+"""How each kernel cuts its work: one small table, found by `benchmarks/gpu.py --sweep` on a Hopper GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A program holds `rows` of its own and walks over the others `keys` at a time (in the dk/dv kernel the roles of
+    queries and keys are exchanged). `tangents`: directions that one pass carries at once."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+    tangents: int = 1
+
+
+# (kernel, bytes of an operand, width of the wider of key and value) → tiles. "short" is for few programs: rows are
+# cut finer, so that all multiprocessors have some.
+TABLE: dict[tuple[str, int, int], Tiles] = {
+    ("forward", 2, 64): Tiles(128, 64, 8, 3),
+    ("forward", 2, 128): Tiles(128, 64, 8, 3),
+    ("forward", 2, 256): Tiles(64, 32, 4, 2),
+    ("forward", 4, 64): Tiles(64, 32, 4, 3),
+    ("forward", 4, 128): Tiles(64, 32, 4, 2),
+    ("forward", 4, 256): Tiles(64, 16, 8, 2),
+    ("jvp", 2, 64): Tiles(128, 32, 8, 3),
+    ("jvp", 2, 128): Tiles(128, 32, 8, 3),
+    ("jvp", 2, 256): Tiles(64, 32, 8, 2),
+    ("jvp", 4, 64): Tiles(64, 32, 4, 2),
+    ("jvp", 4, 128): Tiles(64, 32, 8, 2),
+    ("jvp", 4, 256): Tiles(32, 16, 8, 1),
+    ("jvp short", 2, 64): Tiles(64, 32, 4, 3),
+    ("jvp short", 2, 128): Tiles(64, 32, 4, 2),
+    ("jvps", 2, 64): Tiles(128, 32, 8, 2, tangents=4),
+    ("jvps", 2, 128): Tiles(64, 32, 8, 2, tangents=2),
+    ("jvps", 2, 256): Tiles(64, 16, 8, 1, tangents=2),
+    ("jvps", 4, 64): Tiles(64, 16, 8, 2, tangents=2),
+    ("jvps", 4, 128): Tiles(64, 16, 8, 1, tangents=2),
+    ("jvps", 4, 256): Tiles(32, 16, 8, 1),
+    ("dq", 2, 64): Tiles(128, 32, 8, 3),
+    ("dq", 2, 128): Tiles(128, 32, 8, 2),
+    ("dq", 2, 256): Tiles(64, 32, 8, 2),
+    ("dq", 4, 64): Tiles(64, 32, 4, 2),
+    ("dq", 4, 128): Tiles(64, 32, 8, 2),
+    ("dq", 4, 256): Tiles(32, 16, 8, 1),
+    ("dkdv", 2, 64): Tiles(128, 32, 8, 3),
+    ("dkdv", 2, 128): Tiles(64, 32, 8, 2),
+    ("dkdv", 2, 256): Tiles(64, 16, 8, 2),
+    ("dkdv", 4, 64): Tiles(64, 32, 8, 2),
+    ("dkdv", 4, 128): Tiles(64, 16, 8, 2),
+    ("dkdv", 4, 256): Tiles(32, 16, 8, 1),
+}
+
+# Fewer programs than this do not fill the multiprocessors of a large GPU.
+FEW_PROGRAMS = 264
+
+
+def choose(kernel: str, itemsize: int, width: int, lines: int, length: int) -> Tiles:
+    """Tiles for `lines` heads (over all sequences) of `length` rows, the wider of key and value being `width`.
+
+    >>> choose("jvp", 2, 64, lines=12, length=65536)
+    Tiles(rows=128, keys=32, warps=8, stages=3, tangents=1)
+    >>> choose("jvp", 2, 64, lines=12, length=1024).rows
+    64
+    """
+    column = 64 if width <= 64 else 128 if width <= 128 else 256
+    tiles = TABLE[kernel, itemsize, column]
+    if lines * -(-length // tiles.rows) < FEW_PROGRAMS:
+        tiles = TABLE.get((f"{kernel} short", itemsize, column), tiles)
+    return tiles
