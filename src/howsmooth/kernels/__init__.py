@@ -60,10 +60,8 @@ def unsupported(q: Tensor, k: Tensor, v: Tensor, *others: Tensor, score_bias=Non
             return f"the kernels take bfloat16, float16 or float32, got {t.dtype}"
     if padding is not None and (padding.dtype != torch.bool or padding.shape != (q.shape[0], k.shape[2])):
         return f"padding is bool ({q.shape[0]}, {k.shape[2]}), got {padding.dtype} {tuple(padding.shape)}"
-    if q.device.type == "cpu":
-        return None if _launch().INTERPRETED else "the tensors are not on a GPU"
     if q.device.type != "cuda" or torch.version.hip is not None:
-        return f"the kernels are written for NVIDIA GPUs, got {q.device.type}"
+        return f"the kernels are written for NVIDIA GPUs, got tensors on {q.device}"
     if torch.cuda.get_device_capability(q.device) < (8, 0):
         return "the GPU is older than the kernels' instructions (compute capability 8.0)"
     return None

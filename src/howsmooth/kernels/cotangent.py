@@ -1,7 +1,7 @@
 """The transpose: dS = P∘(g vᵀ − rowsum(g∘o)), dq = scale dS k, dk = scale dSᵀ q, dv = Pᵀ g.
 
 Two kernels, seven products, and the same bits at every run: `dq_kernel` walks over keys for a block of queries and
-leaves rowsum(g∘o) behind; `dkdv_kernel` walks over queries for a block of keys, head by head of its group.
+leaves (largest score, log Σ exp, rowsum(g∘o)) behind, each side by side; `dkdv_kernel` walks over queries for a block of keys, head by head of its group.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def dq_step(acc, q, g, largest, r, k_ptr, v_ptr, padding_ptr, j, i, m, stride_k,
 
 
 @triton.jit
-def dq_kernel(q_ptr, k_ptr, v_ptr, padding_ptr, o_ptr, norm_ptr, g_ptr, r_ptr, dq_ptr,
+def dq_kernel(q_ptr, k_ptr, v_ptr, padding_ptr, o_ptr, norm_ptr, g_ptr, rows_ptr, dq_ptr,
               q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, g_b, g_h, g_n, dq_b, dq_h, dq_n, padding_b,
               heads, groups, n, m, scale, cap, offset, window,
               K: tl.constexpr, W: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_W: tl.constexpr,
@@ -70,10 +70,14 @@ def dq_kernel(q_ptr, k_ptr, v_ptr, padding_ptr, o_ptr, norm_ptr, g_ptr, r_ptr, d
     wide_g = load_rows(g_ptr + b * g_b + h * g_h, first, n, g_n, ROWS, W, BLOCK_W, True)
     o = load_rows(o_ptr + b * o_b + h * o_h, first, n, o_n, ROWS, W, BLOCK_W, True)
     r = tl.sum(wide_g.to(tl.float32) * o.to(tl.float32), 1)
-    tl.store(r_ptr + row, r, mask=i < n)
     g = wide_g.to(q.dtype)
     q = times_scale(q, scale, PRESCALED)
     largest = in_bits(tl.load(norm_ptr + row * 2, mask=i < n, other=0.0))
+    logarithm = tl.load(norm_ptr + row * 2 + 1, mask=i < n, other=0.0) * 1.4426950408889634
+    lines = tl.cast(tl.num_programs(0) // blocks, tl.int64) * n
+    tl.store(rows_ptr + row, largest, mask=i < n)
+    tl.store(rows_ptr + lines + row, logarithm, mask=i < n)
+    tl.store(rows_ptr + 2 * lines + row, r, mask=i < n)
     acc = tl.zeros([ROWS, BLOCK_K], tl.float32)
 
     begin, lo, hi, end = key_range(first, m, offset, window, ROWS, KEYS, CAUSAL, WINDOW, PADDED)
@@ -93,12 +97,11 @@ def dq_kernel(q_ptr, k_ptr, v_ptr, padding_ptr, o_ptr, norm_ptr, g_ptr, r_ptr, d
                           window, True, K, W, BLOCK_K, BLOCK_W, KEYS, CAUSAL, WINDOW, PADDED, CAPPED, PRESCALED,
                           PRECISION)
 
-    inverse = tl.exp2(-1.4426950408889634 * tl.load(norm_ptr + row * 2 + 1, mask=i < n, other=0.0))
-    store_rows(dq_ptr + b * dq_b + h * dq_h, acc * (inverse * scale)[:, None], first, n, dq_n, ROWS, K, BLOCK_K)
+    store_rows(dq_ptr + b * dq_b + h * dq_h, acc * (tl.exp2(-logarithm) * scale)[:, None], first, n, dq_n, ROWS, K, BLOCK_K)
 
 
 @triton.jit
-def dkdv_step(dk, dv, k, v, q_ptr, g_ptr, norm_ptr, r_ptr, i0, j, n, stride_q, stride_g, scale, cap, offset, window,
+def dkdv_step(dk, dv, k, v, q_ptr, g_ptr, rows_ptr, lines, i0, j, n, stride_q, stride_g, scale, cap, offset, window,
               CHECKED: tl.constexpr, K: tl.constexpr, W: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_W: tl.constexpr,
               KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr,
               PRESCALED: tl.constexpr, PRECISION: tl.constexpr):
@@ -106,22 +109,22 @@ def dkdv_step(dk, dv, k, v, q_ptr, g_ptr, norm_ptr, r_ptr, i0, j, n, stride_q, s
     q = load_rows(q_ptr, i0, n, stride_q, KEYS, K, BLOCK_K, CHECKED)
     g = load_rows(g_ptr, i0, n, stride_g, KEYS, W, BLOCK_W, CHECKED).to(v.dtype)
     if CHECKED:
-        largest = tl.load(norm_ptr + i * 2, mask=i < n, other=0.0)
-        logarithm = tl.load(norm_ptr + i * 2 + 1, mask=i < n, other=float("inf"))
-        r = tl.load(r_ptr + i, mask=i < n, other=0.0)
+        largest = tl.load(rows_ptr + i, mask=i < n, other=0.0)
+        logarithm = tl.load(rows_ptr + lines + i, mask=i < n, other=float("inf"))
+        r = tl.load(rows_ptr + 2 * lines + i, mask=i < n, other=0.0)
     else:
-        largest = tl.load(norm_ptr + i * 2)
-        logarithm = tl.load(norm_ptr + i * 2 + 1)
-        r = tl.load(r_ptr + i)
+        largest = tl.load(rows_ptr + i)
+        logarithm = tl.load(rows_ptr + lines + i)
+        r = tl.load(rows_ptr + 2 * lines + i)
     s = tl.dot(k, tl.trans(q), input_precision=PRECISION)
     if CAPPED:
         s, slope = capped(s, scale, cap, PRESCALED)
-    exponent = exponents(s, in_bits(largest)[None, :], scale, CAPPED, PRESCALED)
+    exponent = exponents(s, largest[None, :], scale, CAPPED, PRESCALED)
     if CHECKED:
         # Keys past the end or padded spoil only their own rows of dk and dv, which are not stored or set to zero.
-        ok = seen(i[None, :], j[:, None], 2147483647, offset, window, norm_ptr, CAUSAL, WINDOW, False)
+        ok = seen(i[None, :], j[:, None], 2147483647, offset, window, rows_ptr, CAUSAL, WINDOW, False)
         exponent = tl.where(ok, exponent, float("-inf"))
-    p = tl.exp2(exponent - (logarithm * 1.4426950408889634)[None, :])
+    p = tl.exp2(exponent - logarithm[None, :])
     dv = tl.dot(p.to(g.dtype), g, dv, input_precision=PRECISION)
     dp = tl.dot(v, tl.trans(g), input_precision=PRECISION)
     ds = p * (dp - r[None, :])
@@ -132,7 +135,7 @@ def dkdv_step(dk, dv, k, v, q_ptr, g_ptr, norm_ptr, r_ptr, i0, j, n, stride_q, s
 
 
 @triton.jit
-def dkdv_kernel(q_ptr, k_ptr, v_ptr, padding_ptr, norm_ptr, g_ptr, r_ptr, dk_ptr, dv_ptr,
+def dkdv_kernel(q_ptr, k_ptr, v_ptr, padding_ptr, g_ptr, rows_ptr, dk_ptr, dv_ptr,
                 q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, g_b, g_h, g_n, dk_b, dk_h, dk_n, dv_b, dv_h, dv_n,
                 padding_b, key_heads, groups, n, m, scale, cap, offset, window,
                 K: tl.constexpr, W: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_W: tl.constexpr,
@@ -152,25 +155,25 @@ def dkdv_kernel(q_ptr, k_ptr, v_ptr, padding_ptr, norm_ptr, g_ptr, r_ptr, dk_ptr
     dv = tl.zeros([ROWS, BLOCK_W], tl.float32)
 
     begin, lo, hi, end = query_range(first, n, offset, window, ROWS, KEYS, CAUSAL, WINDOW)
+    lines = tl.cast(tl.num_programs(0) // blocks, tl.int64) * groups * n
     for head in range(0, groups):
         query_head = h * groups + head
         q_at = q_ptr + b * q_b + query_head * q_h
         g_at = g_ptr + b * g_b + query_head * g_h
         row = ((b * key_heads + h) * groups + head) * n
-        norm_at = norm_ptr + row * 2
-        r_at = r_ptr + row
+        rows_at = rows_ptr + row
         if CAUSAL or WINDOW:
             for i in range(begin, lo, KEYS):
-                dk, dv = dkdv_step(dk, dv, k, v, q_at, g_at, norm_at, r_at, i, j, n, q_n, g_n, scale, cap, offset,
+                dk, dv = dkdv_step(dk, dv, k, v, q_at, g_at, rows_at, lines, i, j, n, q_n, g_n, scale, cap, offset,
                                    window, True, K, W, BLOCK_K, BLOCK_W, KEYS, CAUSAL, WINDOW, CAPPED, PRESCALED,
                                    PRECISION)
         for i in range(lo, hi, KEYS):
-            dk, dv = dkdv_step(dk, dv, k, v, q_at, g_at, norm_at, r_at, i, j, n, q_n, g_n, scale, cap, offset,
+            dk, dv = dkdv_step(dk, dv, k, v, q_at, g_at, rows_at, lines, i, j, n, q_n, g_n, scale, cap, offset,
                                window, False, K, W, BLOCK_K, BLOCK_W, KEYS, CAUSAL, WINDOW, CAPPED, PRESCALED,
                                PRECISION)
         if TAIL:
             for i in range(hi, end, KEYS):
-                dk, dv = dkdv_step(dk, dv, k, v, q_at, g_at, norm_at, r_at, i, j, n, q_n, g_n, scale, cap, offset,
+                dk, dv = dkdv_step(dk, dv, k, v, q_at, g_at, rows_at, lines, i, j, n, q_n, g_n, scale, cap, offset,
                                    window, True, K, W, BLOCK_K, BLOCK_W, KEYS, CAUSAL, WINDOW, CAPPED, PRESCALED,
                                    PRECISION)
 

@@ -81,7 +81,7 @@ def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, paddi
     w = v.shape[3]
     dtype = out_dtype or q.dtype
     dq, dk, dv = _empty(q, h, n, width, dtype), _empty(k, hkv, m, width, dtype), _empty(v, hkv, m, w, dtype)
-    r = torch.empty(b, h, n, dtype=torch.float32, device=q.device)
+    rows = torch.empty(3, b, h, n, dtype=torch.float32, device=q.device)
     normaliser = normaliser.contiguous()
     traits = _traits(q.dtype, width, w, scale, causal, window, softcap, padding is not None, precision)
     mask, mask_b = _mask(padding, q)
@@ -89,11 +89,11 @@ def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, paddi
     by_query, by_key = tiles or (choose("dq", q.element_size(), max(width, w), b * h, n),
                                  choose("dkdv", q.element_size(), max(width, w), b * hkv, m))
     _run(dq_kernel, b * h * -(-n // by_query.rows), by_query,
-         (q, k, v, mask, o, normaliser, g, r, dq, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3],
+         (q, k, v, mask, o, normaliser, g, rows, dq, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3],
           *g.stride()[:3], *dq.stride()[:3], mask_b, h, h // hkv, n, m, *pattern),
          TAIL=causal or window is not None or padding is not None or m % by_query.keys != 0, **traits)
     _run(dkdv_kernel, b * hkv * -(-m // by_key.rows), by_key,
-         (q, k, v, mask, normaliser, g, r, dk, dv, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *g.stride()[:3],
+         (q, k, v, mask, g, rows, dk, dv, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *g.stride()[:3],
           *dk.stride()[:3], *dv.stride()[:3], mask_b, hkv, h // hkv, n, m, *pattern),
          TAIL=window is not None or n % by_key.keys != 0, **traits)
     return dq, dk, dv
@@ -101,7 +101,7 @@ def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, paddi
 
 def _run(kernel, programs: int, tiles: Tiles, arguments: tuple, **traits) -> None:
     device = arguments[0].device
-    options = dict(ROWS=tiles.rows, KEYS=tiles.keys, num_warps=tiles.warps, num_stages=tiles.stages)
+    options = dict(ROWS=tiles.rows, KEYS=tiles.keys, num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers)
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
             kernel[(programs,)](*arguments, **traits, **options)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Tiles:
     """A program holds `rows` of its own and walks over the others `keys` at a time (in the dk/dv kernel the roles of
-    queries and keys are exchanged). `tangents`: directions that one pass carries at once."""
+    queries and keys are exchanged). `tangents`: directions that one pass carries at once. `registers`: at most so many
+    per thread, where that makes room for a second program."""
 
     rows: int
     keys: int
     warps: int
     stages: int
     tangents: int = 1
+    registers: int | None = None
 
 
 # (kernel, bytes of an operand, width of the wider of key and value) → tiles. "short" is for few programs: rows are
@@ -26,7 +28,7 @@ TABLE: dict[tuple[str, int, int], Tiles] = {
     ("forward", 4, 64): Tiles(64, 32, 4, 3),
     ("forward", 4, 128): Tiles(64, 32, 4, 2),
     ("forward", 4, 256): Tiles(64, 16, 8, 2),
-    ("jvp", 2, 64): Tiles(128, 32, 8, 3),
+    ("jvp", 2, 64): Tiles(128, 32, 8, 3, registers=128),
     ("jvp", 2, 128): Tiles(128, 32, 8, 3),
     ("jvp", 2, 256): Tiles(64, 32, 8, 2),
     ("jvp", 4, 64): Tiles(64, 32, 4, 2),
@@ -62,7 +64,7 @@ def choose(kernel: str, itemsize: int, width: int, lines: int, length: int) -> T
     """Tiles for `lines` heads (over all sequences) of `length` rows, the wider of key and value being `width`.
 
     >>> choose("jvp", 2, 64, lines=12, length=65536)
-    Tiles(rows=128, keys=32, warps=8, stages=3, tangents=1)
+    Tiles(rows=128, keys=32, warps=8, stages=3, tangents=1, registers=128)
     >>> choose("jvp", 2, 64, lines=12, length=1024).rows
     64
     """
