@@ -52,8 +52,8 @@ def attempt(name: str, call, **facts) -> dict | None:
     row = dict(name=name, **facts)
     try:
         row |= call()
-    except Exception as reason:  # noqa: BLE001: one case must not lose the others
-        row["failed"] = f"{type(reason).__name__}: {str(reason).splitlines()[0][:160] if str(reason) else ''}"
+    except Exception as reason:  # one case must not lose the others
+        row["failed"] = f"{type(reason).__name__}: {str(reason).splitlines()[0][:110] if str(reason) else ''}"
         torch.cuda.synchronize() if "CUDA" not in row["failed"] else None
     torch.cuda.empty_cache()
     ROWS.append(row)
@@ -168,14 +168,14 @@ def errors(h, width, dtype, causal, precision=None, ways=()) -> dict:
         try:
             pulled = kernels.vjp(q, k, v, o, normaliser, g, way=way, **options)
             found[f"vjp {way}"] = max(relative(a, b) for a, b in zip(pulled, pulled64, strict=True))
-        except Exception as reason:  # noqa: BLE001
+        except Exception as reason:
             print(f"  error of vjp {way} unknown: {str(reason).splitlines()[0][:120]}")
     for peer in ways:
         try:
             found[f"{peer} forward"] = relative(peer_forward(peer, q, k, v, scale, causal), o64)
             pulled = peer_backward(peer, q, k, v, g, scale, causal)()
             found[f"{peer} backward"] = max(relative(a, b) for a, b in zip(pulled, pulled64, strict=True))
-        except Exception as reason:  # noqa: BLE001
+        except Exception as reason:
             print(f"  error of {peer} unknown: {str(reason).splitlines()[0][:120]}")
     return found
 
@@ -189,7 +189,7 @@ def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, peers
     facts = dict(n=n, h=h, width=width, dtype=kind, causal=causal)
     try:
         wrong = errors(h, width, dtype, causal, precision, ways)
-    except Exception as reason:  # noqa: BLE001
+    except Exception as reason:
         print(f"  errors unknown for {label}: {type(reason).__name__}: {str(reason)[:300]}", flush=True)
         wrong = {}
     try:
@@ -197,7 +197,7 @@ def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, peers
         options = dict(scale=scale, causal=causal, precision=precision)
         q, k, v, dq, dk, dv, g = tensors(h, n, width, dtype, 7)
         o, normaliser = kernels.forward(q, k, v, **options)
-    except Exception as reason:  # noqa: BLE001
+    except Exception as reason:
         print(f"{label}: {type(reason).__name__}: {str(reason)[:300]}", flush=True)
         return
 
@@ -313,11 +313,10 @@ def candidates(kind: str, width: int, itemsize: int) -> list:
     from howsmooth.kernels.tiles import Tiles
 
     found = []
-    for rows, keys, warps in ((64, 32, 4), (64, 64, 4), (64, 128, 4), (128, 16, 8), (128, 32, 8), (128, 64, 8),
-                              (128, 128, 8), (128, 32, 4), (128, 64, 4), (256, 32, 8), (64, 32, 8), (64, 16, 4),
-                              (64, 64, 8), (32, 32, 4)):
-        for stages in (2, 3, 4):
-            for registers in (None, 128, 168) if warps == 8 and rows >= 64 else (None,):
+    for rows, keys, warps in ((64, 32, 4), (64, 64, 4), (128, 16, 8), (128, 32, 8), (128, 64, 8), (128, 32, 4),
+                              (128, 64, 4), (64, 32, 8), (64, 16, 4), (64, 64, 8)):
+        for stages in (2, 3) if keys == 64 else (2, 3, 4):
+            for registers in (None, 128) if warps == 8 else (None,):
                 held = rows * width * itemsize * (2 if kind in ("jvp", "dq", "dkdv") else 1)
                 tangents = 4 if kind == "jvps" and width <= 64 and itemsize == 2 else 2 if kind == "jvps" else 1
                 held = (1 + tangents) * rows * width * itemsize if kind == "jvps" else held
@@ -360,7 +359,7 @@ def compiles(job) -> str | None:
         torch.cuda.synchronize()
         first = out if isinstance(out, torch.Tensor) else out[0]
         return None if bool(torch.isfinite(first).all()) else "not finite"
-    except Exception as reason:  # noqa: BLE001
+    except Exception as reason:
         return f"{type(reason).__name__}: {str(reason).splitlines()[0][:100] if str(reason) else ''}"
 
 
@@ -398,7 +397,7 @@ def sweep(kinds, seconds: float, out: dict) -> None:
                     torch.cuda.synchronize()
                     times.append(start.elapsed_time(end))
                 timed.append((statistics.median(times), job[1]))
-            except Exception as reason:  # noqa: BLE001
+            except Exception as reason:
                 failed.append((*map(str, job), str(reason)[:100]))
             del call
         timed.sort(key=lambda pair: pair[0])

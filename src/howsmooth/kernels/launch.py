@@ -11,10 +11,10 @@ from triton.runtime import JITFunction
 
 from howsmooth.errors import InputError
 from howsmooth.kernels import fused
+from howsmooth.kernels.cotangent import dkdv_kernel, dq_kernel
 from howsmooth.kernels.primal import forward_kernel
 from howsmooth.kernels.tangent import jvp_kernel
 from howsmooth.kernels.tiles import Tiles, choose
-from howsmooth.kernels.cotangent import dkdv_kernel, dq_kernel
 
 # Under TRITON_INTERPRET=1 kernels run on the CPU, one program after another.
 INTERPRETED = not isinstance(forward_kernel, JITFunction)
@@ -101,7 +101,8 @@ def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, paddi
 
 def _run(kernel, programs: int, tiles: Tiles, arguments: tuple, **traits) -> None:
     device = arguments[0].device
-    options = dict(ROWS=tiles.rows, KEYS=tiles.keys, num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers)
+    options = dict(ROWS=tiles.rows, KEYS=tiles.keys, num_warps=tiles.warps, num_stages=tiles.stages,
+                   maxnreg=tiles.registers)
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
             kernel[(programs,)](*arguments, **traits, **options)
