@@ -220,7 +220,6 @@ def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, peers
     if one and four and "ms" in one and "ms" in four:
         print(f"{'':58s} four tangents cost {four['ms'] / one['ms']:.2f} times one")
         four["times_one"] = four["ms"] / one["ms"]
-    del several
     for way in ("ours", *ways):
         timed(f"vjp {way}", 5, lambda way=way: kernels.vjp(q, k, v, o, normaliser, g, way=way, **options))
     for peer in ways:
@@ -405,7 +404,8 @@ def sweep(kinds, seconds: float, out: dict) -> None:
         products = {"forward": 2, "jvp": 5, "jvps": 17}.get(kind, 5)
         print(f"{kind} width {width} {dtype}{' causal' if causal else ''}")
         for ms, tiles in timed[:5]:
-            print(f"   {ms:8.3f} ms  {flops(products, h, n, width, causal) / ms * 1e-9:6.1f} TFLOP/s  {tiles}", flush=True)
+            rate = flops(products, h, n, width, causal) / ms * 1e-9
+            print(f"   {ms:8.3f} ms  {rate:6.1f} TFLOP/s  {tiles}", flush=True)
         out.setdefault("sweep", []).append(dict(kind=kind, h=h, n=n, width=width, dtype=dtype, causal=causal,
                                                 times=[[ms, str(tiles)] for ms, tiles in timed]))
     out["sweep_failed"] = failed

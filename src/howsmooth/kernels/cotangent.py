@@ -1,7 +1,8 @@
 """The transpose: dS = P∘(g vᵀ − rowsum(g∘o)), dq = scale dS k, dk = scale dSᵀ q, dv = Pᵀ g.
 
-Two kernels, seven products, and the same bits at every run: `dq_kernel` walks over keys for a block of queries and
-leaves (largest score, log Σ exp, rowsum(g∘o)) behind, each side by side; `dkdv_kernel` walks over queries for a block of keys, head by head of its group.
+Two kernels, seven products, and the same bits at every run. `dq_kernel` walks over keys for a block of queries and
+leaves what belongs to a row, (largest score, log Σ exp, rowsum(g∘o)), side by side for `dkdv_kernel`, which walks over
+queries for a block of keys, head by head of its group.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def dq_kernel(q_ptr, k_ptr, v_ptr, padding_ptr, o_ptr, norm_ptr, g_ptr, rows_ptr
                           window, True, K, W, BLOCK_K, BLOCK_W, KEYS, CAUSAL, WINDOW, PADDED, CAPPED, PRESCALED,
                           PRECISION)
 
-    store_rows(dq_ptr + b * dq_b + h * dq_h, acc * (tl.exp2(-logarithm) * scale)[:, None], first, n, dq_n, ROWS, K, BLOCK_K)
+    acc = acc * (tl.exp2(-logarithm) * scale)[:, None]
+    store_rows(dq_ptr + b * dq_b + h * dq_h, acc, first, n, dq_n, ROWS, K, BLOCK_K)
 
 
 @triton.jit

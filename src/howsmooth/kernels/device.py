@@ -9,7 +9,7 @@ import triton.language as tl
 @triton.jit
 def load_rows(ptr, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
               CHECKED: tl.constexpr):
-    """Rows first … first+ROWS−1 as a tile (ROWS, BLOCK): columns from WIDTH on, and (if checked) rows ≥ count, are 0."""
+    """Rows first … first+ROWS−1 as a tile (ROWS, BLOCK); 0 in columns ≥ WIDTH and, if checked, rows ≥ count."""
     r = tl.arange(0, ROWS)
     c = tl.arange(0, BLOCK)
     # A row's place is a 64-bit number: a million rows of 4,096 entries overflow 32 bits.
