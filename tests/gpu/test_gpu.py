@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from howsmooth import kernels  # noqa: E402
 
-DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+DTYPES = [torch.bfloat16, torch.float16]
 # Rounding of the output alone; a peer that happens to be luckier than that sets no standard.
 FLOOR = {torch.bfloat16: 2e-3, torch.float16: 2.5e-4, torch.float32: 5e-6}
 LENGTHS = [1, 2, 17, 64, 127, 128, 257, 1000, 1021, 2000]
@@ -102,7 +102,7 @@ def test_random_shapes(seed):
     hkv, groups, b = one_of(1, 2, 3), one_of(1, 1, 2, 4), one_of(1, 2)
     n, m = number(1, 700), number(1, 700)
     k, w = one_of(1, 8, 20, 64, 80, 96, 128, 192, 256), one_of(3, 16, 64, 72, 128, 256)
-    dtype = DTYPES[seed % 3]
+    dtype = DTYPES[seed % 2]
     at, tangents, g = draw(seed, b, hkv * groups, hkv, n, m, k, w, dtype)
     padding = None
     if one_of(True, False):
@@ -124,26 +124,6 @@ def test_tangents_in_one_pass_are_those_one_by_one(width, count, dtype):
     together = kernels.jvp(*at, o, normaliser, *tangents, **options)
     alone = torch.stack([kernels.jvp(*at, o, normaliser, *(t[j] for t in tangents), **options) for j in range(count)])
     assert error(together, alone.double()) <= FLOOR[dtype]
-
-
-@pytest.mark.parametrize("width", [32, 64, 128])
-def test_precise_float32(width):
-    at, tangents, g = draw(3, 1, 2, 2, 777, 777, width, width, torch.float32)
-    options = dict(scale=width**-0.5, causal=True)
-    truth = derivatives([t.double() for t in at], [t.double() for t in tangents], g.double(), **options)
-    o, normaliser = kernels.forward(*at, precision="precise", **options)
-    do = kernels.jvp(*at, o, normaliser, *tangents, precision="precise", **options)
-    pulled = kernels.vjp(*at, o, normaliser, g, precision="precise", **options)
-    for mine, wanted in zip((o, do, *pulled), truth, strict=True):
-        assert error(mine, wanted) <= 1e-5
-
-
-def test_tf32_is_near_and_is_not_precise():
-    at, tangents, g = draw(3, 1, 2, 2, 777, 777, 64, 64, torch.float32)
-    truth = derivatives([t.double() for t in at], [t.double() for t in tangents], g.double(), scale=0.125)
-    o, normaliser = kernels.forward(*at, precision="native", scale=0.125)
-    do = kernels.jvp(*at, o, normaliser, *tangents, precision="native", scale=0.125)
-    assert 1e-5 < error(do, truth[1]) < 3e-3
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -10,19 +10,20 @@ import torch
 from howsmooth import kernels
 
 SOURCE = Path(__file__).parents[2] / "src"
-X = torch.zeros(1, 2, 4, 8)
+X = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize(("change", "reason"), [
     (dict(score_bias=torch.zeros(4, 4)), "know no score_bias"),
     (dict(q=X[0]), "four axes"),
     (dict(q=X.double()), "take bfloat16, float16 or float32 in all of q, k, v, got torch.float64"),
-    (dict(k=X.half()), "got torch.float32, torch.float16"),
+    (dict(k=X.half()), "got torch.bfloat16, torch.float16"),
+    (dict(q=X.float(), k=X.float(), v=X.float()), "float32 met an illegal memory access"),
     (dict(q=X.half(), k=X.half(), v=X.half(), precision="precise"), "precise products are for float32"),
     (dict(precision="exact"), "native or precise, got exact"),
-    (dict(v=torch.zeros(1, 2, 4, 300)), "at most 256 wide in the kernels, got 8 and 300"),
+    (dict(v=torch.zeros(1, 2, 4, 300, dtype=X.dtype)), "at most 256 wide in the kernels, got 8 and 300"),
     (dict(q=X[:, :, :0]), "empty"),
-    (dict(v=torch.zeros(1, 2, 8, 4).mT), "last stride of 4"),
+    (dict(v=torch.zeros(1, 2, 8, 4, dtype=X.dtype).mT), "last stride of 4"),
     (dict(padding=torch.ones(1, 5, dtype=torch.bool)), r"padding is bool \(1, 4\), got torch.bool \(1, 5\)"),
     (dict(), "written for NVIDIA GPUs, got tensors on cpu"),
 ])
