@@ -1,0 +1,173 @@
+"""On a GPU: random shapes against dense float64, with at most twice the error of PyTorch's own in the same dtype."""
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA GPU, and PyTorch sees none", allow_module_level=True)
+pytest.importorskip("triton", reason="the kernels need triton")
+
+from howsmooth import kernels  # noqa: E402
+
+DTYPES = [torch.bfloat16, torch.float16]
+# Rounding of the output alone; a peer that happens to be luckier than that sets no standard.
+FLOOR = {torch.bfloat16: 2e-3, torch.float16: 2.5e-4, torch.float32: 5e-6}
+LENGTHS = [1, 2, 17, 64, 127, 128, 257, 1000, 1021, 2000]
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """What a kernel leaves unwritten is NaN."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: _poison(empty(*a, **k)))
+
+
+def _poison(t):
+    return t.fill_(torch.nan) if t.is_floating_point() else t
+
+
+def hidden(n, m, causal=False, window=None, offset=0, padding=None, **_):
+    """(b or 1, 1, n, m): which pairs do not count."""
+    ahead = torch.arange(m, device="cuda") - (torch.arange(n, device="cuda")[:, None] + offset)
+    out = torch.zeros(n, m, dtype=torch.bool, device="cuda")
+    if causal:
+        out |= ahead > 0
+    if window is not None:
+        out |= (ahead <= -window) | (ahead >= window)
+    out = out[None, None]
+    return out if padding is None else out | ~padding[:, None, None, :]
+
+
+def dense(q, k, v, scale, softcap=None, **pattern):
+    groups = q.shape[1] // k.shape[1]
+    k, v = (t.repeat_interleave(groups, 1) for t in (k, v))
+    s = scale * (q @ k.mT)
+    if softcap is not None:
+        s = softcap * torch.tanh(s / softcap)
+    mask = hidden(q.shape[2], k.shape[2], **pattern)
+    p = torch.softmax(s.masked_fill(mask, -torch.inf), -1)
+    return torch.where(mask.all(-1, keepdim=True), 0.0, p) @ v
+
+
+def draw(seed, b, h, hkv, n, m, k, w, dtype):
+    g = torch.Generator("cuda").manual_seed(seed)
+    shapes = ((b, h, n, k), (b, hkv, m, k), (b, hkv, m, w))
+    at = [torch.randn(s, device="cuda", generator=g).to(dtype) for s in shapes]
+    tangents = [torch.randn(s, device="cuda", generator=g).to(dtype) for s in shapes]
+    return at, tangents, torch.randn(b, h, n, w, device="cuda", generator=g).to(dtype)
+
+
+def derivatives(at, tangents, g, **pattern):
+    f = lambda *x: dense(*x, **pattern)
+    o, do = torch.func.jvp(f, tuple(at), tuple(tangents))
+    return o, do, *torch.func.vjp(f, *at)[1](g)
+
+
+def error(actual, truth) -> float:
+    """Relative to the norm of the truth, or to 1 per entry where the truth is nothing but cancellation."""
+    assert actual.shape == truth.shape
+    gap = float((actual.double() - truth).norm())
+    return gap / max(float(truth.norm()), 0.05 * truth.numel() ** 0.5)
+
+
+def check(at, tangents, g, *, way=None, **pattern):
+    dtype = at[0].dtype
+    truth = derivatives([t.double() for t in at], [t.double() for t in tangents], g.double(), **pattern)
+    # What PyTorch makes of it in this dtype; rows without keys are NaN-free in `dense`, so that it may stand for all.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    peer = derivatives(at, tangents, g, **pattern)
+    o, normaliser = kernels.forward(*at, **pattern)
+    do = kernels.jvp(*at, o, normaliser, *tangents, **pattern)
+    pulled = kernels.vjp(*at, o, normaliser, g, way=way, **pattern)
+    for name, mine, theirs, wanted in zip(("o", "do", "dq", "dk", "dv"), (o, do, *pulled), peer, truth, strict=True):
+        assert mine.dtype == dtype
+        allowed = max(2 * error(theirs, wanted), FLOOR[dtype])
+        assert error(mine, wanted) <= allowed, f"{name}: {error(mine, wanted):.2e}, allowed {allowed:.2e}"
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_square(dtype, causal, n):
+    at, tangents, g = draw(n, 2, 3, 3, n, n, 64, 64, dtype)
+    for way in ("ours", None):
+        check(at, tangents, g, way=way, scale=0.125, causal=causal)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_shapes(seed):
+    pick = torch.Generator().manual_seed(seed)
+    one_of = lambda *options: options[int(torch.randint(len(options), (1,), generator=pick))]
+    number = lambda low, high: int(torch.randint(low, high, (1,), generator=pick))
+    hkv, groups, b = one_of(1, 2, 3), one_of(1, 1, 2, 4), one_of(1, 2)
+    n, m = number(1, 700), number(1, 700)
+    k, w = one_of(1, 8, 20, 64, 80, 96, 128, 192, 256), one_of(3, 16, 64, 72, 128, 256)
+    dtype = DTYPES[seed % 2]
+    at, tangents, g = draw(seed, b, hkv * groups, hkv, n, m, k, w, dtype)
+    padding = None
+    if one_of(True, False):
+        padding = torch.rand(b, m, generator=pick).cuda() > 0.3
+    check(at, tangents, g, scale=one_of(k**-0.5, 0.25, -0.3), causal=one_of(True, False),
+          window=one_of(None, None, 1, number(1, 300)), softcap=one_of(None, None, 2.0, 30.0),
+          offset=one_of(0, m - n, number(-100, 100)), padding=padding)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_tangents_in_one_pass_are_those_one_by_one(width, count, dtype):
+    at, _, _ = draw(0, 1, 2, 1, 333, 333, width, width, dtype)
+    tangents = [torch.stack([draw(9 + j, 1, 2, 1, 333, 333, width, width, dtype)[1][i] for j in range(count)])
+                for i in range(3)]
+    options = dict(scale=width**-0.5, causal=True)
+    o, normaliser = kernels.forward(*at, **options)
+    together = kernels.jvp(*at, o, normaliser, *tangents, **options)
+    alone = torch.stack([kernels.jvp(*at, o, normaliser, *(t[j] for t in tangents), **options) for j in range(count)])
+    assert error(together, alone.double()) <= FLOOR[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_two_runs_are_equal(dtype):
+    at, tangents, g = draw(5, 2, 4, 2, 1021, 1021, 64, 64, dtype)
+    runs = []
+    for _ in range(2):
+        o, normaliser = kernels.forward(*at, scale=0.125, causal=True)
+        do = kernels.jvp(*at, o, normaliser, *tangents, scale=0.125, causal=True)
+        runs.append((o, normaliser, do, *kernels.vjp(*at, o, normaliser, g, scale=0.125, causal=True, way="ours")))
+    for a, b in zip(*runs, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_strides():
+    at, tangents, g = draw(6, 2, 3, 3, 300, 300, 64, 64, torch.bfloat16)
+    inside = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (*at, *tangents, g)]
+    o, normaliser = kernels.forward(*at, scale=0.125)
+    o2, normaliser2 = kernels.forward(*inside[:3], scale=0.125)
+    assert o2.stride() == inside[0].stride()
+    pairs = [(o, o2), (normaliser, normaliser2),
+             (kernels.jvp(*at, o, normaliser, *tangents, scale=0.125),
+              kernels.jvp(*inside[:3], o2, normaliser2, *inside[3:6], scale=0.125)),
+             *zip(kernels.vjp(*at, o, normaliser, g, scale=0.125, way="ours"),
+                  kernels.vjp(*inside[:3], o2, normaliser2, inside[6], scale=0.125, way="ours"), strict=True)]
+    for a, b in pairs:
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("way", ["cudnn", "flash"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("width", [64, 128])
+def test_pytorchs_backward_computes_the_same_function(width, causal, way):
+    at, tangents, g = draw(7, 2, 3, 3, 515, 515, width, width, torch.bfloat16)
+    check(at, tangents, g, way=way, scale=width**-0.5, causal=causal)
+
+
+def test_memory_is_linear():
+    n = 16384
+    at, tangents, g = draw(8, 1, 4, 4, n, n, 64, 64, torch.bfloat16)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    o, normaliser = kernels.forward(*at, scale=0.125)
+    kernels.jvp(*at, o, normaliser, *tangents, scale=0.125)
+    kernels.vjp(*at, o, normaliser, g, scale=0.125, way="ours")
+    assert torch.cuda.max_memory_allocated() - before < 16 * at[0].numel() * 2  # one n × n matrix is 128 times that
