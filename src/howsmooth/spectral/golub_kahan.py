@@ -118,13 +118,16 @@ class _Solve:
         self.measures = shaken is not None or (self.precise is not None and stop == "interval")
         self.start_delta = delta * ((1 - PROBE_SHARE) if self.measures else 1) / k
         self.probe_delta = delta * PROBE_SHARE / k
-        exact = torch.float64 if self.precise is not None else operator.dtype
-        # Where the products are measured in float64, what is left is the rounding of the recurrence itself.
+        exact = operator if twin is None else twin
+        # Where the products are measured against a twin, what is left is the rounding of the recurrence itself, and
+        # the twin's own.
         unmeasured = math.sqrt(budget.max_steps) * self.epsilon
-        in_float64 = self.measures and self.precise is not None
+        if twin is not None and twin.dtype != torch.float64:
+            unmeasured += allowance(operator.shape, twin.roundoff)
+        measured = self.measures and self.precise is not None
         self.rounding = Rounding(
-            above=unmeasured if in_float64 else allowance(operator.shape, operator.dtype),
-            below=allowance(operator.shape, exact))
+            above=unmeasured if measured else allowance(operator.shape, operator.roundoff),
+            below=allowance(operator.shape, exact.roundoff))
 
         members = self.products.members
         self.steps = 0
@@ -230,7 +233,7 @@ class _Solve:
         """
         delta = self.probe_delta / 2
         perturbation = Perturbation(process, self.reference)
-        for count in range(probe_count(self.tol, self.operator.dtype, delta), MOST_PROBES + 1):
+        for count in range(probe_count(self.tol, self.operator.roundoff, delta), MOST_PROBES + 1):
             perturbation.extend(count, self.generator)
             self.rounding = replace(self.rounding, perturbation=perturbation.bound(delta))
             if self.precise is None and not self.found:  # the first process sees the whole of E: nothing is deflated

@@ -42,6 +42,7 @@ class LinearOperator:
         self.device = torch.device(device)
         self.batch = tuple(int(size) for size in batch)
         self.workspace, self.held = int(workspace), int(held)
+        self.roundoff = torch.finfo(dtype).eps  # of the products; more where they are rounded further than vectors are
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
             raise InputError(f"expected a shape and a batch of positive sizes, got shape {self.shape} and "
                              f"batch {self.batch}; an operator without entries has no singular values")
@@ -55,7 +56,7 @@ class LinearOperator:
         raise NotImplementedError
 
     def precise(self) -> LinearOperator | None:
-        """The same operator in float64, or None when it cannot be had."""
+        """The same operator in float64, or at least far more precisely, or None when it cannot be had."""
         return self if self.dtype == torch.float64 else None
 
     def shaken(self) -> LinearOperator | None:
@@ -155,7 +156,7 @@ class _Restricted(LinearOperator):
         longer = torch.Size(whole.batch).numel() * sum(whole.shape) * torch.finfo(whole.dtype).bits // 8
         super().__init__(shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
                          workspace=whole.workspace + longer, held=whole.held)
-        self.whole, self.rows, self.cols = whole, rows, cols
+        self.whole, self.rows, self.cols, self.roundoff = whole, rows, cols, whole.roundoff
 
     def _spread(self, part: Tensor, index: Tensor | None, size: int) -> Tensor:
         if index is None:
