@@ -28,7 +28,7 @@ def forward(q, k, v, scale, causal, window, softcap, offset, padding, precision,
     w = v.shape[3]
     o = _empty(q, h, n, w, out_dtype or q.dtype)
     normaliser = torch.empty(b, h, n, 2, dtype=torch.float32, device=q.device)
-    tiles = tiles or choose("forward", q.element_size(), max(width, w), b * h, n)
+    tiles = tiles or choose("forward", q.element_size(), max(width, w), b * h, n, causal)
     traits = _traits(q.dtype, width, w, scale, causal, window, softcap, padding is not None, precision)
     tail = causal or window is not None or padding is not None or m % tiles.keys != 0
     mask, mask_b = _mask(padding, q)
@@ -57,7 +57,7 @@ def jvp(q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offs
     at = 0
     while at < tangents:
         left = tangents - at
-        chosen = tiles or choose("jvp" if left == 1 else "jvps", q.element_size(), max(width, w), b * h, n)
+        chosen = tiles or choose("jvp" if left == 1 else "jvps", q.element_size(), max(width, w), b * h, n, causal)
         now = min(left, chosen.tangents)
         now = 1 << (now.bit_length() - 1)
         tail = causal or window is not None or padding is not None or m % chosen.keys != 0
@@ -86,8 +86,8 @@ def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, paddi
     traits = _traits(q.dtype, width, w, scale, causal, window, softcap, padding is not None, precision)
     mask, mask_b = _mask(padding, q)
     pattern = (float(scale), softcap or 0.0, offset, window or 0)
-    by_query, by_key = tiles or (choose("dq", q.element_size(), max(width, w), b * h, n),
-                                 choose("dkdv", q.element_size(), max(width, w), b * hkv, m))
+    by_query, by_key = tiles or (choose("dq", q.element_size(), max(width, w), b * h, n, causal),
+                                 choose("dkdv", q.element_size(), max(width, w), b * hkv, m, causal))
     _run(dq_kernel, b * h * -(-n // by_query.rows), by_query,
          (q, k, v, mask, o, normaliser, g, rows, dq, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3],
           *g.stride()[:3], *dq.stride()[:3], mask_b, h, h // hkv, n, m, *pattern),
