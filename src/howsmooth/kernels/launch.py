@@ -18,7 +18,8 @@ from howsmooth.kernels.tiles import Tiles, choose
 
 # Under TRITON_INTERPRET=1 kernels run on the CPU, one program after another.
 INTERPRETED = not isinstance(forward_kernel, JITFunction)
-# How a precise product is made of those that the matrix units have.
+# How a precise product can be made of those that the matrix units have, and how it is made.
+WAYS = ("tf32x3", "bf16x3", "bf16x6", "f16x3", "ieee")
 PRECISE = "tf32x3"
 
 
@@ -113,12 +114,15 @@ def _run(kernel, programs: int, tiles: Tiles, arguments: tuple, **traits) -> Non
 @functools.lru_cache(maxsize=512)
 def _traits(dtype, width, w, scale, causal, window, softcap, padded, precision) -> dict:
     """What the kernels are specialised for. q may be scaled beforehand where that rounds nothing."""
-    precise = dtype == torch.float32 and precision != "native"
+    if dtype != torch.float32 or precision == "native":
+        precision = "tf32"
+    elif precision not in WAYS:
+        precision = PRECISE
     power_of_two = scale != 0 and math.frexp(abs(scale))[0] == 0.5
     return dict(K=width, W=w, BLOCK_K=_block(width), BLOCK_W=_block(w), CAUSAL=bool(causal), WINDOW=window is not None,
                 PADDED=padded, CAPPED=softcap is not None,
                 PRESCALED=power_of_two and dtype != torch.float16,  # float16 has small numbers to lose
-                PRECISION=PRECISE if precise else "tf32")
+                PRECISION=precision)
 
 
 def _block(width: int) -> int:

@@ -1,4 +1,4 @@
-"""How each kernel cuts its work: one small table, which `benchmarks/gpu.py --sweep` finds again on a GPU."""
+"""How each kernel cuts its work: one small table, which `benchmarks/gpu_tiles.py` finds again on a GPU."""
 
 from __future__ import annotations
 
