@@ -5,16 +5,15 @@ implementation really does; "ceiling" is the share of the bf16 matrix product me
 error beside each time is relative to float64, of the same call at n = 1,999 with up to four heads. Times are medians
 by CUDA events, warm, on random data. What fails or is not installed says so and leaves the rest standing.
 
-    python benchmarks/gpu.py [--quick] [--sweep] [--only jvp,vjp] [--out benchmarks/results]
+    python benchmarks/gpu.py [--quick] [--only jvp,vjp] [--out benchmarks/results]
 
-`--quick` takes about two minutes. `--sweep` tries tiles and prints the best of each kind, in the form of the table in
-`howsmooth/kernels/tiles.py`.
+`--quick` takes about two minutes. GiB: memory at the peak of a call beyond what was there before it. `gpu_tiles.py`
+beside this file tries tiles.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import multiprocessing
 import statistics
@@ -37,15 +36,32 @@ def milliseconds(call, budget: float = 300.0) -> float:
     """Median by CUDA events, after a warm-up, with the cache cleared before each run as do_bench does."""
     from triton.testing import do_bench
 
+    once = once_and_again(call)[1]
+    if once > budget:  # longer than any cache or clock remembers
+        return statistics.median([once, *once_and_again(call)])
+    return do_bench(call, warmup=min(25, 2 * once), rep=max(budget, 3 * once), return_mode="median")
+
+
+def once_and_again(call) -> list[float]:
+    found = []
+    for _ in range(2):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end))
+    return found
+
+
+def memory(call) -> float:
+    """GiB at the peak of a call beyond what was there before it: its outputs and whatever it needs on the way."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     call()
     torch.cuda.synchronize()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    call()
-    end.record()
-    torch.cuda.synchronize()
-    once = start.elapsed_time(end)
-    return do_bench(call, warmup=min(25, 2 * once), rep=max(budget, 5 * once), return_mode="median")
+    return (torch.cuda.max_memory_allocated() - before) / 2**30
 
 
 def attempt(name: str, call, **facts) -> dict | None:
@@ -69,6 +85,7 @@ def show(row: dict) -> None:
     cells.append(f"{row['tflops']:7.1f} TFLOP/s" if "tflops" in row else " " * 15)
     cells.append(f"{100 * row['share']:5.1f} %" if "share" in row else " " * 7)
     cells.append(f"error {row['error']:.1e}" if "error" in row else "")
+    cells.append(f"{row['gib']:7.3f} GiB" if "gib" in row else "")
     cells.append(row.get("note", ""))
     print(f"{row['name']:58s} " + "  ".join(cells), flush=True)
 
@@ -152,10 +169,11 @@ def flops(products: int, h: int, n: int, width: int, causal: bool) -> float:
 
 
 def errors(h, width, dtype, causal, precision=None, ways=()) -> dict:
-    """Errors against float64 at n = 1,999 of all that is timed, by name."""
+    """Errors against float64 of all that is timed, by name: at n = 1,999, for float32 at 2,048, since its kernels take
+    long to compile and these are the ones that are timed."""
     from howsmooth import kernels
 
-    h, n, scale = min(h, 4), 1999, width**-0.5
+    h, n, scale = min(h, 4), 2048 if dtype == torch.float32 else 1999, width**-0.5
     q, k, v, dq, dk, dv, g = tensors(h, n, width, dtype, 7)
     o64, do64, pulled64 = truths(q, k, v, dq, dk, dv, g, scale, causal)
     options = dict(scale=scale, causal=causal, precision=precision)
@@ -164,10 +182,10 @@ def errors(h, width, dtype, causal, precision=None, ways=()) -> dict:
     found["jvp"] = relative(kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options), do64)
     four = kernels.jvp(q, k, v, o, normaliser, *(torch.stack([t, 2 * t, -t, t]) for t in (dq, dk, dv)), **options)
     found["jvp x4"] = relative(four, torch.stack([do64, 2 * do64, -do64, do64]))
-    for way in ("ours", *ways):
+    for way in (None, "ours", *ways):
         try:
             pulled = kernels.vjp(q, k, v, o, normaliser, g, way=way, **options)
-            found[f"vjp {way}"] = max(relative(a, b) for a, b in zip(pulled, pulled64, strict=True))
+            found[f"vjp {way}" if way else "vjp"] = max(relative(a, b) for a, b in zip(pulled, pulled64, strict=True))
         except Exception as reason:
             print(f"  error of vjp {way} unknown: {str(reason).splitlines()[0][:120]}")
     for peer in ways:
@@ -180,7 +198,7 @@ def errors(h, width, dtype, causal, precision=None, ways=()) -> dict:
     return found
 
 
-def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, peers=True) -> None:
+def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, peers=True, budget=300.0) -> None:
     from howsmooth import kernels
 
     kind = str(dtype).removeprefix("torch.").replace("bfloat16", "bf16") + (f" {precision}" if precision else "")
@@ -206,21 +224,23 @@ def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, peers
             return None
 
         def body():
-            ms = milliseconds(call() if more.get("closure") else call)
+            run = call() if more.get("closure") else call
+            ms = milliseconds(run, budget)
             rate = flops(products, h, n, width, causal) / ms * 1e-9
-            found = dict(ms=ms, tflops=rate, share=rate / ceiling)
+            found = dict(ms=ms, tflops=rate, share=rate / ceiling, gib=memory(run))
             return found | ({"error": wrong[name]} if name in wrong else {})
 
         return attempt(f"{name:16s} {label}", body, **facts)
 
     timed("forward", 2, lambda: kernels.forward(q, k, v, **options))
     one = timed("jvp", 5, lambda: kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options))
-    several = [torch.stack([t] * 4) for t in (dq, dk, dv)]
+    several = [torch.stack([t] * 4) for t in (dq, dk, dv)] if not only or "jvp" in only else None
     four = timed("jvp x4", 17, lambda: kernels.jvp(q, k, v, o, normaliser, *several, **options))
     if one and four and "ms" in one and "ms" in four:
         print(f"{'':58s} four tangents cost {four['ms'] / one['ms']:.2f} times one")
         four["times_one"] = four["ms"] / one["ms"]
-    for way in ("ours", *ways):
+    timed("vjp", 5, lambda: kernels.vjp(q, k, v, o, normaliser, g, **options))  # as the door chooses
+    for way in ("ours", *ways) if ways else ():
         timed(f"vjp {way}", 5, lambda way=way: kernels.vjp(q, k, v, o, normaliser, g, way=way, **options))
     for peer in ways:
         timed(f"{peer} forward", 2, lambda peer=peer: peer_forward(peer, q, k, v, scale, causal))
@@ -242,6 +262,27 @@ def adjoint(label, q, k, v, o, normaliser, dq, dk, dv, g, options) -> None:
         return dict(ms=0.0, error=abs(left - right) / size, note="|⟨g, J t⟩ − ⟨Jᵀ g, t⟩| / ‖g‖‖J t‖")
 
     attempt(f"{'adjoint':16s} {label}", body)
+
+
+def normal_product(h: int, n: int, width: int, dtype, causal: bool, precision=None) -> None:
+    """JᵀJ applied to one tangent: what a power iteration or a Lanczos step costs, by one call after another."""
+    from howsmooth import kernels
+
+    kind = str(dtype).removeprefix("torch.").replace("bfloat16", "bf16") + (f" {precision}" if precision else "")
+    options = dict(scale=width**-0.5, causal=causal, precision=precision)
+
+    def body():
+        q, k, v, dq, dk, dv = tensors(h, n, width, dtype, 6)
+        o, normaliser = kernels.forward(q, k, v, **options)
+
+        def step():
+            do = kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options)
+            return kernels.vjp(q, k, v, o, normaliser, do, **options)
+
+        ms = min(once_and_again(step))
+        return dict(ms=ms, tflops=flops(10, h, n, width, causal) / ms * 1e-9, gib=memory(step))
+
+    attempt(f"{'JᵀJ':16s} n {n} h {h} width {width} {kind}{' causal' if causal else ''}", body)
 
 
 def math_jvp(h: int, n: int, width: int, causal: bool) -> None:
@@ -280,7 +321,7 @@ def math_jvp(h: int, n: int, width: int, causal: bool) -> None:
             lambda: torch.func.jvp(lambda *x: JVPAttn.fwd_dual(*x, causal=causal), (q, k, v), (dq, dk, dv))[1])))
 
 
-def short(h: int, width: int, ceiling: float) -> None:
+def short(h: int, width: int) -> None:
     """n = 1,024: the launch counts, so the time of 20 calls on the host's clock stands beside the device's."""
     from howsmooth import kernels
 
@@ -294,6 +335,7 @@ def short(h: int, width: int, ceiling: float) -> None:
         "flash forward": lambda: flash_forward(q, k, v, scale, False),
         "cudnn forward": lambda: cudnn_forward(q, k, v, scale, False),
     }
+    found = {}
     for name, call in calls.items():
         def body(call=call):
             ms = milliseconds(call, 100)
@@ -301,198 +343,107 @@ def short(h: int, width: int, ceiling: float) -> None:
             for _ in range(20):
                 call()
             torch.cuda.synchronize()
-            return dict(ms=ms, note=f"{(time.perf_counter() - began) / 20 * 1e3:.3f} ms a call by the host's clock")
+            host = (time.perf_counter() - began) / 20 * 1e3
+            return dict(ms=ms, host_ms=host, graph_ms=graph_milliseconds(call))
 
-        attempt(f"{name:16s} n 1024 h {h} width {width} bf16", body)
-
-
-# --- tiles -----------------------------------------------------------------------------------------------------------
-
-def candidates(kind: str, width: int, itemsize: int) -> list:
-    from howsmooth.kernels.tiles import Tiles
-
-    found = []
-    for rows, keys, warps in ((64, 32, 4), (64, 64, 4), (128, 16, 8), (128, 32, 8), (128, 64, 8), (128, 32, 4),
-                              (128, 64, 4), (64, 32, 8), (64, 16, 4), (64, 64, 8)):
-        choices = itertools.product((2, 3) if keys == 64 else (2, 3, 4), (None, 128) if warps == 8 else (None,),
-                                    (2, 4) if kind == "jvps" else (1,))
-        for stages, registers, tangents in choices:
-            held = rows * width * itemsize * {"forward": 1, "jvps": 1 + tangents}.get(kind, 2)
-            walked = keys * width * itemsize * {"jvp": 4, "jvps": 2 + 2 * tangents}.get(kind, 2)
-            accumulators = rows * width * {"jvps": tangents, "dkdv": 2}.get(kind, 1) / (32 * warps)
-            if held + walked * (stages - 1) > 227 << 10 or accumulators > (80 if registers else 192):
-                continue
-            found.append(Tiles(rows, keys, warps, stages, tangents, registers))
-    return found
+        found[name] = row = attempt(f"{name:16s} n 1024 h {h} width {width} bf16", body)
+        if "ms" in row:
+            print(f"{'':58s} {row['host_ms']:.3f} ms a call by the host's clock, {row['graph_ms']:.4f} ms in a graph")
+    one, other = found["jvp"], found["flash forward"]
+    if "ms" in one and "ms" in other:
+        print(f"{'':58s} jvp / flash forward: " + ", ".join(
+            f"{one[key] / other[key]:.2f} by {name}"
+            for key, name in (("ms", "events"), ("host_ms", "host"), ("graph_ms", "graph"))))
 
 
-def sweep_call(kind: str, tiles, h: int, n: int, width: int, dtype_name: str, causal: bool, precision=None):
-    """A closure that launches this kernel (for dq and dkdv: both, the other one with its own tiles)."""
-    from howsmooth.kernels import launch
-    from howsmooth.kernels.tiles import choose
-
-    dtype = getattr(torch, dtype_name)
-    q, k, v, dq, dk, dv, g = tensors(h, n, width, dtype, 7)
-    rest = (width**-0.5, causal, None, None, 0, None, precision, None)
-    if kind == "forward":
-        return lambda: launch.forward(q, k, v, *rest, tiles=tiles)
-    o, normaliser = launch.forward(q, k, v, *rest)
-    if kind == "jvp":
-        return lambda: launch.jvp(q, k, v, o, normaliser, dq, dk, dv, *rest, tiles=tiles)
-    if kind == "jvps":
-        several = [torch.stack([t] * 4) for t in (dq, dk, dv)]
-        return lambda: launch.jvp(q, k, v, o, normaliser, *several, *rest, tiles=tiles)
-    own = [choose(name, q.element_size(), width, h, n) for name in ("dq", "dkdv")]
-    pair = (tiles, own[1]) if kind == "dq" else (own[0], tiles)
-    return lambda: launch.vjp(q, k, v, o, normaliser, g, *rest, "ours", tiles=pair)
+def graph_milliseconds(call, copies: int = 20) -> float:
+    """Per call, where a graph of 20 of them is replayed: the device's time without the host's."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(copies):
+            call()
+    return statistics.median(once_and_again(graph.replay)[1] for _ in range(5)) / copies
 
 
-def compiles(job) -> str | None:
-    """In a process of its own: fills Triton's cache on disk, and says why a choice of tiles does not work. One that
-    is fast and wrong does not work either: two heads are compared with float64."""
+def precise_cases(lengths: tuple[int, ...], ways: tuple[str, ...], ceiling: float) -> None:
+    """float32, by each way to make its products, in a process of its own: an illegal access ends a process. The share
+    is of the bf16 ceiling: three products of tf32, at half the rate of bf16, can reach a sixth of it."""
+    for way in ways:
+        try:
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+                ROWS.extend(pool.submit(precise_way, lengths, way, ceiling).result())
+        except Exception as reason:  # one way must not lose the others
+            ROWS.append(dict(name=f"float32 {way}", failed=f"{type(reason).__name__}: {str(reason)[:110]}"))
+            show(ROWS[-1])
+
+
+def precise_way(lengths: tuple[int, ...], way: str, ceiling: float) -> list[dict]:
+    for n in lengths:
+        for causal in (False, True):
+            shape_cases(12, n, 64, torch.float32, causal, ceiling, [], precision=way, peers=False, budget=60.0)
+            normal_product(12, n, 64, torch.float32, causal, way)
+    return ROWS
+
+
+def machine(commit: str | None) -> dict:
+    """Where and on what this was measured."""
+    import triton
+
     try:
-        out = sweep_call(*job)()
-        torch.cuda.synchronize()
-        kind, _, h, n, width, dtype, causal, _ = job
-        two = [t[:, :2] for t in tensors(h, n, width, getattr(torch, dtype), 7)]
-        o, do, pulled = truths(*two, width**-0.5, causal)
-        pairs = {"forward": lambda: [(out[0], o)], "jvp": lambda: [(out, do)], "jvps": lambda: [(t, do) for t in out]}
-        pairs = pairs.get(kind, lambda: zip(out, pulled, strict=True))()
-        wrong = max(relative(mine[:, :2], truth) for mine, truth in pairs)
-        return None if wrong < 1e-2 else f"wrong by {wrong:.1e}"
-    except Exception as reason:
-        return f"{type(reason).__name__}: {str(reason).splitlines()[0][:100] if str(reason) else ''}"
-
-
-def sweep(kinds, seconds: float, out: dict) -> None:
-    shapes = [(12, 64, "bfloat16", None), (32, 128, "bfloat16", None)]
-    n, began = 16384, time.time()
-    jobs = [(kind, tiles, h, 2048, width, dtype, causal, precision)
-            for h, width, dtype, precision in shapes for kind in kinds for causal in (False, True)
-            for tiles in candidates(kind, width, 2)]
-    print(f"{len(jobs)} choices; compiling in 14 processes", flush=True)
-    with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
-        reasons = list(pool.map(compiles, jobs, chunksize=4))
-    for job, reason in zip(jobs, reasons, strict=True):
-        if reason and reason.startswith("wrong"):
-            print("  ", job[0], job[1], reason)
-    print(f"compiled after {time.time() - began:.0f} s, {sum(r is not None for r in reasons)} do not work", flush=True)
-    groups: dict[tuple, list] = {}
-    failed = [(*map(str, job), reason) for job, reason in zip(jobs, reasons, strict=True) if reason]
-    for job, reason in zip(jobs, reasons, strict=True):
-        if reason is None:
-            groups.setdefault((job[0], *job[2:3], *job[4:]), []).append(job)
-    for key, mine in groups.items():
-        timed = []
-        for job in mine:
-            if time.time() - began > seconds:
-                print("out of time")
-                break
-            try:
-                call = sweep_call(job[0], job[1], job[2], n, *job[4:])
-                call()
-                torch.cuda.synchronize()
-                times = []
-                for _ in range(5):
-                    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                    start.record()
-                    call()
-                    end.record()
-                    torch.cuda.synchronize()
-                    times.append(start.elapsed_time(end))
-                timed.append((statistics.median(times), job[1]))
-            except Exception as reason:
-                failed.append((*map(str, job), str(reason)[:100]))
-            del call
-        timed.sort(key=lambda pair: pair[0])
-        kind, h, width, dtype, causal, precision = key
-        products = {"forward": 2, "jvp": 5, "jvps": 17}.get(kind, 5)
-        print(f"{kind} width {width} {dtype}{' causal' if causal else ''}")
-        for ms, tiles in timed[:5]:
-            rate = flops(products, h, n, width, causal) / ms * 1e-9
-            print(f"   {ms:8.3f} ms  {rate:6.1f} TFLOP/s  {tiles}", flush=True)
-        out.setdefault("sweep", []).append(dict(kind=kind, h=h, n=n, width=width, dtype=dtype, causal=causal,
-                                                times=[[ms, str(tiles)] for ms, tiles in timed]))
-    out["sweep_failed"] = failed
-
-
-def precise_way(way: str) -> dict:
-    from howsmooth import kernels
-    from howsmooth.kernels import launch
-
-    launch.PRECISE = way
-    wrong = errors(4, 64, torch.float32, False, "precise")
-    q, k, v, dq, dk, dv = tensors(12, 8192, 64, torch.float32, 6)
-    o, normaliser = kernels.forward(q, k, v, scale=0.125)
-    ms = milliseconds(lambda: kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, scale=0.125), 100)
-    return dict(ms=ms, tflops=flops(5, 12, 8192, 64, False) / ms * 1e-9, error=max(wrong.values()),
-                note=str({name: f"{value:.0e}" for name, value in wrong.items()}))
-
-
-def precise_ways() -> None:
-    """Which way to make precise products of float32. Each in a process of its own: an illegal access ends a process."""
-    for way in ("tf32x3", "bf16x6", "bf16x3", "ieee"):
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            attempt(f"jvp n 8192 h 12 width 64 float32 {way}", lambda: pool.submit(precise_way, way).result())
+        commit = commit or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True,
+                                          cwd=Path(__file__).parent).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "unknown"
+    return dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, triton=triton.__version__,
+                cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(), python=sys.version.split()[0],
+                commit=commit, when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--sweep", action="store_true")
-    parser.add_argument("--kinds", default="jvp,jvps,dq,dkdv,forward", help="what to sweep")
-    parser.add_argument("--seconds", type=float, default=420, help="when to stop sweeping")
     parser.add_argument("--only", default="", help="words, comma-separated: only cases with one of them in their name")
     parser.add_argument("--commit", help="what is measured, where git does not know")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA GPU, and PyTorch sees none")
-    import triton
-
-    try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True,
-                                cwd=Path(__file__).parent).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = "unknown"
-    facts = dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, triton=triton.__version__,
-                 cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(), python=sys.version.split()[0],
-                 commit=arguments.commit or commit, when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    facts = machine(arguments.commit)
     print("  ".join(f"{name} {value}" for name, value in facts.items()))
     only = [word for word in arguments.only.split(",") if word]
     results = dict(facts)
     try:
         ceiling = ceilings(arguments.quick)["bf16"]
-        if arguments.sweep:
-            sweep([kind for kind in arguments.kinds.split(",") if kind], arguments.seconds, results)
-        else:
-            run_cases(arguments.quick, ceiling, only, results)
+        run_cases(arguments.quick, ceiling, only)
     finally:
         folder = Path(arguments.out)
         folder.mkdir(parents=True, exist_ok=True)
-        name = "sweep" if arguments.sweep else "quick" if arguments.quick else "full"
-        path = folder / f"gpu-{name}.json"
+        path = folder / f"gpu-{'quick' if arguments.quick else 'full'}.json"
         path.write_text(json.dumps(results | {"rows": ROWS}, indent=1) + "\n", encoding="utf-8")
         print(f"written to {path.name}")
 
 
-def run_cases(quick: bool, ceiling: float, only: list[str], results: dict) -> None:
-    bf16 = torch.bfloat16
+def run_cases(quick: bool, ceiling: float, only: list[str]) -> None:
+    bf16, f32, budget = torch.bfloat16, torch.float32, 60.0 if quick else 300.0
     for h, width in ((12, 64), (32, 128)):
         for causal in (False, True):
-            for n in ((16384,) if quick else (16384, 65536)):
-                shape_cases(h, n, width, bf16, causal, ceiling, only)
-    if quick:
-        for causal in (False, True):
-            shape_cases(12, 65536, 64, bf16, causal, ceiling, only, peers=False)
-    if not only:
-        short(12, 64, ceiling)
-        math_jvp(12, 16384, 64, False)
-        if not quick:
-            short(32, 128, ceiling)
-            math_jvp(12, 16384, 64, True)
-            shape_cases(12, 16384, 64, torch.float16, False, ceiling, only)
-        precise_ways()
+            shape_cases(h, 16384, width, bf16, causal, ceiling, only, budget=budget)
+            shape_cases(h, 65536, width, bf16, causal, ceiling, only, budget=budget, peers=not quick)
+    if only:
+        return
+    short(12, 64)
+    for causal in (False, True):
+        normal_product(12, 131072, 64, bf16, causal)
+    math_jvp(12, 16384, 64, False)
+    precise_cases((16384,) if quick else (16384, 65536), ("tf32x3",) if quick else ("tf32x3", "f16x3"), ceiling)
+    normal_product(12, 131072, 64, f32, True)
+    if not quick:
+        short(32, 128)
+        math_jvp(12, 16384, 64, True)
+        shape_cases(12, 16384, 64, torch.float16, False, ceiling, only)
+        normal_product(12, 131072, 64, f32, False)
 
 
 if __name__ == "__main__":

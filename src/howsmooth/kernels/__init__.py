@@ -45,8 +45,6 @@ def unsupported(q: Tensor, k: Tensor, v: Tensor, *others: Tensor, score_bias=Non
         return "the kernels take tensors of four axes"
     if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
         return f"the kernels take bfloat16, float16 or float32 in all of q, k, v, got {q.dtype}, {k.dtype}, {v.dtype}"
-    if q.dtype == torch.float32:
-        return "float32 met an illegal memory access on a GPU, and is refused until the cause is found"
     if precision == "precise" and q.dtype != torch.float32:
         return f"precise products are for float32, got {q.dtype}"
     if precision not in (None, "native", "precise"):

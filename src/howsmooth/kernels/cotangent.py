@@ -16,6 +16,7 @@ from howsmooth.kernels.device import (
     in_bits,
     key_range,
     load_rows,
+    product,
     query_range,
     seen,
     store_rows,
@@ -30,8 +31,8 @@ def dq_step(acc, q, g, largest, r, k_ptr, v_ptr, padding_ptr, j, i, m, stride_k,
             CAPPED: tl.constexpr, PRESCALED: tl.constexpr, PRECISION: tl.constexpr):
     k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
     v = load_rows(v_ptr, j, m, stride_v, KEYS, W, BLOCK_W, CHECKED)
-    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    dp = tl.dot(g, tl.trans(v), input_precision=PRECISION)
+    s = product(q, tl.trans(k), None, PRECISION)
+    dp = product(g, tl.trans(v), None, PRECISION)
     if CAPPED:
         s, slope = capped(s, scale, cap, PRESCALED)
     exponent = exponents(s, largest[:, None], scale, CAPPED, PRESCALED)
@@ -42,7 +43,7 @@ def dq_step(acc, q, g, largest, r, k_ptr, v_ptr, padding_ptr, j, i, m, stride_k,
     ds = tl.exp2(exponent) * (dp - r[:, None])
     if CAPPED:
         ds = ds * slope
-    return tl.dot(ds.to(k.dtype), k, acc, input_precision=PRECISION)
+    return product(ds.to(k.dtype), k, acc, PRECISION)
 
 
 @triton.jit
@@ -118,7 +119,7 @@ def dkdv_step(dk, dv, k, v, q_ptr, g_ptr, rows_ptr, lines, i0, j, n, stride_q, s
         largest = tl.load(rows_ptr + i)
         logarithm = tl.load(rows_ptr + lines + i)
         r = tl.load(rows_ptr + 2 * lines + i)
-    s = tl.dot(k, tl.trans(q), input_precision=PRECISION)
+    s = product(k, tl.trans(q), None, PRECISION)
     if CAPPED:
         s, slope = capped(s, scale, cap, PRESCALED)
     exponent = exponents(s, largest[None, :], scale, CAPPED, PRESCALED)
@@ -127,12 +128,12 @@ def dkdv_step(dk, dv, k, v, q_ptr, g_ptr, rows_ptr, lines, i0, j, n, stride_q, s
         ok = seen(i[None, :], j[:, None], 2147483647, offset, window, rows_ptr, CAUSAL, WINDOW, False)
         exponent = tl.where(ok, exponent, float("-inf"))
     p = tl.exp2(exponent - logarithm[None, :])
-    dv = tl.dot(p.to(g.dtype), g, dv, input_precision=PRECISION)
-    dp = tl.dot(v, tl.trans(g), input_precision=PRECISION)
+    dv = product(p.to(g.dtype), g, dv, PRECISION)
+    dp = product(v, tl.trans(g), None, PRECISION)
     ds = p * (dp - r[None, :])
     if CAPPED:
         ds = ds * slope
-    dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+    dk = product(ds.to(q.dtype), q, dk, PRECISION)
     return dk, dv
 
 

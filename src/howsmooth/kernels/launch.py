@@ -18,7 +18,8 @@ from howsmooth.kernels.tiles import Tiles, choose
 
 # Under TRITON_INTERPRET=1 kernels run on the CPU, one program after another.
 INTERPRETED = not isinstance(forward_kernel, JITFunction)
-# How a precise product is made of those that the matrix units have.
+# How a precise product can be made of those that the matrix units have, and how it is made.
+WAYS = ("tf32x3", "bf16x3", "bf16x6", "f16x3", "ieee")
 PRECISE = "tf32x3"
 
 
@@ -28,7 +29,7 @@ def forward(q, k, v, scale, causal, window, softcap, offset, padding, precision,
     w = v.shape[3]
     o = _empty(q, h, n, w, out_dtype or q.dtype)
     normaliser = torch.empty(b, h, n, 2, dtype=torch.float32, device=q.device)
-    tiles = tiles or choose("forward", q.element_size(), max(width, w), b * h, n)
+    tiles = tiles or choose("forward", q.element_size(), max(width, w), b * h, n, causal)
     traits = _traits(q.dtype, width, w, scale, causal, window, softcap, padding is not None, precision)
     tail = causal or window is not None or padding is not None or m % tiles.keys != 0
     mask, mask_b = _mask(padding, q)
@@ -57,7 +58,7 @@ def jvp(q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offs
     at = 0
     while at < tangents:
         left = tangents - at
-        chosen = tiles or choose("jvp" if left == 1 else "jvps", q.element_size(), max(width, w), b * h, n)
+        chosen = tiles or choose("jvp" if left == 1 else "jvps", q.element_size(), max(width, w), b * h, n, causal)
         now = min(left, chosen.tangents)
         now = 1 << (now.bit_length() - 1)
         tail = causal or window is not None or padding is not None or m % chosen.keys != 0
@@ -86,8 +87,8 @@ def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, paddi
     traits = _traits(q.dtype, width, w, scale, causal, window, softcap, padding is not None, precision)
     mask, mask_b = _mask(padding, q)
     pattern = (float(scale), softcap or 0.0, offset, window or 0)
-    by_query, by_key = tiles or (choose("dq", q.element_size(), max(width, w), b * h, n),
-                                 choose("dkdv", q.element_size(), max(width, w), b * hkv, m))
+    by_query, by_key = tiles or (choose("dq", q.element_size(), max(width, w), b * h, n, causal),
+                                 choose("dkdv", q.element_size(), max(width, w), b * hkv, m, causal))
     _run(dq_kernel, b * h * -(-n // by_query.rows), by_query,
          (q, k, v, mask, o, normaliser, g, rows, dq, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3],
           *g.stride()[:3], *dq.stride()[:3], mask_b, h, h // hkv, n, m, *pattern),
@@ -113,12 +114,15 @@ def _run(kernel, programs: int, tiles: Tiles, arguments: tuple, **traits) -> Non
 @functools.lru_cache(maxsize=512)
 def _traits(dtype, width, w, scale, causal, window, softcap, padded, precision) -> dict:
     """What the kernels are specialised for. q may be scaled beforehand where that rounds nothing."""
-    precise = dtype == torch.float32 and precision != "native"
+    if dtype != torch.float32 or precision == "native":
+        precision = "tf32"
+    elif precision not in WAYS:
+        precision = PRECISE
     power_of_two = scale != 0 and math.frexp(abs(scale))[0] == 0.5
     return dict(K=width, W=w, BLOCK_K=_block(width), BLOCK_W=_block(w), CAUSAL=bool(causal), WINDOW=window is not None,
                 PADDED=padded, CAPPED=softcap is not None,
                 PRESCALED=power_of_two and dtype != torch.float16,  # float16 has small numbers to lose
-                PRECISION=PRECISE if precise else "tf32")
+                PRECISION=precision)
 
 
 def _block(width: int) -> int:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from howsmooth.kernels.device import capped, exponents, in_bits, key_range, load_rows, seen, store_rows, times_scale
+from howsmooth.kernels.device import (
+    capped,
+    exponents,
+    in_bits,
+    key_range,
+    load_rows,
+    product,
+    seen,
+    store_rows,
+    times_scale,
+)
 
 
 @triton.jit
@@ -14,7 +24,7 @@ def forward_step(acc, total, top, q, k_ptr, v_ptr, padding_ptr, j, i, m, stride_
                  BLOCK_W: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
                  PADDED: tl.constexpr, CAPPED: tl.constexpr, PRESCALED: tl.constexpr, PRECISION: tl.constexpr):
     k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
-    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    s = product(q, tl.trans(k), None, PRECISION)
     if CAPPED:
         s, _ = capped(s, scale, cap, PRESCALED)
     zero = tl.zeros([1, 1], tl.float32)
@@ -32,7 +42,7 @@ def forward_step(acc, total, top, q, k_ptr, v_ptr, padding_ptr, j, i, m, stride_
     shrink = tl.exp2(top - at)
     total = total * shrink + tl.sum(e, 1)
     v = load_rows(v_ptr, j, m, stride_v, KEYS, W, BLOCK_W, CHECKED)
-    acc = tl.dot(e.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
+    acc = product(e.to(v.dtype), v, acc * shrink[:, None], PRECISION)
     return acc, total, new
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from howsmooth.kernels.device import capped, exponents, in_bits, key_range, load_rows, seen, store_rows, times_scale
+from howsmooth.kernels.device import (
+    capped,
+    exponents,
+    in_bits,
+    key_range,
+    load_rows,
+    product,
+    seen,
+    store_rows,
+    times_scale,
+)
 
 
 @triton.jit
@@ -16,7 +26,7 @@ def jvp_step(accs, sums, q, dqs, largest, k_ptr, v_ptr, dk_ptr, dv_ptr, padding_
              PRESCALED: tl.constexpr, PRECISION: tl.constexpr):
     k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
     v = load_rows(v_ptr, j, m, stride_v, KEYS, W, BLOCK_W, CHECKED)
-    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    s = product(q, tl.trans(k), None, PRECISION)
     if CAPPED:
         s, slope = capped(s, scale, cap, PRESCALED)
     exponent = exponents(s, largest[:, None], scale, CAPPED, PRESCALED)
@@ -31,17 +41,18 @@ def jvp_step(accs, sums, q, dqs, largest, k_ptr, v_ptr, dk_ptr, dv_ptr, padding_
     for t in tl.static_range(T):
         dk = load_rows(dk_ptr + t * dk_t, j, m, stride_dk, KEYS, K, BLOCK_K, CHECKED).to(k.dtype)
         dv = load_rows(dv_ptr + t * dv_t, j, m, stride_dv, KEYS, W, BLOCK_W, CHECKED).to(v.dtype)
-        ds = tl.dot(dqs[t], tl.trans(k), input_precision=PRECISION)
-        ds = tl.dot(q, tl.trans(dk), ds, input_precision=PRECISION)
+        ds = product(dqs[t], tl.trans(k), None, PRECISION)
+        ds = product(q, tl.trans(dk), ds, PRECISION)
         if CAPPED:
             ds = ds * slope
         if not PRESCALED:
             ds = ds * scale
-        w = e * ds
-        acc = tl.dot(p, dv, accs[t], input_precision=PRECISION)
-        acc = tl.dot(w.to(v.dtype), v, acc, input_precision=PRECISION)
+        # Rounded before it is summed: where a row sees one key, w v and the row sum's o have to cancel.
+        w = (e * ds).to(v.dtype)
+        acc = product(p, dv, accs[t], PRECISION)
+        acc = product(w, v, acc, PRECISION)
         new_accs = new_accs + (acc,)
-        new_sums = new_sums + (sums[t] + tl.sum(w, 1),)
+        new_sums = new_sums + (sums[t] + tl.sum(w.to(tl.float32), 1),)
     return new_accs, new_sums
 
 

@@ -1,4 +1,4 @@
-"""How each kernel cuts its work: one small table, which `benchmarks/gpu.py --sweep` finds again on a GPU."""
+"""How each kernel cuts its work: one small table, which `benchmarks/gpu_tiles.py` finds again on a GPU."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ class Tiles:
     registers: int | None = None
 
 
-# (kernel, bytes of an operand, width of the wider of key and value) → tiles. "short" is for few programs: rows are
-# cut finer, so that all multiprocessors have some. jvp, dq and dkdv of two bytes were swept on an H200 at n = 16,384,
-# the others were not. Several tangents in one pass ("jvps") were slower there than one by one with the tiles tried.
+# (kernel, bytes of an operand, width of the wider of key and value) → tiles, as swept on an H200 at n = 16,384 (what is
+# 256 wide or has four bytes was not). "short" is for few programs: rows are cut finer, so that all multiprocessors
+# have some. "causal" is listed where other tiles won under a causal mask. (255 registers are what there is: not told
+# so, the assembler gives these kernels 32.)
 TABLE: dict[tuple[str, int, int], Tiles] = {
-    ("forward", 2, 64): Tiles(128, 64, 8, 3, registers=128),
-    ("forward", 2, 128): Tiles(128, 64, 8, 3),
+    ("forward", 2, 64): Tiles(64, 64, 4, 3),
+    ("forward", 2, 128): Tiles(64, 64, 4, 3),
+    ("forward causal", 2, 128): Tiles(128, 64, 8, 2, registers=128),
     ("forward", 2, 256): Tiles(64, 32, 4, 2),
     ("forward", 4, 64): Tiles(64, 32, 4, 3),
     ("forward", 4, 128): Tiles(64, 32, 4, 2),
@@ -34,15 +36,16 @@ TABLE: dict[tuple[str, int, int], Tiles] = {
     ("jvp", 2, 256): Tiles(64, 16, 4, 2),
     ("jvp", 4, 64): Tiles(64, 32, 4, 2),
     ("jvp", 4, 128): Tiles(64, 16, 4, 2),
-    ("jvp", 4, 256): Tiles(16, 16, 4, 1),
+    ("jvp", 4, 256): Tiles(16, 16, 4, 1, registers=255),
     ("jvp short", 2, 64): Tiles(64, 32, 4, 3),
     ("jvp short", 2, 128): Tiles(64, 32, 4, 2),
     ("jvps", 2, 64): Tiles(128, 64, 8, 2, registers=128),
+    ("jvps causal", 2, 64): Tiles(128, 64, 8, 3, tangents=2),
     ("jvps", 2, 128): Tiles(128, 64, 8, 2),
     ("jvps", 2, 256): Tiles(64, 16, 4, 2),
     ("jvps", 4, 64): Tiles(64, 32, 4, 2),
     ("jvps", 4, 128): Tiles(64, 16, 4, 2),
-    ("jvps", 4, 256): Tiles(16, 16, 4, 1),
+    ("jvps", 4, 256): Tiles(16, 16, 4, 1, registers=255),
     ("dq", 2, 64): Tiles(128, 64, 8, 3, registers=128),
     ("dq", 2, 128): Tiles(128, 32, 8, 3, registers=128),
     ("dq", 2, 256): Tiles(64, 32, 8, 2),
@@ -61,16 +64,20 @@ TABLE: dict[tuple[str, int, int], Tiles] = {
 FEW_PROGRAMS = 264
 
 
-def choose(kernel: str, itemsize: int, width: int, lines: int, length: int) -> Tiles:
+def choose(kernel: str, itemsize: int, width: int, lines: int, length: int, causal: bool = False) -> Tiles:
     """Tiles for `lines` heads (over all sequences) of `length` rows, the wider of key and value being `width`.
 
     >>> choose("jvp", 2, 64, lines=12, length=65536)
     Tiles(rows=128, keys=64, warps=8, stages=2, tangents=1, registers=128)
     >>> choose("jvp", 2, 64, lines=12, length=1024).rows
     64
+    >>> choose("jvps", 2, 64, lines=12, length=65536, causal=True).tangents
+    2
     """
     column = 64 if width <= 64 else 128 if width <= 128 else 256
     tiles = TABLE[kernel, itemsize, column]
+    if causal:
+        tiles = TABLE.get((f"{kernel} causal", itemsize, column), tiles)
     if lines * -(-length // tiles.rows) < FEW_PROGRAMS:
         tiles = TABLE.get((f"{kernel} short", itemsize, column), tiles)
     return tiles
