@@ -354,10 +354,37 @@ def test_rounding_is_counted():
     assert float(sigma(f, x)) <= interval
 
 
-def test_half_precision_layers_are_taken_as_they_are():
-    f, x = layer("two heads").to(torch.float32), normal(1, N, D).float()
-    value = certify_ball(f, x, 0.01).value
-    assert value == pytest.approx(certify_ball(f.to(torch.float64), x.double(), 0.01).value, rel=1e-12)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_less_precision_are_taken_as_they_are(name, dtype):
+    """float64 from the first product on, whatever layer and tokens are given in, together or not."""
+    f, x = layer(name).to(dtype=dtype), (0.5 * normal(1, N, D)).to(dtype)
+    for bound in (lambda f, x: certify_ball(f, x, 0.01).value, lambda f, x: this_project.local(f, x).value):
+        value = bound(f.to(dtype=torch.float64), x.double())
+        assert bound(f, x) == bound(f, x.double()) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("name, d_out", KINDS)
+def test_at_zero_the_interval_bound_is_the_local_one(name, d_out):
+    f, x = layer(name, d_out=d_out), 0.5 * normal(7, 6 if name != "bias table" else N, D)
+    for padding in (None, torch.arange(len(x)) != 1):
+        interval = certify_ball(f, x, 0.0, padding).parts["interval"]
+        assert this_project.local(f, x, padding).value == pytest.approx(interval, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["two heads", "grouped", "rotary"])
+def test_threads_change_nothing(name):
+    f, x = layer(name), 0.5 * normal(7, N, D)
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            found.append((certify_ball(f, x, 0.1).parts, this_project.local(f, x).value))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1]
 
 
 def test_vacuous_eps():

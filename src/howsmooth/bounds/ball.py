@@ -15,12 +15,12 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
 from howsmooth.bounds import this_project
-from howsmooth.bounds.at_tokens import AtTokens, top_value
+from howsmooth.bounds.at_tokens import AtTokens
 from howsmooth.bounds.bound import Bound, Refused, log
 from howsmooth.bounds.form import LayerForm, form_of
-from howsmooth.bounds.head_on_ball import Head, HeadOnBall
-from howsmooth.bounds.intervals import UNIT
-from howsmooth.bounds.overlap import Overlap
+from howsmooth.bounds.head_on_ball import HeadOnBall
+from howsmooth.bounds.joined import Joined
+from howsmooth.bounds.norms import UNIT, top_value
 from howsmooth.errors import InputError
 
 HOLDS = "for |x'_i − x_i| ≤ ε"
@@ -74,10 +74,10 @@ def certify_ball(f: SelfAttention | LayerForm, x: Tensor, eps: float, padding: T
         raise InputError(f"expected at_center as a finite upper bound on ‖D_X f‖₂, got {at_center}; leave it out")
     ball = _Ball(form_of(f), x, padding)
     heads = ball.heads_within(eps)
-    terms = ball.terms(heads)
-    found: dict[str, float | Refused] = {"interval": ball.interval(heads, terms)}
+    terms, changes = (ball.joined.terms(heads, change) for change in ("", "_change"))
+    found: dict[str, float | Refused] = {"interval": ball.joined.total(heads, terms)}
     if at_center is not None:
-        found["centre"] = at_center + ball.change(heads, terms)
+        found["centre"] = at_center + ball.joined.total(heads, changes, "_change")
     found["yudin"] = ball.yudin(heads, eps)
     found |= ball.around_zero(eps)
     if eps == 0:
@@ -88,6 +88,7 @@ def certify_ball(f: SelfAttention | LayerForm, x: Tensor, eps: float, padding: T
         parts["centre"], reasons["centre"] = None, "needs at_center, an upper bound on ‖D_X f‖₂"
     method = min((name for name in parts if parts[name] is not None), key=lambda name: parts[name])
     bound = Bound("ball", log(parts[method]), "upper", HOLDS, (f"ε = {eps:g}", f"by {method}"), PROOF)
+    terms |= {f"{term} change": value for term, value in changes.items()}
     return BallCertificate(bound, float(eps), method, parts, reasons, terms)
 
 
@@ -108,8 +109,7 @@ def vacuous_eps(f: SelfAttention | LayerForm, x: Tensor, padding: Tensor | None 
 
     def useful(eps: float) -> bool:
         others = [value for value in ball.around_zero(eps).values() if not isinstance(value, Refused)]
-        heads = ball.heads_within(eps)
-        return ball.interval(heads, ball.terms(heads)) < min(others)
+        return ball.interval(eps) < min(others)
 
     if not useful(0.0):
         return 0.0
@@ -137,54 +137,15 @@ class _Ball:
 
     def __init__(self, form: LayerForm, x: Tensor, padding: Tensor | None):
         self.form, self.at = form, AtTokens(form, x, padding)
-        self.x = self.at.x[self.at.real]
-        if not len(self.x):
-            raise InputError("expected at least one real token, got padding everywhere")
+        self.joined, self.x = Joined(self.at), self.at.x[self.at.real]
         self.n, self.radius = len(self.x), float(self.x.norm(dim=-1).max())
-        self.heads = [Head(self.at, h) for h in range(form.heads)]
-        self.overlap = Overlap(form)
 
     def heads_within(self, eps: float) -> list[HeadOnBall]:
-        return [head.on_ball(eps) for head in self.heads]
+        return self.joined.of_heads(lambda head: head.on_ball(eps))
 
-    def terms(self, heads: list[HeadOnBall]) -> dict[str, float]:
-        """The three terms of the whole layer, and their changes."""
-        found = {}
-        for change in ("", "_change"):
-            label = change.replace("_", " ")
-            of_queries = torch.stack([getattr(head, "query" + change) for head in heads])  # (h, n)
-            # The query term is block diagonal: its norm is the largest over tokens of a sum over heads.
-            found["query" + label] = min(self.overlap.together("query", of_queries.amax(-1)),
-                                         float(of_queries.sum(0).max()))
-            for term in ("value", "key"):
-                b = torch.tensor([getattr(head, term + change) for head in heads], dtype=torch.float64)
-                found[term + label] = self.overlap.together(term, b)
-            found["key" + label] = min(found["key" + label], self._stacked_key(heads, "root" + change))
-        return found
-
-    def _stacked_key(self, heads: list[HeadOnBall], root: str) -> float:
-        """(9) the key term by ‖[U_1 … U_H]‖ and all √τ_i a_i of all heads side by side; ∞ with rotary positions."""
-        if self.form.positional:
-            return math.inf
-        gram = 0.0
-        for head, found, wk in zip(self.heads, heads, self.form.shared(self.form.wk), strict=True):
-            a = self.form.scale * (getattr(found, root).unsqueeze(-1) * head.q) @ wk
-            gram = gram + a.mT @ a
-        turned = torch.tensor([found.turned for found in heads], dtype=torch.float64)
-        whole = self.overlap.out_whole * float(torch.linalg.eigvalsh(gram)[-1].clamp(min=0).sqrt())
-        return whole + self.overlap.together("key", turned)
-
-    def interval(self, heads: list[HeadOnBall], terms: dict[str, float]) -> float:
-        """The sum of the three terms: heads put together term by term, or each head as a whole."""
-        per_head = torch.tensor([float(v) * head.value + float(head.query.max()) + head.key
-                                 for v, head in zip(self.form.value_norm, heads, strict=True)], dtype=torch.float64)
-        return min(terms["value"] + terms["query"] + terms["key"], self.overlap.one_side(per_head))
-
-    def change(self, heads: list[HeadOnBall], terms: dict[str, float]) -> float:
-        """How far the derivative can be from its value at X."""
-        per_head = torch.tensor([float(v) * head.value_change + float(head.query_change.max()) + head.key_change
-                                 for v, head in zip(self.form.value_norm, heads, strict=True)], dtype=torch.float64)
-        return min(sum(terms[f"{term} change"] for term in ("value", "query", "key")), self.overlap.one_side(per_head))
+    def interval(self, eps: float) -> float:
+        heads = self.heads_within(eps)
+        return self.joined.total(heads, self.joined.terms(heads))
 
     def around_zero(self, eps: float) -> dict[str, float | Refused]:
         """Bounds that know nothing but the radius."""

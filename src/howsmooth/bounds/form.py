@@ -174,7 +174,7 @@ class LayerForm:
     @cached_property
     def out_norm(self) -> float:
         """‖[W_1 … W_H]‖, 1 without an output projection."""
-        return 1.0 if self.wo is None else float(top_value(self.f.wo.detach().double().cpu()))
+        return 1.0 if self.wo is None else float(top_value(self.f.wo.detach().double().cpu(), proven=True))
 
     # Scores.
 

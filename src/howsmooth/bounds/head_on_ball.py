@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import Rotary
-from howsmooth.bounds.at_tokens import AtTokens, top_value
+from howsmooth.bounds import at_tokens
+from howsmooth.bounds.at_tokens import AtTokens
 from howsmooth.bounds.intervals import (
     UNIT,
     Outers,
@@ -26,28 +27,36 @@ from howsmooth.bounds.intervals import (
     capped,
     distance,
     largest_concentration,
+    last_seen,
     least_norm,
     norm_of_nonnegative,
     root_of_top,
     softmax_within,
 )
+from howsmooth.bounds.norms import top_value
 
 ROWS = 128  # queries at once
 
 
-@dataclass(frozen=True)
-class HeadOnBall:
-    """Upper bounds over the ball for one head, `query` and `key` with W_h in them; changes are from the values at X."""
+@dataclass(frozen=True, kw_only=True)
+class HeadTerms:
+    """Upper bounds on the three terms of one head, `query` and `key` with W_h in them: at X, or over the ball."""
 
     value: float  # ‖P'‖
-    value_change: float  # ‖P' − P‖
     query: Tensor  # ‖W M'_i‖, (n,)
-    query_change: Tensor  # ‖W (M'_i − M_i)‖, (n,)
     key: float  # ‖W T'‖
-    key_change: float  # ‖W (T' − T)‖
     root: Tensor  # √τ'_i = ‖[w'_ij W y'_ij]_j‖, (n,)
+    turned: float = 0.0  # the part of ‖W T'‖ that comes from a'_i − a_i
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOnBall(HeadTerms):
+    """The same over the ball, and changes from the values at X."""
+
+    value_change: float  # ‖P' − P‖
+    query_change: Tensor  # ‖W (M'_i − M_i)‖, (n,)
+    key_change: float  # ‖W (T' − T)‖
     root_change: Tensor  # ‖[w'_ij W y'_ij − w_ij W y_ij]_j‖, (n,)
-    turned: float  # the part of ‖W T'‖ that comes from a'_i − a_i
     concentration: float  # max_i g₁(P'_i)
 
 
@@ -113,18 +122,44 @@ class Head:
             return raw.new_zeros(len(raw), self.k.shape[1])
         return torch.softmax(raw + added, -1).nan_to_num(nan=0.0) @ self.k
 
-    def slopes(self, rows: slice, centre: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """a_i (rows, k), |a_ij| and |κ_ij| (rows, keys): slopes of a score in its key's and in its query's token."""
+    def weights(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """w_ij (rows, keys) and z_i (rows, k) at X."""
+        raw, added = self.scores(rows)
+        if self.pattern.softcap is None:
+            return torch.softmax(raw + added, -1).nan_to_num(nan=0.0), self.centre(raw, added)
+        s, slope = capped(raw, torch.zeros_like(raw), self.pattern.softcap)
+        return torch.softmax(s.at + added, -1).nan_to_num(nan=0.0) * slope.at, self.centre(raw, added)
+
+    def key_slopes(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """a_i (rows, k) and |a_ij| (rows, keys or 1): slopes of a score in its key's token."""
         q = self.q[rows]
         if self.rotary is None:
             a = self.scale * q @ self.key_factor.mT
-            kappa = distance(self.scale * centre @ self.query_factor.mT, self.keys.t)
-            return a, a.norm(dim=-1, keepdim=True).expand_as(kappa), kappa
+            return a, a.norm(dim=-1, keepdim=True)
         keys = self.turned_back(q.unsqueeze(1).expand(-1, self.n, -1), self.places)
-        queries = self.turned_back(self.k.unsqueeze(1) - centre, self.places[rows]).transpose(0, 1)
         # Each key is turned by its own place, so that only the norm of W_k is common to all ⟨a_ij, ε_j⟩ of a row.
-        return (self.far_key_norm * q, self.scale * (keys @ self.key_factor.mT).norm(dim=-1),
-                self.scale * (queries @ self.query_factor.mT).norm(dim=-1))
+        return self.far_key_norm * q, self.scale * (keys @ self.key_factor.mT).norm(dim=-1)
+
+    def query_slopes(self, rows: slice, centre: Tensor) -> Tensor:
+        """|κ_ij| (rows, keys): slopes of a score in its query's token."""
+        if self.rotary is None:
+            return distance(self.scale * centre @ self.query_factor.mT, self.keys.t)
+        queries = self.turned_back(self.k.unsqueeze(1) - centre, self.places[rows]).transpose(0, 1)
+        return self.scale * (queries @ self.query_factor.mT).norm(dim=-1)
+
+    def at_centre(self, value: float) -> HeadTerms:
+        """The terms at X itself, from ‖P‖."""
+        parts = [self._rows_at_centre(slice(first, min(first + ROWS, self.n))) for first in range(0, self.n, ROWS)]
+        root, a, *block = (torch.cat(part) for part in zip(*parts, strict=True))
+        key = float(top_value(root.unsqueeze(-1) * a))
+        return HeadTerms(value=value, query=self.query_norms, key=least_norm(key, *block) if block else key, root=root)
+
+    def _rows_at_centre(self, rows: slice) -> tuple[Tensor, ...]:
+        """√τ_i, a_i and, for up to EXACT tokens, the norms of the blocks of T."""
+        w, _ = self.weights(rows)
+        a, a_size = self.key_slopes(rows)
+        found = self._y(w.square(), self.o[rows]), a
+        return found if self.n > at_tokens.EXACT else (*found, w * distance(self.o[rows], self.v) * a_size)
 
     def on_ball(self, eps: float) -> HeadOnBall:
         """All bounds for this head and this ε."""
@@ -137,14 +172,15 @@ class Head:
         turned = turn * least_norm(float(rows["root"].norm()), rows["lever"])
         key = least_norm(float(top_value(rows["root"].unsqueeze(-1) * a)) + turned, rows["block"])
         change = float(top_value(rows["root_change"].unsqueeze(-1) * a))
-        return HeadOnBall(value, norm_of_nonnegative(rows["p_change"]), rows["query"], rows["query_change"], key,
-                          least_norm(change, rows["block_change"]) + turned, rows["root"], rows["root_change"], turned,
-                          float(rows["concentration"].max()))
+        return HeadOnBall(value=value, value_change=norm_of_nonnegative(rows["p_change"]), key=key, turned=turned,
+                          key_change=least_norm(change, rows["block_change"]) + turned,
+                          concentration=float(rows["concentration"].max()),
+                          **{name: rows[name] for name in ("query", "query_change", "root", "root_change")})
 
     def _rows(self, rows: slice, eps: float) -> dict[str, Tensor]:
         raw, added = self.scores(rows)
         o, centre, cap = self.o[rows], self.centre(raw, added), self.pattern.softcap
-        a, a_size, kappa_size = self.slopes(rows, centre)
+        (a, a_size), kappa_size = self.key_slopes(rows), self.query_slopes(rows, centre)
 
         # (1) scores move by δ at most, up to a constant per row (none under a soft cap).
         delta = eps * (a_size + kappa_size) + eps**2 * self.score_norm + self.score_noise
@@ -213,17 +249,14 @@ class Head:
         products = (self.v.unsqueeze(-1) * keys.unsqueeze(-2)).flatten(-2)
         for first in range(0, self.n, ROWS):
             rows = slice(first, first + ROWS)
-            raw, added = self.scores(rows)
-            o, centre = self.o[rows], self.scale * self.centre(raw, added)
-            if self.pattern.softcap is None:
-                w = torch.softmax(raw + added, -1).nan_to_num(nan=0.0)
-            else:
-                s, slope = capped(raw, torch.zeros_like(raw), self.pattern.softcap)
-                w = torch.softmax(s.at + added, -1).nan_to_num(nan=0.0) * slope.at
+            o, (w, centre) = self.o[rows], self.weights(rows)
+            centre = self.scale * centre
             if self.rotary is None:
                 centre = centre @ self.query_factor.mT
-            m = (w @ products).unflatten(-1, (self.v.shape[1], keys.shape[1]))
-            m = m - o.unsqueeze(-1) * (w @ keys).unsqueeze(-2)
-            m = m - (w @ self.v - w.sum(-1, keepdim=True) * o).unsqueeze(-1) * centre.unsqueeze(-2)
-            found.append(top_value(m if self.rotary is None else self._read_by_queries(m, rows)))
+            stop = last_seen(w)
+            w = w[:, :stop]
+            m = (w @ products[:stop]).unflatten(-1, (self.v.shape[1], keys.shape[1]))
+            m -= o.unsqueeze(-1) * (w @ keys[:stop]).unsqueeze(-2)
+            m -= (w @ self.v[:stop] - w.sum(-1, keepdim=True) * o).unsqueeze(-1) * centre.unsqueeze(-2)
+            found.append(top_value(m if self.rotary is None else self._read_by_queries(m, rows), proven=True))
         return torch.cat(found)

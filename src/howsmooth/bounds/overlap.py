@@ -18,8 +18,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from howsmooth.bounds.at_tokens import top_value
 from howsmooth.bounds.form import LayerForm
+from howsmooth.bounds.norms import top_value
 
 
 class Overlap:
@@ -86,9 +86,9 @@ def cosines(bases: Tensor) -> Tensor:
     flat = bases.movedim(0, 1).flatten(1)
     h, _, r = bases.shape
     overlap = (flat.mT @ flat).unflatten(0, (h, r)).unflatten(2, (h, r)).transpose(1, 2)
-    return top_value(overlap).clamp(max=1.0)
+    return top_value(overlap, proven=True).clamp(max=1.0)
 
 
 def whole(bases: Tensor) -> float:
     """‖[B_1 … B_H]‖ for bases (h, d, r)."""
-    return float(top_value(bases.movedim(0, 1).flatten(1)))
+    return float(top_value(bases.movedim(0, 1).flatten(1), proven=True))

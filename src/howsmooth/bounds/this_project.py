@@ -16,6 +16,8 @@ from howsmooth.bounds import conditions as asks
 from howsmooth.bounds.at_tokens import AtTokens
 from howsmooth.bounds.bound import Bound, log, log_sum
 from howsmooth.bounds.form import LayerForm, check_radius, form_of
+from howsmooth.bounds.head_on_ball import Head
+from howsmooth.bounds.joined import Joined
 from howsmooth.bounds.two_points import best_two_points
 
 PROOFS = "docs/bounds.md, proof {}"
@@ -177,19 +179,20 @@ def two_dirac_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Boun
 
 
 def local(f: SelfAttention | LayerForm, x: Tensor, padding: Tensor | None = None) -> Bound:
-    """‖V‖‖P‖ + max_i ‖V C_i A‖ + ‖Σ_i τ_i a_i a_iᵀ‖^½ per head, at these tokens, with the P of the layer itself.
+    """‖V‖‖P‖ + max_i ‖V C_i A‖ + ‖Σ_i τ_i a_i a_iᵀ‖^½ for a head, at these tokens, with the P of the layer itself.
 
-    a_i = A x_i + c and τ_i = ‖Σ_j P_ij² V(x_j − m_i)(x_j − m_i)ᵀVᵀ‖. Never above `yudin2025.local`.
+    a_i = A x_i + c and τ_i = ‖Σ_j P_ij² V(x_j − m_i)(x_j − m_i)ᵀVᵀ‖. Never above `yudin2025.local`. Several heads count by
+    how much they overlap, as in `certify_ball`, whose interval bound at ε = 0 this is.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> round(local(SelfAttention(one, one, one), torch.tensor([[0.0], [1.0]], dtype=torch.float64)).value, 3)
     1.556
     """
-    form = form_of(f)
-    at = AtTokens(form, x, padding)
-    p, (with_out, raw) = at.probability_norm(), at.score_terms()
-    total = form.over_heads((form.value_norm * p + with_out).log(), (form.raw_value_norm * p + raw).log())
-    return Bound("this_project.local", total, "upper", "at X", (), PROOFS.format(1))
+    at = AtTokens(form_of(f), x, padding)
+    joined = Joined(at)
+    found = joined.of_heads(Head.at_centre, at.probability_norm().tolist())
+    total = joined.total(found, joined.terms(found))
+    return Bound("this_project.local", log(total), "upper", "at X", (), PROOFS.format(1))
 
 
 def _over_heads(name: str, form: LayerForm, logs: Tensor, holds: str, conditions: tuple, proof: int) -> Bound:
