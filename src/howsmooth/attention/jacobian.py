@@ -25,7 +25,8 @@ class AttentionJacobian(LinearOperator):
 
     A product projects all of (dq, dk, dv) by one matrix, passes through the derivative of attention, and projects out.
     On a GPU that derivative is a kernel. `products` in half precision is for speed there: vectors stay as they are, q,
-    k, v and what is multiplied with them are rounded, and `precise` is the same operator without that.
+    k, v and what is multiplied with them are rounded, and `precise` is the same operator without that. `products` in
+    the dtype of x says that those are precise enough to have no twin: rounding is then allowed for, and not measured.
     """
 
     def __init__(self, attention: SelfAttention, x: Tensor, padding: Tensor | None = None,
@@ -33,6 +34,7 @@ class AttentionJacobian(LinearOperator):
         a = self.attention = attention
         self.x, self.padding = x, padding
         self.n = x.shape[-2]
+        self.products = products
         self.rounded = products is not None and products != x.dtype
         super().__init__((self.n * a.d_out, self.n * a.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2])
         if self.rounded:
@@ -106,10 +108,12 @@ class AttentionJacobian(LinearOperator):
             dq, dk = a.rotary.apply(dq), a.rotary.apply(dk)
         return self._to_tokens(*self.linearised.hvp(dq, dk, dv, g)).reshape(*self.batch, self.n, a.d)
 
-    def precise(self) -> AttentionJacobian:
+    def precise(self) -> AttentionJacobian | None:
         """The same derivative in float64; without the rounding of its products, where these are in half precision."""
         if self.rounded:
-            return AttentionJacobian(self.attention, self.x, self.padding)
+            return AttentionJacobian(self.attention, self.x, self.padding, self.dtype)
+        if self.products is not None:
+            return self if self.dtype == torch.float64 else None
         if self.dtype == torch.float64:
             return self
         return AttentionJacobian(self.attention.to(torch.float64), self.x.double(), self.padding)

@@ -20,6 +20,7 @@ from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import LinearOperator
 from howsmooth.spectral.result import (
     CONVERGED,
+    LOWER_ONLY,
     PRECISION_LIMIT,
     REMEDY,
     RESIDUAL,
@@ -62,7 +63,8 @@ def singular_values(
     the first count as found, too, when their upper bound falls under tol times the first. For each batch
     member all k intervals hold together with probability `confidence` over the random start. Where the
     tolerance is not reached NotConverged is raised with the partial result, or with strict=False the result
-    is returned and its status says so.
+    is returned and its status says so. An operator that rounds its products to half precision, stopped on the
+    residual, has no upper end (status "lower bound only"): its rounding is measured for stop="interval" alone.
 
     `max_memory` is in bytes (see `plan`): vectors that do not fit are made again in a second pass.
     `progress(step, lower, upper)` is called whenever the interval has been looked at, with tensors of the
@@ -257,12 +259,17 @@ class _Solve:
         lower = self.rounding.lower(value.T, value[:, 0]).T
         # σ_i ≤ σ_{i−1}, so an earlier bound serves too; and rounding may not turn the interval around.
         upper = np.maximum(np.minimum.accumulate(np.stack(self.uppers, axis=1), axis=1), value)
+        # Products rounded further than the vectors, by an amount that nobody measured, bound nothing from above.
+        unmeasured = self.operator.roundoff > self.epsilon and not self.measures
+        if unmeasured:
+            upper = np.full_like(upper, np.inf)
 
         batch = self.operator.batch
         narrow = ((upper - lower <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
         if self.stop == "residual":
             small = ((residual <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
-            names = np.where(small, RESIDUAL, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
+            fine = LOWER_ONLY if unmeasured else RESIDUAL
+            names = np.where(small, fine, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
         else:
             names = np.where(narrow, CONVERGED, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
         unit = self.products.unit[:, None]
