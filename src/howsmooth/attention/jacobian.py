@@ -37,8 +37,7 @@ class AttentionJacobian(LinearOperator):
         self.products = products
         self.rounded = products is not None and products != x.dtype
         super().__init__((self.n * a.d_out, self.n * a.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2])
-        if self.rounded:
-            self.roundoff = torch.finfo(products).eps
+        self.roundoff = torch.finfo(products or x.dtype).eps
         with torch.no_grad():
             q, k, v = (t.reshape(-1, *t.shape[-3:]).to(products or t.dtype) for t in a.project(x))
             pattern = pattern_of(q, k, v, **a.pattern())
@@ -53,6 +52,12 @@ class AttentionJacobian(LinearOperator):
         for name, t in (("tokens", x), ("scores", normaliser[..., 0]), ("output", o)):
             if not torch.isfinite(t).all():
                 raise InputError(f"expected finite {name}, got NaN or ∞; look at the tokens and weights of this layer")
+        # Scores come with an error of a few units of their size, and P and the terms that cancel in J with the same.
+        largest = float(normaliser[..., 0].abs().max())
+        self.hidden = 4 * self.roundoff * largest
+        if self.hidden >= 1 and (self.dtype == torch.float64 or products is not None):
+            raise InputError(f"expected scores that leave some digits to {products or self.dtype}, got scores of "
+                             f"{largest:.1e}; use smaller tokens or weights")
         if why is None:
             self.linearised = backend.FusedLinearisation(q, k, v, o, normaliser, pattern, rows, wide=self.rounded)
         else:

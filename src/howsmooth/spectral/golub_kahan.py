@@ -123,13 +123,9 @@ class _Solve:
         exact = operator if twin is None else twin
         # Where the products are measured against a twin, what is left is the rounding of the recurrence itself, and
         # the twin's own.
-        unmeasured = math.sqrt(budget.max_steps) * self.epsilon
-        if twin is not None and twin.dtype != torch.float64:
-            unmeasured += allowance(operator.shape, twin.roundoff)
+        unmeasured = math.sqrt(budget.max_steps) * self.epsilon + allowance(exact)
         measured = self.measures and self.precise is not None
-        self.rounding = Rounding(
-            above=unmeasured if measured else allowance(operator.shape, operator.roundoff),
-            below=allowance(operator.shape, exact.roundoff))
+        self.rounding = Rounding(above=unmeasured if measured else allowance(operator), below=allowance(exact))
 
         members = self.products.members
         self.steps = 0

@@ -42,7 +42,9 @@ class LinearOperator:
         self.device = torch.device(device)
         self.batch = tuple(int(size) for size in batch)
         self.workspace, self.held = int(workspace), int(held)
-        self.roundoff = torch.finfo(dtype).eps  # of the products; more where they are rounded further than vectors are
+        # What a solver must allow for. `roundoff`: the unit of rounding of the products, more than that of the vectors
+        # where they are rounded further. `hidden`: a relative error that is in the operator itself, however it is applied.
+        self.roundoff, self.hidden = torch.finfo(dtype).eps, 0.0
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
             raise InputError(f"expected a shape and a batch of positive sizes, got shape {self.shape} and "
                              f"batch {self.batch}; an operator without entries has no singular values")
@@ -156,7 +158,8 @@ class _Restricted(LinearOperator):
         longer = torch.Size(whole.batch).numel() * sum(whole.shape) * torch.finfo(whole.dtype).bits // 8
         super().__init__(shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
                          workspace=whole.workspace + longer, held=whole.held)
-        self.whole, self.rows, self.cols, self.roundoff = whole, rows, cols, whole.roundoff
+        self.whole, self.rows, self.cols = whole, rows, cols
+        self.roundoff, self.hidden = whole.roundoff, whole.hidden
 
     def _spread(self, part: Tensor, index: Tensor | None, size: int) -> Tensor:
         if index is None:

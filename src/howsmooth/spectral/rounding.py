@@ -30,6 +30,7 @@ import torch
 
 from howsmooth.spectral.bidiagonal import Bidiagonalisation, Products, scaled
 from howsmooth.spectral.draws import gaussian
+from howsmooth.spectral.operator import LinearOperator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,9 +40,9 @@ PROBE_SHARE = 0.1  # of the failure probability, when E is measured
 MOST_PROBES = 6
 
 
-def allowance(shape: tuple[int, int], roundoff: float) -> float:
+def allowance(operator: LinearOperator) -> float:
     """The relative error granted to a product when nothing more precise is at hand to measure it."""
-    return math.sqrt(sum(shape)) * roundoff
+    return math.sqrt(sum(operator.shape)) * operator.roundoff + operator.hidden
 
 
 def probe_count(tol: float, roundoff: float, delta: float) -> int:
