@@ -39,15 +39,17 @@ def hidden(n, m, causal=False, window=None, offset=0, padding=None, **_):
     return out if padding is None else out | ~padding[:, None, None, :]
 
 
-def dense(q, k, v, scale, softcap=None, **pattern):
-    groups = q.shape[1] // k.shape[1]
-    k, v = (t.repeat_interleave(groups, 1) for t in (k, v))
-    s = scale * (q @ k.mT)
+def probabilities(q, k, scale, softcap=None, **pattern):
+    s = scale * (q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT)
     if softcap is not None:
         s = softcap * torch.tanh(s / softcap)
     mask = hidden(q.shape[2], k.shape[2], **pattern)
     p = torch.softmax(s.masked_fill(mask, -torch.inf), -1)
-    return torch.where(mask.all(-1, keepdim=True), 0.0, p) @ v
+    return torch.where(mask.all(-1, keepdim=True), 0.0, p)
+
+
+def dense(q, k, v, **pattern):
+    return probabilities(q, k, **pattern) @ v.repeat_interleave(q.shape[1] // k.shape[1], 1)
 
 
 def draw(seed, b, h, hkv, n, m, k, w, dtype):
@@ -64,11 +66,19 @@ def derivatives(at, tangents, g, **pattern):
     return o, do, *torch.func.vjp(f, *at)[1](g)
 
 
-def error(actual, truth) -> float:
-    """Relative to the norm of the truth, or to 1 per entry where the truth is nothing but cancellation."""
+def cancelling(q, k, v, g, scale, **pattern):
+    """Norms of scale (P∘gvᵀ) k, of its like for dk, and 0: what the row sum is subtracted from in dq and dk. Where a
+    row sees one key these cancel to nothing, and their rounding is what is left."""
+    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
+    t = probabilities(q, k, scale, **pattern) * (g @ v.mT)
+    return float((scale * t @ k).norm()), float((scale * t.mT @ q).norm()), 0.0
+
+
+def error(actual, truth, terms: float = 0.0) -> float:
+    """Relative to the norm of the truth, to that of terms that cancel in it, or to 0.05 per entry."""
     assert actual.shape == truth.shape
     gap = float((actual.double() - truth).norm())
-    return gap / max(float(truth.norm()), 0.05 * truth.numel() ** 0.5)
+    return gap / max(float(truth.norm()), terms, 0.05 * truth.numel() ** 0.5)
 
 
 def check(at, tangents, g, *, way=None, **pattern):

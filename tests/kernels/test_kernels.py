@@ -90,9 +90,18 @@ def test_float32_out_of_half_precision_in(dtype):
     check(LAYOUTS[1], dict(causal=True), dtype, out_dtype=torch.float32)
 
 
-@pytest.mark.parametrize("width", [33, 80, 256])
-def test_wide_heads(width):
-    check((1, 1, 1, 19, 23, width, width), dict(causal=True, offset=4))
+@pytest.mark.parametrize(("width", "dtype"), [(33, torch.float32), (80, torch.float32), (256, torch.float16)], ids=str)
+def test_wide_heads(width, dtype):
+    check((1, 1, 1, 19, 23, width, width), dict(causal=True, offset=4), dtype)
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES, ids=str)
+def test_every_width_that_is_served_has_tiles_and_no_other(dtype):
+    mine = [(kernel, width) for kernel, itemsize, width in tiles.TABLE if itemsize == dtype.itemsize]
+    widths = {width for _, width in mine}
+    assert max(widths) == kernels.WIDEST[dtype.itemsize]
+    for kernel in ("forward", "jvp", "jvps", "dq", "dkdv"):
+        assert widths == {width for name, width in mine if name == kernel}
 
 
 def test_tangents_and_outputs_in_float32_beside_half_precision():

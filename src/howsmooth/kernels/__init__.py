@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-WIDEST = 256
+# By the bytes of an operand. Wider float32 heads need more registers than there are, and ended in illegal accesses.
+WIDEST = {2: 256, 4: 128}
+CAPABILITIES = (9, 10)
 
 
 @functools.cache
@@ -49,8 +51,9 @@ def unsupported(q: Tensor, k: Tensor, v: Tensor, *others: Tensor, score_bias=Non
         return f"precise products are for float32, got {q.dtype}"
     if precision not in (None, "native", "precise"):
         return f"precision is native or precise, got {precision}"
-    if max(q.shape[-1], v.shape[-1]) > WIDEST:
-        return f"heads are at most {WIDEST} wide in the kernels, got {q.shape[-1]} and {v.shape[-1]}"
+    widest = WIDEST[q.element_size()]
+    if max(q.shape[-1], v.shape[-1]) > widest:
+        return f"heads in {q.dtype} are at most {widest} wide in the kernels, got {q.shape[-1]} and {v.shape[-1]}"
     if min(q.numel(), k.numel(), v.numel()) == 0:
         return "a tensor is empty"
     for t in (q, k, v, *others):
@@ -62,8 +65,10 @@ def unsupported(q: Tensor, k: Tensor, v: Tensor, *others: Tensor, score_bias=Non
         return f"padding is bool ({q.shape[0]}, {k.shape[2]}), got {padding.dtype} {tuple(padding.shape)}"
     if q.device.type != "cuda" or torch.version.hip is not None:
         return f"the kernels are written for NVIDIA GPUs, got tensors on {q.device}"
-    if torch.cuda.get_device_capability(q.device) < (8, 0):
-        return "the GPU is older than the kernels' instructions (compute capability 8.0)"
+    major, minor = torch.cuda.get_device_capability(q.device)
+    if major not in CAPABILITIES:
+        return ("the kernels' tiles are for GPUs with 227 KiB of shared memory (compute capability 9 and 10), got "
+                f"{major}.{minor}")
     return None
 
 
