@@ -55,7 +55,8 @@ class AttentionJacobian(LinearOperator):
         # Scores come with an error of a few units of their size, and P and the terms that cancel in J with the same.
         largest = float(normaliser[..., 0].abs().max())
         self.hidden = 4 * self.roundoff * largest
-        if self.hidden >= 1 and (self.dtype == torch.float64 or products is not None):
+        without_twin = self.dtype == torch.float64 or (products is not None and not self.rounded)
+        if self.hidden >= 1 and without_twin:
             raise InputError(f"expected scores that leave some digits to {products or self.dtype}, got scores of "
                              f"{largest:.1e}; use smaller tokens or weights")
         if why is None:
