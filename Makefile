@@ -1,6 +1,8 @@
 # Two commands on a bare machine (Python >= 3.11, make, a C compiler):
 #   make demo    sets up .venv, measures the two embedded models, leaves table, plot and page in demo/
 #   make test    sets up .venv, runs every test and doctest
+# and where there is a GPU, with a torch that knows it:
+#   make test-gpu VENV=…   the kernels on the GPU, in several processes
 PYTHON ?= python3
 VENV   ?= .venv
 DEMO   ?= demo
@@ -10,7 +12,7 @@ BIN     := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 PINS    := pyproject.toml constraints.txt requirements/embedded-models.txt
 
-.PHONY: demo test setup clean
+.PHONY: demo test test-gpu setup clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready-demo
@@ -18,6 +20,10 @@ demo: $(VENV)/.ready-demo
 
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest
+
+# With the torch that is there: setting up would replace a CUDA build by the one that is pinned.
+test-gpu:
+	PYTHONPATH=src $(BIN)/python -m tests.gpu
 
 setup: $(VENV)/.ready-test
 

@@ -60,3 +60,14 @@ def test_doctor_names_versions_devices_and_models(howsmooth):
         "cache",
     ):
         assert word in result.out
+
+
+def test_doctor_says_whether_the_kernels_will_serve_and_why_not(howsmooth):
+    import torch
+
+    from howsmooth import kernels
+
+    x = torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16, device="cuda" if torch.cuda.is_available() else "cpu")
+    why = kernels.unsupported(x, x, x)
+    line = " ".join(howsmooth("doctor").out.split())
+    assert (f"none will serve: {why}" if why else "serve on the gpu: bfloat16") in line

@@ -267,3 +267,21 @@ def test_bad_input_is_refused_by_name(f, x, options, message):
 def test_float32_tolerance_is_meant():
     f, x = layer("causal").to(torch.float32), normal(50, 4, 6).float()
     assert_close(f.jacobian(x).dense(), reference.jacobian(f, x), FLOAT32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e7])
+def test_scores_too_large_for_the_dtype_widen_the_interval(dtype, size):
+    """At far tokens the last one wins every row but its own sign's: three rows copy it, and the norm is √3."""
+    one = torch.ones(1, 1, dtype=dtype)
+    x = size * torch.tensor([[-1.0], [0.5], [1.0], [2.0]], dtype=dtype)
+    estimate = local_lipschitz(SelfAttention(one, one, one, scale=1.0), x, strict=False)
+    assert estimate.lower <= 3**0.5 <= estimate.upper
+    assert (estimate.status == "converged") == (estimate.upper - estimate.lower <= 1e-3 * estimate.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_without_digits_are_refused(dtype):
+    one = torch.ones(1, 1, dtype=dtype)
+    with pytest.raises(InputError, match="scores that leave some digits"):
+        local_lipschitz(SelfAttention(one, one, one), 1e10 * torch.tensor([[-1.0], [0.5]], dtype=dtype))

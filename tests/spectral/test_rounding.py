@@ -123,3 +123,43 @@ def test_underflow_is_refused_where_nothing_measures_it(dtype, scale):
     operator = FunctionOperator(lambda v: scale * v, lambda u: scale * u, (9, 9), dtype=dtype)
     with pytest.raises(InputError, match="norm 0 or at least.*multiply"):
         singular_values(operator)
+
+
+def in_bf16(matrix, told=True):
+    """J in float32 whose products round both factors to bf16, with J itself as a twin; or without a word of either."""
+    stored, applied = matrix.float(), matrix.bfloat16().float()
+    times = lambda a: lambda v: (a @ v.bfloat16().float()[..., None])[..., 0]
+    operator = FunctionOperator(times(applied), times(applied.mT), tuple(matrix.shape[-2:]), batch=matrix.shape[:-2],
+                                dtype=torch.float32, precise=(lambda: MatrixOperator(stored)) if told else None)
+    if told:
+        operator.roundoff = torch.finfo(torch.bfloat16).eps
+    return operator
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("name", ["separated", "repeated top"])
+def test_products_in_half_precision_are_measured_against_their_float32_twin(name, k):
+    matrix = matrix_with(SPECTRA[name])
+    truth = largest(matrix, k)
+    for seed in range(10):
+        found = singular_values(in_bf16(matrix), k=k, tol=1e-5, strict=False, seed=seed)
+        assert (found.lower <= truth).all() and (truth <= found.upper).all() and found.status == "precision limit"
+        assert found.width[0] < 0.1
+    if name == "separated":
+        silent = singular_values(in_bf16(matrix, told=False), k=k, tol=1e-5, strict=False)
+        assert ((truth < silent.lower) | (silent.upper < truth)).any()
+
+
+def test_half_precision_is_enough_for_a_coarse_interval():
+    matrix = matrix_with(SPECTRA["separated"])
+    found = singular_values(in_bf16(matrix), tol=0.1)
+    assert found.status == "converged" and found.lower <= largest(matrix) <= found.upper
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_stopped_on_the_residual_half_precision_has_no_upper_end(k):
+    matrix = torch.stack([matrix_with(SPECTRA[name]) for name in ("separated", "repeated top")])
+    found = singular_values(in_bf16(matrix), k=k, tol=0.05, stop="residual")
+    assert found.status == ["lower bound only"] * 2 and "lower end" in found.remedy
+    assert torch.isinf(found.upper).all()
+    assert (found.lower <= largest(matrix, k)).all() and (found.lower[:, 0] >= 0.9 * largest(matrix, 1)[:, 0]).all()

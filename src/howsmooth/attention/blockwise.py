@@ -110,6 +110,7 @@ class Linearisation:
 
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
         """(dq, dk, dv) → do, shapes of (q, k, v) → shape of o."""
+        dq, dk, dv = (t.to(self.q.dtype) for t in (dq, dk, dv))
         h, hkv = self.q.shape[1], self.k.shape[1]
         out = torch.zeros_like(self.o)
         both_q = torch.cat([self.pattern.scale * dq, self.scaled], -1)
@@ -125,6 +126,7 @@ class Linearisation:
 
     def vjp(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """g → (dq, dk, dv), shape of o → shapes of (q, k, v)."""
+        g = g.to(self.q.dtype)
         h, hkv, scale = self.q.shape[1], self.k.shape[1], self.pattern.scale
         dq, dk, dv = torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
         r = (g * self.o).sum(-1, keepdim=True)
@@ -140,6 +142,7 @@ class Linearisation:
 
     def hvp(self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The derivative of vjp(g) along (dq, dk, dv). A dot in a name means: along that direction."""
+        dq, dk, dv, g = (t.to(self.q.dtype) for t in (dq, dk, dv, g))
         h, hkv, scale = self.q.shape[1], self.k.shape[1], self.pattern.scale
         hq, hk, hv = torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
         r = (g * self.o).sum(-1, keepdim=True)

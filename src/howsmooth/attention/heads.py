@@ -134,10 +134,14 @@ class SelfAttention:
         return dict(scale=self.scale, causal=self.causal, window=self.window, softcap=self.softcap,
                     score_bias=self.score_bias)
 
-    def jacobian(self, x: Tensor, padding: Tensor | None = None) -> AttentionJacobian:
-        """D_X f as a matrix-free operator (n·d_out, n·d), one per sequence for x (b, n, d); `.dense()` if small."""
+    def jacobian(self, x: Tensor, padding: Tensor | None = None, products: torch.dtype | None = None
+                 ) -> AttentionJacobian:
+        """D_X f as a matrix-free operator (n·d_out, n·d), one per sequence for x (b, n, d); `.dense()` if small.
+
+        `products`: torch.bfloat16 or float16 to round what is multiplied, for speed on a GPU.
+        """
         self.check_tokens(x, padding)
-        return AttentionJacobian(self, x, padding)
+        return AttentionJacobian(self, x, padding, products)
 
     def head(self, index: int) -> SelfAttention:
         """Head `index` alone, with its slice of the output projection. All heads add up to f(X) − bo."""

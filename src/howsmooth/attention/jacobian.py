@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from howsmooth.attention import blockwise
+from howsmooth.attention import backend, blockwise
 from howsmooth.attention.op import pattern_of
 from howsmooth.errors import InputError
 from howsmooth.spectral import LinearOperator
@@ -23,39 +23,60 @@ KEEP_PROBABILITIES = 64 << 20
 class AttentionJacobian(LinearOperator):
     """J = D_X f of a `SelfAttention` f, for X (n, d) or one for each X of (b, n, d): products without autograd.
 
-    A product projects all of (dq, dk, dv) by one matrix, passes through the blockwise derivative, and projects out.
+    A product projects all of (dq, dk, dv) by one matrix, passes through the derivative of attention, and projects out.
+    On a GPU that derivative is a kernel. `products` in half precision is for speed there: vectors stay as they are, q,
+    k, v and what is multiplied with them are rounded, and `precise` is the same operator without that. `products` in
+    the dtype of x says that those are precise enough to have no twin: rounding is then allowed for, and not measured.
     """
 
-    def __init__(self, attention: SelfAttention, x: Tensor, padding: Tensor | None = None):
+    def __init__(self, attention: SelfAttention, x: Tensor, padding: Tensor | None = None,
+                 products: torch.dtype | None = None):
         a = self.attention = attention
         self.x, self.padding = x, padding
         self.n = x.shape[-2]
+        self.products = products
+        self.rounded = products is not None and products != x.dtype
         super().__init__((self.n * a.d_out, self.n * a.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2])
+        self.roundoff = torch.finfo(products or x.dtype).eps
         with torch.no_grad():
-            q, k, v = (t.reshape(-1, *t.shape[-3:]) for t in a.project(x))
+            q, k, v = (t.reshape(-1, *t.shape[-3:]).to(products or t.dtype) for t in a.project(x))
             pattern = pattern_of(q, k, v, **a.pattern())
             rows = None if padding is None else padding.reshape(-1, self.n)
+            why = backend.why_blocks(q, k, v, pattern, rows)
+            if self.rounded and why is not None:
+                raise InputError(f"expected kernels for products in {products}, got none that serve ({why}); leave "
+                                 "products out")
             scores = q.shape[0] * a.heads * self.n * self.n * q.element_size() * (1 if a.softcap is None else 2)
-            kept = [] if scores <= KEEP_PROBABILITIES else None
-            o, normaliser = blockwise.forward(q, k, v, pattern, rows, kept)
+            kept = [] if why is not None and scores <= KEEP_PROBABILITIES else None
+            o, normaliser = backend.forward(q, k, v, pattern, rows, kept)
         for name, t in (("tokens", x), ("scores", normaliser[..., 0]), ("output", o)):
             if not torch.isfinite(t).all():
                 raise InputError(f"expected finite {name}, got NaN or ∞; look at the tokens and weights of this layer")
-        self.linearised = blockwise.Linearisation(q, k, v, o, normaliser, pattern, rows, kept)
+        # Scores come with an error of a few units of their size, and P and the terms that cancel in J with the same.
+        largest = float(normaliser[..., 0].abs().max())
+        self.hidden = 4 * self.roundoff * largest
+        without_twin = self.dtype == torch.float64 or (products is not None and not self.rounded)
+        if self.hidden >= 1 and without_twin:
+            raise InputError(f"expected scores that leave some digits to {products or self.dtype}, got scores of "
+                             f"{largest:.1e}; use smaller tokens or weights")
+        if why is None:
+            self.linearised = backend.FusedLinearisation(q, k, v, o, normaliser, pattern, rows, wide=self.rounded)
+        else:
+            self.linearised = blockwise.Linearisation(q, k, v, o, normaliser, pattern, rows, kept)
         self.w_in = torch.cat([a.wq, a.wk, a.wv]).detach()
         self.w_out = None if a.wo is None else a.wo.detach()
-        block = blockwise.block_rows(q.shape, self.n, pattern) * q.shape[0] * a.heads * self.n
+        block = 0 if why is None else blockwise.block_rows(q.shape, self.n, pattern) * q.shape[0] * a.heads * self.n
         tokens = q.shape[0] * self.n
         # Three blocks and a few tensors of the size of q, k and v are live at once. The rest, found by measurement, is
         # left for what allocators and matrix libraries take.
-        self.workspace = q.element_size() * (7 * block + 5 * tokens * self.w_in.shape[0])
-        self.held = q.element_size() * (2 * tokens * self.w_in.shape[0] + self.w_in.numel())
+        self.workspace = x.element_size() * (7 * block + 5 * tokens * self.w_in.shape[0])
+        self.held = q.element_size() * 2 * tokens * self.w_in.shape[0] + x.element_size() * self.w_in.numel()
         self.held += scores if kept is not None else 0
 
     @property
     def image(self) -> Tensor:
         """f(X), (*batch, n, d_out)."""
-        o = self.linearised.o.transpose(1, 2).flatten(2)
+        o = self.linearised.o.transpose(1, 2).flatten(2).to(self.dtype)
         out = o if self.w_out is None else torch.nn.functional.linear(o, self.w_out, self.attention.bo)
         return out.reshape(*self.batch, self.n, -1).detach()
 
@@ -93,8 +114,12 @@ class AttentionJacobian(LinearOperator):
             dq, dk = a.rotary.apply(dq), a.rotary.apply(dk)
         return self._to_tokens(*self.linearised.hvp(dq, dk, dv, g)).reshape(*self.batch, self.n, a.d)
 
-    def precise(self) -> AttentionJacobian:
-        """The same derivative in float64."""
+    def precise(self) -> AttentionJacobian | None:
+        """The same derivative in float64; without the rounding of its products, where these are in half precision."""
+        if self.rounded:
+            return AttentionJacobian(self.attention, self.x, self.padding, self.dtype)
+        if self.products is not None:
+            return self if self.dtype == torch.float64 else None
         if self.dtype == torch.float64:
             return self
         return AttentionJacobian(self.attention.to(torch.float64), self.x.double(), self.padding)

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import TransformType, retrieve_all_functorch_interpreters
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from howsmooth.attention import blockwise
+from howsmooth.attention import backend
 from howsmooth.attention.pattern import Pattern, ScoreBias
 from howsmooth.errors import InputError
 
@@ -130,7 +130,7 @@ class Attend(_Batchable):
     @staticmethod
     @_traceable
     def forward(q, k, v, padding, pattern):
-        o, normaliser = blockwise.forward(*(_four(t) for t in (q, k, v)), pattern, _two(padding))
+        o, normaliser = backend.forward(*(_four(t) for t in (q, k, v)), pattern, _two(padding))
         return o.view(*q.shape[:-1], v.shape[-1]).to(q.dtype), normaliser.view(*q.shape[:-1], 2)
 
     @staticmethod
@@ -228,14 +228,13 @@ class Curvature(_Batchable):
         _refuse("third derivative")
 
 
-def _linearise(q, k, v, padding, o, normaliser, pattern) -> blockwise.Linearisation:
-    return blockwise.Linearisation(*(_four(t) for t in (q, k, v, o, normaliser)), pattern, _two(padding))
+def _linearise(q, k, v, padding, o, normaliser, pattern):
+    return backend.linearise(*(_four(t) for t in (q, k, v, o, normaliser)), pattern, _two(padding))
 
 
 def _four(t: Tensor) -> Tensor:
-    """(…, h, n, c) → (b, h, n, c), in float32 at least: half precision is for storage."""
-    t = t.reshape(-1, *t.shape[-3:])
-    return t.float() if t.dtype.itemsize < 4 else t
+    """(…, h, n, c) → (b, h, n, c)."""
+    return t.reshape(-1, *t.shape[-3:])
 
 
 def _two(padding: Tensor | None) -> Tensor | None:

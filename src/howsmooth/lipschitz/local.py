@@ -20,8 +20,8 @@ from howsmooth.spectral import SingularTriplets, singular_values
 def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *, k: int = 1, tol: float = 1e-3,
                     confidence: float = 0.999, tokens: Tokens = None, output_tokens: Tokens = None,
                     padding: Tensor | None = None, stop: str = "interval", max_steps: int | None = None,
-                    max_memory: int | None = None, seed: int = 0, strict: bool = True,
-                    progress: Callable | None = None) -> Estimate | list[Estimate]:
+                    max_memory: int | None = None, products: torch.dtype | None = None, seed: int = 0,
+                    strict: bool = True, progress: Callable | None = None) -> Estimate | list[Estimate]:
     """The local Lipschitz constant ‖D_X f‖₂ of f at x, certified to relative width `tol` with this confidence.
 
     For a `SelfAttention`, x is (n, d), or (b, n, d) for b sequences at once, which gives a list of b estimates. Any
@@ -33,6 +33,10 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
         padding: for a `SelfAttention`: (n) or (b, n), True where the token is real. The others are neither moved
             nor looked at.
         stop: "interval" (the default), or "residual" to stop earlier, when ‖Jᵀu − σv‖ ≤ tol·σ.
+        products: for a `SelfAttention`. torch.bfloat16, on a GPU: search with rounded products; the value is attained in
+            float32, and what rounding may hide is measured against float32 and added to the interval (with
+            stop="residual" it is not, and there is no upper end). torch.float32: no float64 twin, for lengths at which it
+            would take longer than the solve; rounding is allowed for, and not measured.
         strict: raise `NotConverged`, which holds the partial estimate, or return it with its status.
 
     >>> import torch
@@ -41,7 +45,7 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
     (3.0, 'converged')
     """
     f, x = single_at_least(f, x)
-    operator = jacobian(f, x, padding)
+    operator = jacobian(f, x, padding, products)
     y = operator.image
     chosen = choose(operator, x, y, tokens, output_tokens, padding)
 
@@ -61,8 +65,8 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
         raise NotConverged(str(error), estimates(error.partial)) from None
 
 
-def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor,
-             padding: Tensor | None = None) -> AttentionJacobian | AutodiffJacobian:
+def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, padding: Tensor | None = None,
+             products: torch.dtype | None = None) -> AttentionJacobian | AutodiffJacobian:
     """D_X f as a matrix-free operator: by formula for a `SelfAttention`, by automatic differentiation otherwise."""
     if not isinstance(x, Tensor) or not x.dtype.is_floating_point or x.numel() == 0:
         raise InputError("expected x as a non-empty tensor of a floating dtype, got "
@@ -71,7 +75,9 @@ def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor,
         raise InputError("expected finite tokens, got NaN or ∞ in x")
     if isinstance(f, SelfAttention):
         f, x = single_at_least(f, x)
-        return f.jacobian(x, padding)
+        return f.jacobian(x, padding, products)
+    if products is not None:
+        raise InputError("expected products only with a SelfAttention; other maps are differentiated as they are")
     if padding is not None:
         raise InputError("expected padding only with a SelfAttention; use tokens= and output_tokens= with other maps")
     if not callable(f):

@@ -20,6 +20,7 @@ from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import LinearOperator
 from howsmooth.spectral.result import (
     CONVERGED,
+    LOWER_ONLY,
     PRECISION_LIMIT,
     REMEDY,
     RESIDUAL,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STOPS = ("interval", "residual")
+REDRAWS = 3  # times that a solve is made again, from another start, where what it attained proves its interval wrong
+REFUTED = 1e-9  # by how much more than the upper bound
 OFTEN = 40  # up to this many steps the interval is looked at after each, later at every steps/OFTEN-th
 
 
@@ -62,7 +65,11 @@ def singular_values(
     the first count as found, too, when their upper bound falls under tol times the first. For each batch
     member all k intervals hold together with probability `confidence` over the random start. Where the
     tolerance is not reached NotConverged is raised with the partial result, or with strict=False the result
-    is returned and its status says so.
+    is returned and its status says so. An operator that rounds its products to half precision, stopped on the
+    residual, has no upper end (status "lower bound only"): its rounding is measured for stop="interval" alone.
+
+    Where the vectors found prove the interval wrong the solve is made again from another start. Drawing again only
+    then leaves the confidence as it is.
 
     `max_memory` is in bytes (see `plan`): vectors that do not fit are made again in a second pass.
     `progress(step, lower, upper)` is called whenever the interval has been looked at, with tensors of the
@@ -80,10 +87,15 @@ def singular_values(
     began = time.perf_counter()
     _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress)
     budget = plan(operator, max_memory, max_steps, k=k, tol=tol, confidence=confidence)
-    solve = _Solve(operator, k, tol, confidence, stop, budget, seed, progress)
-    for _ in range(k):
-        solve.find_next()
-    result = solve.result(began)
+    generator, seed = own_generator(seed)
+    solve = _Solve(operator, k, tol, confidence, stop, budget, generator, progress)
+    result, refuted = solve.run()
+    for _ in range(REDRAWS):
+        if not refuted.any():
+            break
+        again, still = _Solve(operator, k, tol, confidence, stop, budget, generator, progress).run()
+        result, refuted = _instead(result, refuted, again), refuted & still
+    result = replace(result, seed=seed, seconds=time.perf_counter() - began)
     statuses = [result.status] if isinstance(result.status, str) else result.status
     failed = [status for status in statuses if status in (STEP_LIMIT, PRECISION_LIMIT)]
     if strict and failed:
@@ -98,11 +110,11 @@ class _Solve:
     """One call of `singular_values`: what was found so far, and what is known of rounding."""
 
     def __init__(self, operator: LinearOperator, k: int, tol: float, confidence: float, stop: str,
-                 budget: MemoryPlan, seed: int | torch.Generator, progress: Callable | None):
+                 budget: MemoryPlan, generator: torch.Generator, progress: Callable | None):
         self.operator, self.tol, self.confidence, self.stop = operator, tol, confidence, stop
         self.k, self.budget, self.progress = k, budget, progress
         self.products = Products(operator)
-        self.generator, self.seed = own_generator(seed)
+        self.generator = generator
         twin = operator.precise() if operator.dtype != torch.float64 else None
         self.precise = None if twin is None else Products(twin, unit=1.0)  # float32 is of no scale to need another
         shaken = operator.shaken() if operator.dtype != torch.float64 and twin is None else None
@@ -118,13 +130,12 @@ class _Solve:
         self.measures = shaken is not None or (self.precise is not None and stop == "interval")
         self.start_delta = delta * ((1 - PROBE_SHARE) if self.measures else 1) / k
         self.probe_delta = delta * PROBE_SHARE / k
-        exact = torch.float64 if self.precise is not None else operator.dtype
-        # Where the products are measured in float64, what is left is the rounding of the recurrence itself.
-        unmeasured = math.sqrt(budget.max_steps) * self.epsilon
-        in_float64 = self.measures and self.precise is not None
-        self.rounding = Rounding(
-            above=unmeasured if in_float64 else allowance(operator.shape, operator.dtype),
-            below=allowance(operator.shape, exact))
+        exact = operator if twin is None else twin
+        # Where the products are measured against a twin, what is left is the rounding of the recurrence itself, and
+        # the twin's own.
+        unmeasured = math.sqrt(budget.max_steps) * self.epsilon + allowance(exact)
+        measured = self.measures and self.precise is not None
+        self.rounding = Rounding(above=unmeasured if measured else allowance(operator), below=allowance(exact))
 
         members = self.products.members
         self.steps = 0
@@ -132,6 +143,12 @@ class _Solve:
         self.uppers: list[NDArray[np.float64]] = []
         self.largest = np.zeros(members)
         self.ran_out = np.zeros(members, dtype=bool)
+
+    def run(self) -> tuple[SingularTriplets, NDArray[np.bool_]]:
+        """The triplets, and for each member whether what it attained proves its interval wrong."""
+        for _ in range(self.k):
+            self.find_next()
+        return self.result()
 
     def find_next(self) -> None:
         """Run Lanczos in the complement of the vectors found, until the next value is known well enough."""
@@ -230,7 +247,7 @@ class _Solve:
         """
         delta = self.probe_delta / 2
         perturbation = Perturbation(process, self.reference)
-        for count in range(probe_count(self.tol, self.operator.dtype, delta), MOST_PROBES + 1):
+        for count in range(probe_count(self.tol, self.operator.roundoff, delta), MOST_PROBES + 1):
             perturbation.extend(count, self.generator)
             self.rounding = replace(self.rounding, perturbation=perturbation.bound(delta))
             if self.precise is None and not self.found:  # the first process sees the whole of E: nothing is deflated
@@ -246,7 +263,7 @@ class _Solve:
             upper = self.rounding.upper(bound, self.largest) * unit
             self.progress(step, *(torch.from_numpy(side).reshape(batch) for side in (lower, upper)))
 
-    def result(self, began: float) -> SingularTriplets:
+    def result(self) -> tuple[SingularTriplets, NDArray[np.bool_]]:
         """Evaluate the vectors found, in float64 where it can be had, and put the interval around them."""
         exact = self.precise if self.precise is not None else self.products
         value, residual, u, v = rayleigh_ritz(exact, self.found, back=self.products)
@@ -254,17 +271,25 @@ class _Solve:
         lower = self.rounding.lower(value.T, value[:, 0]).T
         # σ_i ≤ σ_{i−1}, so an earlier bound serves too; and rounding may not turn the interval around.
         upper = np.maximum(np.minimum.accumulate(np.stack(self.uppers, axis=1), axis=1), value)
+        # ‖Jᵀu‖² = σ² + ‖Jᵀu − σv‖²: a start that misses the top vector, as one in 1/δ may, can leave that above the bound.
+        attained = np.hypot(value[:, 0], residual[:, 0]) * (1 - self.rounding.above - self.rounding.below)
+        refuted = attained**2 - self.rounding.perturbation > self.uppers[0] ** 2 * (1 + REFUTED)
+        # Products rounded further than the vectors, by an amount that nobody measured, bound nothing from above.
+        unmeasured = self.operator.roundoff > self.epsilon and not self.measures
+        if unmeasured:
+            upper = np.full_like(upper, np.inf)
 
         batch = self.operator.batch
         narrow = ((upper - lower <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
         if self.stop == "residual":
             small = ((residual <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
-            names = np.where(small, RESIDUAL, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
+            fine = LOWER_ONLY if unmeasured else RESIDUAL
+            names = np.where(small, fine, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
         else:
             names = np.where(narrow, CONVERGED, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
         unit = self.products.unit[:, None]
         back = {"dtype": self.operator.dtype, "device": self.operator.device}
-        return SingularTriplets(
+        found = SingularTriplets(
             *(torch.from_numpy(x * unit).reshape(*batch, self.k) for x in (value, lower, upper, residual)),
             u=u.to(**back).reshape(*batch, self.k, -1),
             v=v.to(**back).reshape(*batch, self.k, -1),
@@ -273,9 +298,25 @@ class _Solve:
             steps=self.steps,
             products=self.products.count + (0 if self.reference is None else self.reference.count),
             dtype=self.operator.dtype,
-            seed=self.seed,
-            seconds=time.perf_counter() - began,
+            seed=None,
+            seconds=0.0,
         )
+        return found, refuted
+
+
+def _instead(result: SingularTriplets, refuted: NDArray[np.bool_], again: SingularTriplets) -> SingularTriplets:
+    """The result with what was found again for the members that were refuted; the work of both is counted."""
+    batch = result.value.shape[:-1]
+
+    def choose(old: Tensor, new: Tensor) -> Tensor:
+        mask = torch.from_numpy(refuted).reshape(batch).to(old.device)
+        return torch.where(mask.reshape(*batch, *[1] * (old.dim() - len(batch))), new, old)
+
+    names = ("value", "lower", "upper", "residual", "u", "v")
+    status = again.status if isinstance(result.status, str) else [
+        new if wrong else old for old, new, wrong in zip(result.status, again.status, refuted, strict=True)]
+    return replace(result, **{name: choose(getattr(result, name), getattr(again, name)) for name in names},
+                   status=status, steps=result.steps + again.steps, products=result.products + again.products)
 
 
 def _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress):

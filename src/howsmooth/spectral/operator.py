@@ -42,6 +42,9 @@ class LinearOperator:
         self.device = torch.device(device)
         self.batch = tuple(int(size) for size in batch)
         self.workspace, self.held = int(workspace), int(held)
+        # What a solver must allow for. `roundoff`: the unit of rounding of the products, more than that of the vectors
+        # where they are rounded further. `hidden`: a relative error that is in the operator itself, however it is applied.
+        self.roundoff, self.hidden = torch.finfo(dtype).eps, 0.0
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
             raise InputError(f"expected a shape and a batch of positive sizes, got shape {self.shape} and "
                              f"batch {self.batch}; an operator without entries has no singular values")
@@ -55,7 +58,7 @@ class LinearOperator:
         raise NotImplementedError
 
     def precise(self) -> LinearOperator | None:
-        """The same operator in float64, or None when it cannot be had."""
+        """The same operator in float64, or at least far more precisely, or None when it cannot be had."""
         return self if self.dtype == torch.float64 else None
 
     def shaken(self) -> LinearOperator | None:
@@ -156,6 +159,7 @@ class _Restricted(LinearOperator):
         super().__init__(shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
                          workspace=whole.workspace + longer, held=whole.held)
         self.whole, self.rows, self.cols = whole, rows, cols
+        self.roundoff, self.hidden = whole.roundoff, whole.hidden
 
     def _spread(self, part: Tensor, index: Tensor | None, size: int) -> Tensor:
         if index is None:

@@ -70,7 +70,7 @@ def power_method(
     names = np.where(stopped, LOOKS_ALIKE, STEP_LIMIT)
     return SingularTriplets(
         value=shaped(value),
-        lower=shaped(value * max(0.0, 1 - allowance(operator.shape, operator.dtype))),
+        lower=shaped(value * max(0.0, 1 - allowance(operator))),
         upper=shaped(np.full_like(value, np.inf)),
         residual=shaped(residual),
         u=u.reshape(*operator.batch, 1, -1),

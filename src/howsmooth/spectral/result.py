@@ -16,12 +16,14 @@ RESIDUAL = "residual"
 STEP_LIMIT = "step limit"
 PRECISION_LIMIT = "precision limit"
 LOOKS_ALIKE = "looks alike"
+LOWER_ONLY = "lower bound only"
 
 REMEDY = {
     CONVERGED: "nothing to do: the interval is as narrow as asked",
     RESIDUAL: 'stopped on the residual, as asked; use stop="interval" for a narrow interval',
     STEP_LIMIT: "raise max_steps or tol",
     PRECISION_LIMIT: "rounding of this dtype is wider than tol: use float64, or raise tol",
+    LOWER_ONLY: "stopped on the residual of rounded products: only the lower end is certified; use unrounded ones",
     LOOKS_ALIKE: "two iterates looked alike, which certifies nothing; use singular_values for an interval",
 }
 

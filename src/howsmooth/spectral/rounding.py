@@ -3,7 +3,8 @@
 Rounding is modelled as a fixed linear perturbation: the solver is taken to have run exactly on M + E, with
 M = JᵀJ. That is the usual backward-error view, and a model: true rounding errors depend on the vector.
 
-With a float64 twin E is measured. For m Gaussian vectors z_i, ‖E‖ ≤ a √(2/π) max ‖E z_i‖ except with
+With a float64 twin E is measured (or with a float32 one, where products are rounded to half precision: then the twin
+is granted what a product without a twin is). For m Gaussian vectors z_i, ‖E‖ ≤ a √(2/π) max ‖E z_i‖ except with
 probability a^−m, whatever E is. (It is measured for M rather than for J because ‖E z‖ goes with the Frobenius
 norm of what is applied, and the spectrum of M falls faster.)
 
@@ -29,6 +30,7 @@ import torch
 
 from howsmooth.spectral.bidiagonal import Bidiagonalisation, Products, scaled
 from howsmooth.spectral.draws import gaussian
+from howsmooth.spectral.operator import LinearOperator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,14 +40,14 @@ PROBE_SHARE = 0.1  # of the failure probability, when E is measured
 MOST_PROBES = 6
 
 
-def allowance(shape: tuple[int, int], dtype: torch.dtype) -> float:
+def allowance(operator: LinearOperator) -> float:
     """The relative error granted to a product when nothing more precise is at hand to measure it."""
-    return math.sqrt(sum(shape)) * torch.finfo(dtype).eps
+    return math.sqrt(sum(operator.shape)) * operator.roundoff + operator.hidden
 
 
-def probe_count(tol: float, dtype: torch.dtype, delta: float) -> int:
+def probe_count(tol: float, roundoff: float, delta: float) -> int:
     """The fewest probes m for which a units of rounding, a^−m = delta, are small beside tol."""
-    fits = (m for m in range(1, MOST_PROBES) if delta ** (-1 / m) * torch.finfo(dtype).eps <= tol / 20)
+    fits = (m for m in range(1, MOST_PROBES) if delta ** (-1 / m) * roundoff <= tol / 20)
     return next(fits, MOST_PROBES)
 
 
@@ -101,7 +103,7 @@ class Perturbation:
     def _difference(self, z: Tensor, image: Tensor, scale: NDArray[np.float64]) -> NDArray[np.float64]:
         """‖E z‖ for each member, M z having been applied as scale · image."""
         dtype = self.reference.operator.dtype
-        how = " in float64" if dtype == torch.float64 else " when shaken"
+        how = " in float64" if dtype == torch.float64 else " by the reference"
         other, factor = _gram(self.reference, z.to(dtype), how)
         difference = other.double() * torch.from_numpy(factor).to(z.device)[:, None]
         difference -= torch.from_numpy(scale).to(z.device)[:, None] * image

@@ -1,0 +1,450 @@
+"""How fast are the kernels, against the matrix units' own ceiling and against PyTorch's attention in the same run?
+
+A JVP or VJP is counted as five products of n² · width per head (half of that under a causal mask), whatever an
+implementation really does; "ceiling" is the share of the bf16 matrix product measured at the start of the run. The
+error beside each time is relative to float64, of the same call at n = 1,999 with up to four heads. Times are medians
+by CUDA events, warm, on random data. What fails or is not installed says so and leaves the rest standing.
+
+    python benchmarks/gpu.py [--quick] [--only jvp,vjp] [--out benchmarks/results]
+
+`--quick` takes about two minutes. GiB: memory at the peak of a call beyond what was there before it. `gpu_tiles.py`
+beside this file tries tiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+PLAIN = dict(causal=False, window=None, softcap=None, offset=0, padding=None, precision=None, out_dtype=None)
+ROWS: list[dict] = []
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+def milliseconds(call, budget: float = 300.0) -> float:
+    """Median by CUDA events, after a warm-up, with the cache cleared before each run as do_bench does."""
+    from triton.testing import do_bench
+
+    once = once_and_again(call)[1]
+    if once > budget:  # longer than any cache or clock remembers
+        return statistics.median([once, *once_and_again(call)])
+    return do_bench(call, warmup=min(25, 2 * once), rep=max(budget, 3 * once), return_mode="median")
+
+
+def once_and_again(call) -> list[float]:
+    found = []
+    for _ in range(2):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end))
+    return found
+
+
+def memory(call) -> float:
+    """GiB at the peak of a call beyond what was there before it: its outputs and whatever it needs on the way."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**30
+
+
+def attempt(name: str, call, **facts) -> dict | None:
+    """One row of the table; a failure is a row with its reason."""
+    row = dict(name=name, **facts)
+    try:
+        row |= call()
+    except Exception as reason:  # one case must not lose the others
+        row["failed"] = f"{type(reason).__name__}: {str(reason).splitlines()[0][:110] if str(reason) else ''}"
+    ROWS.append(row)
+    show(row)
+    torch.cuda.empty_cache()
+    return row
+
+
+def show(row: dict) -> None:
+    if "failed" in row:
+        print(f"{row['name']:58s} failed: {row['failed']}", flush=True)
+        return
+    cells = [f"{row['ms']:10.3f} ms"]
+    cells.append(f"{row['tflops']:7.1f} TFLOP/s" if "tflops" in row else " " * 15)
+    cells.append(f"{100 * row['share']:5.1f} %" if "share" in row else " " * 7)
+    cells.append(f"error {row['error']:.1e}" if "error" in row else "")
+    cells.append(f"{row['gib']:7.3f} GiB" if "gib" in row else "")
+    cells.append(row.get("note", ""))
+    print(f"{row['name']:58s} " + "  ".join(cells), flush=True)
+
+
+def relative(actual: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((actual.double() - truth.double()).norm() / truth.double().norm())
+
+
+# --- truth and peers -------------------------------------------------------------------------------------------------
+
+def tensors(h: int, n: int, width: int, dtype, count: int, seed: int = 0) -> list[torch.Tensor]:
+    g = torch.Generator("cuda").manual_seed(seed)
+    return [torch.randn(1, h, n, width, device="cuda", generator=g).to(dtype) for _ in range(count)]
+
+
+def plain_attention(q, k, v, scale, causal):
+    s = scale * (q @ k.mT)
+    if causal:
+        hidden = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1)
+        s = s.masked_fill(hidden, -torch.inf)
+    return torch.softmax(s, -1) @ v
+
+
+def truths(q, k, v, dq, dk, dv, g, scale, causal):
+    """(o, do, (dq, dk, dv)) in float64."""
+    at = [t.double() for t in (q, k, v)]
+    f = lambda *x: plain_attention(*x, scale, causal)
+    o, do = torch.func.jvp(f, tuple(at), tuple(t.double() for t in (dq, dk, dv)))
+    return o, do, torch.func.vjp(f, *at)[1](g.double())
+
+
+def flash_forward(q, k, v, scale, causal):
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+
+
+def cudnn_forward(q, k, v, scale, causal):
+    return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
+
+
+def peer_forward(name, q, k, v, scale, causal):
+    return (flash_forward if name == "flash" else cudnn_forward)(q, k, v, scale, causal)[0]
+
+
+def peer_backward(name, q, k, v, g, scale, causal):
+    """A closure over PyTorch's own forward results: its backward alone is timed."""
+    n, m = q.shape[2], k.shape[2]
+    if name == "flash":
+        o, lse, cq, ck, mq, mk, seed, offset, _ = flash_forward(q, k, v, scale, causal)
+        return lambda: torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            g, q, k, v, o, lse, cq, ck, mq, mk, 0.0, causal, seed, offset, scale=scale)
+    o, lse, cq, ck, mq, mk, seed, offset, _ = cudnn_forward(q, k, v, scale, causal)
+    return lambda: torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        g, q, k, v, o, lse, seed, offset, None, cq, ck, n, m, 0.0, causal, scale=scale)
+
+
+# --- the cases -------------------------------------------------------------------------------------------------------
+
+def ceilings(quick: bool) -> dict:
+    found = {}
+    for name, dtype, tf32 in (("bf16", torch.bfloat16, False), ("tf32", torch.float32, True)):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        a, b = (torch.randn(8192, 8192, device="cuda").to(dtype) for _ in range(2))
+        ms = milliseconds(lambda a=a, b=b: a @ b)
+        found[name] = 2 * 8192**3 / ms * 1e-9
+        row = dict(name=f"product 8192³ {name}", ms=ms, tflops=found[name])
+        ROWS.append(row)
+        show(row)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    a = torch.randn(1 << 30, device="cuda")
+    b = torch.empty_like(a)
+    ms = milliseconds(lambda: b.copy_(a))
+    row = dict(name="copy of 4 GiB", ms=ms, bandwidth=2 * a.numel() * 4 / ms * 1e-9,
+               note=f"{2 * a.numel() * 4 / ms * 1e-9:.2f} TB/s")
+    ROWS.append(row)
+    show(row)
+    return found
+
+
+def flops(products: int, h: int, n: int, width: int, causal: bool) -> float:
+    return products * 2.0 * n * n * width * h / (2 if causal else 1)
+
+
+def errors(h, width, dtype, causal, precision=None, ways=()) -> dict:
+    """Errors against float64 of all that is timed, by name: at n = 1,999, for float32 at 2,048, since its kernels take
+    long to compile and these are the ones that are timed."""
+    from howsmooth import kernels
+
+    h, n, scale = min(h, 4), 2048 if dtype == torch.float32 else 1999, width**-0.5
+    q, k, v, dq, dk, dv, g = tensors(h, n, width, dtype, 7)
+    o64, do64, pulled64 = truths(q, k, v, dq, dk, dv, g, scale, causal)
+    options = dict(scale=scale, causal=causal, precision=precision)
+    o, normaliser = kernels.forward(q, k, v, **options)
+    found = {"forward": relative(o, o64)}
+    found["jvp"] = relative(kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options), do64)
+    four = kernels.jvp(q, k, v, o, normaliser, *(torch.stack([t, 2 * t, -t, t]) for t in (dq, dk, dv)), **options)
+    found["jvp x4"] = relative(four, torch.stack([do64, 2 * do64, -do64, do64]))
+    for way in (None, "ours", *ways):
+        try:
+            pulled = kernels.vjp(q, k, v, o, normaliser, g, way=way, **options)
+            found[f"vjp {way}" if way else "vjp"] = max(relative(a, b) for a, b in zip(pulled, pulled64, strict=True))
+        except Exception as reason:
+            print(f"  error of vjp {way} unknown: {str(reason).splitlines()[0][:120]}")
+    for peer in ways:
+        try:
+            found[f"{peer} forward"] = relative(peer_forward(peer, q, k, v, scale, causal), o64)
+            pulled = peer_backward(peer, q, k, v, g, scale, causal)()
+            found[f"{peer} backward"] = max(relative(a, b) for a, b in zip(pulled, pulled64, strict=True))
+        except Exception as reason:
+            print(f"  error of {peer} unknown: {str(reason).splitlines()[0][:120]}")
+    return found
+
+
+def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, peers=True, budget=300.0) -> None:
+    from howsmooth import kernels
+
+    kind = str(dtype).removeprefix("torch.").replace("bfloat16", "bf16") + (f" {precision}" if precision else "")
+    label = f"n {n} h {h} width {width} {kind}{' causal' if causal else ''}"
+    ways = ("flash", "cudnn") if peers and dtype != torch.float32 else ()
+    facts = dict(n=n, h=h, width=width, dtype=kind, causal=causal)
+    try:
+        wrong = errors(h, width, dtype, causal, precision, ways)
+    except Exception as reason:
+        print(f"  errors unknown for {label}: {type(reason).__name__}: {str(reason)[:300]}", flush=True)
+        wrong = {}
+    try:
+        scale = width**-0.5
+        options = dict(scale=scale, causal=causal, precision=precision)
+        q, k, v, dq, dk, dv, g = tensors(h, n, width, dtype, 7)
+        o, normaliser = kernels.forward(q, k, v, **options)
+    except Exception as reason:
+        print(f"{label}: {type(reason).__name__}: {str(reason)[:300]}", flush=True)
+        return
+
+    def timed(name, products, call, **more):
+        if only and not any(word in name for word in only):
+            return None
+
+        def body():
+            run = call() if more.get("closure") else call
+            ms = milliseconds(run, budget)
+            rate = flops(products, h, n, width, causal) / ms * 1e-9
+            found = dict(ms=ms, tflops=rate, share=rate / ceiling, gib=memory(run))
+            return found | ({"error": wrong[name]} if name in wrong else {})
+
+        return attempt(f"{name:16s} {label}", body, **facts)
+
+    timed("forward", 2, lambda: kernels.forward(q, k, v, **options))
+    one = timed("jvp", 5, lambda: kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options))
+    several = [torch.stack([t] * 4) for t in (dq, dk, dv)] if not only or "jvp" in only else None
+    four = timed("jvp x4", 17, lambda: kernels.jvp(q, k, v, o, normaliser, *several, **options))
+    if one and four and "ms" in one and "ms" in four:
+        print(f"{'':58s} four tangents cost {four['ms'] / one['ms']:.2f} times one")
+        four["times_one"] = four["ms"] / one["ms"]
+    timed("vjp", 5, lambda: kernels.vjp(q, k, v, o, normaliser, g, **options))  # as the door chooses
+    for way in ("ours", *ways) if ways else ():
+        timed(f"vjp {way}", 5, lambda way=way: kernels.vjp(q, k, v, o, normaliser, g, way=way, **options))
+    for peer in ways:
+        timed(f"{peer} forward", 2, lambda peer=peer: peer_forward(peer, q, k, v, scale, causal))
+        timed(f"{peer} backward", 5, lambda peer=peer: peer_backward(peer, q, k, v, g, scale, causal), closure=True)
+    if not only or "jvp" in only:
+        adjoint(label, q, k, v, o, normaliser, dq, dk, dv, g, options)
+
+
+def adjoint(label, q, k, v, o, normaliser, dq, dk, dv, g, options) -> None:
+    """⟨g, J t⟩ and ⟨Jᵀ g, t⟩ at the full length, where no dense truth fits."""
+    from howsmooth import kernels
+
+    def body():
+        do = kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, out_dtype=torch.float32, **options)
+        pulled = kernels.vjp(q, k, v, o, normaliser, g, way="ours", out_dtype=torch.float32, **options)
+        left = float((g.double() * do).sum())
+        right = sum(float((a.double() * t).sum()) for a, t in zip(pulled, (dq, dk, dv), strict=True))
+        size = float(g.double().norm() * do.double().norm())
+        return dict(ms=0.0, error=abs(left - right) / size, note="|⟨g, J t⟩ − ⟨Jᵀ g, t⟩| / ‖g‖‖J t‖")
+
+    attempt(f"{'adjoint':16s} {label}", body)
+
+
+def normal_product(h: int, n: int, width: int, dtype, causal: bool, precision=None) -> None:
+    """JᵀJ applied to one tangent: what a power iteration or a Lanczos step costs, by one call after another."""
+    from howsmooth import kernels
+
+    kind = str(dtype).removeprefix("torch.").replace("bfloat16", "bf16") + (f" {precision}" if precision else "")
+    options = dict(scale=width**-0.5, causal=causal, precision=precision)
+
+    def body():
+        q, k, v, dq, dk, dv = tensors(h, n, width, dtype, 6)
+        o, normaliser = kernels.forward(q, k, v, **options)
+
+        def step():
+            do = kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options)
+            return kernels.vjp(q, k, v, o, normaliser, do, **options)
+
+        ms = min(once_and_again(step))
+        return dict(ms=ms, tflops=flops(10, h, n, width, causal) / ms * 1e-9, gib=memory(step))
+
+    attempt(f"{'JᵀJ':16s} n {n} h {h} width {width} {kind}{' causal' if causal else ''}", body)
+
+
+def math_jvp(h: int, n: int, width: int, causal: bool) -> None:
+    """PyTorch's own forward mode: its MATH backend, and the same written out."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from howsmooth import kernels
+
+    q, k, v, dq, dk, dv = tensors(h, n, width, torch.bfloat16, 6)
+    scale = width**-0.5
+    label = f"n {n} h {h} width {width} bf16{' causal' if causal else ''}"
+
+    def backend():
+        with sdpa_kernel(SDPBackend.MATH):
+            f = lambda *x: torch.nn.functional.scaled_dot_product_attention(*x, is_causal=causal, scale=scale)
+            return torch.func.jvp(f, (q, k, v), (dq, dk, dv))[1]
+
+    def written_out():
+        return torch.func.jvp(lambda *x: plain_attention(*x, scale, causal), (q, k, v), (dq, dk, dv))[1]
+
+    o, normaliser = kernels.forward(q, k, v, scale=scale, causal=causal)
+    ours = lambda: kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, scale=scale, causal=causal)
+    mine = attempt(f"{'jvp':16s} {label}", lambda: dict(ms=milliseconds(ours)))
+    for name, call in (("MATH jvp", backend), ("jvp written out", written_out)):
+        row = attempt(f"{name:16s} {label}", lambda call=call: dict(ms=milliseconds(call)))
+        if row and "ms" in row and mine and "ms" in mine:
+            print(f"{'':58s} {row['ms'] / mine['ms']:.1f} times ours")
+            row["times_ours"] = row["ms"] / mine["ms"]
+    try:
+        import jvp_flash_attention  # noqa: F401
+        from jvp_flash_attention.jvp_attention import JVPAttn
+    except ImportError:
+        print("jvp_flash_attention is not installed")
+    else:
+        attempt(f"{'jvp_flash_attention':16s} {label}", lambda: dict(ms=milliseconds(
+            lambda: torch.func.jvp(lambda *x: JVPAttn.fwd_dual(*x, causal=causal), (q, k, v), (dq, dk, dv))[1])))
+
+
+def short(h: int, width: int) -> None:
+    """n = 1,024: the launch counts, so the time of 20 calls on the host's clock stands beside the device's."""
+    from howsmooth import kernels
+
+    q, k, v, dq, dk, dv, g = tensors(h, 1024, width, torch.bfloat16, 7)
+    scale = width**-0.5
+    o, normaliser = kernels.forward(q, k, v, scale=scale)
+    calls = {
+        "jvp": lambda: kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, scale=scale),
+        "forward": lambda: kernels.forward(q, k, v, scale=scale),
+        "vjp": lambda: kernels.vjp(q, k, v, o, normaliser, g, scale=scale),
+        "flash forward": lambda: flash_forward(q, k, v, scale, False),
+        "cudnn forward": lambda: cudnn_forward(q, k, v, scale, False),
+    }
+    found = {}
+    for name, call in calls.items():
+        def body(call=call):
+            ms = milliseconds(call, 100)
+            began = time.perf_counter()
+            for _ in range(20):
+                call()
+            torch.cuda.synchronize()
+            host = (time.perf_counter() - began) / 20 * 1e3
+            return dict(ms=ms, host_ms=host, graph_ms=graph_milliseconds(call))
+
+        found[name] = row = attempt(f"{name:16s} n 1024 h {h} width {width} bf16", body)
+        if "ms" in row:
+            print(f"{'':58s} {row['host_ms']:.3f} ms a call by the host's clock, {row['graph_ms']:.4f} ms in a graph")
+    one, other = found["jvp"], found["flash forward"]
+    if "ms" in one and "ms" in other:
+        print(f"{'':58s} jvp / flash forward: " + ", ".join(
+            f"{one[key] / other[key]:.2f} by {name}"
+            for key, name in (("ms", "events"), ("host_ms", "host"), ("graph_ms", "graph"))))
+
+
+def graph_milliseconds(call, copies: int = 20) -> float:
+    """Per call, where a graph of 20 of them is replayed: the device's time without the host's."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(copies):
+            call()
+    return statistics.median(once_and_again(graph.replay)[1] for _ in range(5)) / copies
+
+
+def precise_cases(lengths: tuple[int, ...], ways: tuple[str, ...], ceiling: float) -> None:
+    """float32, by each way to make its products, in a process of its own: an illegal access ends a process. The share
+    is of the bf16 ceiling: three products of tf32, at half the rate of bf16, can reach a sixth of it."""
+    for way in ways:
+        try:
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+                ROWS.extend(pool.submit(precise_way, lengths, way, ceiling).result())
+        except Exception as reason:  # one way must not lose the others
+            ROWS.append(dict(name=f"float32 {way}", failed=f"{type(reason).__name__}: {str(reason)[:110]}"))
+            show(ROWS[-1])
+
+
+def precise_way(lengths: tuple[int, ...], way: str, ceiling: float) -> list[dict]:
+    for n in lengths:
+        for causal in (False, True):
+            shape_cases(12, n, 64, torch.float32, causal, ceiling, [], precision=way, peers=False, budget=60.0)
+            normal_product(12, n, 64, torch.float32, causal, way)
+    return ROWS
+
+
+def machine(commit: str | None) -> dict:
+    """Where and on what this was measured."""
+    import triton
+
+    try:
+        commit = commit or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True,
+                                          cwd=Path(__file__).parent).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "unknown"
+    return dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, triton=triton.__version__,
+                cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(), python=sys.version.split()[0],
+                commit=commit, when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", help="words, comma-separated: only cases with one of them in their name")
+    parser.add_argument("--commit", help="what is measured, where git does not know")
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs a CUDA GPU, and PyTorch sees none")
+    facts = machine(arguments.commit)
+    print("  ".join(f"{name} {value}" for name, value in facts.items()))
+    only = [word for word in arguments.only.split(",") if word]
+    results = dict(facts)
+    try:
+        ceiling = ceilings(arguments.quick)["bf16"]
+        run_cases(arguments.quick, ceiling, only)
+    finally:
+        folder = Path(arguments.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"gpu-{'quick' if arguments.quick else 'full'}.json"
+        path.write_text(json.dumps(results | {"rows": ROWS}, indent=1) + "\n", encoding="utf-8")
+        print(f"written to {path.name}")
+
+
+def run_cases(quick: bool, ceiling: float, only: list[str]) -> None:
+    bf16, f32, budget = torch.bfloat16, torch.float32, 60.0 if quick else 300.0
+    for h, width in ((12, 64), (32, 128)):
+        for causal in (False, True):
+            shape_cases(h, 16384, width, bf16, causal, ceiling, only, budget=budget)
+            shape_cases(h, 65536, width, bf16, causal, ceiling, only, budget=budget, peers=not quick)
+    if only:
+        return
+    short(12, 64)
+    for causal in (False, True):
+        normal_product(12, 131072, 64, bf16, causal)
+    math_jvp(12, 16384, 64, False)
+    precise_cases((16384,) if quick else (16384, 65536), ("tf32x3",) if quick else ("tf32x3", "f16x3"), ceiling)
+    normal_product(12, 131072, 64, f32, True)
+    if not quick:
+        short(32, 128)
+        math_jvp(12, 16384, 64, True)
+        shape_cases(12, 16384, 64, torch.float16, False, ceiling, only)
+        normal_product(12, 131072, 64, f32, False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Which tiles are fastest: tries them and prints the best of each kind, in the form of `howsmooth/kernels/tiles.py`.
+
+All choices are compiled first, in 14 processes, and compared with float64 there at n = 2,048: one that is fast and
+wrong does not count. float32 is tried with each way of making its products (`howsmooth.kernels.launch.WAYS`).
+
+    python benchmarks/gpu_tiles.py [--kinds jvp,jvps,dq,dkdv,forward] [--dtype bfloat16] [--seconds 420] [--out folder]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from gpu import flops, machine, once_and_again, relative, tensors, truths  # noqa: E402
+
+WAYS = {"bfloat16": (None,), "float16": (None,), "float32": ("tf32x3", "f16x3", "bf16x3")}
+# An error up to this is a matter of rounding. f16x3 is tried for its speed: nothing keeps small probabilities above the
+# smallest float16 yet.
+ALLOWED = {None: 1e-2, "tf32x3": 1e-5, "f16x3": 1e-2, "bf16x3": 1e-4}
+NOT_TRIED = "not tried: an earlier choice broke this process"
+broken = False
+
+
+def candidates(kind: str, width: int, itemsize: int) -> list:
+    from howsmooth.kernels.tiles import Tiles
+
+    found = []
+    for rows, keys, warps in ((64, 32, 4), (64, 64, 4), (128, 16, 8), (128, 32, 8), (128, 64, 8), (128, 32, 4),
+                              (128, 64, 4), (64, 32, 8), (64, 16, 4), (64, 64, 8)):
+        choices = itertools.product((2, 3) if keys == 64 else (2, 3, 4), (None, 128) if warps == 8 else (None,),
+                                    (2, 4) if kind == "jvps" else (1,))
+        for stages, registers, tangents in choices:
+            held = rows * width * itemsize * {"forward": 1, "jvps": 1 + tangents}.get(kind, 2)
+            walked = keys * width * itemsize * {"jvp": 4, "jvps": 2 + 2 * tangents}.get(kind, 2)
+            accumulators = rows * width * {"jvps": tangents, "dkdv": 2}.get(kind, 1) / (32 * warps)
+            if held + walked * (stages - 1) > 227 << 10 or accumulators > (80 if registers else 192):
+                continue
+            if itemsize == 4 and (registers or stages > 3 or rows * 4 != warps * 64):
+                continue
+            found.append(Tiles(rows, keys, warps, stages, tangents, registers))
+    return found
+
+
+def sweep_call(kind: str, tiles, h: int, n: int, width: int, dtype_name: str, causal: bool, precision=None):
+    """A closure that launches this kernel (for dq and dkdv: both, the other one with its own tiles)."""
+    from howsmooth.kernels import launch
+    from howsmooth.kernels.tiles import choose
+
+    dtype = getattr(torch, dtype_name)
+    q, k, v, dq, dk, dv, g = tensors(h, n, width, dtype, 7)
+    rest = (width**-0.5, causal, None, None, 0, None, precision, None)
+    if kind == "forward":
+        return lambda: launch.forward(q, k, v, *rest, tiles=tiles)
+    o, normaliser = launch.forward(q, k, v, *rest)
+    if kind == "jvp":
+        return lambda: launch.jvp(q, k, v, o, normaliser, dq, dk, dv, *rest, tiles=tiles)
+    if kind == "jvps":
+        several = [torch.stack([t] * 4) for t in (dq, dk, dv)]
+        return lambda: launch.jvp(q, k, v, o, normaliser, *several, *rest, tiles=tiles)
+    own = [choose(name, q.element_size(), width, h, n, causal) for name in ("dq", "dkdv")]
+    pair = (tiles, own[1]) if kind == "dq" else (own[0], tiles)
+    return lambda: launch.vjp(q, k, v, o, normaliser, g, *rest, "ours", tiles=pair)
+
+
+def compiles(job) -> str | None:
+    """In a process of its own: fills Triton's cache on disk, and says why a choice of tiles does not work. One that
+    is fast and wrong does not work either: two heads are compared with float64."""
+    global broken
+    if broken:
+        return NOT_TRIED
+    try:
+        out = sweep_call(*job)()
+        torch.cuda.synchronize()
+        kind, _, h, n, width, dtype, causal, way = job
+        two = [t[:, :2] for t in tensors(h, n, width, getattr(torch, dtype), 7)]
+        o, do, pulled = truths(*two, width**-0.5, causal)
+        pairs = {"forward": lambda: [(out[0], o)], "jvp": lambda: [(out, do)], "jvps": lambda: [(t, do) for t in out]}
+        pairs = pairs.get(kind, lambda: zip(out, pulled, strict=True))()
+        wrong = max(relative(mine[:, :2], truth) for mine, truth in pairs)
+        return None if wrong < ALLOWED[way] else f"wrong by {wrong:.1e}"
+    except Exception as reason:
+        broken = "CUDA error" in str(reason)
+        return f"{type(reason).__name__}: {str(reason).splitlines()[0][:100] if str(reason) else ''}"
+
+
+def compile_all(jobs: list) -> list[str | None]:
+    """Why each job does not work, or None. What a broken process left untried is tried again by fresh ones."""
+    reasons: list[str | None] = [NOT_TRIED] * len(jobs)
+    for _ in range(4):
+        left = [i for i, reason in enumerate(reasons) if reason == NOT_TRIED]
+        if not left:
+            break
+        with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
+            for i, reason in zip(left, pool.map(compiles, [jobs[i] for i in left], chunksize=2), strict=True):
+                reasons[i] = reason
+    return reasons
+
+
+def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
+    shapes = [(12, 64), (32, 128)] if dtype != "float32" else [(12, 64)]
+    n, began = 16384 if dtype != "float32" else 8192, time.time()
+    masks = (False, True) if dtype != "float32" else (False,)
+    jobs = [(kind, tiles, h, 2048, width, dtype, causal, way)
+            for h, width in shapes for kind in kinds for causal in masks for way in WAYS[dtype]
+            for tiles in candidates(kind, width, getattr(torch, dtype).itemsize)]
+    print(f"{len(jobs)} choices; compiling in 14 processes", flush=True)
+    reasons = compile_all(jobs)
+    for job, reason in zip(jobs, reasons, strict=True):
+        if reason and (reason.startswith("wrong") or "CUDA" in reason):
+            print("  ", job[0], job[1], job[-1], reason)
+    print(f"compiled after {time.time() - began:.0f} s, {sum(r is not None for r in reasons)} do not work", flush=True)
+    groups: dict[tuple, list] = {}
+    failed = [(*map(str, job), reason) for job, reason in zip(jobs, reasons, strict=True) if reason]
+    for job, reason in zip(jobs, reasons, strict=True):
+        if reason is None:
+            groups.setdefault((job[0], *job[2:3], *job[4:]), []).append(job)
+    for key, mine in groups.items():
+        timed = []
+        for job in mine:
+            if time.time() - began > seconds:
+                print("out of time")
+                break
+            try:
+                call = sweep_call(job[0], job[1], job[2], n, *job[4:])
+                timed.append((min(once_and_again(call) + once_and_again(call)), job[1]))
+            except Exception as reason:
+                failed.append((*map(str, job), str(reason)[:100]))
+            call = None
+        timed.sort(key=lambda pair: pair[0])
+        kind, h, width, dtype, causal, precision = key
+        products = {"forward": 2, "jvp": 5, "jvps": 17}.get(kind, 5)
+        print(f"{kind} width {width} {dtype}{f' {precision}' if precision else ''}{' causal' if causal else ''}")
+        for ms, tiles in timed[:5]:
+            rate = flops(products, h, n, width, causal) / ms * 1e-9
+            print(f"   {ms:8.3f} ms  {rate:6.1f} TFLOP/s  {tiles}", flush=True)
+        out.setdefault("sweep", []).append(dict(kind=kind, h=h, n=n, width=width, dtype=dtype, causal=causal,
+                                                way=precision, times=[[ms, str(tiles)] for ms, tiles in timed]))
+    out["sweep_failed"] = failed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", default="jvp,jvps,dq,dkdv,forward")
+    parser.add_argument("--dtype", default="bfloat16", choices=list(WAYS))
+    parser.add_argument("--seconds", type=float, default=420, help="when to stop")
+    parser.add_argument("--commit", help="what is measured, where git does not know")
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this needs a CUDA GPU, and PyTorch sees none")
+    results = machine(arguments.commit)
+    print("  ".join(f"{name} {value}" for name, value in results.items()))
+    try:
+        sweep([kind for kind in arguments.kinds.split(",") if kind], arguments.dtype, arguments.seconds, results)
+    finally:
+        folder = Path(arguments.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"gpu-tiles-{arguments.dtype}.json"
+        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print(f"written to {path.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""What all kernels share on the device: loads of rows, scores as exponents of 2, masks, and the range of the loops."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_rows(ptr, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+              CHECKED: tl.constexpr):
+    """Rows first … first+ROWS−1 as a tile (ROWS, BLOCK); 0 in columns ≥ WIDTH and, if checked, rows ≥ count."""
+    r = tl.arange(0, ROWS)
+    c = tl.arange(0, BLOCK)
+    # A row's place is a 64-bit number: a million rows of 4,096 entries overflow 32 bits.
+    at = ptr + tl.cast(first, tl.int64) * stride + (r[:, None] * stride + c[None, :])
+    if CHECKED:
+        if WIDTH == BLOCK:
+            return tl.load(at, mask=(first + r < count)[:, None], other=0.0)
+        else:
+            return tl.load(at, mask=(first + r < count)[:, None] & (c < WIDTH)[None, :], other=0.0)
+    else:
+        if WIDTH == BLOCK:
+            return tl.load(at)
+        else:
+            return tl.load(at, mask=(c < WIDTH)[None, :], other=0.0)
+
+
+@triton.jit
+def product(a, b, acc, PRECISION: tl.constexpr):
+    """a b + acc, summed in float32. "f16x3" writes a float32 as a sum of two float16 (22 bits) and leaves out the
+    product of the two small ones: three products at the rate of half precision, for operands of moderate size."""
+    if PRECISION == "f16x3":
+        a_high = a.to(tl.float16)
+        b_high = b.to(tl.float16)
+        a_low = (a - a_high.to(tl.float32)).to(tl.float16)
+        b_low = (b - b_high.to(tl.float32)).to(tl.float16)
+        acc = tl.dot(a_low, b_high, acc)
+        acc = tl.dot(a_high, b_low, acc)
+        return tl.dot(a_high, b_high, acc)
+    else:
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def store_rows(ptr, tile, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    r = tl.arange(0, ROWS)
+    c = tl.arange(0, BLOCK)
+    at = ptr + tl.cast(first, tl.int64) * stride + (r[:, None] * stride + c[None, :])
+    tl.store(at, tile.to(ptr.dtype.element_ty), mask=(first + r < count)[:, None] & (c < WIDTH)[None, :])
+
+
+@triton.jit
+def in_bits(x):
+    """x · log₂e, rounded. As a fused product that nothing else is fused with: the forward pass stores by how much
+    this rounding moves the largest score, so that the derivatives have to round in the same way."""
+    return tl.fma(x, tl.full(x.shape, 1.4426950408889634, tl.float32), tl.zeros(x.shape, tl.float32))
+
+
+@triton.jit
+def exponents(s, largest, scale, CAPPED: tl.constexpr, PRESCALED: tl.constexpr):
+    """score · log₂e − largest, of products s = q kᵀ (or capped scores in bits), rounded once."""
+    if CAPPED:
+        return s - largest
+    elif PRESCALED:
+        return tl.fma(s, tl.full(s.shape, 1.4426950408889634, tl.float32), tl.broadcast_to(-largest, s.shape))
+    else:
+        c = tl.cast(scale, tl.float32) * 1.4426950408889634
+        return tl.fma(s, tl.broadcast_to(c, s.shape), tl.broadcast_to(-largest, s.shape))
+
+
+@triton.jit
+def times_scale(tile, scale, PRESCALED: tl.constexpr):
+    """tile · scale in the tile's own dtype, where that is exact; else the tile, and the scale is applied to scores."""
+    if PRESCALED:
+        return (tile.to(tl.float32) * scale).to(tile.dtype)
+    else:
+        return tile
+
+
+@triton.jit
+def tanh_and_slope(x):
+    """tanh x and 1 − tanh² x, the latter without cancellation."""
+    t = tl.exp2(tl.abs(x) * -2.8853900817779268)  # exp(−2|x|)
+    r = 1.0 / (1.0 + t)
+    th = (1.0 - t) * r
+    return tl.where(x < 0, -th, th), 4.0 * t * r * r
+
+
+@triton.jit
+def capped(s, scale, cap, PRESCALED: tl.constexpr):
+    """cap · tanh(score / cap) in units of log 2, and d score / d raw score."""
+    if not PRESCALED:
+        s = s * scale
+    th, slope = tanh_and_slope(s / cap)
+    return th * (cap * 1.4426950408889634), slope
+
+
+@triton.jit
+def seen(i, j, m, offset, window, padding_ptr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PADDED: tl.constexpr):
+    """Which of the pairs i, j (shaped to broadcast against each other) count."""
+    ok = j < m
+    if PADDED:
+        ok = ok & (tl.load(padding_ptr + j, mask=ok, other=0) != 0)
+    ahead = j - (i + offset)
+    if CAUSAL:
+        ok = ok & (ahead <= 0)
+    else:
+        ok = ok & (i == i)  # to the full shape
+    if WINDOW:
+        ok = ok & (ahead > -window)
+        if not CAUSAL:
+            ok = ok & (ahead < window)
+    return ok
+
+
+@triton.jit
+def key_range(first, m, offset, window, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
+              WINDOW: tl.constexpr, PADDED: tl.constexpr):
+    """Keys begin ≤ lo ≤ hi ≤ end of a block of queries, in whole blocks of keys: nobody sees a key outside of
+    [begin, end), everybody sees all of [lo, hi). `end` alone need not be the edge of a block."""
+    begin = 0
+    end = m
+    lo = 0
+    hi = m
+    last = first + ROWS - 1
+    if CAUSAL:
+        end = tl.minimum(end, offset + last + 1)
+        hi = tl.minimum(hi, offset + first + 1)
+    if WINDOW:
+        begin = tl.maximum(begin, offset + first - window + 1)
+        lo = tl.maximum(lo, offset + last - window + 1)
+        if not CAUSAL:
+            end = tl.minimum(end, offset + last + window)
+            hi = tl.minimum(hi, offset + first + window)
+    if PADDED:  # no block is known to be seen by all
+        lo = 0
+        hi = 0
+    return block_edges(begin, lo, hi, end, KEYS)
+
+
+@triton.jit
+def query_range(first, n, offset, window, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
+                WINDOW: tl.constexpr):
+    """The same for a block of keys first … first+ROWS−1 and the queries that see them."""
+    begin = 0
+    end = n
+    lo = 0
+    hi = n
+    last = first + ROWS - 1
+    if CAUSAL:
+        begin = tl.maximum(begin, first - offset)
+        lo = tl.maximum(lo, last - offset)
+    if WINDOW:
+        end = tl.minimum(end, last + window - offset)
+        hi = tl.minimum(hi, first + window - offset)
+        if not CAUSAL:
+            begin = tl.maximum(begin, first - window + 1 - offset)
+            lo = tl.maximum(lo, last - window + 1 - offset)
+    return block_edges(begin, lo, hi, end, KEYS)
+
+
+@triton.jit
+def block_edges(begin, lo, hi, end, KEYS: tl.constexpr):
+    end = tl.maximum(end, 0)
+    begin = tl.minimum(begin, end) // KEYS * KEYS
+    edge = (end + KEYS - 1) // KEYS * KEYS
+    lo = tl.minimum(tl.maximum((lo + KEYS - 1) // KEYS * KEYS, begin), edge)
+    hi = tl.minimum(tl.maximum(tl.maximum(hi, 0) // KEYS * KEYS, lo), edge)
+    return begin, lo, hi, end

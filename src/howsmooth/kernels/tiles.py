@@ -1,0 +1,79 @@
+"""How each kernel cuts its work: one small table, which `benchmarks/gpu_tiles.py` finds again on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A program holds `rows` of its own and walks over the others `keys` at a time (in the dk/dv kernel the roles of
+    queries and keys are exchanged). `tangents`: directions that one pass carries at once. `registers`: at most so many
+    per thread, where that makes room for a second program."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+    tangents: int = 1
+    registers: int | None = None
+
+
+# (kernel, bytes of an operand, width of the wider of key and value) → tiles, as swept on an H200 at n = 16,384, float32
+# at n = 8,192 (what is 256 wide, and float32 128 wide, was not swept). "short" is for few programs: rows are cut finer,
+# so that all multiprocessors have some. "causal" is listed where other tiles won under a causal mask. float32 has a
+# warp for 16 rows everywhere: with 8 warps on 64 rows for dk and dv, the transpose took 27 ms instead of 17. It has no
+# tiles 256 wide: see `kernels.WIDEST`.
+TABLE: dict[tuple[str, int, int], Tiles] = {
+    ("forward", 2, 64): Tiles(64, 64, 4, 3),
+    ("forward", 2, 128): Tiles(64, 64, 4, 3),
+    ("forward causal", 2, 128): Tiles(128, 64, 8, 2, registers=128),
+    ("forward", 2, 256): Tiles(64, 32, 4, 2),
+    ("forward", 4, 64): Tiles(128, 64, 8, 3),
+    ("forward", 4, 128): Tiles(64, 32, 4, 2),
+    ("jvp", 2, 64): Tiles(128, 64, 8, 2, registers=128),
+    ("jvp", 2, 128): Tiles(128, 64, 8, 2),
+    ("jvp", 2, 256): Tiles(64, 16, 4, 2),
+    ("jvp", 4, 64): Tiles(128, 64, 8, 2),
+    ("jvp", 4, 128): Tiles(64, 16, 4, 2),
+    ("jvp short", 2, 64): Tiles(64, 32, 4, 3),
+    ("jvp short", 2, 128): Tiles(64, 32, 4, 2),
+    ("jvps", 2, 64): Tiles(128, 64, 8, 2, registers=128),
+    ("jvps causal", 2, 64): Tiles(128, 64, 8, 3, tangents=2),
+    ("jvps", 2, 128): Tiles(128, 64, 8, 2),
+    ("jvps", 2, 256): Tiles(64, 16, 4, 2),
+    ("jvps", 4, 64): Tiles(128, 64, 8, 2),
+    ("jvps", 4, 128): Tiles(64, 16, 4, 2),
+    ("dq", 2, 64): Tiles(128, 64, 8, 3, registers=128),
+    ("dq", 2, 128): Tiles(128, 32, 8, 3, registers=128),
+    ("dq", 2, 256): Tiles(64, 32, 8, 2),
+    ("dq", 4, 64): Tiles(128, 64, 8, 3),
+    ("dq", 4, 128): Tiles(64, 16, 4, 2),
+    ("dkdv", 2, 64): Tiles(128, 64, 8, 3, registers=128),
+    ("dkdv", 2, 128): Tiles(64, 64, 4, 2),
+    ("dkdv", 2, 256): Tiles(64, 16, 8, 2),
+    ("dkdv", 4, 64): Tiles(128, 64, 8, 3),
+    ("dkdv", 4, 128): Tiles(64, 16, 4, 2),
+}
+
+# Fewer programs than this do not fill the multiprocessors of a large GPU.
+FEW_PROGRAMS = 264
+
+
+def choose(kernel: str, itemsize: int, width: int, lines: int, length: int, causal: bool = False) -> Tiles:
+    """Tiles for `lines` heads (over all sequences) of `length` rows, the wider of key and value being `width`.
+
+    >>> choose("jvp", 2, 64, lines=12, length=65536)
+    Tiles(rows=128, keys=64, warps=8, stages=2, tangents=1, registers=128)
+    >>> choose("jvp", 2, 64, lines=12, length=1024).rows
+    64
+    >>> choose("jvps", 2, 64, lines=12, length=65536, causal=True).tangents
+    2
+    """
+    column = 64 if width <= 64 else 128 if width <= 128 else 256
+    tiles = TABLE[kernel, itemsize, column]
+    if causal:
+        tiles = TABLE.get((f"{kernel} causal", itemsize, column), tiles)
+    if lines * -(-length // tiles.rows) < FEW_PROGRAMS:
+        tiles = TABLE.get((f"{kernel} short", itemsize, column), tiles)
+    return tiles

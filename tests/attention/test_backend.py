@@ -1,0 +1,66 @@
+"""Who serves, and why not the kernels: what can be seen without a GPU."""
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from howsmooth import InputError, attend, kernels, local_lipschitz
+from howsmooth.attention import backend
+from howsmooth.attention.pattern import Pattern
+from tests.attention.cases import layer, normal
+
+X = torch.zeros(1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(("dtype", "pattern", "reason"), [
+    (torch.float32, Pattern(1.0), "written for NVIDIA GPUs, got tensors on cpu"),
+    (torch.bfloat16, Pattern(1.0), "written for NVIDIA GPUs, got tensors on cpu"),
+    (torch.float64, Pattern(1.0), "take bfloat16, float16 or float32 in all of q, k, v, got torch.float64"),
+    (torch.float32, Pattern(1.0, score_bias=torch.zeros(4, 4)), "know no score_bias"),
+], ids=str)
+def test_blocks_serve_for_a_reason(dtype, pattern, reason):
+    pytest.importorskip("triton", reason="without triton that is the reason given")
+    assert reason in backend.why_blocks(*[X.to(dtype)] * 3, pattern)
+
+
+def test_blocks_serve_while_a_graph_is_recorded(monkeypatch):
+    monkeypatch.setattr(kernels, "unsupported", lambda *_, **__: None)
+    seen = []
+
+    def f(x):
+        seen.append(backend.why_blocks(x, x, x, Pattern(1.0)))
+        return x
+
+    make_fx(f)(X)
+    f(X)
+    assert seen == ["a graph is being recorded", None]
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_products_in_half_precision_without_kernels_are_refused_by_name(half):
+    f, x = layer("causal").to(torch.float32), normal(50, 4, 6).float()
+    for ask in (f.jacobian, lambda x, products: local_lipschitz(f, x, products=products)):
+        with pytest.raises(InputError, match=rf"kernels for products in {half}, got none that serve \(.+\); leave"):
+            ask(x, products=half)
+
+
+def test_float32_products_have_no_twin_and_an_interval_that_holds():
+    f, x = layer("two heads").to(torch.float32), normal(50, 4, 6).float()
+    assert f.jacobian(x).precise().dtype == torch.float64
+    assert f.jacobian(x, products=torch.float32).precise() is None
+    truth = torch.linalg.matrix_norm(f.to(torch.float64).jacobian(x.double()).dense(), 2)
+    found = local_lipschitz(f, x, products=torch.float32)
+    assert found.status == "converged" and found.lower <= truth <= found.upper
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_half_precision_by_blocks_is_rounded_once(half):
+    """Outside of the kernels half precision is for storage: all that lies between is float32."""
+    q, k, v, dq, dk, dv = (normal(i, 2, 7, 3).to(half) for i in range(6))
+    f = lambda *x: attend(*x, causal=True)
+    found = torch.func.jvp(f, (q, k, v), (dq, dk, dv))
+    wide = torch.func.jvp(f, (q.float(), k.float(), v.float()), (dq.float(), dk.float(), dv.float()))
+    assert found[0].dtype == found[1].dtype == half
+    assert torch.equal(found[0], wide[0].to(half))
+    gap = (found[1].float() - wide[1]).norm() / wide[1].norm()  # the output it subtracts was rounded
+    assert gap <= 4 * torch.finfo(half).eps

@@ -1,0 +1,221 @@
+"""On a GPU: random shapes against dense float64, with at most twice the error of PyTorch's own in the same dtype."""
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA GPU, and PyTorch sees none", allow_module_level=True)
+pytest.importorskip("triton", reason="the kernels need triton")
+
+from howsmooth import kernels  # noqa: E402
+
+DTYPES = [torch.bfloat16, torch.float16]
+# One rounding unit of the dtype (half the distance from 1 to the next number), whatever PyTorch's own error is: where a
+# row sees a single key PyTorch may be right to the last bit, which sets no standard for sums of rounded terms.
+FLOOR = {dtype: torch.finfo(dtype).eps / 2 for dtype in DTYPES}
+LENGTHS = [1, 2, 3, 17, 64, 127, 128, 257, 1000, 1021, 2000]
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """What a kernel leaves unwritten is NaN."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: _poison(empty(*a, **k)))
+
+
+def _poison(t):
+    return t.fill_(torch.nan) if t.is_floating_point() else t
+
+
+def hidden(n, m, causal=False, window=None, offset=0, padding=None, **_):
+    """(b or 1, 1, n, m): which pairs do not count."""
+    ahead = torch.arange(m, device="cuda") - (torch.arange(n, device="cuda")[:, None] + offset)
+    out = torch.zeros(n, m, dtype=torch.bool, device="cuda")
+    if causal:
+        out |= ahead > 0
+    if window is not None:
+        out |= (ahead <= -window) | (ahead >= window)
+    out = out[None, None]
+    return out if padding is None else out | ~padding[:, None, None, :]
+
+
+def probabilities(q, k, scale, softcap=None, **pattern):
+    s = scale * (q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT)
+    if softcap is not None:
+        s = softcap * torch.tanh(s / softcap)
+    mask = hidden(q.shape[2], k.shape[2], **pattern)
+    p = torch.softmax(s.masked_fill(mask, -torch.inf), -1)
+    return torch.where(mask.all(-1, keepdim=True), 0.0, p)
+
+
+def dense(q, k, v, **pattern):
+    return probabilities(q, k, **pattern) @ v.repeat_interleave(q.shape[1] // k.shape[1], 1)
+
+
+def draw(seed, b, h, hkv, n, m, k, w, dtype):
+    g = torch.Generator("cuda").manual_seed(seed)
+    shapes = ((b, h, n, k), (b, hkv, m, k), (b, hkv, m, w))
+    at = [torch.randn(s, device="cuda", generator=g).to(dtype) for s in shapes]
+    tangents = [torch.randn(s, device="cuda", generator=g).to(dtype) for s in shapes]
+    return at, tangents, torch.randn(b, h, n, w, device="cuda", generator=g).to(dtype)
+
+
+def derivatives(at, tangents, g, **pattern):
+    f = lambda *x: dense(*x, **pattern)
+    o, do = torch.func.jvp(f, tuple(at), tuple(tangents))
+    return o, do, *torch.func.vjp(f, *at)[1](g)
+
+
+def cancelling(q, k, v, g, scale, **pattern):
+    """Norms of scale (P∘gvᵀ) k, of its like for dk, and 0: what the row sum is subtracted from in dq and dk. Where a
+    row sees one key these cancel to nothing, and their rounding is what is left."""
+    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
+    t = probabilities(q, k, scale, **pattern) * (g @ v.mT)
+    return float((scale * t @ k).norm()), float((scale * t.mT @ q).norm()), 0.0
+
+
+def error(actual, truth, terms: float = 0.0) -> float:
+    """Relative to the norm of the truth, to that of terms that cancel in it, or to 0.05 per entry."""
+    assert actual.shape == truth.shape
+    gap = float((actual.double() - truth).norm())
+    return gap / max(float(truth.norm()), terms, 0.05 * truth.numel() ** 0.5)
+
+
+def check(at, tangents, g, *, way=None, **pattern):
+    dtype = at[0].dtype
+    truth = derivatives([t.double() for t in at], [t.double() for t in tangents], g.double(), **pattern)
+    # What PyTorch makes of it in this dtype; rows without keys are NaN-free in `dense`, so that it may stand for all.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    peer = derivatives(at, tangents, g, **pattern)
+    o, normaliser = kernels.forward(*at, **pattern)
+    do = kernels.jvp(*at, o, normaliser, *tangents, **pattern)
+    pulled = kernels.vjp(*at, o, normaliser, g, way=way, **pattern)
+    for name, mine, theirs, wanted in zip(("o", "do", "dq", "dk", "dv"), (o, do, *pulled), peer, truth, strict=True):
+        assert mine.dtype == dtype
+        allowed = max(2 * error(theirs, wanted), FLOOR[dtype])
+        assert error(mine, wanted) <= allowed, f"{name}: {error(mine, wanted):.2e}, allowed {allowed:.2e}"
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_square(dtype, causal, n):
+    at, tangents, g = draw(n, 2, 3, 3, n, n, 64, 64, dtype)
+    for way in ("ours", None):
+        check(at, tangents, g, way=way, scale=0.125, causal=causal)
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_random_shapes(seed):
+    pick = torch.Generator().manual_seed(seed)
+    one_of = lambda *options: options[int(torch.randint(len(options), (1,), generator=pick))]
+    number = lambda low, high: int(torch.randint(low, high, (1,), generator=pick))
+    hkv, groups, b = one_of(1, 2, 3), one_of(1, 1, 2, 4), one_of(1, 2)
+    n, m = number(1, 700), number(1, 700)
+    k, w = one_of(1, 8, 20, 64, 80, 96, 128, 192, 256), one_of(3, 16, 64, 72, 128, 256)
+    dtype = DTYPES[seed % 2]
+    window = one_of(None, None, 2, number(2, 300)) if k % 8 == w % 8 == 0 else None  # others are left to blocks
+    at, tangents, g = draw(seed, b, hkv * groups, hkv, n, m, k, w, dtype)
+    padding = None
+    if one_of(True, False):
+        padding = torch.rand(b, m, generator=pick).cuda() > 0.3
+    check(at, tangents, g, scale=one_of(k**-0.5, 0.25, -0.3), causal=one_of(True, False),
+          window=window, softcap=one_of(None, None, 2.0, 30.0),
+          offset=one_of(0, m - n, number(-100, 100)), padding=padding)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_tangents_in_one_pass_are_those_one_by_one(width, count, dtype):
+    at, _, _ = draw(0, 1, 2, 1, 333, 333, width, width, dtype)
+    tangents = [torch.stack([draw(9 + j, 1, 2, 1, 333, 333, width, width, dtype)[1][i] for j in range(count)])
+                for i in range(3)]
+    options = dict(scale=width**-0.5, causal=True)
+    o, normaliser = kernels.forward(*at, **options)
+    together = kernels.jvp(*at, o, normaliser, *tangents, **options)
+    alone = torch.stack([kernels.jvp(*at, o, normaliser, *(t[j] for t in tangents), **options) for j in range(count)])
+    assert error(together, alone.double()) <= FLOOR[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_two_runs_are_equal(dtype):
+    at, tangents, g = draw(5, 2, 4, 2, 1021, 1021, 64, 64, dtype)
+    runs = []
+    for _ in range(2):
+        o, normaliser = kernels.forward(*at, scale=0.125, causal=True)
+        do = kernels.jvp(*at, o, normaliser, *tangents, scale=0.125, causal=True)
+        runs.append((o, normaliser, do, *kernels.vjp(*at, o, normaliser, g, scale=0.125, causal=True, way="ours")))
+    for a, b in zip(*runs, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_strides():
+    at, tangents, g = draw(6, 2, 3, 3, 300, 300, 64, 64, torch.bfloat16)
+    inside = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (*at, *tangents, g)]
+    o, normaliser = kernels.forward(*at, scale=0.125)
+    o2, normaliser2 = kernels.forward(*inside[:3], scale=0.125)
+    assert o2.stride() == inside[0].stride()
+    pairs = [(o, o2), (normaliser, normaliser2),
+             (kernels.jvp(*at, o, normaliser, *tangents, scale=0.125),
+              kernels.jvp(*inside[:3], o2, normaliser2, *inside[3:6], scale=0.125)),
+             *zip(kernels.vjp(*at, o, normaliser, g, scale=0.125, way="ours"),
+                  kernels.vjp(*inside[:3], o2, normaliser2, inside[6], scale=0.125, way="ours"), strict=True)]
+    for a, b in pairs:
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("way", ["cudnn", "flash"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("width", [64, 128])
+def test_pytorchs_backward_computes_the_same_function(width, causal, way):
+    at, tangents, g = draw(7, 2, 3, 3, 515, 515, width, width, torch.bfloat16)
+    check(at, tangents, g, way=way, scale=width**-0.5, causal=causal)
+
+
+@pytest.mark.parametrize("n", [1, 2, 130])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_where_a_row_sees_one_key_the_derivative_is_that_of_its_value(dtype, n):
+    at, tangents, g = draw(4, 2, 3, 3, n, n, 64, 64, dtype)
+    options = dict(scale=0.125, causal=True, window=1)
+    o, normaliser = kernels.forward(*at, **options)
+    assert torch.equal(o, at[2])
+    do = kernels.jvp(*at, o, normaliser, *tangents, **options)
+    dq, dk, dv = kernels.vjp(*at, o, normaliser, g, **options)
+    # Large terms cancel to float32's accuracy, not half precision's.
+    for actual, wanted in ((do, tangents[2]), (dv, g), (dq, torch.zeros_like(dq)), (dk, torch.zeros_like(dk))):
+        assert float((actual.double() - wanted.double()).abs().max()) <= 2e-5 * float(wanted.abs().max() + 1)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float32], ids=str)
+def test_a_launch_can_be_captured_in_a_graph(dtype):
+    at, tangents, g = draw(10, 1, 2, 2, 200, 200, 64, 64, dtype)
+
+    def everything():
+        o, normaliser = kernels.forward(*at, scale=0.125)
+        do = kernels.jvp(*at, o, normaliser, *tangents, scale=0.125)
+        return o, do, *kernels.vjp(*at, o, normaliser, g, scale=0.125, way="ours")
+
+    everything()  # compiled before it is captured
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = everything()
+    for t in (*at, *tangents, g):
+        t.copy_(torch.randn(t.shape, device="cuda"))
+    graph.replay()
+    torch.cuda.synchronize()
+    for actual, wanted in zip(captured, everything(), strict=True):
+        assert torch.equal(actual, wanted)
+
+
+def test_memory_is_linear():
+    n = 16384
+    at, tangents, g = draw(8, 1, 4, 4, n, n, 64, 64, torch.bfloat16)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    o, normaliser = kernels.forward(*at, scale=0.125)
+    kernels.jvp(*at, o, normaliser, *tangents, scale=0.125)
+    kernels.vjp(*at, o, normaliser, g, scale=0.125, way="ours")
+    assert torch.cuda.max_memory_allocated() - before < 16 * at[0].numel() * 2  # one n × n matrix is 128 times that

@@ -1,0 +1,86 @@
+"""float32 on a GPU, precise and as tf32. Each case in a process of its own: after an illegal access a process can do
+nothing more on its GPU, and the tests after it would fail for no reason of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA GPU, and PyTorch sees none", allow_module_level=True)
+pytest.importorskip("triton", reason="the kernels need triton")
+
+from howsmooth import kernels  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+# What tf32 may be off by (it keeps ten bits), and what it must be: else it would not be tf32 that was asked for.
+ALLOWED = {"precise": (0.0, 1e-5), "native": (1e-5, 1e-2)}
+
+SCRIPT = """
+import json, sys
+import torch
+from howsmooth import kernels
+from tests.gpu.test_gpu import cancelling, derivatives, draw, error
+
+precision, layout, width, pattern, *lengths = json.loads(sys.argv[1])
+for n in lengths:
+    b, h, hkv = layout
+    at, tangents, g = draw(n, b, h, hkv, n, n, width, width, torch.float32)
+    options = dict(scale=width**-0.5) | pattern
+    if options.pop("padded", False):
+        options["padding"] = torch.rand(b, n, device="cuda") > 0.3
+    at64, tangents64, g64 = [t.double() for t in at], [t.double() for t in tangents], g.double()
+    o64, do64, *pulled64 = derivatives(at64, tangents64, g64, **options)
+    terms = cancelling(*at64, g64, **options)
+    options["precision"] = precision
+
+    def done(part, cases):
+        torch.cuda.synchronize()
+        print(json.dumps([part, n, max(error(*case) for case in cases)]), flush=True)
+
+    o, normaliser = kernels.forward(*at, **options)
+    done("forward", [(o, o64)])
+    done("jvp", [(kernels.jvp(*at, o, normaliser, *tangents, **options), do64)])
+    several = [torch.stack([t, 2 * t, -t, t]) for t in tangents]
+    done("four jvps", [(kernels.jvp(*at, o, normaliser, *several, **options),
+                        torch.stack([do64, 2 * do64, -do64, do64]))])
+    done("vjp", zip(kernels.vjp(*at, o, normaliser, g, **options), pulled64, terms, strict=True))
+"""
+
+
+def check(precision, layout, width, pattern, *lengths):
+    case = json.dumps([precision, layout, width, pattern, *lengths])
+    run = subprocess.run([sys.executable, "-c", SCRIPT, case], cwd=ROOT, capture_output=True, text=True, timeout=240,
+                         env={**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"})
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    told = [line for line in run.stderr.splitlines() if "Error" in line] or run.stderr.strip().splitlines()[-1:]
+    assert run.returncode == 0, f"after {found[-1:]}: {told[:1]}"
+    low, high = ALLOWED[precision]
+    wrong = [case for case in found if not low <= case[2] <= high]
+    assert not wrong, f"not within [{low}, {high}]: {wrong}"
+    assert len(found) == 4 * len(lengths)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("width", [20, 64, 128])
+@pytest.mark.parametrize("precision", ["precise", "native"])
+def test_value_derivative_and_transpose(precision, width, causal):
+    lengths = [1, 127, 1999, 2048] if precision == "precise" else [127, 1999, 2048]
+    check(precision, (1, 3, 3), width, dict(causal=causal), *lengths)
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("pattern", [dict(window=99), dict(causal=True, window=300, softcap=3.0), dict(padded=True),
+                                     dict(causal=True, padded=True, softcap=30.0)], ids=str)
+def test_masks_caps_and_padding(pattern, width):
+    check("precise", (2, 4, 2), width, pattern, 130, 515)
+
+
+@pytest.mark.parametrize("precision", [None, "precise", "native"])
+def test_wider_heads_are_left_to_blocks(precision):
+    x = torch.zeros(1, 1, 4, 192, device="cuda")
+    assert "at most 128 wide" in kernels.unsupported(x, x, x, precision=precision)

@@ -1,0 +1,174 @@
+"""From the front doors to the kernels, on a GPU: attend, the Jacobian, local_lipschitz, the hook of transformers."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA GPU, and PyTorch sees none", allow_module_level=True)
+pytest.importorskip("triton", reason="the kernels need triton")
+
+import howsmooth  # noqa: E402
+from howsmooth import SelfAttention, attend, kernels, local_lipschitz  # noqa: E402
+from howsmooth.attention import backend  # noqa: E402
+from howsmooth.attention.op import pattern_of  # noqa: E402
+from tests.attention.cases import normal  # noqa: E402
+from tests.gpu.test_gpu import dense, derivatives, draw, error  # noqa: E402
+
+DEVICE = "cuda"
+# Of values and first derivatives, and of second ones: bf16 keeps 8 bits of each factor, and more factors are at work.
+ALLOWED = {torch.bfloat16: (1e-2, 3e-2), torch.float32: (1e-5, 5e-5)}
+WIDTH = 32
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """How often each kernel was launched."""
+    count = dict(forward=0, jvp=0, vjp=0)
+
+    def counted(name, launch):
+        def call(*args, **options):
+            count[name] += 1
+            return launch(*args, **options)
+        return call
+
+    for name in count:
+        monkeypatch.setattr(kernels, name, counted(name, getattr(kernels, name)))
+    return count
+
+
+def f(q, k, v):
+    return attend(q, k, v, causal=True)
+
+
+def g64(q, k, v):
+    return dense(q, k, v, scale=WIDTH**-0.5, causal=True)
+
+
+def problem(dtype):
+    at, tangents, g = draw(1, 2, 4, 2, 70, 70, WIDTH, WIDTH, dtype)
+    return tuple(at), tuple(tangents), g
+
+
+def double(*tensors):
+    return tuple(t.double() for t in tensors)
+
+
+def assert_near(actual, truth, allowed):
+    for a, b in zip(actual, truth, strict=True):
+        assert error(a, b) <= allowed, f"{error(a, b):.2e}, allowed {allowed:.0e}"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+def test_which_dtypes_the_kernels_serve(dtype):
+    at, _, _ = problem(dtype)
+    why = backend.why_blocks(*at, pattern_of(*at, None, True, None, None, None))
+    assert why is None if dtype != torch.float64 else "float64" in why
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+def test_every_way_to_a_first_derivative(dtype, used):
+    at, tangents, g = problem(dtype)
+    o64, do64, *pulled64 = derivatives(double(*at), double(*tangents), g.double(), scale=WIDTH**-0.5, causal=True)
+    first, _ = ALLOWED[dtype]
+
+    assert_near(torch.func.jvp(f, at, tangents), (o64, do64), first)
+    assert used["forward"] and used["jvp"] and not used["vjp"]
+    o, pull = torch.func.vjp(f, *at)
+    assert_near((o, *pull(g)), (o64, *pulled64), first)
+    assert used["vjp"]
+
+    leaves = [t.clone().requires_grad_() for t in at]
+    assert_near(torch.autograd.grad(f(*leaves), leaves, g), pulled64, first)
+    with torch.autograd.forward_ad.dual_level():
+        duals = [torch.autograd.forward_ad.make_dual(x, t) for x, t in zip(at, tangents, strict=True)]
+        assert_near(torch.autograd.forward_ad.unpack_dual(f(*duals)), (o64, do64), first)
+
+    launches = used["forward"]
+    assert_near((torch.func.vmap(f)(*at),), (o64,), first)
+    assert used["forward"] == launches + 1  # all in one
+    o, push = torch.func.linearize(f, *at)  # by blocks, whose recording PyTorch understands
+    assert_near((o, push(*tangents)), (o64, do64), first)
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+def test_second_derivatives(dtype, used):
+    at, tangents, g = problem(dtype)
+    _, second = ALLOWED[dtype]
+
+    def reverse_over_reverse(f, at, tangents, g):
+        leaves = [t.clone().requires_grad_() for t in at]
+        pulled = torch.autograd.grad(f(*leaves), leaves, g, create_graph=True)
+        return torch.autograd.grad(sum((a * t).sum() for a, t in zip(pulled, tangents, strict=True)), leaves)
+
+    def forward_over_reverse(f, at, tangents, g):
+        return torch.func.jvp(lambda *x: torch.func.vjp(f, *x)[1](g), at, tangents)[1]
+
+    truth = reverse_over_reverse(g64, double(*at), double(*tangents), g.double())
+    for way in (reverse_over_reverse, forward_over_reverse):
+        assert_near(way(f, at, tangents, g), truth, second)
+    assert used["forward"] and used["vjp"]
+
+
+def layer(dtype=torch.float32, **options):
+    """d = 24, four heads of width 6 on two of keys; scores of moderate size."""
+    shapes = dict(wq=(24, 24), wk=(12, 24), wv=(12, 24), wo=(24, 24))
+    weights = {name: normal(i, *shape).to(dtype) / 24**0.5 for i, (name, shape) in enumerate(shapes.items())}
+    return SelfAttention(**weights, heads=4, kv_heads=2, **options), normal(9, 60, 24).to(dtype)
+
+
+@pytest.mark.parametrize(("products", "allowed"), [(None, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+def test_the_jacobian_is_near_the_true_one_and_has_a_transpose(products, allowed, used):
+    f, x = layer(causal=True)
+    operator = f.to(DEVICE).jacobian(x.to(DEVICE), products=products)
+    u, v = (normal(i, 60 * 24).float().to(DEVICE) for i in (20, 21))
+    pushed, pulled = operator.matvec(v), operator.rmatvec(u)
+    assert used["jvp"] == used["vjp"] == 1 and pushed.dtype == pulled.dtype == torch.float32
+    gap = float(u.double() @ pushed.double() - pulled.double() @ v.double())
+    assert abs(gap) <= allowed * float(u.norm() * pushed.norm())
+    exact = f.to(torch.float64).jacobian(x.double())
+    assert_near((pushed, pulled, operator.image), (exact.matvec(v.double().cpu()).to(DEVICE),
+                exact.rmatvec(u.double().cpu()).to(DEVICE), exact.image.to(DEVICE)), allowed)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_local_lipschitz_is_that_of_the_cpu(causal, used):
+    f, x = layer(causal=causal)
+    truth = float(torch.linalg.matrix_norm(f.to(torch.float64).jacobian(x.double()).dense(), 2))
+    here, there = f.to(DEVICE), x.to(DEVICE)
+    slow, fast = local_lipschitz(f, x), local_lipschitz(here, there)
+    assert used["forward"] and used["jvp"] and used["vjp"]
+    assert fast.status == slow.status == "converged"
+    assert abs(fast.value - slow.value) <= 1e-3 * truth
+
+    unmeasured = local_lipschitz(here, there, products=torch.float32)
+    rounded = local_lipschitz(here, there, products=torch.bfloat16, strict=False)
+    for found in (slow, fast, unmeasured, rounded):
+        assert found.lower <= truth <= found.upper < math.inf
+
+    early = local_lipschitz(here, there, products=torch.bfloat16, stop="residual", tol=0.1)
+    assert early.status == "lower bound only" and early.upper == math.inf
+    assert 0.9 * truth <= early.lower <= truth
+
+
+def test_a_model_of_transformers_in_bf16(used):
+    pytest.importorskip("transformers")
+    from tests.models.tiny import tiny_network
+
+    howsmooth.register()
+    network = tiny_network("gpt2")
+
+    def last_state(implementation, dtype):
+        twin = type(network)._from_config(copy.deepcopy(network.config), attn_implementation=implementation)
+        twin.load_state_dict(network.state_dict())
+        twin = twin.to(device=DEVICE, dtype=dtype).eval()
+        tokens = torch.randint(800, (2, 40), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+        with torch.no_grad():
+            return twin(tokens, use_cache=False).last_hidden_state
+
+    truth = last_state("eager", torch.float64)
+    theirs, ours = (error(last_state(name, torch.bfloat16), truth) for name in ("eager", "howsmooth"))
+    assert used["forward"] == 3  # one for each layer
+    assert ours <= 2 * theirs < 0.5

@@ -1,0 +1,69 @@
+"""attend and local_lipschitz with the kernels behind them, against float64: on a GPU, or under Triton's interpreter."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the kernels need triton")
+
+from howsmooth import attend, kernels, local_lipschitz  # noqa: E402
+from tests.attention.cases import layer, normal  # noqa: E402
+from tests.kernels.cases import DEVICE, TOLERANCE, assert_near  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def used(monkeypatch):
+    """The kernels serve here, too; how often each was launched."""
+    unsupported, count = kernels.unsupported, dict(forward=0, jvp=0, vjp=0)
+
+    def refused(*args, **options):
+        why = unsupported(*args, **options)
+        return None if why and "written for NVIDIA GPUs" in why else why
+
+    def counted(name, launch):
+        def call(*args, **options):
+            count[name] += 1
+            return launch(*args, **options)
+        return call
+
+    monkeypatch.setattr(kernels, "unsupported", refused)
+    for name in count:
+        monkeypatch.setattr(kernels, name, counted(name, getattr(kernels, name)))
+    return count
+
+
+def f(q, k, v):
+    return attend(q, k, v, causal=True, softcap=3.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_first_and_second_derivatives(dtype, used):
+    at = [normal(i, 2, h, 9, 4).to(DEVICE, dtype) for i, h in enumerate((4, 2, 2))]
+    tangents = [normal(5 + i, *t.shape).to(t) for i, t in enumerate(at)]
+    g = normal(9, 2, 4, 9, 4).to(DEVICE, dtype)
+
+    def everything(at, tangents, g):
+        leaves = [t.clone().requires_grad_() for t in at]
+        pulled = torch.autograd.grad(f(*leaves), leaves, g, create_graph=True)
+        second = torch.autograd.grad(sum((a * t).sum() for a, t in zip(pulled, tangents, strict=True)), leaves)
+        return *torch.func.jvp(f, tuple(at), tuple(tangents)), *pulled, *second, torch.func.vmap(f)(*at)
+
+    found = everything(at, tangents, g)
+    launches = dict(used)
+    truth = everything(*([t.double() for t in part] for part in (at, tangents)), g.double())
+    assert all(launches.values()) and launches == used  # float64 goes by blocks
+    for actual, expected in zip(found, truth, strict=True):
+        assert actual.dtype == dtype
+        assert_near(actual.detach(), expected.detach().cpu(), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(("products", "width"), [(None, 1e-3), (torch.float32, 1e-3), (torch.float16, 0.1)], ids=str)
+def test_the_local_constant(products, width, used):
+    f, x = layer("grouped").to(torch.float32), 0.3 * normal(50, 4, 6).float()
+    truth = float(torch.linalg.matrix_norm(f.to(torch.float64).jacobian(x.double()).dense(), 2))
+    f, x = f.to(DEVICE), x.to(DEVICE)
+    found = local_lipschitz(f, x, products=products, tol=width)
+    assert used["forward"] and used["jvp"] and used["vjp"]
+    assert found.status == "converged" and found.lower <= truth <= found.upper
+    if products == torch.float16:
+        early = local_lipschitz(f, x, products=products, tol=width, stop="residual")
+        assert early.status == "lower bound only" and early.lower <= truth < early.upper == float("inf")
