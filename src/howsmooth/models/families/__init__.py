@@ -15,7 +15,10 @@ and, unless it is the generic one,
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import ModuleType
+
+from transformers import MODEL_MAPPING
 
 from howsmooth.errors import InputError
 from howsmooth.models.families import bert, bloom, falcon, generic, gpt2, llama, mpnet
@@ -32,15 +35,25 @@ def family_of(config, name: str) -> ModuleType:
             f"model {name!r}: expected plain floating point weights, got a checkpoint with a "
             "quantization_config; give the unquantised checkpoint or a GGUF file"
         )
-    return FAMILIES.get(getattr(config, "model_type", None), generic)
+    kind = getattr(config, "model_type", None)
+    if kind in FAMILIES:
+        return FAMILIES[kind]
+    network = MODEL_MAPPING.get(type(config), None)
+    if isinstance(network, type) and not config.sub_configs:  # known before any weight is read
+        _refuse_without_registry([network.__module__], kind, name)
+    return generic
 
 
 def check_registry(network, adapter: ModuleType, name: str) -> None:
     """Refuse by name a network in which nothing asks transformers' attention registry, such as Mamba."""
-    files = {type(module).__module__ for module in network.modules()}
-    if adapter is generic and not any(hasattr(sys.modules.get(file), "ALL_ATTENTION_FUNCTIONS") for file in files):
+    if adapter is generic:
+        _refuse_without_registry({type(m).__module__ for m in network.modules()}, network.config.model_type, name)
+
+
+def _refuse_without_registry(files: Iterable[str], kind: str, name: str) -> None:
+    if not any(hasattr(sys.modules.get(file), "ALL_ATTENTION_FUNCTIONS") for file in files):
         raise InputError(
             f"model {name!r}: expected softmax attention behind transformers' attention registry, or one of the "
-            f"families with an adapter ({', '.join(FAMILIES)}), got {network.config.model_type!r}, whose attention, if "
-            "it has any, cannot be reached; choose another model, or build howsmooth.SelfAttention from its weights"
+            f"families with an adapter ({', '.join(FAMILIES)}), got {kind!r}, whose attention, if it has any, cannot "
+            "be reached; choose another model (howsmooth models), or build howsmooth.SelfAttention from its weights"
         )

@@ -1,0 +1,98 @@
+"""Every family against its own eager code in float64: outputs, tokens, the whole Jacobian, and its norm."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from howsmooth import load, local_lipschitz
+from howsmooth.lipschitz.local import jacobian
+from howsmooth.models.maps import KINDS
+from tests.oracles.eager import dense, eager, lifted, stretch
+from tests.tolerances import assert_close
+
+from .zoo import ZOO, inputs
+
+LAYER = 1
+
+
+def oracle(name: str, network, kind: str, layer: int = LAYER):
+    """The same map by the model's own code, and the tokens that enter it; parts are found by hand-written paths."""
+    family = ZOO[name]
+    shared = name == "albert"  # one module for all layers: calls count, not modules
+    base = f"{family.layers}.{0 if shared else layer}"
+    call = layer if shared else 0
+    leaves = ("output", f"{base}.{family.projection}", call)
+    enters = (f"{base}.{family.attention}", call)
+    if kind == "normed":
+        norm = family.norm
+        below = f"{family.layers}.{0 if shared else layer - 1}"
+        enters = (f"{base}.{norm}", call) if isinstance(norm, str) else (f"{below}.{norm[1]}", call - shared)
+    if kind in ("block", "layer"):
+        enters = (base, call)
+        if family.block != "sum" or kind == "layer":
+            leaves = ("output", base, call) if kind == "layer" else (family.block[0], f"{base}.{family.block[1]}", call)
+    if kind == "model":
+        enters = (f"{family.layers}.0", 0)
+        stack = {"vision": "vision_model", "text": "text_model"}.get(family.part, family.part or "")
+        leaves = ("output", stack, 0)
+    given = inputs(name)
+    if family.part in ("vision", "text", "encoder"):  # the other part has no input, and no say
+        prefix = {"vision": "vision_model", "text": "text_model", "encoder": "encoder"}[family.part]
+        network = network.get_submodule(prefix)
+        enters = (enters[0].removeprefix(prefix + "."), enters[1])
+        leaves = (leaves[0], leaves[1].removeprefix(prefix).removeprefix("."), leaves[2])
+    f, x = stretch(network, given, enters, leaves)
+    return ((lambda t: t + f(t)), x) if kind == "block" and family.block == "sum" else (f, x)
+
+
+@pytest.fixture(scope="module")
+def networks():
+    made = {}
+
+    def network(name: str):
+        if name not in made:
+            made[name] = ZOO[name].network()
+        return made[name]
+
+    return network
+
+
+@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "head"])
+def test_every_kind_of_map_is_the_models_own(name, kind, networks):
+    network = networks(name)
+    with lifted():
+        model = load(network, part=ZOO[name].part)
+        at = model.map_at(inputs(name), None if kind == "model" else LAYER, kind)
+        f, x = oracle(name, eager(network), kind)
+        assert_close(at.x, x)
+        assert_close(at(), f(x).detach())
+        truth = dense(f, x)
+        assert_close(jacobian(at.f, at.x).dense(), truth, 1e-10)
+        sigma = float(torch.linalg.matrix_norm(truth, 2))
+        estimate = local_lipschitz(at.f, at.x, tol=1e-8)
+    assert abs(estimate.value - sigma) <= 1e-10 * sigma
+    assert estimate.lower <= sigma * (1 + 1e-12) and sigma <= estimate.upper * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_as_the_model_runs_with_its_casts(name, networks):
+    network = networks(name)
+    f, x = oracle(name, eager(network), "attention")
+    sigma = float(torch.linalg.matrix_norm(dense(f, x), 2))
+    at = load(network, part=ZOO[name].part).map_at(inputs(name), LAYER)
+    assert abs(local_lipschitz(at.f, at.x, tol=1e-6, strict=False).value - sigma) <= 1e-6 * sigma
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_heads_add_up_and_layers_differ(name, networks):
+    model = load(networks(name), part=ZOO[name].part)
+    given = inputs(name)
+    whole = model.map_at(given, LAYER)
+    parts = [model.map_at(given, LAYER, "head", head=head)() for head in range(model.heads)]
+    bias = whole() - sum(parts)
+    assert_close(bias, bias[:1].expand_as(bias), 1e-6)  # one vector for all tokens: the projection's
+    assert all(not torch.allclose(a, b, rtol=0.1) for a, b in zip(parts, parts[1:], strict=False))
+    if name != "albert":
+        assert not torch.allclose(model.map_at(given, 0).f(whole.x), whole(), rtol=0.1)
