@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 import torch
 from transformers import AutoConfig, AutoModel
 
-D, HEADS, LAYERS, VOCABULARY = 24, 4, 3, 60
+D, HEADS, LAYERS, VOCABULARY = 16, 4, 2, 60
 _SHAPE = dict(vocab_size=VOCABULARY, hidden_size=D, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-              intermediate_size=32, max_position_embeddings=40)
-_GROUPED = dict(_SHAPE, num_key_value_heads=2, head_dim=10)
-_VISION = dict(hidden_size=D, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=32,
+              intermediate_size=20, max_position_embeddings=40)
+_GROUPED = dict(_SHAPE, num_key_value_heads=2, head_dim=6)
+_VISION = dict(hidden_size=D, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=20,
                image_size=8, patch_size=4)
 _WHISPER = dict(vocab_size=VOCABULARY, d_model=D, encoder_layers=2, decoder_layers=2, encoder_attention_heads=HEADS,
-                decoder_attention_heads=HEADS, encoder_ffn_dim=32, decoder_ffn_dim=32, num_mel_bins=6,
-                max_source_positions=7, max_target_positions=20, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+                decoder_attention_heads=HEADS, encoder_ffn_dim=20, decoder_ffn_dim=20, num_mel_bins=6,
+                max_source_positions=5, max_target_positions=20, pad_token_id=0, bos_token_id=1, eos_token_id=2,
                 decoder_start_token_id=3, suppress_tokens=None, begin_suppress_tokens=None)
 
 
@@ -49,10 +49,10 @@ _WHISPER_PARTS = ("self_attn", "self_attn.out_proj", "self_attn_layer_norm")
 ZOO = {
     "bert": Tiny("bert", _SHAPE, "encoder.layer", *_BERT),
     "roberta": Tiny("roberta", _SHAPE, "encoder.layer", *_BERT),
-    "distilbert": Tiny("distilbert", dict(vocab_size=VOCABULARY, dim=D, n_layers=LAYERS, n_heads=HEADS, hidden_dim=32,
+    "distilbert": Tiny("distilbert", dict(vocab_size=VOCABULARY, dim=D, n_layers=LAYERS, n_heads=HEADS, hidden_dim=20,
                                           max_position_embeddings=40), "transformer.layer", "attention",
                        "attention.out_lin", ("below", "output_layer_norm"), ("output", "sa_layer_norm")),
-    "albert": Tiny("albert", dict(_SHAPE, embedding_size=16), "encoder.albert_layer_groups.0.albert_layers",
+    "albert": Tiny("albert", dict(_SHAPE, embedding_size=10), "encoder.albert_layer_groups.0.albert_layers",
                    "attention", "attention.dense", ("below", "full_layer_layer_norm"), ("output", "attention")),
     "mpnet": Tiny("mpnet", _SHAPE, "encoder.layer", "attention.attn", "attention.attn.o",
                   ("below", "output.LayerNorm"), ("output", "attention.LayerNorm")),
@@ -63,22 +63,22 @@ ZOO = {
                  "attn", "attn.c_proj", "ln_1", ("input", "ln_2")),
     "gpt_neox": Tiny("gpt_neox", _SHAPE, "layers", "attention", "attention.dense", "input_layernorm", "sum"),
     "opt": Tiny("opt", dict(vocab_size=VOCABULARY, hidden_size=D, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-                            ffn_dim=32, max_position_embeddings=40, word_embed_proj_dim=D), "decoder.layers",
+                            ffn_dim=20, max_position_embeddings=40, word_embed_proj_dim=D), "decoder.layers",
                 "self_attn", "self_attn.out_proj", "self_attn_layer_norm", ("input", "final_layer_norm")),
     "llama": Tiny("llama", _GROUPED, "layers", *_LLAMA),
     "mistral": Tiny("mistral", dict(_GROUPED, sliding_window=3), "layers", *_LLAMA),
     "qwen2": Tiny("qwen2", dict(_SHAPE, num_key_value_heads=2), "layers", *_LLAMA),
     "qwen3": Tiny("qwen3", _GROUPED, "layers", *_LLAMA),
-    "gemma2": Tiny("gemma2", dict(_GROUPED, sliding_window=3, attn_logit_softcapping=2.0, query_pre_attn_scalar=10),
+    "gemma2": Tiny("gemma2", dict(_GROUPED, sliding_window=3, attn_logit_softcapping=2.0, query_pre_attn_scalar=6),
                    "layers", *_GEMMA),
-    "gemma3_text": Tiny("gemma3_text", dict(_GROUPED, sliding_window=3, query_pre_attn_scalar=10), "layers", *_GEMMA),
-    "phi": Tiny("phi", dict(_SHAPE, partial_rotary_factor=0.67), "layers", "self_attn", "self_attn.dense",
+    "gemma3_text": Tiny("gemma3_text", dict(_GROUPED, sliding_window=3, query_pre_attn_scalar=6), "layers", *_GEMMA),
+    "phi": Tiny("phi", dict(_SHAPE, partial_rotary_factor=0.5), "layers", "self_attn", "self_attn.dense",
                 "input_layernorm", "sum"),
     "falcon": Tiny("falcon", dict(_SHAPE, num_kv_heads=2, new_decoder_architecture=True, alibi=False, bias=True), "h",
                    "self_attention", "self_attention.dense", "ln_attn", "sum"),
     "bloom": Tiny("bloom", dict(vocab_size=VOCABULARY, hidden_size=D, n_layer=LAYERS, n_head=HEADS), "h",
                   "self_attention", "self_attention.dense", "input_layernorm", ("input", "post_attention_layernorm")),
-    "t5": Tiny("t5", dict(vocab_size=VOCABULARY, d_model=D, d_kv=10, d_ff=32, num_layers=LAYERS, num_heads=HEADS,
+    "t5": Tiny("t5", dict(vocab_size=VOCABULARY, d_model=D, d_kv=6, d_ff=20, num_layers=LAYERS, num_heads=HEADS,
                           relative_attention_num_buckets=8, relative_attention_max_distance=10), "encoder.block",
                "layer.0.SelfAttention", "layer.0.SelfAttention.o", "layer.0.layer_norm", ("output", "layer.0"),
                part="encoder"),
@@ -111,13 +111,13 @@ def tiny(model_type: str, sizes: dict, dtype=torch.float64):
     return network.to(dtype).eval()
 
 
-def inputs(name: str, n: int = 6) -> dict:
+def inputs(name: str, n: int = 5) -> dict:
     """What the network is run on, as keyword arguments, in float64."""
     family, generator = ZOO[name], torch.Generator().manual_seed(2)
     ids = torch.randint(5, VOCABULARY, (1, n), generator=generator)
     if family.part == "vision" or family.model_type in ("vit", "dinov2"):
         return {"pixel_values": torch.randn(1, 3, 8, 8, generator=generator).double()}
     if family.model_type == "whisper":
-        features = torch.randn(1, 6, 14, generator=generator).double()
+        features = torch.randn(1, 6, 10, generator=generator).double()
         return {"input_features": features, **({"decoder_input_ids": ids} if family.part == "decoder" else {})}
     return {"input_ids": ids}
