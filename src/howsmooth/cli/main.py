@@ -14,6 +14,7 @@ from howsmooth.errors import InputError
 _COMMANDS = {
     "measure": "howsmooth.cli.measure",
     "demo": "howsmooth.cli.demo",
+    "models": "howsmooth.cli.models",
     "doctor": "howsmooth.cli.doctor",
     "cite": "howsmooth.cli.cite",
 }
