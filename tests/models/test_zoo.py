@@ -100,3 +100,58 @@ def test_heads_add_up_and_layers_differ(name, networks):
     assert all(not torch.allclose(a, b, rtol=0.1) for a, b in zip(parts, parts[1:], strict=False))
     if name != "albert":
         assert not torch.allclose(model.map_at(given, 0).f(whole.x), whole(), rtol=0.1)
+
+
+@pytest.mark.parametrize("name", ["modernbert", "mistral", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_windows_differ_by_layer_and_are_the_models_own(name, layer, networks):
+    """Long enough for the window to cut; full attention in place of a window would be seen."""
+    given = inputs(name, 9)
+    with lifted():
+        at = load(networks(name)).map_at(given, layer)
+        family, base = ZOO[name], f"{ZOO[name].layers}.{layer}."
+        ends = (base + family.attention, 0), ("output", base + family.projection, 0)
+        f, x = stretch(eager(networks(name)), given, *ends)
+        assert_close(at(), f(x).detach())
+    moved = at.x.clone()
+    moved[0] += 1
+    blind = torch.equal(at.f(moved)[-1], at()[-1])
+    full = {"modernbert": 0, "gemma2": 1}
+    assert blind == (full.get(name) != layer)
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma2", "clip_vision"])
+def test_half_precision_is_measured_in_single(name, networks):
+    network = ZOO[name].network(torch.bfloat16)
+    model = load(network, part=ZOO[name].part)
+    for kind in ("attention", "block"):
+        at = model.map_at(inputs(name), LAYER, kind)
+        found = local_lipschitz(at.f, at.x)
+        want = load(ZOO[name].network(torch.float32), part=ZOO[name].part).map_at(inputs(name), LAYER, kind)
+        assert abs(found.value / local_lipschitz(want.f, want.x).value - 1) < 0.2
+    assert {p.dtype for p in network.parameters()} == {torch.bfloat16}
+
+
+def test_a_network_that_was_given_is_left_as_it_was(networks):
+    network = networks("gemma2")
+    before, kept = network.config.to_dict(), network.config._attn_implementation
+    grads = [p.requires_grad for p in network.parameters()]
+    model = load(network)
+    at = model.map_at(inputs("gemma2"), 1, "layer")
+    local_lipschitz(at.f, at.x)
+    assert network.config.to_dict() == before and network.config._attn_implementation == kept
+    assert [p.requires_grad for p in network.parameters()] == grads
+    assert all(p.grad is None for p in network.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.twin.modules())
+    pairs = zip(network.parameters(), model.twin.parameters(), strict=True)
+    assert all(a.data_ptr() == b.data_ptr() for a, b in pairs)  # no second copy of the weights
+
+
+def test_generic_normalisation(networks):
+    """LayerNorm, RMSNorm and Gemma's, which stores its gain less one, read by what they do."""
+    for name, centred in (("opt", True), ("qwen3", False), ("gemma3_text", False), ("vit", True), ("t5", False)):
+        model = load(networks(name), part=ZOO[name].part)
+        at = model.map_at(inputs(name), LAYER, "normed")
+        norm = model.normalisation(LAYER)
+        assert norm.centred == centred
+        assert_close(norm(at.x), model.map_at(inputs(name), LAYER).x, 1e-6)

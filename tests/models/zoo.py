@@ -92,8 +92,8 @@ ZOO = {
                       "text_model.encoder.layers", *_CLIP, part="text"),
     "whisper_encoder": Tiny("whisper", _WHISPER, "encoder.layers", *_WHISPER_PARTS, ("input", "final_layer_norm"),
                             part="encoder"),
-    "whisper_decoder": Tiny("whisper", _WHISPER, "decoder.layers", *_WHISPER_PARTS, ("input", "encoder_attn_layer_norm"),
-                            part="decoder"),
+    "whisper_decoder": Tiny("whisper", _WHISPER, "decoder.layers", *_WHISPER_PARTS,
+                            ("input", "encoder_attn_layer_norm"), part="decoder"),
 }
 
 

@@ -151,8 +151,8 @@ def _dissect(frame: _Frame, output: Tensor) -> Site:
     projection = next((e for e in later if _is_matrix(e.module) and _same(e.x, frame.heads)), None)
     if projection is None:
         raise InputError(
-            f"expected an output projection after the heads of {type(attention.module).__name__}, got none; this family "
-            "needs an adapter"
+            f"expected an output projection after the heads of {type(attention.module).__name__}, got none; this "
+            "family needs an adapter"
         )
     y, after = projection.y, []
     for event in later:

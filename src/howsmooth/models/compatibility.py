@@ -19,7 +19,8 @@ class Family:
 
 
 FAMILIES = (
-    Family("bert", "BERT", "text", "adapter", "post-norm; bidirectional, or causal as a decoder", "tiny random; MiniLM"),
+    Family("bert", "BERT", "text", "adapter", "post-norm; bidirectional, or causal as a decoder",
+           "tiny random; MiniLM"),
     Family("roberta", "RoBERTa", "text", "generic", "post-norm; positions counted after padding"),
     Family("distilbert", "DistilBERT", "text", "generic", "post-norm"),
     Family("albert", "ALBERT", "text", "generic",
@@ -57,7 +58,7 @@ FAMILIES = (
 REFUSED = {
     "mamba": "no softmax attention",
     "gptj": "does not ask transformers' attention registry, and has no adapter",
-    "deberta_v2": "does not ask transformers' attention registry, and has no adapter: scores depend on learnt positions",
+    "deberta_v2": "does not ask transformers' attention registry, and has no adapter; scores with learnt positions",
     "swin": "stages of different sizes",
     "cross attention": "queries and keys come from two sequences: no map of one sequence of tokens",
     "quantised weights": "their layers have no exact derivative; a GGUF file is dequantised instead",

@@ -56,7 +56,7 @@ def _refuse_scattered(network: PreTrainedModel, name: str) -> None:
 
 
 def _refuse_altered(network: PreTrainedModel, adapter: ModuleType, name: str) -> None:
-    """Refuse layers that were added or replaced where an adapter reads plain weights: they would not be the whole map."""
+    """Refuse layers that were added or replaced: plain weights, which an adapter reads, would not be the whole map."""
     if not hasattr(adapter, "self_attention"):
         return
     with torch.device("meta"):

@@ -155,7 +155,8 @@ def attention_forward(
     else:  # the module was called by hand, without the model's mask: it alone knows if it is causal
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         padding = None if attention_mask is None else attention_mask.bool()
-        output = _attend_biased(query, key, value, position_bias, padding, **scores, causal=causal, window=sliding_window)
+        seen = dict(causal=causal, window=sliding_window)
+        output = _attend_biased(query, key, value, position_bias, padding, **scores, **seen)
     output = output.transpose(1, 2)
     if head is not None:
         output = F.pad(output, (0, 0, head, heads - head - 1))
@@ -170,7 +171,7 @@ def _of_head(table: torch.Tensor | None, head: int) -> torch.Tensor | None:
     return table if table is None or table.ndim != 4 or table.shape[1] == 1 else table[:, head : head + 1]
 
 
-def _attend_biased(query, key, value, bias: torch.Tensor | None, padding: torch.Tensor | None, **pattern) -> torch.Tensor:
+def _attend_biased(query, key, value, bias: torch.Tensor | None, padding, **pattern) -> torch.Tensor:
     """Attend with scores moved by a table (b or 1, h or 1, n or 1, m), each batch row by its own."""
     if bias is None:
         return attend(query, key, value, padding=padding, **pattern)

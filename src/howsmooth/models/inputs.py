@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,10 +43,11 @@ class Processor:
 
 def images(config, processor: Processor, folder, count: int | None, seed: int) -> Tensor:
     """Return (count, c, h, w): the first images of a folder by name, or smooth random ones."""
+    _check_count(count)
     if folder is None:
         size = getattr(config, "image_size", 224)
         height, width = (size, size) if isinstance(size, int) else size
-        return smooth_images(_at_least_one(count or 1), height, width, getattr(config, "num_channels", 3), seed)
+        return smooth_images(count or 1, height, width, getattr(config, "num_channels", 3), seed)
     if importlib.util.find_spec("PIL") is None:
         raise InputError("expected Pillow to read image files, got none; run: pip install pillow")
     from PIL import Image, UnidentifiedImageError
@@ -57,7 +57,9 @@ def images(config, processor: Processor, folder, count: int | None, seed: int) -
         raise InputError(f"expected a folder of images, got {str(folder)!r}, which is none; check the path")
     files = sorted(path for path in root.iterdir() if path.suffix.lower() in _IMAGES)
     if len(files) < (count or 1):
-        raise InputError(f"expected {count or 1} images in {str(folder)!r}, got {len(files)}; add some, or ask for fewer")
+        raise InputError(
+            f"expected {count or 1} images in {str(folder)!r}, got {len(files)}; add some, or ask for fewer"
+        )
     pictures = []
     for file in files[:count]:
         try:
@@ -92,10 +94,11 @@ def sounds(config, processor: Processor, audio, count: int | None, seed: int) ->
     if not hasattr(config, "num_mel_bins"):
         raise InputError(f"expected a model that takes log-mel features, got {config.model_type!r}; give the tensors "
                          "it takes as a dict")
+    _check_count(count)
     if audio is None:
         frames = 2 * config.max_source_positions
         # Features of a quiet voice: smooth in time and pitch, within the range that Whisper's extractor gives.
-        waves = smooth_images(_at_least_one(count or 1), config.num_mel_bins, frames, 1, seed)[:, 0]
+        waves = smooth_images(count or 1, config.num_mel_bins, frames, 1, seed)[:, 0]
         return 0.5 * waves.clamp(-2, 2)
     several = isinstance(audio, (list, tuple)) and len(audio) and not np.isscalar(audio[0])
     waves = [np.asarray(wave, dtype=np.float32) for wave in (audio if several else [audio])][:count]
@@ -129,7 +132,6 @@ def placed(given: dict, device, dtype) -> dict:
     }
 
 
-def _at_least_one(count: int) -> int:
-    if not isinstance(count, int) or count < 1:
+def _check_count(count: int | None) -> None:
+    if count is not None and (not isinstance(count, int) or count < 1):
         raise InputError(f"expected a count of at least 1, got {count!r}")
-    return count

@@ -38,15 +38,16 @@ def load(
 ) -> Model:
     """Load a model for measuring: evaluation mode, no gradients; float32 on the CPU unless told otherwise.
 
-    `name` is, in this order: "minilm" or "smollm2" (installed packages), "random:gpt2|bert|llama" or
+    `name` is, in this order: "minilm", "smollm2" or "mpnet" (installed packages), "random:gpt2|bert|llama" or
     "random:" before any other name (that architecture with weights drawn from `seed`), a .gguf file, a
     folder with a config.json, or a name on the hub (`revision` applies there). A transformers model that is
     in memory already may stand in its place: it is read as it is, and nothing about it is changed.
 
     Weights are read from safetensors unless `allow_pickle`; code from the repository is never run unless
-    `trust_remote_code`. `part` chooses the stack of layers where there are two: "encoder" (the default) or "decoder"
-    of an encoder-decoder, "vision" or "text" of a model of both. `tokenizer` names another place to take the tokenizer from, or is one. `cache_dir`
-    holds dequantised GGUF files (else $HOWSMOOTH_CACHE, else ~/.cache/howsmooth).
+    `trust_remote_code`. `part` chooses the stack of layers where there are two: "encoder" (the default) or
+    "decoder" of an encoder-decoder, "vision" or "text" of a model of both. `tokenizer` names another place to
+    take the tokenizer from, or is one. `cache_dir` holds dequantised GGUF files (else $HOWSMOOTH_CACHE, else
+    ~/.cache/howsmooth).
     """
     remote = {"revision": revision, "trust_remote_code": trust_remote_code}
     if isinstance(name, PreTrainedModel):
@@ -125,7 +126,8 @@ def _random_network(name: str, seed: int, cache_dir, remote: dict):
         place.source.update(kind="random", architecture=place.source["kind"])
         place.source.pop("sha256", None)  # those weights are not the ones in use
     adapter = family_of(config, name)
-    place.source.update(weights=f"random, seed {seed}", seed=seed, initializer_range=getattr(config, "initializer_range", None))
+    spread = getattr(config, "initializer_range", None)
+    place.source.update(weights=f"random, seed {seed}", seed=seed, initializer_range=spread)
     # The library draws from the global generator: lend it a seeded one and give the old state back.
     with torch.random.fork_rng(devices=[]), _loading(name, place), quiet_transformers():
         torch.default_generator.manual_seed(seed)

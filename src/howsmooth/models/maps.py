@@ -81,7 +81,7 @@ class AttentionMap(torch.nn.Module):
     def _project(self, x: Tensor) -> Tensor:
         if not self.inside:
             return self.projection(self.call(x))
-        # The module may add more to the projection's output (ALBERT: residual and norm), so it is taken where it arises.
+        # The module may add more to the projection's output (ALBERT: residual and norm): taken where it arises.
         seen: list[Tensor] = []
         handle = self.projection.register_forward_hook(lambda _module, _args, output: seen.append(output))
         try:

@@ -129,7 +129,7 @@ class Model:
         return made.to(self.device, self.dtype)
 
     def sounds(self, audio=None, count: int | None = None, seed: int = 0) -> torch.Tensor:
-        """Return log-mel features (count, mel, frames) of sounds at the model's rate, or generated ones (1 by default)."""
+        """Return log-mel features (count, mel, frames) of mono sounds at the model's rate, or generated ones."""
         made = inputs.sounds(self.network.config, self._processor, audio, count, seed)
         return made.to(self.device, self.dtype)
 

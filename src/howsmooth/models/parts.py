@@ -49,7 +49,7 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
     config = network.config
     modality = "text" if stack == "decoder" else _MODALITY.get(network.main_input_name, network.main_input_name)
     try:
-        layers = _first(config, f"{stack}_layers", "num_decoder_layers" if stack == "decoder" else "", "num_hidden_layers")
+        layers = _first(config, f"{stack}_layers", f"num_{stack}_layers", "num_hidden_layers")
         heads = _first(config, f"{stack}_attention_heads", "num_attention_heads")
         width = _first(config, "hidden_size")
     except AttributeError as error:
@@ -79,6 +79,6 @@ def _positions(network: PreTrainedModel, stack: str | None) -> int:
     if config.model_type in ("t5", "mt5", "umt5", "bloom"):
         limit = UNLIMITED
     # RoBERTa and its kin count positions from the one after padding: the table is longer than the longest text.
-    padded = [m.padding_idx for key, m in network.named_modules()
-              if key.endswith("position_embeddings") and isinstance(m, torch.nn.Embedding) and m.padding_idx is not None]
+    tables = (m for key, m in network.named_modules() if key.endswith("position_embeddings"))
+    padded = [m.padding_idx for m in tables if isinstance(m, torch.nn.Embedding) and m.padding_idx is not None]
     return limit - (padded[0] + 1 if padded else 0)

@@ -55,7 +55,7 @@ def self_attention(network: FalconModel, layer: int, positions: int | None) -> S
 
 
 def _split(module, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows of q, k and v in the fused projection's weight or bias: groups of queries, each with its key and value."""
+    """The rows of q, k and v in the fused weight or bias: groups of queries, each with its key and value."""
     h = module.num_heads
     groups = module.num_kv_heads if module.new_decoder_architecture else 1 if module.multi_query else h
     t = t.unflatten(0, (groups, h // groups + 2, module.head_dim))
