@@ -104,3 +104,14 @@ def test_t5_has_a_decoder_too():
     moved = at.x.clone()
     moved[-1] += 1
     assert torch.equal(at.f(moved)[:-1], at()[:-1])  # causal
+
+
+def test_attention_of_a_generic_family_serves_where_an_adapters_does():
+    """What a study asks of a model: attention(layer, n), its heads, and activations of a batch."""
+    model = load(ZOO["opt"].network())
+    ids = torch.randint(5, 60, (2, 7), generator=torch.Generator().manual_seed(0))
+    f, x = model.attention(1, 7), model.activations(ids, [0, 1])
+    assert x[1].shape == (2, 7, 16) and torch.equal(model.activations(ids[1], [1])[1], x[1][1])
+    assert torch.allclose(sum(f.head(h)(x[1][0]) for h in range(4)) + f.projection.bias, f(x[1][0]))
+    with pytest.raises(InputError, match="expected the number of tokens"):
+        model.attention(1)

@@ -27,9 +27,13 @@ class Call(torch.nn.Module):
         return first(self.module(hidden_states=x, *self.args, **self.kwargs))
 
     def _apply(self, fn, *more, **others):
-        """Move what was captured along with the weights; masks that are not floating stay as they are."""
+        """Move what was captured along with the weights; a mask keeps its plan."""
         def move(leaf):
-            return fn(leaf) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+            if not isinstance(leaf, Tensor):
+                return leaf
+            moved = fn(leaf)
+            moved.__dict__.update(leaf.__dict__)
+            return moved
 
         self.args, self.kwargs = pytree.tree_map(move, (self.args, self.kwargs))
         self.x = fn(self.x)

@@ -39,7 +39,8 @@ KINDS = ("attention", "head", "normed", "block", "layer", "model")
 class MapAt:
     """A map of a model and the tokens that enter it: `local_lipschitz(at.f, at.x)`.
 
-    f: a `SelfAttention` where the family has an adapter and the kind is attention or head, else a module.
+    f: a `SelfAttention` where the family has an adapter and the kind is attention or head, else a module that shares
+    its weights with the model: `copy.deepcopy` it before you convert or train it.
     x: (n, d). layer: None for the whole model. head: None unless the kind is head.
     """
 
