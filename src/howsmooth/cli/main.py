@@ -16,6 +16,7 @@ _COMMANDS = {
     "bound": "howsmooth.cli.bound",
     "attack": "howsmooth.cli.attack",
     "demo": "howsmooth.cli.demo",
+    "models": "howsmooth.cli.models",
     "doctor": "howsmooth.cli.doctor",
     "cite": "howsmooth.cli.cite",
 }
