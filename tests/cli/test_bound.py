@@ -39,7 +39,17 @@ def test_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert len(table.read_text().splitlines()) == 1 + 2 * len(EVERY)
     assert "measured, 99.9 % sure" in result.out and "Refused:" in result.out and "×" in result.out
+    assert "expected one head" in result.out and "large-radius limit" in result.out
     assert f"{2 * len(EVERY)} bounds" in result.err
+
+
+def test_a_single_length_lies_inside_its_panel(howsmooth, tiny, text_file):
+    from howsmooth.report.bound_figure import bounds_figure
+
+    records = read(howsmooth(f"bound {tiny} --text {text_file} --lengths 16 --layers 0 --json -").out)
+    panel, = bounds_figure(records).axes
+    low, high = panel.get_xlim()
+    assert low < 16 < high and any(line.get_marker() == "_" for line in panel.get_lines())
 
 
 def test_heads_one_by_one(howsmooth, tiny, text_file):
@@ -50,8 +60,8 @@ def test_heads_one_by_one(howsmooth, tiny, text_file):
 @pytest.mark.parametrize(
     "options, said",
     [
-        ("--radius wide", "expected norm, data or a positive number, got 'wide'"),
-        ("--radius -1", "expected norm, data or a positive number, got '-1'"),
+        ("--radius wide", "expected norm, data or a positive number up to 1e+100, got 'wide'"),
+        ("--radius -1", "a positive number up to 1e+100, got '-1'"),
         ("--lengths 100", "at most 64 tokens"),
         ("--layers 7", "between 0 and 1, got 7"),
     ],

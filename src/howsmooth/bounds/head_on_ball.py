@@ -26,6 +26,7 @@ from howsmooth.bounds.intervals import (
     capped,
     distance,
     largest_concentration,
+    last_seen,
     least_norm,
     norm_of_nonnegative,
     root_of_top,
@@ -222,8 +223,10 @@ class Head:
                 w = torch.softmax(s.at + added, -1).nan_to_num(nan=0.0) * slope.at
             if self.rotary is None:
                 centre = centre @ self.query_factor.mT
-            m = (w @ products).unflatten(-1, (self.v.shape[1], keys.shape[1]))
-            m = m - o.unsqueeze(-1) * (w @ keys).unsqueeze(-2)
-            m = m - (w @ self.v - w.sum(-1, keepdim=True) * o).unsqueeze(-1) * centre.unsqueeze(-2)
+            stop = last_seen(w)
+            w = w[:, :stop]
+            m = (w @ products[:stop]).unflatten(-1, (self.v.shape[1], keys.shape[1]))
+            m -= o.unsqueeze(-1) * (w @ keys[:stop]).unsqueeze(-2)
+            m -= (w @ self.v[:stop] - w.sum(-1, keepdim=True) * o).unsqueeze(-1) * centre.unsqueeze(-2)
             found.append(top_value(m if self.rotary is None else self._read_by_queries(m, rows)))
         return torch.cat(found)

@@ -76,18 +76,27 @@ class Outers:
 
     def __init__(self, t: Tensor):
         self.t, self.sizes = t, t.square().sum(-1)
-        self.half = torch.tril_indices(t.shape[1], t.shape[1]).unbind()
-        self.products = t[:, self.half[0]] * t[:, self.half[1]]
+        row, col = torch.tril_indices(t.shape[1], t.shape[1]).unbind()
+        self.products = t[:, row] * t[:, col]
+        self.place = torch.empty(*2 * t.shape[1:], dtype=torch.long)  # of each entry among the halves
+        self.place[row, col] = self.place[col, row] = torch.arange(len(row))
 
     def about(self, weights: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_j weights_ij (t_j − z_i)(t_j − z_i)ᵀ, (rows, c, c), and what cancellation may have left in it."""
-        gram = weights.new_empty(len(weights), *2 * self.t.shape[1:])
-        gram[:, self.half[0], self.half[1]] = gram[:, self.half[1], self.half[0]] = weights @ self.products
+        weights = weights[:, : last_seen(weights)]
+        t, products, sizes = (of[: weights.shape[1]] for of in (self.t, self.products, self.sizes))
+        gram = (weights @ products).index_select(1, self.place.flatten()).unflatten(1, self.place.shape)
         total = weights.sum(-1, keepdim=True)
         # −(Σ w t) zᵀ − z (Σ w t)ᵀ + (Σ w) z zᵀ
-        inside = (weights @ self.t - total / 2 * centre).unsqueeze(-1) * centre.unsqueeze(-2)
-        size = weights @ self.sizes + total[:, 0] * centre.square().sum(-1)
-        return gram - inside - inside.mT, 8 * UNIT * len(self.t) ** 0.5 * size
+        inside = (weights @ t - total / 2 * centre).unsqueeze(-1) * centre.unsqueeze(-2)
+        size = weights @ sizes + total[:, 0] * centre.square().sum(-1)
+        return gram.sub_(inside).sub_(inside.mT), 8 * UNIT * len(self.t) ** 0.5 * size
+
+
+def last_seen(weights: Tensor) -> int:
+    """How many keys there are up to the last that some row gives weight to: a mask leaves nothing beyond."""
+    seen = (weights != 0).any(0).nonzero()
+    return int(seen[-1]) + 1 if len(seen) else 0
 
 
 def root_of_top(gram: Tensor, slack: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -24,13 +25,14 @@ from howsmooth.cli.choosing import (
 from howsmooth.cli.parsing import NumberList, Radius
 from howsmooth.errors import InputError
 
-restarts_option = click.option(
-    "--restarts", type=click.IntRange(min=1), metavar="COUNT", default=16, show_default=True,
-    help="Starting points, all moved at once; the best is kept.",
-)
-steps_option = click.option(
-    "--steps", type=click.IntRange(min=1), metavar="COUNT", default=100, show_default=True, help="Steps of ascent."
-)
+def restarts_option(default: int) -> Callable:
+    return click.option("--restarts", type=click.IntRange(min=1), metavar="COUNT", default=default, show_default=True,
+                        help="Starting points, all moved at once; the best is kept.")
+
+
+def steps_option(default: int) -> Callable:
+    return click.option("--steps", type=click.IntRange(min=1), metavar="COUNT", default=default, show_default=True,
+                        help="Steps of ascent.")
 
 
 @click.group(name="attack", short_help="Worst cases: search for them, certify against them.")
@@ -59,8 +61,8 @@ def command() -> None:
 @click.option("--radius", type=Radius(), default="norm", show_default=True, help="Of the ball or sphere.")
 @click.option("--eps", type=click.FloatRange(min=0, min_open=True), metavar="NUMBER",
               help="How far each token may move with --within near.")
-@restarts_option
-@steps_option
+@restarts_option(16)
+@steps_option(100)
 @special_tokens_option
 @tol_option(1e-3)
 @confidence_option
@@ -98,10 +100,8 @@ def worst_case(model, text_path, within, radius, eps, restarts, steps, json_path
 @lengths_option("64")
 @click.option("--eps", type=NumberList(example="0.001,0.01,0.1"), default="0.001,0.01,0.1", show_default=True,
               help="How far each token may move.")
-@click.option("--restarts", type=click.IntRange(min=1), metavar="COUNT", default=4, show_default=True,
-              help="Starting points of the ascent in each ball.")
-@click.option("--steps", type=click.IntRange(min=1), metavar="COUNT", default=30, show_default=True,
-              help="Steps of ascent.")
+@restarts_option(4)
+@steps_option(30)
 @special_tokens_option
 @tol_option(1e-3)
 @confidence_option

@@ -27,8 +27,9 @@ _LOADING = (
         show_default=True,
         help="Of the model; one in half precision is measured with products in float32.",
     ),
-    click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True),
-    click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="NUMBER", default=0, show_default=True),
+    click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True, help="Where to compute."),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="NUMBER", default=0, show_default=True,
+                 help="Of everything that is drawn."),
     click.option("--revision", metavar="NAME", help="Branch, tag or commit of a model on the Hub."),
     click.option("--tokenizer", metavar="NAME", help="Another place to take the tokenizer from."),
     click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model."),
@@ -36,7 +37,7 @@ _LOADING = (
 )
 
 layers_option = click.option(
-    "--layers", type=IntegerList(word="all", example="0,6"), default="all", show_default=True
+    "--layers", type=IntegerList(word="all", example="0,6"), default="all", show_default=True, help="Which layers."
 )
 heads_option = click.option(
     "--heads", type=IntegerList(word="all", example="0,3"), help="Measure these heads, each alone."

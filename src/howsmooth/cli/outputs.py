@@ -92,7 +92,7 @@ def csv_line(cells: list[Any]) -> str:
     """One CSV row; lists and dictionaries are written as JSON."""
     buffer = io.StringIO()
     plain = [
-        json.dumps(_finite(cell), ensure_ascii=False) if isinstance(cell, (dict, list)) else cell
+        json.dumps(_finite(cell), ensure_ascii=False) if isinstance(cell, (dict, list)) else _finite(cell)
         for cell in cells
     ]
     csv.writer(buffer, lineterminator="\n").writerow(plain)

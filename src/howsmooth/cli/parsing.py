@@ -9,6 +9,9 @@ from typing import Any
 import click
 
 
+LARGEST = 1e100  # of radii and distances: their squares are numbers still
+
+
 class IntegerList(click.ParamType):
     """Comma-separated integers such as 64,128 (duplicates dropped, order kept), or a word such as `all`."""
 
@@ -56,8 +59,8 @@ class Radius(click.ParamType):
             radius = float(value)
         except ValueError:
             radius = math.nan
-        if not (radius > 0 and math.isfinite(radius)):
-            self.fail(f"expected norm, data or a positive number, got {value!r}", param, ctx)
+        if not 0 < radius <= LARGEST:
+            self.fail(f"expected norm, data or a positive number up to {LARGEST:g}, got {value!r}", param, ctx)
         return radius
 
 
@@ -79,8 +82,9 @@ class NumberList(click.ParamType):
             numbers = tuple(dict.fromkeys(float(piece) for piece in value.split(",")))
         except ValueError:
             numbers = (math.nan,)
-        if not all(number > 0 and math.isfinite(number) for number in numbers):
-            self.fail(f"expected comma-separated positive numbers such as {self.example}, got {value!r}", param, ctx)
+        if not all(0 < number <= LARGEST for number in numbers):
+            self.fail(f"expected comma-separated positive numbers such as {self.example}, at most {LARGEST:g}, got "
+                      f"{value!r}", param, ctx)
         return numbers
 
 

@@ -36,9 +36,10 @@ def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
     for record in records:
         masses = record["masses"]
         crowd = " + ".join(map(str, masses[:_SHOWN_MASSES])) + (" + …" if len(masses) > _SHOWN_MASSES else "")
+        over = "" if record["over_text"] is None else times(log(record["over_text"]))
         table.add_row(*_place(record, heads), number(record["on_text"]["value"]), number(record["best_start"]),
                       number(record["value"]), interval(record["lower"], record["upper"]),
-                      f"×{number(record['over_text'], 2)}", magnitude(record["upper_bound"]["log_value"]), crowd)
+                      over, magnitude(record["upper_bound"]["log_value"]), crowd)
     return table
 
 
@@ -57,7 +58,7 @@ def ball_table(records: Sequence[dict[str, Any]]) -> Table:
     table.add_column("vacuous from ε =", justify="right", style="dim")
     for index, record in enumerate(records):
         same = index + 1 < len(records) and _place(records[index + 1], heads) == _place(record, heads)
-        apart = times(record["log_certified"] - log(record["found"]["value"]))
+        apart = "" if record["tightness"] is None else times(log(record["tightness"]))
         table.add_row(*_place(record, heads), f"{record['eps']:g}", number(record["centre"]["value"]),
                       number(record["found"]["value"]), magnitude(record["log_certified"], 4), apart, record["method"],
                       number(record["vacuous_eps"], 2), end_section=not same)

@@ -93,9 +93,12 @@ def _draw(panel: Any, rows: list[BoundRow], styles: dict, colours: dict) -> None
         colour, line = styles[row.bound]
         at = sorted(row.cells)
         panel.plot(at, [math.exp(row.cells[n]["log_value"]) for n in at], line, color=colour, linewidth=1.6,
+                   marker="_" if len(lengths) == 1 else None, markersize=14, markeredgewidth=2,
                    label=f"{'≥' if row.side == 'lower' else '≤'} {row.bound}, {row.holds}")
     if away:
         told = "\n".join(f"{row.bound} {magnitude(row.cells[lengths[-1]]['log_value'])}" for row in away)
         panel.annotate(f"off the scale, at n = {lengths[-1]}:\n{told}", (0, -0.2), xycoords="axes fraction",
                        va="top", fontsize=7.5, color=colours["faint"], annotation_clip=False)
     dress(panel, list(cells.values()), colours)
+    if len(lengths) == 1:
+        panel.set_xlim(lengths[0] / 2, lengths[0] * 2)

@@ -55,9 +55,13 @@ def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None]
     return dict(sorted(maps.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])))
 
 
-def refusals(records: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Bound → why it refused, each reason once."""
-    return {record["bound"]: record["refused"] for record in records if record["refused"] is not None}
+def refusals(records: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
+    """Why bounds refused → which ones, the most common reason first."""
+    reasons: dict[str, dict[str, None]] = {}
+    for record in records:
+        if record["refused"] is not None:
+            reasons.setdefault(record["refused"], {})[record["bound"]] = None
+    return {why: list(names) for why, names in sorted(reasons.items(), key=lambda item: -len(item[1]))}
 
 
 def magnitude(log_value: float, digits: int = 3) -> str:

@@ -21,12 +21,9 @@ def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
         chosen = [record for record in records if record["model"] == model]
         for key, rows in bound_rows(chosen).items():
             parts.append(_table(model, key, rows))
-        refused = refusals(chosen)
-        if refused:
-            lines = Text("Refused:", style="yellow")
-            for name, reason in refused.items():
-                lines.append(f"\n  {name}", style="default").append(f"  expected {reason}", style="dim")
-            parts.append(lines)
+        for reason, names in refusals(chosen).items():
+            line = Text("Refused: ", style="yellow").append(reason, style="default")
+            parts.append(line.append("\n  " + ", ".join(names), style="dim"))
     return Group(*parts)
 
 
@@ -49,6 +46,11 @@ def _table(model: str, key: tuple[int, int | None], rows: list[BoundRow]) -> Tab
                   style="bold green")
     for row in rows[len(lower):]:
         _add(table, row, lengths)
+    shares = cells[lengths[-1]]["argmax_share"]
+    heads = f" (mean of {len(shares)} heads, {max(shares):.0%} in the most decided)" if len(shares) > 1 else ""
+    decided = f"{sum(shares) / len(shares):.0%} of rows at n = {lengths[-1]} put 0.99 or more on one token{heads}"
+    table.caption = Text(f"near the large-radius limit: {decided}".replace("%", " %"), style="dim")
+    table.caption_justify = "left"
     return table
 
 

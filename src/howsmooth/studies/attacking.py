@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from howsmooth.attack import Ascent, Ball, Ellipsoid, Near, Sphere, ascend, worst_case
+from howsmooth.attack import Ascent, Ball, Ellipsoid, Near, Sphere, worst_case
 from howsmooth.attack.constraints import Constraint
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import Bound, LayerForm, certify_ball, every, vacuous_eps
@@ -52,11 +52,8 @@ def worst_cases(
         norm = model.normalisation(layer).to(f.dtype)
         R = ball_radius(radius, radius_of(norm), x)
         constraint = _constraint(within, norm, R, x, eps)
-        if within == "near":
-            found = ascend(f, _around(x, constraint, restarts, settings.seed), constraint, steps=steps,
-                           seed=settings.seed, tol=settings.tol)
-        else:
-            found = worst_case(f, n, constraint, restarts=restarts, steps=steps, seed=settings.seed, tol=settings.tol)
+        climb = dict(restarts=restarts, steps=steps, seed=settings.seed, tol=settings.tol)
+        found = worst_case(f, n, constraint, **climb)
         on_text = local_lipschitz(f, x, tol=settings.tol, confidence=settings.confidence, seed=settings.seed,
                                   strict=False)
         outer = float(torch.linalg.vector_norm(found.x, dim=-1, dtype=torch.float64).max())
@@ -64,8 +61,9 @@ def worst_cases(
         record = {
             "model": model.name, "layer": layer, "head": head, "map": settings.map, "n": n, "within": within,
             "R": R if within in ("ball", "sphere") else None, "eps": eps, **found.estimate.as_record(),
-            "best_start": float(found.start.max()), "restarts": restarts, "ascent_steps": found.steps,
-            "on_text": on_text.as_record(), "over_text": found.value / on_text.value,
+            "value": found.value, "best_start": float(found.start.max()), "restarts": restarts,
+            "ascent_steps": found.steps,
+            "on_text": on_text.as_record(), "over_text": found.value / on_text.value if on_text.value > 0 else None,
             "upper_bound": ceiling.as_record(), "masses": masses_of(found.x), **shared,
         }
         if keep is not None:
@@ -94,15 +92,14 @@ def balls(
         vacuous = vacuous_eps(f, x)
         for size in sorted(eps):
             certificate = certify_ball(f, x, size, at_center=centre.upper)
-            constraint = Near(x, size)
-            found = ascend(f, _around(x, constraint, restarts, settings.seed), constraint, steps=steps,
-                           seed=settings.seed, tol=settings.tol)
+            found = worst_case(f, n, Near(x, size), restarts=restarts, steps=steps, seed=settings.seed,
+                               tol=settings.tol)
             bound = certificate.bound
             yield {
                 "model": model.name, "layer": layer, "head": head, "map": settings.map, "n": n, "eps": size,
                 "certified": bound.value, "log_certified": bound.log_value, "method": certificate.method,
                 "found": found.estimate.as_record(), "centre": centre.as_record(),
-                "tightness": None if bound.value is None else bound.value / found.value,
+                "tightness": bound.value / found.value if bound.value is not None and found.value > 0 else None,
                 "parts": certificate.parts, "vacuous_eps": vacuous, "status": found.estimate.status,
                 "radius": centre.radius, **shared,
             }
@@ -139,13 +136,6 @@ def _constraint(within: str, norm, R: float, x: torch.Tensor, eps: float | None)
     if within == "norm":
         return Ellipsoid(norm)
     return Near(x, eps) if within == "near" else Ball(R) if within == "ball" else Sphere(R)
-
-
-def _around(x: torch.Tensor, near: Constraint, restarts: int, seed: int) -> torch.Tensor:
-    """Starts for an ascent near x, (restarts, n, d): x itself, and points drawn in the set."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = near.decode(near.draw((max(restarts - 1, 1), *x.shape), generator).to(x))
-    return torch.cat([x.unsqueeze(0), drawn])[:restarts]
 
 
 def _smallest_upper(f: SelfAttention, n: int, R: float) -> Bound:

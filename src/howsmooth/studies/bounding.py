@@ -11,13 +11,14 @@ import torch
 from howsmooth.bounds import LayerForm, Refused, every
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import local_lipschitz
+from howsmooth.lipschitz import argmax_share, local_lipschitz
 from howsmooth.studies.measuring import Settings, Text, attention_maps, run_facts
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
 
 RADIUS_CHOICES = ("norm", "data")
+NEAR_ARGMAX = 0.99  # a row whose largest probability is at least this counts as an argmax
 
 
 def bound(
@@ -54,9 +55,10 @@ def bound(
                     where = {"model": model.name, "layer": layer, "head": head, "map": settings.map, "n": n,
                              "sample": sample}
                     measured = estimate.as_record()
+                    shares = argmax_share(f, x, NEAR_ARGMAX).tolist()
                     for outcome in every(form, n, R, x):
                         yield {**where, **_compared(outcome, measured), "R": R, "radius_from": str(radius),
-                               "measured": measured, "status": measured["status"], **shared}
+                               "measured": measured, "status": measured["status"], "argmax_share": shares, **shared}
 
 
 def ball_radius(radius: str | float, norm_radius: float | None, x: torch.Tensor) -> float:
@@ -72,8 +74,8 @@ def _compared(outcome, measured: dict[str, Any]) -> dict[str, Any]:
     """A bound, or its refusal, with its ratio to the measured constant."""
     if isinstance(outcome, Refused):
         return {"bound": outcome.bound, "side": None, "holds": None, "value": None, "log_value": None, "ratio": None,
-                "log_ratio": None, "refused": f"{outcome.condition}, got {outcome.got}", "reference": None,
-                "conditions": []}
+                "log_ratio": None, "refused": str(outcome).removeprefix(f"{outcome.bound}: "),
+                "reference": None, "conditions": []}
     record = outcome.as_record()
     log_ratio = outcome.log_value - math.log(measured["value"]) if measured["value"] > 0 else math.inf
     return {"bound": record.pop("name"), **record, "log_ratio": log_ratio,
