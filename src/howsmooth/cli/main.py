@@ -13,6 +13,8 @@ from howsmooth.errors import InputError
 
 _COMMANDS = {
     "measure": "howsmooth.cli.measure",
+    "study": "howsmooth.cli.study",
+    "plan": "howsmooth.cli.plan",
     "demo": "howsmooth.cli.demo",
     "doctor": "howsmooth.cli.doctor",
     "cite": "howsmooth.cli.cite",

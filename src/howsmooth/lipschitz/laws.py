@@ -114,29 +114,32 @@ def _levelled(z: Array, texts: NDArray[np.int64] | None) -> Array:
 
 
 def _t_regression(X: Array, z: Array, weights: Array | None = None) -> tuple[Array, Array]:
-    """Coefficients (g, p) and log-likelihoods (g,) of z (g, m) on X (g, m, p) with t errors, by reweighting.
+    """Coefficients (g, p) and log-likelihoods (g,) of z (g, m) on X (g, m, p) or (1, m, p), by reweighting.
 
     `weights` (g, m) count points several times, which is what a bootstrap does.
     """
     counts = np.ones(z.shape) if weights is None else weights
-    w = counts.copy()
-    total = counts.sum(-1)
-    ridge = 1e-12 * np.eye(X.shape[-1])
-    for _ in range(40):
-        A = np.einsum("gmp,gm,gmq->gpq", X, w, X)
-        A += ridge * np.trace(A, axis1=-2, axis2=-1)[:, None, None]
-        theta = np.linalg.solve(A, np.einsum("gmp,gm,gm->gp", X, w, z)[..., None])[..., 0]
-        r2 = (z - np.einsum("gmp,gp->gm", X, theta)) ** 2
+    w, total, p = counts, counts.sum(-1), X.shape[-1]
+    pairs = (X[..., :, None] * X[..., None, :]).reshape(*X.shape[:-1], p * p)
+    before = np.inf
+    for _ in range(60):
+        A = (w[:, None] @ pairs).reshape(-1, p, p)  # one design for all rows is a plain product
+        A += 1e-12 * np.trace(A, axis1=-2, axis2=-1)[:, None, None] * np.eye(p)
+        theta = np.linalg.solve(A, ((w * z)[:, None] @ X)[:, 0, :, None])
+        r2 = (z - (X @ theta)[..., 0]) ** 2
         s2 = np.maximum((w * r2).sum(-1) / total, _FLOOR**2)[:, None]
         w = counts * (_NU + 1) / (_NU + r2 / s2)
+        if np.abs(np.log(s2) - before).max() < 1e-7:
+            break
+        before = np.log(s2)
     constant = gammaln((_NU + 1) / 2) - gammaln(_NU / 2) - 0.5 * math.log(_NU * math.pi)
     each = constant - 0.5 * np.log(s2) - (_NU + 1) / 2 * np.log1p(r2 / (_NU * s2))
-    return theta, (counts * each).sum(-1)
+    return theta[..., 0], (counts * each).sum(-1)
 
 
 def _line(u: Array, z: Array, weights: Array | None = None) -> tuple[Array, Array]:
     """(slope, level) of each row."""
-    X = np.stack([np.ones(np.broadcast_shapes(u.shape, z.shape)), np.broadcast_to(u, z.shape)], axis=-1)
+    X = np.stack([np.ones_like(u), u], axis=-1)
     theta, _ = _t_regression(X, z, weights)
     return theta[:, 1], theta[:, 0]
 
@@ -209,7 +212,7 @@ def _criteria(n: Array, z: Array, lengths: Array, extra: int) -> dict[str, float
 def _judged(criteria: dict[str, float], lengths: int) -> tuple[str | None, dict[str, float], bool | None, str]:
     """(best, excess, whether it is a power law, a sentence)."""
     if lengths < FEWEST_LENGTHS or POWER not in criteria:
-        return None, {}, None, f"too few lengths or samples to judge ({lengths} lengths)"
+        return None, {}, None, "too few lengths to judge" if lengths < FEWEST_LENGTHS else "too few points to judge"
     best = min(criteria, key=criteria.get)
     excess = {name: round(value - criteria[best], 3) for name, value in sorted(criteria.items(), key=lambda i: i[1])}
     if excess[POWER] >= _CLOSE:

@@ -10,15 +10,17 @@ import torch
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian, local_lipschitz
+from howsmooth.lipschitz.local import single_at_least
 from howsmooth.models import Model
 from howsmooth.spectral import plan
 from howsmooth.studies.config import Study
+from howsmooth.studies.cutting import Cutter
 
 # Solving several short samples at once saves the overhead of small products; long ones only wait for each other.
 # Measured on MiniLM, 8 samples: 1.6 times faster at n = 16, even at 64, slower from 128 on. A GPU wants more.
 TOKENS_AT_ONCE = {"cpu": 256, "other": 16384}
 BATCH_MEMORY = 2 << 30  # of a batch where the study sets no limit
-_TIMED = (16, 96)  # lengths of the timed solves
+_TIMED = 128  # the longest of the two timed solves
 
 
 @dataclass(frozen=True)
@@ -44,37 +46,38 @@ def flops(n: int, d: int) -> float:
     return 16.0 * n * d * d + 20.0 * n * n * d
 
 
-def costs_of(model: Model, study: Study, layer: int) -> Costs:
-    """Time two short solves and plan the longest one, on tokens drawn at random."""
-    longest, dtype = max(study.lengths), model.dtype
+def costs_of(model: Model, study: Study, layer: int, cutter: Cutter) -> Costs:
+    """Time two short solves of the study itself, and plan the longest one."""
+    longest = max(study.lengths)
     weights = sum(p.numel() * p.element_size() for p in model.network.parameters())
-    try:
-        f = model.attention(layer, longest)
-    except InputError:
-        f = None
-    if not isinstance(f, SelfAttention):  # nothing to time without an input of its own: count on a slow machine
-        vectors = 200 * longest * model.width * 8
-        return Costs(0.1, 5e-10, model.width, weights, vectors, longest)
-    f = f.to(torch.float32) if f.dtype.itemsize < 4 else f
+    if not isinstance(_formula(model, layer, longest), SelfAttention):
+        # Maps that are differentiated automatically: no plan of their memory is known, and a product is slower.
+        return Costs(0.1, 5e-10, model.width, weights, 200 * longest * model.width * 8, longest)
 
-    def tokens(n: int) -> torch.Tensor:
-        drawn = torch.randn(n, model.width, generator=torch.Generator().manual_seed(n))
-        return drawn.to(model.device, torch.float32 if dtype.itemsize < 4 else dtype)
+    def at(n: int) -> tuple[SelfAttention, torch.Tensor]:
+        x = model.activations(torch.tensor(cutter.piece(n, 0).ids), [layer])[layer]
+        return single_at_least(model.attention(layer, n), x)
 
+    lengths = sorted({min(study.lengths), max((n for n in study.lengths if n <= _TIMED), default=min(study.lengths))})
     times = []
-    lengths = sorted({min(n, longest) for n in _TIMED})
     for n in lengths:
-        x = tokens(n)
-        at = f if n == longest else model.attention(layer, n).to(f.dtype)
-        local_lipschitz(at, x, tol=0.1, strict=False)  # the first call of anything is slow
+        f, x = at(n)
+        local_lipschitz(f, x, tol=0.1, strict=False)  # the first call of anything is slow
         began = time.perf_counter()
-        local_lipschitz(at, x, tol=study.tol, confidence=study.confidence, strict=False)
+        local_lipschitz(f, x, tol=study.tol, confidence=study.confidence, strict=False)
         times.append(time.perf_counter() - began)
     work = [flops(n, model.width) for n in lengths]
-    slope = max(0.0, (times[-1] - times[0]) / (work[-1] - work[0])) if len(work) > 1 else 0.0
-    slope = max(slope, times[-1] / work[-1] / 10)
-    return Costs(max(0.0, times[0] - slope * work[0]), slope, model.width, weights, _solve_bytes(f, tokens(longest), study),
+    slope = (times[-1] - times[0]) / (work[-1] - work[0]) if len(work) > 1 else 0.0
+    slope = max(slope, times[-1] / work[-1] / 10)  # some of it always grows with n
+    return Costs(max(0.0, times[0] - slope * work[0]), slope, model.width, weights, _solve_bytes(*at(longest), study),
                  longest)
+
+
+def _formula(model: Model, layer: int, n: int) -> SelfAttention | None:
+    try:
+        return model.attention(layer, n)
+    except InputError:
+        return None
 
 
 def _solve_bytes(f: SelfAttention, x: torch.Tensor, study: Study) -> int:

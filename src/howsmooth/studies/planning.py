@@ -188,7 +188,7 @@ def _subject(study: Study, spec: ModelSpec, corpora: tuple[Corpus, ...]) -> Subj
         for n in study.lengths:
             cutter.check(n, study.samples)
         cutters.append(cutter)
-    costs = costs_of(model, study, layers[0])
+    costs = costs_of(model, study, layers[0], cutters[0])
     return Subject(spec, loading, identity_of(model), dict(model.source),
                    (None,) if study.kind == "model" else layers, heads, tuple(cutters), costs)
 
