@@ -39,7 +39,7 @@ def test_documents_are_cut_each_by_itself(model):
     assert [cutter.piece(2, s).document for s in range(2)] == [0, 2]
     assert cutter.piece(2, 1).ids == tuple(model.tokenize("old stone"))
     assert cutter.piece(5, 0).ids == tuple(model.tokenize(corpus.documents[2]))
-    with pytest.raises(InputError, match="expected 2 documents of 5 tokens or more in the corpus three for n = 5, got 1"):
+    with pytest.raises(InputError, match="expected 2 documents of 5 tokens or more .* three for n = 5, got 1"):
         cutter.check(5, 2)
 
 

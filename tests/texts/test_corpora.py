@@ -26,7 +26,8 @@ def test_stdin(monkeypatch):
 
 def test_a_folder_is_a_document_per_file_in_order(tmp_path):
     (tmp_path / "sub").mkdir()
-    for name, text in (("b.txt", "second"), ("a.md", "first"), ("sub/c.txt", "third"), ("d.png", "no text"), ("e.txt", " ")):
+    texts = {"b.txt": "second", "a.md": "first", "sub/c.txt": "third", "d.png": "no text", "e.txt": " "}
+    for name, text in texts.items():
         (tmp_path / name).write_text(text)
     assert read_corpus(str(tmp_path)).documents == ("first", "second", "third")
     assert read_corpus(str(tmp_path)).content == "first\nsecond\nthird"

@@ -131,4 +131,6 @@ def duration(seconds: float) -> str:
     >>> duration(42), duration(400), duration(90000)
     ('42 s', '7 min', '25.0 h')
     """
-    return f"{max(1, seconds):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 120:
+        return f"{max(1, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

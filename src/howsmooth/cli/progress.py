@@ -20,9 +20,11 @@ class Bar:
     def __init__(self, notes: Console):
         self.notes = notes
         self._began = self._said = time.monotonic()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+        left = TextColumn("{task.fields[left]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), left)
         self._display = Display(*columns, console=notes, disable=not notes.is_terminal, transient=True)
         self._task = None
+        self._first: tuple[float, float] | None = None  # when the first rows came, and the work they were
 
     def __enter__(self) -> Bar:
         self._began = self._said = time.monotonic()
@@ -37,7 +39,7 @@ class Bar:
         return time.monotonic() - self._began
 
     def show(self, state: Progress) -> None:
-        left = remaining(state, self.elapsed)
+        left = self._left(state)
         failed = f", {state.failed} failed" if state.failed else ""
         if self._task is None:
             self._task = self._display.add_task("measuring", total=state.total, completed=state.done, left=left)
@@ -47,12 +49,19 @@ class Bar:
             self.notes.print(f"{state.done} of {state.total} tasks, {left}{failed}", style="dim")
 
 
-def remaining(state: Progress, elapsed: float) -> str:
-    """Long tasks come first, so what is left is counted in expected seconds, not in tasks.
+    def _left(self, state: Progress) -> str:
+        """Counted from the first rows on: how long workers take to start says nothing about the rest."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, state.seconds_done) if state.seconds_done else None
+            return "…"
+        return remaining(state.seconds_done - self._first[1], state.seconds_left, now - self._first[0])
 
-    >>> remaining(Progress(total=10, done=4, seconds_left=30.0, seconds_done=10.0), elapsed=20.0)
+
+def remaining(done: float, left: float, elapsed: float) -> str:
+    """Long tasks come first, so work is counted in expected seconds, not in tasks.
+
+    >>> remaining(done=10.0, left=30.0, elapsed=20.0)
     '60 s left'
     """
-    if not state.seconds_done:
-        return "…"
-    return f"{duration(elapsed * max(0.0, state.seconds_left) / state.seconds_done)} left"
+    return f"{duration(elapsed * max(0.0, left) / done)} left" if done > 0 else "…"

@@ -11,7 +11,9 @@ from howsmooth.cli.overriding import ENGINE_FLAGS, override_options
 from howsmooth.errors import InputError
 
 EXIT_FAILED_TASKS = 1
-_store_option = click.option("--store", metavar="FILE", help="The SQLite file.  [default: STUDY.sqlite beside the study]")
+_store_option = click.option(
+    "--store", metavar="FILE", help="The SQLite file.  [default: STUDY.sqlite beside the study]"
+)
 
 
 @click.group(name="study", short_help="Run whole studies that survive interruption.")

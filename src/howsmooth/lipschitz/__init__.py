@@ -8,6 +8,6 @@ from howsmooth.lipschitz.laws import Law, fit_law
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
 
 __all__ = [
-    "AutodiffJacobian", "Estimate", "Growth", "Law", "TokenGains", "fit_growth", "fit_law", "jacobian", "local_lipschitz",
-    "token_gains",
+    "AutodiffJacobian", "Estimate", "Growth", "Law", "TokenGains", "fit_growth", "fit_law", "jacobian",
+    "local_lipschitz", "token_gains",
 ]

@@ -27,8 +27,8 @@ def commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        head = subprocess.run(["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"],
-                              capture_output=True, text=True, timeout=10, check=True)
+        line = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+        head = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return head.stdout.strip() or None

@@ -175,7 +175,8 @@ def _subject(study: Study, spec: ModelSpec, corpora: tuple[Corpus, ...]) -> Subj
     if study.kind == "head":
         heads = _chosen(study.heads or "all", model.heads, f"heads of {spec.name}")
     if study.kind not in ("attention", "head") and not hasattr(model, "map_at"):
-        raise InputError(f"expected map = \"attention\" or \"head\" for {spec.name}, got {study.kind!r}; it knows no other")
+        raise InputError(f"expected map = \"attention\" or \"head\" for {spec.name}, got {study.kind!r}; "
+                         "it knows no other")
     longest = max(study.lengths)
     if longest > model.positions:
         raise InputError(f"expected lengths of at most {model.positions} tokens, the positions of {spec.name}, got "
@@ -206,7 +207,8 @@ def _chosen(wanted: tuple[int, ...] | str, available: int, what: str) -> tuple[i
         return tuple(range(available))
     unknown = [index for index in wanted if index >= available]
     if unknown:
-        raise InputError(f"expected {what} between 0 and {available - 1}, got {unknown[0]}; choose among them or say all")
+        raise InputError(f"expected {what} between 0 and {available - 1}, got {unknown[0]}; "
+                         "choose among them or say all")
     return tuple(dict.fromkeys(wanted))
 
 

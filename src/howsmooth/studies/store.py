@@ -170,7 +170,8 @@ def _errors(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", "") or ""
         if name.startswith("SQLITE_NOTADB"):
-            raise InputError(f"expected a store, got {path}, which is another kind of file; name another store") from None
+            raise InputError(f"expected a store, got {path}, which is another kind of file; "
+                             "name another store") from None
         if name.startswith("SQLITE_CORRUPT"):
             raise InputError(f"expected a whole store, got {path}, which is damaged; "
                              "`howsmooth study resume` saves what can be read") from None

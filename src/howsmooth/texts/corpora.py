@@ -161,5 +161,6 @@ def _dataset(name: str, split: str, column: str | None, subset: str | None) -> t
     columns = [key for key, kind in table.features.items() if getattr(kind, "dtype", None) == "string"]
     chosen = column or ("text" if "text" in columns else next(iter(columns), None))
     if chosen not in columns:
-        raise InputError(f"expected a column of text in {name!r}, got {chosen!r}; it has {', '.join(columns) or 'none'}")
+        have = ", ".join(columns) or "none"
+        raise InputError(f"expected a column of text in {name!r}, got {chosen!r}; it has {have}")
     return tuple(str(text) for text in table[chosen])

@@ -34,7 +34,8 @@ def ray_engine(bundles: Iterable[Any], work: Callable, *, address: str | None = 
                              "`ray start --head`, or leave the address out") from None
     try:
         _refuse_impossible(ray, cpus, gpus)
-        task = ray.remote(_collect).options(num_cpus=cpus, num_gpus=gpus, max_retries=retries, scheduling_strategy="SPREAD")
+        task = ray.remote(_collect).options(num_cpus=cpus, num_gpus=gpus, max_retries=retries,
+                                            scheduling_strategy="SPREAD")
         source, again, pending = iter(bundles), deque(), {}
 
         def submit() -> bool:
@@ -84,7 +85,8 @@ def _refuse_impossible(ray: Any, cpus: float, gpus: float) -> None:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
         have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
-        raise InputError(f"expected a node with {cpus:g} CPUs and {gpus:g} GPUs for one task, got {have}; ask for fewer")
+        raise InputError(f"expected a node with {cpus:g} CPUs and {gpus:g} GPUs for one task, got {have}; "
+                         "ask for fewer")
 
 
 def _total(ray: Any, resource: str) -> float:
