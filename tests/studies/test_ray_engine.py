@@ -24,15 +24,19 @@ import os, time
 from howsmooth.studies.working import run_bundle
 
 def slow(bundle):
-    """The real work, slowed down so that a node can die in the middle of it; each run leaves a mark."""
+    """The real work, leaving a mark for each run. The node to be killed stays in its second one until it is."""
     import ray
-    with open(os.path.join(os.environ["MARKS"], ray.get_runtime_context().get_node_id()), "a") as marks:
-        marks.write("x")
-    time.sleep(0.3)
-    rows = list(run_bundle(bundle))
-    with open(os.path.join(os.environ["MARKS"], "finished"), "a") as marks:
-        marks.write("x")
-    yield from rows
+    marks, node = os.environ["MARKS"], ray.get_runtime_context().get_node_id()
+    with open(os.path.join(marks, node), "a+") as mark:
+        mark.write("x")
+        mark.flush()
+        mark.seek(0)
+        second = len(mark.read()) == 2
+    if second and node == open(os.path.join(marks, "victim")).read():
+        open(os.path.join(marks, "in hand"), "w").close()
+        time.sleep(100)
+    time.sleep(0.1)
+    yield from run_bundle(bundle)
 '''
 
 
@@ -61,29 +65,26 @@ def test_a_node_dies_and_nothing_is_lost(cluster, declared, tmp_path, monkeypatc
 
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=80 << 20) for _ in range(2)]
     cluster.wait_for_nodes()
+    (marks / "victim").write_text(nodes[1].node_id)
     monkeypatch.setattr(running, "run_bundle", slow_work.slow)
     study = {**declared, "samples": 24, "lengths": [6, 9, 12], "engine": {"kind": "ray", "address": cluster.address}}
     monkeypatch.setitem(prepare.__globals__["batch_size"].__globals__["TOKENS_AT_ONCE"], "cpu", 48)
 
-    def kill_one():
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            ids = [path.name for path in marks.iterdir() if path.name != "finished"]
-            if len(ids) == 2 and (marks / "finished").exists():
-                break
+    def kill_the_busy_one():
+        deadline = time.monotonic() + 90
+        while not (marks / "in hand").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         cluster.remove_node(nodes[1], allow_graceful=False)
 
-    killer = threading.Thread(target=kill_one)
+    killer = threading.Thread(target=kill_the_busy_one)
     killer.start()
     counts = run_study(study_of(study), tmp_path / "ray.sqlite")
     killer.join()
     assert counts == {"planned": 144, "done": 144, "failed": 0, "other": 0}
-    runs = {path.name: len(path.read_text()) for path in marks.iterdir()}
-    finished = runs.pop("finished")
-    assert len(runs) == 2, "both nodes had work"
+    assert (marks / "in hand").exists(), "the node had a task in hand when it was killed"
+    runs = [len((marks / node.node_id).read_text()) for node in nodes]
     bundles = len(list(prepare(study_of(study)).bundles()))
-    assert sum(runs.values()) > bundles and finished >= bundles, "the dead node's task ran again"
+    assert runs[1] == 2 and sum(runs) == bundles + 1, "the lost task ran again, no other did"
 
     monkeypatch.undo()
     monkeypatch.setitem(prepare.__globals__["batch_size"].__globals__["TOKENS_AT_ONCE"], "cpu", 48)
