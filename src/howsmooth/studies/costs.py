@@ -17,7 +17,8 @@ from howsmooth.studies.config import Study
 from howsmooth.studies.cutting import Cutter
 
 # Solving several short samples at once saves the overhead of small products; long ones only wait for each other.
-# Measured on MiniLM, 8 samples: 1.6 times faster at n = 16, even at 64, slower from 128 on. A GPU wants more.
+# MiniLM, 8 samples, one run on a busy machine: 1.6 to 2 times faster at n = 16, even at 64, slower from 128 on. What
+# suits a GPU has not been measured; there are more tokens at once because it has more to keep busy.
 TOKENS_AT_ONCE = {"cpu": 256, "other": 16384}
 BATCH_MEMORY = 2 << 30  # of a batch where the study sets no limit
 _TIMED = 128  # the longest of the two timed solves
