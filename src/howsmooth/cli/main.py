@@ -15,6 +15,8 @@ _COMMANDS = {
     "measure": "howsmooth.cli.measure",
     "bound": "howsmooth.cli.bound",
     "attack": "howsmooth.cli.attack",
+    "study": "howsmooth.cli.study",
+    "plan": "howsmooth.cli.plan",
     "demo": "howsmooth.cli.demo",
     "models": "howsmooth.cli.models",
     "doctor": "howsmooth.cli.doctor",
