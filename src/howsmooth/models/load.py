@@ -35,6 +35,7 @@ def load(
     cache_dir: str | os.PathLike | None = None,
     tokenizer: str | os.PathLike | PreTrainedTokenizerBase | None = None,
     part: str | None = None,
+    causal: bool = False,
 ) -> Model:
     """Load a model for measuring: evaluation mode, no gradients; float32 on the CPU unless told otherwise.
 
@@ -45,12 +46,16 @@ def load(
 
     Weights are read from safetensors unless `allow_pickle`; code from the repository is never run unless
     `trust_remote_code`. `part` chooses the stack of layers where there are two: "encoder" (the default) or
-    "decoder" of an encoder-decoder, "vision" or "text" of a model of both. `tokenizer` names another place to
+    "decoder" of an encoder-decoder, "vision" or "text" of a model of both. `causal` runs a BERT as a decoder, under a
+    causal mask. `tokenizer` names another place to
     take the tokenizer from, or is one. `cache_dir` holds dequantised GGUF files (else $HOWSMOOTH_CACHE, else
     ~/.cache/howsmooth).
     """
     remote = {"revision": revision, "trust_remote_code": trust_remote_code}
     if isinstance(name, PreTrainedModel):
+        if causal:
+            raise InputError("expected causal only with a model that is loaded by name, got a transformers model; make "
+                             "it from a config with is_decoder=True")
         network, adapter, name, place = read_network(name, dtype=dtype, device=device, revision=revision)
         return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part)
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
@@ -63,13 +68,13 @@ def load(
     dtype, device = _working_type(dtype or torch.float32, device or "cpu")
 
     if name.startswith(_RANDOM):
-        network, adapter, place = _random_network(name, seed, cache_dir, remote)
+        network, adapter, place = _random_network(name, seed, cache_dir, remote, causal)
         with torch.no_grad():
             for parameter in network.parameters():  # not .to(dtype): rotary frequencies stay float32
                 parameter.data = parameter.data.to(dtype)
     else:
         place = locate(name, revision, cache_dir)
-        network, adapter = _pretrained_network(name, place, dtype, allow_pickle, remote)
+        network, adapter = _pretrained_network(name, place, dtype, allow_pickle, remote, causal)
     network = network.to(device).eval().requires_grad_(False)
     return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part)
 
@@ -87,10 +92,12 @@ def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, r
                  processor=Processor(place.path, place.local_only, remote))
 
 
-def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickle: bool, remote: dict):
+def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickle: bool, remote: dict, causal: bool):
     with _loading(name, place), quiet_transformers():
         config = AutoConfig.from_pretrained(place.path, local_files_only=place.local_only, **remote)
     adapter = family_of(config, name)
+    if causal:
+        _as_decoder(config, name, place)
     with _loading(name, place, allow_pickle), quiet_transformers():
         network, report = AutoModel.from_pretrained(
             place.path, config=config, dtype=dtype, use_safetensors=None if allow_pickle else True,
@@ -108,7 +115,7 @@ def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickl
     return network, adapter
 
 
-def _random_network(name: str, seed: int, cache_dir, remote: dict):
+def _random_network(name: str, seed: int, cache_dir, remote: dict, causal: bool):
     """Build an architecture with the library's own initialisation, drawn from `seed`."""
     inner = name.removeprefix(_RANDOM)
     if not inner:
@@ -126,6 +133,8 @@ def _random_network(name: str, seed: int, cache_dir, remote: dict):
         place.source.update(kind="random", architecture=place.source["kind"])
         place.source.pop("sha256", None)  # those weights are not the ones in use
     adapter = family_of(config, name)
+    if causal:
+        _as_decoder(config, name, place)
     spread = getattr(config, "initializer_range", None)
     place.source.update(weights=f"random, seed {seed}", seed=seed, initializer_range=spread)
     # The library draws from the global generator: lend it a seeded one and give the old state back.
@@ -134,6 +143,14 @@ def _random_network(name: str, seed: int, cache_dir, remote: dict):
         network = AutoModel.from_config(config, dtype=torch.float32)
     check_class(network, adapter, name)
     return network, adapter, place
+
+
+def _as_decoder(config, name: str, place: Place) -> None:
+    if config.model_type != "bert":
+        raise InputError(f"expected a BERT to run under a causal mask, got {name!r}, a {config.model_type}; leave "
+                         "causal out: decoders have their mask anyway, other encoders cannot be given one")
+    config.is_decoder, config.use_cache = True, False
+    place.source["causal"] = True
 
 
 def _refuse_non_finite(network, name: str) -> None:

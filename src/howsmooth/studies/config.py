@@ -92,6 +92,7 @@ class ModelSpec(_Declared):
     tokenizer: str | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    causal: bool = False  # a BERT run as a decoder
     seed: Index | None = None  # of random weights; the study's otherwise
     layers: Some | None = None  # instead of the study's
     checkpoints: tuple[str, ...] = ()  # names or folders, in the order of training
@@ -104,6 +105,11 @@ class ModelSpec(_Declared):
         if self.checkpoints and self.revisions:
             raise ValueError("expected checkpoints or revisions, got both; keep one of the two")
         return self
+
+    @property
+    def label(self) -> str:
+        """What records and figures call it."""
+        return ("random:" if self.weights == "random" else "") + self.name + (" (masked)" if self.causal else "")
 
     def members(self) -> list[ModelSpec]:
         """The model itself, or each checkpoint of its series."""
@@ -157,7 +163,7 @@ class Study(_Declared):
     map: Literal["attention", "head", "normed", "block", "layer", "model"] | None = None
     tokens: Annotated[tuple[Literal["all", "no-special", "no-first"], ...], BeforeValidator(_listed),
                       Field(min_length=1)] = ("all",)
-    estimators: Annotated[tuple[Literal["described", "released"], ...], BeforeValidator(_listed),
+    estimators: Annotated[tuple[Literal["described", "released", "scripts"], ...], BeforeValidator(_listed),
                           Field(min_length=1)] = ("described",)
     tol: Annotated[float, Field(gt=0, lt=1)] = 1e-3
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.999
@@ -171,8 +177,11 @@ class Study(_Declared):
     def _consistent(self) -> Study:
         if self.heads is not None and self.map not in (None, "head"):
             raise ValueError(f'expected heads only with map = "head", got map = "{self.map}"; leave one of the two out')
-        if "released" in self.estimators and "all" not in self.tokens:
-            raise ValueError('expected "all" among tokens for the released estimator, which moves every token')
+        if set(self.estimators) - {"described"} and "all" not in self.tokens:
+            raise ValueError('expected "all" among tokens for the released estimators, which move every token')
+        if "scripts" in self.estimators and self.kind != "attention":
+            raise ValueError(f'expected map = "attention" for the scripts\' estimator, which has a map of its own, got '
+                             f'"{self.kind}"')
         return self
 
     @property

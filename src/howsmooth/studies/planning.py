@@ -18,7 +18,7 @@ from howsmooth.studies.config import ModelSpec, Study
 from howsmooth.studies.costs import Costs, available_memory, batch_size, costs_of
 from howsmooth.studies.cutting import Cutter
 from howsmooth.studies.facts import provenance
-from howsmooth.studies.working import Bundle, Solve, identity_of
+from howsmooth.studies.working import Bundle, Solve, identity_of, run_bundle
 from howsmooth.texts.corpora import Corpus, read_corpus
 
 TASK_FORM = 1  # part of every task's hash: raise it when the same configuration comes to mean another number
@@ -47,6 +47,7 @@ class Prepared:
     corpora: tuple[Corpus, ...]
     subjects: tuple[Subject, ...]
     facts: dict[str, Any] = field(default_factory=provenance)
+    work = staticmethod(run_bundle)  # what a worker does with a bundle
 
     @property
     def count(self) -> int:
@@ -63,7 +64,7 @@ class Prepared:
         return 1 - (1 - self.study.confidence) / max(1, maps * self._per_map([None] * certified))
 
     def _variants(self) -> list[tuple[str, str]]:
-        """Which tokens move, by which estimator; the released one moves them all."""
+        """Which tokens move, by which estimator; the released ones move them all."""
         return [(tokens, estimator) for tokens, estimator in product(self.study.tokens, self.study.estimators)
                 if estimator == "described" or tokens == "all"]
 
@@ -112,7 +113,7 @@ class Prepared:
                          for sample, piece in pieces),
             solves=solves, solver=solver, cost=subject.costs.seconds(n) * len(solves) * len(pieces),
             facts={
-                "study": study.name, "model": spec.name if spec.weights == "pretrained" else f"random:{spec.name}",
+                "study": study.name, "model": spec.label,
                 "series": spec.series, "checkpoint": spec.checkpoint, "weights": subject.source.get("weights"),
                 "source": subject.source, "text": corpus.name, "text_sha256": corpus.sha256, "cutting": study.cutting,
                 "special_tokens": "add" if study.special_tokens else "none", "tol": study.tol,
@@ -167,7 +168,7 @@ def _subject(study: Study, spec: ModelSpec, corpora: tuple[Corpus, ...]) -> Subj
         "name": ("random:" if spec.weights == "random" else "") + study.path(spec.name), "dtype": spec.dtype,
         "device": spec.device, "revision": spec.revision, "trust_remote_code": spec.trust_remote_code,
         "allow_pickle": spec.allow_pickle, "seed": study.seed if spec.seed is None else spec.seed,
-        "tokenizer": spec.tokenizer and study.path(spec.tokenizer),
+        "tokenizer": spec.tokenizer and study.path(spec.tokenizer), "causal": spec.causal,
     }
     model = _load(loading)
     layers = _chosen(spec.layers or study.layers, model.layers, f"layers of {spec.name}")

@@ -10,7 +10,6 @@ from typing import Any
 from howsmooth.studies.config import Study
 from howsmooth.studies.planning import Prepared, prepare
 from howsmooth.studies.store import Store
-from howsmooth.studies.working import run_bundle
 
 
 @dataclass
@@ -35,7 +34,7 @@ def run_study(
 
     Stop it in any way at any time: what was finished is in the store, and the next run goes on from there.
     """
-    prepared = study if isinstance(study, Prepared) else prepare(study, note)
+    prepared = prepare(study, note) if isinstance(study, Study) else study
     if not isinstance(store, Store):
         with Store.write(store) as opened:
             if opened.recovered:
@@ -55,7 +54,7 @@ def run_study(
                 shares.update(dict.fromkeys(tasks, bundle.cost / len(tasks)))
                 yield bundle
 
-        rows_of_engine = engine_of(prepared)(watched(), run_bundle)
+        rows_of_engine = engine_of(prepared)(watched(), prepared.work)
         try:
             for rows in rows_of_engine:
                 state.done += store.add(rows)

@@ -6,7 +6,6 @@ and one model; a solve is the part of it that goes through the solver together.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,8 +15,9 @@ from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import jacobian, local_lipschitz
+from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import Model, load
+from howsmooth.studies.released import as_released, by_scripts
 
 _NAMED_TOKENS = 3  # how many of the direction's tokens a record names
 
@@ -115,7 +115,10 @@ def _map_at(model: Model, ids: Tensor, solve: Solve, kind: str):
 
 def _rows(model: Model, bundle: Bundle, solve: Solve, members: list[int], f, x: Tensor) -> list[Row]:
     if solve.estimator == "released":
-        numbers = _released(f, x)
+        numbers, named = as_released(f, x), [[] for _ in members]
+    elif solve.estimator == "scripts":
+        tokens = torch.tensor([bundle.ids[i] for i in members])
+        numbers = by_scripts(model, tokens, solve.layer, x if x.ndim == 3 else x[None], bundle.solver["seed"])
         named: list[list] = [[] for _ in members]
     else:
         found = local_lipschitz(f, x, tokens=_moved(bundle, solve, members, x.device), strict=False, **bundle.solver)
@@ -130,19 +133,6 @@ def _rows(model: Model, bundle: Bundle, solve: Solve, members: list[int], f, x: 
             "batch": len(members), **bundle.facts, "top_tokens": top})
         for i, number, norm, top in zip(members, numbers, norms, named, strict=True)
     ]
-
-
-def _released(f, x: Tensor) -> list[dict[str, Any]]:
-    """√‖Jᵀ f(X)‖, what the released scripts return in place of ‖J‖₂: an estimate of nothing, so without interval."""
-    J = jacobian(f, x)
-    y = J.image
-    pulled = J.rmatvec(y.reshape(*J.batch, -1)).double()
-    values = torch.linalg.vector_norm(pulled, dim=-1).sqrt().reshape(-1).tolist()
-    radii = torch.linalg.vector_norm(x.double(), dim=-1).reshape(len(values), -1)
-    nothing = dict.fromkeys(("lower", "upper", "confidence", "residual", "steps", "seed", "seconds", "relative"))
-    return [{"value": value, **nothing, "status": "as released", "products": 1, "radius": float(r.max()),
-             "mean_radius": math.sqrt(float(r.square().mean())), "dtype": str(x.dtype).removeprefix("torch.")}
-            for value, r in zip(values, radii, strict=True)]
 
 
 def _moved(bundle: Bundle, solve: Solve, members: list[int], device) -> Tensor | None:
@@ -186,7 +176,7 @@ def _model(loading: dict[str, Any], identity: dict[str, Any]) -> Model:
 
 def identity_of(model: Model) -> dict[str, Any]:
     """What tells this model's numbers from those of any other."""
-    names = ("kind", "sha256", "revision", "repository", "architecture", "seed", "initializer_range")
+    names = ("kind", "sha256", "revision", "repository", "architecture", "seed", "initializer_range", "causal")
     identity = {name: model.source[name] for name in names if model.source.get(name) is not None}
     if identity.get("kind") == "random":  # there is no file to hash: the shape and the seed decide
         identity["config"] = {name: value for name, value in sorted(model.network.config.to_dict().items())
