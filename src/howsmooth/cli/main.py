@@ -17,6 +17,7 @@ _COMMANDS = {
     "attack": "howsmooth.cli.attack",
     "study": "howsmooth.cli.study",
     "plan": "howsmooth.cli.plan",
+    "reproduce": "howsmooth.cli.reproduce",
     "demo": "howsmooth.cli.demo",
     "models": "howsmooth.cli.models",
     "doctor": "howsmooth.cli.doctor",
