@@ -43,8 +43,9 @@ def test_figures_of_a_named_model_and_one_that_is_missing(howsmooth, tiny, tmp_p
     assert {record["estimator"] for record in records} == {"described", "released", "scripts", "bound"}
     assert {record["text"] for record in records if record["estimator"] != "bound"} == {"embedded"}
     # The second figure has the first one's numbers, and the same command finds all of them again.
-    task = lambda name: {record["task"] for record in lines(out / f"{name}.jsonl") if record["estimator"] == "described"}
-    assert task("text") == task("radius") != set()
+    tasks = [{record["task"] for record in lines(out / f"{name}.jsonl") if record["estimator"] == "described"}
+             for name in ("text", "radius")]
+    assert tasks[0] == tasks[1] != set()
     assert howsmooth(line).code == 0 and lines(out / "text.jsonl") == records
 
 

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from howsmooth import InputError, load, local_lipschitz
 from howsmooth.models.gpt2_file import AttentionFile
 from howsmooth.models.released import dropped_out, script_map
+from howsmooth.studies import running
 from howsmooth.studies.figures import Options, laws_of, names, ratios_of, read_figure, run_figure
 from howsmooth.studies.figures import made as made_inputs
 from howsmooth.studies.figures.running import _thinned
@@ -167,9 +168,7 @@ def test_nothing_is_computed_twice(tmp_path, monkeypatch, tiny):
     def never(*_):
         raise AssertionError("computed again")
 
-    from howsmooth.studies.planning import Prepared
-
-    monkeypatch.setattr(Prepared, "work", staticmethod(never))
+    monkeypatch.setattr(running, "run_bundle", never)
     monkeypatch.setattr(made_inputs.Jobs, "work", staticmethod(never))
     again = run("text", tmp_path / "s.sqlite", **options)
     assert again.records == first.records and again.bounds == first.bounds

@@ -17,7 +17,7 @@ HEADS = 12  # of GPT-2 small; a file of attention alone does not say
 
 
 class AttentionFile:
-    """Some layers of GPT-2 small, by the names of the checkpoint: h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj, and wpe."""
+    """Some layers of GPT-2 small, named as in the checkpoint: h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj; and wpe."""
 
     family, heads = "gpt2", HEADS
 
@@ -34,8 +34,8 @@ class AttentionFile:
         self.layers = tuple(sorted(int(match[1]) for key in self._tensors
                                    if (match := re.fullmatch(r"h\.(\d+)\.attn\.c_attn\.weight", key))))
         if not self.layers:
-            raise InputError(f"expected h.L.attn.c_attn.weight in {path}, got {', '.join(sorted(tensors)[:3])} …; give a "
-                             "file with GPT-2's names")
+            raise InputError(f"expected h.L.attn.c_attn.weight in {path}, got {', '.join(sorted(tensors)[:3])} …; give "
+                             "a file with GPT-2's names")
         self.source = {"kind": "file", "path": str(path), "sha256": hashlib.sha256(raw).hexdigest(),
                        "weights": f"attention layers {', '.join(map(str, self.layers))} alone"}
 
@@ -60,13 +60,13 @@ class AttentionFile:
 
     def _part(self, layer: int):
         if layer not in self.layers:
-            raise InputError(f"expected a layer among {', '.join(map(str, self.layers))}, which {self.path.name} holds, "
-                             f"got {layer}; choose one of them")
+            raise InputError(f"expected a layer among {', '.join(map(str, self.layers))}, in {self.path.name}, got "
+                             f"{layer}; choose one of them")
 
         def get(key: str) -> torch.Tensor:
             try:
                 return self._tensors[f"h.{layer}.{key}"]
             except KeyError:
-                raise InputError(f"expected h.{layer}.{key} in {self.path}, got none; the file is incomplete") from None
+                raise InputError(f"expected h.{layer}.{key} in {self.path}, got none; give a whole file") from None
 
         return get

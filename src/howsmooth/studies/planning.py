@@ -18,7 +18,7 @@ from howsmooth.studies.config import ModelSpec, Study
 from howsmooth.studies.costs import Costs, available_memory, batch_size, costs_of
 from howsmooth.studies.cutting import Cutter
 from howsmooth.studies.facts import provenance
-from howsmooth.studies.working import Bundle, Solve, identity_of, run_bundle
+from howsmooth.studies.working import Bundle, Solve, identity_of
 from howsmooth.texts.corpora import Corpus, read_corpus
 
 TASK_FORM = 1  # part of every task's hash: raise it when the same configuration comes to mean another number
@@ -47,7 +47,6 @@ class Prepared:
     corpora: tuple[Corpus, ...]
     subjects: tuple[Subject, ...]
     facts: dict[str, Any] = field(default_factory=provenance)
-    work = staticmethod(run_bundle)  # what a worker does with a bundle
 
     @property
     def count(self) -> int:

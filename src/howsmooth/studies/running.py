@@ -10,6 +10,7 @@ from typing import Any
 from howsmooth.studies.config import Study
 from howsmooth.studies.planning import Prepared, prepare
 from howsmooth.studies.store import Store
+from howsmooth.studies.working import run_bundle
 
 
 @dataclass
@@ -54,7 +55,7 @@ def run_study(
                 shares.update(dict.fromkeys(tasks, bundle.cost / len(tasks)))
                 yield bundle
 
-        rows_of_engine = engine_of(prepared)(watched(), prepared.work)
+        rows_of_engine = engine_of(prepared)(watched(), getattr(prepared, "work", run_bundle))
         try:
             for rows in rows_of_engine:
                 state.done += store.add(rows)

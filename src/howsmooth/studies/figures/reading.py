@@ -18,7 +18,7 @@ SERIES = ("map", "estimator")
 
 @dataclass(frozen=True)
 class Ratio:
-    """A released number over the described one, sample by sample: the median, and the medians at the extreme lengths."""
+    """A released number over the described one, sample by sample: the median, and the extremes of those by length."""
 
     median: float
     least: float

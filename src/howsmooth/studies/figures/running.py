@@ -79,7 +79,8 @@ def run_figure(
 ) -> Outcome:
     """Measure what the store does not hold yet of this figure. Nothing that cannot be loaded is replaced."""
     outcome = Outcome(figure)
-    for study in figure.studies:
+    # Studies of a figure differ in models and grids; of models that the user names, one grid is asked.
+    for study in figure.studies[:1] if options.models else figure.studies:
         for part in _parts(_resolved(study, options, outcome), options):
             _run_part(part, figure, store, options, outcome, progress, note)
     for label, specs in _by_model(_made(figure, options)).items():
@@ -104,8 +105,8 @@ def _resolved(study: Study, options: Options, outcome: Outcome) -> Study:
         try:
             read_corpus(study.path(corpus.source), **corpus.model_dump(exclude={"source"}))
         except InputError as error:
-            outcome.note(f"{corpus.name or corpus.source} is not here, so the embedded text stands in its place, with at "
-                         f"most {EMBEDDED_SAMPLES} samples ({error})")
+            outcome.note(f"{corpus.name or corpus.source} is not here, so the embedded text stands in its place, with "
+                         f"at most {EMBEDDED_SAMPLES} samples ({error})")
             corpus = CorpusSpec(source="embedded")
             update["samples"] = min(update["samples"], EMBEDDED_SAMPLES)
         if corpus not in corpora:
