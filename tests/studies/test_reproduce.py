@@ -130,18 +130,19 @@ def test_the_scripts_leave_dropout_on_in_a_random_gpt2(gpt2):
 
 
 def test_the_scripts_input_for_gpt2_comes_from_rows_of_conv1d(gpt2):
-    job = made_inputs.Job("adversarial", {}, 6, 3, 5, 0, 7.0, {}, {}, {})
+    job = made_inputs.Job("adversarial", {"name": "a test"}, 6, 3, 5, 0, 7.0, {}, {}, {})
     tokens = made_inputs._scripts_input("gpt2", gpt2.attention(6).to(torch.float64), job)
     weight = gpt2.network.h[6].attn.c_attn.weight.double()
     rows = slice(3 * 64, 4 * 64)
-    A = (weight[:, 768:1536][rows].T @ weight[:, :768][rows] / 8).numpy()
-    values, vectors = np.linalg.eig(A)
-    real = np.isreal(values)
-    values, vectors = values[real].real, vectors[:, real].real
-    greatest = values.max() > -8 * values.min()
-    u = vectors[:, values.argmax() if greatest else values.argmin()]
-    assert abs(float(tokens[0] @ torch.from_numpy(u))) == pytest.approx(7.0, rel=1e-6)
-    assert float(tokens[1] @ tokens[0]) == pytest.approx(49 * (0.5 if greatest else -1), rel=1e-6)
+    A = weight[:, 768:1536][rows].T @ weight[:, :768][rows] / 8
+    u = tokens[0] / 7
+    value = float(u @ A @ u)
+    assert float(u.norm()) == pytest.approx(1, rel=1e-5) and torch.allclose(A @ u, value * u, atol=1e-4)
+    others = torch.linalg.eigvals(A)
+    real = others[others.imag == 0].real
+    greatest = float(real.max()) > -8 * float(real.min())
+    assert value == pytest.approx(float(real.max() if greatest else real.min()), rel=1e-4)
+    assert torch.allclose(tokens[1:], tokens[0] * (0.5 if greatest else -1.0))
 
 
 def test_random_models_of_full_width_and_a_model_that_is_not_there(tmp_path):
@@ -189,7 +190,7 @@ def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
     assert laws["scripts", "scripts"].exponent == pytest.approx(0.5, abs=0.05)
     for record in found.records:
         if record["model"] == "gpt2" and record["estimator"] == "scripts":
-            assert record["value"] == pytest.approx(line.constant * record["n"] ** line.exponent, rel=0.25)
+            assert record["value"] == pytest.approx(line.constant * record["n"] ** line.exponent, rel=0.2)
     assert laws["attention", "described"].exponent < 0.25
     head = {r["n"]: r["value"] for r in found.records if r["model"] == "gpt2" and r["map"] == "head"}
     for bound in found.bounds:  # of the head, on the ball that the input lies in

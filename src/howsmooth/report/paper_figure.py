@@ -76,7 +76,7 @@ def sheets(outcome: Outcome) -> dict[str, list[Panel]]:
 
 def _panels(outcome: Outcome) -> Iterator[Panel]:
     figure, panels = outcome.figure, {}
-    for record in _told_apart(outcome.records):
+    for record in told_apart(outcome.records):
         panels.setdefault(panel_of(record), Panel(panel_of(record))).records.append(record)
     laws, correlations = laws_of(outcome.records, figure.y), correlations_of(outcome.records)
     for key, panel in panels.items():
@@ -97,7 +97,7 @@ def _panels(outcome: Outcome) -> Iterator[Panel]:
     yield from sorted(panels.values(), key=lambda p: (order.index(p.key[0]), texts.index(p.key[1]), p.key[2] or 0))
 
 
-def _told_apart(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def told_apart(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without the scripts' numbers of models for which the scripts have no map of their own: they are there already."""
     return [record for record in records if record.get("script_map") != "attention"]
 
@@ -225,11 +225,11 @@ def _dress_growth(place: Any, panel: Panel, y: str) -> None:
 
 def _draw_radius(place: Any, panel: Panel, colours: dict) -> None:
     points = [r for r in panel.records if series_of(r) == ("attention", "described")]
-    dress(place, points, colours)
-    place.set_xscale("linear")
-    place.set_yscale("log")
     from matplotlib import colormaps
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, ScalarFormatter
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+
+    place.set_yscale("log")
+    dress(place, points, colours)
 
     lengths = sorted({r["n"] for r in points})
     for i, n in enumerate(lengths):
@@ -238,17 +238,15 @@ def _draw_radius(place: Any, panel: Panel, colours: dict) -> None:
         place.scatter([r["mean_radius"] for r in at], [r["value"] for r in at], s=11, linewidths=0, alpha=0.85,
                       color=colormaps["viridis"](0.05 + 0.85 * i / max(1, len(lengths) - 1)),
                       label=f"n = {n}" if named else None)
-    place.xaxis.set_major_locator(MaxNLocator(5))
+    place.xaxis.set_major_locator(MaxNLocator(4))
     place.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-    place.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
-    place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     place.set_xlabel("mean radius", color=colours["ink"], fontsize=9)
     place.tick_params(labelsize=8)
-    footnote = []
     if panel.correlation:
         whole, equal = panel.correlation
-        footnote = [f"rank correlation {whole:+.2f}" + (f", at equal n {equal:+.2f}" if equal is not None else "")]
-    _legend(place, footnote, colours, columns=3)
+        said = f"rank correlation {whole:+.2f}" + (f"\nat equal n {equal:+.2f}" if equal is not None else "")
+        place.text(0.03, 0.97, said, transform=place.transAxes, va="top", fontsize=7.5, color=colours["ink"])
+    _legend(place, [], colours, columns=3)
 
 
 def _legend(place: Any, footnote: list[str], colours: dict, columns: int = 1) -> None:

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.report.page import _STYLE
-from howsmooth.report.paper_figure import STYLES, law_text, short_verdict
+from howsmooth.report.paper_figure import STYLES, law_text, short_verdict, told_apart
 from howsmooth.report.rows import model_name, number
 from howsmooth.studies.figures.reading import correlations_of, laws_of, ratios_of
 
@@ -75,7 +75,7 @@ def _tables(outcome: Outcome) -> Iterator[tuple[str, tuple[str, ...], list[list[
 
 def _laws(outcome: Outcome) -> Iterator[list[str]]:
     ratios = ratios_of(outcome.records) if outcome.figure.y == "value" else {}
-    for panel, laws in laws_of(outcome.records, outcome.figure.y).items():
+    for panel, laws in laws_of(told_apart(outcome.records), outcome.figure.y).items():
         model, text, layer, head = panel
         for series, law in laws.items():
             ratio: Any = ratios.get(panel, {}).get(series)

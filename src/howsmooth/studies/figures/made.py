@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -192,9 +193,19 @@ def _scripts_map(family: str, f: SelfAttention) -> SelfAttention:
 
 
 def _scripts_input(family: str, f: SelfAttention, job: Job) -> Tensor:
-    rows = slice(job.head * (f.wq.shape[0] // f.heads), (job.head + 1) * (f.wq.shape[0] // f.heads))
-    wq, wk = (f.wq.T, f.wk.T) if family == "gpt2" else (f.wq, f.wk)  # GPT-2: as if Conv1D were Linear
-    return castin(SelfAttention(wq[rows], wk[rows], wk[rows], scale=f.scale), job.n, job.radius).tokens
+    """(−Ru, Ru, …) or (Ru, Ru/2, …), u as NumPy has it; with a query bias its free sign matters."""
+    key = repr((sorted(job.source.items()), job.layer, job.head))
+    if key not in _directions:
+        rows = slice(job.head * (f.wq.shape[0] // f.heads), (job.head + 1) * (f.wq.shape[0] // f.heads))
+        wq, wk = (f.wq.T, f.wk.T) if family == "gpt2" else (f.wq, f.wk)  # GPT-2: as if Conv1D were Linear
+        values, vectors = np.linalg.eig((f.scale * wk[rows].T.float() @ wq[rows].float()).numpy())
+        real = np.isreal(values)
+        values, vectors = values[real].real, torch.from_numpy(vectors[:, real].real).double()
+        greatest = values.max() > -8 * values.min()
+        u = vectors[:, values.argmax() if greatest else values.argmin()]
+        _directions[key] = (u, u / 2) if greatest else (-u, u)
+    first, others = _directions[key]
+    return job.radius * torch.cat([first[None], others.expand(job.n - 1, -1)])
 
 
 def _measured(f: SelfAttention, x: Tensor, estimator: str, solver: dict[str, Any]) -> dict[str, Any]:
@@ -204,6 +215,7 @@ def _measured(f: SelfAttention, x: Tensor, estimator: str, solver: dict[str, Any
 
 
 _kept: dict[str, Any] = {}  # of this process: the last weights used
+_directions: dict[str, tuple[Tensor, Tensor]] = {}
 
 
 def _weights(source: dict[str, Any]) -> Model | AttentionFile:
