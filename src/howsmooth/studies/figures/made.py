@@ -35,7 +35,7 @@ from howsmooth.studies.released import as_released
 from howsmooth.studies.working import Row, identity_of
 
 JOB_FORM = 1  # part of every hash: raise it when the same job comes to mean another number
-EMBEDDING = 0.14  # the spread of GPT-2's token embeddings beside its positions
+EMBEDDING = 0.14  # spread of token embeddings beside the positions: assumed, a file of attention does not hold them
 ADVERSARIAL = (("head", "described"), ("attention", "described"), ("attention", "released"), ("scripts", "scripts"))
 SYNTHETIC = (("attention", "described"), ("attention", "released"))
 _provenance = cache(provenance)
