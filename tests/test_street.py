@@ -27,6 +27,10 @@ ONLY_IN = {
     "triton": "kernels",
     "matplotlib": "report",
     "click": "cli",
+    "pydantic": "studies",
+    "ray": "studies",
+    "sqlite3": "studies",
+    "pyarrow": "studies",
 }
 PLACE = {room: place for place, group in enumerate(STREET) for room in group}
 

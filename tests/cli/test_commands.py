@@ -23,7 +23,7 @@ def test_help_is_instant(start):
 def test_help_names_every_command(howsmooth):
     result = howsmooth("--help")
     assert result.code == 0
-    for name in ("measure", "demo", "doctor", "cite"):
+    for name in ("measure", "demo", "models", "doctor", "cite"):
         assert re.search(rf"^  {name} ", result.out, flags=re.MULTILINE)
 
 
@@ -71,3 +71,13 @@ def test_doctor_says_whether_the_kernels_will_serve_and_why_not(howsmooth):
     why = kernels.unsupported(x, x, x)
     line = " ".join(howsmooth("doctor").out.split())
     assert (f"none will serve: {why}" if why else "serve on the gpu: bfloat16") in line
+
+
+def test_models_shows_every_family(howsmooth):
+    from howsmooth.models import compatibility
+
+    plain, markdown = howsmooth("models").out, howsmooth("models --markdown").out
+    assert markdown == compatibility.markdown()
+    for family in compatibility.FAMILIES:
+        assert family.name.split(",")[0] in plain and f"| {family.name}" in markdown
+    assert "mamba" in plain

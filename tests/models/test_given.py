@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, OPTConfig, OPTModel
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, MambaConfig, MambaModel
 
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
@@ -82,11 +82,8 @@ def test_what_belongs_to_names_is_refused_beside_an_object():
 
 
 def test_networks_that_cannot_be_read():
-    small = OPTConfig(
-        vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, ffn_dim=8,
-        word_embed_proj_dim=8,
-    )
-    assert_refused(OPTModel(small).eval(), "families gpt2, bert, llama, got 'opt'")
+    small = MambaConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, state_size=2)
+    assert_refused(MambaModel(small).eval(), "adapter .*gpt2, bert, llama.*, got 'mamba'")
     with torch.device("meta"):
         empty = type(tiny_network("gpt2"))(tiny_config("gpt2"))
     assert_refused(empty.eval(), "one device, got them on meta")

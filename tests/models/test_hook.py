@@ -288,7 +288,9 @@ def test_refusals_say_what_to_do():
     q = torch.zeros(1, 1, 3, 2)
     call = hook.attention_forward
     with pytest.raises(InputError, match="position_bias"):
-        call(torch.nn.Identity(), q, q, q, None, position_bias=torch.zeros(1, 1, 3, 3))
+        call(torch.nn.Identity(), q, q, q, None, position_bias=torch.zeros(1, 1, 3, 4))
+    with pytest.raises(InputError, match="head_mask"):
+        call(torch.nn.Identity(), q, q, q, None, head_mask=torch.ones(1))
     with pytest.raises(InputError, match="boolean or additive"):
         call(torch.nn.Identity(), q, q, q, torch.ones(1, 1, 3, 3, dtype=torch.long))
     with pytest.raises(InputError, match="expected a mask of shape"):

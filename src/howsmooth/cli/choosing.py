@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,7 +41,10 @@ heads_option = click.option(
     "--heads", type=IntegerList(word="all", example="0,3"), help="Measure these heads, each alone."
 )
 text_option = click.option(
-    "--text", "text_path", metavar="FILE|-", help="UTF-8 text, - reads stdin.  [default: the embedded one]"
+    "--text",
+    "text_path",
+    metavar="FILE|-",
+    help="UTF-8 text; also a folder, alice, ag_news, hf:NAME, or - for stdin.  [default: the embedded one]",
 )
 special_tokens_option = click.option(
     "--special-tokens",
@@ -113,28 +114,14 @@ def load_chosen(model: str, dtype: str, **loading: Any) -> Model:
 
 
 def read_text(path: str | None) -> Text:
-    """The text to measure on: the embedded one, a file, or stdin."""
+    """The text to measure on: the embedded one, a file, a folder, stdin, a corpus by name."""
     from howsmooth.studies import Text
+    from howsmooth.texts.corpora import read_corpus
 
     if path is None:
         return Text.embedded()
-    name = "stdin" if path == "-" else Path(path).name
     try:
-        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        content = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"expected UTF-8 text, got other bytes in {path} (at byte {error.start}); convert it first, "
-            "for example with iconv"
-        ) from None
-    except OSError as error:
-        raise InputError(
-            f"expected a readable text file, got {path} ({(error.strerror or '').lower()}); "
-            "check the path given to --text"
-        ) from None
-    if not content.strip():
-        raise InputError(
-            f"expected some text, got nothing in {path if path != '-' else 'stdin'}; "
-            "give a text that is not empty"
-        )
-    return Text(name, content)
+        corpus = read_corpus(path)
+    except InputError as error:
+        raise InputError(f"--text: {error}") from None
+    return Text(corpus.name, corpus.content)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import click
 
-_BASE = ("numpy", "scipy", "torch", "safetensors", "transformers", "tokenizers", "click", "rich")
+_BASE = ("numpy", "scipy", "torch", "safetensors", "transformers", "tokenizers", "click", "rich", "pydantic")
 _EXTRAS = {
     "plot": ("matplotlib",),
     "gguf": ("gguf", "accelerate"),
+    "parquet": ("pyarrow",),
+    "ray": ("ray",),
+    "datasets": ("datasets", "nltk"),
     "test": ("pytest", "hypothesis"),
 }
 

@@ -15,7 +15,11 @@ _COMMANDS = {
     "measure": "howsmooth.cli.measure",
     "bound": "howsmooth.cli.bound",
     "attack": "howsmooth.cli.attack",
+    "study": "howsmooth.cli.study",
+    "plan": "howsmooth.cli.plan",
+    "reproduce": "howsmooth.cli.reproduce",
     "demo": "howsmooth.cli.demo",
+    "models": "howsmooth.cli.models",
     "doctor": "howsmooth.cli.doctor",
     "cite": "howsmooth.cli.cite",
 }

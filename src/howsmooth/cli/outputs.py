@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
-import json
-import math
 import os
 import sys
 from pathlib import Path
 from typing import Any, TextIO
 
 from howsmooth.errors import InputError
+from howsmooth.studies.lines import csv_line, json_line
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -69,34 +66,6 @@ def record_files(json_path: str | None, csv_path: str | None) -> list[RecordFile
     """The files that --json and --csv name, refused here if they cannot be written."""
     wanted = ((json_path, "--json", "json"), (csv_path, "--csv", "csv"))
     return [RecordFile(path, option, form=form) for path, option, form in wanted if path]
-
-
-def json_line(record: dict[str, Any]) -> str:
-    """The record as one line of strict JSON: numbers that JSON does not know become null.
-
-    >>> json_line({"value": 1.5, "upper": float("inf")})
-    '{"value": 1.5, "upper": null}'
-    """
-    return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def csv_line(cells: list[Any]) -> str:
-    """One CSV row; lists and dictionaries are written as JSON."""
-    buffer = io.StringIO()
-    plain = [
-        json.dumps(_finite(cell), ensure_ascii=False) if isinstance(cell, (dict, list)) else _finite(cell)
-        for cell in cells
-    ]
-    csv.writer(buffer, lineterminator="\n").writerow(plain)
-    return buffer.getvalue().rstrip("\n")
 
 
 class RecordFile:

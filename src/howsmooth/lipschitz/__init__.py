@@ -11,9 +11,11 @@ from howsmooth.lipschitz.large_radius import (
     large_radius_limit,
     largest_probabilities,
 )
+from howsmooth.lipschitz.laws import Law, fit_law
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
 
 __all__ = [
-    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "TokenGains", "approach", "argmax_share", "fit_growth",
-    "jacobian", "large_radius_limit", "largest_probabilities", "local_lipschitz", "token_gains",
+    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "TokenGains", "approach", "argmax_share",
+    "fit_growth", "fit_law", "jacobian", "large_radius_limit", "largest_probabilities", "local_lipschitz",
+    "token_gains",
 ]

@@ -56,7 +56,9 @@ def _refuse_scattered(network: PreTrainedModel, name: str) -> None:
 
 
 def _refuse_altered(network: PreTrainedModel, adapter: ModuleType, name: str) -> None:
-    """Refuse layers that were added or replaced: their plain weights would not be the whole map."""
+    """Refuse layers that were added or replaced: plain weights, which an adapter reads, would not be the whole map."""
+    if not hasattr(adapter, "self_attention"):
+        return
     with torch.device("meta"):
         plain = type(network)(copy.deepcopy(network.config))
     expected, got = ({key: tuple(p.shape) for key, p in n.named_parameters()} for n in (plain, network))

@@ -9,9 +9,13 @@ bidirectional, sliding window, each with or without padding) travel as a 2D padd
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import (
     and_masks,
@@ -28,7 +32,11 @@ from howsmooth.errors import InputError
 
 NAME = "howsmooth"
 # Arguments of other attention functions that change the result: to ignore one would be to lie.
-_REFUSED = ("position_bias", "s_aux", "cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k")
+_REFUSED = ("s_aux", "cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k")
+
+# Who listens to attention as it happens, and which head alone is to speak: set for one block, read by every call.
+_WATCHER: ContextVar[Callable | None] = ContextVar("howsmooth_watcher", default=None)
+_ONLY_HEAD: ContextVar[int | None] = ContextVar("howsmooth_only_head", default=None)
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,26 @@ def register() -> None:
     """Make `attn_implementation="howsmooth"` available to every transformers model that allows a choice."""
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, attention_mask)
+
+
+@contextmanager
+def watched_by(watcher: Callable[[torch.nn.Module, torch.Tensor], None]) -> Iterator[None]:
+    """Call watcher(module, output (b, n, h, k)) after every attention inside the block."""
+    token = _WATCHER.set(watcher)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)
+
+
+@contextmanager
+def only_head(head: int) -> Iterator[None]:
+    """Let one head speak inside the block: the others are zero, and are not computed."""
+    token = _ONLY_HEAD.set(head)
+    try:
+        yield
+    finally:
+        _ONLY_HEAD.reset(token)
 
 
 def attention_mask(
@@ -88,9 +116,13 @@ def attention_forward(
     is_causal: bool | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    position_bias: torch.Tensor | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
-    """Run `attend` on query (b, h, n, k), key and value (b, hkv, m, ·); return (b, n, h, ·), no weights."""
+    """Run `attend` on query (b, h, n, k), key and value (b, hkv, m, ·); return (b, n, h, ·), no weights.
+
+    `position_bias` (b or 1, h, n or 1, m) is added to the scores, as in T5.
+    """
     if dropout:
         raise InputError(
             f"expected no dropout in attention, got {dropout} (training mode); call model.eval(), or set the "
@@ -102,30 +134,63 @@ def attention_forward(
                 f"expected an attention without {name}, got one in {type(module).__name__}; load this model "
                 'with attn_implementation="eager"'
             )
+    head, heads = _ONLY_HEAD.get(), query.shape[1]
+    if head is not None:
+        shared = head * key.shape[1] // heads
+        query, key, value = query[:, head : head + 1], key[:, shared : shared + 1], value[:, shared : shared + 1]
+        position_bias, attention_mask = (_of_head(table, head) for table in (position_bias, attention_mask))
+    scores = dict(scale=scaling, softcap=softcap)
     plan = getattr(attention_mask, "howsmooth_plan", None)
     if attention_mask is not None and attention_mask.ndim == 4:
-        output = _attend_table(query, key, value, attention_mask, scale=scaling, softcap=softcap)
+        output = _attend_tables(query, key, value, position_bias, mask=attention_mask, **scores)
     elif attention_mask is not None and attention_mask.ndim != 2:
         raise InputError(
             f"expected a mask of shape (b, m) or (b, 1 or h, n, m), got {tuple(attention_mask.shape)}; "
             "reshape it"
         )
     elif plan is not None:
-        output = attend(
-            query, key, value, scale=scaling, softcap=softcap, causal=plan.causal, window=plan.window,
-            offset=plan.offset, padding=attention_mask if plan.padded else None,
-        )
+        seen = dict(causal=plan.causal, window=plan.window, offset=plan.offset)
+        padding = attention_mask if plan.padded else None
+        output = _attend_biased(query, key, value, position_bias, padding, **scores, **seen)
     else:  # the module was called by hand, without the model's mask: it alone knows if it is causal
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         padding = None if attention_mask is None else attention_mask.bool()
-        output = attend(
-            query, key, value, scale=scaling, softcap=softcap, causal=causal, window=sliding_window,
-            padding=padding,
+        seen = dict(causal=causal, window=sliding_window)
+        output = _attend_biased(query, key, value, position_bias, padding, **scores, **seen)
+    output = output.transpose(1, 2)
+    if head is not None:
+        output = F.pad(output, (0, 0, head, heads - head - 1))
+    output = output.contiguous()
+    if (watcher := _WATCHER.get()) is not None:
+        watcher(module, output)
+    return output, None
+
+
+def _of_head(table: torch.Tensor | None, head: int) -> torch.Tensor | None:
+    """The part of a (b, h or 1, n, m) table that a head sees; a 2D mask is the same for all."""
+    return table if table is None or table.ndim != 4 or table.shape[1] == 1 else table[:, head : head + 1]
+
+
+def _attend_biased(query, key, value, bias: torch.Tensor | None, padding, **pattern) -> torch.Tensor:
+    """Attend with scores moved by a table (b or 1, h or 1, n or 1, m), each batch row by its own."""
+    if bias is None:
+        return attend(query, key, value, padding=padding, **pattern)
+    batch, n, m = query.shape[0], query.shape[-2], key.shape[-2]
+    if bias.ndim != 4 or bias.shape[0] not in (1, batch) or bias.shape[2] not in (1, n) or bias.shape[3] != m:
+        raise InputError(
+            f"expected a position_bias of shape ({batch} or 1, heads, {n}, {m}), got {tuple(bias.shape)}; reshape it"
         )
-    return output.transpose(1, 2).contiguous(), None
+    bias = bias.to(query.dtype).expand(-1, -1, n, m)
+    if bias.shape[0] == 1:
+        return attend(query, key, value, padding=padding, score_bias=bias[0], **pattern)
+    paddings = [None] * batch if padding is None else padding
+    return torch.stack([
+        attend(q, k, v, padding=p, score_bias=row, **pattern)
+        for q, k, v, p, row in zip(query, key, value, paddings, bias, strict=True)
+    ])
 
 
-def _attend_table(query, key, value, mask: torch.Tensor, *, scale, softcap) -> torch.Tensor:
+def _attend_tables(query, key, value, bias: torch.Tensor | None, *, mask: torch.Tensor, **scores) -> torch.Tensor:
     """Attend under a 4D mask, boolean (True is seen) or additive; each batch row has its own table."""
     if mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, float("-inf"))
@@ -139,12 +204,8 @@ def _attend_table(query, key, value, mask: torch.Tensor, *, scale, softcap) -> t
         raise InputError(
             f"expected a mask of shape ({batch}, 1 or heads, {n}, {m}), got {tuple(mask.shape)}; reshape it"
         )
-    tables = mask.to(query.dtype).expand(batch, -1, n, m)
-    rows = [
-        attend(q, k, v, scale=scale, softcap=softcap, score_bias=bias)
-        for q, k, v, bias in zip(query, key, value, tables, strict=True)
-    ]
-    return torch.stack(rows)
+    mask = mask.to(query.dtype)
+    return _attend_biased(query, key, value, mask if bias is None else mask + bias.to(query.dtype), None, **scores)
 
 
 def _plain_pattern(mask_function) -> tuple[bool, int | None] | None:

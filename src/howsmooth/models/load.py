@@ -11,9 +11,11 @@ import torch
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from howsmooth.errors import InputError
-from howsmooth.models.families import FAMILIES, family_of
+from howsmooth.models.families import FAMILIES, check_registry, family_of
 from howsmooth.models.given import check_class, read_network
+from howsmooth.models.inputs import Processor
 from howsmooth.models.model import Model
+from howsmooth.models.parts import choose_part
 from howsmooth.models.place import Place, commit_of, locate
 from howsmooth.models.quiet import quiet_transformers
 from howsmooth.models.tokenizer import find_tokenizer
@@ -32,22 +34,30 @@ def load(
     seed: int = 0,
     cache_dir: str | os.PathLike | None = None,
     tokenizer: str | os.PathLike | PreTrainedTokenizerBase | None = None,
+    part: str | None = None,
+    causal: bool = False,
 ) -> Model:
     """Load a model for measuring: evaluation mode, no gradients; float32 on the CPU unless told otherwise.
 
-    `name` is, in this order: "minilm" or "smollm2" (installed packages), "random:gpt2|bert|llama" or
+    `name` is, in this order: "minilm", "smollm2" or "mpnet" (installed packages), "random:gpt2|bert|llama" or
     "random:" before any other name (that architecture with weights drawn from `seed`), a .gguf file, a
     folder with a config.json, or a name on the hub (`revision` applies there). A transformers model that is
     in memory already may stand in its place: it is read as it is, and nothing about it is changed.
 
     Weights are read from safetensors unless `allow_pickle`; code from the repository is never run unless
-    `trust_remote_code`. `tokenizer` names another place to take the tokenizer from, or is one. `cache_dir`
-    holds dequantised GGUF files (else $HOWSMOOTH_CACHE, else ~/.cache/howsmooth).
+    `trust_remote_code`. `part` chooses the stack of layers where there are two: "encoder" (the default) or
+    "decoder" of an encoder-decoder, "vision" or "text" of a model of both. `causal` runs a BERT as a decoder, under a
+    causal mask. `tokenizer` names another place to
+    take the tokenizer from, or is one. `cache_dir` holds dequantised GGUF files (else $HOWSMOOTH_CACHE, else
+    ~/.cache/howsmooth).
     """
     remote = {"revision": revision, "trust_remote_code": trust_remote_code}
     if isinstance(name, PreTrainedModel):
+        if causal:
+            raise InputError("expected causal only with a model that is loaded by name, got a transformers model; make "
+                             "it from a config with is_decoder=True")
         network, adapter, name, place = read_network(name, dtype=dtype, device=device, revision=revision)
-        return _complete(network, adapter, name, place, tokenizer, cache_dir, remote)
+        return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part)
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         what = "an empty one" if isinstance(name, str) else f"an object of type {type(name).__name__}"
         raise InputError(
@@ -58,29 +68,36 @@ def load(
     dtype, device = _working_type(dtype or torch.float32, device or "cpu")
 
     if name.startswith(_RANDOM):
-        network, adapter, place = _random_network(name, seed, cache_dir, remote)
+        network, adapter, place = _random_network(name, seed, cache_dir, remote, causal)
         with torch.no_grad():
             for parameter in network.parameters():  # not .to(dtype): rotary frequencies stay float32
                 parameter.data = parameter.data.to(dtype)
     else:
         place = locate(name, revision, cache_dir)
-        network, adapter = _pretrained_network(name, place, dtype, allow_pickle, remote)
+        network, adapter = _pretrained_network(name, place, dtype, allow_pickle, remote, causal)
     network = network.to(device).eval().requires_grad_(False)
-    return _complete(network, adapter, name, place, tokenizer, cache_dir, remote)
+    return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part)
 
 
-def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, remote: dict) -> Model:
+def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, remote: dict, part) -> Model:
     """Check the weights and add the tokenizer."""
+    check_registry(network, adapter, name)
     _refuse_non_finite(network, name)
-    found, missing, origin = find_tokenizer(tokenizer, place, network.config.vocab_size, cache_dir, remote)
-    source = {**place.source, "tokenizer": origin}
-    return Model(network, adapter, name=name, tokenizer=found, no_tokenizer=missing, source=source)
+    chosen = choose_part(network, part, name)
+    found, missing, origin = None, f"it takes {chosen.modality}", None
+    if chosen.vocabulary is not None:
+        found, missing, origin = find_tokenizer(tokenizer, place, chosen.vocabulary, cache_dir, remote)
+    source = {**place.source, "tokenizer": origin, **({} if part is None else {"part": part})}
+    return Model(network, adapter, name=name, tokenizer=found, no_tokenizer=missing, source=source, part=part,
+                 processor=Processor(place.path, place.local_only, remote))
 
 
-def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickle: bool, remote: dict):
+def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickle: bool, remote: dict, causal: bool):
     with _loading(name, place), quiet_transformers():
         config = AutoConfig.from_pretrained(place.path, local_files_only=place.local_only, **remote)
     adapter = family_of(config, name)
+    if causal:
+        _as_decoder(config, name, place)
     with _loading(name, place, allow_pickle), quiet_transformers():
         network, report = AutoModel.from_pretrained(
             place.path, config=config, dtype=dtype, use_safetensors=None if allow_pickle else True,
@@ -98,7 +115,7 @@ def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickl
     return network, adapter
 
 
-def _random_network(name: str, seed: int, cache_dir, remote: dict):
+def _random_network(name: str, seed: int, cache_dir, remote: dict, causal: bool):
     """Build an architecture with the library's own initialisation, drawn from `seed`."""
     inner = name.removeprefix(_RANDOM)
     if not inner:
@@ -116,13 +133,24 @@ def _random_network(name: str, seed: int, cache_dir, remote: dict):
         place.source.update(kind="random", architecture=place.source["kind"])
         place.source.pop("sha256", None)  # those weights are not the ones in use
     adapter = family_of(config, name)
-    place.source.update(weights=f"random, seed {seed}", seed=seed, initializer_range=config.initializer_range)
+    if causal:
+        _as_decoder(config, name, place)
+    spread = getattr(config, "initializer_range", None)
+    place.source.update(weights=f"random, seed {seed}", seed=seed, initializer_range=spread)
     # The library draws from the global generator: lend it a seeded one and give the old state back.
     with torch.random.fork_rng(devices=[]), _loading(name, place), quiet_transformers():
         torch.default_generator.manual_seed(seed)
         network = AutoModel.from_config(config, dtype=torch.float32)
     check_class(network, adapter, name)
     return network, adapter, place
+
+
+def _as_decoder(config, name: str, place: Place) -> None:
+    if config.model_type != "bert":
+        raise InputError(f"expected a BERT to run under a causal mask, got {name!r}, a {config.model_type}; leave "
+                         "causal out: decoders have their mask anyway, other encoders cannot be given one")
+    config.is_decoder, config.use_cache = True, False
+    place.source["causal"] = True
 
 
 def _refuse_non_finite(network, name: str) -> None:

@@ -1,11 +1,13 @@
-"""A loaded model: its attention maps, and the tokens that enter them."""
+"""A loaded model: the maps of its layers, and the tokens that enter them."""
 
 from __future__ import annotations
 
+import copy
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -13,60 +15,123 @@ import torch
 
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
+from howsmooth.models import anatomy, inputs
+from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_kind, map_at
+from howsmooth.models.norms import read_norm
+from howsmooth.models.parts import choose_part
 from howsmooth.models.tokens import TokenChunk, cut_chunks, special_frame, tokenize
+from howsmooth.models.twin import fast_twin
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-class _AllCaptured(Exception):
-    """The deepest requested layer has been reached: the rest of the forward pass is not needed."""
-
-
 class Model:
     """A transformer in evaluation mode, read layer by layer.
 
-    name, family; layers, positions (greatest length), width, heads; dtype, device; network (the
-    transformers module); tokenizer (None if there is none); source: where all of it came from, for records.
+    name, family; modality ("text", "vision" or "audio"); layers, width, heads, and positions (the greatest length;
+    None where an image or a sound decides it); dtype, device; network (the transformers module, or the part of it
+    that was chosen); tokenizer (None if there is none); source: where all of it came from, for records.
     """
 
     def __init__(self, network, adapter: ModuleType, *, name: str, tokenizer=None, no_tokenizer: str = "",
-                 source: dict | None = None):
-        config = network.config
-        self.network = network
-        self.name, self.family = name, config.model_type
-        self.layers: int = config.num_hidden_layers
-        self.positions: int = config.max_position_embeddings
-        self.width: int = config.hidden_size
-        self.heads: int = config.num_attention_heads
+                 source: dict | None = None, part: str | None = None, processor: inputs.Processor | None = None):
+        chosen = choose_part(network, part, name)
+        self.network = chosen.network
+        self.name, self.family, self.modality = name, network.config.model_type, chosen.modality
+        self.layers, self.positions = chosen.layers, chosen.positions
+        self.width, self.heads = chosen.width, chosen.heads
         self.dtype, self.device = network.dtype, network.device
         self.tokenizer = tokenizer
         self.source = dict(source or {})
-        self._adapter = adapter
+        self._adapter, self._scope, self._vocabulary = adapter, chosen.scope, chosen.vocabulary
         self._no_tokenizer = no_tokenizer or "it was loaded without one"
+        self._processor = processor or inputs.Processor(None)
 
     def __repr__(self) -> str:
+        length = "" if self.positions is None else f"{self.positions} positions, "
         return (f"Model({self.name!r}, {self.family}, {self.layers} layers, d = {self.width}, "
-                f"{self.heads} heads, {self.positions} positions, {self.dtype}, {self.device})")
+                f"{self.heads} heads, {length}{self.dtype}, {self.device})")
 
-    def attention(self, layer: int, n: int | None = None) -> SelfAttention:
+    @cached_property
+    def twin(self):
+        """The network once more, with the same weights and the fast op inside."""
+        return fast_twin(self.network, self._adapter)
+
+    def attention(self, layer: int, n: int | None = None) -> SelfAttention | AttentionMap:
         """Return the attention map of a layer: projections with biases, heads and output projection.
 
-        `n` is the number of tokens it will be given. Only rotary models whose frequencies depend on
-        the length need it; it is otherwise the model's positions.
+        `n` is the number of tokens it will be given. Rotary models whose frequencies depend on the length need it, and
+        so does every family without an adapter; it is otherwise the model's positions.
         """
         layer = self._layer(layer)
-        if n is not None and not 1 <= n <= self.positions:
-            raise InputError(f"expected a length from 1 to {self.positions}, got n = {n!r}; choose another")
+        self._check_length(n)
+        if not hasattr(self._adapter, "self_attention"):
+            return self.map(layer, n=n)
         with torch.no_grad():
             return self._adapter.self_attention(self.network, layer, n)
+
+    def map(self, layer: int | None = None, kind: str = "attention", *, head: int | None = None, n: int | None = None,
+            input=None) -> SelfAttention | torch.nn.Module:
+        """Return a map of one layer, or of the whole model: X (n, d) ↦ (n, d_out).
+
+        kind: attention (with output projection, no residual), head (one of its heads), normed (normalisation, then
+        attention), block (attention with its residual), layer (all of the layer) or model (what enters layer 0 to the
+        last hidden state; no layer needed). `howsmooth.models.maps` defines each for pre-norm and post-norm families.
+
+        Masks and positions are those of `n` tokens, or of a given `input`. `map_at` returns the tokens too.
+        """
+        check_kind(kind, layer, head)
+        if kind in ("attention", "head") and hasattr(self._adapter, "self_attention") and input is None:
+            f = self.attention(layer, n)
+            return f if head is None else f.head(head)
+        return self.map_at(self._any_input(n) if input is None else input, layer, kind, head=head).f
+
+    def map_at(self, input, layer: int | None = None, kind: str = "attention", *, head: int | None = None) -> MapAt:
+        """Return a map and the tokens that enter it, captured from one forward pass on an input.
+
+        input: a TokenChunk or n token numbers; an image (c, h, w); features of a sound (mel, frames); or the keyword
+        arguments of the network as a dict, which the decoder of a speech model needs. One sequence at a time.
+
+        A network in half precision is measured with its weights and tokens in float32.
+        """
+        check_kind(kind, layer, head)
+        layer = None if layer is None else self._layer(layer)
+        given = self._inputs(input)
+        if any(len(value) != 1 for value in given.values() if isinstance(value, torch.Tensor)):
+            raise InputError("expected one input, got a batch; pass its members one by one")
+        site = self._sites(given, [layer or 0])[layer or 0]
+        if kind == "model":
+            f, x = NetworkMap(self.twin, given, site), site.layer.x
+        else:
+            f, x = map_at(site, kind, self.heads, head, self.family)
+        if kind in ("attention", "head") and hasattr(self._adapter, "self_attention"):
+            f = self.map(layer, kind, head=head, n=x.shape[-2])
+        elif self.dtype.itemsize < 4:
+            f, x = copy.deepcopy(f).float(), x.float()
+        return MapAt(f, x.squeeze(0).clone(), kind, layer, head)
 
     def normalisation(self, layer: int) -> Normalisation:
         """Return the normalisation whose output enters attention at a layer: it decides where tokens can be."""
         layer = self._layer(layer)
         with torch.no_grad():
-            norm = self._adapter.normalisation(self.network, layer)
+            if hasattr(self._adapter, "normalisation"):
+                norm = self._adapter.normalisation(self.network, layer)
+            else:
+                site = self._sites(self._inputs(self._any_input(8)), [layer])[layer]
+                norm = read_norm(site.norm, site.before_norm, f"layer {layer} of {self.family}")
             return replace(norm, gain=norm.gain.detach(), bias=None if norm.bias is None else norm.bias.detach())
+
+    def images(self, folder=None, count: int | None = None, seed: int = 0) -> torch.Tensor:
+        """Return images (count, c, h, w) as a vision model takes them: a folder's, or generated ones (1 by default)."""
+        self._need("vision")
+        made = inputs.images(self.network.config, self._processor, folder, count, seed)
+        return made.to(self.device, self.dtype)
+
+    def sounds(self, audio=None, count: int | None = None, seed: int = 0) -> torch.Tensor:
+        """Return log-mel features (count, mel, frames) of mono sounds at the model's rate, or generated ones."""
+        made = inputs.sounds(self.network.config, self._processor, audio, count, seed)
+        return made.to(self.device, self.dtype)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token numbers of a text, without special tokens."""
@@ -105,30 +170,49 @@ class Model:
         token numbers, give (b, n, d).
         """
         layers = sorted({self._layer(layer) for layer in layers})
-        ids = self._ids(tokens)
-        captured: dict[int, torch.Tensor] = {}
+        given = self._inputs(tokens)
         if not layers:
-            return captured
+            return {}
+        single = _axes(tokens) == _axes(given[next(iter(given))]) - 1
+        found = self._sites(given, layers)
+        return {layer: site.attention.x[0] if single else site.attention.x for layer, site in found.items()}
 
-        def capture(layer: int):
-            def hook(_module, args, kwargs):
-                captured[layer] = args[0] if args else kwargs["hidden_states"]
-                if layer == layers[-1]:
-                    raise _AllCaptured
-            return hook
+    def _sites(self, given: dict, layers: Iterable[int]) -> dict[int, anatomy.Site]:
+        return anatomy.sites(self.twin, given, layers, self._scope)
 
-        modules = self._adapter.attention_modules(self.network)
-        handles = [modules[i].register_forward_pre_hook(capture(i), with_kwargs=True) for i in layers]
-        batch = ids if ids.ndim == 2 else ids[None]
-        try:
-            with torch.no_grad():
-                self.network(input_ids=batch, attention_mask=torch.ones_like(batch), use_cache=False)
-        except _AllCaptured:
-            pass
-        finally:
-            for handle in handles:
-                handle.remove()
-        return {layer: x if ids.ndim == 2 else x[0] for layer, x in captured.items()}
+    def _inputs(self, input) -> dict:
+        """Return the keyword arguments that run the network on an input, as batches."""
+        if isinstance(input, dict):
+            return inputs.placed(input, self.device, self.dtype)
+        if self.modality != "text":
+            return {self.network.main_input_name: inputs.batch(input, self.modality).to(self.device, self.dtype)}
+        ids = self._ids(input)
+        ids = ids if ids.ndim == 2 else ids[None]
+        if not self._scope:
+            return {"input_ids": ids}
+        if self.network.main_input_name != "input_ids":
+            raise InputError(
+                f"expected a dict with {self.network.main_input_name} and decoder_input_ids for the decoder of "
+                f"{self.name}, got token numbers alone; the decoder listens to what the encoder heard (model.sounds())"
+            )
+        return {"input_ids": ids, "decoder_input_ids": ids}
+
+    def _any_input(self, n: int | None):
+        """Some input of n tokens: masks and positions depend on nothing else."""
+        if self.modality == "vision":
+            return self.images()[0]
+        if self.modality == "audio":
+            return self.sounds()[0]
+        if n is None:
+            raise InputError(
+                f"expected the number of tokens: the maps of a {self.family} are read off a forward pass; call "
+                "model.map(layer, kind, n=...) or model.map_at(input, layer, kind)"
+            )
+        self._check_length(n)
+        ids = torch.full((n,), self._vocabulary // 2)
+        if self._scope and self.network.main_input_name != "input_ids":
+            return {self.network.main_input_name: self.sounds(), "decoder_input_ids": ids[None]}
+        return ids
 
     def _ids(self, tokens) -> torch.Tensor:
         """Return token numbers as (n,) or (b, n) on the model's device, checked."""
@@ -151,7 +235,7 @@ class Model:
                 f"expected token numbers of shape (n,) or (b, n) with n >= 1, got shape {tuple(ids.shape)} "
                 f"of {ids.dtype}; pass a TokenChunk or integers"
             )
-        vocabulary = self.network.config.vocab_size
+        vocabulary = self._vocabulary
         if ids.min() < 0 or ids.max() >= vocabulary:
             raise InputError(
                 f"expected token numbers from 0 to {vocabulary - 1}, got {int(ids.min())} to "
@@ -163,6 +247,14 @@ class Model:
                 "cut them"
             )
         return ids.to(self.device, torch.long)
+
+    def _check_length(self, n) -> None:
+        if n is not None and self.positions is not None and not 1 <= n <= self.positions:
+            raise InputError(f"expected a length from 1 to {self.positions}, got n = {n!r}; choose another")
+
+    def _need(self, modality: str) -> None:
+        if self.modality != modality:
+            raise InputError(f"expected a {modality} model, got {self.name!r}, which takes {self.modality}")
 
     def _layer(self, layer) -> int:
         """Return a layer's number, checked; NumPy's integers are integers too."""
@@ -178,6 +270,7 @@ class Model:
         return number
 
     def _need_tokenizer(self):
+        self._need("text")
         if self.tokenizer is None:
             # Weights drawn at random know no vocabulary: the tokenizer that is always there will do.
             fitting = "minilm" if self.source.get("kind") == "random" else "NAME"
@@ -187,3 +280,14 @@ class Model:
                 f"tokenizer={fitting!r} in load()"
             )
         return self.tokenizer
+
+
+def _axes(tokens) -> int:
+    """How many axes an input came with; chunks are one each."""
+    if isinstance(tokens, TokenChunk):
+        return 1
+    if isinstance(tokens, dict):
+        return 0
+    if isinstance(tokens, (list, tuple)) and tokens and isinstance(tokens[0], TokenChunk):
+        return 2
+    return torch.as_tensor(tokens).ndim

@@ -13,6 +13,7 @@ from huggingface_hub import constants
 from howsmooth.errors import InputError
 from howsmooth.models.embedded import EMBEDDED, embedded_path
 from howsmooth.models.gguf_cache import convert_once
+from howsmooth.models.joined import REQUIREMENTS, joined_mpnet
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ def locate(name: str, revision: str | None, cache_dir: str | os.PathLike | None)
         path = embedded_path(name)
         origin = {"kind": "embedded", "package": EMBEDDED[name].requirement}
         return _gguf(path, cache_dir, origin) if path.suffix == ".gguf" else _folder(path, origin)
+    if name == "mpnet":
+        return _folder(joined_mpnet(cache_dir), {"kind": "embedded", "package": " ".join(REQUIREMENTS)})
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         return _gguf(path, cache_dir, {"kind": "gguf", "path": str(path)})

@@ -1,10 +1,23 @@
-"""Studies: what to measure, and the loop that measures it."""
+"""Studies: what to measure, where to measure it, and the store that remembers.
+
+Names are looked up when first used: reading a study file needs no torch.
+"""
 
 from __future__ import annotations
 
-from howsmooth.studies.attacking import balls, worst_cases
-from howsmooth.studies.bounding import bound
-from howsmooth.studies.growth import growth_of
-from howsmooth.studies.measuring import Settings, Text, measure, memory_plan, resolve
+import importlib
 
-__all__ = ["Settings", "Text", "balls", "bound", "growth_of", "measure", "memory_plan", "resolve", "worst_cases"]
+_WHERE = {
+    "Settings": "measuring", "Text": "measuring", "measure": "measuring", "memory_plan": "measuring",
+    "resolve": "measuring", "growth_of": "growth", "fits_of": "growth",
+    "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
+    "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning", "run_study": "running",
+}
+
+__all__ = list(_WHERE)
+
+
+def __getattr__(name: str):
+    if name in _WHERE:
+        return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")

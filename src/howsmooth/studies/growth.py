@@ -1,4 +1,4 @@
-"""Growth with length: one power law per measured map."""
+"""Growth with length: a law per measured map, and how sure it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from howsmooth.lipschitz import Growth, fit_growth
+from howsmooth.lipschitz import Growth, Law, fit_growth, fit_law
 
 Key = tuple[str, int, int | None]
 
@@ -26,4 +26,24 @@ def growth_of(records: Iterable[dict[str, Any]]) -> dict[Key, Growth]:
         key: fit_growth([n for n, _ in pairs], [value for _, value in pairs])
         for key, pairs in points.items()
         if len({n for n, _ in pairs}) > 1
+    }
+
+
+CURVE = ("model", "checkpoint", "text", "map", "layer", "head", "tokens", "estimator", "cutting")
+
+
+def fits_of(records: Iterable[dict[str, Any]], **options: Any) -> dict[tuple, Law]:
+    """A law with intervals and a verdict for each curve of a study, by the values of `CURVE`.
+
+    Only lengths, samples and values are kept in memory. Curves with fewer than two lengths have no law.
+    """
+    points: dict[tuple, list[tuple[int, float, int]]] = {}
+    for record in records:
+        if record["value"] is not None and 0 < record["value"] < math.inf:
+            key = tuple(record.get(name) for name in CURVE)
+            points.setdefault(key, []).append((record["n"], record["value"], record["sample"]))
+    return {
+        key: fit_law(*zip(*curve, strict=True), nested=key[-1] == "prefixes", **options)
+        for key, curve in points.items()
+        if len({n for n, _, _ in curve}) > 1
     }

@@ -40,6 +40,13 @@ def self_attention(network: BertModel, layer: int, positions: int | None) -> Sel
     )
 
 
+
+def closing(network: BertModel, layer: int) -> Normalisation:
+    """The LayerNorm that follows attention and its residual."""
+    norm = network.encoder.layer[layer].attention.output.LayerNorm
+    return Normalisation(norm.weight, norm.bias, norm.eps)
+
+
 def normalisation(network: BertModel, layer: int) -> Normalisation:
     # Post-norm: what enters a layer left the LayerNorm of the one below, or of the embeddings.
     norm = network.encoder.layer[layer - 1].output.LayerNorm if layer else network.embeddings.LayerNorm

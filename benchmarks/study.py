@@ -1,0 +1,128 @@
+"""How fast is a study, against the same grid by the paper's procedure done right? And what does the engine add?
+
+Each cell of a subset of the MiniLM grid (layers × lengths × samples, one corpus) is done twice in one run, the two
+sides taking turns cell by cell so that other load on the machine hits both:
+
+    study   a bundle as a worker runs it: one forward pass for all layers and samples of a length, then certified
+            solves, short samples in batches (interval of relative width 1e-3 at 0.999)
+    paper   per sample and layer: a forward pass, then power iteration (`spectral.power_method`) on the derivative of
+            transformers' own eager layer by autograd, in float32, stopped by the published rule or after 100 steps
+
+Seconds are of wall clock on one thread each. The error is against a float64 solve to 1e-9. The whole-grid ratio weighs
+every length as the study does: total seconds of all cells, one side over the other. Then the engine alone: tasks that
+compute nothing, through pipe, scheduler and store.
+
+    OMP_NUM_THREADS=1 python benchmarks/study.py [--lengths 16,64,256] [--samples 4] [--text FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from howsmooth import load, local_lipschitz
+from howsmooth.lipschitz import AutodiffJacobian
+from howsmooth.spectral.power import power_method
+from howsmooth.studies.config import study_of
+from howsmooth.studies.engines.local import local_engine
+from howsmooth.studies.planning import prepare
+from howsmooth.studies.store import Store
+from howsmooth.studies.working import run_bundle
+
+
+def eager_layer(model, layer: int):
+    attention = model.network.encoder.layer[layer].attention
+    attention.self.config._attn_implementation = "eager"
+    return lambda x: attention.output.dense(attention.self(x.unsqueeze(0))[0]).squeeze(0)
+
+
+def paper(model, ids: torch.Tensor, layer: int) -> tuple[float, int]:
+    x = model.activations(ids, [layer])[layer]
+    found = power_method(AutodiffJacobian(eager_layer(model, layer), x, trusted=True), threshold=1e-4, max_steps=100)
+    return float(found.value[0]), found.steps
+
+
+@dataclass(frozen=True)
+class Nothing:
+    tasks: list[str]
+
+    def without(self, done: set[str]):
+        left = [task for task in self.tasks if task not in done]
+        return Nothing(left) if left else None
+
+
+def noop(bundle: Nothing):
+    yield [(task, {"value": 1.0}, None) for task in bundle.tasks]
+
+
+def engine_overhead(count: int) -> tuple[float, int]:
+    """(seconds a task, KiB that the driver's peak grew), from the first row to the last.
+
+    The clock starts with the first row: how long a worker takes to start is no cost of a task.
+    """
+    with tempfile.TemporaryDirectory() as folder, Store.write(Path(folder) / "s.sqlite") as store:
+        store.plan({}, (str(i) for i in range(count + 1)))
+        began = peak = 0
+        bundles = (Nothing([str(i)]) for i in range(count + 1))
+        for i, rows in enumerate(local_engine(bundles, noop, workers=1, threads=1)):
+            store.add(rows)
+            if i == 0:
+                began, peak = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert store.counts()["done"] == count + 1
+        return (time.perf_counter() - began) / count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", default="16,32,64,128,256,512")
+    parser.add_argument("--samples", type=int, default=2)
+    parser.add_argument("--text", default="embedded")
+    parser.add_argument("--tol", type=float, default=1e-3)
+    parser.add_argument("--tasks", type=int, default=5000)
+    arguments = parser.parse_args()
+    study = study_of({"models": "minilm", "corpora": arguments.text, "lengths": arguments.lengths,
+                      "samples": arguments.samples, "tol": arguments.tol})
+    prepared, model = prepare(study), load("minilm")
+    exact = load("minilm", dtype="float64")
+    print(f"MiniLM, 6 layers × {arguments.samples} samples, float32, {torch.get_num_threads()} thread(s), "
+          f"torch {torch.__version__}, interval {arguments.tol:g}")
+    print("   n   ours [s]  paper [s]  ratio   ours: worst error   paper: worst error, steps at most")
+    totals = {"ours": 0.0, "paper": 0.0}
+    by_length: dict[int, list] = {}
+    for bundle in prepared.bundles():
+        began = time.perf_counter()
+        rows = [row.record for rows in run_bundle(bundle) for row in rows]
+        ours = time.perf_counter() - began
+        theirs, errors, their_errors, most = 0.0, [], [], 0
+        for record in rows:
+            i = [place["sample"] for place in bundle.places].index(record["sample"])
+            ids = torch.tensor(bundle.ids[i])
+            began = time.perf_counter()
+            value, steps = paper(model, ids, record["layer"])
+            theirs += time.perf_counter() - began
+            x = model.activations(ids, [record["layer"]])[record["layer"]].double()
+            truth = local_lipschitz(exact.attention(record["layer"]), x, tol=1e-9, strict=False).value
+            errors.append(abs(record["value"] / truth - 1))
+            their_errors.append(abs(value / truth - 1))
+            most = max(most, steps)
+        by_length.setdefault(bundle.n, []).append((ours, theirs, max(errors), max(their_errors), most))
+    for n, cells in by_length.items():
+        ours, theirs = (sum(cell[i] for cell in cells) for i in (0, 1))
+        totals["ours"] += ours
+        totals["paper"] += theirs
+        print(f"{n:4d} {ours:10.2f} {theirs:10.2f} {theirs / ours:6.1f}   {max(c[2] for c in cells):17.1e}   "
+              f"{max(c[3] for c in cells):18.1e}, {max(c[4] for c in cells)}", flush=True)
+    print(f"grid {totals['ours']:9.2f} {totals['paper']:10.2f} {totals['paper'] / totals['ours']:6.1f}   (target 10)")
+    each, grown = engine_overhead(arguments.tasks)
+    print(f"engine: {1e3 * each:.2f} ms a task over {arguments.tasks} tasks (target 5), "
+          f"driver's peak grew by {grown} KiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""`howsmooth study`: whole grids of measurements that survive interruption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from howsmooth.cli.overriding import ENGINE_FLAGS, override_options
+from howsmooth.errors import InputError
+
+EXIT_FAILED_TASKS = 1
+_store_option = click.option(
+    "--store", metavar="FILE", help="The SQLite file.  [default: STUDY.sqlite beside the study]"
+)
+
+
+@click.group(name="study", short_help="Run whole studies that survive interruption.")
+def command() -> None:
+    """Run studies: grids of models, layers, lengths and samples, kept in a store as they are measured.
+
+    A study is a TOML file. Its store lies beside it, and a run that was stopped, or killed, goes on from there.
+    """
+
+
+@command.command(name="run")
+@click.argument("file", metavar="STUDY.toml")
+@_store_option
+@override_options()
+def run(file: str, store: str | None, settings: tuple[str, ...], **flags: Any) -> int:
+    """Run a study; tasks that its store holds already are not repeated. Options override the file."""
+    from howsmooth.cli.overriding import overrides_of
+    from howsmooth.studies.config import read_study
+
+    study = read_study(file, overrides_of(settings, **flags))
+    return _run(study, Path(store) if store else Path(file).with_suffix(".sqlite"))
+
+
+@command.command(name="resume")
+@click.argument("place", metavar="STORE|STUDY.toml")
+@override_options(*ENGINE_FLAGS)
+def resume(place: str, settings: tuple[str, ...], **flags: Any) -> int:
+    """Go on with a study as its store remembers it. Options change where it runs."""
+    from howsmooth.cli.overriding import overrides_of
+    from howsmooth.studies.config import _merged, study_of
+    from howsmooth.studies.store import Store
+
+    path = _store_of(place)
+    if not path.is_file():
+        raise InputError(f"expected a store to go on with, got {path}, which does not exist; begin with "
+                         "`howsmooth study run`")
+    with Store.write(path) as store:  # as its writer: a damaged one is repaired here
+        declared, said = store.study, store.recovered
+    if declared is None:
+        raise InputError(f"expected a store that knows its study, got {path} without one; "
+                         "use `howsmooth study run STUDY.toml`, which repeats nothing that is stored")
+    return _run(study_of(_merged(declared, overrides_of(settings, **flags)), str(path)), path, said)
+
+
+@command.command(name="status")
+@click.argument("place", metavar="STORE|STUDY.toml")
+def status(place: str) -> None:
+    """Say how far a study is, what failed, and what it shows so far."""
+    from howsmooth.cli.running import console, say
+    from howsmooth.studies.store import Store
+
+    with Store.read(_store_of(place)) as store:
+        counts, shown = store.counts(), console()
+        say(shown, f"{store.path}: {_progress(counts)}")
+        for line in _reasons(store.failures()):
+            say(shown, line)
+        _show(store, shown)
+
+
+@command.command(name="ls")
+@click.argument("folder", default=".")
+def ls(folder: str) -> None:
+    """List the studies and stores of a folder."""
+    from rich.table import Table
+
+    from howsmooth.cli.running import console
+    from howsmooth.studies.config import read_study
+    from howsmooth.studies.store import Store
+
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"expected a folder, got {folder}; name one that exists")
+    stems = sorted({path.with_suffix("") for suffix in ("*.toml", "*.sqlite") for path in root.glob(suffix)})
+    table = Table.grid(padding=(0, 2))
+    for stem in stems:
+        file, store = stem.with_suffix(".toml"), stem.with_suffix(".sqlite")
+        about = state = ""
+        if file.is_file():
+            try:
+                about = read_study(file).description
+            except InputError as error:
+                if not store.is_file() and "unknown key" not in str(error):
+                    continue  # a TOML file that is no study at all
+                about = str(error)
+        try:
+            if store.is_file():
+                with Store.read(store) as opened:
+                    state = _progress(opened.counts())
+            else:
+                state = "not begun"
+        except InputError as error:
+            state = str(error)
+        table.add_row(stem.name, state, about)
+    console().print(table if table.rows else f"no studies in {folder}")
+
+
+@command.command(name="validate")
+@click.argument("file", metavar="STUDY.toml")
+@click.option("--full", is_flag=True, help="Load the models and cut the corpora, too.")
+@override_options()
+def validate(file: str, full: bool, settings: tuple[str, ...], **flags: Any) -> None:
+    """Check a study file without running it."""
+    from howsmooth.cli.overriding import overrides_of
+    from howsmooth.cli.running import console, say
+    from howsmooth.studies.config import read_study
+
+    study = read_study(file, overrides_of(settings, **flags))
+    if full:
+        from howsmooth.studies.planning import prepare
+
+        say(console(), f"{file}: fine, {prepare(study).count} tasks")
+    else:
+        say(console(), f"{file}: fine")
+
+
+@command.command(name="export")
+@click.argument("place", metavar="STORE|STUDY.toml")
+@click.option("--out", metavar="FILE|-", default="-", show_default=True, help="Ends in .parquet, .csv or .jsonl.")
+@click.option("--format", "form", type=click.Choice(["parquet", "csv", "jsonl"]), help="Instead of what the name says.")
+@click.option("--everything", is_flag=True, help="Also records that the study no longer asks for.")
+def export(place: str, out: str, form: str | None, everything: bool) -> None:
+    """Write a study's records to a file; a study that is running can be exported, too."""
+    from howsmooth.cli.running import console, say
+    from howsmooth.studies.export import export as write
+    from howsmooth.studies.store import Store
+
+    with Store.read(_store_of(place)) as store:
+        count = write(store, out, form, everything)
+    if out != "-":
+        say(console(stderr=True), f"wrote {count} records to {out}")
+
+
+def _run(study, path: Path, said: str | None = None) -> int:
+    """Prepare, say what will be done, do it with a bar, show what came out."""
+    from howsmooth.cli.main import EXIT_INTERRUPTED
+    from howsmooth.cli.overriding import duration, show_plan
+    from howsmooth.cli.progress import Bar
+    from howsmooth.cli.running import console, say
+    from howsmooth.studies.planning import prepare
+    from howsmooth.studies.running import run_study
+    from howsmooth.studies.store import Store
+
+    notes, interrupted = console(stderr=True), False
+    with Store.write(path) as store:  # first of all: a second run is refused at once
+        for line in filter(None, (said, store.recovered)):
+            say(notes, f"howsmooth: {line}", style="yellow")
+        prepared = prepare(study, lambda line: say(notes, line, style="dim"))
+        store.plan(prepared.study.model_dump(mode="json"), prepared.tasks())
+        show_plan(prepared, notes, store.counts()["done"])
+        with Bar(notes) as bar:
+            try:
+                run_study(prepared, store, progress=bar.show)
+            except KeyboardInterrupt:
+                interrupted = True
+        counts = store.counts()
+        say(notes, f"{path}: {_progress(counts)}, {duration(bar.elapsed)}")
+        for line in _reasons(store.failures()):
+            say(notes, f"howsmooth: {line}", style="yellow")
+        _show(store, console())
+    if interrupted:
+        say(notes, f"howsmooth: interrupted; go on with: howsmooth study resume {path}")
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED_TASKS if counts["done"] < counts["planned"] else 0
+
+
+def _show(store, shown) -> None:
+    from howsmooth.report.study import Summary, study_tables
+
+    summary = Summary(store.records())
+    for table in study_tables(summary):
+        shown.print(table)
+    for name, count in summary.unfinished.items():
+        shown.print(f"{count} intervals are wider than asked ({name})", style="yellow")
+
+
+def _progress(counts: dict[str, int]) -> str:
+    parts = [f"{counts['done']} of {counts['planned']} tasks done"]
+    if counts["failed"]:
+        parts.append(f"{counts['failed']} failed")
+    if counts["other"]:
+        parts.append(f"{counts['other']} records of an earlier plan")
+    return ", ".join(parts)
+
+
+def _reasons(failures: list[tuple[str, str, int]]) -> list[str]:
+    """Each reason once, with how many tasks it stopped."""
+    counted: dict[str, int] = {}
+    for _, error, _ in failures:
+        counted[error] = counted.get(error, 0) + 1
+    return [f"{count} tasks failed and will be tried again by resume: {error}" for error, count in counted.items()]
+
+
+def _store_of(place: str) -> Path:
+    return Path(place).with_suffix(".sqlite") if place.endswith(".toml") else Path(place)

@@ -1,0 +1,200 @@
+"""Where a network's attention sits, read off one real forward pass instead of a list of architectures.
+
+The attention op announces itself (`hook.watched_by`), so the stack of running modules at that moment names the
+attention module and the layer around it. The rest follows from which tensor goes where:
+
+    normalisation   the module with a norm's name whose output is the tensor that enters attention
+    projection      the first matrix that the heads' output is given to
+    after           modules that only the projection's output passes through, before it joins the residual stream
+                    (Gemma's second norm, DINOv2's layer scale)
+    closing         the norm of a post-norm layer, which takes the sum of the stream and attention
+
+Tensors are kept while a layer runs, so one address means one tensor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from howsmooth.errors import InputError
+from howsmooth.models.calls import Call, first, hidden_states
+from howsmooth.models.hook import watched_by
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One layer of a network as it ran on one input. Tensors are (b, n, d)."""
+
+    layer: Call
+    attention: Call
+    projection: torch.nn.Module
+    norm: torch.nn.Module | None
+    before_norm: Tensor | None
+    norm_in_layer: bool  # whether what enters the layer is what enters the norm
+    after: tuple[torch.nn.Module, ...]
+    closing: torch.nn.Module | None
+    residual: bool  # whether the stream plus attention was found again in what the layer computed
+
+
+class _Done(Exception):
+    """All that was asked for has been seen: the rest of the forward pass is not needed."""
+
+
+@dataclass(eq=False)
+class _Event:
+    """A module that has returned: what went in, what came out, and a copy, since the next line may add to it."""
+
+    module: torch.nn.Module
+    x: Tensor
+    y: Tensor
+    copy: Tensor
+    unary: bool
+
+
+class _Frame:
+    """A module that is running."""
+
+    def __init__(self, module: torch.nn.Module, args: tuple, kwargs: dict, is_layer: bool):
+        self.module, self.args, self.kwargs, self.is_layer = module, args, kwargs, is_layer
+        self.events: list[_Event] = []
+        self.attention: _Frame | None = None
+        self.heads: Tensor | None = None
+        self.since = 0
+        self.norm: _Event | None = None
+
+
+def sites(network, inputs: dict, layers: Iterable[int], scope: str = "") -> dict[int, Site]:
+    """Run the network (a `fast_twin`) on keyword inputs and return the sites of these layers.
+
+    `scope` is the name of the submodule whose layers count, where there are several stacks of them.
+    """
+    watch = _Watch(network, set(layers), scope)
+    handles = [
+        handle for module in network.modules() for handle in (
+            module.register_forward_pre_hook(watch.enter, with_kwargs=True),
+            module.register_forward_hook(watch.leave, with_kwargs=True),
+        )
+    ]
+    try:
+        with torch.no_grad(), watched_by(watch.attended):
+            network(**inputs)
+    except _Done:
+        pass
+    finally:
+        for handle in handles:
+            handle.remove()
+    if missing := sorted(watch.wanted - watch.found.keys()):
+        raise InputError(
+            f"expected softmax self-attention in layer {missing[0]} of {type(network).__name__}, got "
+            f"{watch.count} layers that ask transformers' attention registry; this family needs an adapter"
+        )
+    return watch.found
+
+
+class _Watch:
+    def __init__(self, network, wanted: set[int], scope: str):
+        self.wanted, self.found, self.count = wanted, {}, 0
+        self.stack: list[_Frame] = []
+        self.norms: deque[_Event] = deque(maxlen=8)
+        within = network.get_submodule(scope) if scope else network
+        self.scope = {id(module) for module in within.modules()}
+        # The layer is what transformers may checkpoint; older families have no such mark, only a list of layers.
+        marked = {id(m) for m in within.modules() if isinstance(m, GradientCheckpointingLayer)}
+        listed = {id(child) for m in within.modules() if isinstance(m, torch.nn.ModuleList) for child in m}
+        self.layers = marked or listed
+
+    def enter(self, module, args, kwargs) -> None:
+        self.stack.append(_Frame(module, args, kwargs, id(module) in self.layers))
+
+    def attended(self, module, heads: Tensor) -> None:
+        if id(module) not in self.scope:
+            return
+        attention = next(frame for frame in reversed(self.stack) if frame.module is module)
+        layer = next((frame for frame in reversed(self.stack) if frame.is_layer and frame is not attention), None)
+        if layer is None or layer.attention is not None or _is_cross(attention):
+            return
+        layer.attention, layer.heads, layer.since = attention, heads, len(layer.events)
+        entering = hidden_states(module, attention.args, attention.kwargs)
+        layer.norm = next((event for event in reversed(self.norms) if _same(event.y, entering)), None)
+
+    def leave(self, module, args, kwargs, output) -> None:
+        frame = self.stack.pop()
+        y = first(output)
+        x = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
+        if frame.attention is not None:
+            if self.count in self.wanted:
+                self.found[self.count] = _dissect(frame, y)
+            self.count += 1
+            if self.wanted <= self.found.keys():
+                raise _Done
+        if x is None or y is None:
+            return
+        event = _Event(module, x, y, y, unary=len(args) + len(kwargs) == 1)
+        layer = next((frame for frame in reversed(self.stack) if frame.is_layer), None)
+        if layer is not None and self.count in self.wanted:
+            event.copy = y.clone()
+            layer.events.append(event)
+        if _is_norm(module):
+            self.norms.append(event)
+
+
+def _dissect(frame: _Frame, output: Tensor) -> Site:
+    layer = Call(frame.module, frame.args, frame.kwargs)
+    attention = Call(frame.attention.module, frame.attention.args, frame.attention.kwargs)
+    later = frame.events[frame.since :]
+    projection = next((e for e in later if _is_matrix(e.module) and _same(e.x, frame.heads)), None)
+    if projection is None:
+        raise InputError(
+            f"expected an output projection after the heads of {type(attention.module).__name__}, got none; this "
+            "family needs an adapter"
+        )
+    y, after = projection.y, []
+    for event in later:
+        if event.unary and _same(event.x, y) and event.y.shape == y.shape and not _same(event.y, y):
+            after.append(event.module)
+            y = event.copy
+    stream = layer.x + y.view_as(layer.x)
+    norm, closing, seen_again = frame.norm, None, False
+    norm_in_layer = norm is not None and _same(norm.x, layer.x)
+    if any(_is_norm(e.module) and _same(e.y, output) for e in later):  # post-norm: the layer ends in a norm
+        closing = next((e.module for e in later if _is_norm(e.module) and _close(e.x, stream)), None)
+        seen_again = closing is not None
+    else:
+        seen_again = any(_close(e.x, stream) or _close(e.copy, output - stream) for e in later)
+    return Site(
+        layer, attention, projection.module, None if norm is None else norm.module, None if norm is None else norm.x,
+        norm_in_layer, tuple(after), closing, seen_again and (norm_in_layer or _same(attention.x, layer.x)),
+    )
+
+
+def _is_norm(module: torch.nn.Module) -> bool:
+    return "norm" in type(module).__name__.lower()
+
+
+def _is_matrix(module: torch.nn.Module) -> bool:
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.ndim == 2
+
+
+def _is_cross(frame: _Frame) -> bool:
+    others = (frame.kwargs.get(name) for name in ("key_value_states", "encoder_hidden_states"))
+    cross = getattr(frame.module, "is_cross_attention", False) or "Cross" in type(frame.module).__name__
+    return bool(cross) or any(other is not None for other in others)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are one, up to the way their axes are read."""
+    return a.data_ptr() == b.data_ptr() and a.numel() == b.numel() and a.dtype == b.dtype
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    if a.numel() != b.numel() or not a.is_floating_point():
+        return False
+    gap = (a.reshape(-1) - b.reshape(-1)).abs().max()
+    return bool(gap <= 50 * torch.finfo(b.dtype).eps * (1 + b.abs().max()))

@@ -1,0 +1,72 @@
+"""GPT-2's attention layers from a file that holds nothing else: for bounds, made inputs and attacks, not for text."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from howsmooth.attention import Normalisation, SelfAttention
+from howsmooth.errors import InputError
+
+HEADS = 12  # of GPT-2 small; a file of attention alone does not say
+
+
+class AttentionFile:
+    """Some layers of GPT-2 small, named as in the checkpoint: h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj; and wpe."""
+
+    family, heads = "gpt2", HEADS
+
+    def __init__(self, path: str | Path, name: str = "gpt2"):
+        self.name, self.path = name, Path(path)
+        try:
+            raw = self.path.read_bytes()
+            tensors = load_file(self.path)
+        except (OSError, SafetensorError) as error:
+            said = getattr(error, "strerror", None) or str(error)
+            raise InputError(f"expected a safetensors file of GPT-2's attention, got {path} ({said.lower()}); "
+                             "check the path") from None
+        self._tensors = {key.removeprefix("transformer."): value for key, value in tensors.items()}
+        self.layers = tuple(sorted(int(match[1]) for key in self._tensors
+                                   if (match := re.fullmatch(r"h\.(\d+)\.attn\.c_attn\.weight", key))))
+        if not self.layers:
+            raise InputError(f"expected h.L.attn.c_attn.weight in {path}, got {', '.join(sorted(tensors)[:3])} …; give "
+                             "a file with GPT-2's names")
+        self.source = {"kind": "file", "path": str(path), "sha256": hashlib.sha256(raw).hexdigest(),
+                       "weights": f"attention layers {', '.join(map(str, self.layers))} alone"}
+
+    def attention(self, layer: int, n: int | None = None) -> SelfAttention:
+        """The map of a layer, causal as GPT-2 is."""
+        get = self._part(layer)
+        # Conv1D's weight is (in, out), the transpose of torch.nn.Linear's.
+        wq, wk, wv = (part.T.contiguous() for part in get("attn.c_attn.weight").chunk(3, dim=1))
+        bq, bk, bv = get("attn.c_attn.bias").chunk(3)
+        return SelfAttention(wq, wk, wv, get("attn.c_proj.weight").T.contiguous(), bq=bq, bk=bk, bv=bv,
+                             bo=get("attn.c_proj.bias"), heads=HEADS, causal=True)
+
+    def normalisation(self, layer: int) -> Normalisation:
+        get = self._part(layer)
+        return Normalisation(get("ln_1.weight"), get("ln_1.bias"), 1e-5)
+
+    def positions(self, n: int) -> torch.Tensor:
+        """The learnt positions of n tokens, (n, d)."""
+        if "wpe.weight" not in self._tensors:
+            raise InputError(f"expected wpe.weight in {self.path}, got none; give a file with GPT-2's positions")
+        return self._tensors["wpe.weight"][:n]
+
+    def _part(self, layer: int):
+        if layer not in self.layers:
+            raise InputError(f"expected a layer among {', '.join(map(str, self.layers))}, in {self.path.name}, got "
+                             f"{layer}; choose one of them")
+
+        def get(key: str) -> torch.Tensor:
+            try:
+                return self._tensors[f"h.{layer}.{key}"]
+            except KeyError:
+                raise InputError(f"expected h.{layer}.{key} in {self.path}, got none; give a whole file") from None
+
+        return get

@@ -1,0 +1,137 @@
+"""Images and sounds as models take them: through the model's own processor, or generated from a seed."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoFeatureExtractor, AutoImageProcessor
+
+from howsmooth.errors import InputError
+from howsmooth.models.quiet import quiet_transformers
+
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_AXES = {"vision": ("an image (c, h, w)", "pixel_values"), "audio": ("features (mel, frames)", "input_features")}
+
+
+@dataclass(frozen=True)
+class Processor:
+    """Where the model's own image processor or feature extractor is, if anywhere."""
+
+    path: str | None
+    local_only: bool = True
+    remote: dict = field(default_factory=dict)
+
+    def read(self, kind, what: str):
+        if self.path is None:
+            raise InputError(f"expected a model with its own {what}, got one without files; give the tensors yourself")
+        try:
+            with quiet_transformers():
+                return kind.from_pretrained(self.path, local_files_only=self.local_only, **self.remote)
+        except Exception as error:  # missing and damaged files surface as almost any exception
+            reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+            raise InputError(
+                f"expected the model's own {what} (preprocessor_config.json) at {self.path}, got none that can be "
+                f"read ({reason}); give the tensors yourself"
+            ) from error
+
+
+def images(config, processor: Processor, folder, count: int | None, seed: int) -> Tensor:
+    """Return (count, c, h, w): the first images of a folder by name, or smooth random ones."""
+    _check_count(count)
+    if folder is None:
+        size = getattr(config, "image_size", 224)
+        height, width = (size, size) if isinstance(size, int) else size
+        return smooth_images(count or 1, height, width, getattr(config, "num_channels", 3), seed)
+    if importlib.util.find_spec("PIL") is None:
+        raise InputError("expected Pillow to read image files, got none; run: pip install pillow")
+    from PIL import Image, UnidentifiedImageError
+
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"expected a folder of images, got {str(folder)!r}, which is none; check the path")
+    files = sorted(path for path in root.iterdir() if path.suffix.lower() in _IMAGES)
+    if len(files) < (count or 1):
+        raise InputError(
+            f"expected {count or 1} images in {str(folder)!r}, got {len(files)}; add some, or ask for fewer"
+        )
+    pictures = []
+    for file in files[:count]:
+        try:
+            with Image.open(file) as image:
+                pictures.append(image.convert("RGB"))
+        except (UnidentifiedImageError, OSError) as error:
+            raise InputError(f"expected an image, got {str(file)!r} ({error}); remove or repair it") from error
+    return processor.read(AutoImageProcessor, "image processor")(images=pictures, return_tensors="pt")["pixel_values"]
+
+
+def smooth_images(count: int, height: int, width: int, channels: int = 3, seed: int = 0) -> Tensor:
+    """Return (count, channels, height, width) images of a few waves each, mean 0 and variance 1 per channel.
+
+    Coarse waves weigh more, as in photographs.
+
+    >>> smooth_images(2, 8, 8).shape
+    torch.Size([2, 3, 8, 8])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    y, x = torch.linspace(0, 1, height)[:, None], torch.linspace(0, 1, width)[None]
+    total = torch.zeros(count, channels, height, width)
+    for u in range(5):
+        for v in range(5):
+            weight, phase = torch.randn(2, count, channels, 1, 1, generator=generator)
+            total += weight / (1 + u + v) * torch.cos(math.pi * (u * x + v * y) + math.pi * phase)
+    total -= total.mean((-2, -1), keepdim=True)
+    return total / total.std((-2, -1), keepdim=True).clamp_min(1e-6)
+
+
+def sounds(config, processor: Processor, audio, count: int | None, seed: int) -> Tensor:
+    """Return log-mel features (count, mel, frames) of mono sounds at the extractor's rate, or generated ones."""
+    if not hasattr(config, "num_mel_bins"):
+        raise InputError(f"expected a model that takes log-mel features, got {config.model_type!r}; give the tensors "
+                         "it takes as a dict")
+    _check_count(count)
+    if audio is None:
+        frames = 2 * config.max_source_positions
+        # Features of a quiet voice: smooth in time and pitch, within the range that Whisper's extractor gives.
+        waves = smooth_images(count or 1, config.num_mel_bins, frames, 1, seed)[:, 0]
+        return 0.5 * waves.clamp(-2, 2)
+    several = isinstance(audio, (list, tuple)) and len(audio) and not np.isscalar(audio[0])
+    waves = [np.asarray(wave, dtype=np.float32) for wave in (audio if several else [audio])][:count]
+    for wave in waves:
+        if wave.ndim != 1 or not wave.size or not np.isfinite(wave).all():
+            raise InputError(f"expected a mono sound as finite samples (t,), got shape {wave.shape}; mix and trim it")
+    extractor = processor.read(AutoFeatureExtractor, "feature extractor")
+    made = extractor(waves, sampling_rate=extractor.sampling_rate, return_tensors="pt")
+    return made["input_features"]
+
+
+def batch(input, modality: str) -> Tensor:
+    """Return a tensor of one or more images or features as a batch, checked."""
+    what, key = _AXES.get(modality, ("a tensor", modality))
+    axes = {"vision": 3, "audio": 2}.get(modality)
+    if not isinstance(input, Tensor) or not input.is_floating_point() or axes is None:
+        raise InputError(f"expected {what} as a floating tensor, got {type(input).__name__}; use model.images() or "
+                         f"model.sounds(), or give a dict with {key}")
+    if input.ndim not in (axes, axes + 1) or not torch.isfinite(input).all():
+        raise InputError(f"expected {what}, finite, or a batch of them, got shape {tuple(input.shape)}")
+    return input if input.ndim == axes + 1 else input[None]
+
+
+def placed(given: dict, device, dtype) -> dict:
+    """Return keyword arguments on the model's device, floating ones in its dtype."""
+    if not given or not all(isinstance(key, str) for key in given):
+        raise InputError("expected the network's keyword arguments by name, got none")
+    return {
+        key: value if not isinstance(value, Tensor) else value.to(device, dtype if value.is_floating_point() else None)
+        for key, value in given.items()
+    }
+
+
+def _check_count(count: int | None) -> None:
+    if count is not None and (not isinstance(count, int) or count < 1):
+        raise InputError(f"expected a count of at least 1, got {count!r}")

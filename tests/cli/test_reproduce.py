@@ -1,0 +1,71 @@
+"""`howsmooth reproduce` from the outside: pictures, records, an index, and what it says when something is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+GPT2 = (Path(os.environ.get("HOWSMOOTH_DATA") or Path(__file__).parents[3] / "shared" / "data")
+        / "gpt2_attention.safetensors")
+
+
+@pytest.fixture(autouse=True)
+def _neither_hub_nor_corpora(monkeypatch, tmp_path):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HOWSMOOTH_DATA", str(tmp_path))
+    for package in ("nltk", "datasets"):
+        monkeypatch.setitem(sys.modules, package, None)
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_figures_of_a_named_model_and_one_that_is_missing(howsmooth, tiny, tmp_path):
+    out = tmp_path / "out"
+    line = (f"reproduce text radius norms --models {tiny},nobody/nothing --lengths 4,6,8,12,16 --samples 2 --workers 0 "
+            f"--tol 1e-2 --out {out}")
+    first = howsmooth(line)
+    assert first.code == 0 and "missing nobody/nothing: " in first.out
+    pictures = sorted(path.name for path in out.glob("*.png"))
+    assert len(pictures) == 5 and "text-nobody-nothing.png" in pictures and "norms.png" in pictures
+    assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+    index = (out / "index.md").read_text(encoding="utf-8")
+    assert "### Missing" in index and "embedded text stands in its place" in index
+    assert all(name.removesuffix(".png") in index and name in (out / "index.html").read_text() for name in pictures)
+    records = lines(out / "text.jsonl")
+    assert {record["estimator"] for record in records} == {"described", "released", "scripts", "bound"}
+    assert {record["text"] for record in records if record["estimator"] != "bound"} == {"embedded"}
+    # The second figure has the first one's numbers, and the same command finds all of them again.
+    tasks = [{record["task"] for record in lines(out / f"{name}.jsonl") if record["estimator"] == "described"}
+             for name in ("text", "radius")]
+    assert tasks[0] == tasks[1] != set()
+    assert howsmooth(line.replace("radius norms ", "")).code == 0 and lines(out / "text.jsonl") == records
+
+
+@pytest.mark.skipif(not GPT2.is_file(), reason="neither ../shared/data nor $HOWSMOOTH_DATA is there")
+def test_gpt2s_own_attention_without_the_hub(howsmooth, tmp_path):
+    done = howsmooth(f"reproduce synthetic --lengths 4,8 --samples 1 --tol 1e-2 --gpt2-attention {GPT2} "
+                     f"--out {tmp_path}")
+    assert done.code == 0 and "missing" not in done.out and (tmp_path / "synthetic.png").is_file()
+    assert {record["layer"] for record in lines(tmp_path / "synthetic.jsonl")} == {0, 6, 11}
+
+
+@pytest.mark.parametrize("line, said", [
+    ("reproduce txt", "did you mean 'text'?"),
+    ("reproduce text --lengths 1..8", "lengths of at least 2, got 1"),
+    ("reproduce text --lengths a", "expected lengths such as"),
+    ("reproduce text --layers x", "--layers"),
+    ("reproduce text --data nowhere", "expected a folder for --data, got nowhere"),
+    ("reproduce synthetic --gpt2-attention nothing.safetensors", "expected a file for --gpt2-attention"),
+])
+def test_bad_input(howsmooth, tmp_path, monkeypatch, line, said):
+    monkeypatch.chdir(tmp_path)
+    done = howsmooth(line)
+    assert done.code == 2 and said in done.err and not list(tmp_path.iterdir())

@@ -1,0 +1,189 @@
+"""The study commands as a person uses them: run, kill, resume, look, export."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def study(tiny, text_file, tmp_path):
+    """Write a study file of so many samples; 2 layers × 2 lengths each."""
+
+    def write(samples: int = 2, more: str = "") -> Path:
+        file = tmp_path / "growth.toml"
+        file.write_text(f'description = "small"\nmodels = "{tiny}"\ncorpora = "{text_file}"\nlengths = [6, 8]\n'
+                        f"samples = {samples}\n{more}[engine]\nworkers = 0\n")
+        return file
+
+    return write
+
+
+def stored(file: Path) -> list[dict]:
+    from howsmooth.studies.store import Store
+
+    with Store.read(file.with_suffix(".sqlite")) as store:
+        return list(store.records())
+
+
+def test_run_status_ls_export(howsmooth, study, tmp_path):
+    file = study(more='tokens = ["all", "no-first"]\n')
+    result = howsmooth(f"study run {file}")
+    assert result.code == 0, result.err
+    assert "16 of 16 tasks done" in result.err and "time" in result.err and "memory" in result.err
+    assert "without the first" in result.out and "is it Lip" in result.out
+    again = howsmooth(f"study run {file} --samples 3")
+    assert again.code == 0 and "16 of them done before" in again.err and "24 of 24" in again.err
+    assert "24 of 24 tasks done" in howsmooth(f"study status {file}").out
+    assert "small" in howsmooth(f"study ls {tmp_path}").out
+    for name in ("x.csv", "x.jsonl", "x.parquet"):
+        if name.endswith("parquet"):
+            pytest.importorskip("pyarrow")
+        assert howsmooth(f"study export {file} --out {tmp_path / name}").code == 0
+    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    with open(tmp_path / "x.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    from pyarrow import parquet
+
+    table = parquet.read_table(tmp_path / "x.parquet").to_pylist()
+    assert len(lines) == len(rows) == len(table) == 24
+    for line, row, cells in zip(lines, rows, table, strict=True):
+        assert float(row["value"]) == cells["value"] == line["value"]
+        assert json.loads(cells["source"]) == json.loads(row["source"]) == line["source"]
+        assert cells["n"] == line["n"] and cells["task"] == line["task"]
+    printed = howsmooth(f"study export {file}").out.splitlines()
+    assert [json.loads(line) for line in printed] == lines
+
+
+def test_killed_and_resumed(start, howsmooth, study):
+    """SIGKILL in the middle: workers go with the driver, what is stored stays, resume does the rest only."""
+    file = study(samples=16)
+    process = start(f"study run {file} --workers 2 --threads 1 --set tol=1e-5 --heads all --lengths 6..10")
+    store, deadline = file.with_suffix(".sqlite"), time.monotonic() + 120
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        try:
+            before = stored(file)
+        except Exception:  # not made yet
+            before = []
+        if len(before) >= 20:
+            break
+        time.sleep(0.02)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = stored(file)
+    assert 20 <= len(before) < 320
+    deadline = time.monotonic() + 10
+    while any(_alive(int(child)) for child in children):
+        assert time.monotonic() < deadline, "a worker outlived its driver"
+        time.sleep(0.05)
+    result = howsmooth(f"study resume {store} --workers 0")
+    assert result.code == 0, result.err
+    assert f"{len(before)} of them done before" in result.err
+    after = {record["task"]: record for record in stored(file)}
+    assert len(after) == 5 * 16 * 4
+    assert all(after[record["task"]] == record for record in before)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_a_second_run_is_refused(howsmooth, study):
+    from howsmooth.studies.store import Store
+
+    file = study()
+    with Store.write(file.with_suffix(".sqlite")):
+        result = howsmooth(f"study run {file}")
+    assert result.code == 2 and f"in use by process {os.getpid()}" in result.err and "Traceback" not in result.err
+
+
+def test_interrupted(howsmooth, study, monkeypatch):
+    from howsmooth.studies import running
+
+    def interrupt(bundle):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "run_bundle", interrupt)
+    result = howsmooth(f"study run {study()}")
+    assert result.code == 130 and "go on with: howsmooth study resume" in result.err
+
+
+def test_tasks_that_fail_are_told(howsmooth, study, monkeypatch):
+    from howsmooth.studies import working
+
+    def full(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(working, "local_lipschitz", full)
+    file = study()
+    result = howsmooth(f"study run {file}")
+    assert result.code == 1 and "8 failed" in result.err and "out of memory at n = 8" in result.err
+    assert "4 tasks failed and will be tried again by resume: out of memory" in howsmooth(f"study status {file}").out
+
+
+def test_plan(howsmooth, study, tiny, text_file):
+    result = howsmooth(f"plan {study()}")
+    assert result.code == 0 and "tasks      8" in result.out and "time" in result.out and "GiB are free" in result.out
+    line = f"plan {tiny} --text {text_file} --lengths 8,16 --samples 3 --heads all --tokens all --tol 1e-2"
+    result = howsmooth(line)
+    assert result.code == 0, result.err
+    assert "tasks      24" in result.out and "2 layers × 2 heads" in result.out
+
+
+@pytest.mark.parametrize("line, words", [
+    ("run {file} --set lenghts=3", ("unknown key 'lenghts'", "'lengths'")),
+    ("run {file} --set lengths", ("KEY=VALUE",)),
+    ("run {file} --layers 7", ("between 0 and 1, got 7",)),
+    ("run {file} --samples 1000", ("tokens of text", "longer corpus")),
+    ("run {file} --engine cloud", ("engine.kind",)),
+    ("run no.toml", ("no.toml", "no such file")),
+    ("validate {file} --tol 2", ("tol",)),
+    ("resume {file}", ("does not exist", "study run")),
+    ("status {file}", ("does not exist",)),
+    ("export {file}", ("does not exist",)),
+    ("ls no-such-folder", ("folder",)),
+])
+def test_bad_input(howsmooth, study, line, words):
+    result = howsmooth("study " + line.format(file=study()))
+    assert result.code == 2 and "Traceback" not in result.err, result.err
+    complaint = result.err.strip().splitlines()[-1]
+    for word in words:
+        assert word in complaint, complaint
+
+
+def test_validate(howsmooth, study):
+    file = study()
+    assert "fine" in howsmooth(f"study validate {file}").out
+    assert "fine, 8 tasks" in howsmooth(f"study validate {file} --full").out
+
+
+def test_export_refuses_what_it_cannot_do(howsmooth, study, tmp_path):
+    file = study()
+    howsmooth(f"study run {file}")
+    wrong = (("--out x.docx", ".parquet"), ("--format parquet", "stdout"), (f"--out {tmp_path}/no/x.csv", "folder"))
+    for more, word in wrong:
+        result = howsmooth(f"study export {file} {more}")
+        assert result.code == 2 and word in result.err
+
+
+def test_export_to_a_full_disk_keeps_what_was_there(howsmooth, study, tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    file, kept = study(), tmp_path / "kept.csv"
+    howsmooth(f"study run {file}")
+    kept.write_text("earlier")
+    (tmp_path / ".kept.csv.partial").symlink_to("/dev/full")
+    result = howsmooth(f"study export {file} --out {kept}")
+    assert result.code == 2 and "no space left" in result.err and kept.read_text() == "earlier"
+    assert not os.path.lexists(tmp_path / ".kept.csv.partial")

@@ -1,0 +1,119 @@
+"""The table of families says what the tests do, and the docs show the table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+from howsmooth import load
+from howsmooth.errors import InputError
+from howsmooth.models import compatibility
+from howsmooth.models.families import FAMILIES
+from tests.tolerances import assert_close
+
+from .zoo import ZOO, inputs, tiny
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+
+
+def test_the_page_shows_the_table():
+    """To renew it: put the output of `howsmooth models --markdown` between the marks."""
+    shown = re.search(r"<!-- families: .*? -->\n(.*?)<!-- end of families -->", PAGE.read_text(), re.S)
+    assert shown and shown[1].strip() == compatibility.markdown().strip()
+
+
+def test_every_family_of_the_table_is_tested():
+    assert [family.key for family in compatibility.FAMILIES] == list(ZOO)
+    for family in compatibility.FAMILIES:
+        tiny_one = ZOO[family.key]
+        assert family.part == tiny_one.part
+        assert (family.how == "adapter") == (tiny_one.model_type in FAMILIES)
+
+
+@pytest.mark.parametrize("family", compatibility.FAMILIES, ids=lambda family: family.key)
+def test_sizes_and_modality(family):
+    model = load(ZOO[family.key].network(torch.float32), part=family.part)
+    assert (model.modality, model.layers, model.heads, model.width) == (family.modality, 2, 4, 16)
+    assert (model.positions is None) == (family.modality != "text")
+    given = inputs(family.key)
+    x = model.activations(given, [0, 1])[1]
+    assert x.shape == (1, 5, 16) and model.map_at(given, 1).x.shape == (5, 16)
+    # A map made for a length, or for any image or sound, is the one of the input.
+    f = model.map(1, "layer", n=5 if family.modality == "text" else None)
+    at = model.map_at(given, 1, "layer")
+    if family.key != "whisper_decoder":  # whose layer listens to another sound
+        assert torch.allclose(f(at.x), at(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("key", ["roberta", "mpnet"])
+def test_positions_after_padding(key):
+    """The table has 40 rows, two of them for padding: 38 tokens are the most."""
+    model = load(ZOO[key].network(torch.float32))
+    assert model.positions == 38
+    assert model.map_at(torch.full((38,), 30), 0).x.shape == (38, 16)
+    with pytest.raises(InputError, match="at most 38 tokens"):
+        model.map_at(torch.full((39,), 30), 0)
+
+
+@pytest.mark.parametrize("kind, sizes", [
+    ("mamba", dict(hidden_size=8, num_hidden_layers=1, vocab_size=20)),
+    ("gptj", dict(n_embd=8, n_layer=1, n_head=2, rotary_dim=2, vocab_size=20)),
+    ("deberta_v2", dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)),
+    ("swin", dict(image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=4)),
+])
+def test_what_cannot_work_is_refused_by_name(kind, sizes):
+    assert kind in compatibility.REFUSED
+    config = AutoConfig.for_model(kind.replace("_", "-"), **sizes)
+    with pytest.raises(InputError, match=config.model_type) as caught:
+        load(AutoModel.from_config(config).eval())
+    assert "\n" not in str(caught.value)
+
+
+def test_refusals_of_parts_kinds_and_cross_attention():
+    t5, clip, bert = ZOO["t5"].network(), ZOO["clip_text"].network(), ZOO["bert"].network()
+    for network, part, match in ((t5, "cross", "part='encoder' or part='decoder', got 'cross'; cross attention"),
+                                 (clip, None, "part='vision' or part='text', got None"),
+                                 (bert, "encoder", "no part")):
+        with pytest.raises(InputError, match=match):
+            load(network, part=part)
+    model = load(bert)
+    for arguments, options, match in (
+        ((0, "mlp"), {}, "kind of map among attention, head"), ((0, "head"), {}, 'head= with kind "head"'),
+        ((0, "block"), {"head": 1}, 'head= with kind "head"'), ((None, "layer"), {}, "a layer for every kind"),
+        ((0, "model"), {}, "a layer for every kind"), ((0, "layer"), {}, r"model\.map\(layer, kind, n=\.\.\.\)"),
+        ((0, "head"), {"head": 4}, "a head from 0 to 3, got 4"), ((0, "block"), {"n": 41}, "a length from 1 to 40"),
+    ):
+        with pytest.raises(InputError, match=match):
+            model.map(*arguments, **options)
+    with pytest.raises(InputError, match="got a batch"):
+        model.map_at(torch.full((2, 5), 9), 0)
+    albert = load(ZOO["albert"].network())
+    with pytest.raises(InputError, match="normed: expected a normalisation .* albert"):
+        albert.map(0, "normed", n=5)
+    with pytest.raises(InputError, match="a head from 0 to 3, got 7"):
+        albert.map(0, "head", n=5, head=7)
+
+
+def test_t5_has_a_decoder_too():
+    model = load(tiny("t5", ZOO["t5"].sizes, torch.float32), part="decoder")
+    at = model.map_at(torch.arange(10, 16), 1, "layer")
+    assert at.x.shape == (6, 16) and torch.isfinite(at()).all()
+    moved = at.x.clone()
+    moved[-1] += 1
+    assert torch.equal(at.f(moved)[:-1], at()[:-1])  # causal
+
+
+def test_attention_of_a_generic_family_serves_where_an_adapters_does():
+    """What a study asks of a model: attention(layer, n), its heads, and activations of a batch."""
+    model = load(ZOO["opt"].network())
+    ids = torch.randint(5, 60, (2, 7), generator=torch.Generator().manual_seed(0))
+    f, x = model.attention(1, 7), model.activations(ids, [0, 1])
+    assert x[1].shape == (2, 7, 16)
+    assert_close(model.activations(ids[1], [1])[1], x[1][1])
+    assert torch.allclose(sum(f.head(h)(x[1][0]) for h in range(4)) + f.projection.bias, f(x[1][0]))
+    with pytest.raises(InputError, match="expected the number of tokens"):
+        model.attention(1)

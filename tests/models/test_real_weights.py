@@ -1,0 +1,74 @@
+"""Pretrained models: the constant found by the fast path, checked with products of the model's own eager code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from howsmooth import load, local_lipschitz
+from howsmooth.errors import InputError
+from howsmooth.models import anatomy
+from howsmooth.models.maps import AttentionMap
+from howsmooth.texts import default_text
+from tests.oracles.eager import eager, stretch
+from tests.tolerances import assert_close
+
+BERT = {"attention": ("attention.self", "output", "attention.output.dense"), "block": ("", "output", "attention"),
+        "layer": ("", "output", "")}
+MPNET = {**BERT, "attention": ("attention.attn", "output", "attention.attn.o")}
+LLAMA = {"attention": ("self_attn", "output", "self_attn.o_proj"),
+         "normed": ("input_layernorm", "output", "self_attn.o_proj"),
+         "block": ("", "input", "post_attention_layernorm"), "layer": ("", "output", "")}
+
+
+def embedded(name: str, **options):
+    try:
+        return load(name, **options)
+    except InputError as error:
+        if "pip install" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+def assert_eager_agrees(model, chunk, layers: str, layer: int, ends: dict, tol: float):
+    """σ, u and v of the fast path are a singular triplet of the eager map, within its certified interval."""
+    plain, ids = eager(model.network), {"input_ids": chunk.ids[None]}
+    for kind, (entry, side, exit) in ends.items():
+        at = model.map_at(chunk, layer, kind)
+        base = f"{layers}.{layer}"
+        f, x = stretch(plain, ids, (f"{base}.{entry}".rstrip("."), 0), (side, f"{base}.{exit}".rstrip("."), 0))
+        assert_close(at.x, x, tol)
+        assert_close(at(), f(x).detach(), tol)
+        found = local_lipschitz(at.f, at.x, tol=1e-4)
+        y, back = torch.func.vjp(f, x)
+        gradient, = back(found.response.to(y))
+        # Jᵀu = σ v by eager reverse mode: both vectors and the value, at once.
+        assert (gradient - found.value * found.direction).norm() <= max(10 * tol, 1.1e-2) * found.value, kind
+        assert abs(float((gradient * found.direction).sum()) - found.value) <= 10 * tol * found.value, kind
+
+
+def test_minilm():
+    model = embedded("minilm", dtype=torch.float64)
+    chunk = model.chunks(default_text(), 24, 1)[0]
+    assert_eager_agrees(model, chunk, "encoder.layer", 3, BERT, 1e-10)
+
+
+def test_both_paths_agree_on_minilm():
+    model = embedded("minilm")
+    chunk = model.chunks(default_text(), 48, 1)[0]
+    at = model.map_at(chunk, 2)
+    site = anatomy.sites(model.twin, model._inputs(chunk), [2])[2]
+    generic = AttentionMap(site.attention, site.projection, model.heads)
+    assert abs(local_lipschitz(generic, at.x).value / local_lipschitz(at.f, at.x).value - 1) < 1e-5
+
+
+def test_smollm2():
+    model = embedded("smollm2")
+    assert_eager_agrees(model, model.chunks(default_text(), 24, 1)[0], "layers", 13, LLAMA, 1e-4)
+
+
+@pytest.mark.slow
+def test_mpnet():
+    model = embedded("mpnet", dtype=torch.float64)
+    assert (model.layers, model.width, model.heads, model.positions) == (12, 768, 12, 512)
+    assert_eager_agrees(model, model.chunks(default_text(), 24, 1)[0], "encoder.layer", 6, MPNET, 1e-10)

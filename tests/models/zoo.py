@@ -1,0 +1,123 @@
+"""One tiny random network per family, and where its parts are: written by hand, to check what the software finds.
+
+`paths` are relative to the layer. `norm` is the normalisation in front of attention: a path, or "below" and a path in
+the layer below (post-norm). `block` says where attention and its residual come out: ("input" | "output", path), or
+"sum" where no module takes the sum (attention and MLP side by side).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from transformers import AutoConfig, AutoModel
+
+D, HEADS, LAYERS, VOCABULARY = 16, 4, 2, 60
+_SHAPE = dict(vocab_size=VOCABULARY, hidden_size=D, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+              intermediate_size=20, max_position_embeddings=40)
+_GROUPED = dict(_SHAPE, num_key_value_heads=2, head_dim=6)
+_VISION = dict(hidden_size=D, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=20,
+               image_size=8, patch_size=4)
+_WHISPER = dict(vocab_size=VOCABULARY, d_model=D, encoder_layers=2, decoder_layers=2, encoder_attention_heads=HEADS,
+                decoder_attention_heads=HEADS, encoder_ffn_dim=20, decoder_ffn_dim=20, num_mel_bins=6,
+                max_source_positions=5, max_target_positions=20, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+                decoder_start_token_id=3, suppress_tokens=None, begin_suppress_tokens=None)
+
+
+@dataclass(frozen=True)
+class Tiny:
+    model_type: str
+    sizes: dict
+    layers: str  # path of the list of layers in the network that is measured
+    attention: str
+    projection: str
+    norm: str | tuple[str, str] | None
+    block: str | tuple[str, str]
+    part: str | None = None
+    changes: dict = field(default_factory=dict)
+
+    def network(self, dtype=torch.float64, **changes):
+        return tiny(self.model_type, {**self.sizes, **self.changes, **changes}, dtype)
+
+
+_BERT = ("attention.self", "attention.output.dense", ("below", "output.LayerNorm"), ("output", "attention"))
+_LLAMA = ("self_attn", "self_attn.o_proj", "input_layernorm", ("input", "post_attention_layernorm"))
+_GEMMA = (*_LLAMA[:3], ("input", "pre_feedforward_layernorm"))
+_CLIP = ("self_attn", "self_attn.out_proj", "layer_norm1", ("input", "layer_norm2"))
+_WHISPER_PARTS = ("self_attn", "self_attn.out_proj", "self_attn_layer_norm")
+
+ZOO = {
+    "bert": Tiny("bert", _SHAPE, "encoder.layer", *_BERT),
+    "roberta": Tiny("roberta", _SHAPE, "encoder.layer", *_BERT),
+    "distilbert": Tiny("distilbert", dict(vocab_size=VOCABULARY, dim=D, n_layers=LAYERS, n_heads=HEADS, hidden_dim=20,
+                                          max_position_embeddings=40), "transformer.layer", "attention",
+                       "attention.out_lin", ("below", "output_layer_norm"), ("output", "sa_layer_norm")),
+    "albert": Tiny("albert", dict(_SHAPE, embedding_size=10), "encoder.albert_layer_groups.0.albert_layers",
+                   "attention", "attention.dense", ("below", "full_layer_layer_norm"), ("output", "attention")),
+    "mpnet": Tiny("mpnet", _SHAPE, "encoder.layer", "attention.attn", "attention.attn.o",
+                  ("below", "output.LayerNorm"), ("output", "attention.LayerNorm")),
+    "modernbert": Tiny("modernbert", dict(_SHAPE, local_attention=4, global_attn_every_n_layers=2, pad_token_id=0,
+                                          bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2),
+                       "layers", "attn", "attn.Wo", "attn_norm", ("input", "mlp_norm")),
+    "gpt2": Tiny("gpt2", dict(vocab_size=VOCABULARY, n_embd=D, n_layer=LAYERS, n_head=HEADS, n_positions=40), "h",
+                 "attn", "attn.c_proj", "ln_1", ("input", "ln_2")),
+    "gpt_neox": Tiny("gpt_neox", _SHAPE, "layers", "attention", "attention.dense", "input_layernorm", "sum"),
+    "opt": Tiny("opt", dict(vocab_size=VOCABULARY, hidden_size=D, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+                            ffn_dim=20, max_position_embeddings=40, word_embed_proj_dim=D), "decoder.layers",
+                "self_attn", "self_attn.out_proj", "self_attn_layer_norm", ("input", "final_layer_norm")),
+    "llama": Tiny("llama", _GROUPED, "layers", *_LLAMA),
+    "mistral": Tiny("mistral", dict(_GROUPED, sliding_window=3), "layers", *_LLAMA),
+    "qwen2": Tiny("qwen2", dict(_SHAPE, num_key_value_heads=2), "layers", *_LLAMA),
+    "qwen3": Tiny("qwen3", _GROUPED, "layers", *_LLAMA),
+    "gemma2": Tiny("gemma2", dict(_GROUPED, sliding_window=3, attn_logit_softcapping=2.0, query_pre_attn_scalar=6),
+                   "layers", *_GEMMA),
+    "gemma3_text": Tiny("gemma3_text", dict(_GROUPED, sliding_window=3, query_pre_attn_scalar=6), "layers", *_GEMMA),
+    "phi": Tiny("phi", dict(_SHAPE, partial_rotary_factor=0.5), "layers", "self_attn", "self_attn.dense",
+                "input_layernorm", "sum"),
+    "falcon": Tiny("falcon", dict(_SHAPE, num_kv_heads=2, new_decoder_architecture=True, alibi=False, bias=True), "h",
+                   "self_attention", "self_attention.dense", "ln_attn", "sum"),
+    "bloom": Tiny("bloom", dict(vocab_size=VOCABULARY, hidden_size=D, n_layer=LAYERS, n_head=HEADS), "h",
+                  "self_attention", "self_attention.dense", "input_layernorm", ("input", "post_attention_layernorm")),
+    "t5": Tiny("t5", dict(vocab_size=VOCABULARY, d_model=D, d_kv=6, d_ff=20, num_layers=LAYERS, num_heads=HEADS,
+                          relative_attention_num_buckets=8, relative_attention_max_distance=10), "encoder.block",
+               "layer.0.SelfAttention", "layer.0.SelfAttention.o", "layer.0.layer_norm", ("output", "layer.0"),
+               part="encoder"),
+    "vit": Tiny("vit", _VISION, "layers", "attention", "attention.o_proj", "layernorm_before",
+                ("input", "layernorm_after")),
+    "dinov2": Tiny("dinov2", dict(_VISION, mlp_ratio=2), "encoder.layer", "attention", "attention.o_proj", "norm1",
+                   ("input", "norm2")),
+    "clip_vision": Tiny("clip", dict(vision_config=_VISION, text_config=dict(_SHAPE), projection_dim=8),
+                        "vision_model.encoder.layers", *_CLIP, part="vision"),
+    "clip_text": Tiny("clip", dict(vision_config=_VISION, text_config=dict(_SHAPE), projection_dim=8),
+                      "text_model.encoder.layers", *_CLIP, part="text"),
+    "whisper_encoder": Tiny("whisper", _WHISPER, "encoder.layers", *_WHISPER_PARTS, ("input", "final_layer_norm"),
+                            part="encoder"),
+    "whisper_decoder": Tiny("whisper", _WHISPER, "decoder.layers", *_WHISPER_PARTS,
+                            ("input", "encoder_attn_layer_norm"), part="decoder"),
+}
+
+
+def tiny(model_type: str, sizes: dict, dtype=torch.float64):
+    """A seeded network of this type: no weight zero, no norm trivial, softmax far from uniform."""
+    config = AutoConfig.for_model(model_type, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = AutoModel.from_config(config)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            mean = 1.0 if parameter.ndim == 1 and not name.endswith("bias") else 0.0
+            parameter.copy_(mean + 0.3 * torch.randn(parameter.shape, generator=generator))
+    return network.to(dtype).eval()
+
+
+def inputs(name: str, n: int = 5) -> dict:
+    """What the network is run on, as keyword arguments, in float64."""
+    family, generator = ZOO[name], torch.Generator().manual_seed(2)
+    ids = torch.randint(5, VOCABULARY, (1, n), generator=generator)
+    if family.part == "vision" or family.model_type in ("vit", "dinov2"):
+        return {"pixel_values": torch.randn(1, 3, 8, 8, generator=generator).double()}
+    if family.model_type == "whisper":
+        features = torch.randn(1, 6, 10, generator=generator).double()
+        return {"input_features": features, **({"decoder_input_ids": ids} if family.part == "decoder" else {})}
+    return {"input_ids": ids}

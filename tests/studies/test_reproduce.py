@@ -1,0 +1,230 @@
+"""The paper's figures at small size: what the scripts compute, found again by other means, and what a figure says."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from howsmooth import InputError, load, local_lipschitz
+from howsmooth.models.gpt2_file import AttentionFile
+from howsmooth.models.released import dropped_out, script_map
+from howsmooth.studies import running
+from howsmooth.studies.figures import Options, laws_of, names, ratios_of, read_figure, run_figure
+from howsmooth.studies.figures import made as made_inputs
+from howsmooth.studies.figures.running import _thinned
+from howsmooth.studies.growth import fits_of
+from howsmooth.studies.released import as_released, by_scripts
+from howsmooth.studies.store import Store
+
+DATA = Path(os.environ.get("HOWSMOOTH_DATA") or Path(__file__).parents[3] / "shared" / "data")
+GPT2 = DATA / "gpt2_attention.safetensors"
+needs_data = pytest.mark.skipif(not GPT2.is_file(), reason="neither ../shared/data nor $HOWSMOOTH_DATA is there")
+
+
+@pytest.fixture(autouse=True)
+def _neither_hub_nor_corpora(monkeypatch, tmp_path):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HOWSMOOTH_DATA", str(tmp_path))
+    for package in ("nltk", "datasets"):
+        monkeypatch.setitem(sys.modules, package, None)
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return load("random:gpt2", tokenizer="minilm")
+
+
+def run(name: str, store, **options):
+    with Store.write(store) as opened:
+        return run_figure(read_figure(name), opened, Options(workers=0, tol=1e-2, **options))
+
+
+def as_the_scripts_do(f, x: torch.Tensor, steps: int = 3) -> float:
+    """The published loop, with what it takes for the tangent: the first thing that jvp returns."""
+    pull = torch.func.vjp(f, x)[1]
+    u = torch.nn.functional.normalize(torch.randn(x.numel(), dtype=x.dtype), dim=0).view_as(x)
+    for _ in range(steps):
+        with sdpa_kernel(SDPBackend.MATH):  # the fused one knows no forward mode
+            v = pull(torch.func.jvp(f, (x,), (u,))[0])[0]
+        mu = float((u * v).sum())
+        u = v / v.norm()
+    return math.sqrt(mu)
+
+
+def test_every_figure_is_declared_well_and_every_published_line_has_a_panel():
+    for name in names():
+        figure = read_figure(name)
+        panels = {(spec.label, corpus.source, layer, None) for study in figure.studies for spec in study.models
+                  for corpus in study.corpora for layer in spec.layers or study.layers if study.layers != "all"}
+        panels |= {(made.model.label, f"adversarial, R = {made.radius:g}", made.layer, made.head)
+                   for made in figure.made if made.radius != "norm"}
+        assert {(line.model, line.text, line.layer, line.head) for line in figure.published} <= panels
+    assert [len(read_figure(name).published) for name in ("text", "adversarial")] == [5, 4]
+    with pytest.raises(InputError, match="did you mean 'radius'"):
+        read_figure("radus")
+
+
+def test_the_released_formula_finds_a_quarter_where_nothing_grows():
+    """The identity has Lip = 1 at every n; tokens of one size make √‖Jᵀf(X)‖ grow like n^¼."""
+    ns = [4, 16, 64, 256]
+    values = [as_released(lambda x: x, torch.ones(n, 5, dtype=torch.float64))[0]["value"] for n in ns]
+    assert np.allclose(np.diff(np.log(values)) / np.diff(np.log(ns)), 0.25, atol=1e-12)
+
+
+def test_the_released_formula_finds_nothing_behind_a_plain_layer_norm():
+    """|LN(z)| is the same for every z, so Jᵀf = 0: what the scripts say of BERT's map is due to gains and biases."""
+    norm = torch.nn.LayerNorm(16, eps=0.0).double()
+    x = torch.randn(6, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert as_released(norm, x)[0]["value"] < 1e-6 < 0.1 < local_lipschitz(norm, x).value
+
+
+def test_the_scripts_map_of_bert_is_its_attention_module():
+    model, masked = load("random:bert", tokenizer="minilm"), load("random:bert", tokenizer="minilm", causal=True)
+    # With equal gains and no bias |f| is the same everywhere, Jᵀf = 0, and the scripts would return rounding errors.
+    gain, bias = torch.rand(768, generator=torch.Generator().manual_seed(0)).add(0.5).expand(2, -1)
+    for norm in (m.network.encoder.layer[2].attention.output.LayerNorm for m in (model, masked)):
+        norm.weight.data, norm.bias.data = gain.clone(), bias.flip(0).clone()
+    ids = torch.arange(1000, 1012)
+    x = masked.activations(ids, [2])[2]
+    assert masked.attention(2).causal and not model.attention(2).causal
+    assert not torch.allclose(x, model.activations(ids, [2])[2], atol=1e-3), "the mask is in the forward pass too"
+    before = masked.activations(ids[:5], [2])[2]
+    assert torch.allclose(x[:5], before, atol=1e-5), "later tokens change nothing"
+    module = copy.deepcopy(model.network.encoder.layer[2].attention).double()
+    theirs = lambda x: module(x[None])[0][0]
+    for ours in (model, masked):
+        f, about = script_map(ours, 2, 12)
+        assert about.endswith("no mask") and torch.allclose(f(x), theirs(x.double()).float(), atol=1e-4)
+    value = by_scripts(masked, ids[None], 2, x[None], 0)[0]["value"]
+    assert value == pytest.approx(as_the_scripts_do(theirs, x.double()), rel=1e-4)
+
+
+def test_the_scripts_leave_dropout_on_in_a_random_gpt2(gpt2):
+    ids = torch.arange(1000, 1020)
+    x = gpt2.activations(ids, [6])[6]
+    plain = as_released(gpt2.attention(6, 20), x)[0]["value"]
+    first, again = (by_scripts(gpt2, ids[None], 6, x[None], 0)[0] for _ in range(2))
+    assert first["script_map"] == "attention with dropout on" and first["value"] == again["value"]
+    assert first["value"] != pytest.approx(plain, rel=1e-3) and first["value"] == pytest.approx(plain, rel=0.3)
+    assert not gpt2.network.training
+    drops = [(module, module.p) for module in gpt2.network.modules() if isinstance(module, torch.nn.Dropout)]
+    try:
+        for module, _ in drops:
+            module.p = 0.0
+        tokens, one, other = dropped_out(gpt2, ids, 6, 0)
+        assert torch.allclose(tokens, x, atol=1e-4) and torch.equal(one, other)
+        assert by_scripts(gpt2, ids[None], 6, x[None], 0)[0]["value"] == pytest.approx(plain, rel=1e-4)
+    finally:
+        for module, p in drops:
+            module.p = p
+
+
+def test_the_scripts_input_for_gpt2_comes_from_rows_of_conv1d(gpt2):
+    job = made_inputs.Job("adversarial", {"name": "a test"}, 6, 3, 5, 0, 7.0, {}, {}, {})
+    tokens = made_inputs._scripts_input("gpt2", gpt2.attention(6).to(torch.float64), job)
+    weight = gpt2.network.h[6].attn.c_attn.weight.double()
+    rows = slice(3 * 64, 4 * 64)
+    A = weight[:, 768:1536][rows].T @ weight[:, :768][rows] / 8
+    u = tokens[0] / 7
+    value = float(u @ A @ u)
+    assert float(u.norm()) == pytest.approx(1, rel=1e-5) and torch.allclose(A @ u, value * u, atol=1e-4)
+    others = torch.linalg.eigvals(A)
+    real = others[others.imag == 0].real
+    greatest = float(real.max()) > -8 * float(real.min())
+    assert value == pytest.approx(float(real.max() if greatest else real.min()), rel=1e-4)
+    assert torch.allclose(tokens[1:], tokens[0] * (0.5 if greatest else -1.0))
+
+
+def test_random_models_of_full_width_and_a_model_that_is_not_there(tmp_path):
+    found = run("text", tmp_path / "s.sqlite", models=("random:bert", "nobody/no-such-model"), layers=(0, 6),
+                lengths=(4, 8, 16), samples=1)
+    assert {record["model"] for record in found.records} == {"random:bert"}
+    assert {lack.model for lack in found.missing} == {"nobody/no-such-model"}
+    assert all("no-such-model" in lack.reason and lack.layers == (0, 6) for lack in found.missing)
+    assert {bound["map"] for bound in found.bounds} == {"this_project.upper", "this_project.two_point_lower"}
+    ceiling = {(b["layer"], b["n"]): b["value"] for b in found.bounds if b["side"] == "upper"}
+    described = [r for r in found.records if r["estimator"] == "described"]
+    assert len(described) == len(found.records) / 3
+    assert all(r["lower"] <= r["value"] <= r["upper"] <= ceiling[r["layer"], r["n"]]
+               for r in described if (r["layer"], r["n"]) in ceiling)
+
+
+def test_nothing_is_computed_twice(tmp_path, monkeypatch, tiny):
+    options = dict(models=(tiny,), lengths=(4, 6, 8), samples=2)
+    first = run("text", tmp_path / "s.sqlite", **options)
+    assert len(first.records) == 2 * 3 * 2 * 3 and not first.missing  # layers, lengths, samples, estimators
+    assert any("embedded text stands in" in line for line in first.notes)
+    assert {record["text"] for record in first.records} == {"embedded"}
+
+    def never(*_):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(running, "run_bundle", never)
+    monkeypatch.setattr(made_inputs.Jobs, "work", staticmethod(never))
+    again = run("text", tmp_path / "s.sqlite", **options)
+    assert again.records == first.records and again.bounds == first.bounds
+    # Another figure of the same grid takes the records that are there.
+    radius = run("radius", tmp_path / "s.sqlite", **options)
+    assert [r["value"] for r in radius.records] == [r["value"] for r in first.records]
+
+
+@needs_data
+def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
+    """As released it comes out where it was published; as described the layer does not grow like √n at all."""
+    found = run("adversarial", tmp_path / "s.sqlite", gpt2_attention=str(GPT2), lengths=(2, 7, 12, 22, 32, 47))
+    assert {lack.model for lack in found.missing} == {"bert-base-uncased", "bert-base-uncased (masked)"}
+    panel = ("gpt2", "adversarial, R = 10", 0, 0)
+    laws = laws_of(found.records)[panel]
+    line, = (line for line in found.figure.published if line.model == "gpt2")
+    assert laws["head", "described"].exponent == pytest.approx(0.5, abs=0.02)
+    assert laws["scripts", "scripts"].exponent == pytest.approx(0.5, abs=0.05)
+    for record in found.records:
+        if record["model"] == "gpt2" and record["estimator"] == "scripts":
+            assert record["value"] == pytest.approx(line.constant * record["n"] ** line.exponent, rel=0.2)
+    assert laws["attention", "described"].exponent < 0.25
+    head = {r["n"]: r["value"] for r in found.records if r["model"] == "gpt2" and r["map"] == "head"}
+    for bound in found.bounds:  # of the head, on the ball that the input lies in
+        if bound["model"] == "gpt2" and bound["side"] == "upper":
+            assert head[bound["n"]] <= bound["value"]
+
+
+@needs_data
+def test_gpt2s_true_weights_on_noise_through_its_norm(tmp_path):
+    found = run("synthetic", tmp_path / "s.sqlite", gpt2_attention=str(GPT2), lengths=(8, 16), samples=2)
+    assert {record["layer"] for record in found.records} == {0, 6, 11} and not found.missing
+    model = AttentionFile(GPT2)
+    record = next(r for r in found.records if r["layer"] == 0 and r["estimator"] == "described" and r["n"] == 8)
+    generator = torch.Generator().manual_seed(record["sample"])
+    noise = torch.randn(8, 768, dtype=torch.float64, generator=generator) * made_inputs.EMBEDDING
+    x = model.normalisation(0).to(torch.float64)(noise + model.positions(8).double())
+    estimate = local_lipschitz(model.attention(0).to(torch.float64), x, tol=1e-6)
+    assert record["lower"] <= estimate.upper and estimate.lower <= record["upper"]
+    assert record["mean_radius"] == pytest.approx(float(x.square().sum(-1).mean().sqrt()), rel=1e-9)
+
+
+@needs_data
+@pytest.mark.parametrize("model, layer", [("minilm", 3), ("smollm2", 10)])
+def test_embedded_models_on_both_corpora(tmp_path, monkeypatch, model, layer):
+    monkeypatch.setenv("HOWSMOOTH_DATA", str(DATA))
+    found = run("others", tmp_path / "s.sqlite", models=(model,), layers=(layer,), lengths=(4, 8, 12, 16), samples=2)
+    if found.missing:
+        pytest.skip(f"the embedded model is not installed: {found.missing[0].reason}")
+    assert {record["text"] for record in found.records} == {"alice", "ag_news"} and not found.notes
+    for panel, ratios in ratios_of(found.records).items():
+        assert panel[0] == model and ("attention", "released") in ratios
+    exact = fits_of(r for r in found.records if r["estimator"] == "described")
+    assert len(exact) == 2 and all(law.lengths == 4 for law in exact.values())
+
+
+def test_thinning_keeps_the_ends():
+    assert _thinned((16, 32, 64, 128, 256, 512), 4)[::3] == (16, 512) and _thinned((3, 5), 4) == (3, 5)

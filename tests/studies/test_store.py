@@ -1,0 +1,179 @@
+"""The store: nothing stored is lost, one writer at a time, damage is repaired as far as it can be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from howsmooth.errors import InputError
+from howsmooth.studies.store import FORM, Store, StoreFailed
+
+
+def rows(first: int, last: int, size: int = 10):
+    return [(f"task{i}", {"i": i, "upper": float("inf"), "pad": "x" * size}, None) for i in range(first, last)]
+
+
+def filled(path, count=50, size=10):
+    with Store.write(path) as store:
+        store.plan({"name": "s"}, [f"task{i}" for i in range(count)])
+        for i in range(count):
+            store.add(rows(i, i + 1, size))
+    return path
+
+
+def test_what_goes_in_comes_out_in_the_plans_order(tmp_path):
+    with Store.write(tmp_path / "s.sqlite") as store:
+        store.plan({"name": "s"}, ["task2", "task0", "task1"])
+        assert store.add(rows(0, 2)) == 2
+        assert store.add(rows(1, 3)) == 1  # a task that ran twice is stored once
+        store.add([("task9", None, "broke")])
+        assert [record["i"] for record in store.records()] == [2, 0, 1]
+        assert next(iter(store.records()))["upper"] is None
+        assert store.counts() == {"planned": 3, "done": 3, "failed": 0, "other": 0}
+        assert store.done(["task1", "task7"]) == {"task1"}
+        store.plan({"name": "s"}, ["task0", "task9"])  # a changed study
+        assert store.counts() == {"planned": 2, "done": 1, "failed": 1, "other": 2}
+        assert len(list(store.records())) == 1 and len(list(store.records(everything=True))) == 3
+        store.add(rows(9, 10))
+        assert store.failures() == []
+    with Store.read(tmp_path / "s.sqlite") as store:
+        assert store.study == {"name": "s"} and store.counts()["done"] == 2
+
+
+def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path):
+    path = tmp_path / "s.sqlite"
+    with Store.write(path) as store:
+        store.plan({}, ["task0"])
+        store.add(rows(0, 1))
+        with pytest.raises(InputError, match=rf"in use by process {os.getpid()} since .*--store"):
+            with Store.write(path):
+                pass
+        with Store.read(path) as reader:
+            assert reader.counts()["done"] == 1
+    with Store.write(path):  # the lock is gone with its holder
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["s.sqlite"]
+
+
+def test_killed_while_writing(tmp_path):
+    """SIGKILL between and inside transactions: every row that was said to be stored is there, the lock is not."""
+    path = tmp_path / "s.sqlite"
+    code = f"""
+        from howsmooth.studies.store import Store
+        with Store.write({str(path)!r}) as store:
+            store.plan({{}}, (f"task{{i}}" for i in range(10**5)))
+            for i in range(10**5):
+                store.add([(f"task{{i}}", {{"i": i, "pad": "x" * 300}}, None)])
+                print(i, flush=True)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+    for said in process.stdout:
+        if int(said) >= 500:
+            break
+    process.send_signal(signal.SIGKILL)
+    last = [said, *process.stdout.read().splitlines()][-1]
+    process.wait()
+    with Store.write(path) as store:
+        assert store.recovered is None
+        kept = [record["i"] for record in store.records()]
+    assert kept == list(range(len(kept))) and len(kept) >= int(last)
+
+
+def test_a_store_of_a_later_version(tmp_path):
+    path = filled(tmp_path / "s.sqlite", 1)
+    db = sqlite3.connect(path)
+    db.execute(f"PRAGMA user_version = {FORM + 1}")
+    db.execute("UPDATE meta SET value = '9.9' WHERE key = 'howsmooth'")
+    db.commit()
+    db.close()
+    before = path.read_bytes()
+    for way in (Store.write, Store.read):
+        with pytest.raises(InputError, match=rf"form {FORM + 1}, written by howsmooth 9\.9; install"):
+            with way(path):
+                pass
+    assert path.read_bytes() == before
+
+
+def test_other_files_are_left_alone(tmp_path):
+    text, other = tmp_path / "notes.txt", tmp_path / "other.sqlite"
+    text.write_text("my notes, not a database, long enough to have no header " * 40)
+    db = sqlite3.connect(other)
+    db.execute("CREATE TABLE t (x)")
+    db.commit()
+    db.close()
+    for path, words in ((text, "another kind of file"), (other, "another program")):
+        before = path.read_bytes()
+        for way in (Store.write, Store.read):
+            with pytest.raises(InputError, match=words):
+                with way(path):
+                    pass
+        assert path.read_bytes() == before
+    with pytest.raises(InputError, match="does not exist"):
+        with Store.read(tmp_path / "none"):
+            pass
+    with pytest.raises(InputError, match="folder that exists"):
+        with Store.write(tmp_path / "no" / "s.sqlite"):
+            pass
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5])
+def test_a_truncated_store_keeps_what_can_be_read(tmp_path, share):
+    path = filled(tmp_path / "s.sqlite", 400, size=400)
+    whole = path.read_bytes()
+    os.truncate(path, int(len(whole) * share) // 4096 * 4096 + 100)
+    with pytest.raises(InputError, match="damaged; `howsmooth study resume`"):
+        with Store.read(path) as store:
+            list(store.records())
+    with Store.write(path) as store:
+        kept = {record["i"] for record in store.records(everything=True)}
+        assert f"{len(kept)} records could be read" in store.recovered
+        assert len(kept) >= 400 * (share - 0.15), len(kept)
+        store.plan({}, [f"task{i}" for i in range(400)])
+        for i in range(400):  # and it takes the rest
+            store.add(rows(i, i + 1))
+        assert store.counts()["done"] == 400
+    aside, = tmp_path.glob("s.sqlite.damaged-*")
+    assert len(whole) > aside.stat().st_size > 0
+
+
+def test_a_torn_log_loses_its_last_rows_only(tmp_path):
+    """The process was killed, and the log lost its end: SQLite drops the torn transaction by itself."""
+    path = tmp_path / "s.sqlite"
+    code = f"""
+        import os
+        from howsmooth.studies.store import Store
+        with Store.write({str(path)!r}) as store:
+            for i in range(40):
+                store.add([(f"task{{i}}", {{"i": i, "pad": "x" * 900}}, None)])
+            os._exit(1)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)])
+    log = tmp_path / "s.sqlite-wal"
+    os.truncate(log, log.stat().st_size - 5000)
+    with Store.write(path) as store:
+        kept = [record["i"] for record in store.records(everything=True)]
+    assert kept == list(range(len(kept))) and 30 <= len(kept) < 40
+
+
+def test_a_full_disk(tmp_path):
+    """SQLite says what it says on a full disk when a file reaches its limit of pages."""
+    with Store.write(tmp_path / "s.sqlite") as store:
+        store.add(rows(0, 10))
+        pages, = store._db.execute("PRAGMA page_count").fetchone()
+        store._db.execute(f"PRAGMA max_page_count = {pages + 1}")
+        with pytest.raises(StoreFailed, match="full.*still in it"):
+            for i in range(10, 1000):
+                store.add(rows(i, i + 1, size=500))
+        kept = [record["i"] for record in store.records(everything=True)]
+        assert kept == list(range(len(kept))) and len(kept) >= 10
+        store._db.execute(f"PRAGMA max_page_count = {pages + 1000}")
+        store.add(rows(900, 901))  # room again: it goes on
+    with Store.read(tmp_path / "s.sqlite") as store:
+        assert store.done(["task900"]) and json.dumps(kept)
