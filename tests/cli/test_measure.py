@@ -186,3 +186,9 @@ def test_embedded_model_and_text(howsmooth):
     assert {record["model"] for record in records} == {"minilm"}
     assert {record["text"] for record in records} == {"embedded"}
     assert all(record["status"] == "converged" for record in records)
+
+
+def test_products_in_half_precision_need_a_gpu(howsmooth, tiny, text_file):
+    result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --products bfloat16")
+    assert result.code == 2 and "expected kernels for products in torch.bfloat16" in result.err
+    assert howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --products float32").code == 0

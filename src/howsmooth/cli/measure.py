@@ -54,6 +54,11 @@ from howsmooth.errors import InputError
 @tol_option(1e-3)
 @confidence_option
 @click.option("--max-memory", type=Bytes(), metavar="4G", help="Memory that one solve may take.")
+@click.option(
+    "--products",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="On a GPU: half precision for speed; float32 for lengths at which a float64 twin takes too long.",
+)
 @loading_options
 @json_option
 @csv_option
@@ -71,6 +76,7 @@ def command(
     tol,
     confidence,
     max_memory,
+    products,
     seed,
     json_path,
     csv_path,
@@ -113,6 +119,7 @@ def command(
         tol=tol,
         confidence=confidence,
         max_memory=max_memory,
+        products=products,
         seed=seed,
     )
     announce(loaded, text, settings, notes)

@@ -63,6 +63,7 @@ class Settings:
     tol: float = 1e-3
     confidence: float = 0.999
     max_memory: int | None = None
+    products: str | None = None  # the dtype of products, see `local_lipschitz`
     seed: int = 0
 
     @property
@@ -89,6 +90,7 @@ def resolve(
     tol: float = 1e-3,
     confidence: float = 0.999,
     max_memory: int | None = None,
+    products: str | None = None,
     seed: int = 0,
 ) -> Settings:
     """Settings checked against the model and the text, so that nothing fails halfway through."""
@@ -110,6 +112,7 @@ def resolve(
         tol=tol,
         confidence=confidence,
         max_memory=max_memory,
+        products=products,
         seed=seed,
     )
     _check_lengths(model, text, settings)
@@ -208,6 +211,7 @@ def measure(
                         strict=False,
                         confidence=settings.confidence,
                         max_memory=settings.max_memory,
+                        products=None if settings.products is None else getattr(torch, settings.products),
                         seed=settings.seed,
                     )
                     yield {
