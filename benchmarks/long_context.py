@@ -12,14 +12,12 @@ bound, and there is no upper end. Each record is one line of JSON, written the m
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -27,16 +25,9 @@ from howsmooth import SelfAttention, local_lipschitz  # noqa: E402
 from howsmooth.attention import Normalisation  # noqa: E402
 from howsmooth.bounds import two_points  # noqa: E402
 from howsmooth.bounds.normalisation import radius  # noqa: E402
-
-
-def gpt2_layer(path: Path, layer: int) -> tuple[SelfAttention, Normalisation]:
-    weights = {name: w.float() for name, w in load_file(path).items() if name.startswith(f"h.{layer}.")}
-    part = {name.split(f"h.{layer}.")[-1]: w for name, w in weights.items()}
-    wq, wk, wv = (w.contiguous() for w in part["attn.c_attn.weight"].T.chunk(3))
-    bq, bk, bv = part["attn.c_attn.bias"].chunk(3)
-    f = SelfAttention(wq, wk, wv, part["attn.c_proj.weight"].T.contiguous(), bq=bq, bk=bk, bv=bv,
-                      bo=part["attn.c_proj.bias"], heads=12, causal=True)
-    return f, Normalisation(part["ln_1.weight"], part["ln_1.bias"])
+from howsmooth.models.gpt2_file import AttentionFile  # noqa: E402
+from howsmooth.studies.facts import provenance  # noqa: E402
+from howsmooth.studies.lines import json_line  # noqa: E402
 
 
 def tokens(kind: str, f: SelfAttention, norm: Normalisation, n: int, device: str) -> torch.Tensor:
@@ -68,10 +59,11 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    f, norm = gpt2_layer(arguments.weights, arguments.layer)
+    file = AttentionFile(arguments.weights)
+    f, norm = file.attention(arguments.layer), file.normalisation(arguments.layer)
     moved = f.to(device=device)
     facts = {"gpu": torch.cuda.get_device_name(0) if device == "cuda" else None, "torch": torch.__version__,
-             "layer": arguments.layer, "R": radius(norm)}
+             "layer": arguments.layer, "R": radius(norm), "sha256": file.source["sha256"], **provenance()}
     with open(arguments.out / "long_context.jsonl", "a", encoding="utf-8") as lines:
         for power in range(arguments.first, arguments.last + 1):
             for kind in arguments.kinds.split(","):
@@ -89,12 +81,11 @@ def main() -> None:
                 seconds = time.perf_counter() - began
                 peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else math.nan
                 record = {"kind": kind, "n": n, **estimate.as_record(), "wall": seconds, "peak_gib": peak, **facts}
-                record = {key: None if isinstance(value, float) and not math.isfinite(value) else value
-                          for key, value in record.items()}
-                lines.write(json.dumps(record) + "\n")
+                lines.write(json_line(record) + "\n")
                 lines.flush()
                 print(f"n = {n:8} {kind:12} {estimate.value:12.6g}  [{estimate.lower:.6g}, {estimate.upper:.6g}]  "
-                      f"{estimate.status:16} {estimate.steps:3} steps  residual {estimate.residual / estimate.value:.1e}  "
+                      f"{estimate.status:16} {estimate.steps:3} steps  "
+                      f"residual {estimate.residual / estimate.value:.1e}  "
                       f"{seconds:7.1f} s  {peak:6.1f} GiB", flush=True)
                 del estimate, x
 

@@ -31,14 +31,14 @@ def main(lines: Path, out: Path) -> None:
         if not chosen:
             continue
         whole = [r for r in chosen if r["upper"] is not None]
-        fit = fit_growth([r["n"] for r in chosen], [r["value"] for r in chosen])
+        fit = fit_growth([r["n"] for r in whole], [r["value"] for r in whole])
         panel.errorbar([r["n"] for r in whole], [r["value"] for r in whole],
-                       yerr=([r["value"] - r["lower"] for r in whole], [r["upper"] - r["value"] for r in whole]), fmt="o",
-                       color=colour, markersize=5.5, markeredgewidth=0, capsize=2,
+                       yerr=([r["value"] - r["lower"] for r in whole], [r["upper"] - r["value"] for r in whole]),
+                       fmt="o", color=colour, markersize=5.5, markeredgewidth=0, capsize=2,
                        label=f"{NAMES[kind]}:  n$^{{{fit.exponent:.2f}}}$")
         below = [r for r in chosen if r["upper"] is None]
         if below:
-            panel.plot([r["n"] for r in below], [r["value"] for r in below], "^", color=colour, markersize=6.5,
+            panel.plot([r["n"] for r in below], [r["lower"] for r in below], "^", color=colour, markersize=6.5,
                        label="the same, lower bound only")
         ends = [chosen[0]["n"], chosen[-1]["n"]]
         panel.plot(ends, [fit.at(n) for n in ends], color=colour, linewidth=1.4)
@@ -48,8 +48,8 @@ def main(lines: Path, out: Path) -> None:
     lengths = sorted({r["n"] for r in records})
     dress(panel, records, colours)
     panel.set_xticks(lengths[::2])
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:.0f}" if n < 1024 else f"{n / 1024:.0f}k" if n < 2**20
-                                                  else f"{n / 2**20:.0f}M"))
+    panel.xaxis.set_major_formatter(FuncFormatter(
+        lambda n, _: f"{n:.0f}" if n < 1024 else f"{n / 1024:.0f}k" if n < 2**20 else f"{n / 2**20:.0f}M"))
     panel.yaxis.set_major_locator(LogLocator(base=10))
     panel.yaxis.set_major_formatter(LogFormatterMathtext())
     layer = records[0]["layer"]

@@ -16,13 +16,12 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext, LogLocator
-from safetensors.torch import load_file
 
 import howsmooth
 from howsmooth.attack import Ellipsoid, worst_case
-from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.bounds import Bound, LayerForm, every
 from howsmooth.bounds.normalisation import radius
+from howsmooth.models.gpt2_file import AttentionFile
 from howsmooth.report.figure import THEMES, dress
 from howsmooth.texts import default_text
 
@@ -40,15 +39,10 @@ def layers_of(name: str, n: int, chosen: list[int] | None):
 
 
 def layers_of_gpt2(path: Path, n: int):
-    weights = load_file(path)
+    file = AttentionFile(path)
     generator = torch.Generator().manual_seed(0)
-    for layer in (0, 6, 11):
-        part = {name.split(f"h.{layer}.")[-1]: w for name, w in weights.items() if f"h.{layer}." in name}
-        wq, wk, wv = part["attn.c_attn.weight"].T.chunk(3)
-        bq, bk, bv = part["attn.c_attn.bias"].chunk(3)
-        f = SelfAttention(wq.contiguous(), wk.contiguous(), wv.contiguous(), part["attn.c_proj.weight"].T.contiguous(),
-                          bq=bq, bk=bk, bv=bv, bo=part["attn.c_proj.bias"], heads=12, causal=True)
-        norm = Normalisation(part["ln_1.weight"], part["ln_1.bias"])
+    for layer in file.layers:
+        f, norm = file.attention(layer), file.normalisation(layer)
         yield layer, f, norm(torch.randn(n, f.d, generator=generator)), norm
 
 
@@ -65,8 +59,8 @@ def measure(model: str, layers, n: int, restarts: int, steps: int) -> list[dict]
                      "refused": {b.bound: b.condition for b in outcomes if not isinstance(b, Bound)}})
         shown = "  ".join(f"{name.split('.')[-1]} {math.exp(min(bounds[name], 700)):.4g}" for name in SHOWN
                           if name in bounds)
-        print(f"{model:8} layer {layer:2}  R {R:6.1f}  on tokens {on_tokens.value:8.4g}  worst {worst.value:8.4g}  {shown}",
-              flush=True)
+        print(f"{model:8} layer {layer:2}  R {R:6.1f}  on tokens {on_tokens.value:8.4g}  worst {worst.value:8.4g}  "
+              f"{shown}", flush=True)
     return rows
 
 

@@ -22,7 +22,7 @@ _FRONT_DOOR = {
     "NotConverged": "howsmooth.errors",
 }
 
-_ROOMS = ("attack", "attention", "bounds", "lipschitz", "models", "report", "spectral", "studies", "texts")
+_ROOMS = ("attack", "attention", "bounds", "kernels", "lipschitz", "models", "report", "spectral", "studies", "texts")
 
 __all__ = [*_FRONT_DOOR, *_ROOMS, "__version__"]
 

@@ -34,7 +34,7 @@ def test_refused_can_fail(howsmooth):
         (("measure", "--lengths", ""), ("comma-separated",)),
         (("measure", "--layers", "-1"), ("--layers", "at least 0")),
         (("measure", "--heads", "0.5"), ("--heads", "0.5")),
-        (("measure", "--map", "layer"), ("--map", "attention", "head")),
+        (("measure", "--map", "model"), ("--map", "attention", "head")),
         (("measure", "--map", "attention", "--heads", "0"), ("--heads", "--map head")),
         (("measure", "--samples", "0"), ("--samples",)),
         (("measure", "--tol", "0"), ("--tol",)),

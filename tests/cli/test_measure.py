@@ -192,3 +192,19 @@ def test_products_in_half_precision_need_a_gpu(howsmooth, tiny, text_file):
     result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --products bfloat16")
     assert result.code == 2 and "expected kernels for products in torch.bfloat16" in result.err
     assert howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --products float32").code == 0
+
+
+def test_maps_beyond_attention(howsmooth, tiny, text_file):
+    """A block is attention behind its norm, plus the identity: its constant is no more than theirs put together."""
+    lines = {}
+    for kind in ("attention", "normed", "block", "layer"):
+        chosen = f"{tiny} --text {text_file} --lengths 8 --samples 1 --dtype float64"
+        result = howsmooth(f"measure {chosen} --map {kind} --json -")
+        assert result.code == 0, result.err
+        lines[kind] = read(result.out)
+        assert [record["map"] for record in lines[kind]] == [kind] * 2
+    for normed, block in zip(lines["normed"], lines["block"], strict=True):
+        assert abs(block["value"] - normed["value"]) <= 1 + 1e-3 * block["value"]
+    assert all(record["value"] > 0 for record in lines["layer"])
+    refused = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --map block --heads 0")
+    assert refused.code == 2 and "--heads only with --map head, got --map block" in refused.err

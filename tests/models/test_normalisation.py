@@ -1,4 +1,4 @@
-"""The normalisation in front of attention: its output is what enters, and nothing can enter from outside its ellipsoid."""
+"""The normalisation in front of attention: its output is what enters, and nothing can from outside its ellipsoid."""
 
 import pytest
 import torch

@@ -76,7 +76,7 @@ def test_a_node_dies_and_nothing_is_lost(cluster, declared, tmp_path, monkeypatc
             time.sleep(0.05)
         cluster.remove_node(nodes[1], allow_graceful=False)
 
-    killer = threading.Thread(target=kill_the_busy_one)
+    killer = threading.Thread(target=kill_the_busy_one, daemon=True)
     killer.start()
     counts = run_study(study_of(study), tmp_path / "ray.sqlite")
     killer.join()

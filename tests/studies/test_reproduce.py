@@ -26,7 +26,9 @@ from howsmooth.studies.store import Store
 
 DATA = Path(os.environ.get("HOWSMOOTH_DATA") or Path(__file__).parents[3] / "shared" / "data")
 GPT2 = DATA / "gpt2_attention.safetensors"
-needs_data = pytest.mark.skipif(not GPT2.is_file(), reason="neither ../shared/data nor $HOWSMOOTH_DATA is there")
+needs_data = pytest.mark.skipif(
+    not all((DATA / name).is_file() for name in (GPT2.name, "alice.txt", "ag_news_test.csv")),
+    reason="neither ../shared/data nor $HOWSMOOTH_DATA holds all that this needs")
 
 
 @pytest.fixture(autouse=True)

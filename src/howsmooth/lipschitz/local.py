@@ -33,10 +33,10 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
         padding: for a `SelfAttention`: (n) or (b, n), True where the token is real. The others are neither moved
             nor looked at.
         stop: "interval" (the default), or "residual" to stop earlier, when ‖Jᵀu − σv‖ ≤ tol·σ.
-        products: for a `SelfAttention`. torch.bfloat16, on a GPU: search with rounded products; the value is attained in
-            float32, and what rounding may hide is measured against float32 and added to the interval (with
-            stop="residual" it is not, and there is no upper end). torch.float32: no float64 twin, for lengths at which it
-            would take longer than the solve; rounding is allowed for, and not measured.
+        products: for a `SelfAttention`. torch.bfloat16, on a GPU: search with rounded products; the value is attained
+            in float32, and what rounding may hide is measured against float32 and added to the interval (with
+            stop="residual" it is not, and there is no upper end). torch.float32: no float64 twin, for lengths at which
+            it would take longer than the solve; rounding is allowed for, and not measured.
         strict: raise `NotConverged`, which holds the partial estimate, or return it with its status.
 
     >>> import torch

@@ -95,7 +95,8 @@ def confidence_text(records: Sequence[dict[str, Any]]) -> str:
 def _title(records: Sequence[dict[str, Any]]) -> Text:
     first = records[0]
     weights = f" ({first['weights']})" if first.get("weights") else ""
-    what = "attention heads" if first["map"] == "head" else "attention layers"
+    what = {"attention": "attention layers", "head": "attention heads", "normed": "normed attention",
+            "block": "attention blocks", "layer": "Transformer layers"}[first["map"]]
     moved = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
     text = "the embedded text" if first["text"] == "embedded" else first["text"]
     return Text(

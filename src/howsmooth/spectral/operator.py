@@ -43,7 +43,7 @@ class LinearOperator:
         self.batch = tuple(int(size) for size in batch)
         self.workspace, self.held = int(workspace), int(held)
         # What a solver must allow for. `roundoff`: the unit of rounding of the products, more than that of the vectors
-        # where they are rounded further. `hidden`: a relative error that is in the operator itself, however it is applied.
+        # where they are rounded further. `hidden`: a relative error that is in the operator itself, however applied.
         self.roundoff, self.hidden = torch.finfo(dtype).eps, 0.0
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
             raise InputError(f"expected a shape and a batch of positive sizes, got shape {self.shape} and "

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from howsmooth.models import Model
 
 TOKEN_CHOICES = ("all", "no-special", "no-first")
+KINDS = ("normed", "block", "layer")  # of maps beyond attention and its heads, see `Model.map`
 _NAMED_TOKENS = 3  # how many of the direction's tokens a record names
 
 
@@ -58,6 +59,7 @@ class Settings:
     lengths: tuple[int, ...]
     samples: int
     heads: tuple[int, ...] | None = None
+    kind: str | None = None  # "normed", "block" or "layer" in place of attention
     tokens: str = "all"
     special_tokens: bool = True
     tol: float = 1e-3
@@ -68,7 +70,7 @@ class Settings:
 
     @property
     def map(self) -> str:
-        return "attention" if self.heads is None else "head"
+        return self.kind or ("attention" if self.heads is None else "head")
 
     @property
     def estimates(self) -> int:
@@ -83,6 +85,7 @@ def resolve(
     *,
     layers: tuple[int, ...] | str = "all",
     heads: tuple[int, ...] | str | None = None,
+    kind: str | None = None,
     lengths: tuple[int, ...],
     samples: int,
     tokens: str = "all",
@@ -96,6 +99,8 @@ def resolve(
     """Settings checked against the model and the text, so that nothing fails halfway through."""
     if tokens not in TOKEN_CHOICES:
         raise InputError(f"expected tokens to be one of {', '.join(TOKEN_CHOICES)}, got {tokens!r}")
+    if kind is not None and (kind not in KINDS or heads is not None or products is not None):
+        raise InputError(f"expected kind to be one of {', '.join(KINDS)}, without heads or products, got {kind!r}")
     if samples < 1:
         raise InputError(f"expected at least 1 sample, got {samples}")
     if not 0 < tol < 1:
@@ -105,6 +110,7 @@ def resolve(
     settings = Settings(
         layers=_chosen(layers, model.layers, f"layers of {model.name}"),
         heads=None if heads is None else _chosen(heads, model.heads, f"heads of {model.name}"),
+        kind=kind,
         lengths=tuple(lengths),
         samples=samples,
         tokens=tokens,
@@ -194,18 +200,24 @@ def measure(
     """
     facts = run_facts(model, text, settings)
     for n in settings.lengths:
-        maps = {layer: attention_maps(model, layer, n, settings.heads) for layer in settings.layers}
+        maps = {layer: attention_maps(model, layer, n, settings.heads) for layer in settings.layers
+                if settings.kind is None}
         chunks = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)
         for sample, chunk in enumerate(chunks):
             moved = _moved_tokens(chunk, settings.tokens, model.device)
-            activations = model.activations(chunk, settings.layers)
+            activations = {} if settings.kind else model.activations(chunk, settings.layers)
             for layer in settings.layers:
-                for head, attention in maps[layer]:
+                if settings.kind is None:
+                    solves = [(head, f, activations[layer]) for head, f in maps[layer]]
+                else:
+                    at = model.map_at(chunk, layer, settings.kind)
+                    solves = [(None, at.f, at.x)]
+                for head, f, x in solves:
                     if step is not None:
                         step(n, layer, head)
                     estimate = local_lipschitz(
-                        attention,
-                        activations[layer],
+                        f,
+                        x,
                         tokens=moved,
                         tol=settings.tol,
                         strict=False,
@@ -267,6 +279,7 @@ def run_facts(model: Model, text: Text, settings: Settings) -> dict[str, Any]:
         "tokens": settings.tokens,
         "special_tokens": "add" if settings.special_tokens else "none",
         "tol": settings.tol,
+        "product_dtype": settings.products,
         "weights": model.source.get("weights"),
         "source": dict(model.source),
         "text": text.name,
