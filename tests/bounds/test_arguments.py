@@ -23,6 +23,7 @@ from tests.attention.cases import normal
 from tests.bounds.test_published import EYE, with_form
 
 F, X = with_form(-EYE), normal(1, 3, 2)
+FAINT = SelfAttention(1e-100 * EYE, 1e-100 * EYE, EYE)  # whose scores are moderate at tokens of 1e100
 NONE_REAL = torch.zeros(3, dtype=torch.bool)
 NORM = Normalisation(torch.ones(2))
 NAN = torch.tensor([[1.0, math.nan]])
@@ -66,7 +67,7 @@ def test_the_most_tokens_there_can_be():
 @pytest.mark.parametrize("call, words", [
     (lambda: certify_ball(F, X, "a"), "0 ≤ ε ≤ 1e.100, got 'a'; give"),
     (lambda: certify_ball(F, X, 1e101), "0 ≤ ε ≤ 1e.100, got 1e.101"),
-    (lambda: certify_ball(F, X / X.norm(dim=-1).max() * 1e100, 1e90), r"max \|x_i\| \+ ε up to 1e.100"),
+    (lambda: certify_ball(FAINT, X / X.norm(dim=-1).max() * 1e100, 1e90), r"max \|x_i\| \+ ε up to 1e.100"),
     (lambda: certify_ball(F, X, 0.1, at_center="a"), "at_center as a finite upper bound .* got 'a'; leave it out"),
     (lambda: vacuous_eps(F, X, rtol="a"), "rtol between 0 and 1, got 'a'; "),
     (lambda: castin2024.large_radius(F, [1]), r"shape \(n, d\) .* d = 2.* got list; give"),
@@ -108,15 +109,18 @@ def test_padding_that_cannot_be_meant(call):
 
 @pytest.mark.parametrize("query, key", [(1e60, 1.0), (1e60, 1e60)])
 def test_certificates_whose_exponentials_overflow(query, key):
-    found = certify_ball(SelfAttention(query * EYE, key * EYE, EYE), X, 1e90)
+    # At tokens so small scores have digits; in the ball they are beyond any.
+    found = certify_ball(SelfAttention(query * EYE, key * EYE, EYE), 1e-60 * X, 1e90)
     assert found.parts["this_project.n_free_upper"] == math.inf and math.isfinite(found.value)
 
 
 def test_yudin_over_a_ball_too_large_for_a_float():
-    found = certify_ball(SelfAttention(1e60 * EYE, 1e60 * EYE, 1e8 * EYE), X, 1e90)
+    found = certify_ball(SelfAttention(1e60 * EYE, 1e60 * EYE, 1e8 * EYE), 1e-60 * X, 1e90)
     assert found.parts["yudin"] == math.inf and found.method == "this_project.upper" and math.isfinite(found.value)
     with pytest.raises(InputError, match="sizes whose products leave float64"):
-        certify_ball(SelfAttention(1e60 * EYE, 1e60 * EYE, 1e20 * EYE), X, 1e90)
+        certify_ball(SelfAttention(1e60 * EYE, 1e60 * EYE, 1e20 * EYE), 1e-60 * X, 1e90)
+    with pytest.raises(InputError, match="scores that leave some digits"):
+        certify_ball(SelfAttention(1e60 * EYE, 1e60 * EYE, EYE), X, 1e90)
 
 
 def test_refusals_carry_what_to_do():
