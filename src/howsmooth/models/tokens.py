@@ -87,10 +87,10 @@ def cut_chunks(
 def _chunk(tokenizer, before: list[int], body: list[int], after: list[int]) -> TokenChunk:
     ids = [*before, *body, *after]
     special = [True] * len(before) + [False] * len(body) + [True] * len(after)
-    return TokenChunk(torch.tensor(ids), torch.tensor(special), tuple(_word(tokenizer, i) for i in ids))
+    return TokenChunk(torch.tensor(ids), torch.tensor(special), tuple(word(tokenizer, i) for i in ids))
 
 
-def _word(tokenizer, token: int) -> str:
+def word(tokenizer, token: int) -> str:
     """Return a token as a reader would write it: no byte-level marks, blanks made visible."""
     text = tokenizer.decode([token])
     if "\ufffd" in text:  # part of a character: only the vocabulary's own spelling can name it

@@ -11,16 +11,15 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from howsmooth import __version__
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian, local_lipschitz
 from howsmooth.spectral import MemoryPlan, plan, restrict
 from howsmooth.spectral.memory import FEWEST_STORED
+from howsmooth.studies.facts import provenance
 from howsmooth.texts import default_text
 
 if TYPE_CHECKING:
@@ -108,8 +107,8 @@ def resolve(
     if not 0 < confidence < 1:
         raise InputError(f"expected a confidence between 0 and 1, got {confidence}")
     settings = Settings(
-        layers=_chosen(layers, model.layers, f"layers of {model.name}"),
-        heads=None if heads is None else _chosen(heads, model.heads, f"heads of {model.name}"),
+        layers=chosen(layers, model.layers, f"layers of {model.name}"),
+        heads=None if heads is None else chosen(heads, model.heads, f"heads of {model.name}"),
         kind=kind,
         lengths=tuple(lengths),
         samples=samples,
@@ -125,7 +124,8 @@ def resolve(
     return settings
 
 
-def _chosen(wanted: tuple[int, ...] | str, available: int, what: str) -> tuple[int, ...]:
+def chosen(wanted: tuple[int, ...] | str, available: int, what: str) -> tuple[int, ...]:
+    """Indices below `available`, each once; "all" is all of them."""
     if isinstance(wanted, str) and wanted == "all":
         return tuple(range(available))
     wanted = tuple(operator.index(index) for index in wanted)  # records hold Python's own numbers
@@ -135,7 +135,7 @@ def _chosen(wanted: tuple[int, ...] | str, available: int, what: str) -> tuple[i
             f"expected {what} between 0 and {available - 1}, got {unknown[0] if unknown else 'none'}; "
             "choose among them or say all"
         )
-    return wanted
+    return tuple(dict.fromkeys(wanted))
 
 
 def _check_lengths(model: Model, text: Text, settings: Settings) -> None:
@@ -284,16 +284,5 @@ def run_facts(model: Model, text: Text, settings: Settings) -> dict[str, Any]:
         "source": dict(model.source),
         "text": text.name,
         "text_sha256": text.sha256,
-        "versions": {
-            "howsmooth": __version__,
-            "torch": torch.__version__,
-            "transformers": _installed("transformers"),
-        },
+        **provenance(),
     }
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

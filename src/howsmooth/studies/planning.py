@@ -18,6 +18,7 @@ from howsmooth.studies.config import ModelSpec, Study
 from howsmooth.studies.costs import Costs, available_memory, batch_size, costs_of
 from howsmooth.studies.cutting import Cutter
 from howsmooth.studies.facts import provenance
+from howsmooth.studies.measuring import chosen
 from howsmooth.studies.working import Bundle, Solve, identity_of
 from howsmooth.texts.corpora import Corpus, read_corpus
 
@@ -170,13 +171,10 @@ def _subject(study: Study, spec: ModelSpec, corpora: tuple[Corpus, ...]) -> Subj
         "tokenizer": spec.tokenizer and study.path(spec.tokenizer), "causal": spec.causal,
     }
     model = _load(loading)
-    layers = _chosen(spec.layers or study.layers, model.layers, f"layers of {spec.name}")
+    layers = chosen(spec.layers or study.layers, model.layers, f"layers of {spec.name}")
     heads: tuple[int | None, ...] = (None,)
     if study.kind == "head":
-        heads = _chosen(study.heads or "all", model.heads, f"heads of {spec.name}")
-    if study.kind not in ("attention", "head") and not hasattr(model, "map_at"):
-        raise InputError(f"expected map = \"attention\" or \"head\" for {spec.name}, got {study.kind!r}; "
-                         "it knows no other")
+        heads = chosen(study.heads or "all", model.heads, f"heads of {spec.name}")
     longest = max(study.lengths)
     if longest > model.positions:
         raise InputError(f"expected lengths of at most {model.positions} tokens, the positions of {spec.name}, got "
@@ -200,16 +198,6 @@ def _load(loading: dict[str, Any]) -> Model:
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise InputError(f"expected enough memory to load {loading['name']!r}, got too little ({error}); choose a "
                          "smaller model or a narrower dtype") from None
-
-
-def _chosen(wanted: tuple[int, ...] | str, available: int, what: str) -> tuple[int, ...]:
-    if wanted == "all":
-        return tuple(range(available))
-    unknown = [index for index in wanted if index >= available]
-    if unknown:
-        raise InputError(f"expected {what} between 0 and {available - 1}, got {unknown[0]}; "
-                         "choose among them or say all")
-    return tuple(dict.fromkeys(wanted))
 
 
 def _hash(text: str) -> str:

@@ -17,6 +17,7 @@ from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import Model, load
+from howsmooth.models.tokens import word
 from howsmooth.studies.released import as_released, by_scripts
 
 _NAMED_TOKENS = 3  # how many of the direction's tokens a record names
@@ -91,7 +92,7 @@ def run_bundle(bundle: Bundle) -> Iterator[list[Row]]:
                 yield _rows(model, bundle, solve, members, f, activations[solve.layer][members])
             else:
                 for i in members:
-                    at = _map_at(model, ids[i], solve, bundle.kind)
+                    at = model.map_at(ids[i], solve.layer, bundle.kind, head=solve.head)
                     yield _rows(model, bundle, solve, [i], at.f, at.x)
         except Exception as error:  # whatever it is, the other solves go on
             reason = _reason(error, bundle.n)
@@ -102,15 +103,7 @@ def _formula(model: Model, bundle: Bundle):
     try:
         return model.attention(bundle.solves[0].layer, bundle.n)
     except InputError:
-        if hasattr(model, "map_at"):
-            return None
-        raise
-
-
-def _map_at(model: Model, ids: Tensor, solve: Solve, kind: str):
-    if not hasattr(model, "map_at"):
-        raise InputError(f"expected the map attention or head, got {kind!r}; this model knows no other")
-    return model.map_at(ids, solve.layer, kind, **({} if solve.head is None else {"head": solve.head}))
+        return None
 
 
 def _rows(model: Model, bundle: Bundle, solve: Solve, members: list[int], f, x: Tensor) -> list[Row]:
@@ -150,13 +143,8 @@ def _moved(bundle: Bundle, solve: Solve, members: list[int], device) -> Tensor |
 
 def _top_tokens(model: Model, ids: tuple[int, ...], shares: Tensor) -> list[dict[str, Any]]:
     top = torch.topk(shares, min(_NAMED_TOKENS, len(ids)))
-    return [{"position": i, "token": _word(model.tokenizer, ids[i]), "share": share}
+    return [{"position": i, "token": word(model.tokenizer, ids[i]), "share": share}
             for i, share in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
-
-
-def _word(tokenizer, token: int) -> str:
-    text = tokenizer.decode([token])
-    return tokenizer.convert_ids_to_tokens(token) if "\ufffd" in text else text.strip() or repr(text)[1:-1]
 
 
 def _model(loading: dict[str, Any], identity: dict[str, Any]) -> Model:
