@@ -31,6 +31,8 @@ ONLY_IN = {
     "ray": "studies",
     "sqlite3": "studies",
     "pyarrow": "studies",
+    "ot": "transport",
+    "torchdiffeq": "dynamics",
 }
 PLACE = {room: place for place, group in enumerate(STREET) for room in group}
 

@@ -22,7 +22,8 @@ _FRONT_DOOR = {
     "NotConverged": "howsmooth.errors",
 }
 
-_ROOMS = ("attack", "attention", "bounds", "kernels", "lipschitz", "models", "report", "spectral", "studies", "texts")
+_ROOMS = ("attack", "attention", "bounds", "dynamics", "kernels", "lipschitz", "models", "report", "spectral",
+          "studies", "texts", "transport")
 
 __all__ = [*_FRONT_DOOR, *_ROOMS, "__version__"]
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 
 import click
 
 from howsmooth import __version__
+from howsmooth.cli.lazy import LazyGroup
 from howsmooth.errors import InputError
 
 _COMMANDS = {
     "measure": "howsmooth.cli.measure",
     "bound": "howsmooth.cli.bound",
     "attack": "howsmooth.cli.attack",
+    "meanfield": "howsmooth.cli.meanfield",
+    "flow": "howsmooth.cli.flow",
     "study": "howsmooth.cli.study",
     "plan": "howsmooth.cli.plan",
     "reproduce": "howsmooth.cli.reproduce",
@@ -27,19 +29,7 @@ _COMMANDS = {
 EXIT_BROKEN_PIPE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's file when the command is named."""
-
-    def list_commands(self, context: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
-            return None
-        return importlib.import_module(_COMMANDS[name]).command
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, files=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="howsmooth")
 def group() -> None:
     """How smooth is attention, in this model, on this text, at this length?

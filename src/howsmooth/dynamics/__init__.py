@@ -1,0 +1,1 @@
+"""Depth: tokens as particles under attention, Gaussian flows, densities, clusters."""
