@@ -114,7 +114,7 @@ def test_random_shapes(seed):
     n, m = number(1, 700), number(1, 700)
     k, w = one_of(1, 8, 20, 64, 80, 96, 128, 192, 256), one_of(3, 16, 64, 72, 128, 256)
     dtype = DTYPES[seed % 2]
-    window = one_of(None, None, 2, number(2, 300)) if k % 8 == w % 8 == 0 else None  # others are left to blocks
+    window = one_of(None, None, 1, 2, number(2, 300))
     at, tangents, g = draw(seed, b, hkv * groups, hkv, n, m, k, w, dtype)
     padding = None
     if one_of(True, False):
@@ -122,6 +122,23 @@ def test_random_shapes(seed):
     check(at, tangents, g, scale=one_of(k**-0.5, 0.25, -0.3), causal=one_of(True, False),
           window=window, softcap=one_of(None, None, 2.0, 30.0),
           offset=one_of(0, m - n, number(-100, 100)), padding=padding)
+
+
+@pytest.mark.parametrize("pattern", [dict(causal=True), dict(window=5), dict(causal=True, window=1)], ids=str)
+@pytest.mark.parametrize("widths", [(20, 3), (24, 8), (3, 3), (12, 40), (32, 24)], ids=str)
+def test_narrow_heads_of_odd_widths(widths, pattern):
+    """Tiles as narrow as these were compiled into reads past their end."""
+    for dtype in DTYPES:
+        at, tangents, g = draw(1, 1, 2, 2, 97, 97, *widths, dtype)
+        check(at, tangents, g, scale=0.3, **pattern)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("pad", [1, 4, 8])
+def test_narrow_rows_that_lie_apart(pad, dtype):
+    at, tangents, g = draw(2, 1, 2, 2, 97, 97, 32, 16, dtype)
+    apart = lambda t: torch.nn.functional.pad(t, (0, pad))[..., :-pad]
+    check([apart(t) for t in at], [apart(t) for t in tangents], apart(g), scale=0.3, causal=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -19,8 +19,7 @@ def why_blocks(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tenso
     """Why the kernels do not serve these tensors, or None where they do."""
     if get_proxy_mode() is not None:
         return "a graph is being recorded"
-    return kernels.unsupported(q, k, v, score_bias=pattern.score_bias, window=pattern.window,
-                               padding=padding)
+    return kernels.unsupported(q, k, v, score_bias=pattern.score_bias, padding=padding)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None,

@@ -17,7 +17,6 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # By the bytes of an operand. Wider float32 heads need more registers than there are, and ended in illegal accesses.
 WIDEST = {2: 256, 4: 128}
 CAPABILITIES = (9, 10)
-ALIGNED = 8  # entries of half precision that are loaded at once
 
 
 @functools.cache
@@ -32,7 +31,7 @@ def _no_triton() -> bool:
     return importlib.util.find_spec("triton") is None
 
 
-def unsupported(q: Tensor, k: Tensor, v: Tensor, *others: Tensor, score_bias=None, window: int | None = None,
+def unsupported(q: Tensor, k: Tensor, v: Tensor, *others: Tensor, score_bias=None,
                 padding: Tensor | None = None, precision: str | None = None) -> str | None:
     """Why the kernels cannot serve these arguments, or None if they can. `others`: tangents, cotangents, outputs.
 
@@ -57,10 +56,6 @@ def unsupported(q: Tensor, k: Tensor, v: Tensor, *others: Tensor, score_bias=Non
         return f"heads in {q.dtype} are at most {widest} wide in the kernels, got {q.shape[-1]} and {v.shape[-1]}"
     if min(q.numel(), k.numel(), v.numel()) == 0:
         return "a tensor is empty"
-    if window is not None and (window == 1 or q.shape[-1] % ALIGNED or v.shape[-1] % ALIGNED):
-        # Seen to give wrong outputs on a GPU (causal, a window of 1, widths 20 and 3), and right ones when interpreted.
-        return (f"windows of one key, or over heads whose width is no multiple of {ALIGNED}, are left to blocks, got a "
-                f"window of {window} and widths {q.shape[-1]} and {v.shape[-1]}")
     for t in (q, k, v, *others):
         if t.stride(-1) != 1 and t.shape[-1] != 1:
             return f"entries of a head must lie side by side, got a last stride of {t.stride(-1)}"

@@ -21,6 +21,10 @@ INTERPRETED = not isinstance(forward_kernel, JITFunction)
 # How a precise product can be made of those that the matrix units have, and how it is made.
 WAYS = ("tf32x3", "bf16x3", "bf16x6", "f16x3", "ieee")
 PRECISE = "tf32x3"
+# Tiles less than 64 wide are for rows that are loaded whole, by 16 bytes. Where rows have to be cut, or lie unaligned,
+# Triton 3.6 compiles products of narrow tiles on Hopper into reads past their end: wrong results (widths 20 and 3, 24
+# and 8), or an illegal access. Padded to 64, the same launches are right.
+ALIGNED, SAFE = 8, 64
 
 
 def forward(q, k, v, scale, causal, window, softcap, offset, padding, precision, out_dtype, tiles: Tiles | None = None):
@@ -30,7 +34,8 @@ def forward(q, k, v, scale, causal, window, softcap, offset, padding, precision,
     o = _empty(q, h, n, w, out_dtype or q.dtype)
     normaliser = torch.empty(b, h, n, 2, dtype=torch.float32, device=q.device)
     tiles = tiles or choose("forward", q.element_size(), max(width, w), b * h, n, causal)
-    traits = _traits(q.dtype, width, w, scale, causal, window, softcap, padding is not None, precision)
+    traits = _traits(q.dtype, width, w, _aligned(q, k, v), scale, causal, window, softcap,
+                     padding is not None, precision)
     tail = causal or window is not None or padding is not None or m % tiles.keys != 0
     mask, mask_b = _mask(padding, q)
     _run(forward_kernel, b * h * -(-n // tiles.rows), tiles,
@@ -52,7 +57,8 @@ def jvp(q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offs
     hkv, m = k.shape[1:3]
     w = v.shape[3]
     do = _empty(q, tangents * h, n, w, out_dtype or q.dtype, tangents)
-    traits = _traits(q.dtype, width, w, scale, causal, window, softcap, padding is not None, precision)
+    traits = _traits(q.dtype, width, w, _aligned(q, k, v, dq, dk, dv), scale, causal, window, softcap,
+                     padding is not None, precision)
     normaliser = normaliser.contiguous()
     mask, mask_b = _mask(padding, q)
     at = 0
@@ -84,7 +90,8 @@ def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, paddi
     dq, dk, dv = _empty(q, h, n, width, dtype), _empty(k, hkv, m, width, dtype), _empty(v, hkv, m, w, dtype)
     rows = torch.empty(3, b, h, n, dtype=torch.float32, device=q.device)
     normaliser = normaliser.contiguous()
-    traits = _traits(q.dtype, width, w, scale, causal, window, softcap, padding is not None, precision)
+    traits = _traits(q.dtype, width, w, _aligned(q, k, v, g), scale, causal, window, softcap,
+                     padding is not None, precision)
     mask, mask_b = _mask(padding, q)
     pattern = (float(scale), softcap or 0.0, offset, window or 0)
     by_query, by_key = tiles or (choose("dq", q.element_size(), max(width, w), b * h, n, causal),
@@ -111,22 +118,24 @@ def _run(kernel, programs: int, tiles: Tiles, arguments: tuple, **traits) -> Non
         kernel[(programs,)](*arguments, **traits, **options)
 
 
+def _aligned(*tensors: Tensor) -> bool:
+    return all(t.stride(-2) % ALIGNED == 0 for t in tensors)
+
+
 @functools.lru_cache(maxsize=512)
-def _traits(dtype, width, w, scale, causal, window, softcap, padded, precision) -> dict:
+def _traits(dtype, width, w, aligned, scale, causal, window, softcap, padded, precision) -> dict:
     """What the kernels are specialised for. q may be scaled beforehand where that rounds nothing."""
     if dtype != torch.float32 or precision == "native":
         precision = "tf32"
     elif precision not in WAYS:
         precision = PRECISE
     power_of_two = scale != 0 and math.frexp(abs(scale))[0] == 0.5
-    return dict(K=width, W=w, BLOCK_K=_block(width), BLOCK_W=_block(w), CAUSAL=bool(causal), WINDOW=window is not None,
+    whole = aligned and all(x >= 16 and x & (x - 1) == 0 for x in (width, w))
+    block_k, block_w = (max(16 if whole else SAFE, 1 << (x - 1).bit_length()) for x in (width, w))
+    return dict(K=width, W=w, BLOCK_K=block_k, BLOCK_W=block_w, CAUSAL=bool(causal), WINDOW=window is not None,
                 PADDED=padded, CAPPED=softcap is not None,
                 PRESCALED=power_of_two and dtype != torch.float16,  # float16 has small numbers to lose
                 PRECISION=precision)
-
-
-def _block(width: int) -> int:
-    return max(16, 1 << (width - 1).bit_length())
 
 
 def _empty(like: Tensor, h: int, n: int, w: int, dtype, tangents: int | None = None) -> Tensor:
