@@ -134,11 +134,18 @@ def test_narrow_heads_of_odd_widths(widths, pattern):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("pad", [1, 4, 8])
+@pytest.mark.parametrize("pad", [1, 4, 8, 16])
 def test_narrow_rows_that_lie_apart(pad, dtype):
     at, tangents, g = draw(2, 1, 2, 2, 97, 97, 32, 16, dtype)
     apart = lambda t: torch.nn.functional.pad(t, (0, pad))[..., :-pad]
     check([apart(t) for t in at], [apart(t) for t in tangents], apart(g), scale=0.3, causal=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_narrow_rows_that_begin_at_odd_places(dtype):
+    at, tangents, g = draw(3, 1, 2, 2, 97, 97, 32, 16, dtype)
+    shifted = lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape)
+    check([shifted(t) for t in at], [shifted(t) for t in tangents], shifted(g), scale=0.3, causal=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -21,10 +21,11 @@ INTERPRETED = not isinstance(forward_kernel, JITFunction)
 # How a precise product can be made of those that the matrix units have, and how it is made.
 WAYS = ("tf32x3", "bf16x3", "bf16x6", "f16x3", "ieee")
 PRECISE = "tf32x3"
-# Tiles less than 64 wide are for rows that are loaded whole, by 16 bytes. Where rows have to be cut, or lie unaligned,
-# Triton 3.6 compiles products of narrow tiles on Hopper into reads past their end: wrong results (widths 20 and 3, 24
-# and 8), or an illegal access. Padded to 64, the same launches are right.
-ALIGNED, SAFE = 8, 64
+# Tiles less than 64 wide are for rows that are loaded whole, from places of which Triton knows that they are aligned.
+# Where rows have to be cut, or lie at other strides, Triton 3.6 compiles products of narrow tiles on Hopper into reads
+# past their end: wrong results (widths 20 and 3, 24 and 8), or an illegal access (widths 32 and 16 in rows of 40 and
+# 24). Padded to 64, the same launches are right.
+ALIGNED, SAFE = 16, 64
 
 
 def forward(q, k, v, scale, causal, window, softcap, offset, padding, precision, out_dtype, tiles: Tiles | None = None):
@@ -119,7 +120,7 @@ def _run(kernel, programs: int, tiles: Tiles, arguments: tuple, **traits) -> Non
 
 
 def _aligned(*tensors: Tensor) -> bool:
-    return all(t.stride(-2) % ALIGNED == 0 for t in tensors)
+    return all(t.stride(-2) % ALIGNED == 0 and t.data_ptr() % ALIGNED == 0 for t in tensors)
 
 
 @functools.lru_cache(maxsize=512)
