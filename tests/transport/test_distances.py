@@ -156,6 +156,15 @@ def test_masses_of_any_size():
             assert wasserstein(mu, nu, math.inf).value == 0.25
 
 
+def test_masses_that_differ_a_little_are_not_the_same():
+    """10⁻¹² of mass over a distance of √2: no rounding, and W₂ is its root."""
+    points = torch.eye(2, dtype=torch.float64)
+    mu = TokenMeasure(points, [0.5, 0.5])
+    nu = TokenMeasure(points, [0.5 + 1e-12, 0.5 - 1e-12])
+    assert wasserstein(mu, nu).value == pytest.approx(math.sqrt(2e-12), rel=1e-3)
+    assert wasserstein(mu, TokenMeasure(points, [0.5 + 2e-16, 0.5 - 2e-16])).value == 0
+
+
 def test_close_clouds_keep_their_digits():
     x = normal(1, 50, 4)
     for eta in (1e-6, 1e-12):

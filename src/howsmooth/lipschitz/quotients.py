@@ -87,7 +87,7 @@ def lipschitz_quotients(field: Field, measure: TokenMeasure, direction: Tensor, 
 def _slope(field: Field, measure: TokenMeasure, unit: Tensor, p: float) -> float:
     x = measure.points
     logs = None if measure.equal else measure.log_weights.to(x)
-    times = measure.times.to(x.device) if isinstance(measure, TimedMeasure) else None
+    times = measure.times if isinstance(measure, TimedMeasure) else None
     _, tangent = torch.func.jvp(lambda y: field(y, y, logs, times=times, source_times=times), (x,), (unit,))
     return _norm(measure, tangent, p)
 

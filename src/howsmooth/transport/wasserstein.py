@@ -46,6 +46,7 @@ def wasserstein(mu: TokenMeasure | Sequence[TokenMeasure], nu: TokenMeasure | Se
                              "out: TokenMeasure(m.points, log_weights=m.log_weights)")
     if mu.d != nu.d:
         raise InputError(f"expected measures in one dimension, got d = {mu.d} and {nu.d}")
+    mu, nu = mu.cpu(), nu.cpu()
     one, of_one = mu._joined()
     other, of_other = nu._joined()
     (rows, cols, logs), distances, method, gap = _couple(one, other, p, certify)
