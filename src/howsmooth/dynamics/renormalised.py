@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention, attend
+from howsmooth.dynamics.mixing import mix
 from howsmooth.errors import InputError
 
 
@@ -45,8 +46,7 @@ class Renormalised:
         """The map z ↦ z' at depth t."""
         def velocity(z: Tensor) -> Tensor:
             q, k, scale = self.scores(t, z)
-            mean = attend(q.unsqueeze(-3), k.unsqueeze(-3), z.unsqueeze(-3), scale=scale, causal=self.causal)
-            return (mean.squeeze(-3) - z) @ self.V.to(z).mT
+            return (mix(q, k, z, scale, self.causal) - z) @ self.V.to(z).mT
 
         return velocity
 
