@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from howsmooth.dynamics.instruments import (
     log_energy,
     pattern_of_p,
     probabilities,
-    wasserstein,
+    w2,
 )
 from howsmooth.dynamics.instruments.clusters import MOST as MOST_TOKENS
 from howsmooth.dynamics.instruments.hull import MOST_DIMENSIONS
@@ -28,7 +29,7 @@ from howsmooth.dynamics.trajectory import Trajectory
 from howsmooth.errors import InputError
 
 MOST_IN_P = 512  # tokens: the rank of P takes its singular values
-MOST_IN_W2 = 512
+MOST_IN_W2 = 512  # tokens that coincide want the network simplex, an extra: without it there is no W₂
 
 
 def watch(trajectory: Trajectory, field: Field | SelfAttention, *, tol: float, renormalised: bool = False,
@@ -55,7 +56,6 @@ class _Scene:
     def __init__(self, trajectory: Trajectory, field: Field | SelfAttention, tol: float, renormalised: bool,
                  lipschitz: bool):
         self.last, self.tol, self.field, self.lipschitz = trajectory.last, tol, field, lipschitz
-        self.sphere = False
         self.renormalised = Renormalised(field) if renormalised else None
         try:
             self.A, _, self.V = one_head(getattr(field, "layer", field))
@@ -64,7 +64,8 @@ class _Scene:
         n, self.d = trajectory.last.shape
         _, basis = leading_space(self.V) if self.V is not None else (None, torch.zeros(self.d, 0))
         self.leading = basis if 0 < basis.shape[1] < self.d else None
-        self.few, self.few_in_p, self.few_in_w2 = n <= MOST_TOKENS, n <= MOST_IN_P, n <= MOST_IN_W2
+        self.few, self.few_in_p, self.few_in_w2 = n <= MOST_TOKENS, n <= MOST_IN_P, (
+            n <= MOST_IN_W2 and find_spec("ot") is not None)
 
     def record(self, t: float, x: Tensor) -> dict[str, Any]:
         found: dict[str, Any] = {"t": t, "diameter": diameter(x)}
@@ -81,7 +82,7 @@ class _Scene:
                   "leaders": pattern and len(pattern.leaders)}
         energy = self.A is not None and self.renormalised is None
         found["log_energy"] = log_energy(x, self.A) if energy else None
-        found["w2_to_last"] = wasserstein(x, self.last) if self.few_in_w2 else None
+        found["w2_to_last"] = w2(x, self.last) if self.few_in_w2 else None
         layer = self.renormalised.at(t) if self.renormalised else self.field
         found["local"] = float(local_constant(layer, x).value[0]) if self.lipschitz else None
         return found
