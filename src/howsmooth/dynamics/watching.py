@@ -12,6 +12,7 @@ from torch import Tensor
 from howsmooth.attention import Field, SelfAttention
 from howsmooth.dynamics.growth import local_constant
 from howsmooth.dynamics.instruments import (
+    View,
     clusters,
     diameter,
     hull,
@@ -20,6 +21,7 @@ from howsmooth.dynamics.instruments import (
     log_energy,
     pattern_of_p,
     probabilities,
+    view,
     w2,
 )
 from howsmooth.dynamics.instruments.clusters import MOST as MOST_TOKENS
@@ -50,6 +52,31 @@ def watch(trajectory: Trajectory, field: Field | SelfAttention, *, tol: float, r
         yield scene.record(t, x)
 
 
+def drawing(trajectory: Trajectory, field: Field | SelfAttention, tol: float) -> tuple[View, list[int]]:
+    """What a picture needs: the plane to look from, and for each token the number of the cluster it ends in, as seen
+    from there."""
+    _, V = _matrices(field)
+    seen = view(trajectory.last.shape[1], V)
+    if len(trajectory.last) > MOST_TOKENS:
+        return seen, [0] * len(trajectory.last)
+    last = seen(trajectory.last)
+    # A second coordinate that runs free says nothing about who is together.
+    return seen, clusters(last[:, :1] if _along_one(V) and last.shape[1] > 1 else last, tol).labels.tolist()
+
+
+def _along_one(V: Tensor | None) -> bool:
+    return V is not None and len(V) > 2 and leading_space(V)[1].shape[1] == 1
+
+
+def _matrices(field: Field | SelfAttention) -> tuple[Tensor | None, Tensor | None]:
+    """A and V where the attention is of one head."""
+    try:
+        A, _, V = one_head(getattr(field, "layer", field))
+    except InputError:
+        A, V = getattr(field, "A", None), getattr(field, "V", None)
+    return A, V
+
+
 class _Scene:
     """What all depths share."""
 
@@ -57,10 +84,7 @@ class _Scene:
                  lipschitz: bool):
         self.last, self.tol, self.field, self.lipschitz = trajectory.last, tol, field, lipschitz
         self.renormalised = Renormalised(field) if renormalised else None
-        try:
-            self.A, _, self.V = one_head(getattr(field, "layer", field))
-        except InputError:
-            self.A, self.V = getattr(field, "A", None), getattr(field, "V", None)
+        self.A, self.V = _matrices(field)
         n, self.d = trajectory.last.shape
         _, basis = leading_space(self.V) if self.V is not None else (None, torch.zeros(self.d, 0))
         self.leading = basis if 0 < basis.shape[1] < self.d else None

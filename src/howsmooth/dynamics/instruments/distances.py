@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
+from howsmooth.transport import TokenMeasure, wasserstein
 
 BLOCK = 1 << 22  # distances held at once
 
@@ -34,6 +35,4 @@ def w2(x: Tensor, y: Tensor) -> float:
     >>> w2(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [3.0]])) == 2.5**0.5
     True
     """
-    from howsmooth.transport import TokenMeasure, wasserstein
-
     return wasserstein(TokenMeasure(x), TokenMeasure(y), certify=False).value
