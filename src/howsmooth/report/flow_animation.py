@@ -50,10 +50,9 @@ def save_animation(path: str | Path, times: Sequence[float], paths: NDArray, nam
     panel = figure.subplots()
     low, high = paths.min((0, 1)), paths.max((0, 1))
     margin = 0.06 * (high - low) + 1e-9
+    panel.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
     if names[0] != "depth t":
         fit_scales(panel, paths)
-    panel.set_aspect("auto")
-    panel.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
     panel.set_xlabel(names[0], color=colours["ink"])
     panel.set_ylabel(names[1], color=colours["ink"])
     plain(panel, colours)

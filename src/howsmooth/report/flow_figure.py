@@ -16,7 +16,7 @@ _WIDE = 40.0  # a spread so many times that of the start is drawn on a scale tha
 _COUNTS = (("clusters", "clusters", "-"), ("vertices", "hull vertices", "--"), ("hyperplanes", "hyperplanes", "-"),
            ("leading_clusters", "leading clusters", "-"), ("rank", "rank of P", ":"))
 _SIZES = (("diameter", "diameter", "-"), ("w2_to_last", "W₂ to the last depth", "--"),
-          ("undecided", "P from 0/1", ":"), ("local", "local Lipschitz constant of Γ", "-."))
+          ("undecided", "distance of P from 0/1", ":"), ("local", "local Lipschitz constant of Γ", "-."))
 _SMALLEST = 1e-12  # of a size that is drawn: below, rounding is all there is
 
 
