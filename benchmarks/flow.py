@@ -4,12 +4,13 @@
 
 Three questions, accuracy beside every time:
 
-    to depth 10   2,000 tokens in the plane, V = A = I, in renormalised coordinates, by SciPy's RK45 at 1e-6. The peer is
-                  what one would write first: `solve_ivp` on the same equation with P written out in NumPy. Times are the
-                  best of two, taken in turn, on the wall and of all cores together (CPU); beside them stands the largest
-                  difference of the two ends, and that of either from the same at 1e-9. Goal: under 10 s on two cores.
-    --big         one residual layer on 100,000 tokens in dimension 64, float32: seconds, and the peak of memory over what
-                  was held before; all scores at once would take 37 GiB. Takes a minute or two on two cores.
+    to depth 10   2,000 tokens in the plane, V = A = I, in renormalised coordinates, by SciPy's RK45 at 1e-6. The peer
+                  is what one would write first: `solve_ivp` on the same equation with P written out in NumPy. Times
+                  are the best of two, taken in turn, on the wall and of all cores together (CPU); beside them stands
+                  the largest difference of the two ends, and that of either from the same at 1e-9. Goal: under 10 s
+                  on two cores.
+    --big         one residual layer on 100,000 tokens in dimension 64, float32: seconds, and the peak of memory over
+                  what was held before; all scores at once would take 37 GiB. Takes a minute or two on two cores.
     --growth      σ₁ of the derivative of 64 residual layers at n tokens in dimension 16, matrix-free, to 1e-3.
 """
 
@@ -64,8 +65,8 @@ def to_depth(n: int, until: float) -> None:
     fine = integrate(velocity, z, until, rtol=1e-9, atol=1e-12, saves=2).last
     (wall, cpu), (peer_wall, peer_cpu) = (np.min(times[name], axis=0) for name in ("howsmooth", "peer"))
     print(f"{n} tokens in the plane to depth {until:g}: {wall:.2f} s, CPU {cpu:.2f} s ({found.steps} steps, "
-          f"{found.evaluations} evaluations); peer {peer_wall:.2f} s, CPU {peer_cpu:.2f} s, {peer_cpu / cpu:.1f} times as "
-          f"much; goal {GOAL:g} s {'met' if wall < GOAL else 'missed'}")
+          f"{found.evaluations} evaluations); peer {peer_wall:.2f} s, CPU {peer_cpu:.2f} s, {peer_cpu / cpu:.1f} times "
+          f"as much; goal {GOAL:g} s {'met' if wall < GOAL else 'missed'}")
     print(f"  ends differ by {float((found.last - other).abs().max()):.1e}; from rtol 1e-9: howsmooth "
           f"{float((found.last - fine).abs().max()):.1e}, peer {float((other - fine).abs().max()):.1e}", flush=True)
 
@@ -102,8 +103,8 @@ def growth(n: int = 256, d: int = 16, layers: int = 64) -> None:
             for s in (1, -1)]
     check = float((ends[0] - ends[1]).norm() / (2 * eta))
     print(f"σ₁ of {layers} layers, n = {n}, d = {d}: {float(found.value[0]):.4f} in [{float(found.lower[0]):.4f}, "
-          f"{float(found.upper[0]):.4f}], {seconds:.1f} s, {found.products} products; by finite differences {check:.4f}",
-          flush=True)
+          f"{float(found.upper[0]):.4f}], {seconds:.1f} s, {found.products} products; by finite differences "
+          f"{check:.4f}", flush=True)
 
 
 if __name__ == "__main__":

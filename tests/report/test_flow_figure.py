@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from howsmooth.errors import InputError
+from howsmooth.report.figure import THEMES
 from howsmooth.report.flow_animation import check_animation_path, save_animation
 from howsmooth.report.flow_figure import flow_figure, palette
-from howsmooth.report.figure import THEMES
 from howsmooth.report.flow_table import flow_table
 
 KEYS = ("clusters", "vertices", "hyperplanes", "leading_clusters", "leading_vertices", "rank", "undecided", "diameter",

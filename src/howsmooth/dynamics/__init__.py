@@ -12,5 +12,5 @@ from howsmooth.dynamics.velocity import Velocity
 from howsmooth.dynamics.watching import watch
 
 __all__ = ["Example", "FlowDerivative", "Growth", "Renormalised", "Trajectory", "Velocity", "follow", "growth_through",
-           "integrate", "local_constant", "perturbation_growth", "read_example", "stack", "steps_of", "unstack", "watch",
-           "with_tangents"]
+           "integrate", "local_constant", "perturbation_growth", "read_example", "stack", "steps_of", "unstack",
+           "watch", "with_tangents"]

@@ -23,7 +23,8 @@ def check_animation_path(path: str, option: str = "--animate") -> None:
     try:
         from matplotlib import animation
     except ImportError:
-        raise InputError(f"expected matplotlib for {option}, got none installed; pip install 'howsmooth[plot]'") from None
+        raise InputError(f"expected matplotlib for {option}, got none installed; "
+                         "pip install 'howsmooth[plot]'") from None
     suffix = Path(path).suffix.lower()
     if suffix not in (".gif", ".mp4"):
         raise InputError(f"expected a file ending in .gif or .mp4 for {option}, got {path!r}")
@@ -52,7 +53,7 @@ def save_animation(path: str | Path, times: Sequence[float], paths: NDArray, nam
     margin = 0.06 * (high - low) + 1e-9
     panel.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
     if names[0] != "depth t":
-        fit_scales(panel, paths)
+        fit_scales(panel, paths, "box")  # limits are those of all frames
     panel.set_xlabel(names[0], color=colours["ink"])
     panel.set_ylabel(names[1], color=colours["ink"])
     plain(panel, colours)
