@@ -42,7 +42,7 @@ def shapes(out: Path) -> None:
         seen, labels = drawing(trajectory, field, example.watch.tol)
         paths = seen(trajectory.tokens).numpy()
         draw_paths(panel, trajectory.times.tolist(), paths, seen.names, labels, COLOURS)
-        panel.set_title(example.title, color=COLOURS["ink"], fontsize=10, fontweight="bold", loc="left")
+        panel.set_title(name.replace("_", " "), color=COLOURS["ink"], fontsize=11, fontweight="bold", loc="left")
         if name == "polytope":
             save_animation(out / "flow.gif", trajectory.times.tolist(), paths, seen.names, labels, title=example.title)
     figure.savefig(out / "flows.png", facecolor=figure.get_facecolor())
