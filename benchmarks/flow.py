@@ -10,7 +10,7 @@ Three questions, accuracy beside every time:
                   the largest difference of the two ends, and that of either from the same at 1e-9. Goal: under 10 s
                   on two cores.
     --big         one residual layer on 100,000 tokens in dimension 64, float32: seconds, and the peak of memory over
-                  what was held before; all scores at once would take 37 GiB. Takes a minute or two on two cores.
+                  what was held before; all scores at once would take 37 GiB. Takes 90 seconds of one core.
     --growth      σ₁ of the derivative of 64 residual layers at n tokens in dimension 16, matrix-free, to 1e-3.
 """
 

@@ -62,8 +62,9 @@ def growth(out: Path) -> None:
         velocity = Velocity(field_of(Attention(A=beta), 4), sphere=True)
         grown = perturbation_growth(velocity, x, 12.0, steps=96, depths=24)
         found["growth"] += [{"beta": beta, **g.as_record()} for g in grown]
-        middle.plot([g.depth for g in grown], [g.value for g in grown], color=colour, linewidth=2, label=f"β = {beta:g}")
-        middle.plot([g.depth for g in grown], [math.exp(g.log_product) for g in grown], "--", color=colour, linewidth=1.3)
+        depths = [g.depth for g in grown]
+        middle.plot(depths, [g.value for g in grown], color=colour, linewidth=2, label=f"β = {beta:g}")
+        middle.plot(depths, [math.exp(g.log_product) for g in grown], "--", color=colour, linewidth=1.3)
     middle.set_yscale("log")
     _name(middle, "depth t", "σ₁ of the flow's derivative", "On the sphere: flow (line), product of layers (dashed)")
     for name, colour in zip(KINDS, COLOURS["maps"], strict=True):

@@ -68,7 +68,7 @@ def test_every_kind_of_attention_flows_and_permutes(name):
 
 
 def test_closed_forms_of_attention_itself():
-    """Sinkhorn couples the tokens with themselves, so that the mean moves by V alone; so does a token that sees itself."""
+    """Sinkhorn couples the tokens with themselves, so that the mean moves by V alone; so does a first token."""
     fields, x = every_kind(2), normal(6, 2)
     V = fields["sinkhorn"].V
     found = integrate(fields["sinkhorn"], x, 0.5, rtol=1e-8, atol=1e-10, saves=2).last

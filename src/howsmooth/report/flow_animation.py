@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,10 +58,10 @@ def save_animation(path: str | Path, times: Sequence[float], paths: NDArray, nam
     panel.set_xlabel(names[0], color=colours["ink"])
     panel.set_ylabel(names[1], color=colours["ink"])
     plain(panel, colours)
-    panel.set_title(title, color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
+    panel.set_title(textwrap.fill(title, 56), color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
     tails = panel.add_collection(LineCollection([], colors=tints, linewidths=0.9, alpha=0.45))
     dots = panel.scatter(*paths[0].T, s=30, c=tints, edgecolors=colours["paper"], linewidth=0.5, zorder=3)
-    clock = panel.text(0.98, 0.02, "", transform=panel.transAxes, color=colours["ink"], fontsize=11, ha="right")
+    clock = panel.text(1.0, -0.085, "", transform=panel.transAxes, color=colours["ink"], ha="right", va="top")
 
     def draw(frame: int) -> None:
         frame = min(frame, len(times) - 1)

@@ -44,7 +44,7 @@ def growth_of_perturbations_table(records: Sequence[dict[str, Any]]) -> Table:
     table.add_column(f"interval, {confidence_text(records)}", no_wrap=True)
     table.add_column("Π σ₁ of layers", justify="right")
     table.add_column("log σ₁ / depth", justify="right")
-    table.add_column("Lip of Γ here", justify="right")
+    table.add_column("Lip of the velocity", justify="right")
     for record in records:
         table.add_row(f"{record['depth']:.4g}", number(record["value"]), interval(record["lower"], record["upper"]),
                       number(record["product"]), number(record["exponent"], 3), number(record["local"]))
