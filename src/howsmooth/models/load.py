@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from howsmooth.errors import InputError
 from howsmooth.models.families import FAMILIES, check_registry, family_of
 from howsmooth.models.given import check_class, read_network
 from howsmooth.models.inputs import Processor
+from howsmooth.models.language_head import read_head
 from howsmooth.models.model import Model
 from howsmooth.models.parts import choose_part
 from howsmooth.models.place import Place, commit_of, locate
@@ -56,15 +58,16 @@ def load(
         if causal:
             raise InputError("expected causal only with a model that is loaded by name, got a transformers model; make "
                              "it from a config with is_decoder=True")
+        whole = name
         network, adapter, name, place = read_network(name, dtype=dtype, device=device, revision=revision)
-        return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part)
+        return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part, whole=whole)
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         what = "an empty one" if isinstance(name, str) else f"an object of type {type(name).__name__}"
         raise InputError(
             "expected the name of a model, a folder or a file, or a transformers model, "
             f"got {what}; try 'minilm'"
         )
-    name = os.fspath(name)
+    name, read = os.fspath(name), None
     dtype, device = _working_type(dtype or torch.float32, device or "cpu")
 
     if name.startswith(_RANDOM):
@@ -75,12 +78,20 @@ def load(
     else:
         place = locate(name, revision, cache_dir)
         network, adapter = _pretrained_network(name, place, dtype, allow_pickle, remote, causal)
+
+        def read():
+            return AutoModelForCausalLM.from_pretrained(
+                place.path, config=network.config, dtype=dtype, use_safetensors=None if allow_pickle else True,
+                local_files_only=place.local_only, output_loading_info=True, **remote,
+            )
+
     network = network.to(device).eval().requires_grad_(False)
-    return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part)
+    return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part, read=read)
 
 
-def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, remote: dict, part) -> Model:
-    """Check the weights and add the tokenizer."""
+def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, remote: dict, part, *, whole=None,
+              read=None) -> Model:
+    """Check the weights, add the tokenizer and the way to the language head."""
     check_registry(network, adapter, name)
     _refuse_non_finite(network, name)
     chosen = choose_part(network, part, name)
@@ -89,7 +100,8 @@ def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, r
         found, missing, origin = find_tokenizer(tokenizer, place, chosen.vocabulary, cache_dir, remote)
     source = {**place.source, "tokenizer": origin, **({} if part is None else {"part": part})}
     return Model(network, adapter, name=name, tokenizer=found, no_tokenizer=missing, source=source, part=part,
-                 processor=Processor(place.path, place.local_only, remote))
+                 processor=Processor(place.path, place.local_only, remote),
+                 language_head=partial(read_head, network, name, whole, read))
 
 
 def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickle: bool, remote: dict, causal: bool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
@@ -16,6 +16,7 @@ import torch
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models import anatomy, inputs
+from howsmooth.models.language_head import LanguageHead, refuse_head
 from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_kind, map_at
 from howsmooth.models.norms import read_norm
 from howsmooth.models.parts import choose_part
@@ -35,7 +36,8 @@ class Model:
     """
 
     def __init__(self, network, adapter: ModuleType, *, name: str, tokenizer=None, no_tokenizer: str = "",
-                 source: dict | None = None, part: str | None = None, processor: inputs.Processor | None = None):
+                 source: dict | None = None, part: str | None = None, processor: inputs.Processor | None = None,
+                 language_head: Callable[[], LanguageHead] = refuse_head):
         chosen = choose_part(network, part, name)
         self.network = chosen.network
         self.name, self.family, self.modality = name, network.config.model_type, chosen.modality
@@ -47,6 +49,7 @@ class Model:
         self._adapter, self._scope, self._vocabulary = adapter, chosen.scope, chosen.vocabulary
         self._no_tokenizer = no_tokenizer or "it was loaded without one"
         self._processor = processor or inputs.Processor(None)
+        self._read_language_head = language_head
 
     def __repr__(self) -> str:
         length = "" if self.positions is None else f"{self.positions} positions, "
@@ -57,6 +60,11 @@ class Model:
     def twin(self):
         """The network once more, with the same weights and the fast op inside."""
         return fast_twin(self.network, self._adapter)
+
+    @cached_property
+    def language_head(self) -> LanguageHead:
+        """Last hidden states (n, d) ↦ scores of the next token (n, vocabulary), refused where there is no such head."""
+        return self._read_language_head()
 
     def attention(self, layer: int, n: int | None = None) -> SelfAttention | AttentionMap:
         """Return the attention map of a layer: projections with biases, heads and output projection.
