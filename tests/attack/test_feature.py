@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from howsmooth import InputError, SelfAttention, local_lipschitz
+from howsmooth import InputError, SelfAttention, load, local_lipschitz
 from howsmooth.attack.feature import (
     Budget,
     Duplicate,
@@ -22,9 +22,9 @@ from howsmooth.attack.feature import (
     Similarity,
     SingularDirection,
     Target,
-    load,
+    load_attack,
     run,
-    save,
+    save_attack,
     verify,
 )
 from howsmooth.attack.feature.problem import Problem
@@ -49,9 +49,7 @@ def small() -> Target:
 
 @pytest.fixture(scope="module")
 def minilm():
-    from howsmooth.models import load as load_model
-
-    return load_model("minilm", dtype=torch.float64)
+    return load("minilm", dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
@@ -192,11 +190,11 @@ def test_linearity_in_closed_form():
 def test_artefact_of_a_model_is_verified_and_tampering_is_seen(minilm, minilm_layer, tmp_path):
     path = tmp_path / "attack.safetensors"
     found = run(ProjectedGradient(steps=3), minilm_layer, Budget(0.5))
-    save(found, path)
+    save_attack(found, path)
     checked = verify(path, model=minilm)
     assert checked.ok, checked.wrong
     assert checked.change == found.change  # exactly, on one machine
-    again = load(path)
+    again = load_attack(path)
     assert again.as_record() == found.as_record() and torch.equal(again.perturbation, found.perturbation)
 
     def tampered(tensors=None, **record):
@@ -217,7 +215,7 @@ def test_artefact_of_a_model_is_verified_and_tampering_is_seen(minilm, minilm_la
 
 
 def test_artefact_of_any_map_needs_its_target(small, tmp_path):
-    save(run(Noise(), small, Budget(0.1)), tmp_path / "a")
+    save_attack(run(Noise(), small, Budget(0.1)), tmp_path / "a")
     assert verify(tmp_path / "a", small).ok
     assert not verify(tmp_path / "a", Target.of(layer("two heads", d_out=None), small.x)).ok
     with pytest.raises(InputError, match="give verify the map"):

@@ -1,6 +1,6 @@
 """Feature-space attacks: perturb the tokens that enter a map, within a budget, to change what comes out."""
 
-from howsmooth.attack.feature.artefact import Verification, load, save, verify
+from howsmooth.attack.feature.artefact import Verification, load_attack, save_attack, verify
 from howsmooth.attack.feature.attacks import Attack, Edited, GradientSign, Noise, ProjectedGradient, SingularDirection
 from howsmooth.attack.feature.budget import Budget
 from howsmooth.attack.feature.edits import Duplicate, Edit, Insert
@@ -10,4 +10,4 @@ from howsmooth.attack.feature.targets import Target
 
 __all__ = ["Attack", "Budget", "Duplicate", "Edit", "Edited", "FeatureAttack", "GradientSign", "Insert", "NextToken",
            "Noise", "Objective", "OutputChange", "ProjectedGradient", "Similarity", "SingularDirection", "Target",
-           "Verification", "load", "run", "save", "verify"]
+           "Verification", "load_attack", "run", "save_attack", "verify"]

@@ -42,7 +42,7 @@ class Verification:
                 "reported": self.reported}
 
 
-def save(attack: FeatureAttack, path: str | os.PathLike, **more) -> None:
+def save_attack(attack: FeatureAttack, path: str | os.PathLike, **more) -> None:
     """Write an attack; `more` is kept with the record. The file is complete or absent."""
     facts = {"format": str(FORMAT), "record": json.dumps(attack.as_record() | more, ensure_ascii=False),
              "origin": json.dumps(attack.origin, ensure_ascii=False)}
@@ -53,7 +53,7 @@ def save(attack: FeatureAttack, path: str | os.PathLike, **more) -> None:
 
 
 def read(path: str | os.PathLike) -> tuple[dict, dict, dict[str, torch.Tensor]]:
-    """(record, origin, tensors) of a file that `save` wrote."""
+    """(record, origin, tensors) of a file that `save_attack` wrote."""
     try:
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
@@ -62,10 +62,10 @@ def read(path: str | os.PathLike) -> tuple[dict, dict, dict[str, torch.Tensor]]:
                                                                           ("tokens", "perturbation")}
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise InputError(f"expected a saved attack, got {os.fspath(path)!r} ({type(error).__name__}: {error}); name a "
-                         "file that attack.feature.save wrote") from None
+                         "file that save_attack wrote") from None
 
 
-def load(path: str | os.PathLike) -> FeatureAttack:
+def load_attack(path: str | os.PathLike) -> FeatureAttack:
     """The attack as it was saved, unchecked: `verify` checks it."""
     record, origin, tensors = read(path)
     names = ("attack", "objective", "spent", "touched", "change", "gain", "clean", "attacked", "calls", "seconds",
@@ -84,7 +84,7 @@ def verify(path: str | os.PathLike, target: Target | None = None, *, model=None)
     the time); then the tokens, too, are computed anew from the text's token numbers, unless an edit has added some. For
     any other map the caller gives the target.
     """
-    reported, wrong = load(path), []
+    reported, wrong = load_attack(path), []
     given = model
     if target is None:
         model = model if model is not None else _model(reported)
@@ -115,12 +115,12 @@ def verify(path: str | os.PathLike, target: Target | None = None, *, model=None)
 
 
 def _model(reported: FeatureAttack):
-    from howsmooth.models import load as load_model
+    from howsmooth.models import load
 
     if "model" not in reported.origin:
         raise InputError("expected a target: this attack was on a map that no file describes; give verify the map and "
                          "its tokens")
-    model = load_model(reported.origin["model"], dtype=reported.dtype, seed=reported.origin["source"].get("seed") or 0)
+    model = load(reported.origin["model"], dtype=reported.dtype, seed=reported.origin["source"].get("seed") or 0)
     if model.source.get("sha256") != reported.origin["source"].get("sha256"):
         raise InputError(f"expected the weights of {model.name!r} that were attacked, got others (sha256)")
     return model
