@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from howsmooth.models import Model
     from howsmooth.studies import Settings, Text
 
-Step = Callable[[int, int, int | None], None]  # (n, layer, head): what is about to be computed
+Step = Callable[[int, int | None, int | None], None]  # (n, layer, head): what is about to be computed
 
 _PLAIN_WIDTH = 120  # columns of a table that goes to a file or a pipe
 
@@ -76,9 +76,10 @@ class Run:
             ) as bar:
                 task = bar.add_task(name, total=total)
 
-                def show(n: int, layer: int, head: int | None) -> None:
+                def show(n: int, layer: int | None, head: int | None) -> None:
                     which = "" if head is None else f" head {head}"
-                    bar.update(task, description=f"{name} layer {layer}{which}, n = {n}")
+                    where = "" if layer is None else f" layer {layer}"
+                    bar.update(task, description=f"{name}{where}{which}, n = {n}")
 
                 for record in produce(show):
                     self.records.append(record)

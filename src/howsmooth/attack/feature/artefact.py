@@ -42,9 +42,9 @@ class Verification:
                 "reported": self.reported}
 
 
-def save_attack(attack: FeatureAttack, path: str | os.PathLike, **more) -> None:
-    """Write an attack; `more` is kept with the record. The file is complete or absent."""
-    facts = {"format": str(FORMAT), "record": json.dumps(attack.as_record() | more, ensure_ascii=False),
+def save_attack(attack: FeatureAttack, path: str | os.PathLike, more: dict | None = None) -> None:
+    """Write an attack; `more` is kept with its record. The file is complete or absent."""
+    facts = {"format": str(FORMAT), "record": json.dumps(attack.as_record() | (more or {}), ensure_ascii=False),
              "origin": json.dumps(attack.origin, ensure_ascii=False)}
     building = Path(f"{os.fspath(path)}.part")
     save_file({"tokens": attack.x.contiguous().cpu(), "perturbation": attack.perturbation.contiguous().cpu()}, building,
@@ -69,10 +69,10 @@ def load_attack(path: str | os.PathLike) -> FeatureAttack:
     """The attack as it was saved, unchecked: `verify` checks it."""
     record, origin, tensors = read(path)
     names = ("attack", "objective", "spent", "touched", "change", "gain", "clean", "attacked", "calls", "seconds",
-             "seed", "status", "n")
-    known = {*names, "budget", "dtype"}
+             "seed", "status")
+    known = {*names, "budget", "dtype", "n"}
     return FeatureAttack(**{name: record[name] for name in names}, budget=Budget(**record["budget"]),
-                         dtype=getattr(torch, record["dtype"]), origin=origin,
+                         dtype=getattr(torch, record["dtype"]), origin=origin, n=len(tensors["tokens"]),
                          facts={key: value for key, value in record.items() if key not in known},
                          x=tensors["tokens"], perturbation=tensors["perturbation"])
 

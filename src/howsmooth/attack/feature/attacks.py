@@ -59,7 +59,7 @@ class Noise(Attack):
 class GradientSign(Attack):
     """The sign of the objective's gradient at a thousandth of the budget's noise, as large as the budget allows."""
 
-    name = "gradient sign"
+    name = "sign"
 
     def perturb(self, problem: Problem, budget: Budget, generator: torch.Generator) -> Tensor:
         noise = Noise().perturb(problem, Budget(budget.size * LITTLE, budget.norm), generator)
@@ -76,7 +76,7 @@ class SingularDirection(Attack):
     """
 
     tol: float = 1e-2
-    name = "singular direction"
+    name = "singular"
 
     def perturb(self, problem: Problem, budget: Budget, generator: torch.Generator) -> Tensor:
         seed = int(torch.randint(2**31, (1,), generator=generator))
