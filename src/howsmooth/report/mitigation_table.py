@@ -29,7 +29,7 @@ def mitigation_table(records: Sequence[dict[str, Any]]) -> Table:
         table.add_column("loss", justify="right")
     for index, record in enumerate(records):
         last = index + 1 == len(records) or records[index + 1]["layer"] != record["layer"]
-        layer = "all" if record["layer"] is None else str(record["layer"])
+        layer = "together" if record["layer"] is None else str(record["layer"])
         apart = "" if record["output_apart"] is None else f"{100 * record['output_apart']:.0f} %"
         loss = [f"{record['loss_before']:.2f} → {record['loss_after']:.2f}"] if has_loss else []
         sigmas = ("", "") if record["constant_ratio"] is None else (number(record["before"]["value"]),

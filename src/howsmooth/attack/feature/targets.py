@@ -56,7 +56,7 @@ class Target:
                 raise InputError(f"expected a text model to change the number of tokens, got one that takes "
                                  f"{model.modality}")
             made = model.map(layer, kind, head=head, n=n)
-            return single_at_least(made, x)[0] if isinstance(made, SelfAttention) else made.to(x.dtype)
+            return made.to(x.dtype) if isinstance(made, SelfAttention) else made  # modules share the model's weights
 
         ids = getattr(input, "ids", input)
         origin = {"model": model.name, "source": model.source, "layer": layer, "kind": kind, "head": head,
