@@ -214,6 +214,16 @@ def test_artefact_of_a_model_is_verified_and_tampering_is_seen(minilm, minilm_la
         verify(path)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_an_artefact_finds_its_model_by_itself(dtype, tmp_path):
+    """Also where the model was in another dtype than the attack."""
+    model = load("minilm", dtype=dtype)
+    target = Target.in_model(model, model.chunks("The river moves slowly.", 7, 1)[0], 1)
+    save_attack(run(Noise(), target if dtype == torch.bfloat16 else target.double(), Budget(0.5)), tmp_path / "a")
+    assert load_attack(tmp_path / "a").dtype != dtype
+    assert verify(tmp_path / "a").ok, verify(tmp_path / "a").wrong
+
+
 def test_artefact_of_any_map_needs_its_target(small, tmp_path):
     save_attack(run(Noise(), small, Budget(0.1)), tmp_path / "a")
     assert verify(tmp_path / "a", small).ok

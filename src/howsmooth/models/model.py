@@ -48,8 +48,7 @@ class Model:
         self.source = dict(source or {})
         self._adapter, self._scope, self._vocabulary = adapter, chosen.scope, chosen.vocabulary
         self._no_tokenizer = no_tokenizer or "it was loaded without one"
-        self._processor = processor or inputs.Processor(None)
-        self._read_language_head = language_head
+        self._processor, self._read_language_head = processor or inputs.Processor(None), language_head
 
     def __repr__(self) -> str:
         length = "" if self.positions is None else f"{self.positions} positions, "

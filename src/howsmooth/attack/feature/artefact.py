@@ -120,8 +120,9 @@ def _model(reported: FeatureAttack):
     if "model" not in reported.origin:
         raise InputError("expected a target: this attack was on a map that no file describes; give verify the map and "
                          "its tokens")
-    model = load(reported.origin["model"], dtype=reported.dtype, seed=reported.origin["source"].get("seed") or 0)
-    if model.source.get("sha256") != reported.origin["source"].get("sha256"):
+    origin = reported.origin
+    model = load(origin["model"], dtype=origin["dtype"], seed=origin["source"].get("seed") or 0)
+    if model.source.get("sha256") != origin["source"].get("sha256"):
         raise InputError(f"expected the weights of {model.name!r} that were attacked, got others (sha256)")
     return model
 

@@ -59,7 +59,8 @@ class Target:
             return made.to(x.dtype) if isinstance(made, SelfAttention) else made  # modules share the model's weights
 
         ids = getattr(input, "ids", input)
-        origin = {"model": model.name, "source": model.source, "layer": layer, "kind": kind, "head": head,
+        origin = {"model": model.name, "dtype": str(model.dtype).removeprefix("torch."), "source": model.source,
+                  "layer": layer, "kind": kind, "head": head,
                   "ids": ids.tolist() if isinstance(ids, Tensor) else list(ids) if not isinstance(ids, dict) else None}
         return cls(f, x.detach(), of_length, origin)
 
