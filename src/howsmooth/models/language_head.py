@@ -1,92 +1,89 @@
-"""The language head of a model: from last hidden states to scores of the next token, by the family's own code.
+"""From the last hidden state to the next token: the language head that belongs to a model.
 
-A model for measuring is loaded without it. Here the class that has one is asked for again, and its stack of layers is
-replaced by a module that hands over given hidden states: soft caps and scales of logits stay what the family does.
+A `Model` is the stack of layers alone. The head is its family's own: the causal language model of transformers, with
+the layers replaced by hidden states that are given. So whatever a family does there (a bias, a cap, a scale) is done.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from howsmooth.errors import InputError
+from howsmooth.models.calls import first
 from howsmooth.models.quiet import quiet_transformers
 
-MEANT = "expected a model with a language head (a decoder such as smollm2) to ask for the next token"
+if TYPE_CHECKING:
+    from howsmooth.models.model import Model
 
 
 class _Given(torch.nn.Module):
-    """Stands where the layers were, and returns the hidden states that it was given."""
+    """Stands where the layers were: hands on the hidden states that come in as embeddings."""
 
-    hidden: Tensor
-
-    def forward(self, *_args, **_kwargs) -> BaseModelOutputWithPastAndCrossAttentions:
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.hidden)
+    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> BaseModelOutputWithPastAndCrossAttentions:
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=inputs_embeds)
 
 
 class LanguageHead(torch.nn.Module):
-    """h (n, d) ↦ scores of the next token (n, vocabulary), before softmax."""
+    """Hidden states (…, d) ↦ logits (…, vocabulary), with the model's own weights, shared.
+
+    Differentiable in the hidden states: `model.language_head(at.f(x))` for `at = model.map_at(chunk, kind="model")`.
+    """
 
     def __init__(self, whole: PreTrainedModel):
         super().__init__()
-        self.given = _Given()
-        self.whole = copy.copy(whole)  # its own list of parts, the same weights
-        self.whole._modules = {**whole._modules, whole.base_model_prefix: self.given}
+        self.whole = whole
 
     def forward(self, hidden: Tensor) -> Tensor:
-        self.given.hidden = hidden.unsqueeze(0)
-        try:
-            return self.whole(input_ids=torch.zeros(1, hidden.shape[-2], dtype=torch.long, device=hidden.device),
-                              use_cache=False).logits.squeeze(0)
-        finally:
-            del self.given.hidden
+        rows = hidden.reshape(1, -1, hidden.shape[-1])
+        logits = self.whole(inputs_embeds=rows, use_cache=False).logits
+        return logits.reshape(*hidden.shape[:-1], logits.shape[-1])
 
 
-def read_head(network: PreTrainedModel, name: str, whole: PreTrainedModel | None,
-              read: Callable[[], tuple[PreTrainedModel, dict]] | None) -> LanguageHead:
-    """The head that belongs to a network without one.
-
-    whole: the model that the network was taken from, where that is in memory. read: reads it anew from its files, with
-    the loading report. Without either, only a head that shares the embedding's weights is known.
-    """
-    if network.config.is_encoder_decoder:
-        raise InputError(f"{MEANT}, got {name!r}, an encoder-decoder; measure its hidden states instead")
-    if whole is None or whole.get_output_embeddings() is None:
-        whole = _read(network, name, read)
-    return LanguageHead(whole.to(network.device, network.dtype).eval().requires_grad_(False)
-                        if read is not None else whole)
-
-
-def _read(network: PreTrainedModel, name: str, read: Callable | None) -> PreTrainedModel:
-    kind, config = type(network.config), network.config
-    refusal = InputError(f"{MEANT}, got {name!r}, a {config.model_type} without one")
-    encoder = kind in AutoModelForMaskedLM._model_mapping and not getattr(config, "is_decoder", False)
-    if encoder or kind not in AutoModelForCausalLM._model_mapping:
-        raise refusal
-    with quiet_transformers():
-        if read is not None:
-            try:
-                whole, report = read()
-            except (ValueError, OSError, RuntimeError) as error:
-                raise refusal from error
-            if report["missing_keys"]:  # a head of random numbers
-                raise refusal
-        elif config.tie_word_embeddings:
-            with torch.device("meta"):
-                whole = AutoModelForCausalLM.from_config(copy.deepcopy(config))
-            whole.set_input_embeddings(network.get_input_embeddings())
-            whole.tie_weights()
-        else:
-            raise refusal
-    if whole.get_output_embeddings() is None:
-        raise refusal
-    return whole
+def language_head(model: Model) -> LanguageHead:
+    """Return the head of a model that predicts the next token; refused where there is none, or nothing is "next"."""
+    network = model.network
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(network.config), None) if model.modality == "text" else None
+    if not isinstance(kind, type) or not isinstance(network, PreTrainedModel) or model._scope:
+        raise _refusal(model, "its family has none")
+    with torch.device("meta"), quiet_transformers():
+        whole = kind(copy.deepcopy(network.config))
+    if type(whole.base_model) is not type(network):
+        raise _refusal(model, "its layers are a part of a larger model")
+    setattr(whole, whole.base_model_prefix, _Given())
+    weights = _weights(model, whole.state_dict())
+    whole.load_state_dict(weights, strict=True, assign=True)
+    _refuse_a_reader_of_both_sides(model)
+    return LanguageHead(whole.eval().requires_grad_(False))
 
 
-def refuse_head() -> LanguageHead:
-    raise InputError(f"{MEANT}, got a model that was not made by howsmooth.load")
+def _weights(model: Model, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The head's weights: the embedding's where the two are tied, else as the checkpoint has them."""
+    embedding = model.network.get_input_embeddings().weight.detach()
+    tied = model.network.config.tie_word_embeddings
+    if tied and len(wanted) == 1 and next(iter(wanted.values())).shape == embedding.shape:
+        return {name: embedding for name in wanted}
+    found = model._read_head()
+    missing = sorted(name for name in wanted if found.get(name) is None)
+    if missing:
+        raise _refusal(model, f"no weights for {missing[0]} came with it")
+    return {name: found[name].detach().to(embedding) for name in wanted}
+
+
+@torch.no_grad()
+def _refuse_a_reader_of_both_sides(model: Model) -> None:
+    """The next token is a question only to a model in which no token sees a later one."""
+    pair = torch.tensor([[1, 2], [1, 3]], device=model.device)
+    before, after = first(model.twin(input_ids=pair))[:, 0]
+    if not torch.allclose(before, after, rtol=1e-3, atol=1e-5):
+        raise _refusal(model, "it reads its text in both directions")
+
+
+def _refusal(model: Model, why: str) -> InputError:
+    return InputError(f"expected a model with a language head for next-token objectives, got {model.name!r}, a "
+                      f"{model.family} ({why}); use a causal language model such as smollm2, or another objective")

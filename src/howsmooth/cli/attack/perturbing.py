@@ -80,7 +80,7 @@ def run_attacks(model, text_path, json_path, csv_path, sizes, norm, touch, attac
     try:
         run.collect(loaded.name, places * len(sizes) * len(chosen), lambda step: feature_attacks(
             loaded, text, settings, attacks=chosen, shares=Shares(sizes, norm, touch), kind=kind, objective=aim,
-            folder=folder, step=step))
+            folder=folder, step=step), describe=_place)
     finally:
         if run.records:
             shown = notes if "-" in (json_path, csv_path) else console()
@@ -88,6 +88,11 @@ def run_attacks(model, text_path, json_path, csv_path, sizes, norm, touch, attac
                 shown.print(feature_table(run.records))
         code = run.finish()
     return code
+
+
+def _place(n: int, layer: int | None, head: int | None) -> str:
+    where = "" if layer is None else f"layer {layer}, " if head is None else f"layer {layer} head {head}, "
+    return f"{where}n = {n}"
 
 
 def made(folder: str) -> Path:
