@@ -1,0 +1,113 @@
+"""From a declared flow to tokens, velocity, trajectory and records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsmooth.attention import Field, L2Field, LinearField, SelfAttention, SigmoidField, SinkhornField, SoftmaxField
+from howsmooth.dynamics.declared import Attention, Example, Matrix, Tokens
+from howsmooth.dynamics.integrating import integrate
+from howsmooth.dynamics.renormalised import Renormalised
+from howsmooth.dynamics.trajectory import Trajectory
+from howsmooth.dynamics.velocity import Velocity
+from howsmooth.errors import InputError
+
+
+def field_of(attention: Attention, d: int) -> Field:
+    """The field that is declared, on tokens of width d.
+
+    >>> field_of(Attention(V=2.0), 3).layer.wv[0].tolist()
+    [2.0, 0.0, 0.0]
+    """
+    A, V = matrix(attention.A, d, "A"), matrix(attention.V, d, "V")
+    eye = torch.eye(d, dtype=torch.float64)
+    if attention.kind == "l2":
+        return L2Field(A, eye, V)
+    if attention.kind == "sinkhorn":
+        return SinkhornField(A, V, eps=attention.eps)
+    if attention.kind == "linear":
+        return LinearField(A, V)
+    if attention.kind == "sigmoid":
+        return SigmoidField(A, V, bias=attention.bias)
+    pairs = [(matrix(h.A, d, f"heads[{i}].A"), matrix(h.V, d, f"heads[{i}].V"))
+             for i, h in enumerate(attention.heads)] or [(A, V)]
+    count = len(pairs)
+    return SoftmaxField(SelfAttention(
+        torch.cat([A for A, _ in pairs]), eye.repeat(count, 1), torch.cat([V for _, V in pairs]), eye.repeat(1, count),
+        heads=count, scale=1.0, causal=attention.causal))
+
+
+def tokens_of(tokens: Tokens, sphere: bool = False) -> Tensor:
+    """The first tokens (n, d), float64; of unit norm where the flow is on the sphere."""
+    if tokens.points:
+        if len({len(row) for row in tokens.points}) > 1 or not tokens.points[0]:
+            raise InputError(f"expected points of one width, got widths {sorted({len(row) for row in tokens.points})}")
+        x = torch.tensor(tokens.points, dtype=torch.float64)
+    else:
+        generator = torch.Generator().manual_seed(tokens.seed)
+        shape = (tokens.count, tokens.dim)
+        if tokens.law == "uniform":
+            x = tokens.size * (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1)
+        else:
+            x = tokens.size * torch.randn(shape, generator=generator, dtype=torch.float64)
+            if tokens.law == "sphere":
+                x = tokens.size * x / x.norm(dim=-1, keepdim=True)
+    return x / x.norm(dim=-1, keepdim=True) if sphere else x
+
+
+def follow(example: Example, progress: Callable[[float], None] | None = None) -> tuple[Trajectory, Field]:
+    """Integrate a declared flow: the trajectory, in the declared coordinates, and the field behind it."""
+    flow, x = example.flow, tokens_of(example.tokens, example.flow.sphere)
+    field = field_of(example.attention, x.shape[1])
+    if flow.coordinates == "renormalised":
+        velocity = Velocity(Renormalised(field).at)
+    else:
+        velocity = Velocity(field, sphere=flow.sphere)
+    return integrate(velocity, x, flow.until, solver=flow.solver, rtol=flow.rtol, atol=flow.atol, steps=flow.steps,
+                     saves=flow.saves, max_steps=flow.max_steps, noise=flow.noise, seed=example.tokens.seed,
+                     progress=progress), field
+
+
+def unmet(expect: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    """What the record does not fulfil of what was expected; each expectation is a value or at_least/at_most.
+
+    >>> unmet({"clusters": {"at_most": 3}, "rank": 2}, {"clusters": 4, "rank": 2})
+    ['clusters: expected at_most 3, got 4']
+    """
+    wrong = []
+    for key, wanted in expect.items():
+        if key not in record:
+            raise InputError(f"expected something to watch among {', '.join(record)}, got {key!r} in [expect]")
+        got, bounds = record[key], wanted if isinstance(wanted, dict) else {"equal to": wanted}
+        for how, value in bounds.items():
+            if how not in ("at_least", "at_most", "equal to"):
+                raise InputError(f"expected at_least or at_most for {key} in [expect], got {how!r}")
+            fine = got is not None and (got >= value if how == "at_least" else got <= value if how == "at_most"
+                                        else got == value)
+            if not fine:
+                wrong.append(f"{key}: expected {how} {value}, got {got}")
+    return wrong
+
+
+def matrix(given: Matrix, d: int, name: str) -> Tensor:
+    """A number times the identity, a diagonal, or rows, (d, d).
+
+    >>> matrix([1.0, 2.0], 2, "V").tolist()
+    [[1.0, 0.0], [0.0, 2.0]]
+    """
+    try:
+        t = torch.tensor(given, dtype=torch.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"expected {name} as a number, a diagonal or the rows of a matrix, got {given!r}") from None
+    if t.dim() == 0:
+        t = t * torch.eye(d, dtype=torch.float64)
+    elif t.dim() == 1:
+        t = torch.diag(t)
+    if t.shape != (d, d):
+        raise InputError(f"expected {name} of shape ({d}, {d}) for tokens of dimension {d}, got {tuple(t.shape)}; change "
+                         "the matrix or the dimension")
+    return t

@@ -1,0 +1,141 @@
+"""How a perturbation grows along depth: σ₁ of the flow's derivative against what the layers allow one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsmooth.dynamics.derivative import FlowDerivative, TokenMap
+from howsmooth.dynamics.schemes import Step, steps_of
+from howsmooth.dynamics.velocity import Layer, Velocity, as_velocity, tangent
+from howsmooth.errors import InputError
+from howsmooth.spectral import LinearOperator, MatrixOperator, SingularTriplets, singular_values
+
+DENSE = 256  # coordinates up to which a chain's derivative is multiplied out, one small matrix per map
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """At one depth: what the flow so far can do to a perturbation, and what its maps allow.
+
+    `value` is σ₁ of the derivative of the flow from 0 to here, in [lower, upper] with probability `confidence`.
+    `product` is Π σ₁ of the maps one by one: `value` never exceeds it, and is far below where the worst directions of
+    neighbours do not meet. `local` is σ₁ of D_XΓ at the tokens here, the local Lipschitz constant of attention itself;
+    None for maps that are no steps of a flow.
+    """
+
+    depth: float
+    maps: int
+    value: float
+    lower: float
+    upper: float
+    confidence: float
+    status: str
+    log_product: float
+    local: float | None
+    direction: Tensor  # (n, d), unit norm: the perturbation of the first tokens that grows most
+    seed: int | None
+    dtype: torch.dtype
+
+    @property
+    def product(self) -> float:
+        return math.exp(self.log_product) if self.log_product < 709 else math.inf
+
+    @property
+    def exponent(self) -> float:
+        """log σ₁ per unit of depth."""
+        return math.log(self.value) / self.depth if self.value > 0 else -math.inf
+
+    def as_record(self) -> dict[str, Any]:
+        names = ("depth", "maps", "value", "lower", "upper", "confidence", "status", "log_product", "product", "local",
+                 "exponent", "seed")
+        return {name: getattr(self, name) for name in names} | {"dtype": str(self.dtype).removeprefix("torch.")}
+
+
+def perturbation_growth(velocity: Velocity | Layer, x: Tensor, until: float, *, steps: int = 64,
+                        scheme: str = "residual", depths: int = 8, tol: float = 1e-3, seed: int = 0,
+                        progress: Callable[[float], None] | None = None) -> list[Growth]:
+    """σ₁ of the derivative of the flow at `depths` depths up to `until`, by `steps` steps of a scheme.
+
+    With scheme="residual" the flow is that of the residual layers themselves, and the numbers are theirs exactly.
+
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> grown = perturbation_growth([lambda x: x], eye, 1.0, steps=4, depths=2)
+    >>> [round(g.value, 4) for g in grown]  # (1 + 1/4)² and (1 + 1/4)⁴
+    [1.5625, 2.4414]
+    """
+    chain = steps_of(as_velocity(velocity), until, steps, scheme)
+    if isinstance(depths, bool) or not isinstance(depths, int) or not 1 <= depths <= steps:
+        raise InputError(f"expected from 1 to {steps} depths, as many as there are steps, got {depths!r}")
+    at = sorted({round(steps * (k + 1) / depths) for k in range(depths)})
+    return growth_through(chain, x, at, tol=tol, seed=seed, progress=progress)
+
+
+def growth_through(maps: Sequence[TokenMap], x: Tensor, at: Sequence[int] | None = None, *, tol: float = 1e-3,
+                   seed: int = 0, progress: Callable[[float], None] | None = None) -> list[Growth]:
+    """The same through any chain of maps, as the layers of a model; `at` says after how many maps (default: each)."""
+    whole = FlowDerivative(maps, x)
+    at = list(range(1, len(maps) + 1)) if at is None else list(at)
+    found, log_product = [], 0.0
+    dense = _Multiplied(whole) if max(state.numel() for state in whole.states) <= DENSE else None
+    for k in range(len(maps)):
+        one = whole.alone(k) if dense is None else dense.alone(k)
+        sigma = float(_largest(one, tol, seed).value[0])
+        log_product += math.log(sigma) if sigma > 0 else -math.inf
+        if k + 1 not in at:
+            continue
+        chain = whole.until(k + 1) if dense is None else dense.until(k + 1)
+        top = _largest(chain, tol, seed)
+        step = maps[k]
+        depth = step.t + step.h if isinstance(step, Step) else float(k + 1)
+        found.append(Growth(
+            depth=depth, maps=k + 1, value=float(top.value[0]), lower=float(top.lower[0]), upper=float(top.upper[0]),
+            confidence=top.confidence, status=top.status, log_product=log_product,
+            local=_local(step, depth, whole.states[k + 1], tol, seed) if isinstance(step, Step) else None,
+            direction=top.v[0].view(x.shape), seed=top.seed, dtype=x.dtype))
+        if progress is not None:
+            progress(depth)
+    return found
+
+
+def local_constant(layer: Layer, x: Tensor, *, tol: float = 1e-3, seed: int = 0, sphere: bool = False
+                   ) -> SingularTriplets:
+    """σ₁ of D_XΓ at tokens x (n, d), for attention of any kind: the local Lipschitz constant of the velocity.
+
+    >>> found = local_constant(lambda x: 3 * x, torch.ones(2, 2, dtype=torch.float64))
+    >>> round(float(found.value[0]), 6)
+    3.0
+    """
+    layer_map = getattr(layer, "on_tokens", layer)
+    f = (lambda x: tangent(x, layer_map(x))) if sphere else layer_map
+    return _largest(FlowDerivative([f], x), tol, seed)
+
+
+def _local(step: Step, depth: float, x: Tensor, tol: float, seed: int) -> float:
+    return float(_largest(FlowDerivative([lambda x: step.piece(depth, x)], x), tol, seed).value[0])
+
+
+class _Multiplied:
+    """Few coordinates: the derivative of each map as a matrix, and their products so far."""
+
+    def __init__(self, whole: FlowDerivative):
+        self.each, self.so_far = [], []
+        for step, state in zip(whole.maps, whole.states, strict=False):
+            J = torch.func.jacrev(step)(state).reshape(-1, state.numel()).detach()
+            self.each.append(J)
+            self.so_far.append(J @ self.so_far[-1] if self.so_far else J)
+
+    def alone(self, index: int) -> LinearOperator:
+        return MatrixOperator(self.each[index])
+
+    def until(self, count: int) -> LinearOperator:
+        return MatrixOperator(self.so_far[count - 1])
+
+
+def _largest(operator: LinearOperator, tol: float, seed: int) -> SingularTriplets:
+    return singular_values(operator, tol=tol, seed=seed, strict=False)

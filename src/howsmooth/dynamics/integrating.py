@@ -1,0 +1,120 @@
+"""`integrate`: one door to the solvers that follow tokens through depth."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from howsmooth.dynamics import adaptive, fixed
+from howsmooth.dynamics.schemes import SCHEMES
+from howsmooth.dynamics.trajectory import Trajectory
+from howsmooth.dynamics.velocity import Layer, Velocity, as_velocity
+from howsmooth.errors import InputError
+
+SOLVERS = (*adaptive.SCIPY, "torchdiffeq", *SCHEMES)
+LARGEST_DEPTH = 1e12
+
+
+def integrate(
+    velocity: Velocity | Layer,
+    x: Tensor,
+    until: float,
+    *,
+    solver: str = "rk45",
+    rtol: float = 1e-6,
+    atol: float = 1e-9,
+    steps: int | None = None,
+    saves: int | Sequence[float] = 101,
+    max_steps: int = 100_000,
+    noise: float = 0.0,
+    seed: int | torch.Generator = 0,
+    progress: Callable[[float], None] | None = None,
+) -> Trajectory:
+    """Follow tokens x (n, d) from depth 0 to `until`.
+
+    Args:
+        velocity: a `Velocity`, or anything it can be made of: a field, a list of layers, a function of depth.
+        solver: "rk45", "dop853", "lsoda", "radau" are SciPy's, with adaptive steps, on the CPU; "torchdiffeq" is
+            Dormand and Prince's method on any device; "rk4" and "residual" take `steps` equal steps. "residual" is the
+            Transformer itself, X + (until/steps) Γ(X), and Euler's method.
+        rtol, atol: of the adaptive solvers, relative to a coordinate and absolute.
+        steps: number of fixed steps; with a list of layers a multiple of their number.
+        saves: how many depths to keep, evenly spread, or the depths themselves. Fixed steps keep their own depths
+            nearest to these.
+        max_steps: of an adaptive solver; then the status is "step limit".
+        noise: standard deviation of a Brownian motion added per unit of √depth; needs solver="residual"
+            (Euler–Maruyama), and `seed` decides what is drawn.
+        progress: called with the depth after every step.
+
+    A flow that blows up raises nothing: the trajectory until then comes back, and says when and where it ended.
+
+    >>> x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+    >>> found = integrate([lambda x: -x], x, 1.0, rtol=1e-9)
+    >>> found.status, round(found.last[0, 0].item(), 6)
+    ('finished', 0.367879)
+    """
+    began = time.perf_counter()
+    velocity = as_velocity(velocity)
+    _refuse_wrong_tokens(velocity, x)
+    _refuse_wrong_numbers(solver, until, rtol, atol, steps, max_steps, noise)
+    times = _depths(saves, until)
+    if solver in SCHEMES:
+        run = fixed.run(velocity, x, until, times, solver, steps, noise, seed, progress)
+        rtol = atol = None
+    else:
+        run = adaptive.run(velocity, x, until, times, solver, rtol, atol, max_steps, progress)
+    return Trajectory(
+        times=torch.tensor(run.times, dtype=torch.float64), tokens=torch.stack(run.tokens), status=run.status,
+        until=float(until), token=run.token, solver=solver, steps=run.steps, evaluations=run.evaluations,
+        rtol=rtol, atol=atol, noise=float(noise), seed=run.seed, seconds=time.perf_counter() - began)
+
+
+def _depths(saves: int | Sequence[float], until: float) -> list[float]:
+    if isinstance(saves, int) and not isinstance(saves, bool):
+        if saves < 2:
+            raise InputError(f"expected at least 2 depths to save (the first and the last), got {saves}")
+        return [until * k / (saves - 1) for k in range(saves)]
+    try:
+        times = [float(t) for t in saves]
+    except (TypeError, ValueError):
+        raise InputError(f"expected a number of depths to save, or the depths, got {saves!r}") from None
+    if not times or any(not 0 <= t <= until for t in times) or any(b <= a for a, b in zip(times, times[1:])):
+        raise InputError(f"expected increasing depths between 0 and {until:g} to save, got {times[:4]}…"
+                         if len(times) > 4 else
+                         f"expected increasing depths between 0 and {until:g} to save, got {times}")
+    return times
+
+
+def _refuse_wrong_tokens(velocity: Velocity, x: Tensor) -> None:
+    if not isinstance(x, Tensor) or x.dim() != 2 or not x.dtype.is_floating_point or 0 in x.shape:
+        got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"expected tokens as a floating tensor (n, d), got {got}")
+    if not torch.isfinite(x).all():
+        bad = int((~torch.isfinite(x)).any(-1).nonzero()[0])
+        raise InputError(f"expected finite tokens, got NaN or ∞ in token {bad}; leave it out")
+    if velocity.sphere and bool((x == 0).all(-1).any()):
+        raise InputError(f"expected tokens other than 0 on a sphere, got 0 as token {int((x == 0).all(-1).nonzero()[0])}; "
+                         "it has no direction")
+
+
+def _refuse_wrong_numbers(solver, until, rtol, atol, steps, max_steps, noise) -> None:
+    if solver not in SOLVERS:
+        raise InputError(f"expected a solver among {', '.join(SOLVERS)}, got {solver!r}")
+    for name, value, least, most in (("until", until, 0.0, LARGEST_DEPTH), ("rtol", rtol, 0.0, 1.0),
+                                     ("atol", atol, 0.0, math.inf)):
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not least < value <= most:
+            raise InputError(f"expected {name} as a positive number up to {most:g}, got {value!r}")
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise InputError(f"expected max_steps as a positive whole number, got {max_steps!r}")
+    if (steps is None) == (solver in SCHEMES):
+        raise InputError(f"expected steps with {' or '.join(SCHEMES)} and only there, got solver {solver!r} "
+                         + ("without steps" if steps is None else f"with steps={steps}; adaptive solvers choose theirs"))
+    if not isinstance(noise, (int, float)) or not 0 <= noise < math.inf:
+        raise InputError(f"expected noise as a number ≥ 0, got {noise!r}")
+    if noise and solver != "residual":
+        raise InputError(f"expected solver='residual' with noise (Euler–Maruyama), got {solver!r}; the others would "
+                         "lose their order to it")
