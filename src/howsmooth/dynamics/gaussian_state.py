@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
+from howsmooth.transport import gaussian_wasserstein
 
 _SYMMETRIC = 1e-10  # of ‖S‖: what rounding may leave of S − Sᵀ, and below 0 of its eigenvalues
 
@@ -88,12 +89,8 @@ class GaussianState:
         return self.mean + torch.randn(n, self.d, dtype=torch.float64, generator=generator) @ self.root
 
     def distance(self, other: GaussianState) -> float:
-        """W₂ to another Gaussian: |α − β|² + tr(S + T − 2(S^½ T S^½)^½), the root of it (Bures)."""
-        root = self.root
-        # tr (S^½ T S^½)^½ is the sum of the singular values of S^½ T^½: no square is taken, no digits are lost.
-        cross = torch.linalg.svdvals(root @ other.root).sum()
-        squared = (self.mean - other.mean).square().sum() + (self.covariance + other.covariance).trace() - 2 * cross
-        return float(squared.clamp(min=0).sqrt())
+        """W₂ to another Gaussian."""
+        return float(gaussian_wasserstein(self.mean, self.covariance, other.mean, other.covariance))
 
     def as_record(self) -> dict:
         return {"mean": self.mean.tolist(), "covariance": self.covariance.tolist()}

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from howsmooth.dynamics.gaussian_state import GaussianState
 from howsmooth.errors import InputError
+from howsmooth.transport import TokenMeasure
 
 _ROUNDING = 1e-12  # of the whole mass: what may be missing from 1
 
@@ -183,6 +184,35 @@ class Density:
         """Of the atoms at the centres; the h²/12 that mass spread over its cell would add is left out."""
         centred = self.grid.centres.flatten(0, -2) - self.mean
         return (self._flat()[:, None] * centred).mT @ centred
+
+    def slice(self, index: int) -> Density:
+        """The measure of one time of a masked measure, as a probability."""
+        if not self.is_masked:
+            raise InputError("expected a masked density, got one without slices")
+        return Density(self.grid, self.mass[index] / self.mass[index].sum())
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n tokens (n, d) of an unmasked density: a cell by its mass, a place in it uniformly."""
+        self._refuse_slices()
+        cells = torch.multinomial(self.mass.flatten(), n, replacement=True, generator=generator)
+        widths = torch.tensor(self.grid.widths, dtype=torch.float64)
+        within = torch.rand(n, self.grid.d, dtype=torch.float64, generator=generator) - 0.5
+        return self.grid.centres.flatten(0, -2)[cells] + widths * within
+
+    def atoms(self, split: int = 1, least: float = 1e-12) -> TokenMeasure:
+        """The measure as atoms, split^d evenly in each cell; cells with less than `least` of the mass are left out."""
+        self._refuse_slices()
+        there = self.mass.flatten() > least
+        steps = (torch.arange(split, dtype=torch.float64) + 0.5) / split - 0.5
+        widths = torch.tensor(self.grid.widths, dtype=torch.float64)
+        within = widths * torch.cartesian_prod(*([steps] * self.grid.d)).reshape(-1, self.grid.d)
+        points = (self.grid.centres.flatten(0, -2)[there][:, None] + within).flatten(0, 1)
+        masses = self.mass.flatten()[there].repeat_interleave(len(within)) / len(within)
+        return TokenMeasure(points, masses, normalise=True)
+
+    def _refuse_slices(self) -> None:
+        if self.is_masked:
+            raise InputError("expected an unmasked density, got one with slices; .slice(index) gives each")
 
     def _flat(self) -> Tensor:
         mass = self.mass.sum(0) if self.is_masked else self.mass
