@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -14,6 +15,7 @@ from howsmooth.errors import InputError
 
 SCIPY = ("rk45", "dop853", "lsoda", "radau")
 MOST_UNKNOWNS = 1000  # of a method with a Jacobian: it is made by n·d evaluations and solved densely
+CRAWL = 16  # units of rounding: a shorter step is none
 
 
 def run(velocity: Velocity, x: Tensor, until: float, times: list[float], solver: str, rtol: float, atol: float,
@@ -59,7 +61,8 @@ def _with_scipy(found: Run, piece: Piece, x: Tensor, times: list[float], solver:
             return _end(found, STEP_LIMIT, piece, t, y)
         stepper.step()
         moved = torch.from_numpy(stepper.y).view(shape)
-        if stepper.status == "failed" or out_of_bounds(moved) is not None:
+        crawled = stepper.status == "running" and stepper.t - t < CRAWL * math.ulp(t)  # LSODA's way to fail
+        if stepper.status == "failed" or crawled or out_of_bounds(moved) is not None:
             return _end(found, None, piece, t, y)
         found.steps += 1
         if times and times[0] <= stepper.t:

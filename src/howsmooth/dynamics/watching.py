@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from howsmooth.attention import Field, SelfAttention
 from howsmooth.dynamics.growth import local_constant
 from howsmooth.dynamics.instruments import (
+    View,
     clusters,
     diameter,
     hull,
@@ -19,7 +21,8 @@ from howsmooth.dynamics.instruments import (
     log_energy,
     pattern_of_p,
     probabilities,
-    wasserstein,
+    view,
+    w2,
 )
 from howsmooth.dynamics.instruments.clusters import MOST as MOST_TOKENS
 from howsmooth.dynamics.instruments.hull import MOST_DIMENSIONS
@@ -28,7 +31,7 @@ from howsmooth.dynamics.trajectory import Trajectory
 from howsmooth.errors import InputError
 
 MOST_IN_P = 512  # tokens: the rank of P takes its singular values
-MOST_IN_W2 = 512
+MOST_IN_W2 = 512  # tokens that coincide want the network simplex, an extra: without it there is no W₂
 
 
 def watch(trajectory: Trajectory, field: Field | SelfAttention, *, tol: float, renormalised: bool = False,
@@ -49,22 +52,44 @@ def watch(trajectory: Trajectory, field: Field | SelfAttention, *, tol: float, r
         yield scene.record(t, x)
 
 
+def drawing(trajectory: Trajectory, field: Field | SelfAttention, tol: float) -> tuple[View, list[int]]:
+    """What a picture needs: the plane to look from, and for each token the number of the cluster it ends in, as seen
+    from there."""
+    _, V = _matrices(field)
+    seen = view(trajectory.last.shape[1], V)
+    if len(trajectory.last) > MOST_TOKENS:
+        return seen, [0] * len(trajectory.last)
+    last = seen(trajectory.last)
+    # A second coordinate that runs free says nothing about who is together.
+    return seen, clusters(last[:, :1] if _along_one(V) and last.shape[1] > 1 else last, tol).labels.tolist()
+
+
+def _along_one(V: Tensor | None) -> bool:
+    return V is not None and len(V) > 2 and leading_space(V)[1].shape[1] == 1
+
+
+def _matrices(field: Field | SelfAttention) -> tuple[Tensor | None, Tensor | None]:
+    """A and V where the attention is of one head."""
+    try:
+        A, _, V = one_head(getattr(field, "layer", field))
+    except InputError:
+        A, V = getattr(field, "A", None), getattr(field, "V", None)
+    return A, V
+
+
 class _Scene:
     """What all depths share."""
 
     def __init__(self, trajectory: Trajectory, field: Field | SelfAttention, tol: float, renormalised: bool,
                  lipschitz: bool):
         self.last, self.tol, self.field, self.lipschitz = trajectory.last, tol, field, lipschitz
-        self.sphere = False
         self.renormalised = Renormalised(field) if renormalised else None
-        try:
-            self.A, _, self.V = one_head(getattr(field, "layer", field))
-        except InputError:
-            self.A, self.V = getattr(field, "A", None), getattr(field, "V", None)
+        self.A, self.V = _matrices(field)
         n, self.d = trajectory.last.shape
         _, basis = leading_space(self.V) if self.V is not None else (None, torch.zeros(self.d, 0))
         self.leading = basis if 0 < basis.shape[1] < self.d else None
-        self.few, self.few_in_p, self.few_in_w2 = n <= MOST_TOKENS, n <= MOST_IN_P, n <= MOST_IN_W2
+        self.few, self.few_in_p, self.few_in_w2 = n <= MOST_TOKENS, n <= MOST_IN_P, (
+            n <= MOST_IN_W2 and find_spec("ot") is not None)
 
     def record(self, t: float, x: Tensor) -> dict[str, Any]:
         found: dict[str, Any] = {"t": t, "diameter": diameter(x)}
@@ -81,7 +106,7 @@ class _Scene:
                   "leaders": pattern and len(pattern.leaders)}
         energy = self.A is not None and self.renormalised is None
         found["log_energy"] = log_energy(x, self.A) if energy else None
-        found["w2_to_last"] = wasserstein(x, self.last) if self.few_in_w2 else None
+        found["w2_to_last"] = w2(x, self.last) if self.few_in_w2 else None
         layer = self.renormalised.at(t) if self.renormalised else self.field
         found["local"] = float(local_constant(layer, x).value[0]) if self.lipschitz else None
         return found

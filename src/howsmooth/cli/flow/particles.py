@@ -1,0 +1,178 @@
+"""`howsmooth flow particles`: tokens as particles under attention, from a named example or a TOML file."""
+
+from __future__ import annotations
+
+import click
+
+from howsmooth.cli.choosing import csv_option, json_option
+from howsmooth.errors import InputError
+
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+@click.command(
+    name="particles",
+    short_help="Tokens as particles: clusters, hulls, growth of perturbations.",
+    help="Follow tokens along depth, x' = Γ(x), and say what forms: clusters, a polytope, hyperplanes, a collapse.\n\n"
+    "    EXAMPLE is polytope (the default), hyperplanes, polytope_times_subspace, collapse, low_rank, sphere, or a TOML "
+    "file of your own; options change its values.",
+)
+@click.argument("example", default="polytope")
+@click.option("--tokens", "count", type=click.IntRange(min=1), metavar="COUNT", help="How many tokens.")
+@click.option("--dim", type=click.IntRange(min=1), metavar="NUMBER", help="Their dimension; A and V must fit it.")
+@click.option("--size", type=_POSITIVE, metavar="NUMBER", help="How far the first tokens are spread.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="NUMBER", help="Of the first tokens and of noise.")
+@click.option("--kind", type=click.Choice(["softmax", "l2", "sinkhorn", "linear", "sigmoid"]), help="Of attention.")
+@click.option("--causal/--no-causal", default=None, help="Whether a token sees only those before it.")
+@click.option("--coordinates", type=click.Choice(["tokens", "renormalised"]), help="x, or z with x = exp(tV) z.")
+@click.option("--sphere/--no-sphere", default=None, help="Layer normalisation: tokens stay on the unit sphere.")
+@click.option("--until", type=_POSITIVE, metavar="DEPTH", help="How deep.")
+@click.option("--solver", metavar="NAME", help="rk45, dop853, lsoda, radau, torchdiffeq, rk4 or residual.")
+@click.option("--steps", type=click.IntRange(min=1), metavar="COUNT", help="Of rk4, or layers of residual.")
+@click.option("--rtol", type=_POSITIVE, metavar="NUMBER", help="Relative tolerance of adaptive solvers.")
+@click.option("--noise", type=click.FloatRange(min=0), metavar="NUMBER", help="Brownian motion; with --solver residual.")
+@click.option("--saves", type=click.IntRange(min=2), metavar="COUNT", help="Depths to keep and to look at.")
+@click.option("--tol", type=_POSITIVE, metavar="DISTANCE", help="Tokens closer than this are together.")
+@click.option("--lipschitz", is_flag=True, default=None, help="Also the local Lipschitz constant of Γ at each depth.")
+@click.option("--growth", type=click.IntRange(min=1), metavar="DEPTHS",
+              help="Also how a perturbation grows, at so many depths, through residual layers (--layers).")
+@click.option("--layers", type=click.IntRange(min=1), metavar="COUNT", default=128, show_default=True,
+              help="Residual layers for --growth.")
+@json_option
+@csv_option
+@click.option("--plot", "plot_path", metavar="FILE", help="Paths and instruments as a figure (png, svg, pdf).")
+@click.option("--animate", "animation_path", metavar="FILE", help="The tokens in motion (gif, or mp4 with ffmpeg).")
+@click.option("--save", "save_path", metavar="FILE", help="Keep depths and tokens, as safetensors.")
+@click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True, help="Of pictures.")
+def command(example, count, dim, size, seed, kind, causal, coordinates, sphere, until, solver, steps, rtol, noise, saves,
+            tol, lipschitz, growth, layers, json_path, csv_path, plot_path, animation_path, save_path, theme) -> int:
+    from pathlib import Path
+
+    from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice
+    from howsmooth.cli.running import console, say
+    from howsmooth.report.figure import check_plot_path
+    from howsmooth.report.flow_animation import check_animation_path
+    from howsmooth.report.flow_table import flow_table
+
+    outputs = {"--json": json_path, "--csv": csv_path, "--plot": plot_path, "--animate": animation_path,
+               "--save": save_path}
+    refuse_one_file_twice(outputs | {"EXAMPLE": example if example.endswith(".toml") else None})
+    files = record_files(json_path, csv_path)
+    for path, option, check in ((plot_path, "--plot", check_plot_path), (animation_path, "--animate", check_animation_path),
+                                (save_path, "--save", _check_tokens_path)):
+        if path is not None:
+            check(path)
+            check_writable(Path(path), option)
+
+    from howsmooth.dynamics import read_example, watch
+    from howsmooth.dynamics.example import unmet
+
+    declared = read_example(example)
+    declared = (declared.but("tokens", count=count, dim=dim, size=size, seed=seed)
+                .but("attention", kind=kind, causal=causal)
+                .but("flow", coordinates=coordinates, sphere=sphere, until=until, solver=solver, steps=steps, rtol=rtol,
+                     noise=noise, saves=saves)
+                .but("watch", tol=tol, lipschitz=lipschitz))
+    renormalised = declared.flow.coordinates == "renormalised"
+    notes, shown = console(stderr=True), console()
+    trajectory, field = _follow(declared, notes)
+    if save_path is not None:
+        _save(save_path, trajectory, declared)
+        say(notes, f"wrote {len(trajectory.times)} depths to {save_path}", style="dim")
+    facts = {"example": declared.name, "kind": declared.attention.kind, "coordinates": declared.flow.coordinates,
+             "sphere": declared.flow.sphere, "tol": declared.watch.tol, **trajectory.as_record(),
+             "seed": declared.tokens.seed}
+    records = []
+    for seen in watch(trajectory, field, tol=declared.watch.tol, renormalised=renormalised,
+                      lipschitz=declared.watch.lipschitz):
+        records.append(seen)
+        _write(files, {"record": "depth", **facts, **seen})
+    title = declared.title or declared.name
+    n, d = trajectory.last.shape
+    if json_path != "-" and csv_path != "-":
+        shown.print(flow_table(records, title))
+        say(shown, f"{n} tokens in dimension {d}, {'e^{−tV}x' if renormalised else 'x'}: {trajectory.ending}, "
+            f"{trajectory.steps} steps of {trajectory.solver}, {trajectory.evaluations} evaluations, "
+            f"{trajectory.seconds:.2g} s; tokens closer than {declared.watch.tol:g} are together", style="dim")
+        for line in _forms(records):
+            say(shown, line)
+    if trajectory.status != "finished":
+        say(notes, f"howsmooth: warning: {trajectory.ending}; {trajectory.remedy}", style="yellow")
+    for line in unmet(declared.expect, records[-1]):
+        say(notes, f"howsmooth: warning: {line} (stated in {example})", style="yellow")
+    if growth is not None:
+        _grow(declared, field, trajectory, growth, layers, files, facts, shown,
+              quiet=json_path == "-" or csv_path == "-")
+    for file in files:
+        file.close()
+    if plot_path is not None or animation_path is not None:
+        _draw(declared, field, trajectory, records, title, plot_path, animation_path, theme)
+    return 0
+
+
+def _follow(declared, notes):
+    """Integrate, with a bar along depth."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from howsmooth.dynamics import follow
+
+    columns = (TextColumn("depth {task.completed:.4g} of {task.total:g}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=notes, disable=not notes.is_terminal, transient=True) as bar:
+        task = bar.add_task("", total=declared.flow.until)
+        return follow(declared, progress=lambda t: bar.update(task, completed=t))
+
+
+def _forms(records) -> list[str]:
+    """What forms, in words: plateaus of the cluster count."""
+    from howsmooth.dynamics.instruments import plateaus
+
+    if records[0]["clusters"] is None or len(records) < 3:
+        return []
+    found = plateaus([r["t"] for r in records], [r["clusters"] for r in records])
+    return [f"{p.count} cluster{'s' if p.count > 1 else ''} from depth {p.start:.4g} to {p.end:.4g}"
+            for p in found if p.count < (records[0]["clusters"] or 0)]
+
+
+def _grow(declared, field, trajectory, depths, layers, files, facts, shown, quiet: bool) -> None:
+    from howsmooth.dynamics import Velocity, perturbation_growth
+    from howsmooth.report.flow_table import growth_of_perturbations_table
+
+    grown = perturbation_growth(Velocity(field, sphere=declared.flow.sphere), trajectory.tokens[0],
+                                trajectory.reached, steps=layers, depths=min(depths, layers))
+    records = [g.as_record() for g in grown]
+    for record in records:
+        _write([file for file in files if file.form == "json"], {"record": "growth", "example": facts["example"], **record})
+    if not quiet:
+        shown.print(growth_of_perturbations_table(records))
+
+
+def _draw(declared, field, trajectory, records, title, plot_path, animation_path, theme) -> None:
+    from howsmooth.dynamics.watching import drawing
+    from howsmooth.report.figure import save_figure
+    from howsmooth.report.flow_animation import save_animation
+    from howsmooth.report.flow_figure import flow_figure
+
+    seen, labels = drawing(trajectory, field, declared.watch.tol)
+    paths = seen(trajectory.tokens).numpy()
+    if plot_path is not None:
+        save_figure(flow_figure(records, paths, seen.names, labels, title=title, theme=theme), plot_path)
+    if animation_path is not None:
+        save_animation(animation_path, trajectory.times.tolist(), paths, seen.names, labels, title=title, theme=theme)
+
+
+def _write(files, record: dict) -> None:
+    for file in files:
+        file.write(record)
+
+
+def _check_tokens_path(path: str) -> None:
+    if not path.endswith(".safetensors"):
+        raise InputError(f"expected a file ending in .safetensors for --save, got {path!r}")
+
+
+def _save(path: str, trajectory, declared) -> None:
+    from safetensors.torch import save_file
+
+    facts = {key: str(value) for key, value in trajectory.as_record().items()} | {
+        "example": declared.name, "coordinates": declared.flow.coordinates}
+    save_file({"times": trajectory.times, "tokens": trajectory.tokens.contiguous()}, path, metadata=facts)

@@ -1,0 +1,82 @@
+"""A flow that moves: GIF by Pillow, MP4 where ffmpeg is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from howsmooth.errors import InputError
+from howsmooth.report.figure import THEMES
+from howsmooth.report.flow_figure import MANY, fit_scales, palette, plain
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_TAIL = 8  # saved depths that a token's tail reaches back
+_RATE = 12  # frames per second
+_HELD = 12  # frames that the last picture stays
+
+
+def check_animation_path(path: str, option: str = "--animate") -> None:
+    """Refuse an animation that could not be made later, before anything is computed."""
+    try:
+        from matplotlib import animation
+    except ImportError:
+        raise InputError(f"expected matplotlib for {option}, got none installed; pip install 'howsmooth[plot]'") from None
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".gif", ".mp4"):
+        raise InputError(f"expected a file ending in .gif or .mp4 for {option}, got {path!r}")
+    if suffix == ".mp4" and not animation.writers.is_available("ffmpeg"):
+        raise InputError(f"expected ffmpeg for an .mp4, got none installed; install it, or name a .gif for {option}")
+
+
+def save_animation(path: str | Path, times: Sequence[float], paths: NDArray, names: Sequence[str],
+                   labels: Sequence[int], *, title: str, theme: str = "light") -> None:
+    """One frame for each saved depth: tokens (T, n, 1 or 2) with short tails, coloured by the cluster they end in."""
+    from matplotlib import animation
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    check_animation_path(str(path))
+    colours = THEMES[theme]
+    every = max(1, paths.shape[1] // MANY)
+    paths, tints = paths[:, ::every], palette(labels, colours)[::every]
+    if paths.shape[2] == 1:  # on the line: depth runs to the right
+        paths, names = _against_depth(times, paths), ("depth t", names[0])
+    figure = Figure(figsize=(5.6, 5.2), dpi=110, layout="constrained", facecolor=colours["paper"])
+    FigureCanvasAgg(figure)
+    panel = figure.subplots()
+    low, high = paths.min((0, 1)), paths.max((0, 1))
+    margin = 0.06 * (high - low) + 1e-9
+    if names[0] != "depth t":
+        fit_scales(panel, paths)
+    panel.set_aspect("auto")
+    panel.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
+    panel.set_xlabel(names[0], color=colours["ink"])
+    panel.set_ylabel(names[1], color=colours["ink"])
+    plain(panel, colours)
+    panel.set_title(title, color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
+    tails = panel.add_collection(LineCollection([], colors=tints, linewidths=0.9, alpha=0.45))
+    dots = panel.scatter(*paths[0].T, s=30, c=tints, edgecolors=colours["paper"], linewidth=0.5, zorder=3)
+    clock = panel.text(0.98, 0.02, "", transform=panel.transAxes, color=colours["ink"], fontsize=11, ha="right")
+
+    def draw(frame: int) -> None:
+        frame = min(frame, len(times) - 1)
+        dots.set_offsets(paths[frame])
+        tails.set_segments(list(paths[max(0, frame - _TAIL) : frame + 1].swapaxes(0, 1)))
+        clock.set_text(f"t = {times[frame]:.3g}")
+
+    writer = animation.PillowWriter(_RATE) if Path(path).suffix.lower() == ".gif" else animation.FFMpegWriter(_RATE)
+    with writer.saving(figure, str(path), figure.dpi):
+        for frame in range(len(times) + _HELD):
+            draw(frame)
+            writer.grab_frame(facecolor=colours["paper"])
+
+
+def _against_depth(times: Sequence[float], paths: NDArray) -> NDArray:
+    import numpy
+
+    depth = numpy.broadcast_to(numpy.asarray(times)[:, None, None], paths.shape)
+    return numpy.concatenate([depth, paths], -1)
