@@ -80,14 +80,29 @@ def mean_field_convergence(field: Field, start: GaussianState | Density, until: 
     >>> -0.7 < found.rate.exponent < -0.3
     True
     """
-    slices = _check(field, start, counts, repeats)
-    compare = _gaussian(field, start, until) if isinstance(start, GaussianState) else _density(field, start, until)
-    generator = torch.Generator().manual_seed(seed)
     records = []
-    for record in _runs(field, compare, until, counts, repeats, generator, rtol):
+    if len(set(counts)) < 2:
+        raise InputError(f"expected at least two numbers of tokens, got {list(counts)}")
+    for record in convergence_runs(field, start, until, counts, repeats=repeats, seed=seed, rtol=rtol):
         records.append(record)
         if step is not None:
             step(record)
+    return summarise(field, start, until, seed, records)
+
+
+def convergence_runs(field: Field, start: GaussianState | Density, until: float, counts: Sequence[int], *,
+                     repeats: int = 4, seed: int = 0, rtol: float = 1e-6) -> Iterator[dict[str, Any]]:
+    """The runs of `mean_field_convergence`, one after the other."""
+    _check(field, start, counts, repeats)
+    compare = _gaussian(field, start, until) if isinstance(start, GaussianState) else _density(field, start, until)
+    generator = torch.Generator().manual_seed(seed)
+    return _runs(field, compare, until, counts, repeats, generator, rtol)
+
+
+def summarise(field: Field, start: GaussianState | Density, until: float, seed: int,
+              records: Sequence[dict[str, Any]]) -> MeanFieldConvergence:
+    """What the runs say together: the rate of their distances."""
+    slices = len(start.mass) if isinstance(start, Density) and start.is_masked else None
     name = "coupled" if isinstance(start, GaussianState) else "W₂" if slices is None else "d₂"
     rate = fit_rate([r["n"] for r in records], [r["distance"] for r in records])
     return MeanFieldConvergence(field.name, name, field.d, slices, float(until), seed, tuple(records), rate)
@@ -170,21 +185,20 @@ def _timed(moments: Tensor, parts: list[TokenMeasure]) -> TimedMeasure:
     return TimedMeasure(times, torch.cat([part.points for part in parts]), log_weights=logs)
 
 
-def _check(field: Field, start: GaussianState | Density, counts: Sequence[int], repeats: int) -> int | None:
+def _check(field: Field, start: GaussianState | Density, counts: Sequence[int], repeats: int) -> None:
     if not isinstance(start, (GaussianState, Density)):
         raise InputError(f"expected a GaussianState or a Density to start from, got {type(start).__name__}")
-    if len(set(counts)) < 2 or min(counts) < 1:
-        raise InputError(f"expected at least two numbers of tokens, each at least 1, got {list(counts)}")
+    if not counts or min(counts) < 1:
+        raise InputError(f"expected numbers of tokens of at least 1, got {list(counts)}")
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
         raise InputError(f"expected repeats as a whole number of at least 1, got {repeats!r}")
     if not isinstance(field, Field):
         raise InputError(f"expected a Field, got {type(field).__name__}")
     if isinstance(start, GaussianState) or not start.is_masked:
-        return None
+        return
     slices, shares = len(start.mass), start.mass.flatten(1).sum(1)
     if float(shares.max() - shares.min()) > 1e-9:
         raise InputError(f"expected slices of equal masses, got {shares.tolist()}")
     for n in counts:
         if n % slices:
             raise InputError(f"expected numbers of tokens that are multiples of the {slices} slices, got {n}")
-    return slices
