@@ -147,6 +147,22 @@ def test_blow_up_of_other_values_and_kinds():
     assert flow.blow_up.time == pytest.approx(1 / (2 * 4 * 0.25), rel=1e-4)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_blow_up_time_of_full_matrices(seed):
+    """The decoupled flow S_i' = 2 v_i a_i S_i² seen in skew coordinates x = Ty: no matrix is diagonal, t* is the same."""
+    values, scores, start = (torch.diag(draw(100 + 3 * seed + k, 3)) for k in range(3))
+    start, t = start.abs() + 0.1 * torch.eye(3, dtype=torch.float64), draw(120 + seed, 3, 3)
+    back = torch.linalg.inv(t)
+    rates = 2 * (values @ scores @ start).diag()
+    rates[0] = rates[0].abs()  # one at least blows up
+    scores[0, 0] = rates[0] / (2 * values[0, 0] * start[0, 0])
+    field = SoftmaxField.of(back.mT @ scores @ back, t @ values @ back)
+    flow = gaussian_flow(field, GaussianState(torch.zeros(3), t @ start @ t.mT), 2 / float(rates.max()))
+    assert flow.blow_up.time == pytest.approx(1 / float(rates.max()), rel=1e-3)
+    fastest = t[:, int(rates.argmax())]
+    assert abs(float(flow.blow_up.direction @ fastest) / float(fastest.norm())) > 1 - 1e-3
+
+
 def test_exponential_growth_is_no_blow_up():
     flow = gaussian_flow(MeanPooling(40 * EYE), GaussianState.of([1.0, 0.0], EYE), 10.0)
     assert flow.status == "overflow" and flow.blow_up is None and "stop earlier" in flow.remedy

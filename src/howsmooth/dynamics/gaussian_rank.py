@@ -100,7 +100,7 @@ def _fates(exponents: Tensor, eigenvalues: Tensor) -> list[str]:
 
 
 def limiting_ranks(fields: Callable[[torch.Generator], Field], start: GaussianState, until: float, runs: int, *,
-                   seed: int = 0, max_steps: int = 5_000) -> list[LimitingRank]:
+                   seed: int = 0, rtol: float = 1e-7, max_steps: int = 5_000) -> list[LimitingRank]:
     """The fate of `runs` flows whose fields are drawn at random: none is left out, whatever becomes of it.
 
     >>> from howsmooth.attention.fields import SoftmaxField
@@ -115,7 +115,7 @@ def limiting_ranks(fields: Callable[[torch.Generator], Field], start: GaussianSt
     generator = torch.Generator().manual_seed(seed)
     found = []
     for _ in range(runs):
-        flow = gaussian_flow(fields(generator), start, until, max_steps=max_steps)
+        flow = gaussian_flow(fields(generator), start, until, rtol=rtol, max_steps=max_steps)
         found.append(limiting_rank(flow))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +32,12 @@ def density_figure(record: dict[str, Any], values: NDArray, *, tokens: NDArray |
 
 
 def rate_figure(records: Sequence[dict[str, Any]], *, title: str, theme: str = "light") -> Figure:
-    """Distances of particles to their limit against n, each run a point, with the fitted law and n^−1/2."""
+    """Distances of particles to their limit against n: runs (faint), their geometric means, the fitted law, n^−1/2."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     colours = THEMES[theme]
-    figure = Figure(figsize=(6.4, 4.6), dpi=160, layout="constrained", facecolor=colours["paper"])
+    figure = Figure(figsize=(7.0, 4.9), dpi=160, layout="constrained", facecolor=colours["paper"])
     panel = figure.subplots()
     panel.set_xscale("log")
     panel.set_yscale("log")
@@ -44,8 +45,11 @@ def rate_figure(records: Sequence[dict[str, Any]], *, title: str, theme: str = "
     for record, colour, marker in zip(records, colours["maps"], "os^DvP", strict=False):
         ns = [run["n"] for run in record["runs"]]
         rate, ends = record["rate"], [min(ns), max(ns)]
-        panel.plot(ns, [run["distance"] for run in record["runs"]], marker, color=colour, markersize=5, alpha=0.7,
+        panel.plot(ns, [run["distance"] for run in record["runs"]], marker, color=colour, markersize=4, alpha=0.25,
                    markeredgewidth=0)
+        groups = {n: [run["distance"] for run in record["runs"] if run["n"] == n] for n in sorted(set(ns))}
+        panel.plot(list(groups), [math.exp(sum(map(math.log, g)) / len(g)) for g in groups.values()], marker,
+                   color=colour, markersize=6.5, markeredgewidth=0)
         panel.plot(ends, [rate["constant"] * n ** rate["exponent"] for n in ends], color=colour, linewidth=1.8,
                    label=f"{record.get('label') or record['distance']}:  n$^{{{rate['exponent']:.2f}}}$")
     ends = [min(run["n"] for record in records for run in record["runs"]),
@@ -61,7 +65,8 @@ def rate_figure(records: Sequence[dict[str, Any]], *, title: str, theme: str = "
     panel.set_xlabel("number n of particles", color=colours["ink"])
     panel.set_ylabel("distance to the limit", color=colours["ink"])
     plain(panel, colours)
-    panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9)
+    panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9, ncols=2 if len(records) > 1 else 1,
+                 loc="upper center", bbox_to_anchor=(0.45, -0.14))
     panel.set_title(title, color=colours["ink"], fontsize=12, fontweight="bold", loc="left")
     return figure
 

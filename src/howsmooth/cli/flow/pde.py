@@ -133,8 +133,8 @@ def _compare(field, first, until, counts, repeats, seed, files, title, rate_path
             file.write({"record": "particles", **run})
     if len(counts) < 2:
         gap = sum(run["distance"] for run in runs) / len(runs)
-        say(notes if quiet else shown,
-            f"{counts[0]} particles are {gap:.3g} from the density ({"W₂" if not first.is_masked else "d₂"}), in the mean of {len(runs)}")
+        name = "d₂" if first.is_masked else "W₂"
+        say(notes if quiet else shown, f"{counts[0]} particles: {name} to the density {gap:.3g}, mean of {len(runs)}")
         return
     found = summarise(field, first, until, seed, runs).as_record()
     for file in files:
