@@ -27,7 +27,7 @@ def test_gaussian_beside_particles_with_pictures(howsmooth, tmp_path):
                        f"--plot {plot} --animate {film}")
     assert result.code == 0, result.err
     record = json.loads(result.out)
-    assert record["particles"]["n"] == 60 and len(record["particles"]["coupled"]) == 11
+    assert record["particles"]["n"] == 40 and len(record["particles"]["coupled"]) == 11
     assert plot.read_bytes()[:4] == b"\x89PNG" and film.read_bytes()[:3] == b"GIF"
 
 

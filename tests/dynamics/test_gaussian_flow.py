@@ -149,7 +149,7 @@ def test_blow_up_of_other_values_and_kinds():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_blow_up_time_of_full_matrices(seed):
-    """The decoupled flow S_i' = 2 v_i a_i S_i² seen in skew coordinates x = Ty: no matrix is diagonal, t* is the same."""
+    """The decoupled flow S_i' = 2 v_i a_i S_i² in skew coordinates x = Ty: no matrix is diagonal, t* is the same."""
     values, scores, start = (torch.diag(draw(100 + 3 * seed + k, 3)) for k in range(3))
     start, t = start.abs() + 0.1 * torch.eye(3, dtype=torch.float64), draw(120 + seed, 3, 3)
     back = torch.linalg.inv(t)

@@ -55,7 +55,7 @@ def command(example, kind, a, v, dim, until, seed, mean, covariance, particles, 
     start = GaussianState.of(mean or [0.0] * d, matrix(covariance, d, "--covariance"))
     shown, notes = console(), console(stderr=True)
     if runs is not None:
-        return _census(declared, start, runs, seed, max_steps, files, shown, json_path == "-")
+        return _census(declared, start, runs, seed, max_steps, files, shown, notes, json_path == "-")
     field = field_of(declared.attention, d)
     flow = gaussian_flow(field, start, until, frames=frames, rtol=rtol, max_steps=max_steps)
     rank, beside = limiting_rank(flow), None
@@ -112,9 +112,10 @@ def _closed_form(declared, start) -> float | None:
     return blow_up_time(matrix(attention.A, d, "A"), start)
 
 
-def _census(declared, start, runs, seed, max_steps, files, shown, quiet) -> int:
+def _census(declared, start, runs, seed, max_steps, files, shown, notes, quiet) -> int:
     """Random matrices, run after run; each record is written the moment it is there."""
     import torch
+    from rich.progress import track
 
     from howsmooth.cli.flow.attending import named_matrix
     from howsmooth.dynamics import limiting_ranks
@@ -122,7 +123,7 @@ def _census(declared, start, runs, seed, max_steps, files, shown, quiet) -> int:
     from howsmooth.report.gaussian_flow_table import census_table
 
     d, records = start.d, []
-    for run in range(runs):
+    for run in track(range(runs), "flows", console=notes, disable=not notes.is_terminal, transient=True):
         drawn = int(torch.randint(2**40, (), generator=torch.Generator().manual_seed(seed + run)))
         attention = declared.but("attention", A=named_matrix("random", d, drawn),
                                  V=named_matrix("random", d, drawn + 1)).attention
