@@ -68,7 +68,8 @@ def test_variational_equation():
         assert_close(pushed, (ends[0] - ends[1]) / (2 * eta), 1e-6)
     gaps = []
     velocity = Velocity(every_kind(D)["softmax"])
-    both = integrate(with_tangents(velocity, 2), stack(x, v, 2 * v), 1.0, solver="dop853", rtol=1e-12, atol=1e-13, saves=2)
+    both = integrate(with_tangents(velocity, 2), stack(x, v, 2 * v), 1.0, solver="dop853", rtol=1e-12, atol=1e-13,
+                     saves=2)
     _, once, twice = unstack(both.last, 2)
     assert_close(twice, 2 * once, 1e-8)
     for steps in (8, 16):

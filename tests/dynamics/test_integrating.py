@@ -67,6 +67,16 @@ def test_every_kind_of_attention_flows_and_permutes(name):
         assert_close(permuted, found.last[order], 1e-6)
 
 
+def test_closed_forms_of_attention_itself():
+    """Sinkhorn couples the tokens with themselves, so that the mean moves by V alone; so does a first token."""
+    fields, x = every_kind(2), normal(6, 2)
+    V = fields["sinkhorn"].V
+    found = integrate(fields["sinkhorn"], x, 0.5, rtol=1e-8, atol=1e-10, saves=2).last
+    assert_close(found.mean(0), torch.linalg.matrix_exp(0.5 * V) @ x.mean(0), 1e-6)
+    masked = integrate(fields["masked"], x, 0.5, rtol=1e-9, atol=1e-11, saves=2).last
+    assert_close(masked[0], torch.linalg.matrix_exp(0.5 * fields["masked"].layer.wv) @ x[0], 1e-7)
+
+
 def test_spheres_are_kept():
     x = normal(6, 3)
     radii = x.norm(dim=-1)

@@ -1,4 +1,4 @@
-"""Adaptive steps: SciPy's solvers on the CPU, torchdiffeq's where the tokens are; both stop at a blow-up and keep the rest."""
+"""Adaptive steps: SciPy's solvers on the CPU, torchdiffeq's where the tokens are; a blow-up loses nothing."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def _with_scipy(found: Run, piece: Piece, x: Tensor, times: list[float], solver:
     from scipy import integrate
 
     if x.device.type != "cpu" or x.dtype != torch.float64:
-        raise InputError(f"expected tokens in float64 on the CPU for SciPy's {solver}, got {x.dtype} on {x.device}; use "
-                         "solver='torchdiffeq', 'rk4' or 'residual', or .to()")
+        raise InputError(f"expected tokens in float64 on the CPU for SciPy's {solver}, got {x.dtype} on {x.device}; "
+                         "use solver='torchdiffeq', 'rk4' or 'residual', or .to()")
     if solver in ("radau", "lsoda") and x.numel() > MOST_UNKNOWNS:
-        raise InputError(f"expected at most {MOST_UNKNOWNS} coordinates (n·d) for the implicit {solver}, got {x.numel()}; "
-                         "use rk45 or dop853")
+        raise InputError(f"expected at most {MOST_UNKNOWNS} coordinates (n·d) for the implicit {solver}, got "
+                         f"{x.numel()}; use rk45 or dop853")
     shape = x.shape
     first_velocity(piece, piece.start, x)
 

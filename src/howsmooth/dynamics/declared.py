@@ -129,10 +129,10 @@ def read_example(name: str) -> Example:
 def example_of(name: str, declared: dict[str, Any]) -> Example:
     """A declared flow, every key of it checked.
 
-    >>> example_of("mine", {"tokens": {"cuont": 3}})
+    >>> example_of("mine", {"tokens": {"cuont": 3}})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    howsmooth.errors.InputError: mine: expected keys of [tokens] among count, dim, law, size, seed, points, got 'cuont'; did you mean 'count'?
+    howsmooth.errors.InputError: mine: expected keys of [tokens] among count, ..., got 'cuont'; did you mean 'count'?
     """
     sections = {"attention": Attention, "tokens": Tokens, "flow": Course, "watch": Watch}
     try:

@@ -40,7 +40,8 @@ class FlowDerivative(LinearOperator):
                 raise InputError(f"expected maps of tokens that depend on them, got none at place {number}; look for "
                                  "detach or no_grad inside")
             if not torch.isfinite(after).all():
-                raise InputError(f"expected finite tokens along the flow, got NaN or ∞ after map {number}; end before it")
+                raise InputError(f"expected finite tokens along the flow, got NaN or ∞ after map {number}; end "
+                                 "before it")
             self._graphs.append((before, after))
             self.states.append(after.detach())
         super().__init__((self.states[-1].numel(), x.numel()), dtype=x.dtype, device=x.device)
@@ -101,8 +102,8 @@ def with_tangents(velocity: Velocity | Layer, count: int = 1) -> Velocity:
     if inner.drift is None and inner.layers is not None:  # a list jumps from layer to layer: it stays a list
         return Velocity([of(layer, 0.0) for layer in inner.layers])
     if inner.layers is not None and len(inner.layers) > 1:
-        raise InputError("expected one layer or a function of depth together with a drift, got a list of layers; put the "
-                         "drift into the layers")
+        raise InputError("expected one layer or a function of depth together with a drift, got a list of layers; put "
+                         "the drift into the layers")
     return Velocity(lambda t: of(inner.pieces(1.0)[0].layer_at(t), t))
 
 

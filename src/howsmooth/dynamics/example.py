@@ -108,6 +108,6 @@ def matrix(given: Matrix, d: int, name: str) -> Tensor:
     elif t.dim() == 1:
         t = torch.diag(t)
     if t.shape != (d, d):
-        raise InputError(f"expected {name} of shape ({d}, {d}) for tokens of dimension {d}, got {tuple(t.shape)}; change "
-                         "the matrix or the dimension")
+        raise InputError(f"expected {name} of shape ({d}, {d}) for tokens of dimension {d}, got {tuple(t.shape)}; "
+                         "change the matrix or the dimension")
     return t

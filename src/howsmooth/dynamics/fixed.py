@@ -43,7 +43,8 @@ def run(velocity: Velocity, x: Tensor, until: float, times: list[float], scheme:
             if progress is not None:
                 progress(step.t + step.h)
     if not found.times:
-        raise InputError(f"expected depths to save that some of the {steps} steps come near, got {times}; take more steps")
+        raise InputError(f"expected depths to save that some of the {steps} steps come near, got {times}; take "
+                         "more steps")
     return found
 
 

@@ -25,8 +25,8 @@ class Growth:
 
     `value` is σ₁ of the derivative of the flow from 0 to here, in [lower, upper] with probability `confidence`.
     `product` is Π σ₁ of the maps one by one: `value` never exceeds it, and is far below where the worst directions of
-    neighbours do not meet. `local` is σ₁ of D_XΓ at the tokens here, the local Lipschitz constant of attention itself;
-    None for maps that are no steps of a flow.
+    neighbours do not meet. `local` is σ₁ of the velocity's derivative at the tokens here, the local Lipschitz constant
+    of attention (with drift, and projected where tokens live on spheres); None for maps that are no steps of a flow.
     """
 
     depth: float

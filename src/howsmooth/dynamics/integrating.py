@@ -83,9 +83,8 @@ def _depths(saves: int | Sequence[float], until: float) -> list[float]:
     except (TypeError, ValueError):
         raise InputError(f"expected a number of depths to save, or the depths, got {saves!r}") from None
     if not times or any(not 0 <= t <= until for t in times) or any(b <= a for a, b in zip(times, times[1:])):
-        raise InputError(f"expected increasing depths between 0 and {until:g} to save, got {times[:4]}…"
-                         if len(times) > 4 else
-                         f"expected increasing depths between 0 and {until:g} to save, got {times}")
+        some = f"{times[:4]} …" if len(times) > 4 else times
+        raise InputError(f"expected increasing depths between 0 and {until:g} to save, got {some}")
     return times
 
 
@@ -97,8 +96,8 @@ def _refuse_wrong_tokens(velocity: Velocity, x: Tensor) -> None:
         bad = int((~torch.isfinite(x)).any(-1).nonzero()[0])
         raise InputError(f"expected finite tokens, got NaN or ∞ in token {bad}; leave it out")
     if velocity.sphere and bool((x == 0).all(-1).any()):
-        raise InputError(f"expected tokens other than 0 on a sphere, got 0 as token {int((x == 0).all(-1).nonzero()[0])}; "
-                         "it has no direction")
+        zero = int((x == 0).all(-1).nonzero()[0])
+        raise InputError(f"expected tokens other than 0 on a sphere, got 0 as token {zero}; it has no direction")
 
 
 def _refuse_wrong_numbers(solver, until, rtol, atol, steps, max_steps, noise) -> None:
@@ -112,7 +111,7 @@ def _refuse_wrong_numbers(solver, until, rtol, atol, steps, max_steps, noise) ->
         raise InputError(f"expected max_steps as a positive whole number, got {max_steps!r}")
     if (steps is None) == (solver in SCHEMES):
         raise InputError(f"expected steps with {' or '.join(SCHEMES)} and only there, got solver {solver!r} "
-                         + ("without steps" if steps is None else f"with steps={steps}; adaptive solvers choose theirs"))
+                         + ("without steps" if steps is None else f"with steps={steps}; leave them out"))
     if not isinstance(noise, (int, float)) or not 0 <= noise < math.inf:
         raise InputError(f"expected noise as a number ≥ 0, got {noise!r}")
     if noise and solver != "residual":

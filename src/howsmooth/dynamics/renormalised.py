@@ -6,11 +6,11 @@ With μ the largest real part of V's eigenvalues and E = e^{t(V − μI)}, which
 
     score_ij = e^{2μt} ⟨A E z_i + e^{−μt} c, E z_j⟩
 
-so that only one number can overflow, and softmax sees it as a scale. It is cut where scores would leave the range of the
-dtype: differences of scores are exactly 0 or at least a rounding unit of the scores, and both make the same P with the
-cut scale as with the true one. So t may be as large as one likes. What is lost is the order among keys whose scores
-agree to all digits: from e^{2μt}·|score| ≈ 10¹⁶ on (t ≈ 18/μ in float64) a query that is exactly between two vertices is
-decided by rounding, and two keys closer than rounding share a query's attention in halves.
+so that only one number can overflow, and softmax sees it as a scale. It is cut where scores would leave the range of
+the dtype: differences of scores are exactly 0 or at least a rounding unit of the scores, and both make the same P with
+the cut scale as with the true one. So t may be as large as one likes. What is lost is the order among keys whose scores
+agree to all digits: from e^{2μt}·|score| ≈ 10¹⁶ on (t ≈ 18/μ in float64) a query that is exactly between two vertices
+is decided by rounding, and two keys closer than rounding share a query's attention in halves.
 """
 
 from __future__ import annotations
@@ -75,24 +75,24 @@ class Renormalised:
         """x = e^{tV}z, refused where it is too large to be a number."""
         x = z @ torch.linalg.matrix_exp(t * self.V).to(z).mT
         if not torch.isfinite(x).all():
-            raise InputError(f"expected a depth at which e^{{tV}} z is a number, got {t:g} with growth {self.growth:g}; "
-                             "stay in renormalised coordinates")
+            raise InputError(f"expected a depth at which e^{{tV}} z is a number, got {t:g} with growth "
+                             f"{self.growth:g}; stay in renormalised coordinates")
         return x
 
 
 def one_head(layer: SelfAttention) -> tuple[Tensor, Tensor | None, Tensor]:
-    """A, c and V of a layer whose scores are ⟨Ax + c, y⟩ and whose values are Vy, refused where it is not of that form."""
+    """A, c and V of a layer with scores ⟨Ax + c, y⟩ and values Vy, refused where it is not of that form."""
     if not isinstance(layer, SelfAttention):
-        raise InputError(f"expected softmax attention (SelfAttention or SoftmaxField), got {type(layer).__name__}; other "
-                         "kinds are followed as they are, without renormalisation")
+        raise InputError(f"expected softmax attention (SelfAttention or SoftmaxField), got {type(layer).__name__}; "
+                         "other kinds are followed as they are, without renormalisation")
     traits = {f"{layer.heads} heads": layer.heads != 1, "rotary positions": layer.rotary is not None,
               "a score_bias": layer.score_bias is not None, "a window": layer.window is not None,
               "a soft cap": layer.softcap is not None,
               "a value or output bias": any(b is not None and bool(b.any()) for b in (layer.bv, layer.bo)),
               "a V that is not square": layer.d != layer.d_out}
     for trait in (name for name, there in traits.items() if there):
-        raise InputError(f"renormalised coordinates: expected one head with scores ⟨Ax + c, y⟩ and values Vy, V square, "
-                         f"got a layer with {trait}; follow the tokens themselves")
+        raise InputError("renormalised coordinates: expected one head with scores ⟨Ax + c, y⟩ and values Vy, V "
+                         f"square, got a layer with {trait}; follow the tokens themselves")
     A = layer.scale * layer.wk.mT @ layer.wq
     c = None if layer.bq is None else layer.scale * layer.wk.mT @ layer.bq
     return A, c, layer.wv if layer.wo is None else layer.wo @ layer.wv

@@ -56,7 +56,7 @@ def steps_of(velocity: Velocity | Layer, until: float, steps: int, scheme: str =
         raise InputError(f"expected a fixed-step scheme among {', '.join(SCHEMES)}, got {scheme!r}")
     pieces = as_velocity(velocity).pieces(until)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1 or steps % len(pieces):
-        wanted = "a positive number of steps" if len(pieces) == 1 else f"steps in a multiple of the {len(pieces)} layers"
+        wanted = "a positive number of steps" if len(pieces) == 1 else f"a multiple of the {len(pieces)} layers"
         raise InputError(f"expected {wanted}, got {steps!r}")
     h, each = until / steps, steps // len(pieces)
     return [Step((i * each + k) * h, h, piece, SCHEMES[scheme]) for i, piece in enumerate(pieces) for k in range(each)]

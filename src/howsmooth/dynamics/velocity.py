@@ -51,10 +51,11 @@ class Velocity:
                  drift: Drift | None = None):
         self.layers = tuple(weights) if isinstance(weights, (list, tuple)) else None
         if self.layers == ():
-            raise InputError("expected at least one layer, got an empty list; a flow without attention is [lambda x: 0 * x]")
+            raise InputError("expected at least one layer, got an empty list; without attention it is "
+                             "[lambda x: 0 * x]")
         if self.layers is None and not callable(weights):
-            raise InputError(f"expected a layer, a list of layers or a function of depth, got {type(weights).__name__}; "
-                             "see howsmooth.attention.fields")
+            raise InputError(f"expected a layer, a list of layers or a function of depth, got "
+                             f"{type(weights).__name__}; see howsmooth.attention.fields")
         if drift is not None and not callable(drift):
             raise InputError(f"expected a function (t, x) for the drift, got {type(drift).__name__}")
         self.weights, self.sphere, self.drift = weights, sphere, drift

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,7 +85,7 @@ def save_density_animation(path: str | Path, record: dict[str, Any], values: NDA
     figure = Figure(figsize=(5.6, 5.2), dpi=110, layout="constrained", facecolor=colours["paper"])
     FigureCanvasAgg(figure)
     panel = figure.subplots()
-    panel.set_title(title, color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
+    panel.set_title(textwrap.fill(title, 56), color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
     clock = panel.text(0.98, 0.02, "", transform=panel.transAxes, ha="right", fontsize=11,
                        color=colours["ink"] if record["d"] == 1 else "white")
     dots = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,8 @@ def check_animation_path(path: str, option: str = "--animate") -> None:
     try:
         from matplotlib import animation
     except ImportError:
-        raise InputError(f"expected matplotlib for {option}, got none installed; pip install 'howsmooth[plot]'") from None
+        raise InputError(f"expected matplotlib for {option}, got none installed; "
+                         "pip install 'howsmooth[plot]'") from None
     suffix = Path(path).suffix.lower()
     if suffix not in (".gif", ".mp4"):
         raise InputError(f"expected a file ending in .gif or .mp4 for {option}, got {path!r}")
@@ -50,17 +52,16 @@ def save_animation(path: str | Path, times: Sequence[float], paths: NDArray, nam
     panel = figure.subplots()
     low, high = paths.min((0, 1)), paths.max((0, 1))
     margin = 0.06 * (high - low) + 1e-9
-    if names[0] != "depth t":
-        fit_scales(panel, paths)
-    panel.set_aspect("auto")
     panel.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
+    if names[0] != "depth t":
+        fit_scales(panel, paths, "box")  # limits are those of all frames
     panel.set_xlabel(names[0], color=colours["ink"])
     panel.set_ylabel(names[1], color=colours["ink"])
     plain(panel, colours)
-    panel.set_title(title, color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
+    panel.set_title(textwrap.fill(title, 56), color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
     tails = panel.add_collection(LineCollection([], colors=tints, linewidths=0.9, alpha=0.45))
     dots = panel.scatter(*paths[0].T, s=30, c=tints, edgecolors=colours["paper"], linewidth=0.5, zorder=3)
-    clock = panel.text(0.98, 0.02, "", transform=panel.transAxes, color=colours["ink"], fontsize=11, ha="right")
+    clock = panel.text(1.0, -0.085, "", transform=panel.transAxes, color=colours["ink"], ha="right", va="top")
 
     def draw(frame: int) -> None:
         dots.set_offsets(paths[frame])

@@ -16,7 +16,7 @@ _WIDE = 40.0  # a spread so many times that of the start is drawn on a scale tha
 _COUNTS = (("clusters", "clusters", "-"), ("vertices", "hull vertices", "--"), ("hyperplanes", "hyperplanes", "-"),
            ("leading_clusters", "leading clusters", "-"), ("rank", "rank of P", ":"))
 _SIZES = (("diameter", "diameter", "-"), ("w2_to_last", "W₂ to the last depth", "--"),
-          ("undecided", "P from 0/1", ":"), ("local", "local Lipschitz constant of Γ", "-."))
+          ("undecided", "distance of P from 0/1", ":"), ("local", "local Lipschitz constant of Γ", "-."))
 _SMALLEST = 1e-12  # of a size that is drawn: below, rounding is all there is
 
 
@@ -62,12 +62,12 @@ def draw_paths(panel: Any, times: Sequence[float], paths: NDArray, names: Sequen
     plain(panel, colours)
 
 
-def fit_scales(panel: Any, paths: NDArray) -> None:
+def fit_scales(panel: Any, paths: NDArray, adjustable: str = "datalim") -> None:
     """Equal scales in the plane, unless one coordinate runs away from the other."""
     spread, start = abs(paths).max((0, 1)), abs(paths[0]).max(0)
     far = spread > _WIDE * start
     if not far.any() and max(spread) < 4 * min(spread):
-        panel.set_aspect("equal", adjustable="datalim")
+        panel.set_aspect("equal", adjustable=adjustable)
     for axis, runs in zip("xy", far, strict=True):
         if runs:
             getattr(panel, f"set_{axis}scale")("symlog", linthresh=float(start.max()))

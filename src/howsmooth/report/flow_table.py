@@ -16,8 +16,8 @@ _ROWS = 12
 _COLUMNS = (
     ("clusters", "clusters", None), ("vertices", "hull vertices", None), ("hyperplanes", "hyperplanes", None),
     ("leading_clusters", "leading clusters", None), ("leading_vertices", "leading vertices", None),
-    ("rank", "rank P", None), ("undecided", "P from 0/1", 2), ("diameter", "diameter", 4), ("w2_to_last", "W₂ to last", 3),
-    ("log_energy", "log energy", 4), ("local", "Lip of Γ", 4),
+    ("rank", "rank P", None), ("undecided", "P from 0/1", 2), ("diameter", "diameter", 4),
+    ("w2_to_last", "W₂ to last", 3), ("log_energy", "log energy", 4), ("local", "Lip of Γ", 4),
 )
 
 
@@ -37,13 +37,14 @@ def flow_table(records: Sequence[dict[str, Any]], title: str) -> Table:
 
 def growth_of_perturbations_table(records: Sequence[dict[str, Any]]) -> Table:
     """σ₁ of the flow's derivative beside the product of its layers' constants."""
-    table = plain_table(Text(f"Growth of a perturbation through {records[-1]['maps']} residual layers", style="bold cyan"))
+    title = f"Growth of a perturbation through {records[-1]['maps']} residual layers"
+    table = plain_table(Text(title, style="bold cyan"))
     table.add_column("depth", justify="right", style="bold")
     table.add_column("σ₁ of the flow", justify="right", style="bold green")
     table.add_column(f"interval, {confidence_text(records)}", no_wrap=True)
     table.add_column("Π σ₁ of layers", justify="right")
     table.add_column("log σ₁ / depth", justify="right")
-    table.add_column("Lip of Γ here", justify="right")
+    table.add_column("Lip of the velocity", justify="right")
     for record in records:
         table.add_row(f"{record['depth']:.4g}", number(record["value"]), interval(record["lower"], record["upper"]),
                       number(record["product"]), number(record["exponent"], 3), number(record["local"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ def save_gaussian_animation(path: str | Path, record: dict[str, Any], tokens: ND
     FigureCanvasAgg(figure)
     panel = figure.subplots()
     plain(panel, colours)
-    panel.set_title(title, color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
+    panel.set_title(textwrap.fill(title, 56), color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
     outlines = [_outline(means[k], covariances[k]) for k in shown]
     low, high = numpy.min([o.min(0) for o in outlines], 0), numpy.max([o.max(0) for o in outlines], 0)
     margin = 0.15 * (high - low) + 1e-9

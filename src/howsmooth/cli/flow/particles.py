@@ -14,8 +14,8 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     name="particles",
     short_help="Tokens as particles: clusters, hulls, growth of perturbations.",
     help="Follow tokens along depth, x' = Γ(x), and say what forms: clusters, a polytope, hyperplanes, a collapse.\n\n"
-    "    EXAMPLE is polytope (the default), hyperplanes, polytope_times_subspace, collapse, low_rank, sphere, or a TOML "
-    "file of your own; options change its values.",
+    "    EXAMPLE is polytope (the default), hyperplanes, polytope_times_subspace, collapse, low_rank, sphere, or a "
+    "TOML file of your own; options change its values.",
 )
 @click.argument("example", default="polytope")
 @click.option("--tokens", "count", type=click.IntRange(min=1), metavar="COUNT", help="How many tokens.")
@@ -30,7 +30,8 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--solver", metavar="NAME", help="rk45, dop853, lsoda, radau, torchdiffeq, rk4 or residual.")
 @click.option("--steps", type=click.IntRange(min=1), metavar="COUNT", help="Of rk4, or layers of residual.")
 @click.option("--rtol", type=_POSITIVE, metavar="NUMBER", help="Relative tolerance of adaptive solvers.")
-@click.option("--noise", type=click.FloatRange(min=0), metavar="NUMBER", help="Brownian motion; with --solver residual.")
+@click.option("--noise", type=click.FloatRange(min=0), metavar="NUMBER",
+              help="Brownian motion; with --solver residual.")
 @click.option("--saves", type=click.IntRange(min=2), metavar="COUNT", help="Depths to keep and to look at.")
 @click.option("--tol", type=_POSITIVE, metavar="DISTANCE", help="Tokens closer than this are together.")
 @click.option("--lipschitz", is_flag=True, default=None, help="Also the local Lipschitz constant of Γ at each depth.")
@@ -44,8 +45,9 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--animate", "animation_path", metavar="FILE", help="The tokens in motion (gif, or mp4 with ffmpeg).")
 @click.option("--save", "save_path", metavar="FILE", help="Keep depths and tokens, as safetensors.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True, help="Of pictures.")
-def command(example, count, dim, size, seed, kind, causal, coordinates, sphere, until, solver, steps, rtol, noise, saves,
-            tol, lipschitz, growth, layers, json_path, csv_path, plot_path, animation_path, save_path, theme) -> int:
+def command(example, count, dim, size, seed, kind, causal, coordinates, sphere, until, solver, steps, rtol, noise,
+            saves, tol, lipschitz, growth, layers, json_path, csv_path, plot_path, animation_path, save_path, theme
+            ) -> int:
     from pathlib import Path
 
     from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice
@@ -58,7 +60,8 @@ def command(example, count, dim, size, seed, kind, causal, coordinates, sphere, 
                "--save": save_path}
     refuse_one_file_twice(outputs | {"EXAMPLE": example if example.endswith(".toml") else None})
     files = record_files(json_path, csv_path)
-    for path, option, check in ((plot_path, "--plot", check_plot_path), (animation_path, "--animate", check_animation_path),
+    for path, option, check in ((plot_path, "--plot", check_plot_path),
+                                (animation_path, "--animate", check_animation_path),
                                 (save_path, "--save", _check_tokens_path)):
         if path is not None:
             check(path)
@@ -128,7 +131,7 @@ def _forms(records) -> list[str]:
 
     if records[0]["clusters"] is None or len(records) < 3:
         return []
-    found = plateaus([r["t"] for r in records], [r["clusters"] for r in records])
+    found = plateaus([r["t"] for r in records], [r["clusters"] for r in records], least=0.1)
     return [f"{p.count} cluster{'s' if p.count > 1 else ''} from depth {p.start:.4g} to {p.end:.4g}"
             for p in found if p.count < (records[0]["clusters"] or 0)]
 
@@ -140,8 +143,9 @@ def _grow(declared, field, trajectory, depths, layers, files, facts, shown, quie
     grown = perturbation_growth(Velocity(field, sphere=declared.flow.sphere), trajectory.tokens[0],
                                 trajectory.reached, steps=layers, depths=min(depths, layers))
     records = [g.as_record() for g in grown]
+    lines = [file for file in files if file.form == "json"]
     for record in records:
-        _write([file for file in files if file.form == "json"], {"record": "growth", "example": facts["example"], **record})
+        _write(lines, {"record": "growth", "example": facts["example"], **record})
     if not quiet:
         shown.print(growth_of_perturbations_table(records))
 

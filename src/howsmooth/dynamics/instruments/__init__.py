@@ -9,5 +9,6 @@ from howsmooth.dynamics.instruments.pattern import PatternOfP, pattern_of_p, pro
 from howsmooth.dynamics.instruments.plateaus import Plateau, plateaus
 from howsmooth.dynamics.instruments.view import View, view
 
-__all__ = ["Clusters", "Hull", "Hyperplanes", "PatternOfP", "Plateau", "View", "clusters", "diameter", "farthest_move", "hull",
-           "hyperplanes", "leading_space", "log_energy", "pattern_of_p", "plateaus", "probabilities", "view", "w2"]
+__all__ = ["Clusters", "Hull", "Hyperplanes", "PatternOfP", "Plateau", "View", "clusters", "diameter", "farthest_move",
+           "hull", "hyperplanes", "leading_space", "log_energy", "pattern_of_p", "plateaus",
+           "probabilities", "view", "w2"]

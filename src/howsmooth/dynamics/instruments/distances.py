@@ -21,7 +21,8 @@ def diameter(x: Tensor) -> float:
     if x.dim() != 2 or 0 in x.shape:
         raise InputError(f"expected tokens of shape (n, d), got {tuple(x.shape)}")
     rows = max(1, BLOCK // len(x))
-    return max(float(torch.cdist(block, x, compute_mode="donot_use_mm_for_euclid_dist").max()) for block in x.split(rows))
+    exact = "donot_use_mm_for_euclid_dist"
+    return max(float(torch.cdist(block, x, compute_mode=exact).max()) for block in x.split(rows))
 
 
 def farthest_move(x: Tensor, y: Tensor) -> float:

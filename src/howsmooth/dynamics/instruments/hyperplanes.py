@@ -30,7 +30,7 @@ class Hyperplanes:
 
 
 def leading_space(V: Tensor) -> tuple[float, Tensor]:
-    """The largest real part among V's eigenvalues, and an orthonormal basis (d, m) of the left eigenvectors that have it.
+    """The largest real part of V's eigenvalues, and an orthonormal basis (d, m) of the left eigenvectors that have it.
 
     zᵀ times the basis is what of z grows fastest: m = 1 is the hyperplane picture, 1 < m < d polytope times subspace.
 
@@ -43,7 +43,7 @@ def leading_space(V: Tensor) -> tuple[float, Tensor]:
     values, vectors = torch.linalg.eig(V.detach().double().mT)
     size = max(float(values.abs().max()), torch.finfo(torch.float64).tiny)
     near = values.real >= float(values.real.max()) - SIMPLE * size
-    # A complex pair spans the plane of its real and imaginary parts; a defective eigenvalue fewer than its multiplicity.
+    # A complex pair spans the plane of its real and imaginary parts; a defective eigenvalue has too few.
     spanned = torch.cat([vectors[:, near].real, vectors[:, near].imag], 1)
     basis, sigma, _ = torch.linalg.svd(spanned, full_matrices=False)
     basis = basis[:, sigma > math.sqrt(SIMPLE) * sigma[0]]

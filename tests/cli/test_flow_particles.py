@@ -1,0 +1,86 @@
+"""`howsmooth flow particles` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from safetensors import safe_open
+
+QUICK = "--tokens 8 --until 2 --saves 5"
+
+
+def test_an_example_says_what_forms(howsmooth):
+    shown = howsmooth("flow particles low_rank --saves 7")
+    assert shown.code == 0 and "zeros and ones" in shown.out
+    assert "2 clusters from depth" in shown.out and "finished at depth 15" in shown.out
+    assert "warning" not in shown.err
+
+
+def test_records_figure_animation_and_tokens(howsmooth, tmp_path):
+    files = {name: tmp_path / name for name in ("a.jsonl", "a.csv", "a.png", "a.gif", "a.safetensors")}
+    shown = howsmooth(f"flow particles polytope {QUICK} --lipschitz --growth 2 --layers 8", "--json",
+                      str(files["a.jsonl"]), "--csv", str(files["a.csv"]), "--plot", str(files["a.png"]), "--animate",
+                      str(files["a.gif"]), "--save", str(files["a.safetensors"]))
+    assert shown.code == 0, shown.err
+    records = [json.loads(line) for line in files["a.jsonl"].read_text().splitlines()]
+    depths = [r for r in records if r["record"] == "depth"]
+    grown = [r for r in records if r["record"] == "growth"]
+    assert [r["t"] for r in depths] == [0.0, 0.5, 1.0, 1.5, 2.0] and len(grown) == 2
+    assert all(r["n"] == 8 and r["status"] == "finished" and r["local"] > 0 for r in depths)
+    assert all(r["lower"] <= r["value"] <= r["product"] * 1.001 for r in grown)
+    assert "σ₁ of the flow" in shown.out
+    assert len(files["a.csv"].read_text().splitlines()) == 6
+    assert files["a.png"].read_bytes()[:4] == b"\x89PNG" and files["a.gif"].read_bytes()[:3] == b"GIF"
+    with safe_open(files["a.safetensors"], "pt") as kept:
+        assert kept.get_tensor("tokens").shape == (5, 8, 2) and kept.metadata()["coordinates"] == "renormalised"
+
+
+def test_json_on_stdout_is_alone(howsmooth):
+    shown = howsmooth(f"flow particles low_rank {QUICK} --json -")
+    assert [json.loads(line)["record"] for line in shown.out.splitlines()] == ["depth"] * 5
+
+
+def test_own_file_and_options(howsmooth, tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text('title = "Mine"\n[attention]\nkind = "linear"\n[tokens]\ncount = 6\n[flow]\nsaves = 4\n')
+    shown = howsmooth("flow particles", str(mine))
+    assert shown.code == 0 and "Mine" in shown.out
+    assert "blew up at depth" in shown.err and "token" in shown.err
+    calm = howsmooth("flow particles", str(mine), "--kind", "l2", "--sphere", "--until", "1", "--solver", "residual",
+                     "--steps", "20", "--noise", "0.1")
+    assert calm.code == 0 and "finished at depth 1" in calm.out and "20 steps of residual" in calm.out
+
+
+def test_an_expectation_that_fails_is_said(howsmooth, tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[tokens]\ncount = 4\n[flow]\nuntil = 0.1\nsaves = 3\n[expect]\nclusters = 1\n')
+    shown = howsmooth("flow particles", str(mine))
+    assert shown.code == 0 and "clusters: expected equal to 1" in shown.err
+
+
+@pytest.mark.parametrize("line, words", [
+    ("flow particles polytop", "did you mean 'polytope'"),
+    ("flow particles none.toml", "readable TOML"),
+    ("flow particles --solver euler", "solver among"),
+    ("flow particles --solver rk4", "without steps"),
+    ("flow particles --dim 3 hyperplanes --dim 2", "expected V of shape"),
+    ("flow particles --tokens 0", "--tokens"),
+    ("flow particles --sphere", "off the sphere"),
+    ("flow particles --kind l2", "renormalised"),
+    ("flow particles --plot a.xyz", "ending in .png"),
+    ("flow particles --animate a.webm", ".gif or .mp4"),
+    ("flow particles --save a.pt", ".safetensors"),
+    ("flow particles --json x --csv x", "different files"),
+])
+def test_bad_input_is_one_line(howsmooth, line, words):
+    shown = howsmooth(line)
+    assert shown.code == 2 and words in shown.err and len(shown.err.strip().splitlines()) == 1
+
+
+def test_mp4_without_ffmpeg(howsmooth, monkeypatch):
+    from matplotlib import animation
+
+    monkeypatch.setattr(animation.writers, "is_available", lambda name: False)
+    shown = howsmooth("flow particles --animate a.mp4")
+    assert shown.code == 2 and "expected ffmpeg" in shown.err and ".gif" in shown.err
