@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from howsmooth.report.figure import THEMES
 from howsmooth.report.flow_figure import MANY, fit_scales, palette, plain
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
 _TAIL = 8  # saved depths that a token's tail reaches back
@@ -36,7 +37,6 @@ def check_animation_path(path: str, option: str = "--animate") -> None:
 def save_animation(path: str | Path, times: Sequence[float], paths: NDArray, names: Sequence[str],
                    labels: Sequence[int], *, title: str, theme: str = "light") -> None:
     """One frame for each saved depth: tokens (T, n, 1 or 2) with short tails, coloured by the cluster they end in."""
-    from matplotlib import animation
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
@@ -64,16 +64,22 @@ def save_animation(path: str | Path, times: Sequence[float], paths: NDArray, nam
     clock = panel.text(1.0, -0.085, "", transform=panel.transAxes, color=colours["ink"], ha="right", va="top")
 
     def draw(frame: int) -> None:
-        frame = min(frame, len(times) - 1)
         dots.set_offsets(paths[frame])
         tails.set_segments(list(paths[max(0, frame - _TAIL) : frame + 1].swapaxes(0, 1)))
         clock.set_text(f"t = {times[frame]:.3g}")
 
+    save_frames(figure, draw, len(times), path)
+
+
+def save_frames(figure: Figure, draw: Callable[[int], None], count: int, path: str | Path) -> None:
+    """Write the figure after each draw(0) … draw(count − 1); the last picture stays for a while."""
+    from matplotlib import animation
+
     writer = animation.PillowWriter(_RATE) if Path(path).suffix.lower() == ".gif" else animation.FFMpegWriter(_RATE)
     with writer.saving(figure, str(path), figure.dpi):
-        for frame in range(len(times) + _HELD):
-            draw(frame)
-            writer.grab_frame(facecolor=colours["paper"])
+        for frame in range(count + _HELD):
+            draw(min(frame, count - 1))
+            writer.grab_frame(facecolor=figure.get_facecolor())
 
 
 def _against_depth(times: Sequence[float], paths: NDArray) -> NDArray:
