@@ -13,9 +13,11 @@ from howsmooth.lipschitz.large_radius import (
 )
 from howsmooth.lipschitz.laws import Law, fit_law
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
+from howsmooth.lipschitz.mean_field import mean_field_jacobian, mean_field_lipschitz
+from howsmooth.lipschitz.regimes import Plateau, RegimePoint, plateau, regime_curve
 
 __all__ = [
-    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "TokenGains", "approach", "argmax_share",
-    "fit_growth", "fit_law", "jacobian", "large_radius_limit", "largest_probabilities", "local_lipschitz",
-    "token_gains",
+    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "Plateau", "RegimePoint", "TokenGains", "approach",
+    "argmax_share", "fit_growth", "fit_law", "jacobian", "large_radius_limit", "largest_probabilities",
+    "local_lipschitz", "mean_field_jacobian", "mean_field_lipschitz", "plateau", "regime_curve", "token_gains",
 ]
