@@ -2,10 +2,10 @@
 
     python benchmarks/mean_field.py [--atoms 100000] [--width 64] [--tol 0.1] [--max-steps 6] [--causal]
 
-One head with weights and atoms at random (ten clusters; masses log-normal, e^{±2} or so), float32 on the CPU. A matrix of
-probabilities would take 37 GiB, the Jacobian itself 149 TiB. Each product with J or Jᵀ goes through all pairs of atoms a
-block at a time. The peak is that of the process (its high-water mark, reset before the solve) above what it holds once
-weights and atoms are there. First a few atoms, dense in float64 and matrix-free, to see that the two agree.
+One head with weights and atoms at random (ten clusters; masses log-normal, e^{±2} or so), float32 on the CPU. A matrix
+of probabilities would take 37 GiB, the Jacobian itself 149 TiB. Each product with J or Jᵀ goes through all pairs of
+atoms a block at a time. The peak is that of the process (its high-water mark, reset before the solve) above what it
+holds once weights and atoms are there. First a few atoms, dense in float64 and matrix-free, to see that the two agree.
 """
 
 from __future__ import annotations
@@ -65,14 +65,15 @@ def main() -> None:
     base, began = reset_high_water_mark(), time.perf_counter()
 
     def progress(step: int, lower: torch.Tensor, upper: torch.Tensor) -> None:
-        print(f"  step {step}: [{float(lower):.5g}, {float(upper):.5g}], {time.perf_counter() - began:.0f} s", flush=True)
+        seconds = time.perf_counter() - began
+        print(f"  step {step}: [{float(lower):.5g}, {float(upper):.5g}], {seconds:.0f} s", flush=True)
 
     found = mean_field_lipschitz(f, measure, dense=False, tol=arguments.tol, max_steps=arguments.max_steps,
                                  products=torch.float32, strict=False, progress=progress)
     peak = high_water_mark() - base
     print(f"{m} atoms{', causal' if arguments.causal else ''}: {found.value:.5g} in [{found.lower:.5g}, "
-          f"{found.upper:.5g}] at {found.confidence}, {found.status}; {found.products} products in {found.seconds:.0f} s, "
-          f"peak {peak / GIB:.2f} GiB (all pairs: {4 * m * m / GIB:.0f} GiB)")
+          f"{found.upper:.5g}] at {found.confidence}, {found.status}; {found.products} products in "
+          f"{found.seconds:.0f} s, peak {peak / GIB:.2f} GiB (all pairs: {4 * m * m / GIB:.0f} GiB)")
 
 
 if __name__ == "__main__":

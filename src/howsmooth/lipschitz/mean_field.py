@@ -45,12 +45,12 @@ def mean_field_lipschitz(f: SelfAttention | Field, measure: Atoms, *, tol: float
                          progress: Callable | None = None) -> Estimate:
     """The local Lipschitz constant of F(μ) = (Γ_μ)♯μ at a measure, in L²(μ).
 
-    `direction` is √a_i ε_i, of unit norm, so that `shares` are those of the atoms in Σ a_i|ε_i|² = 1; in `check(η)` η is
-    the longest way that an atom goes. The radii are those of μ.
+    `direction` is √a_i ε_i, of unit norm, so that `shares` are those of the atoms in Σ a_i|ε_i|² = 1; in `check(η)` η
+    is the longest way that an atom goes. The radii are those of μ.
 
     Args:
-        measure: a `TokenMeasure` or `TimedMeasure`; or atoms (m, d) with log masses (m), up to a constant, and times (m)
-            where atoms see only those up to their own time. In a causal layer without times, up to their own place.
+        measure: a `TokenMeasure` or `TimedMeasure`; or atoms (m, d) with log masses (m), up to a constant, and times
+            (m) where atoms see only those up to their own time. In a causal layer without times, up to their own place.
         dense: whether to take the whole matrix apart, which leaves nothing to chance (confidence 1); for few atoms
             unless told.
         tol, confidence, products, max_steps, max_memory, seed, strict, progress: as in `local_lipschitz`, for many.
@@ -161,14 +161,15 @@ def _atoms(f, measure) -> tuple[Tensor, Tensor, Tensor | None]:
     if not isinstance(f, (SelfAttention, Field)):
         raise InputError(f"expected a SelfAttention or a Field, got {type(f).__name__}; see howsmooth.attention.fields")
     if not isinstance(measure, tuple) or len(measure) not in (2, 3):
-        raise InputError("expected a measure, or atoms (m, d) with log masses (m), and times (m) where there are any, got "
-                         + (f"a tuple of {len(measure)}" if isinstance(measure, tuple) else type(measure).__name__))
+        raise InputError("expected a measure, or atoms (m, d) with log masses (m), and times (m) where there are any, "
+                         "got " + (f"a tuple of {len(measure)}" if isinstance(measure, tuple) else type(measure).__name__))
     x, logs, times = (*measure, None)[:3]
     for name, t in (("atoms", x), ("log masses", logs), ("times", times)):
         if t is None and name == "times":
             continue
         if not isinstance(t, Tensor) or not t.dtype.is_floating_point or not torch.isfinite(t).all():
-            got = type(t).__name__ if not isinstance(t, Tensor) else t.dtype if not t.is_floating_point() else "NaN or ∞"
+            kind = t.dtype if isinstance(t, Tensor) else type(t).__name__
+            got = "NaN or ∞" if isinstance(t, Tensor) and t.is_floating_point() else kind
             raise InputError(f"expected {name} as a finite tensor of a floating dtype, got {got}; leave out atoms "
                              "without mass")
     if x.dim() != 2 or not x.numel() or x.shape[1] != f.d:
@@ -182,5 +183,5 @@ def _atoms(f, measure) -> tuple[Tensor, Tensor, Tensor | None]:
 def _refuse_lost_masses(logs: Tensor) -> None:
     least = LEAST_LOG_MASS if logs.dtype == torch.float64 else -150.0
     if float(logs.min()) < least:
-        raise InputError(f"expected masses of at least e^{least:g} of the whole in {logs.dtype}, got e^{float(logs.min()):.0f}; "
-                         "for two places of any masses take lipschitz.two_atoms, which works in logarithms")
+        raise InputError(f"expected masses of at least e^{least:g} of the whole in {logs.dtype}, got "
+                         f"e^{float(logs.min()):.0f}; for two places of any masses take lipschitz.two_atoms, which works in logarithms")

@@ -1,13 +1,13 @@
 """The whole curve of Lip against n on two places: √n, √n·log n, and the plateau where length no longer matters.
 
 In d = 1 with V = 1 only the sign of A matters, tokens being counted in units of 1/√|A|: they fill [−√a, √a], a = |A|R².
-The curve is the largest constant of a sequence of n tokens at two places y and z of that interval, k of them at y, over
-y, z and k: exact for such sequences (see `two_atoms`), so a lower bound on the constant of all sequences in B_R^n, and for
-every layer that has A's eigenvector and V = I. Lengths are given by their logarithms.
+The curve is the largest constant of a sequence of n tokens at two places y and z of that interval, k of them at y,
+over y, z and k: exact for such sequences (see `two_atoms`), so a lower bound on the constant of all sequences in B_R^n,
+and for every layer that has A's eigenvector and V = I. Lengths are given by their logarithms.
 
 One isolated token, k = 1, is best while the crowd is smaller than it wants to be. That is up to n*: what one isolated
 token among n* reaches is the supremum over all measures on two places. Beyond, k ≈ n/n* isolated tokens reach it again,
-and nothing more is to be had: the plateau. (Where R is large and n small, two halves, k ≈ n/2, may be better than either.)
+and nothing more is to be had: the plateau. (Where R is large and n small, two halves may be better than either.)
 
 The maximum is taken over Δ = ⟨Az, y − z⟩ in place of z: at the top Δ and the log ratio L of the two crowds differ by
 something of order 1, however large they are; in z it would be a needle.

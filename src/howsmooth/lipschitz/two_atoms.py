@@ -1,7 +1,8 @@
 """Two places and any number of tokens: the exact constant of a sequence with k tokens at y and all others at z.
 
 Of such a sequence only the log ratio L of the two crowds matters, and it may be 10³ as well as 1. Write the derivative
-in the basis of common moves of each crowd, of unit norm in ‖X‖: with δ = y − z, a_x = Ax + c and σ the logistic function,
+in the basis of common moves of each crowd, of unit norm in ‖X‖: with δ = y − z, a_x = Ax + c and σ the logistic
+function,
 
     P_yy = σ(⟨a_y, δ⟩ − L)    P_zy = σ(⟨a_z, δ⟩ − L)
 
@@ -79,7 +80,7 @@ def _scaled_matrix(A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_ratio: Tensor
     delta = y - z
     ty, tz = _lead(A, c, y, delta, L), _lead(A, c, z, delta, L)
     a_y, a_z, turned = _slope(A, c, y), _slope(A, c, z), delta @ A  # Ay + c, Az + c, Aᵀδ
-    # The two blocks off the diagonal may be large, by the root of the ratio: one of them for L > 0, the other for L < 0.
+    # A block off the diagonal may be large, by the root of the ratio: one of them for L > 0, the other for L < 0.
     log_zy, log_yz = L / 2 + logsigmoid(tz), -L / 2 + logsigmoid(-ty)
     s = torch.stack([log_zy, log_yz, torch.zeros_like(log_zy)]).amax(0)
 
