@@ -19,6 +19,7 @@ from howsmooth.attention.fields import (
 )
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz.mean_field import mean_field_lipschitz
+from howsmooth.transport import TimedMeasure, TokenMeasure
 from tests.tolerances import assert_close
 
 D, M = 3, 7
@@ -97,6 +98,13 @@ def test_one_atom_for_each_time_is_the_causal_layer_by_place():
     assert by_time.check() == pytest.approx(by_time.value, rel=1e-5)
 
 
+@pytest.mark.parametrize("times", [None, TIMES])
+def test_measures_are_taken_as_they_are(times):
+    logs = LOGS - torch.logsumexp(LOGS, 0)
+    mu = TokenMeasure(X, log_weights=logs) if times is None else TimedMeasure(times, X, log_weights=logs)
+    assert mean_field_lipschitz(LAYER, mu).value == mean_field_lipschitz(LAYER, (X, LOGS, times)).value
+
+
 def test_equal_masses_are_a_sequence():
     found = mean_field_lipschitz(LAYER, (X, torch.zeros(M, dtype=torch.float64)))
     assert found.value == pytest.approx(local_lipschitz(LAYER, X, tol=1e-9).value, rel=1e-8)
@@ -156,6 +164,10 @@ def test_refused_measures(measure, message):
 
 
 def test_refused_maps():
+    causal = copy.copy(LAYER)
+    causal.causal = True
+    with pytest.raises(InputError, match="atoms have no order; use TimedMeasure"):
+        mean_field_lipschitz(causal, TokenMeasure(X))
     with pytest.raises(InputError, match="SelfAttention or a Field, got function"):
         mean_field_lipschitz(lambda x: x, (X, LOGS))
     with pytest.raises(InputError, match="products only with a layer"):

@@ -90,7 +90,8 @@ def test_more_tokens_are_no_worse_in_multiples(scores):
 
 
 def test_nothing_to_gain_at_small_radii():
-    assert [point.log_value for point in regime_curve(0.0, [math.log(2), 5.0, 1e3])] == pytest.approx([0, 0, 0], abs=1e-12)
+    found = [point.log_value for point in regime_curve(0.0, [math.log(2), 5.0, 1e3])]
+    assert found == pytest.approx([0, 0, 0], abs=1e-12)
     assert plateau(0.0).log_crossover == 0.0 and plateau(0.0).log_isolated_mass == 0.0
 
 

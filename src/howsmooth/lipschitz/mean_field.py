@@ -32,14 +32,15 @@ from howsmooth.lipschitz.local import single_at_least
 from howsmooth.spectral import LinearOperator, SingularTriplets, singular_values
 from howsmooth.spectral.result import CONVERGED
 from howsmooth.spectral.rounding import allowance
+from howsmooth.transport import TimedMeasure, TokenMeasure
 
 DENSE = 384  # columns up to which the matrix itself is taken apart: faster, and no confidence to speak of
 LEAST_LOG_MASS = -1400.0  # of which the root is a number still
 
-Atoms = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
+Measure = TokenMeasure | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
 
-def mean_field_lipschitz(f: SelfAttention | Field, measure: Atoms, *, tol: float = 1e-3, confidence: float = 0.999,
+def mean_field_lipschitz(f: SelfAttention | Field, measure: Measure, *, tol: float = 1e-3, confidence: float = 0.999,
                          dense: bool | None = None, products: torch.dtype | None = None, max_steps: int | None = None,
                          max_memory: int | None = None, seed: int = 0, strict: bool = True,
                          progress: Callable | None = None) -> Estimate:
@@ -160,9 +161,16 @@ def _atoms(f, measure) -> tuple[Tensor, Tensor, Tensor | None]:
     """Points, log masses and times, each as it came, checked."""
     if not isinstance(f, (SelfAttention, Field)):
         raise InputError(f"expected a SelfAttention or a Field, got {type(f).__name__}; see howsmooth.attention.fields")
+    if isinstance(measure, TokenMeasure):
+        if isinstance(f, (SelfAttention, SoftmaxField)) and _layer(f).causal and not isinstance(measure, TimedMeasure):
+            raise InputError("expected a TimedMeasure for a causal layer, got a TokenMeasure, whose atoms have no "
+                             "order; use TimedMeasure.from_sequence(x)")
+        times = (measure.times,) if isinstance(measure, TimedMeasure) else ()
+        measure = (measure.points, measure.log_weights, *times)
     if not isinstance(measure, tuple) or len(measure) not in (2, 3):
+        got = f"a tuple of {len(measure)}" if isinstance(measure, tuple) else type(measure).__name__
         raise InputError("expected a measure, or atoms (m, d) with log masses (m), and times (m) where there are any, "
-                         "got " + (f"a tuple of {len(measure)}" if isinstance(measure, tuple) else type(measure).__name__))
+                         f"got {got}")
     x, logs, times = (*measure, None)[:3]
     for name, t in (("atoms", x), ("log masses", logs), ("times", times)):
         if t is None and name == "times":
@@ -184,4 +192,5 @@ def _refuse_lost_masses(logs: Tensor) -> None:
     least = LEAST_LOG_MASS if logs.dtype == torch.float64 else -150.0
     if float(logs.min()) < least:
         raise InputError(f"expected masses of at least e^{least:g} of the whole in {logs.dtype}, got "
-                         f"e^{float(logs.min()):.0f}; for two places of any masses take lipschitz.two_atoms, which works in logarithms")
+                         f"e^{float(logs.min()):.0f}; leave out what weighs so little, or for two "
+                         "places take lipschitz.two_atoms, which works in logarithms")
