@@ -14,6 +14,7 @@ from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import plateau
 from howsmooth.lipschitz.mean_field import mean_field_jacobian
+from howsmooth.spectral import attained_p_norm
 from tests.tolerances import assert_close
 
 RADIUS = 0.9
@@ -113,31 +114,6 @@ def test_norms_and_what_they_hold_for():
     assert mean_field.unmasked(f, math.inf, 1.0).value == pytest.approx(3.0)
 
 
-def p_norm(J: torch.Tensor, p: float, d: int, steps: int = 200) -> float:
-    """A lower bound on the norm of J on L^p of tokens (Σ|ε_i|₂^p)^{1/p}: Boyd's power method from random starts."""
-    def dual(u, q):
-        """The u* of unit q'-norm with ⟨u, u*⟩ = ‖u‖_q."""
-        size = torch.linalg.vector_norm(u.unflatten(-1, (-1, d)), dim=-1)
-        if q == math.inf:
-            w = torch.zeros_like(size)
-            w[size.argmax()] = 1
-        else:
-            w = size ** (q - 1) / (size**q).sum() ** ((q - 1) / q)
-        return (w.unsqueeze(-1) * torch.nn.functional.normalize(u.unflatten(-1, (-1, d)), dim=-1)).flatten()
-
-    def length(u, q):
-        return float(torch.linalg.vector_norm(torch.linalg.vector_norm(u.unflatten(-1, (-1, d)), dim=-1), q))
-
-    conjugate = math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
-    best = 0.0
-    for seed in range(3):
-        v = normal(seed, J.shape[1])
-        for _ in range(steps):
-            v = dual(J.mT @ dual(J @ v, p), conjugate)
-            best = max(best, length(J @ v, p) / length(v, p))
-    return best
-
-
 @functools.cache
 def jacobian_at_random(seed: int, masked: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Log masses and J at ten atoms on the sphere; masked with two atoms at each time."""
@@ -156,20 +132,14 @@ def test_bounds_hold_at_random_measures(p, masked):
         logs, J = jacobian_at_random(seed, masked)
         # D^½ ∂ D^{−½} → D^{1/p} ∂ D^{−1/p}
         change = (torch.log_softmax(logs, -1) * ((0.0 if p == math.inf else 1 / p) - 0.5)).exp().repeat_interleave(3)
-        assert p_norm(change.unsqueeze(1) * J / change, p, 3, 50) <= bound
+        assert attained_p_norm(change.unsqueeze(1) * J / change, p, widths=(3, 3), steps=50) <= bound
 
 
 @pytest.mark.parametrize("p", [1.3, 2.0, 4.0])
 def test_the_running_mean_nears_the_constant_at_a_0(p):
     J = scalar(0.0, causal=True).jacobian(torch.zeros(400, 1, dtype=torch.float64)).dense()
-    found, bound = p_norm(J, p, 1), mean_field.masked(scalar(0.0), p, 1.0).value
+    found, bound = attained_p_norm(J, p, starts=1), mean_field.masked(scalar(0.0), p, 1.0).value
     assert bound == pytest.approx(p / (p - 1)) and 0.55 * bound < found < bound
-
-
-def test_the_power_method_of_these_tests_knows_the_easy_norms():
-    J = normal(7, 6, 6)
-    for p in (1.0, 2.0, math.inf):
-        assert p_norm(J, p, 1) == pytest.approx(float(torch.linalg.matrix_norm(J, p)), rel=1e-6)
 
 
 # Upper and lower ends of the mean-field constant.
