@@ -10,7 +10,8 @@ import importlib
 _WHERE = {
     "Settings": "measuring", "Text": "measuring", "measure": "measuring", "memory_plan": "measuring",
     "resolve": "measuring", "growth_of": "growth", "fits_of": "growth",
-    "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
+    "masked_constants": "mean_field", "regimes": "mean_field", "roughest_measures": "mean_field",
+    "fit_rate": "mean_field", "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
     "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning", "run_study": "running",
 }
 
