@@ -78,7 +78,7 @@ def masked_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") ->
 
 
 def rates_figure(records: Sequence[dict[str, Any]], rates: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """What ascent over measures found against ‖A‖R²: points, the fitted law (line), the upper bound (dashed)."""
+    """What ascent over measures found against ‖A‖R² (points), and the fitted laws (lines)."""
     figure, panel, colours = _canvas(theme)
     for index, (rate, colour) in enumerate(zip(rates, _colours(colours, len(rates)), strict=True)):
         chosen = sorted((r for r in records if r["scores"] == rate["scores"]), key=lambda r: r["radius_squared"])
