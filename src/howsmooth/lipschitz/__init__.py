@@ -14,10 +14,12 @@ from howsmooth.lipschitz.large_radius import (
 from howsmooth.lipschitz.laws import Law, fit_law
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
 from howsmooth.lipschitz.mean_field import mean_field_jacobian, mean_field_lipschitz
+from howsmooth.lipschitz.quotients import Quotients, lipschitz_quotients
 from howsmooth.lipschitz.regimes import Plateau, RegimePoint, plateau, regime_curve
 
 __all__ = [
-    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "Plateau", "RegimePoint", "TokenGains", "approach",
-    "argmax_share", "fit_growth", "fit_law", "jacobian", "large_radius_limit", "largest_probabilities",
-    "local_lipschitz", "mean_field_jacobian", "mean_field_lipschitz", "plateau", "regime_curve", "token_gains",
+    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "Plateau", "Quotients", "RegimePoint", "TokenGains",
+    "approach", "argmax_share", "fit_growth", "fit_law", "jacobian", "large_radius_limit", "largest_probabilities",
+    "lipschitz_quotients", "local_lipschitz", "mean_field_jacobian", "mean_field_lipschitz", "plateau", "regime_curve",
+    "token_gains",
 ]

@@ -1,6 +1,7 @@
 """Measures on tokens, attention as a map of measures, and the distances between them."""
 
 from howsmooth.transport.conditional import ConditionalTransport, conditional_distance
+from howsmooth.transport.files import read_measure
 from howsmooth.transport.gaussian import gaussian_wasserstein
 from howsmooth.transport.measures import TimedMeasure, TokenMeasure
 from howsmooth.transport.plans import Plan, Transport
@@ -8,4 +9,4 @@ from howsmooth.transport.push import push_forward
 from howsmooth.transport.wasserstein import wasserstein
 
 __all__ = ["ConditionalTransport", "Plan", "TimedMeasure", "TokenMeasure", "Transport", "conditional_distance",
-           "gaussian_wasserstein", "push_forward", "wasserstein"]
+           "gaussian_wasserstein", "push_forward", "read_measure", "wasserstein"]

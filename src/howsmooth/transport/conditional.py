@@ -57,6 +57,7 @@ def conditional_distance(mu: TimedMeasure, nu: TimedMeasure, p: float = 2.0, *, 
             raise InputError(f"expected TimedMeasures, got {type(measure).__name__}; use TimedMeasure(times, points)")
     if mu.d != nu.d:
         raise InputError(f"expected measures in one dimension, got d = {mu.d} and {nu.d}")
+    mu, nu = mu.cpu(), nu.cpu()
     (times, here), (other_times, there) = mu.slices(), nu.slices()
     log_masses = mu.log_marginal()
     reason = _difference(times, other_times, log_masses, nu)
@@ -75,7 +76,7 @@ def conditional_distance(mu: TimedMeasure, nu: TimedMeasure, p: float = 2.0, *, 
             torch.cat([i[one.plan.rows] for i, one in zip(here, found, strict=True)]),
             torch.cat([j[one.plan.cols] for j, one in zip(there, found, strict=True)]),
             torch.cat([one.plan.log_mass + log for log, one in zip(log_masses, found, strict=True)]))
-    value = power_mean(distances.cpu().numpy(), log_masses.cpu().numpy(), p)
+    value = power_mean(distances.numpy(), log_masses.numpy(), p)
     return ConditionalTransport(value, p, None, times, log_masses.exp(), distances, gap, whole if plan else None)
 
 
@@ -86,7 +87,7 @@ def _slice(measure: TimedMeasure, index: Tensor) -> TokenMeasure:
 def _difference(times: Tensor, other_times: Tensor, log_masses: Tensor, nu: TimedMeasure) -> str | None:
     """Why the marginals in time differ; None if they do not."""
     for which, own, other in (("first", times, other_times), ("second", other_times, times)):
-        alone = own[~np.isin(own.cpu().numpy(), other.cpu().numpy())]
+        alone = own[~np.isin(own.numpy(), other.numpy())]
         if len(alone):
             return f"time {float(alone[0])!r} occurs in the {which} alone"
     other_masses = nu.log_marginal()

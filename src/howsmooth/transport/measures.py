@@ -88,6 +88,10 @@ class TokenMeasure:
         """The same masses at other places: the image of μ under a map of its atoms."""
         return TokenMeasure(points, log_weights=self.log_weights)
 
+    def cpu(self):
+        """The same measure in main memory, where distances are computed."""
+        return self.with_points(self.points.cpu())
+
     def moved(self, direction: Tensor, eta: float):
         """Atoms moved to x_i + η u_i; direction (n, d)."""
         if not isinstance(direction, Tensor) or direction.shape != self.points.shape:
@@ -117,12 +121,13 @@ class TokenMeasure:
         """`merged`, and which of its atoms each atom became."""
         rows, place = torch.unique(self._rows(), dim=0, return_inverse=True)
         if len(rows) == self.n:
-            return self, torch.arange(self.n)
-        first = torch.full((len(rows),), self.n).scatter_reduce(0, place, torch.arange(self.n), "amin")
+            return self, torch.arange(self.n, device=place.device)
+        own = torch.arange(self.n, device=place.device)
+        first = own.new_full((len(rows),), self.n).scatter_reduce(0, place, own, "amin")
         return self._chosen(first, _log_sums(self.log_weights, place, len(rows))), place
 
     def _rows(self) -> Tensor:
-        return self.points
+        return self.points.double()
 
     def _chosen(self, index: Tensor, log_weights: Tensor):
         return TokenMeasure(self.points[index], log_weights=log_weights)
@@ -143,7 +148,7 @@ class TimedMeasure(TokenMeasure):
 
     def __init__(self, times, points, weights=None, *, log_weights=None, normalise: bool = False):
         super().__init__(points, weights, log_weights=log_weights, normalise=normalise)
-        times = _tensor(times, "times").double()
+        times = _tensor(times, "times").to(self.points.device, torch.float64)
         if times.shape != (self.n,):
             raise InputError(f"expected a time for each of {self.n} atoms, got times of shape {tuple(times.shape)}")
         if not ((times >= 0) & (times <= 1)).all():
@@ -172,7 +177,7 @@ class TimedMeasure(TokenMeasure):
         return _log_sums(self.log_weights, place, len(times))
 
     def _rows(self) -> Tensor:
-        return torch.cat([self.times.to(self.points.device).unsqueeze(1), self.points.double()], 1)
+        return torch.cat([self.times.unsqueeze(1), self.points.double()], 1)
 
     def _chosen(self, index: Tensor, log_weights: Tensor) -> TimedMeasure:
         return TimedMeasure(self.times[index], self.points[index], log_weights=log_weights)

@@ -44,6 +44,7 @@ class Plan:
         It is the transport map where no atom is split. Elsewhere its push-forward is not ν but ν's contraction: use
         `refined` to keep what is lost.
         """
+        mu, nu = mu.cpu(), nu.cpu()
         share = (self.log_mass - mu.log_weights[self.rows]).exp().unsqueeze(1)
         y = nu.points.double()[self.cols]
         return torch.zeros(mu.n, nu.d, dtype=torch.float64).index_add(0, self.rows, share * y).to(nu.points.dtype)

@@ -25,8 +25,7 @@ def push_forward(field: Field, measure: TokenMeasure) -> TokenMeasure:
     # Equal masses say nothing to a softmax: without them the map is the layer's own, to the last bit.
     logs = None if measure.equal else measure.log_weights.to(x)
     if isinstance(measure, TimedMeasure):
-        times = measure.times.to(x.device)
-        return measure.with_points(field(x, x, logs, times=times, source_times=times).detach())
+        return measure.with_points(field(x, x, logs, times=measure.times, source_times=measure.times).detach())
     if isinstance(field, SoftmaxField) and field.layer.causal:
         raise InputError("expected a TimedMeasure for a causal layer, got a TokenMeasure, whose atoms have no order; "
                          "use TimedMeasure.from_sequence(x)")
