@@ -18,7 +18,7 @@ from howsmooth.attention.fields import (
     SoftmaxField,
 )
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.lipschitz.mean_field import mean_field_lipschitz
+from howsmooth.lipschitz import lipschitz_quotients, mean_field_lipschitz
 from howsmooth.transport import TimedMeasure, TokenMeasure
 from tests.tolerances import assert_close
 
@@ -103,6 +103,19 @@ def test_measures_are_taken_as_they_are(times):
     logs = LOGS - torch.logsumexp(LOGS, 0)
     mu = TokenMeasure(X, log_weights=logs) if times is None else TimedMeasure(times, X, log_weights=logs)
     assert mean_field_lipschitz(LAYER, mu).value == mean_field_lipschitz(LAYER, (X, LOGS, times)).value
+
+
+@pytest.mark.parametrize("times", [None, TIMES])
+def test_quotients_of_distances_tend_to_the_constant(times):
+    """W₂ (d_2 with times) of the images over that of two measures, one moved along the worst direction."""
+    logs = LOGS - torch.logsumexp(LOGS, 0)
+    mu = TokenMeasure(X, log_weights=logs) if times is None else TimedMeasure(times, X, log_weights=logs)
+    found = mean_field_lipschitz(FIELDS["softmax"], mu)
+    way = found.direction / mu.weights.sqrt().unsqueeze(1)
+    quotients = lipschitz_quotients(FIELDS["softmax"], mu, way, etas=(1e-2, 1e-3, 1e-4))
+    errors = [abs(value / found.value - 1) for value in quotients.values]
+    assert quotients.slope == pytest.approx(found.value, rel=1e-10)
+    assert errors[2] < 1e-3 and errors[2] < errors[1] < errors[0]
 
 
 def test_equal_masses_are_a_sequence():
