@@ -142,7 +142,11 @@ def announce(model: Model, text: Text, settings: Settings, notes: Console) -> No
 
 
 def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console) -> None:
-    unfinished = [record for record in records if record["status"] not in FINE]
+    one_sided = sum(record.get("upper", 0.0) is None for record in records)
+    if one_sided:
+        say(notes, f"howsmooth: note: {one_sided} of {len(records)} estimates have a certified lower end alone",
+            style="yellow")
+    unfinished = [record for record in records if record["status"] not in FINE and record.get("upper", 0.0) is not None]
     if unfinished:
         statuses = ", ".join(sorted({record["status"] for record in unfinished}))
         say(
