@@ -89,7 +89,7 @@ def singular_values(
     """
     began = time.perf_counter()
     _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress)
-    budget = plan(operator, max_memory, max_steps, k=k, tol=tol, confidence=confidence)
+    budget = plan(operator, max_memory, max_steps, k=k, tol=tol, confidence=confidence, stop=stop)
     generator, seed = own_generator(seed)
     solve = _Solve(operator, k, tol, confidence, stop, budget, generator, progress)
     result, refuted = solve.run()
