@@ -129,3 +129,17 @@ class AttentionJacobian(LinearOperator):
         counts = (a.heads, a.kv_heads, a.kv_heads)
         return tuple(part.unflatten(-1, (h, -1)).transpose(1, 2)
                      for part, h in zip(t.split(widths, -1), counts, strict=True))
+
+
+@torch.no_grad()
+def outline(attention: SelfAttention, n: int, products: torch.dtype | None = None) -> LinearOperator:
+    """The shape and the memory of D_X f at n tokens, without the tokens: enough for a memory plan, not for products."""
+    dtype = attention.dtype if attention.dtype.itemsize >= 4 else torch.float32
+    a = attention.to(dtype)
+    q, k, v = (t[None].to(products or dtype) for t in a.project(a.wq.new_zeros(1, a.d)))
+    fused = backend.why_blocks(q, k, v, pattern_of(q, k, v, **a.pattern())) is None
+    taken = footprint(a, n, dtype, products, fused=fused)
+    drawn = LinearOperator((n * a.d_out, n * a.d), dtype=dtype, device=a.device, workspace=taken.workspace,
+                           held=taken.held)
+    drawn.twin_size, drawn.twin_held = taken.twin_size, taken.twin_held
+    return drawn

@@ -19,7 +19,9 @@ from howsmooth.report.rows import FINE, model_name
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
-    from howsmooth.studies import Settings, Text
+    from howsmooth.models.gpt2_file import AttentionFile
+    from howsmooth.studies import Settings
+    from howsmooth.studies.inputs import Inputs
 
 Step = Callable[[int, int, int | None], None]  # (n, layer, head): what is about to be computed
 
@@ -121,7 +123,7 @@ class Run:
         return EXIT_INTERRUPTED
 
 
-def announce(model: Model, text: Text, settings: Settings, notes: Console) -> None:
+def announce(model: Model | AttentionFile, text: Inputs, settings: Settings, notes: Console) -> None:
     """Say what is about to be computed and the memory it needs; refused here if that is too much."""
     from howsmooth.cli.parsing import show_bytes
     from howsmooth.studies import memory_plan
@@ -139,6 +141,10 @@ def announce(model: Model, text: Text, settings: Settings, notes: Console) -> No
         f"at most {show_bytes(memory.total)} of memory for a solve",
         style="dim",
     )
+    beyond = text.facts(model, max(settings.lengths)).get("extrapolated")
+    if beyond:
+        say(notes, f"howsmooth: note: {model_name(model.name)} was made for {model.positions} positions; beyond them "
+            "records say extrapolated", style="yellow")
 
 
 def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console) -> None:
