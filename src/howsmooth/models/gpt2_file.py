@@ -54,6 +54,9 @@ class AttentionFile:
         get = self._part(layer)
         return Normalisation(get("ln_1.weight"), get("ln_1.bias"), 1e-5)
 
+    def parameters(self) -> list[torch.Tensor]:
+        return list(self._tensors.values())
+
     def learnt_positions(self, n: int) -> torch.Tensor:
         """The learnt positions of n tokens, (n, d)."""
         if "wpe.weight" not in self._tensors:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from howsmooth.errors import InputError
+from howsmooth.spectral.bidiagonal import LARGEST_CHUNK
 from howsmooth.spectral.certificate import sufficient_steps
 from howsmooth.spectral.operator import LinearOperator
 
@@ -39,6 +40,18 @@ class MemoryPlan:
                 f"{self.bytes_per_vector / mib:.1f} MiB for at most {self.max_steps} steps, "
                 f"{self.fixed / mib:.1f} MiB of other vectors, "
                 f"{self.workspace / mib:.1f} MiB inside a product, {self.held / mib:.1f} MiB held by the operator")
+
+
+def stored_after(steps: int) -> int:
+    """Basis vectors that there is room for after so many steps: room is made in chunks that grow.
+
+    >>> [stored_after(steps) for steps in (3, 4, 9, 40)]
+    [4, 8, 16, 64]
+    """
+    room = 0
+    while room < steps + 1:
+        room += min(LARGEST_CHUNK, max(4, room))
+    return room
 
 
 def default_max_steps(shape: tuple[int, int], tol: float, confidence: float) -> int:
