@@ -55,7 +55,7 @@ def footprint(attention: SelfAttention, n: int, dtype: torch.dtype, products: to
         return tensors + weights * max(size, 4) // single + kept_scores(attention, n, members, size, fused)
 
     if fused and twin_size < 8:
-        workspace = single * 3 * projected  # scores are never stored: projections, and what comes back
+        workspace = single * 5 * projected // 2  # scores are never stored: projections, and what comes back
     else:
         # Three blocks and a few tensors of the size of q, k and v are live at once. The rest, found by measurement, is
         # left for what allocators and matrix libraries take.
