@@ -16,6 +16,7 @@ import torch
 HEADS, WIDTH = 12, 64
 LONGEST = {"bf16": 20, "float32": 17, "torch": 14}  # powers of two
 LONG = 1000.0  # milliseconds of a call that is timed once, after a first one
+CALLS = 4  # of one kind: to begin with, to be timed, to be weighed, and one to spare
 
 
 def sweep(path: Path, facts: dict, first: int, last: int, seconds: float) -> None:
@@ -24,19 +25,19 @@ def sweep(path: Path, facts: dict, first: int, last: int, seconds: float) -> Non
     with path.open("a", encoding="utf-8") as lines:
         for power in range(first, last + 1):
             for way, longest in LONGEST.items():
-                n, expected = 2**power, 4 * took.get(way, 0.0)
+                n, expected = 2**power, 4 * CALLS * took.get(way, 0.0) / 1e3
                 if power > longest:
                     continue
                 if time.perf_counter() + expected > ends:
                     print(f"n {n} {way} left out: about {expected:.0f} s", flush=True)
                     continue
-                began = time.perf_counter()
+                took[way] = 0.0
                 for row in (of_torch if way == "torch" else of_kernels)(n, way):
                     lines.write(json.dumps(row | facts) + "\n")
                     lines.flush()
+                    took[way] += row.get("ms", 0.0)
                     said = row.get("failed") or f"{row['ms']:12.3f} ms  {row['gib']:8.4f} GiB"
                     print(f"n {n:8} {row['dtype']:8} {row['name']:10} {said}", flush=True)
-                took[way] = time.perf_counter() - began
                 torch.cuda.empty_cache()
 
 

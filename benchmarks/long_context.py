@@ -49,7 +49,7 @@ from howsmooth.studies.room import peak, solver_limit, start_peak  # noqa: E402
 PAIR_OF = 8192  # tokens whose best pair serves all longer inputs
 LONGEST_TWIN = 4096  # tokens up to which rounding is measured against float64
 WEIGHTS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
-ONE_PRODUCT = 0.4  # of a certified adversarial solve: what its closed direction takes instead
+ONE_PRODUCT = 0.3  # of a certified adversarial solve: what its closed direction takes instead
 
 
 class Random:
@@ -193,8 +193,9 @@ def one(subject, n: int, arguments, facts: dict, ends: float, took: dict, lines,
     left = ends - time.perf_counter()
     certified = n <= arguments.certified or subject.kind == "adversarial"
     if n > arguments.certified and subject.kind == "adversarial":
-        before, seconds = took.get((subject.kind, True), (n, 0.0))
+        before, seconds = took.get((subject.kind, True), (n, float("inf")))  # not known, not begun
         certified = seconds * (n / before) ** 2 <= left / 2  # what is left must do for the longest, too
+        seconds = 0.0 if before == n else seconds
         took.setdefault((subject.kind, False), (before, ONE_PRODUCT * seconds))
     before, seconds = took.get((subject.kind, certified), (n, 0.0))
     expected = seconds * (n / before) ** 2

@@ -53,6 +53,7 @@ def test_the_constant_is_the_norm_of_the_dense_jacobian(file):
         assert record["lower"] <= truth * (1 + 1e-10) and truth <= record["upper"] * (1 + 1e-10)
         assert record["value"] == pytest.approx(truth, rel=1e-6)
         assert (record["inputs"], record["text_sha256"], record["extrapolated"]) == ("normalised", None, False)
+        assert record["width"] == pytest.approx((record["upper"] - record["lower"]) / record["value"])
         assert "seed 5" in record["drawn"] and record["source"]["sha256"] == file.source["sha256"]
 
 

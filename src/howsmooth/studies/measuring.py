@@ -232,6 +232,7 @@ def measure(
                     "n": n,
                     "sample": sample,
                     **estimate.as_record(),
+                    "width": estimate.width,
                     **facts_here,
                     "top_tokens": _top_tokens(estimate.shares, piece.words),
                 }
