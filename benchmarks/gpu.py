@@ -6,8 +6,9 @@ error beside each time is relative to float64, of the same call at n = 1,999 wit
 by CUDA events, warm, on random data. What fails or is not installed says so and leaves the rest standing.
 
     python benchmarks/gpu.py [--quick] [--only jvp,vjp] [--out benchmarks/results]
+    python benchmarks/gpu.py --lengths [--from 7] [--to 20] [--seconds 560]
 
-`--quick` takes about two minutes. GiB: memory at the peak of a call beyond what was there before it. `gpu_tiles.py`
+`--quick` takes about two minutes. `--lengths` is time and memory against n alone (`gpu_lengths.py` beside this file). GiB: memory at the peak of a call beyond what was there before it. `gpu_tiles.py`
 beside this file tries tiles.
 """
 
@@ -405,6 +406,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", help="words, comma-separated: only cases with one of them in their name")
+    parser.add_argument("--lengths", action="store_true", help="time and memory against n, and nothing else")
+    parser.add_argument("--from", dest="first", type=int, default=7, help="with --lengths: 2 to this many tokens")
+    parser.add_argument("--to", dest="last", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=560.0, help="with --lengths: for all of it")
     parser.add_argument("--commit", help="what is measured, where git does not know")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
     arguments = parser.parse_args()
@@ -412,6 +417,13 @@ def main() -> None:
         sys.exit("this benchmark needs a CUDA GPU, and PyTorch sees none")
     facts = machine(arguments.commit)
     print("  ".join(f"{name} {value}" for name, value in facts.items()))
+    if arguments.lengths:
+        sys.modules.setdefault("gpu", sys.modules[__name__])
+        from gpu_lengths import sweep
+
+        Path(arguments.out).mkdir(parents=True, exist_ok=True)
+        sweep(Path(arguments.out) / "gpu-lengths.jsonl", facts, arguments.first, arguments.last, arguments.seconds)
+        return
     only = [word for word in arguments.only.split(",") if word]
     results = dict(facts)
     try:

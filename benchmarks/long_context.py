@@ -1,93 +1,250 @@
 """How does the constant grow to a million tokens? Certified where the time allows, on one GPU.
 
-    python benchmarks/long_context.py --weights gpt2_attention.safetensors [--layer 6] [--to 20] [--out DIR]
+    python benchmarks/long_context.py --weights gpt2_attention.safetensors [--layer 6] [--to 20] [--seconds 560]
+    python benchmarks/long_context.py --activations smollm2.safetensors
+    python benchmarks/long_context.py extract smollm2 --layer 15 --text alice --n 8192 --file smollm2.safetensors
 
 A causal layer with the weights of GPT-2 (any safetensors with h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj), given
-random tokens normalised by its own LayerNorm, and the adversarial two-point input on the sphere that the LayerNorm can
-reach. Up to --certified tokens (2^17) Lanczos runs on precise float32 products and the interval is certified to 1 %.
-Beyond, it runs on bf16 products and stops on the residual: the value is attained in precise float32, a certified lower
-bound, and there is no upper end. Each record is one line of JSON, written the moment it is known.
+
+    normalised   random tokens through its own LayerNorm; shorter draws begin longer ones
+    adversarial  the two-point input on the sphere that the LayerNorm can reach, the pair being that of at most 8,192
+                 tokens
+    text         with --activations: a layer's weights and what a text sends into it, extracted on a machine that has
+                 the model; a causal model's shorter texts begin longer ones
+
+Up to --certified tokens (2^17) Lanczos runs on precise float32 products and the interval is certified to 1 %. Beyond,
+random tokens have bf16 products and a stop on the residual: the value is attained in precise float32, a certified lower
+bound, and there is no upper end. Adversarial ones, whose scores leave bf16 no digits, go on in float32 while --seconds
+last, and are then attained on the direction that closed form gives: a lower bound, and its residual. Shortest first; a
+length that would not end in time is left out and named. Each record is one line of JSON, written the moment it is
+known, with the width that was reached.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import json
 import sys
 import time
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from howsmooth import SelfAttention, local_lipschitz  # noqa: E402
-from howsmooth.attention import Normalisation  # noqa: E402
-from howsmooth.bounds import two_points  # noqa: E402
+from howsmooth.bounds.form import LayerForm  # noqa: E402
 from howsmooth.bounds.normalisation import radius  # noqa: E402
+from howsmooth.bounds.two_points import Crowd, two_points  # noqa: E402
 from howsmooth.models.gpt2_file import AttentionFile  # noqa: E402
+from howsmooth.spectral.rounding import allowance  # noqa: E402
+from howsmooth.studies import Normalised  # noqa: E402
 from howsmooth.studies.facts import provenance  # noqa: E402
+from howsmooth.studies.inputs import Drawn  # noqa: E402
 from howsmooth.studies.lines import json_line  # noqa: E402
+from howsmooth.studies.room import peak, solver_limit, start_peak  # noqa: E402
+
+PAIR_OF = 8192  # tokens whose best pair serves all longer inputs
+LONGEST_TWIN = 4096  # tokens up to which rounding is measured against float64
+WEIGHTS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
+ONE_PRODUCT = 0.3  # of a certified adversarial solve: what its closed direction takes instead
 
 
-def tokens(kind: str, f: SelfAttention, norm: Normalisation, n: int, device: str) -> torch.Tensor:
-    if kind == "adversarial":
-        alone, crowd = (t.float().to(device) for t in two_points(f, n, radius(norm)))
+class Random:
+    """GPT-2's layer at random normalised tokens."""
+
+    kind = "normalised"
+
+    def __init__(self, file: AttentionFile, layer: int):
+        self.file, self.layer, self.f = file, layer, file.attention(layer)
+        self.facts = {"model": "gpt2", "layer": layer, "sha256": file.source["sha256"],
+                      **Normalised().run_facts(), "R": radius(file.normalisation(layer).to("cpu"))}
+        self.longest = None
+
+    def tokens(self, n: int) -> torch.Tensor:
+        return Normalised().drawn(self.file, Drawn(n, 0), self.layer)
+
+    def measured(self, x: torch.Tensor, certified: bool, arguments) -> dict:
+        return estimated(self.f, x, certified, arguments)
+
+
+class Adversarial(Random):
+    """The same layer at two points."""
+
+    kind = "adversarial"
+
+    def __init__(self, file: AttentionFile, layer: int):
+        super().__init__(file, layer)
+        self.facts = {key: self.facts[key] for key in ("model", "layer", "sha256", "R")}
+        self.form = LayerForm(self.f.to(device="cpu"))
+        self.pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def pair(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        n = min(n, PAIR_OF)
+        if n not in self.pairs:
+            self.pairs[n] = two_points(self.form, n, self.facts["R"])
+        return self.pairs[n]
+
+    def tokens(self, n: int) -> torch.Tensor:
+        alone, crowd = (t.float().to(self.f.device) for t in self.pair(n))
         return torch.cat([alone[None], crowd.expand(n - 1, -1)])
-    generator = torch.Generator(device).manual_seed(n)
-    return norm.to(device=device)(torch.randn(n, f.d, generator=generator, device=device))
+
+    def measured(self, x: torch.Tensor, certified: bool, arguments) -> dict:
+        n = len(x)
+        with torch.no_grad():
+            y, z = (t[None] for t in self.pair(n))
+            (closed,), (direction,) = Crowd(self.form, n).at(y, z).norm()
+        record = {"closed_form": float(closed), "pair_of": min(n, PAIR_OF)}
+        if certified:
+            return estimated(self.f, x, True, arguments) | record
+        operator = self.f.jacobian(x, products=torch.float32)
+        v = torch.zeros_like(x)
+        v[0] = direction.to(v)
+        v = (v / v.norm()).flatten()
+        u = operator.matvec(v)
+        value = float(u.double().norm())
+        defect = operator.rmatvec(u / value) - value * v
+        return {"value": value, "lower": value * (1 - allowance(operator)), "upper": None, "width": None,
+                "confidence": 1.0, "residual": float(defect.double().norm()), "steps": 0, "products": 2,
+                "status": "lower bound only", "dtype": "float32", "product_dtype": "float32", **record}
 
 
-def measure(f: SelfAttention, x: torch.Tensor, certified: int, tol: float, max_steps: int | None):
-    if len(x) <= certified:
+class Text(Random):
+    """A layer's weights and a text's activations from a file."""
+
+    kind = "text"
+
+    def __init__(self, path: Path, device: str):
+        with safe_open(path, "pt", device=device) as file:
+            self.facts = json.loads(file.metadata()["facts"])
+            found = {name: file.get_tensor(name) for name in file.keys()}
+        rotary = (found["cos"], found["sin"]) if "cos" in found else None
+        self.f = SelfAttention(**{name: found.get(name) for name in WEIGHTS}, rotary=rotary, **self.facts["traits"])
+        self.x, self.longest = found["x"], len(found["x"])
+
+    def tokens(self, n: int) -> torch.Tensor:
+        return self.x[:n]
+
+
+def estimated(f: SelfAttention, x: torch.Tensor, certified: bool, arguments) -> dict:
+    """By the solver: certified, or a lower end alone."""
+    limit = solver_limit(x.device, None)
+    if certified:
         # A float64 twin to measure rounding against costs nothing up to here.
-        return local_lipschitz(f, x, tol=tol, products=None if len(x) <= 4096 else torch.float32, strict=False)
-    return local_lipschitz(f, x, tol=tol, products=torch.bfloat16, stop="residual", max_steps=max_steps, strict=False)
+        products = torch.float32 if x.is_cuda and len(x) > LONGEST_TWIN else None
+        found = local_lipschitz(f, x, tol=arguments.tol, products=products, max_memory=limit, strict=False)
+    else:
+        products = torch.bfloat16 if x.is_cuda else None
+        found = local_lipschitz(f, x, tol=arguments.tol, products=products, stop="residual", strict=False,
+                                max_steps=arguments.max_steps, max_memory=limit)
+    return found.as_record() | {"width": found.width, "product_dtype": str(products).removeprefix("torch.")}
+
+
+def extract(arguments) -> None:
+    """A layer's weights and a text's activations, for a machine that has neither the model nor the text."""
+    from howsmooth.models import load
+    from howsmooth.texts.corpora import read_corpus
+
+    model, corpus = load(arguments.what), read_corpus(arguments.text)
+    piece, = model.chunks(corpus.content, arguments.n, 1, special_tokens=False)
+    f = model.attention(arguments.layer, arguments.n)
+    tensors = {name: t.detach().clone().contiguous() for name in WEIGHTS if (t := getattr(f, name)) is not None}
+    if f.rotary is not None:
+        tensors |= {"cos": f.rotary.cos.contiguous(), "sin": f.rotary.sin.contiguous()}
+    tensors["x"] = model.activations(piece, [arguments.layer])[arguments.layer].contiguous()
+    if not f.causal:
+        sys.exit("expected a causal model, whose shorter texts begin longer ones")
+    traits = {"heads": f.heads, "kv_heads": f.kv_heads, "scale": f.scale, "causal": f.causal, "window": f.window,
+              "softcap": f.softcap}
+    facts = {"model": arguments.what, "layer": arguments.layer, "text": corpus.name, "text_sha256": corpus.sha256,
+             "source": dict(model.source), "inputs": "text", "traits": traits}
+    save_file(tensors, arguments.file, {"facts": json.dumps(facts)})
+    print(f"wrote layer {arguments.layer} of {arguments.what} and {arguments.n} tokens of {corpus.name} to "
+          f"{arguments.file}")
+
+
+def measure(arguments) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    kinds = arguments.kinds.split(",")
+    subjects = [Text(path, device) for path in arguments.activations]
+    if arguments.weights:
+        file = AttentionFile(arguments.weights, device=device)
+        made = {"normalised": Random, "adversarial": Adversarial}
+        subjects += [made[kind](file, arguments.layer) for kind in kinds if kind in made]
+    if not subjects:
+        sys.exit("expected --weights or --activations; give one of them")
+    facts = {"gpu": torch.cuda.get_device_name(0) if device == "cuda" else None, "torch": torch.__version__,
+             **provenance()}
+    ends = time.perf_counter() + arguments.seconds
+    took: dict[tuple, tuple[int, float]] = {}  # (subject, certified) -> the last length and its seconds
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with open(arguments.out / "long_context.jsonl", "a", encoding="utf-8") as lines:
+        for power in range(arguments.first, arguments.last + 1):
+            for subject in subjects:
+                n = 2**power
+                if subject.longest is None or n <= subject.longest:
+                    one(subject, n, arguments, facts, ends, took, lines, device)
+
+
+def one(subject, n: int, arguments, facts: dict, ends: float, took: dict, lines, device: str) -> None:
+    """One point, if it can be had in time."""
+    left = ends - time.perf_counter()
+    certified = n <= arguments.certified or subject.kind == "adversarial"
+    if n > arguments.certified and subject.kind == "adversarial":
+        before, seconds = took.get((subject.kind, True), (n, float("inf")))  # not known, not begun
+        certified = seconds * (n / before) ** 2 <= left / 2  # what is left must do for the longest, too
+        seconds = 0.0 if before == n else seconds
+        took.setdefault((subject.kind, False), (before, ONE_PRODUCT * seconds))
+    before, seconds = took.get((subject.kind, certified), (n, 0.0))
+    expected = seconds * (n / before) ** 2
+    name = f"n = {n:8} {subject.kind:12}"
+    if expected > left:
+        print(f"{name} left out: about {expected:.0f} s, and {max(0.0, left):.0f} s are left", flush=True)
+        return
+    start_peak(device)
+    began = time.perf_counter()
+    try:
+        found = subject.measured(subject.tokens(n), certified, arguments)
+    except (torch.OutOfMemoryError, RuntimeError, ValueError) as reason:
+        print(f"{name} failed: {str(reason).splitlines()[0][:160]}", flush=True)
+        if device == "cuda":
+            torch.cuda.empty_cache()
+        return
+    wall, gib = time.perf_counter() - began, (peak(device) or 0) / 2**30
+    took[subject.kind, certified] = (n, wall)
+    record = {"kind": subject.kind, "n": n, **found, "wall": wall, "peak_gib": gib, **subject.facts, **facts}
+    lines.write(json_line(record) + "\n")
+    lines.flush()
+    width = "no upper end" if found["upper"] is None else f"width {found['width']:.1e}"
+    print(f"{name} {found['value']:12.6g}  {width:14} residual {found['residual'] / found['value']:.1e}  "
+          f"{found['status']:28} {found['steps']:3} steps  {wall:7.1f} s  {gib:6.1f} GiB", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("command", nargs="?", choices=["measure", "extract"], default="measure")
+    parser.add_argument("what", nargs="?", help="extract: the model")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--activations", type=Path, nargs="*", default=[])
     parser.add_argument("--layer", type=int, default=6)
     parser.add_argument("--from", dest="first", type=int, default=7, help="2 to this many tokens, and up")
     parser.add_argument("--to", dest="last", type=int, default=20)
-    parser.add_argument("--kinds", default="random,adversarial")
+    parser.add_argument("--kinds", default="normalised,adversarial")
     parser.add_argument("--certified", type=int, default=2**17)
     parser.add_argument("--tol", type=float, default=1e-2)
-    parser.add_argument("--max-steps", type=int, default=14, help="beyond the certified lengths")
+    parser.add_argument("--max-steps", type=int, default=12, help="beyond the certified lengths")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="for all of it")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--text", default="alice", help="extract: as for howsmooth measure")
+    parser.add_argument("--n", type=int, default=8192, help="extract: tokens")
+    parser.add_argument("--file", type=Path, default=Path("activations.safetensors"), help="extract: where to")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    file = AttentionFile(arguments.weights)
-    f, norm = file.attention(arguments.layer), file.normalisation(arguments.layer)
-    moved = f.to(device=device)
-    facts = {"gpu": torch.cuda.get_device_name(0) if device == "cuda" else None, "torch": torch.__version__,
-             "layer": arguments.layer, "R": radius(norm), "sha256": file.source["sha256"], **provenance()}
-    with open(arguments.out / "long_context.jsonl", "a", encoding="utf-8") as lines:
-        for power in range(arguments.first, arguments.last + 1):
-            for kind in arguments.kinds.split(","):
-                n = 2**power
-                x = tokens(kind, f, norm, n, device)
-                if device == "cuda":
-                    torch.cuda.reset_peak_memory_stats()
-                began = time.perf_counter()
-                try:
-                    estimate = measure(moved, x, arguments.certified, arguments.tol, arguments.max_steps)
-                except (torch.OutOfMemoryError, RuntimeError) as reason:
-                    print(f"n = {n:8} {kind:12} failed: {str(reason).splitlines()[0][:120]}", flush=True)
-                    torch.cuda.empty_cache()
-                    continue
-                seconds = time.perf_counter() - began
-                peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else math.nan
-                record = {"kind": kind, "n": n, **estimate.as_record(), "wall": seconds, "peak_gib": peak, **facts}
-                lines.write(json_line(record) + "\n")
-                lines.flush()
-                print(f"n = {n:8} {kind:12} {estimate.value:12.6g}  [{estimate.lower:.6g}, {estimate.upper:.6g}]  "
-                      f"{estimate.status:16} {estimate.steps:3} steps  "
-                      f"residual {estimate.residual / estimate.value:.1e}  "
-                      f"{seconds:7.1f} s  {peak:6.1f} GiB", flush=True)
-                del estimate, x
+    if arguments.command == "extract":
+        extract(arguments)
+    else:
+        measure(arguments)
 
 
 if __name__ == "__main__":

@@ -208,3 +208,30 @@ def test_maps_beyond_attention(howsmooth, tiny, text_file):
     assert all(record["value"] > 0 for record in lines["layer"])
     refused = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --map block --heads 0")
     assert refused.code == 2 and "--heads only with --map head, got --map block" in refused.err
+
+
+def test_random_tokens_beyond_the_positions(howsmooth, tiny):
+    """The tiny model has 64 positions; tokens without a text may be more, and the records say so."""
+    result = howsmooth(f"measure {tiny} --inputs normalised --layers 1 --lengths 32,80 --samples 1 --tol 1e-2 --json -")
+    near, far = read(result.out)
+    assert result.code == 0 and (near["extrapolated"], far["extrapolated"]) == (False, True)
+    assert near["value"] <= far["value"] * 1.01 and far["inputs"] == "normalised"
+    assert "made for 64 positions" in result.err and "normalised" in result.err
+
+
+def test_a_file_of_attention_layers(howsmooth, tmp_path):
+    from safetensors.torch import save_file
+
+    d, path = 12, tmp_path / "layers.safetensors"
+    shapes = {"ln_1.weight": (d,), "ln_1.bias": (d,), "attn.c_attn.weight": (d, 3 * d), "attn.c_attn.bias": (3 * d,),
+              "attn.c_proj.weight": (d, d), "attn.c_proj.bias": (d,)}
+    generator = torch.Generator().manual_seed(0)
+    save_file({f"h.3.{key}": torch.randn(shape, generator=generator) for key, shape in shapes.items()}, path)
+    result = howsmooth(f"measure {path} --lengths 40 --samples 1 --stop residual --max-steps 30 --tol 1e-2 --json -")
+    (record,) = read(result.out)
+    assert result.code == 0 and record["layer"] == 3 and record["status"] == "residual"
+    for more, words in (("--inputs text", "reads text"), ("--text river.txt", "reads text"), ("--layers 0", "among 3"),
+                        ("--tokenizer minilm", "no --tokenizer"), ("--map block", "expected a text")):
+        refused = howsmooth(f"measure {path} --lengths 8 --samples 1 {more}")
+        assert refused.code == 2 and words in refused.err and refused.err.count("\n") == 1
+    assert "only with --inputs text" in howsmooth(f"measure {path} --inputs normalised --text a.txt").err

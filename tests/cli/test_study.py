@@ -138,7 +138,24 @@ def test_plan(howsmooth, study, tiny, text_file):
     line = f"plan {tiny} --text {text_file} --lengths 8,16 --samples 3 --heads all --tokens all --tol 1e-2"
     result = howsmooth(line)
     assert result.code == 0, result.err
-    assert "tasks      24" in result.out and "2 layers × 2 heads" in result.out
+    assert [line.split()[:2] for line in result.out.splitlines()[1:3]] == [["8", "12"], ["16", "12"]]  # n, solves
+    assert "are free" in result.out and "steps at n = 8" in result.out
+
+
+def test_plan_as_a_record(howsmooth, tiny, text_file):
+    line = f"plan {tiny} --text {text_file} --layers 1 --samples 2 --tol 1e-2 --json - --lengths"
+    result = howsmooth(f"{line} 8,40")
+    assert result.code == 0, result.err
+    record = json.loads(result.out)
+    assert [(cost["n"], cost["solves"]) for cost in record["lengths"]] == [(8, 2), (40, 2)]
+    for cost in record["lengths"]:
+        assert 0 < cost["steps"] <= cost["most_steps"] and cost["bytes"]["total"] < record["free_bytes"]
+        assert cost["bytes"]["vectors"] >= 4 * cost["n"] * 16 * 4 and cost["seconds"]["solving"] > 0
+    assert record["device"] == "cpu" and record["seconds"] > record["loading"] > 0
+    for more, words in (("8 --workers 2", "only with a study file"), ("8 --map block", "no plan"),
+                        ("8 --tol x", "a number"), ("80", "at most 64"), ("8 --max-memory 1K", "at least")):
+        refused = howsmooth(f"{line} {more}")
+        assert refused.code == 2 and words in refused.err, refused.err
 
 
 @pytest.mark.parametrize("line, words", [

@@ -39,6 +39,13 @@ def test_odd_records_are_drawn_all_the_same(records, growth, make, change):
     assert png_bytes(growth_figure([*records, make(2, 8, 0, **change)], growth)).startswith(b"\x89PNG")
 
 
+def test_a_lower_bound_alone_is_a_triangle(records, growth, make):
+    (panel,) = growth_figure([*records, make(0, 128, 0, upper=None)], growth).axes
+    triangles = [line.get_data() for line in panel.lines if line.get_marker() == "^" and len(line.get_xdata())]
+    assert [[list(axis) for axis in place] for place in triangles] == [[[128], [128**0.25]]]
+    assert "lower bound only" in {text.get_text() for text in panel.get_legend().get_texts()}
+
+
 def test_a_single_length_has_no_fit_and_still_a_figure(make):
     assert png_bytes(growth_figure([make(0, 8, 0)], {})).startswith(b"\x89PNG")
 

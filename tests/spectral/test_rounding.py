@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, NotConverged
 from howsmooth.spectral import FunctionOperator, MatrixOperator, power_method, restrict, singular_values
 from tests.oracles.spectra import SPECTRA, largest, matrix_with
 
@@ -162,4 +162,8 @@ def test_stopped_on_the_residual_half_precision_has_no_upper_end(k):
     found = singular_values(in_bf16(matrix), k=k, tol=0.05, stop="residual")
     assert found.status == ["lower bound only"] * 2 and "lower end" in found.remedy
     assert torch.isinf(found.upper).all()
+    early = singular_values(in_bf16(matrix), k=k, tol=1e-6, stop="residual", max_steps=2, strict=False)
+    assert set(early.status) <= {"step limit, lower bound only", "precision limit, lower bound only"}
+    with pytest.raises(NotConverged, match="expected a relative residual of 1e-06, got .*only the lower end"):
+        singular_values(in_bf16(matrix), k=k, tol=1e-6, stop="residual", max_steps=2)
     assert (found.lower <= largest(matrix, k)).all() and (found.lower[:, 0] >= 0.9 * largest(matrix, 1)[:, 0]).all()

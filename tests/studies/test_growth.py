@@ -9,7 +9,8 @@ from howsmooth.studies import growth_of
 
 def points(layer: int, exponent: float, lengths, **changes) -> list[dict]:
     return [
-        {"model": "m", "layer": layer, "head": None, "n": n, "value": 3 * n**exponent, **changes}
+        {"model": "m", "layer": layer, "head": None, "n": n, "value": 3 * n**exponent, "upper": 4 * n**exponent,
+         **changes}
         for n in lengths
     ]
 
@@ -26,3 +27,9 @@ def test_no_law_from_one_length_or_from_zeros():
     assert growth_of(points(0, 0.25, (8, 16), value=0.0)) == {}
     assert growth_of(points(0, 0.25, (8, 16), value=math.inf)) == {}
     assert growth_of([]) == {}
+
+
+def test_lower_bounds_alone_have_no_say_in_a_law():
+    known, below = points(0, 0.25, (8, 16, 64)), points(0, 0.25, (128,), value=0.1, upper=None)
+    assert growth_of(known + below)["m", 0, None].exponent == pytest.approx(0.25)
+    assert growth_of(below + points(0, 0.25, (256,), upper=None)) == {}

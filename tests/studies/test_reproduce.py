@@ -208,7 +208,7 @@ def test_gpt2s_true_weights_on_noise_through_its_norm(tmp_path):
     record = next(r for r in found.records if r["layer"] == 0 and r["estimator"] == "described" and r["n"] == 8)
     generator = torch.Generator().manual_seed(record["sample"])
     noise = torch.randn(8, 768, dtype=torch.float64, generator=generator) * made_inputs.EMBEDDING
-    x = model.normalisation(0).to(torch.float64)(noise + model.positions(8).double())
+    x = model.normalisation(0).to(torch.float64)(noise + model.learnt_positions(8).double())
     estimate = local_lipschitz(model.attention(0).to(torch.float64), x, tol=1e-6)
     assert record["lower"] <= estimate.upper and estimate.lower <= record["upper"]
     assert record["mean_radius"] == pytest.approx(float(x.square().sum(-1).mean().sqrt()), rel=1e-9)

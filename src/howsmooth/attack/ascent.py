@@ -252,7 +252,7 @@ def unrefuted(certify: Callable[[int], Estimate], attained: float, seed: int) ->
     """
     for attempt in range(1, CERTIFICATES + 1):
         estimate = certify(another_seed(seed, attempt * FRESH_SEED))
-        if attained <= estimate.upper * (1 + 1e-12):
+        if estimate.upper is None or attained <= estimate.upper * (1 + 1e-12):
             break
     return estimate
 

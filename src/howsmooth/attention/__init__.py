@@ -11,10 +11,12 @@ from howsmooth.attention.fields import (
     SoftmaxField,
 )
 from howsmooth.attention.heads import Rotary, SelfAttention
-from howsmooth.attention.jacobian import AttentionJacobian
+from howsmooth.attention.jacobian import AttentionJacobian, outline
 from howsmooth.attention.l2 import L2Attention
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.attention.op import attend
 
-__all__ = ["AttentionJacobian", "Field", "L2Attention", "L2Field", "LinearField", "MeanPooling", "Normalisation",
-           "Pointwise", "Rotary", "SelfAttention", "SigmoidField", "SinkhornField", "SoftmaxField", "attend"]
+__all__ = [
+    "AttentionJacobian", "Field", "L2Attention", "L2Field", "LinearField", "MeanPooling", "Normalisation", "Pointwise",
+    "Rotary", "SelfAttention", "SigmoidField", "SinkhornField", "SoftmaxField", "attend", "outline",
+]

@@ -8,16 +8,13 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import backend, blockwise
+from howsmooth.attention.footprint import footprint, kept_scores
 from howsmooth.attention.op import pattern_of
 from howsmooth.errors import InputError
 from howsmooth.spectral import LinearOperator
 
 if TYPE_CHECKING:
     from howsmooth.attention.heads import SelfAttention
-
-# The probabilities of a layer are kept between products if they take no more than this many bytes: at 12 heads in
-# float32 that is up to n = 1182. Beyond, they are computed again in each product.
-KEEP_PROBABILITIES = 64 << 20
 
 
 class AttentionJacobian(LinearOperator):
@@ -46,8 +43,7 @@ class AttentionJacobian(LinearOperator):
             if self.rounded and why is not None:
                 raise InputError(f"expected kernels for products in {products}, got none that serve ({why}); leave "
                                  "products out")
-            scores = q.shape[0] * a.heads * self.n * self.n * q.element_size() * (1 if a.softcap is None else 2)
-            kept = [] if why is not None and scores <= KEEP_PROBABILITIES else None
+            kept = [] if kept_scores(a, self.n, q.shape[0], q.element_size(), why is None) else None
             o, normaliser = backend.forward(q, k, v, pattern, rows, kept)
         for name, t in (("tokens", x), ("scores", normaliser[..., 0]), ("output", o)):
             if not torch.isfinite(t).all():
@@ -65,13 +61,9 @@ class AttentionJacobian(LinearOperator):
             self.linearised = blockwise.Linearisation(q, k, v, o, normaliser, pattern, rows, kept)
         self.w_in = torch.cat([a.wq, a.wk, a.wv]).detach()
         self.w_out = None if a.wo is None else a.wo.detach()
-        block = 0 if why is None else blockwise.block_rows(q.shape, self.n, pattern) * q.shape[0] * a.heads * self.n
-        tokens = q.shape[0] * self.n
-        # Three blocks and a few tensors of the size of q, k and v are live at once. The rest, found by measurement, is
-        # left for what allocators and matrix libraries take.
-        self.workspace = x.element_size() * (7 * block + 5 * tokens * self.w_in.shape[0])
-        self.held = q.element_size() * 2 * tokens * self.w_in.shape[0] + x.element_size() * self.w_in.numel()
-        self.held += scores if kept is not None else 0
+        taken = footprint(a, self.n, self.dtype, products, q.shape[0], fused=why is None)
+        self.workspace, self.held = taken.workspace, taken.held
+        self.twin_size, self.twin_held = taken.twin_size, taken.twin_held
 
     @property
     def image(self) -> Tensor:
@@ -137,3 +129,17 @@ class AttentionJacobian(LinearOperator):
         counts = (a.heads, a.kv_heads, a.kv_heads)
         return tuple(part.unflatten(-1, (h, -1)).transpose(1, 2)
                      for part, h in zip(t.split(widths, -1), counts, strict=True))
+
+
+@torch.no_grad()
+def outline(attention: SelfAttention, n: int, products: torch.dtype | None = None) -> LinearOperator:
+    """The shape and the memory of D_X f at n tokens, without the tokens: enough for a memory plan, not for products."""
+    dtype = attention.dtype if attention.dtype.itemsize >= 4 else torch.float32
+    a = attention.to(dtype)
+    q, k, v = (t[None].to(products or dtype) for t in a.project(a.wq.new_zeros(1, a.d)))
+    fused = backend.why_blocks(q, k, v, pattern_of(q, k, v, **a.pattern())) is None
+    taken = footprint(a, n, dtype, products, fused=fused)
+    drawn = LinearOperator((n * a.d_out, n * a.d), dtype=dtype, device=a.device, workspace=taken.workspace,
+                           held=taken.held)
+    drawn.twin_size, drawn.twin_held = taken.twin_size, taken.twin_held
+    return drawn

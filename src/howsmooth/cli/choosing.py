@@ -12,7 +12,9 @@ from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
+    from howsmooth.models.gpt2_file import AttentionFile
     from howsmooth.studies import Text
+    from howsmooth.studies.inputs import Inputs
 
 MODEL = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub, or
     random:NAME for an architecture with random weights."""
@@ -52,6 +54,31 @@ special_tokens_option = click.option(
     default="add",
     show_default=True,
     help="Whether each piece gets the model's special tokens.",
+)
+inputs_option = click.option(
+    "--inputs",
+    type=click.Choice(["text", "normalised"]),
+    help="Tokens of the text, or random ones through each layer's own normalisation, of any length.  [default: text; "
+    "normalised with a file of attention layers]",
+)
+products_option = click.option(
+    "--products",
+    type=click.Choice(["auto", "float64", "float32", "bfloat16", "float16"]),
+    default="auto",
+    show_default=True,
+    help="On a GPU: float64 measures rounding against a twin, float32 allows for it, half precision searches faster. "
+    "auto: float64 up to 4096 tokens, then float32.",
+)
+stop_option = click.option(
+    "--stop",
+    type=click.Choice(["interval", "residual"]),
+    default="interval",
+    show_default=True,
+    help="On the certified width, or earlier, on the residual: half precision then certifies a lower end alone.",
+)
+max_steps_option = click.option(
+    "--max-steps", type=click.IntRange(min=1), metavar="COUNT",
+    help="Lanczos steps at most.  [default: enough for --tol]",
 )
 confidence_option = click.option(
     "--confidence",
@@ -111,6 +138,37 @@ def load_chosen(model: str, dtype: str, **loading: Any) -> Model:
     from howsmooth.models import load
 
     return load(model, dtype=getattr(torch, dtype), **loading)
+
+
+def load_weights(model: str, dtype: str, device: str, **loading: Any) -> Model | AttentionFile:
+    """As `load_chosen`, or a file of attention layers alone."""
+    if not model.endswith(".safetensors"):
+        return load_chosen(model, dtype, device=device, **loading)
+    import torch
+
+    from howsmooth.models.gpt2_file import AttentionFile
+    from howsmooth.models.load import working_type
+
+    given = [name for name in ("revision", "tokenizer") if loading.get(name) is not None]
+    if given:
+        raise InputError(f"expected no --{given[0]} with a file of attention layers, which has none; leave it out")
+    kind, place = working_type(getattr(torch, dtype), device)
+    return AttentionFile(model, model, dtype=kind, device=place)
+
+
+def choose_inputs(inputs: str | None, text_path: str | None, model: str, seed: int) -> Inputs:
+    """The tokens to measure at: a text's, unless drawn ones are asked for or nothing else can be."""
+    from howsmooth.studies import Normalised
+
+    weights_alone = model.endswith(".safetensors")
+    if inputs == "normalised" or (inputs is None and weights_alone and text_path is None):
+        if text_path is not None:
+            raise InputError("expected --text only with --inputs text, got --inputs normalised; leave one of them out")
+        return Normalised(seed)
+    if weights_alone:
+        raise InputError(f"expected a model that reads text, got {model}, a file of attention layers alone; use "
+                         "--inputs normalised")
+    return read_text(text_path)
 
 
 def read_text(path: str | None) -> Text:

@@ -8,31 +8,39 @@ import click
 
 from howsmooth.cli.choosing import (
     MODEL,
+    choose_inputs,
     confidence_option,
     csv_option,
     heads_option,
+    inputs_option,
     json_option,
     layers_option,
     lengths_option,
-    load_chosen,
+    load_weights,
     loading_options,
-    read_text,
+    max_steps_option,
+    products_option,
     samples_option,
     special_tokens_option,
+    stop_option,
     text_option,
     tol_option,
 )
 from howsmooth.cli.parsing import Bytes
 from howsmooth.errors import InputError
 
+MAPS = ("normed", "block", "layer")  # beyond attention and its heads
+
 
 @click.command(
     name="measure",
     short_help="Measure the attention layers of a model on a text.",
-    help=f"Measure the local Lipschitz constant of a model's attention layers on a text.\n\n    {MODEL}",
+    help="Measure the local Lipschitz constant of a model's attention layers, on a text or on random tokens.\n\n"
+    f"    {MODEL} A .safetensors file with GPT-2's attention layers alone can be measured on random tokens.",
 )
 @click.argument("model", default="minilm")
 @text_option
+@inputs_option
 @layers_option
 @heads_option
 @lengths_option("64,128,256")
@@ -55,11 +63,9 @@ from howsmooth.errors import InputError
 @tol_option(1e-3)
 @confidence_option
 @click.option("--max-memory", type=Bytes(), metavar="4G", help="Memory that one solve may take.")
-@click.option(
-    "--products",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="On a GPU: half precision for speed; float32 for lengths at which a float64 twin takes too long.",
-)
+@products_option
+@stop_option
+@max_steps_option
 @loading_options
 @json_option
 @csv_option
@@ -67,6 +73,7 @@ from howsmooth.errors import InputError
 def command(
     model,
     text_path,
+    inputs,
     layers,
     heads,
     lengths,
@@ -78,6 +85,8 @@ def command(
     confidence,
     max_memory,
     products,
+    stop,
+    max_steps,
     seed,
     json_path,
     csv_path,
@@ -93,7 +102,7 @@ def command(
         raise InputError(
             f"expected --heads only with --map head, got --map {map_name}; leave one of the two out"
         )
-    if products is not None and map_name in ("normed", "block", "layer"):
+    if products != "auto" and map_name in MAPS:
         raise InputError(
             f"expected --products only with attention and its heads, got --map {map_name}; leave one of the two out"
         )
@@ -106,18 +115,18 @@ def command(
     if plot_path:
         check_plot_path(plot_path)
         check_writable(Path(plot_path), "--plot")
-    text = read_text(text_path)
 
     from howsmooth.studies import growth_of, measure, resolve
 
     notes = console(stderr=True)
-    loaded = load_chosen(model, seed=seed, **loading)
+    text = choose_inputs(inputs, text_path, model, seed)
+    loaded = load_weights(model, seed=seed, **loading)
     settings = resolve(
         loaded,
         text,
         layers=layers,
         heads=heads,
-        kind=map_name if map_name in ("normed", "block", "layer") else None,
+        kind=map_name if map_name in MAPS else None,
         lengths=lengths,
         samples=samples,
         tokens=tokens,
@@ -125,7 +134,9 @@ def command(
         tol=tol,
         confidence=confidence,
         max_memory=max_memory,
-        products=products,
+        products={"float64": None}.get(products, products) if map_name not in MAPS else None,
+        stop=stop,
+        max_steps=max_steps,
         seed=seed,
     )
     announce(loaded, text, settings, notes)

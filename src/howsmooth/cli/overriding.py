@@ -90,7 +90,7 @@ def show_plan(prepared: Prepared, notes: Console, done: int = 0) -> None:
     from rich.table import Table
 
     from howsmooth.cli.parsing import show_bytes
-    from howsmooth.studies.costs import available_memory
+    from howsmooth.studies.room import free_memory
 
     study, count = prepared.study, prepared.count
     table = Table.grid(padding=(0, 2))
@@ -117,7 +117,7 @@ def show_plan(prepared: Prepared, notes: Console, done: int = 0) -> None:
         table.add_row("memory", f"at most {show_bytes(prepared.worker_memory)} a worker")
     else:
         workers, threads = prepared.split()
-        free = available_memory()
+        free = free_memory()
         table.add_row("engine", f"{workers or 1} processes × {threads} threads on this machine")
         table.add_row("time", f"about {duration(seconds / max(1, workers))}")
         table.add_row("memory", f"at most {show_bytes(prepared.worker_memory * max(1, workers))}"

@@ -19,7 +19,9 @@ from howsmooth.report.rows import FINE, model_name
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
-    from howsmooth.studies import Settings, Text
+    from howsmooth.models.gpt2_file import AttentionFile
+    from howsmooth.studies import Settings
+    from howsmooth.studies.inputs import Inputs
 
 Step = Callable[..., None]  # (n, layer, head), or what `describe` takes: what is about to be computed
 
@@ -121,7 +123,7 @@ class Run:
         return EXIT_INTERRUPTED
 
 
-def announce(model: Model, text: Text, settings: Settings, notes: Console) -> None:
+def announce(model: Model | AttentionFile, text: Inputs, settings: Settings, notes: Console) -> None:
     """Say what is about to be computed and the memory it needs; refused here if that is too much."""
     from howsmooth.cli.parsing import show_bytes
     from howsmooth.studies import memory_plan
@@ -139,6 +141,10 @@ def announce(model: Model, text: Text, settings: Settings, notes: Console) -> No
         f"at most {show_bytes(memory.total)} of memory for a solve",
         style="dim",
     )
+    beyond = text.facts(model, max(settings.lengths)).get("extrapolated")
+    if beyond:
+        say(notes, f"howsmooth: note: {model_name(model.name)} was made for {model.positions} positions; beyond them "
+            "records say extrapolated", style="yellow")
 
 
 def _place(n: int, layer: int, head: int | None) -> str:
@@ -146,7 +152,12 @@ def _place(n: int, layer: int, head: int | None) -> str:
 
 
 def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console) -> None:
-    unfinished = [record for record in records if record.get("status", FINE[0]) not in FINE]  # searches have none
+    one_sided = sum(record.get("upper", 0.0) is None for record in records)
+    if one_sided:
+        say(notes, f"howsmooth: note: {one_sided} of {len(records)} estimates have a certified lower end alone",
+            style="yellow")
+    unfinished = [record for record in records if record.get("status", FINE[0]) not in FINE  # searches have none
+                  and record.get("upper", 0.0) is not None]
     if unfinished:
         statuses = ", ".join(sorted({record["status"] for record in unfinished}))
         say(

@@ -16,13 +16,14 @@ class Estimate:
     """The local Lipschitz constant ‖D_X f‖₂ at one input, with its interval and where it comes from.
 
     With probability `confidence` over the solver's random draws the constant lies in [lower, upper]; `lower` is
-    attained by `direction`. `residual` is ‖Jᵀu − value·v‖ for the singular vectors (direction v, response u).
+    attained by `direction`. `upper` is None where only the lower end is certified, and the status says so. `residual`
+    is ‖Jᵀu − value·v‖ for the singular vectors (direction v, response u).
     With k > 1, `triplets` holds all k singular values; the fields here are those of the largest.
     """
 
     value: float
     lower: float
-    upper: float
+    upper: float | None
     confidence: float
     residual: float
     status: str
@@ -38,6 +39,13 @@ class Estimate:
     mean_radius: float  # √mean_i |x_i|²
     triplets: SingularTriplets = field(repr=False)
     finite_difference: Callable[[float], float] = field(repr=False)
+
+    @property
+    def width(self) -> float | None:
+        """(upper − lower) / value, the relative width that was reached; None without an upper end."""
+        if self.upper is None:
+            return None
+        return (self.upper - self.lower) / self.value if self.upper > self.lower else 0.0
 
     @property
     def shares(self) -> Tensor:

@@ -35,7 +35,7 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
         stop: "interval" (the default), or "residual" to stop earlier, when ‖Jᵀu − σv‖ ≤ tol·σ.
         products: for a `SelfAttention`. torch.bfloat16, on a GPU: search with rounded products; the value is attained
             in float32, and what rounding may hide is measured against float32 and added to the interval (with
-            stop="residual" it is not, and there is no upper end). torch.float32: no float64 twin, for lengths at which
+            stop="residual" it is not, and `upper` is None). torch.float32: no float64 twin, for lengths at which
             it would take longer than the solve; rounding is allowed for, and not measured.
         strict: raise `NotConverged`, which holds the partial estimate, or return it with its status.
 
@@ -114,12 +114,17 @@ def _estimate(f, x: Tensor, y: Tensor, padding: Tensor | None, seen: Tensor | No
         return norm(change if seen is None else change[seen]) / (2 * eta)
 
     return Estimate(
-        value=value, lower=float(found.lower[0]), upper=float(found.upper[0]), confidence=found.confidence,
+        value=value, lower=float(found.lower[0]), upper=_end(found.upper[0]), confidence=found.confidence,
         residual=float(found.residual[0]), status=found.status, direction=direction,
         response=found.u[0].reshape(y.shape), steps=found.steps, products=found.products, dtype=found.dtype,
         seed=found.seed, seconds=found.seconds, relative=value * norm(real) / size if size > 0 else math.inf,
         radius=float(radii.max()), mean_radius=float(radii.square().mean().sqrt()), triplets=found,
         finite_difference=finite_difference)
+
+
+def _end(upper: Tensor) -> float | None:
+    """An upper end, if there is one."""
+    return float(upper) if torch.isfinite(upper) else None
 
 
 @torch.no_grad()

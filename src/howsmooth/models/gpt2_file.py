@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 
-HEADS = 12  # of GPT-2 small; a file of attention alone does not say
+HEADS, POSITIONS = 12, 1024  # of GPT-2 small; a file of attention alone does not say
 
 
 class AttentionFile:
@@ -21,8 +21,10 @@ class AttentionFile:
 
     family, heads = "gpt2", HEADS
 
-    def __init__(self, path: str | Path, name: str = "gpt2"):
+    def __init__(self, path: str | Path, name: str = "gpt2", *, dtype: torch.dtype = torch.float32,
+                 device: torch.device | str = "cpu"):
         self.name, self.path = name, Path(path)
+        self.dtype, self.device, self.positions = dtype, torch.device(device), POSITIONS
         try:
             raw = self.path.read_bytes()
             tensors = load_file(self.path)
@@ -39,8 +41,8 @@ class AttentionFile:
         self.source = {"kind": "file", "path": str(path), "sha256": hashlib.sha256(raw).hexdigest(),
                        "weights": f"attention layers {', '.join(map(str, self.layers))} alone"}
 
-    def attention(self, layer: int, n: int | None = None) -> SelfAttention:
-        """The map of a layer, causal as GPT-2 is."""
+    def attention(self, layer: int, n: int | None = None, beyond: bool = False) -> SelfAttention:
+        """The map of a layer, causal as GPT-2 is; it knows no positions, so that n may be anything."""
         get = self._part(layer)
         # Conv1D's weight is (in, out), the transpose of torch.nn.Linear's.
         wq, wk, wv = (part.T.contiguous() for part in get("attn.c_attn.weight").chunk(3, dim=1))
@@ -52,7 +54,10 @@ class AttentionFile:
         get = self._part(layer)
         return Normalisation(get("ln_1.weight"), get("ln_1.bias"), 1e-5)
 
-    def positions(self, n: int) -> torch.Tensor:
+    def parameters(self) -> list[torch.Tensor]:
+        return list(self._tensors.values())
+
+    def learnt_positions(self, n: int) -> torch.Tensor:
         """The learnt positions of n tokens, (n, d)."""
         if "wpe.weight" not in self._tensors:
             raise InputError(f"expected wpe.weight in {self.path}, got none; give a file with GPT-2's positions")
@@ -65,7 +70,7 @@ class AttentionFile:
 
         def get(key: str) -> torch.Tensor:
             try:
-                return self._tensors[f"h.{layer}.{key}"]
+                return self._tensors[f"h.{layer}.{key}"].to(self.device, self.dtype)
             except KeyError:
                 raise InputError(f"expected h.{layer}.{key} in {self.path}, got none; give a whole file") from None
 

@@ -67,7 +67,7 @@ def load(
             f"got {what}; try 'minilm'"
         )
     name = os.fspath(name)
-    dtype, device = _working_type(dtype or torch.float32, device or "cpu")
+    dtype, device = working_type(dtype or torch.float32, device or "cpu")
 
     read_head: Callable[[], dict] = dict  # weights drawn at random have a head only where it is the embedding
     if name.startswith(_RANDOM):
@@ -178,7 +178,7 @@ def _refuse_non_finite(network, name: str) -> None:
             )
 
 
-def _working_type(dtype: torch.dtype | str, device: torch.device | str) -> tuple[torch.dtype, torch.device]:
+def working_type(dtype: torch.dtype | str, device: torch.device | str) -> tuple[torch.dtype, torch.device]:
     """Return dtype and device after trying them on a tiny product."""
     if isinstance(dtype, str):
         dtype = getattr(torch, dtype.removeprefix("torch."), dtype)

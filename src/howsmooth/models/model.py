@@ -66,14 +66,16 @@ class Model:
         """Last hidden states (…, d) ↦ logits (…, vocabulary); refused where the model has no language head."""
         return language_head(self)
 
-    def attention(self, layer: int, n: int | None = None) -> SelfAttention | AttentionMap:
+    def attention(self, layer: int, n: int | None = None, beyond: bool = False) -> SelfAttention | AttentionMap:
         """Return the attention map of a layer: projections with biases, heads and output projection.
 
         `n` is the number of tokens it will be given. Rotary models whose frequencies depend on the length need it, and
-        so does every family without an adapter; it is otherwise the model's positions.
+        so does every family without an adapter; it is otherwise the model's positions. `beyond` lets n exceed those,
+        where the family has an adapter: rotary angles and distances then go on by the model's own rule.
         """
         layer = self._layer(layer)
-        self._check_length(n)
+        if not (beyond and n is not None and n >= 1 and hasattr(self._adapter, "self_attention")):
+            self._check_length(n)
         if not hasattr(self._adapter, "self_attention"):
             return self.map(layer, n=n)
         with torch.no_grad():

@@ -124,11 +124,12 @@ def _draw_series(panel: Any, points: list, fit: Growth | None, style: dict, name
     lengths = [record["n"] for record in points]
     values = [record["value"] for record in points]
     below = [record["value"] - min(record["lower"], record["value"]) for record in points]
-    # An upper end that is not finite has no bar; the point alone is then a lower bound.
-    above = [
-        max(upper - record["value"], 0) if (upper := record["upper"]) is not None and upper < 1e300 else 0
-        for record in points
-    ]
+    # An upper end that is not there has no bar but a triangle: the point is a lower bound alone.
+    ends = [record["upper"] if record["upper"] is not None and record["upper"] < 1e300 else None for record in points]
+    above = [0 if end is None else max(end - value, 0) for end, value in zip(ends, values, strict=True)]
+    alone = [(n, value) for n, value, end in zip(lengths, values, ends, strict=True) if end is None]
+    panel.plot(*zip(*alone, strict=True) if alone else ((), ()), "^", color=style["colour"], markersize=10,
+               markerfacecolor="none", zorder=3, label="lower bound only" if alone and listed else None)
     panel.errorbar(
         lengths,
         values,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from howsmooth.lipschitz import Growth
 
-FINE = ("converged", "residual", "fine")  # statuses that are what was asked for
+FINE = ("converged", "residual", "lower bound only", "fine")  # statuses that are what was asked for
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,19 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def interval(lower: float, upper: float | None, digits: int = 5) -> str:
-    """Both ends rounded outwards, so that what is printed contains what was computed.
+    """Both ends rounded outwards, so that what is printed contains what was computed; one end where there is no other.
 
-    >>> interval(10.931279, 10.938021)
-    '10.931 – 10.939'
+    >>> interval(10.931279, 10.938021), interval(10.931279, None)
+    ('10.931 – 10.939', '≥ 10.931')
     """
+    if upper is None or upper == math.inf:
+        return f"≥ {_outward(lower, digits, math.floor)}"
     return f"{_outward(lower, digits, math.floor)} – {_outward(upper, digits, math.ceil)}"
 
 
-def _outward(value: float | None, digits: int, rounding: Any) -> str:
-    if value is None or not math.isfinite(value) or value <= 0:
-        return "∞" if value is None or value == math.inf else number(value, digits)
+def _outward(value: float, digits: int, rounding: Any) -> str:
+    if not math.isfinite(value) or value <= 0:
+        return number(value, digits)
     unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
     # A decimal that is exact already must not be pushed one unit further by the division's rounding.
     nearest = round(value / unit)

@@ -20,11 +20,14 @@ from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import LinearOperator
 from howsmooth.spectral.result import (
     CONVERGED,
+    LOWER_AT_PRECISION,
+    LOWER_AT_STEPS,
     LOWER_ONLY,
     PRECISION_LIMIT,
     REMEDY,
     RESIDUAL,
     STEP_LIMIT,
+    UNREACHED,
     SingularTriplets,
 )
 from howsmooth.spectral.rounding import (
@@ -66,7 +69,7 @@ def singular_values(
     member all k intervals hold together with probability `confidence` over the random start. Where the
     tolerance is not reached NotConverged is raised with the partial result, or with strict=False the result
     is returned and its status says so. An operator that rounds its products to half precision, stopped on the
-    residual, has no upper end (status "lower bound only"): its rounding is measured for stop="interval" alone.
+    residual, has no upper end (the status says "lower bound only"): its rounding is measured for stop="interval" alone.
 
     Where the vectors found prove the interval wrong the solve is made again from another start. Drawing again only
     then leaves the confidence as it is.
@@ -86,7 +89,7 @@ def singular_values(
     """
     began = time.perf_counter()
     _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress)
-    budget = plan(operator, max_memory, max_steps, k=k, tol=tol, confidence=confidence)
+    budget = plan(operator, max_memory, max_steps, k=k, tol=tol, confidence=confidence, stop=stop)
     generator, seed = own_generator(seed)
     solve = _Solve(operator, k, tol, confidence, stop, budget, generator, progress)
     result, refuted = solve.run()
@@ -97,10 +100,12 @@ def singular_values(
         result, refuted = _instead(result, refuted, again), refuted & still
     result = replace(result, seed=seed, seconds=time.perf_counter() - began)
     statuses = [result.status] if isinstance(result.status, str) else result.status
-    failed = [status for status in statuses if status in (STEP_LIMIT, PRECISION_LIMIT)]
+    failed = [status for status in statuses if status in UNREACHED]
     if strict and failed:
+        wanted, got = ("relative width", result.width) if stop == "interval" else (
+            "a relative residual of", result.residual / result.value)
         raise NotConverged(
-            f"expected relative width {tol:g}, got {result.width.max():.3g} after {result.steps} steps "
+            f"expected {wanted} {tol:g}, got {got.max():.3g} after {result.steps} steps "
             f"({failed[0]}, {len(failed)} of {len(statuses)} operators); {REMEDY[failed[0]]}; "
             "the partial result is in .partial, strict=False returns it", result)
     return result
@@ -283,8 +288,9 @@ class _Solve:
         narrow = ((upper - lower <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
         if self.stop == "residual":
             small = ((residual <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
-            fine = LOWER_ONLY if unmeasured else RESIDUAL
-            names = np.where(small, fine, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
+            fine, at_steps, at_precision = (LOWER_ONLY, LOWER_AT_STEPS, LOWER_AT_PRECISION) if unmeasured else (
+                RESIDUAL, STEP_LIMIT, PRECISION_LIMIT)
+            names = np.where(small, fine, np.where(self.ran_out, at_steps, at_precision))
         else:
             names = np.where(narrow, CONVERGED, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
         unit = self.products.unit[:, None]

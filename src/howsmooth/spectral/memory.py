@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from howsmooth.errors import InputError
+from howsmooth.spectral.bidiagonal import LARGEST_CHUNK
 from howsmooth.spectral.certificate import sufficient_steps
 from howsmooth.spectral.operator import LinearOperator
 
@@ -41,6 +42,18 @@ class MemoryPlan:
                 f"{self.workspace / mib:.1f} MiB inside a product, {self.held / mib:.1f} MiB held by the operator")
 
 
+def stored_after(steps: int) -> int:
+    """Basis vectors that there is room for after so many steps: room is made in chunks that grow.
+
+    >>> [stored_after(steps) for steps in (3, 4, 9, 40)]
+    [4, 8, 16, 64]
+    """
+    room = 0
+    while room < steps + 1:
+        room += min(LARGEST_CHUNK, max(4, room))
+    return room
+
+
 def default_max_steps(shape: tuple[int, int], tol: float, confidence: float) -> int:
     """Steps that certify tol on any spectrum in exact arithmetic, with a tenth to spare for rounding."""
     enough = sufficient_steps(shape[1], 0.9 * (1 - confidence), 0.9 * tol)
@@ -55,11 +68,12 @@ def plan(
     k: int = 1,
     tol: float = 1e-3,
     confidence: float = 0.999,
+    stop: str = "interval",
 ) -> MemoryPlan:
     """The memory that `singular_values` will keep to; refused when not even three basis vectors fit.
 
-    Counted beside the basis: the Lanczos vectors in flight, the k triplets, and the float64 vectors of the
-    final evaluation, and what the operator says it holds, its float64 twin included.
+    Counted beside the basis: the Lanczos vectors in flight, the k triplets, the vectors of the final evaluation, in
+    float64 where it has a twin for that, and what the operator and its twin say they hold.
 
     >>> from howsmooth.spectral import MatrixOperator
     >>> plan(MatrixOperator(torch.ones(40, 50)), max_memory=10_000, max_steps=40).stored
@@ -71,11 +85,13 @@ def plan(
     steps = max_steps if max_steps is not None else default_max_steps(operator.shape, tol, confidence)
     per_vector = members * cols * size
     # The recurrence and the float64 probes stand beside the basis; the evaluation comes when it is gone.
-    in_flight = members * (size * (7 * cols + 5 * rows) + (8 * (3 * cols + 2 * rows) if size < 8 else 0))
-    evaluation = members * 8 * (4 * cols + 3 * rows if k == 1 else (4 * k + 2) * cols + (5 * k + 2) * rows)
+    probed = operator.twin_size > 0 and stop == "interval"
+    in_flight = members * (size * (7 * cols + 5 * rows) + (8 * (3 * cols + 2 * rows) if probed else 0))
+    widest = max(size, operator.twin_size)
+    evaluation = members * widest * (4 * cols + 3 * rows if k == 1 else (4 * k + 2) * cols + (5 * k + 2) * rows)
     found = members * size * (2 * k * cols if k > 1 else cols)
-    workspace = operator.workspace * (8 // size)
-    held = operator.held * (1 if size == 8 else 1 + 8 // size)
+    workspace = operator.workspace * widest // size
+    held = operator.held + operator.twin_held
     fixed = found + max(in_flight, evaluation)
     least = fixed + workspace + held + FEWEST_STORED * per_vector
     if max_memory is not None and max_memory < least:

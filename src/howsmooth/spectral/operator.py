@@ -24,7 +24,8 @@ class LinearOperator:
     """A matrix-free map J with its adjoint; subclasses give `matvec`, `rmatvec` and what they can of the rest.
 
     `workspace` is the number of bytes that one product takes beyond its input and its output, `held` those that the
-    operator keeps for all of them. Both are estimates that a memory plan counts with.
+    operator keeps for all of them, `twin_held` those that its more precise twin keeps. `twin_size` is the bytes of a
+    number in that twin, 0 where there is none. All are estimates that a memory plan counts with.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class LinearOperator:
         self.device = torch.device(device)
         self.batch = tuple(int(size) for size in batch)
         self.workspace, self.held = int(workspace), int(held)
+        self.twin_size = 0 if dtype == torch.float64 else 8
+        self.twin_held = 0 if dtype == torch.float64 else 8 * self.held // torch.finfo(dtype).bits * 8
         # What a solver must allow for. `roundoff`: the unit of rounding of the products, more than that of the vectors
         # where they are rounded further. `hidden`: a relative error that is in the operator itself, however applied.
         self.roundoff, self.hidden = torch.finfo(dtype).eps, 0.0
@@ -160,6 +163,7 @@ class _Restricted(LinearOperator):
                          workspace=whole.workspace + longer, held=whole.held)
         self.whole, self.rows, self.cols = whole, rows, cols
         self.roundoff, self.hidden = whole.roundoff, whole.hidden
+        self.twin_size, self.twin_held = whole.twin_size, whole.twin_held
 
     def _spread(self, part: Tensor, index: Tensor | None, size: int) -> Tensor:
         if index is None:

@@ -17,6 +17,9 @@ STEP_LIMIT = "step limit"
 PRECISION_LIMIT = "precision limit"
 LOOKS_ALIKE = "looks alike"
 LOWER_ONLY = "lower bound only"
+LOWER_AT_STEPS = "step limit, lower bound only"
+LOWER_AT_PRECISION = "precision limit, lower bound only"
+UNREACHED = (STEP_LIMIT, PRECISION_LIMIT, LOWER_AT_STEPS, LOWER_AT_PRECISION)  # where the tolerance was not met
 
 REMEDY = {
     CONVERGED: "nothing to do: the interval is as narrow as asked",
@@ -24,6 +27,10 @@ REMEDY = {
     STEP_LIMIT: "raise max_steps or tol",
     PRECISION_LIMIT: "rounding of this dtype is wider than tol: use float64, or raise tol",
     LOWER_ONLY: "stopped on the residual of rounded products: only the lower end is certified; use unrounded ones",
+    LOWER_AT_STEPS: "only the lower end is certified, and the residual is above tol; raise max_steps or tol, or use "
+                    "unrounded products",
+    LOWER_AT_PRECISION: "only the lower end is certified, and rounding keeps the residual above tol; raise tol, or use "
+                        "unrounded products",
     LOOKS_ALIKE: "two iterates looked alike, which certifies nothing; use singular_values for an interval",
 }
 
@@ -34,7 +41,8 @@ class SingularTriplets:
 
     With probability `confidence` over the solver's own random draws (for each batch member), all k true
     values lie in [lower, upper]. `residual` is ‖Jᵀu − value·v‖, while J v = value·u by construction.
-    `status` is one string, or a list of them in row-major order when the operator is a batch.
+    Where nothing is certified from above `upper` is ∞, a tensor having no None. `status` is one string, or a list
+    of them in row-major order when the operator is a batch.
     `products` counts products with J and with Jᵀ, those of the float64 twin or the shaken operator included.
     """
 

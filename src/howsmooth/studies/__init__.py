@@ -13,7 +13,7 @@ _WHERE = {
     "text_distances": "distances", "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
     "mitigations": "mitigating", "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning",
     "run_study": "running", "masked_constants": "mean_field", "regimes": "mean_field",
-    "roughest_measures": "mean_field", "fit_rate": "mean_field",
+    "roughest_measures": "mean_field", "fit_rate": "mean_field", "Normalised": "inputs", "forecast": "forecasting",
 }
 
 __all__ = list(_WHERE)

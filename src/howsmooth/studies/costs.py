@@ -101,15 +101,3 @@ def batch_size(n: int, study: Study, device: str, costs: Costs) -> int:
     at_once = TOKENS_AT_ONCE["cpu" if device == "cpu" else "other"] // n
     memory = (study.max_memory or BATCH_MEMORY) // max(1, costs.memory(n))
     return max(1, min(study.samples, at_once, memory))
-
-
-def available_memory() -> int | None:
-    """Bytes that new processes can have; None where the system does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None

@@ -15,11 +15,11 @@ def growth_of(records: Iterable[dict[str, Any]]) -> dict[Key, Growth]:
     """Fit Lip ~ C n^alpha for each (model, layer, head) that was measured at two lengths or more.
 
     All samples count as points of their own. Zero and non-finite values have no place on a log scale and
-    are left out.
+    are left out; so are values without an upper end, which may lie anywhere below the constant.
     """
     points: dict[Key, list[tuple[int, float]]] = {}
     for record in records:
-        if 0 < record["value"] < math.inf:
+        if 0 < record["value"] < math.inf and record["upper"] is not None:
             key = (record["model"], record["layer"], record["head"])
             points.setdefault(key, []).append((record["n"], record["value"]))
     return {

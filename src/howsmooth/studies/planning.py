@@ -15,10 +15,11 @@ import torch
 from howsmooth.errors import InputError
 from howsmooth.models import Model, load
 from howsmooth.studies.config import ModelSpec, Study
-from howsmooth.studies.costs import Costs, available_memory, batch_size, costs_of
+from howsmooth.studies.costs import Costs, batch_size, costs_of
 from howsmooth.studies.cutting import Cutter
 from howsmooth.studies.facts import provenance
 from howsmooth.studies.measuring import chosen
+from howsmooth.studies.room import free_memory
 from howsmooth.studies.working import Bundle, Solve, identity_of
 from howsmooth.texts.corpora import Corpus, read_corpus
 
@@ -136,7 +137,7 @@ class Prepared:
     def split(self) -> tuple[int, int]:
         """(workers, threads of each) for this machine; refused if not even one fits in memory."""
         engine, cores = self.study.engine, len(os.sched_getaffinity(0))
-        free = available_memory()
+        free = free_memory()
         fits = cores if free is None else int(0.9 * free // self.worker_memory)
         on_gpu = any(subject.spec.device != "cpu" for subject in self.subjects)
         if fits < 1 and not on_gpu:

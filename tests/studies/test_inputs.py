@@ -1,0 +1,132 @@
+"""Drawn tokens: the layer's own normalisation, any length, the same on every machine, the first of a longer draw."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaModel
+
+from howsmooth.attention import outline
+from howsmooth.errors import InputError
+from howsmooth.lipschitz import jacobian
+from howsmooth.models import load
+from howsmooth.models.gpt2_file import AttentionFile
+from howsmooth.spectral import plan
+from howsmooth.studies import Normalised, Text, measure, memory_plan, resolve
+from howsmooth.studies.inputs import Drawn
+
+D = 24
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """Layers 0 and 2 of a narrow GPT-2, drawn at random."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"ln_1.weight": (D,), "ln_1.bias": (D,), "attn.c_attn.weight": (D, 3 * D), "attn.c_attn.bias": (3 * D,),
+              "attn.c_proj.weight": (D, D), "attn.c_proj.bias": (D,)}
+    tensors = {f"h.{layer}.{key}": 0.5 * torch.randn(shape, generator=generator)
+               for layer in (0, 2) for key, shape in shapes.items()}
+    place = tmp_path_factory.mktemp("weights") / "attention.safetensors"
+    save_file(tensors, place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def file(path):
+    return AttentionFile(path, dtype=torch.float64)
+
+
+def settings_of(model, inputs, **changes):
+    return resolve(model, inputs, **{"layers": (2,), "lengths": (20,), "samples": 1, "tol": 1e-6, **changes})
+
+
+def test_the_constant_is_the_norm_of_the_dense_jacobian(file):
+    inputs = Normalised(5)
+    records = list(measure(file, inputs, settings_of(file, inputs, layers="all", lengths=(9,), samples=2)))
+    assert [(r["layer"], r["sample"]) for r in records] == [(0, 0), (2, 0), (0, 1), (2, 1)]
+    assert len({r["value"] for r in records}) == 4
+    for record in records:
+        x = inputs.drawn(file, Drawn(9, record["sample"]), record["layer"])
+        f = file.attention(record["layer"])
+        truth = torch.linalg.matrix_norm(torch.func.jacrev(f)(x).reshape(9 * D, 9 * D), 2).item()
+        assert record["lower"] <= truth * (1 + 1e-10) and truth <= record["upper"] * (1 + 1e-10)
+        assert record["value"] == pytest.approx(truth, rel=1e-6)
+        assert (record["inputs"], record["text_sha256"], record["extrapolated"]) == ("normalised", None, False)
+        assert record["width"] == pytest.approx((record["upper"] - record["lower"]) / record["value"])
+        assert "seed 5" in record["drawn"] and record["source"]["sha256"] == file.source["sha256"]
+
+
+def test_tokens_are_normalised_by_the_layer_itself(file):
+    x = Normalised().drawn(file, Drawn(50, 0), 2)
+    norm = file.normalisation(2)
+    z = (x - norm.bias) / norm.gain
+    assert z.mean(-1).abs().max() < 1e-5 and (z.square().mean(-1) - 1).abs().max() < 1e-3
+
+
+def test_shorter_draws_begin_longer_ones(file):
+    """So that under a causal mask the constant cannot fall: the shorter Jacobian is a corner of the longer."""
+    inputs = Normalised(3)
+    long = inputs.drawn(file, Drawn(1500, 0), 0)
+    for n in (1, 7, 1024, 1025):
+        assert torch.equal(inputs.drawn(file, Drawn(n, 0), 0), long[:n])
+    assert not torch.equal(inputs.drawn(file, Drawn(7, 1), 0), long[:7])
+    assert not torch.equal(Normalised(4).drawn(file, Drawn(7, 0), 0), long[:7])
+    values = [r["value"] for r in measure(file, inputs, settings_of(file, inputs, lengths=(4, 8, 16, 32)))]
+    assert all(a <= b * (1 + 1e-6) for a, b in zip(values, values[1:], strict=False))
+
+
+def test_lengths_beyond_the_positions_are_extrapolation(file):
+    inputs = Normalised()
+    model = load(LlamaModel(LlamaConfig(vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                                        num_attention_heads=2, max_position_embeddings=32)).eval())
+    near, far = model.attention(0, 16), model.attention(0, model.positions + 8, beyond=True)
+    assert torch.equal(near.rotary.cos, far.rotary.cos[:16])
+    with pytest.raises(InputError, match="length from 1 to"):
+        model.attention(0, model.positions + 8)
+    assert inputs.facts(model, model.positions + 1) == {"extrapolated": True}
+    assert inputs.facts(model, model.positions) == {"extrapolated": False}
+    assert inputs.facts(file, 1025) == {"extrapolated": True}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_plan_needs_no_tokens(path, dtype):
+    """What is said from shapes alone is what the solver itself plans."""
+    file = AttentionFile(path, dtype=dtype)
+    inputs = Normalised()
+    settings = settings_of(file, inputs, lengths=(40,))
+    f = file.attention(2).to(torch.float32 if dtype == torch.bfloat16 else dtype)
+    truth = jacobian(f, inputs.drawn(file, Drawn(40, 0), 2).to(f.dtype))
+    said = outline(file.attention(2), 40)
+    for name in ("shape", "workspace", "held", "twin_held", "twin_size", "dtype"):
+        assert getattr(said, name) == getattr(truth, name)
+    assert memory_plan(file, inputs, settings) == plan(truth, tol=settings.tol)
+
+
+def test_heads_and_steps(file):
+    inputs = Normalised()
+    settings = settings_of(file, inputs, heads=(0, 11), stop="residual", max_steps=2, tol=1e-9, tokens="no-first")
+    first, second = measure(file, inputs, settings)
+    assert first["value"] != second["value"] and first["steps"] == 2 and first["status"] == "step limit"
+    assert (first["stop"], first["max_steps"]) == ("residual", 2)
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"kind": "block"}, "expected a text for the map block"),
+    ({"layers": (1,)}, "among 0, 2, got 1"),
+    ({"lengths": (0,)}, "at least 1 token"),
+    ({"stop": "soon"}, "expected stop"),
+    ({"max_steps": 0}, "max_steps from 1"),
+    ({"lengths": (1,), "tokens": "no-first"}, "token left to perturb"),
+])
+def test_what_is_refused(file, change, words):
+    with pytest.raises(InputError, match=words):
+        settings_of(file, Normalised(), **change)
+
+
+def test_a_text_keeps_to_the_positions(tiny):
+    model = load(tiny)
+    with pytest.raises(InputError, match="at most 32 tokens.*--inputs normalised"):
+        resolve(model, Text("t", "the of and " * 50), lengths=(33,), samples=1)
+    (record,) = measure(model, Normalised(), settings_of(model, Normalised(), layers=(1,), lengths=(33,), tol=1e-2))
+    assert record["extrapolated"] and record["status"] == "converged"
