@@ -1,9 +1,20 @@
 """The attention map and its exact derivative."""
 
+from howsmooth.attention.fields import (
+    Field,
+    L2Field,
+    LinearField,
+    MeanPooling,
+    Pointwise,
+    SigmoidField,
+    SinkhornField,
+    SoftmaxField,
+)
 from howsmooth.attention.heads import Rotary, SelfAttention
 from howsmooth.attention.jacobian import AttentionJacobian
 from howsmooth.attention.l2 import L2Attention
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.attention.op import attend
 
-__all__ = ["AttentionJacobian", "L2Attention", "Normalisation", "Rotary", "SelfAttention", "attend"]
+__all__ = ["AttentionJacobian", "Field", "L2Attention", "L2Field", "LinearField", "MeanPooling", "Normalisation",
+           "Pointwise", "Rotary", "SelfAttention", "SigmoidField", "SinkhornField", "SoftmaxField", "attend"]

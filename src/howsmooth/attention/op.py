@@ -112,7 +112,7 @@ def _traceable(compute):
     return forward
 
 
-class _Batchable(torch.autograd.Function):
+class Batchable(torch.autograd.Function):
     """A map over tensors with any leading axes: `vmap` is one leading axis more."""
 
     @classmethod
@@ -126,7 +126,7 @@ class _Batchable(torch.autograd.Function):
         return out, (0,) * len(out) if isinstance(out, tuple) else 0
 
 
-class Attend(_Batchable):
+class Attend(Batchable):
     @staticmethod
     @_traceable
     def forward(q, k, v, padding, pattern):
@@ -152,7 +152,7 @@ class Attend(_Batchable):
         return do, None
 
 
-class Pushforward(_Batchable):
+class Pushforward(Batchable):
     @staticmethod
     @_traceable
     def forward(q, k, v, padding, o, normaliser, dq, dk, dv, pattern):
@@ -176,7 +176,7 @@ class Pushforward(_Batchable):
         _refuse("forward mode of forward mode")
 
 
-class Pullback(_Batchable):
+class Pullback(Batchable):
     @staticmethod
     @_traceable
     def forward(q, k, v, padding, o, normaliser, g, pattern):
@@ -208,7 +208,7 @@ class Pullback(_Batchable):
         return out
 
 
-class Curvature(_Batchable):
+class Curvature(Batchable):
     @staticmethod
     @_traceable
     def forward(q, k, v, padding, o, normaliser, dq, dk, dv, g, pattern):

@@ -1,0 +1,136 @@
+"""Fields that are plain integrals: sigmoid and linear attention, mean pooling; and maps without interaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from howsmooth.attention.fields.field import Field, check_matrices, check_square
+from howsmooth.attention.fields.softmax import one_head
+from howsmooth.attention.fields.visible import integrate
+from howsmooth.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class SigmoidField(Field):
+    """Γ_μ(x) = ∫ σ(⟨Ax, y⟩ + bias) V y dμ(y), in blocks; reverse mode keeps what it needs of all pairs."""
+
+    A: Tensor
+    V: Tensor
+    bias: float = 0.0
+
+    name: ClassVar[str] = "sigmoid"
+
+    def __post_init__(self):
+        _check_pair(self.name, self.A, self.V)
+
+    @property
+    def d(self) -> int:
+        return self.A.shape[1]
+
+    @property
+    def d_out(self) -> int:
+        return self.V.shape[0]
+
+    def velocity(self, x, points, log_weights, times, source_times):
+        A, V = self.A.to(x), self.V.to(x)
+
+        def kernel(rows: Tensor, y: Tensor) -> Tensor:
+            return torch.sigmoid(rows @ A.mT @ y.mT + self.bias)
+
+        return integrate(kernel, x, points, _or_equal(log_weights, points), points @ V.mT, times, source_times)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearField(Field):
+    """Γ_μ(x) = ∫ ⟨Ax, y⟩ V y dμ(y), through the second moment of μ: O(n d²). With times in blocks of pairs."""
+
+    A: Tensor
+    V: Tensor
+
+    name: ClassVar[str] = "linear"
+
+    def __post_init__(self):
+        _check_pair(self.name, self.A, self.V)
+
+    @property
+    def d(self) -> int:
+        return self.A.shape[1]
+
+    @property
+    def d_out(self) -> int:
+        return self.V.shape[0]
+
+    def velocity(self, x, points, log_weights, times, source_times):
+        A, V, log_weights = self.A.to(x), self.V.to(x), _or_equal(log_weights, points)
+        if times is None:
+            moment = (torch.softmax(log_weights, -1).unsqueeze(-1) * points).mT @ points
+            return x @ A.mT @ moment @ V.mT
+        return integrate(lambda rows, y: rows @ A.mT @ y.mT, x, points, log_weights, points @ V.mT, times,
+                         source_times)
+
+
+@dataclass(frozen=True, eq=False)
+class MeanPooling(Field):
+    """Γ_μ(x) = ∫ V y dμ(y), the same at every x; with times the running mean."""
+
+    V: Tensor
+
+    name: ClassVar[str] = "mean"
+
+    def __post_init__(self):
+        check_matrices(self.name, V=self.V)
+
+    @property
+    def d(self) -> int:
+        return self.V.shape[1]
+
+    @property
+    def d_out(self) -> int:
+        return self.V.shape[0]
+
+    def velocity(self, x, points, log_weights, times, source_times):
+        log_weights, values = _or_equal(log_weights, points), points @ self.V.to(x).mT
+        if times is None:
+            mean = torch.softmax(log_weights, -1).unsqueeze(-2) @ values
+            return mean.expand(*x.shape[:-1], self.d_out)
+        nothing = x[..., :0]  # scores that know no x: softmax attention with masses alone
+        return one_head(nothing, points[..., :0], torch.log_softmax(log_weights, -1).unsqueeze(-1), values, times,
+                        source_times)
+
+
+@dataclass(frozen=True, eq=False)
+class Pointwise(Field):
+    """Γ_μ(x) = fn(x), whatever μ: a network on each token by itself; fn takes (…, m, d) to (…, m, d_out)."""
+
+    fn: Callable[[Tensor], Tensor]
+    d: int
+    d_out: int | None = None  # d unless given
+
+    name: ClassVar[str] = "pointwise"
+
+    def __post_init__(self):
+        object.__setattr__(self, "d_out", self.d if self.d_out is None else self.d_out)
+        if not callable(self.fn) or self.d < 1 or self.d_out < 1:
+            raise InputError(f"pointwise field: expected a callable and widths ≥ 1, got {type(self.fn).__name__}, "
+                             f"{self.d} and {self.d_out}")
+
+    def velocity(self, x, points, log_weights, times, source_times):
+        y = self.fn(x)
+        if y.shape != (*x.shape[:-1], self.d_out):
+            raise InputError(f"pointwise field: expected fn to give {(*x.shape[:-1], self.d_out)} for "
+                             f"{tuple(x.shape)}, got {tuple(y.shape)}")
+        return y
+
+
+def _or_equal(log_weights: Tensor | None, points: Tensor) -> Tensor:
+    return points.new_zeros(points.shape[:-1]) if log_weights is None else log_weights
+
+
+def _check_pair(name: str, A: Tensor, V: Tensor) -> None:
+    check_matrices(name, A=A, V=V)
+    check_square(name, "A", A)
