@@ -1,4 +1,4 @@
-"""‖∂₁G(x_i, μ)‖ for every token i: how strongly each output follows its own token while all that it sees stands still."""
+"""‖∂₁G(x_i, μ)‖ for every token i: how strongly each output follows its own token while what it sees stands still."""
 
 from __future__ import annotations
 
@@ -52,12 +52,16 @@ def own_norms(operator: LinearOperator, *, tol: float = 1e-3, confidence: float 
 
 def own_operator(g: Callable[[Tensor], Tensor], x: Tensor) -> LinearOperator:
     """The derivative at x (n, d) of a map g that treats places one by one, as n operators (d_out, d) side by side."""
-    # A map without interaction may be constant, which automatic differentiation refuses: 0·z makes it say zero.
-    whole = AutodiffJacobian(lambda z: g(z) + 0 * z.sum(-1, keepdim=True), x)
-    image = whole.image
-    if image.dim() != 2 or len(image) != len(x):
-        raise InputError(f"expected one output for each of {len(x)} places, got shape {tuple(image.shape)}")
-    n, d_out = image.shape
+    def on_places(z: Tensor) -> Tensor:
+        y = g(z)
+        if not isinstance(y, Tensor) or y.dim() != 2 or len(y) != len(x):
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise InputError(f"expected one output for each of {len(x)} places, got {got}")
+        # The output may not depend on the place at all, which automatic differentiation refuses: 0·z makes it zero.
+        return y + 0 * z.sum(-1, keepdim=True)
+
+    whole = AutodiffJacobian(on_places, x)
+    n, d_out = whole.image.shape
     # Places are on their own iff moving each t_i times as far moves each output t_i times as far.
     generator = torch.Generator().manual_seed(0)
     w, t = (torch.randn(n, width, generator=generator).to(x) for width in (x.shape[1], 1))
