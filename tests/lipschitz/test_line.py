@@ -20,7 +20,8 @@ ONE = torch.ones(1, 1, dtype=torch.float64)
 @pytest.mark.parametrize("a", [-1.0, 1.0, -0.3])
 def test_closed_form(atoms, a):
     g = torch.Generator().manual_seed(atoms)
-    x, m = 2 * torch.randn(3, atoms, generator=g, dtype=torch.float64), torch.rand(3, atoms, generator=g).double() + 0.05
+    x = 2 * torch.randn(3, atoms, generator=g, dtype=torch.float64)
+    m = torch.rand(3, atoms, generator=g, dtype=torch.float64) + 0.05
     found = line_splitting(x, a, m)
     for i in range(3):
         truth = criterion(SoftmaxField.of(a * ONE, ONE), x[i][:, None], m[i].log())

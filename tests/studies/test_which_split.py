@@ -35,3 +35,4 @@ def test_what_is_said_to_split_does(rows):
     assert by["L2, K = −Q", "light atom at −1.65, heavy at 1.48"] > 200
     assert by["Sinkhorn", "A = −1, masses 1 : 2"] == pytest.approx(9, rel=0.01)
     assert by["linear", "A a quarter turn, one atom"] > 1e9
+    assert by["L2, tied K = Q", "d = 2, V ≠ I, two atoms"] > 1.12

@@ -72,7 +72,7 @@ def _norm(d: Tensor) -> Tensor:
 
 def picture(extent: float = 4.0, points: int = 400, a: float = -1.0, masses: tuple[float, ...] = (1.0, 1.0),
             third: float | None = None, *, masked: bool = False) -> tuple[Tensor, LineSplitting]:
-    """The criterion on the square [−extent, extent]²: first atom x along the second axis, second atom y along the first.
+    """The criterion on the square [−extent, extent]²: the first atom along the second axis, the second along the first.
 
     third: where a third atom stands. Returns the axis (points,) and the criterion (points, points).
 

@@ -27,6 +27,7 @@ from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.gains import TokenGains
 from howsmooth.lipschitz.local import local_lipschitz
 from howsmooth.lipschitz.own_norms import own_norms, own_operator, plus_identity
+from howsmooth.spectral import LinearOperator
 
 SPLITS, DOES_NOT, UNDECIDED = "splits", "does not split", "undecided"
 _FINEST = 1e-9  # relative width beyond which float64 leaves nothing to decide
@@ -80,7 +81,8 @@ class Splitting:
         """The numbers as plain Python values."""
         low, high = self.interval
         return {
-            "status": self.status, "ratio": self.ratio, "ratio_lower": low, "ratio_upper": high, "gain": self.gain,
+            "verdict": self.status, "status": self.norm.status, "ratio": self.ratio, "ratio_lower": low,
+            "ratio_upper": high, "gain": self.gain,
             "norm": self.norm.as_record(), "own": self.own.largest, "own_lower": float(self.own.lower.max()),
             "own_upper": float(self.own.upper.max()), "own_confidence": self.own.confidence, "atom": self.atom,
             "atoms": self.atoms.tolist(), "dtype": str(self.norm.dtype).removeprefix("torch."), "seed": self.norm.seed,
@@ -112,16 +114,22 @@ def splits(f: SelfAttention | Callable, x, log_masses: Tensor | None = None, tim
         whole, own = _attention(f, x, log_masses, times, residual)
     else:
         whole, own = _field(f, x, log_masses, times, residual)
-    share = 1 - (1 - confidence) / 2
-    own = own_norms(own, tol=tol, confidence=share, seed=seed)
     start = x if log_masses is None else roots(log_masses) * x
-    norm = local_lipschitz(whole, start, tol=tol, confidence=share, seed=seed, strict=False)
-    found = Splitting(_verdict(norm, own), norm, own, int(own.value.argmax()))
+    found = decide(whole, own, start, tol=tol, confidence=confidence, seed=seed)
     if found.status == UNDECIDED and tol > _FINEST:
         f, x = _in_float64(f, x)
         return splits(f, x, None if log_masses is None else log_masses.double(), times, residual=residual,
                       tol=max(tol / 100, _FINEST), confidence=confidence, seed=seed)
     return found
+
+
+def decide(whole: SelfAttention | Callable[[Tensor], Tensor], own: LinearOperator, x: Tensor, *, tol: float = 1e-3,
+           confidence: float = 0.999, seed: int = 0) -> Splitting:
+    """The comparison itself: ‖D‖ of a map at x against the norms of `own`, n operators side by side."""
+    share = 1 - (1 - confidence) / 2
+    norms = own_norms(own, tol=tol, confidence=share, seed=seed)
+    norm = local_lipschitz(whole, x, tol=tol, confidence=share, seed=seed, strict=False)
+    return Splitting(_verdict(norm, norms), norm, norms, int(norms.value.argmax()))
 
 
 def on_atoms(f: SelfAttention, log_masses: Tensor | None = None, times: Tensor | None = None) -> SelfAttention:

@@ -28,6 +28,9 @@ ONE, PLANE = torch.ones(1, 1, dtype=torch.float64), torch.eye(2, dtype=torch.flo
 TURN = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
 STRETCH = torch.diag(torch.tensor([1.0, 1e-3], dtype=torch.float64))
 
+_TIED = torch.tensor([[-0.2624535355, 0.3061571579], [-0.4499762933, 3.2008975634]], dtype=torch.float64)
+_VALUES = torch.tensor([[-1.2031648218, -4.1193098544], [2.0535030956, 3.0593035023]], dtype=torch.float64)
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
@@ -50,6 +53,8 @@ CASES = (
          [[-6.5243095649, -187.2353020304], [-13.0649961982, 68.7697831316]], [1, 12192.03], "14.44 found"),
     Case("L2, K = −Q", "light atom at −1.65, heavy at 1.48", L2Field(ONE, -ONE, ONE), [[-1.6485616219741726],
          [1.4847033925688446]], [4.086539081799703e-06, 0.9999959134609181], "246.5 found"),
+    Case("L2, tied K = Q", "d = 2, V ≠ I, two atoms", L2Field(_TIED, _TIED, _VALUES),
+         [[-1.2033681198, 0.5774883113], [0.4920128319, 0.2973140538]], [25.12, 1], "2 proved"),
     Case("L2, tied K = Q", "V = I, QᵀQ = cI: never", L2Field(ONE, ONE, ONE), [[0], [3]], [1, 4], "2 proved"),
     Case("Sinkhorn", "A = −1, masses 1 : 2", SinkhornField(-ONE, ONE), [[0], [6]], [1, 2], "none"),
     Case("Sinkhorn", "A = +1", SinkhornField(ONE, ONE), [[0], [2]], [1, 2], "1 proved for two atoms"),
