@@ -115,6 +115,7 @@ def command(model, picture, which, a, masses, third, extent, points, json_path, 
 def _picture(extent, points, a, masses, third):
     """What to produce for --picture, and what to draw once it is there."""
     from howsmooth.lipschitz.line import picture
+    from howsmooth.report.splitting_figure import title
 
     drawn: list[dict] = []
     atoms = 2 if third is None else 3
@@ -123,8 +124,7 @@ def _picture(extent, points, a, masses, third):
     def produce(_step):
         axis, found = picture(extent, points, a, masses, third)
         share, top = float(found.splits.double().mean()), int(found.ratio.argmax())
-        shown = " : ".join(f"{m:g}" for m in masses)
-        drawn.append({"title": f"a = {a:g}, masses {shown}", "axis": axis, "ratio": found.ratio})
+        drawn.append({"title": title(a, masses, third), "axis": axis, "ratio": found.ratio})
         yield {"a": a, "masses": list(masses), "third": third, "extent": extent, "points": points, "share": share,
                "ratio": float(found.ratio.max()), "x": float(axis[top % points]), "y": float(axis[top // points]),
                "status": "converged", "dtype": "float64"}
@@ -133,11 +133,12 @@ def _picture(extent, points, a, masses, third):
 
 
 def _picture_line(records) -> str:
+    from howsmooth.report.splitting_figure import title
+
     r = records[0]
-    third = "" if r["third"] is None else f", a third atom at {r['third']:g}"
-    return (f"a = {r['a']:g}, masses {' : '.join(f'{m:g}' for m in r['masses'])}{third}: {100 * r['share']:.3g} % of "
-            f"[{-r['extent']:g}, {r['extent']:g}]² splits; the largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, "
-            f"y = {r['y']:.4g}")
+    square = f"[−{r['extent']:g}, {r['extent']:g}]²"
+    return (f"{title(r['a'], r['masses'], r['third'])}: {100 * r['share']:.3g} % of {square} splits; the "
+            f"largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, y = {r['y']:.4g}")
 
 
 def _model(model, text_path, layers, heads, lengths, samples, map_name, repeat, special_tokens, tol, confidence, seed,
