@@ -52,7 +52,7 @@ def line_figure(pictures: Sequence[dict[str, Any]], *, theme: str = "light") -> 
                              interpolation="nearest")
         panel.contour(axis, axis, ratio, levels=[1.0], colors=[colours["ink"]], linewidths=1.1)
         share = float((ratio > 1).mean())
-        panel.set_title(f"{drawn['title']}\n{100 * share:.2g} % splits, ratio up to {float(ratio.max()):.4g}",
+        panel.set_title(f"{drawn['title']}\n{100 * share:.2g} % splits, ratio up to {float(ratio.max()):.5g}",
                         loc="left", fontsize=10.5, color=colours["ink"])
         panel.set_xlabel("first atom x", color=colours["ink"])
         panel.set_ylabel("second atom y", color=colours["ink"])
