@@ -10,6 +10,7 @@ from howsmooth.attention import reference
 from howsmooth.attention.own import OwnDerivatives
 from howsmooth.lipschitz import splits
 from howsmooth.lipschitz.own_norms import own_norms, own_operator
+from howsmooth.transport import TimedMeasure, TokenMeasure
 from tests.oracles.splitting import split_norm
 
 EXACT = 1e-12
@@ -165,6 +166,20 @@ def _with_fixed_keys(f, x, z):
 
     q, (_, k, v) = f.project(z)[0], f.project(x)
     return attend(q, k, v, **f.pattern()).transpose(-3, -2).flatten(-2) @ f.wo.T
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_measures(timed):
+    """A measure and its repetition: what splitting says of the first is the norm of the second."""
+    f, x = LAYERS["heads, biases"], 2.0 * normal(5, 4, seed=12)
+    if timed:
+        mu = TimedMeasure(torch.tensor([0.0, 0.25, 0.25, 0.5, 1.0], dtype=torch.float64), x, log_weights=MASSES)
+    else:
+        mu = TokenMeasure(x, log_weights=MASSES)
+    once, twice = splits(f, mu, tol=1e-9), splits(f, mu.repeated(2), tol=1e-9)
+    assert [twice.norm.value, twice.after] == pytest.approx([once.after, once.after], rel=1e-9)
+    with pytest.raises(InputError, match="from the measure alone"):
+        splits(f, mu, MASSES)
 
 
 def test_single_precision_layers_are_decided_in_double():

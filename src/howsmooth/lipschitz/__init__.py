@@ -13,10 +13,11 @@ from howsmooth.lipschitz.large_radius import (
 )
 from howsmooth.lipschitz.laws import Law, fit_law
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
+from howsmooth.lipschitz.quotients import Quotients, lipschitz_quotients
 from howsmooth.lipschitz.splitting import Splitting, splits
 
 __all__ = [
-    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "Splitting", "TokenGains", "approach",
+    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "Quotients", "Splitting", "TokenGains", "approach",
     "argmax_share", "fit_growth", "fit_law", "jacobian", "large_radius_limit", "largest_probabilities",
-    "local_lipschitz", "splits", "token_gains",
+    "lipschitz_quotients", "local_lipschitz", "splits", "token_gains",
 ]

@@ -109,7 +109,9 @@ def splits(f: SelfAttention | Callable, x, log_masses: Tensor | None = None, tim
     ('splits', 10.3937, 10.363)
     """
     x, log_masses, times = _atoms(x, log_masses, times)
-    f, x = _in_float64(f, x) if tol < 1e-6 else (f, x)
+    if log_masses is not None or tol < 1e-6:  # logarithms of small masses need their digits
+        f, x = _in_float64(f, x)
+        log_masses = None if log_masses is None else log_masses.double()
     if isinstance(f, SelfAttention):
         whole, own = _attention(f, x, log_masses, times, residual)
     else:
@@ -117,9 +119,8 @@ def splits(f: SelfAttention | Callable, x, log_masses: Tensor | None = None, tim
     start = x if log_masses is None else roots(log_masses) * x
     found = decide(whole, own, start, tol=tol, confidence=confidence, seed=seed)
     if found.status == UNDECIDED and tol > _FINEST:
-        f, x = _in_float64(f, x)
-        return splits(f, x, None if log_masses is None else log_masses.double(), times, residual=residual,
-                      tol=max(tol / 100, _FINEST), confidence=confidence, seed=seed)
+        return splits(*_in_float64(f, x), log_masses, times, residual=residual, tol=max(tol / 100, _FINEST),
+                      confidence=confidence, seed=seed)
     return found
 
 

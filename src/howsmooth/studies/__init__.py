@@ -10,6 +10,7 @@ import importlib
 _WHERE = {
     "Settings": "measuring", "Text": "measuring", "measure": "measuring", "memory_plan": "measuring",
     "resolve": "measuring", "growth_of": "growth", "fits_of": "growth",
+    "file_distances": "distances", "text_distances": "distances",
     "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
     "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning", "run_study": "running",
 }

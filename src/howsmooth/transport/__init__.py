@@ -1,1 +1,12 @@
-"""Tokens as measures: points with masses, how far apart two of them are, and attention as a push-forward."""
+"""Measures on tokens, attention as a map of measures, and the distances between them."""
+
+from howsmooth.transport.conditional import ConditionalTransport, conditional_distance
+from howsmooth.transport.files import read_measure
+from howsmooth.transport.gaussian import gaussian_wasserstein
+from howsmooth.transport.measures import TimedMeasure, TokenMeasure
+from howsmooth.transport.plans import Plan, Transport
+from howsmooth.transport.push import push_forward
+from howsmooth.transport.wasserstein import wasserstein
+
+__all__ = ["ConditionalTransport", "Plan", "TimedMeasure", "TokenMeasure", "Transport", "conditional_distance",
+           "gaussian_wasserstein", "push_forward", "read_measure", "wasserstein"]

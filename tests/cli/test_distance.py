@@ -1,0 +1,92 @@
+"""`howsmooth meanfield distance` on tiny checkpoints and on files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from howsmooth import load
+from howsmooth.attention import SoftmaxField
+from howsmooth.transport import TokenMeasure, conditional_distance, push_forward, read_measure, wasserstein
+
+
+def read(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_texts_before_and_after_attention(howsmooth, tiny, text_file):
+    result = howsmooth(f"meanfield distance {tiny} --text {text_file} --layers 1 --lengths 8 --p 1,2,inf "
+                       "--distance W --json -")
+    assert result.code == 0, result.err
+    records = read(result.out)
+    assert [record["p"] for record in records] == [1, 2, "inf"]
+    model = load(tiny)
+    chunks = model.chunks(Path(text_file).read_text(encoding="utf-8"), 8, 2)
+    x, y = (model.activations(chunk, [1])[1] for chunk in chunks)
+    f = model.attention(1, 8)
+    for record, p in zip(records, (1, 2, math.inf), strict=True):
+        before = wasserstein(TokenMeasure(x), TokenMeasure(y), p).value
+        after = wasserstein(TokenMeasure(f(x)), TokenMeasure(f(y)), p).value
+        assert record["before"]["value"] == pytest.approx(before, rel=1e-9)
+        assert record["quotient"] == pytest.approx(after / before, rel=1e-9)
+        assert record["distance"] == "W" and record["status"] == "converged"
+
+
+def test_places_as_times(howsmooth, tiny, text_file):
+    """What a causal layer gets unless told otherwise."""
+    result = howsmooth(f"meanfield distance {tiny} --text {text_file} --other {text_file} --layers 0 --lengths 8 "
+                       "--p 2 --json -")
+    record, = read(result.out)
+    assert record["distance"] == "d" and record["before"]["value"] == 0 and record["quotient"] is None
+    assert record["before"]["slices"] == 8
+
+
+@pytest.fixture
+def pair(tmp_path):
+    draw = np.random.default_rng(1)
+    np.savez(tmp_path / "a.npz", points=draw.normal(size=(6, 16)), times=np.arange(6) // 2 / 2)
+    np.savez(tmp_path / "b.npz", points=draw.normal(size=(3, 16)), times=np.arange(3) / 2)
+    return tmp_path / "a.npz", tmp_path / "b.npz"
+
+
+def test_files_alone_and_through_a_layer(howsmooth, tiny, pair):
+    first, second = (read_measure(path) for path in pair)
+    alone, = read(howsmooth(f"meanfield distance --files {pair[0]} {pair[1]} --p 2 --json -").out)
+    assert alone["before"]["value"] == pytest.approx(conditional_distance(first, second).value, rel=1e-12)
+    assert alone["after"] is None and alone["quotient"] is None
+    model = load(tiny, dtype=torch.float64)
+    result = howsmooth(f"meanfield distance {tiny} --files {pair[0]} {pair[1]} --layers 0 --p 2 --dtype float64 "
+                       "--json -")
+    assert result.code == 0, result.err
+    record, = read(result.out)
+    images = [push_forward(SoftmaxField(model.attention(0)), m) for m in (first, second)]
+    assert record["after"]["value"] == pytest.approx(conditional_distance(*images).value, rel=1e-9)
+
+
+def test_tables(howsmooth, tiny, text_file, tmp_path):
+    shown = howsmooth(f"meanfield distance {tiny} --text {text_file} --layers 0 --lengths 8")
+    assert shown.code == 0 and "d₂" in shown.out and "quotient" in shown.out and "two pieces of" in shown.out
+    for name, time in (("a", 0.5), ("b", 0.7)):
+        (tmp_path / f"{name}.csv").write_text(f"time,x\n{time},1\n")
+    apart = howsmooth(f"meanfield distance --files {tmp_path}/a.csv {tmp_path}/b.csv --p 2")
+    assert apart.code == 0 and "∞" in apart.out and "time 0.5 occurs in the" in " ".join(apart.out.split())
+
+
+@pytest.mark.parametrize("line, said", [
+    ("--p 0.5", "p ≥ 1"), ("--p two", "p ≥ 1"), ("--normalise", "--normalise only with --files"),
+    ("--files a.npz b.npz --text c", "got both"), ("--files a.npz b.npz", "that exists, got a.npz"),
+    ("--distance x", "--distance"), ("--lengths 0", "at least 1")])
+def test_bad_input_is_one_line_and_code_2(howsmooth, tiny, line, said):
+    result = howsmooth(f"meanfield distance {tiny} {line}")
+    assert result.code == 2 and said in result.err and len(result.err.strip().splitlines()) == 1
+
+
+def test_weights_that_do_not_sum_to_one_name_the_option(howsmooth, tmp_path):
+    (tmp_path / "a.csv").write_text("x,weight\n1,2\n")
+    result = howsmooth(f"meanfield distance --files {tmp_path}/a.csv {tmp_path}/a.csv")
+    assert result.code == 2 and "say --normalise" in result.err

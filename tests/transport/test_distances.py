@@ -1,0 +1,305 @@
+"""Distances against all permutations, linear programmes and closed forms; metric axioms; certificates."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from howsmooth import InputError
+from howsmooth.transport import (
+    TimedMeasure,
+    TokenMeasure,
+    conditional_distance,
+    gaussian_wasserstein,
+    solving,
+    wasserstein,
+)
+from tests.attention.cases import normal
+from tests.tolerances import assert_close
+
+EXPONENTS = [1, 1.5, 2, 3, math.inf]
+exponents = pytest.mark.parametrize("p", EXPONENTS)
+
+
+def measure(seed: int, n: int, d: int = 2, equal: bool = False) -> TokenMeasure:
+    return TokenMeasure(normal(seed, n, d), None if equal else torch.softmax(normal(seed + 1, n), 0))
+
+
+def by_permutations(mu, nu, p) -> float:
+    distances = torch.cdist(mu.points, nu.points)
+    best = math.inf
+    for order in itertools.permutations(range(mu.n)):
+        moved = distances[range(mu.n), order]
+        best = min(best, float(moved.max() if math.isinf(p) else (moved**p).mean() ** (1 / p)))
+    return best
+
+
+def by_programme(mu, nu, p) -> float:
+    """The linear programme itself; p = ∞: the smallest distance within which it is feasible."""
+    distances = torch.cdist(mu.points, nu.points, compute_mode="donot_use_mm_for_euclid_dist").numpy().ravel()
+    rows = np.kron(np.eye(mu.n), np.ones(nu.n))
+    cols = np.kron(np.ones(mu.n), np.eye(nu.n))
+    equations, sides = np.vstack([rows, cols]), np.concatenate([mu.weights.numpy(), nu.weights.numpy()])
+    if math.isfinite(p):
+        return linprog(distances**p, A_eq=equations, b_eq=sides).fun ** (1 / p)
+    for t in np.sort(distances):
+        if linprog(distances > t, A_eq=equations, b_eq=sides).fun < 1e-9:
+            return t
+
+
+@exponents
+@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_masses_against_all_permutations(seed, d, p):
+    mu, nu = measure(seed, 5, d, equal=True), measure(seed + 9, 5, d, equal=True)
+    found = wasserstein(mu, nu, p)
+    assert found.value == pytest.approx(by_permutations(mu, nu, p), rel=1e-12)
+    assert found.gap <= 1e-12
+
+
+@exponents
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_any_masses_against_the_linear_programme(seed, d, p):
+    mu, nu = measure(seed, 4, d), measure(seed + 9, 6, d)
+    found = wasserstein(mu, nu, p, plan=True)
+    assert found.value == pytest.approx(by_programme(mu, nu, p), rel=1e-7)
+    assert found.gap <= 1e-12
+    plan = found.plan.dense(4, 6)
+    assert_close(plan.sum(1), mu.weights)
+    assert_close(plan.sum(0), nu.weights)
+    moved = torch.cdist(mu.points, nu.points)
+    value = moved[plan > 0].max() if math.isinf(p) else (plan * moved**p).sum() ** (1 / p)
+    assert float(value) == pytest.approx(found.value, rel=1e-12)
+
+
+@exponents
+@pytest.mark.parametrize("d", [1, 2])
+def test_copies_and_order_change_nothing(d, p):
+    mu, nu = measure(1, 5, d), measure(11, 7, d)
+    value = wasserstein(mu, nu, p).value
+    assert wasserstein(mu.repeated(3), nu, p).value == pytest.approx(value, rel=1e-12)
+    assert wasserstein(mu, nu.repeated(2).permuted(torch.randperm(14, generator=torch.Generator().manual_seed(1))),
+                       p).value == pytest.approx(value, rel=1e-12)
+    assert wasserstein(mu.repeated(2), mu, p).value == 0
+    spread = wasserstein(mu.repeated(2), nu.repeated(3), p, plan=True).plan.dense(10, 21)
+    assert_close(spread.sum(1), mu.repeated(2).weights)
+    assert_close(spread.sum(0), nu.repeated(3).weights)
+
+
+def test_translations_and_lists():
+    mu, shift = measure(1, 40, 3), normal(5, 3)
+    moved = mu.with_points(mu.points + shift)
+    found = wasserstein([mu, mu, mu], [moved] * 3, 2)
+    assert [one.value for one in found] == pytest.approx([float(shift.norm())] * 3, rel=1e-12)
+    assert found[0].method == "simplex" and found[0].as_record()["p"] == 2
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_reduced_costs_change_no_optimum(monkeypatch, equal):
+    """With the potentials of a few Sinkhorn steps, and without, the same distance and a closed gap."""
+    mu, nu = measure(1, 320, 5, equal), measure(7, 320, 5, equal)
+    warm = wasserstein(mu, nu)
+    monkeypatch.setattr(solving, "WARM_PAIRS", 10**9)
+    assert wasserstein(mu, nu).value == pytest.approx(warm.value, rel=1e-13)
+    assert warm.gap <= 1e-11 and warm.method == ("assignment" if equal else "simplex")
+    cost = torch.cdist(mu.points, nu.points).square().numpy()
+    monkeypatch.undo()
+    a, b = mu.weights.numpy(), nu.weights.numpy()
+    reduced, f, g = solving.reduce_costs(cost, a, b)
+    assert reduced.min() >= -1e-12 and np.abs(cost - f[:, None] - g - reduced).max() < 1e-12
+    assert 0.95 * warm.value**2 < a @ f + b @ g <= warm.value**2 * (1 + 1e-12)
+    assert math.isnan(wasserstein(mu, nu, certify=False).gap) == equal
+
+
+def test_an_older_simplex_gets_reduced_costs(monkeypatch):
+    import ot
+
+    mu, nu = measure(1, 320, 5), measure(7, 300, 5)
+    found, emd = wasserstein(mu, nu), ot.emd
+    monkeypatch.setattr(ot, "emd", lambda a, b, M, numItermax, log: emd(a, b, M, numItermax=numItermax, log=log))
+    again = wasserstein(mu, nu)
+    assert again.value == pytest.approx(found.value, rel=1e-13) and max(found.gap, again.gap) < 1e-11
+
+
+def test_costs_keep_their_digits():
+    x, y = normal(1, 30, 4), normal(2, 40, 4)
+    for shift in (0.0, 30.0):
+        exact = (x[:, None] - y[None] - shift).square().sum(-1)
+        assert_close(torch.from_numpy(solving.squared_distances(x.numpy(), (y + shift).numpy())) / exact,
+                     torch.ones(30, 40, dtype=torch.float64))
+
+
+def test_a_dual_value_can_fail(monkeypatch):
+    """A plan that is not the best leaves a gap."""
+    import scipy.optimize
+
+    monkeypatch.setattr(scipy.optimize, "linear_sum_assignment", lambda c: (np.arange(len(c)), np.arange(len(c))))
+    assert wasserstein(measure(1, 6, 2, True), measure(2, 6, 2, True)).gap > 1e-2
+
+
+def test_masses_of_any_size():
+    """Two atoms for 10⁴⁰ tokens: the light one moves, and nothing is lost to rounding."""
+    for d in (1, 2):
+        points = torch.zeros(2, d, dtype=torch.float64)
+        points[1, 0] = 1.0
+        for log in (-40 * math.log(10), -1000.0):
+            mu = TokenMeasure(points, log_weights=[0.0, log])
+            nu = mu.with_points(points * 1.25)
+            for p in (1, 2, 7):
+                assert wasserstein(mu, nu, p).value == pytest.approx(0.25 * math.exp(log / p), rel=1e-12)
+            assert wasserstein(mu, nu, math.inf).value == 0.25
+
+
+def test_masses_that_differ_a_little_are_not_the_same():
+    """10⁻¹² of mass over a distance of √2: no rounding, and W₂ is its root."""
+    points = torch.eye(2, dtype=torch.float64)
+    mu = TokenMeasure(points, [0.5, 0.5])
+    nu = TokenMeasure(points, [0.5 + 1e-12, 0.5 - 1e-12])
+    assert wasserstein(mu, nu).value == pytest.approx(math.sqrt(2e-12), rel=1e-3)
+    assert wasserstein(mu, TokenMeasure(points, [0.5 + 2e-16, 0.5 - 2e-16])).value == 0
+
+
+def test_close_clouds_keep_their_digits():
+    x = normal(1, 50, 4)
+    for eta in (1e-6, 1e-12):
+        u = normal(2, 50, 4)
+        mu, nu = TokenMeasure(x, torch.softmax(normal(3, 50), 0)), None
+        nu = mu.moved(u, eta)
+        exact = math.sqrt(float(mu.weights @ (nu.points - x).square().sum(1)))
+        assert wasserstein(mu, nu).value == pytest.approx(exact, rel=1e-13)
+
+
+def test_gaussians():
+    """Commuting covariances, a batch, singular ones, and the limit of samples in d = 1."""
+    m, other = normal(1, 3, 2), normal(2, 3, 2)
+    s, t = torch.rand(3, 2, dtype=torch.float64), torch.rand(3, 2, dtype=torch.float64)
+    t[0, 0] = 0
+    q = torch.linalg.qr(normal(3, 3, 2, 2))[0]
+    turned = [q @ torch.diag_embed(v.square()) @ q.mT for v in (s, t)]
+    exact = ((m - other).square().sum(1) + (s - t).square().sum(1)).sqrt()
+    found = gaussian_wasserstein(m, turned[0], other, turned[1])
+    assert_close(found[1:], exact[1:])
+    assert_close(found[0], exact[0], tol=1e-8)  # the root of a singular one keeps half of the digits
+    a, b = (w @ w.mT for w in (normal(4, 3, 3), normal(5, 3, 3)))
+    zero = torch.zeros(3, dtype=torch.float64)
+    root = torch.linalg.eigh(a).eigenvectors * torch.linalg.eigvalsh(a).sqrt() @ torch.linalg.eigh(a).eigenvectors.T
+    trace = torch.linalg.eigvalsh(root @ b @ root).clamp(min=0).sqrt().sum()
+    assert float(gaussian_wasserstein(zero, a, zero, b)) ** 2 == pytest.approx(
+        float(a.trace() + b.trace() - 2 * trace), rel=1e-10)
+    assert float(gaussian_wasserstein(zero, a, zero, a)) < 1e-13
+    quantiles = torch.special.ndtri((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000).unsqueeze(1)
+    line = wasserstein(TokenMeasure(quantiles), TokenMeasure(3 * quantiles + 1)).value
+    assert line == pytest.approx(math.sqrt(5), rel=1e-3)
+    for wrong, message in (((m[0], turned[0][0], zero, a), "one dimension"), ((zero, -a, zero, b), "negative"),
+                           ((zero, a[:2], zero, b), "covariance"), ((zero * math.nan, a, zero, b), "finite")):
+        with pytest.raises(InputError, match=message):
+            gaussian_wasserstein(*wrong)
+
+
+small = st.integers(1, 4).flatmap(lambda n: st.tuples(
+    st.lists(st.tuples(*[st.integers(-3, 3)] * 2), min_size=n, max_size=n),
+    st.lists(st.integers(1, 5), min_size=n, max_size=n)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(small, small, small, st.sampled_from(EXPONENTS), st.sampled_from([1, 2]))
+def test_metric_axioms(one, two, three, p, d):
+    """On a coarse grid, where atoms coincide: ties everywhere."""
+    mu, nu, xi = (TokenMeasure(torch.tensor(points, dtype=torch.float64)[:, :d], torch.tensor(weights), normalise=True)
+                  for points, weights in (one, two, three))
+    forth = wasserstein(mu, nu, p).value
+    assert forth == pytest.approx(wasserstein(nu, mu, p).value, rel=1e-9, abs=1e-9)
+    assert wasserstein(mu, mu, p).value == 0
+    assert forth <= wasserstein(mu, xi, p).value + wasserstein(xi, nu, p).value + 1e-7
+    assert (forth > 1e-3) == (abs(mu.merged().n - nu.merged().n) > 0 or not (
+        torch.equal(mu.merged().points, nu.merged().points)
+        and torch.allclose(mu.merged().weights, nu.merged().weights)))
+    if p != math.inf:
+        assert forth <= wasserstein(mu, nu, math.inf).value + 1e-7
+
+
+TIMES = torch.tensor([0.0, 0.5, 0.5, 0.5, 1.0, 1.0], dtype=torch.float64)
+
+
+def timed(seed: int, order=None) -> TimedMeasure:
+    mu = TimedMeasure(TIMES, normal(seed, 6, 2))
+    return mu if order is None else mu.permuted(order)
+
+
+@exponents
+@pytest.mark.parametrize("seed", range(3))
+def test_conditional_distance_against_all_permutations_within_slices(seed, p):
+    mu, nu = timed(seed), timed(seed + 5, [5, 1, 0, 2, 4, 3])
+    found = conditional_distance(mu, nu, p, plan=True)
+    best = math.inf
+    for order in itertools.permutations(range(6)):
+        if torch.equal(mu.times, nu.times[list(order)]):
+            moved = (mu.points - nu.points[list(order)]).norm(dim=1)
+            best = min(best, float(moved.max() if math.isinf(p) else (moved**p).mean() ** (1 / p)))
+    assert found.value == pytest.approx(best, rel=1e-12)
+    assert torch.equal(mu.times[found.plan.rows], nu.times[found.plan.cols])  # nothing moves in time
+    assert_close(found.plan.dense(6, 6).sum(0), nu.weights)
+    assert found.value == pytest.approx(conditional_distance(mu.repeated(3), nu, p).value, rel=1e-12)
+
+
+@exponents
+def test_conditional_distance_of_a_sequence(p):
+    x, y = normal(1, 30, 3), normal(2, 30, 3)
+    moved = (x - y).norm(dim=1)
+    exact = moved.max() if math.isinf(p) else (moved**p).mean() ** (1 / p)
+    found = conditional_distance(TimedMeasure.from_sequence(x), TimedMeasure.from_sequence(y), p)
+    assert found.value == pytest.approx(float(exact), rel=1e-13)
+    assert_close(found.slices, moved)
+
+
+def test_different_marginals_in_time_are_infinitely_far():
+    mu = timed(1)
+    later = TimedMeasure(TIMES.clamp(max=0.9), mu.points)
+    found = conditional_distance(mu, later)
+    assert found.value == math.inf and found.reason == "time 1.0 occurs in the first alone"
+    assert found.as_record()["value"] == "inf"
+    heavier = TimedMeasure(TIMES, mu.points, [0.2, 0.1, 0.1, 0.2, 0.2, 0.2])
+    reason = conditional_distance(mu, heavier).reason
+    assert reason == "time 0.0 has mass 0.1666666667 in the first and 0.2 in the second"
+    again = TimedMeasure(TIMES, mu.points, [1 / 6, 0.1, 0.1, 0.3, 1 / 6, 1 / 6])  # same marginal, other slices
+    assert 0 < conditional_distance(mu, again).value < math.inf
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_plans_as_maps(masked):
+    mu = TimedMeasure(TIMES, normal(1, 6, 2)) if masked else measure(1, 4)
+    nu = TimedMeasure([0.0, 0.0, 0.5, 0.5, 1.0], normal(2, 5, 2), [1 / 12, 1 / 12, 0.25, 0.25, 1 / 3]) if masked else (
+        measure(5, 6))
+    distance = conditional_distance if masked else wasserstein
+    found = distance(mu, nu, plan=True)
+    x, y = found.plan.refined(mu, nu)
+    assert distance(x, mu).value < 1e-7 and distance(y, nu).value < 1e-7
+    straight = math.sqrt(float(x.weights @ (x.points - y.points).square().sum(1)))
+    assert straight == pytest.approx(found.value, rel=1e-12)
+    half = x.moved(y.points - x.points, 0.5)  # a geodesic: half-way is half as far
+    assert distance(mu, half).value == pytest.approx(found.value / 2, rel=1e-9)
+    plan = found.plan.dense(mu.n, nu.n)
+    assert_close(found.plan.barycentric(mu, nu), plan @ nu.points / mu.weights.unsqueeze(1))
+
+
+def test_refusals(monkeypatch):
+    mu = measure(1, 3)
+    for wrong, message in (((mu, measure(1, 3, 1)), "one dimension"), ((mu, mu, 0.5), "p ≥ 1"),
+                           ((mu, mu, "2"), "p ≥ 1"),
+                           ((mu, mu.points), "TokenMeasures, got Tensor"), ((mu, timed(1)), "use conditional_distance"),
+                           (([mu], [mu, mu]), "as many measures")):
+        with pytest.raises(InputError, match=message):
+            wasserstein(*wrong)
+    for wrong, message in (((mu, mu), "TimedMeasures, got TokenMeasure"), ((timed(1), timed(1), math.nan), "p ≥ 1"),
+                           ((timed(1), TimedMeasure([0.5], [[1.0]])), "one dimension")):
+        with pytest.raises(InputError, match=message):
+            conditional_distance(*wrong)
+    monkeypatch.setitem(__import__("sys").modules, "ot", None)
+    with pytest.raises(InputError, match=r"pip install 'howsmooth\[transport\]'"):
+        wasserstein(mu, measure(4, 4))
