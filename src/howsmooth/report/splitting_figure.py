@@ -75,7 +75,7 @@ def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> 
     lengths = sorted({record["n"] for record in records})
     layers = sorted({record["layer"] for record in records})
     heads = sorted({-1 if record["head"] is None else record["head"] for record in records})
-    columns = min(3, len(lengths))
+    columns = 1 if len(layers) > 15 else min(3, len(lengths))
     lines = -(-len(lengths) // columns)
     size = max(0.22, min(0.45, 9 / max(len(layers), len(heads))))
     figure = Figure(figsize=(max(3.6, size * len(layers) + 1.2) * columns + 1.0,
