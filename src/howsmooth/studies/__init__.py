@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 
 _WHERE = {
-    "Settings": "measuring", "measure": "measuring", "memory_plan": "measuring", "resolve": "measuring",
+    "Settings": "settings", "measure": "measuring", "memory_plan": "measuring", "resolve": "measuring",
     "Text": "inputs", "Normalised": "inputs", "forecast": "forecasting", "growth_of": "growth", "fits_of": "growth",
     "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
     "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning", "run_study": "running",
