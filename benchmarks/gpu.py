@@ -8,8 +8,8 @@ by CUDA events, warm, on random data. What fails or is not installed says so and
     python benchmarks/gpu.py [--quick] [--only jvp,vjp] [--out benchmarks/results]
     python benchmarks/gpu.py --lengths [--from 7] [--to 20] [--seconds 560]
 
-`--quick` takes about two minutes. `--lengths` is time and memory against n alone (`gpu_lengths.py` beside this file). GiB: memory at the peak of a call beyond what was there before it. `gpu_tiles.py`
-beside this file tries tiles.
+`--quick` takes about two minutes. `--lengths` is time and memory against n alone (`gpu_lengths.py` beside this file).
+GiB: memory at the peak of a call beyond what was there before it. `gpu_tiles.py` beside this file tries tiles.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def test_what_is_refused_before_anything_runs(declared, change, words):
 
 def test_a_model_that_does_not_fit(declared, monkeypatch):
     prepared = prepare(study_of({**declared, "engine": {}}))
-    monkeypatch.setattr("howsmooth.studies.planning.available_memory", lambda: 100 << 20)
+    monkeypatch.setattr("howsmooth.studies.planning.free_memory", lambda: 100 << 20)
     with pytest.raises(InputError, match=r"GiB of free memory for one worker at n = 12, got 0\.1 GiB; set max_memory"):
         prepared.split()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +22,7 @@ from howsmooth.spectral.memory import FEWEST_STORED
 from howsmooth.studies.facts import provenance
 from howsmooth.studies.inputs import Inputs, Normalised, Text
 from howsmooth.studies.room import solver_limit
+from howsmooth.studies.settings import Settings
 
 if TYPE_CHECKING:
     from howsmooth.lipschitz import Estimate
@@ -32,51 +33,7 @@ __all__ = ["Normalised", "Settings", "Text", "measure", "memory_plan", "resolve"
 
 TOKEN_CHOICES = ("all", "no-special", "no-first")
 KINDS = ("normed", "block", "layer")  # of maps beyond attention and its heads, see `Model.map`
-LONGEST_TWIN = 4096  # tokens up to which rounding on a GPU is measured against float64, unless told otherwise
 _NAMED_TOKENS = 3  # how many of the direction's tokens a record names
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What to measure, resolved against one model and one text: nothing is left to be looked up.
-
-    `heads` None measures whole layers, a tuple measures each of those heads alone.
-    """
-
-    layers: tuple[int, ...]
-    lengths: tuple[int, ...]
-    samples: int
-    heads: tuple[int, ...] | None = None
-    kind: str | None = None  # "normed", "block" or "layer" in place of attention
-    tokens: str = "all"
-    special_tokens: bool = True
-    tol: float = 1e-3
-    confidence: float = 0.999
-    max_memory: int | None = None
-    products: str | None = None  # the dtype of products, see `local_lipschitz`; "auto" chooses by length and device
-    stop: str = "interval"
-    max_steps: int | None = None
-    seed: int = 0
-
-    @property
-    def map(self) -> str:
-        return self.kind or ("attention" if self.heads is None else "head")
-
-    @property
-    def product_dtype(self) -> torch.dtype | None:
-        return None if self.products is None else getattr(torch, self.products)
-
-    def at(self, n: int, device: torch.device) -> Settings:
-        """The same with products that suit a length: on a GPU a float64 twin takes longer than the solve from some."""
-        if self.products != "auto":
-            return self
-        return replace(self, products="float32" if device.type == "cuda" and n > LONGEST_TWIN else None)
-
-    @property
-    def estimates(self) -> int:
-        """How many records `measure` will yield."""
-        heads = 1 if self.heads is None else len(self.heads)
-        return len(self.lengths) * self.samples * len(self.layers) * heads
 
 
 def resolve(

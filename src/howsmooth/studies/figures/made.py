@@ -180,7 +180,7 @@ def _synthetic(model, job: Job) -> Tensor:
     norm = model.normalisation(job.layer).to(torch.float64)
     generator = torch.Generator().manual_seed(job.solver["seed"] * 100_003 + job.sample)
     x = torch.randn(job.n, norm.d, dtype=torch.float64, generator=generator)
-    if job.layer == 0 and hasattr(model, "positions") and callable(model.positions):
+    if job.layer == 0 and hasattr(model, "learnt_positions"):
         x = EMBEDDING * x + model.learnt_positions(job.n).double()
     return norm(x)
 
