@@ -7,8 +7,7 @@
 A causal layer with the weights of GPT-2 (any safetensors with h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj), given
 
     normalised   random tokens through its own LayerNorm; shorter draws begin longer ones
-    adversarial  the two-point input on the sphere that the LayerNorm can reach, the pair being that of at most 8,192
-                 tokens
+    adversarial  the two-point input on the sphere that the LayerNorm can reach, the best pair of each length
     text         with --activations: a layer's weights and what a text sends into it, extracted on a machine that has
                  the model; a causal model's shorter texts begin longer ones
 
@@ -46,7 +45,6 @@ from howsmooth.studies.inputs import Drawn  # noqa: E402
 from howsmooth.studies.lines import json_line  # noqa: E402
 from howsmooth.studies.room import peak, solver_limit, start_peak  # noqa: E402
 
-PAIR_OF = 8192  # tokens whose best pair serves all longer inputs
 LONGEST_TWIN = 4096  # tokens up to which rounding is measured against float64
 WEIGHTS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 ONE_PRODUCT = 0.3  # of a certified adversarial solve: what its closed direction takes instead
@@ -82,7 +80,6 @@ class Adversarial(Random):
         self.pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def pair(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-        n = min(n, PAIR_OF)
         if n not in self.pairs:
             self.pairs[n] = two_points(self.form, n, self.facts["R"])
         return self.pairs[n]
@@ -96,7 +93,7 @@ class Adversarial(Random):
         with torch.no_grad():
             y, z = (t[None] for t in self.pair(n))
             (closed,), (direction,) = Crowd(self.form, n).at(y, z).norm()
-        record = {"closed_form": float(closed), "pair_of": min(n, PAIR_OF)}
+        record = {"closed_form": float(closed)}
         if certified:
             return estimated(self.f, x, True, arguments) | record
         operator = self.f.jacobian(x, products=torch.float32)
