@@ -59,13 +59,14 @@ class TokenAttack:
     new_words: tuple[str, ...] = field(repr=False)  # of what each edit brings in
     original: str = field(repr=False)
     attacked: str = field(repr=False)
+    says: tuple[str, str] | None = None  # the next token before and after, for objectives that ask for it
     notes: dict = field(default_factory=dict)
 
     def as_record(self) -> dict:
         """All of it as plain values; `verify` takes this record."""
         record = {name: getattr(self, name) for name in self.__dataclass_fields__}
         tuples = ("ids", "attacked_ids", "special", "words", "new_words")
-        return {**record, "edits": [edit.as_record() for edit in self.edits],
+        return {**record, "edits": [edit.as_record() for edit in self.edits], "says": self.says and list(self.says),
                 **{name: list(getattr(self, name)) for name in tuples}}
 
 
@@ -96,7 +97,9 @@ def attack_text(model: Model | Victim, text: str | TokenChunk, method: Method | 
         round_trips=problem.reads_again(best.edits) if problem.round_trips else None, ids=tuple(problem.ids.tolist()),
         attacked_ids=tuple(problem.edited(best.edits)), special=tuple(problem.special), words=chunk.words,
         new_words=tuple(word(tokenizer, edit.token) for edit in sorted(best.edits)),
-        original=problem.text(()), attacked=problem.text(best.edits), notes=problem.notes)
+        original=problem.text(()), attacked=problem.text(best.edits), notes=problem.notes,
+        says=None if best.says is None else tuple(word(tokenizer, token) for token in (
+            problem.objective.says(problem.reference)[0], best.says)))
 
 
 def whole_chunk(model: Model, text: str) -> TokenChunk:

@@ -23,7 +23,8 @@ from howsmooth.errors import InputError
 from howsmooth.models.embedding import TokenEmbedding
 
 SHORTLIST = 32  # tokens for each place that are tried exactly, where positions do not simply add
-ROUNDS = 20  # of the fixed point below, which rises at every step and arrives in a few
+SCAN = tuple(2.0 ** (power / 3) for power in range(-3, 10))  # η, in that of the best single token
+ROUNDS = 20  # of the fixed point from there, which rises at every step and arrives in a few
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ def invert(embedding: TokenEmbedding, ids: Tensor, direction: Tensor, room: Room
     """The `edits` substitutions within the room whose change captures the largest share of a direction (n, d).
 
     One substitution is the best of all where positions simply add to embeddings (GPT-2, Llama), and the best of a
-    shortlist by first-order scores for each place where a normalisation follows (BERT). Several are found by a fixed
-    point: cos² = (Σa)²/Σb with a = ⟨u_i, d_i⟩, b = |d_i|², so at the best set each place has maximal 2ηa − b with
-    η = Σb/Σa.
+    shortlist by first-order scores for each place where a normalisation follows (BERT). Several are found by a scan and
+    a fixed point: with a = ⟨u_i, d_i⟩ and b = |d_i|², cos² = (Σa)²/Σb = max over η of Σ(2ηa − b)/η², reached at
+    η = Σb/Σa, and for a given η each place decides for itself.
     """
     check_count("invert", "edits", edits, least=1)
     if direction.shape != (len(ids), embedding.matrix.shape[1]) or not torch.isfinite(direction).all():
@@ -85,22 +86,36 @@ def invert(embedding: TokenEmbedding, ids: Tensor, direction: Tensor, room: Room
     best = int(single.argmax())
     if not single[best] > 0:
         raise InputError("invert: expected a token that moves along the direction, got none; widen the limits")
-    eta, chosen = float(sizes.flatten()[best] / along.flatten()[best]), None
-    for _ in range(ROUNDS):
-        gain, which = (2 * eta * along - sizes).max(1)
-        rows = gain.topk(min(edits, len(gain))).indices
-        rows = rows[gain[rows] > 0]
-        found = sorted((int(row), int(which[row])) for row in rows)
-        if not found or found == chosen:
-            break
-        chosen = found
-        index = tuple(torch.tensor(chosen, device=ids.device).T)
-        eta = float(sizes[index].sum() / along[index].sum())
-    if chosen is None or edits == 1:
-        chosen = [divmod(best, along.shape[1])]
+    chosen = [divmod(best, along.shape[1])]
+    if edits > 1:
+        chosen = _best_set(along, sizes, edits, start=float(sizes.flatten()[best] / along.flatten()[best]))
     made = tuple(Edit(int(places[row]), "substitute", int(tokens[row, column])) for row, column in chosen)
     change = realised(embedding, ids, made)
     return Inversion(made, captured_share(direction, change), float(torch.linalg.vector_norm(change)))
+
+
+def _best_set(along: Tensor, sizes: Tensor, count: int, start: float) -> list[tuple[int, int]]:
+    """(row, column) of up to `count` rows that make (Σa)²/Σb large: the fixed point from each η of a scan."""
+
+    def at(eta: float) -> list[tuple[int, int]]:
+        gain, which = (2 * eta * along - sizes).max(1)
+        return sorted((row, int(which[row])) for row in gain.topk(min(count, len(gain))).indices.tolist()
+                      if gain[row] > 0)
+
+    def sums(chosen: list[tuple[int, int]]) -> tuple[float, float]:
+        index = tuple(torch.tensor(chosen, device=along.device).T)
+        return float(along[index].double().sum()), float(sizes[index].double().sum())
+
+    share: dict[tuple, float] = {}
+    for factor in SCAN:
+        chosen = at(start * factor)
+        for _ in range(ROUNDS):
+            if not chosen or tuple(chosen) in share:
+                break
+            a, b = sums(chosen)
+            share[tuple(chosen)] = a * a / b
+            chosen = at(b / a)
+    return list(max(share, key=share.__getitem__))
 
 
 def _changes(embedding: TokenEmbedding, ids: Tensor, direction: Tensor, room: Room, places: Tensor):

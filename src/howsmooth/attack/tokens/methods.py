@@ -14,12 +14,12 @@ from torch import Tensor
 
 from howsmooth.attack.refusals import check_count
 from howsmooth.attack.tokens.edits import Edit
-from howsmooth.attack.tokens.problem import Problem, Trial
+from howsmooth.attack.tokens.problem import BATCH, Problem, Trial
 from howsmooth.attack.tokens.scores import best_substitutions, open_scores
 from howsmooth.attack.tokens.shortlist import Ranked, ranked_edits
 
 TRIES = 200  # edits in a row that the limits refuse, before a method gives up
-FIRST_BATCH, LARGEST_BATCH = 1, 4  # calls at a time: a success ends it, and what a batch spent beyond it is lost
+LOST = 4  # a batch is at most a quarter of what was tried before it: more than that is never lost to a success
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class Method:
 
 
 def stream(problem: Problem, candidates: Iterable[tuple[Edit, ...]], calls: int | None = None) -> list[Trial]:
-    """Evaluate candidates that the limits permit, in their order and in batches that double, until success.
+    """Evaluate candidates that the limits permit, in their order and in batches that grow, until success.
 
     `calls` is how many to spend at most; what the problem has left is the limit in any case.
     """
-    candidates, trials, size = iter(candidates), [], FIRST_BATCH
+    candidates, trials = iter(candidates), []
     while not problem.over and (calls is None or len(trials) < calls):
+        size = max(1, min(len(trials) // LOST, BATCH))
         room = min(size, problem.left, problem.left if calls is None else calls - len(trials))
         batch = list(islice(_permitted(problem, candidates), room))
         if not batch:
             break
         trials += problem.evaluate(batch)
-        size = min(2 * size, LARGEST_BATCH)
     return trials
 
 

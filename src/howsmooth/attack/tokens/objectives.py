@@ -41,6 +41,10 @@ class Objective:
         """reference: features (1, …) of the original; kept (b, n): where its tokens stand now."""
         raise NotImplementedError
 
+    def says(self, features: Tensor) -> list[int | None]:
+        """The next token of each text, for objectives that ask for it."""
+        return [None] * len(features)
+
     def succeeds(self, value: float) -> bool:
         return self.threshold is not None and value > self.threshold
 
@@ -58,6 +62,9 @@ class _NextToken(Objective):
     def of_last(self, embedding: TokenEmbedding, last: Tensor) -> Tensor:
         """The features (b, vocabulary) from the last token's hidden state (b, d)."""
         return embedding.model.language_head(last)
+
+    def says(self, features: Tensor) -> list[int | None]:
+        return features.argmax(-1).tolist()
 
 
 @dataclass(frozen=True)

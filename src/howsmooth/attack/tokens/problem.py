@@ -37,6 +37,7 @@ class Trial:
     edits: tuple[Edit, ...]
     value: float
     success: bool
+    says: int | None = None  # the next token, for objectives that ask for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,21 +126,18 @@ class Problem:
     def evaluate(self, candidates: Sequence[tuple[Edit, ...]]) -> list[Trial]:
         """Exact values of as many candidates as there are calls left, in their order, several per forward pass."""
         candidates = list(candidates)[: max(0, self.left)]
-        values = self.values(candidates)
+        found = self._measured(candidates)
         self.forwards += len(candidates)
-        return [self._tried(edits, value) for edits, value in zip(candidates, values, strict=True)]
+        return [self._tried(edits, *outcome) for edits, outcome in zip(candidates, found, strict=True)]
 
     @torch.no_grad()
-    def values(self, candidates: Sequence[tuple[Edit, ...]]) -> list[float]:
-        """The objective at each candidate: texts of one length together, beginnings shared with the original read once.
-
-        Not counted.
-        """
+    def _measured(self, candidates: Sequence[tuple[Edit, ...]]) -> list[tuple[float, int | None]]:
+        """(value, next token) of each: texts of one length together, beginnings shared with the original read once."""
         texts = [self.edited(edits) for edits in candidates]
-        shared = [min(first_change(edits, len(self.ids)), len(text) - 1)
+        shared = [min(first_change(edits, len(self.ids)), len(text) - 1)  # the last token is always read
                   for edits, text in zip(candidates, texts, strict=True)]
         order = sorted(range(len(texts)), key=lambda i: (len(texts[i]), shared[i]))
-        values = [0.0] * len(texts)
+        outcomes: list[tuple[float, int | None]] = [(0.0, None)] * len(texts)
         for _, group in groupby(order, key=lambda i: len(texts[i])):
             group = list(group)
             for start in range(0, len(group), BATCH):
@@ -147,9 +145,9 @@ class Problem:
                 ids = torch.tensor([texts[i] for i in batch], device=self.ids.device)
                 features = self._features(ids, shared[batch[0]])
                 found = self.objective.value(features, self.reference, self._kept([candidates[i] for i in batch]))
-                for i, value in zip(batch, found.tolist(), strict=True):
-                    values[i] = value
-        return values
+                for i, value, says in zip(batch, found.tolist(), self.objective.says(features), strict=True):
+                    outcomes[i] = value, says
+        return outcomes
 
     def forward(self, edits: tuple[Edit, ...]) -> Pass:
         """One text through the model with a graph behind it: a trial for one call, its slope for one more."""
@@ -192,11 +190,11 @@ class Problem:
             features = self.objective.features(self.embedding, vectors)
             output = self.objective.value(features, self.reference, self._kept([edits])).sum()
         self.forwards += 1
-        trial = None if aside else self._tried(edits, float(output.detach()))
+        trial = None if aside else self._tried(edits, float(output.detach()), self.objective.says(features)[0])
         return Pass(edits, torch.tensor(self.edited(edits), device=self.ids.device), vectors, output, trial)
 
-    def _tried(self, edits: tuple[Edit, ...], value: float) -> Trial:
-        trial = Trial(edits, value, self.objective.succeeds(value))
+    def _tried(self, edits: tuple[Edit, ...], value: float, says: int | None) -> Trial:
+        trial = Trial(edits, value, self.objective.succeeds(value), says)
         if self.best is None or (trial.success, trial.value) > (self.best.success, self.best.value):
             self.best = trial
         return trial

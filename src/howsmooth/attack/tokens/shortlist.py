@@ -2,8 +2,8 @@
 
 Measured on SmolLM2: whether the next token flips depends on which token is gone, much less on what came instead, and
 the nearer to the end the likelier. The slope knows little of that, as softmax and norms bend long before an embedding
-has become another. So the rank of an edit is its first-order score, damped with the distance to the end under causal
-models, and halved for every better token at the same place and kind.
+has become another. So the rank of an edit is its first-order score, damped a little with the distance to the end where
+the end is what counts, and much for every better token at the same place.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from howsmooth.attack.tokens.problem import Problem
 from howsmooth.attack.tokens.scores import open_scores
 
 PER_PLACE = 8  # tokens kept for each place
-AGAIN = 0.5  # what another token at the same place is worth
-# A copy shares its token's weight in every row of attention: half the slope, half the gain.
-WORTH = {"substitute": 1.0, "insert": 0.5, "duplicate": 0.25}
+AGAIN = 0.25  # what another token at the same place is worth
+DAMPING = 0.25  # the power of the distance to the end
+# A copy that moves shares its token's weight in every row of attention, and the token itself stays.
+WORTH = {"substitute": 1.0, "insert": 0.3, "duplicate": 0.1}
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def ranked_edits(problem: Problem, slope: Tensor) -> list[Ranked]:
 
 
 def _nearness(problem: Problem, places: Tensor) -> list[float]:
-    """1/√(distance to the end) where the end is what counts, else 1."""
+    """Weights that fall with the distance to the end where the end is what counts, else 1."""
     if not problem.objective.last_only:
         return [1.0] * len(places)
-    return (len(problem.ids) - places).double().rsqrt().tolist()
+    return (len(problem.ids) - places).double().pow(-DAMPING).tolist()
