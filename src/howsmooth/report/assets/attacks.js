@@ -19,7 +19,7 @@ function attacksSection(section) {
     make("div", { class: "controls buttons" }, csvButton("worst-cases", () => [worst, columnsOf("worst-cases")], "CSV of worst cases")));
   }
   if (balls.length) {
-    section.append(htmlTable(balls, [...where(balls), ["ε", (row) => number(row.eps, 3), "number"], ["at the text", (row) => number(row.at_text), "number"], ["≥ found", (row) => number(row.found), "number"],
+    section.append(htmlTable(balls, [...where(balls), ["ε", (row) => row.eps, "number"], ["at the text", (row) => number(row.at_text), "number"], ["≥ found", (row) => number(row.found), "number"],
       ["≤ certified", (row) => magnitude(row.log_certified, 4), "number"], ["apart", (row) => ratio(row.tightness), "number"], ["by", (row) => row.method, ""], ["vacuous from ε =", (row) => number(row.vacuous_eps, 2), "number"]],
     "For all tokens within ε of the text's: certified from above, attacked from below"),
     make("div", { class: "controls buttons" }, csvButton("balls", () => [balls, columnsOf("balls")], "CSV of balls")));

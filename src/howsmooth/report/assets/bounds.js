@@ -1,7 +1,7 @@
 "use strict";
 // Bounds beside the measured constant, and how tight each is.
 
-const IN_SIGHT = Math.log(1e4); // times the measured constant: what is further away is told in the table alone
+const IN_SIGHT = Math.log(1e5); // times the measured constant: what is further away is told in the table alone
 
 function boundsSection(section, chosen) {
   section.hidden = !BOUNDS.length;

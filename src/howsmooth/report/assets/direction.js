@@ -39,7 +39,7 @@ function overText(section, row) {
     box.append(make("div", {}, make("span", { class: "at" }, String(first)), line));
   }
   const tokens = words.map((token, position) => ({ layer: row.layer, head: row.head, n: row.n, sample: row.sample, position, token, share: shares[position] }));
-  const table = htmlTable(order, [["", (i) => rank.get(i), "number"], ["token", (i) => visible(words[i]), ""], ["position", (i) => i, "number"], ["share", (i) => `${(100 * shares[i]).toPrecision(3)} %`, "number"]],
+  const table = htmlTable(order, [["no.", (i) => rank.get(i), "number"], ["token", (i) => visible(words[i]), ""], ["position", (i) => i, "number"], ["share", (i) => `${(100 * shares[i]).toPrecision(3)} %`, "number"]],
     `The ${order.length} largest shares, together ${(100 * order.reduce((sum, i) => sum + shares[i], 0)).toFixed(1)} %`);
   return [box, figure("direction", shareStrip(section, row, most), "The share of each token along the text.", () => [tokens, ["layer", "head", "n", "sample", "position", "token", "share"]]), table];
 }

@@ -29,7 +29,10 @@ const logScale = ([low, high], [from, to]) => (value) => from + ((Math.log(value
 function logTicks(low, high) {
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
-    for (const digit of [1, 2, 5]) { const tick = digit * 10 ** power; if (tick >= low && tick <= high) ticks.push(tick); }
+    for (const digit of high / low < 30 ? [1, 2, 3, 5, 7] : [1, 2, 5]) {
+      const tick = digit * 10 ** power;
+      if (tick >= low && tick <= high) ticks.push(tick);
+    }
   }
   return ticks.length > 9 ? ticks.filter((tick) => Number.isInteger(Math.round(Math.log10(tick) * 1e9) / 1e9)) : ticks;
 }
