@@ -188,7 +188,8 @@ def test_thousands_of_tokens_do_not_lag(chromium, make, tmp_path):
         assert opened.page.locator(".words p span").count() == 8192
         took = opened.page.evaluate("""() => new Promise((done) => { const begin = performance.now();
             const select = document.querySelector('#direction select'); select.selectedIndex = 1;
-            select.dispatchEvent(new Event('change')); requestAnimationFrame(() => done(performance.now() - begin)); })""")
+            select.dispatchEvent(new Event('change'));
+            requestAnimationFrame(() => done(performance.now() - begin)); })""")
         assert took < 1000
         assert opened.errors == []
 

@@ -43,7 +43,7 @@ const spaced = (words) => words.filter((word) => /^\s/.test(word)).length > word
 function overText(section, row, strength) {
   const { words, shares } = row, most = Math.max(...shares);
   const order = shares.map((_, i) => i).sort((a, b) => shares[b] - shares[a]).slice(0, LISTED);
-  const rank = new Map(order.filter((i) => shares[i] > 0).map((i, place) => [i, place + 1]));
+  const rank = new Map(order.filter((i) => shares[i] > most / 10 ** DECADES).map((i, place) => [i, place + 1]));
   const listed = [...rank.keys()], together = listed.reduce((sum, i) => sum + shares[i], 0);
   const table = htmlTable(listed, [["no.", (i) => rank.get(i), "number"], ["token", (i) => visible(words[i]), ""],
     ["position", (i) => i, "number"], ["share", (i) => percent(shares[i]), "number"]],
@@ -77,7 +77,7 @@ function wordsBox(words, shares, rank, strength) {
 }
 
 function shareStrip(section, row, most, strength) {
-  const width = roomFor(section), height = 130, left = 60, right = 12, bottom = 34, top = 14, n = row.shares.length;
+  const width = roomFor(section), height = 130, left = 68, right = 12, bottom = 34, top = 14, n = row.shares.length;
   const label = `Share of the worst direction by position, ${mapName(row)}, n = ${row.n}`;
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
     draw("title", {}, label));
