@@ -67,7 +67,8 @@ const modelName = (name) => (/^([~.]|\/|[A-Za-z]:\\)/.test(name)
   ? name.replace(/[\\/]+$/, "").split(/[\\/]/).pop() : name);
 const mapName = (row) =>
   (row.layer === null ? "all layers" : `layer ${row.layer}`) + (row.head === null ? "" : ` head ${row.head}`);
-const viewOf = (row) => JSON.stringify(VIEW.map((name) => row[name] ?? null));
+// Asked of every row at every change, so each remembers its own; tables of columns do not see it.
+const viewOf = (row) => (row.view ??= JSON.stringify(VIEW.map((name) => row[name] ?? null)));
 const drawable = (row) => row.value !== null && row.value > 0;
 
 function csvOf(rows, columns) {
