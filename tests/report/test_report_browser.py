@@ -206,4 +206,6 @@ def test_on_paper_it_is_light_and_nothing_is_cut(chromium, small):
             assert page.evaluate(style) == "none"
         assert page.evaluate("getComputedStyle(document.querySelector('tbody tr')).breakInside") == "avoid"
         assert not page.locator("#theme").is_visible()
+        page.set_viewport_size({"width": 688, "height": 1000})  # A4 less its margins
+        assert page.evaluate("Math.max(...[...document.querySelectorAll('table')].map(t => t.scrollWidth))") <= 688
         assert page.pdf()[:4] == b"%PDF"
