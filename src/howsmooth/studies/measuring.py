@@ -21,6 +21,7 @@ from howsmooth.spectral.golub_kahan import STOPS
 from howsmooth.spectral.memory import FEWEST_STORED
 from howsmooth.studies.facts import provenance
 from howsmooth.studies.inputs import Inputs, Normalised, Text
+from howsmooth.studies.places import all_shares, top_tokens
 from howsmooth.studies.room import solver_limit
 from howsmooth.studies.settings import Settings
 
@@ -33,7 +34,6 @@ __all__ = ["Normalised", "Settings", "Text", "measure", "memory_plan", "resolve"
 
 TOKEN_CHOICES = ("all", "no-special", "no-first")
 KINDS = ("normed", "block", "layer")  # of maps beyond attention and its heads, see `Model.map`
-_NAMED_TOKENS = 3  # how many of the direction's tokens a record names
 
 
 def resolve(
@@ -167,7 +167,7 @@ def measure(
 
     One forward pass per chunk of text gives the tokens entering all the layers; drawn tokens are made layer by layer.
     `step(n, layer, head)` is called before each solve. A solve that does not converge is yielded with its status, never
-    dropped.
+    dropped. `shares` is of all tokens of a text; the first record of each piece has its `words`, the others have None.
     """
     facts = run_facts(model, text, settings)
     for n in settings.lengths:
@@ -177,10 +177,12 @@ def measure(
             layer: attention_maps(model, layer, n, settings.heads, text) for layer in settings.layers}
         for sample, piece in enumerate(text.pieces(model, n, settings.samples, settings.special_tokens)):
             moved = _moved_tokens(piece, settings.tokens, model.device)
+            words = piece.words
             for layer, head, f, x in _solves(model, text, settings, maps, piece):
                 if step is not None:
                     step(n, layer, head)
                 estimate = solve(f, x, here, moved)
+                shares = None if isinstance(text, Normalised) else all_shares(estimate.shares)
                 yield {
                     "model": model.name,
                     "layer": layer,
@@ -191,8 +193,11 @@ def measure(
                     **estimate.as_record(),
                     "width": estimate.width,
                     **facts_here,
-                    "top_tokens": _top_tokens(estimate.shares, piece.words),
+                    "top_tokens": top_tokens(estimate.shares, piece.words.__getitem__),
+                    "shares": shares,
+                    "words": None if shares is None else words,
                 }
+                words = None
                 del estimate, f, x  # the next tokens may need the room
 
 
@@ -250,15 +255,6 @@ def _moved_tokens(chunk: Any, tokens: str, device: Any) -> torch.Tensor | None:
             "(--tokens all)"
         )
     return indices.to(device)
-
-
-def _top_tokens(shares: torch.Tensor, words: list[str]) -> list[dict[str, Any]]:
-    """The tokens that carry the most of the worst direction, with their share of its squared norm."""
-    top = torch.topk(shares.flatten(), min(_NAMED_TOKENS, shares.numel()))
-    return [
-        {"position": index, "token": words[index], "share": share}
-        for share, index in zip(top.values.tolist(), top.indices.tolist(), strict=True)
-    ]
 
 
 def run_facts(model: Model | AttentionFile, text: Inputs, settings: Settings) -> dict[str, Any]:
