@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
 
 pytest.importorskip("matplotlib")
 
-from howsmooth.report.figure import THEMES, png_bytes  # noqa: E402
+from howsmooth.report.figure import THEMES, save_figure  # noqa: E402
 from howsmooth.report.mean_field_figure import masked_figure, rates_figure, regimes_figure  # noqa: E402
 from howsmooth.report.mean_field_table import lengths_up_to, masked_table, regimes_table, scientific  # noqa: E402
 
@@ -27,7 +28,9 @@ def test_pictures(theme):
     rate = {"scores": "rotation", "exponent": 0.5, "turning": 0.0, "constant": 1.0, "true_exponent": 0.5}
     for figure in (regimes_figure(REGIMES, theme=theme), masked_figure(MASKED, theme=theme),
                    rates_figure(RATES, [rate], theme=theme)):
-        assert png_bytes(figure).startswith(b"\x89PNG")
+        buffer = io.BytesIO()
+        save_figure(figure, buffer)
+        assert buffer.getvalue().startswith(b"\x89PNG")
 
 
 def test_tables():

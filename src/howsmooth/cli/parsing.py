@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-
 LARGEST = 1e100  # of radii and distances: their squares are numbers still
 
 

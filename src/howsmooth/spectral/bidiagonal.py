@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-LARGEST_CHUNK = 32
+LARGEST_CHUNK = 8  # vectors that room is made for at once: at a million tokens each has 3 GiB
 MUCH = 0.7  # of a vector's norm that is left after one orthogonalisation
 MODERATE = 1e100  # norms up to this and down to its inverse can be squared, and summed, without a thought
 NEGLIGIBLE = 4  # units of rounding of λ₁ under which a computed β̂ says no more than that it is small

@@ -46,7 +46,7 @@ def stored_after(steps: int) -> int:
     """Basis vectors that there is room for after so many steps: room is made in chunks that grow.
 
     >>> [stored_after(steps) for steps in (3, 4, 9, 40)]
-    [4, 8, 16, 64]
+    [4, 8, 16, 48]
     """
     room = 0
     while room < steps + 1:

@@ -14,6 +14,7 @@ _FILES = {
 }
 
 
-@click.group(name="flow", cls=LazyGroup, files=_FILES, short_help="Depth: particles, Gaussians, densities, real layers.")
+@click.group(name="flow", cls=LazyGroup, files=_FILES,
+             short_help="Depth: particles, Gaussians, densities, real layers.")
 def command() -> None:
-    """Follow tokens through many layers of attention: an ordinary differential equation, a flow of densities, a real model."""
+    """Follow tokens through many layers of attention: as an ODE, as a flow of densities, in a real model."""

@@ -14,6 +14,7 @@ _FILES = {
 }
 
 
-@click.group(name="meanfield", cls=LazyGroup, files=_FILES, short_help="Infinite length: regimes, splitting, masks, distances.")
+@click.group(name="meanfield", cls=LazyGroup, files=_FILES,
+             short_help="Infinite length: regimes, splitting, masks, distances.")
 def command() -> None:
-    """Attention as a map of probability measures: what is left of the constants when the number of tokens has no end."""
+    """Attention as a map of probability measures: what is left of the constants at lengths without end."""
