@@ -12,6 +12,7 @@ _WHERE = {
     "resolve": "measuring", "growth_of": "growth", "fits_of": "growth",
     "file_distances": "distances", "text_distances": "distances",
     "DepthSettings": "depth", "Passage": "depth", "depth_settings": "depth", "pass_through": "depth",
+    "model_flow": "weights", "parse_weights": "weights",
     "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
     "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning", "run_study": "running",
 }
