@@ -96,7 +96,7 @@ def _clusters(panel: Any, run: Sequence[dict], colours: dict, named: bool) -> No
 def _growth(panel: Any, run: Sequence[dict], colours: dict, named: bool) -> None:
     blue, orange, green, pink = colours["maps"][:4]
     known = [r for r in run if r["value"] is not None]
-    _line(panel, known, [r["product"] for r in known], "--", orange, "product of layers" if named else None)
+    _line(panel, run, [r["product"] for r in run], "--", orange, "product of layers" if named else None)
     _line(panel, known, [r["value"] for r in known], "o-", blue, "σ₁ of all layers so far" if named else None)
     panel.fill_between([place(r) for r in known], [r["lower"] for r in known],
                        [min(r["upper"], 1e300) for r in known], color=blue, alpha=0.25, linewidth=0)

@@ -88,7 +88,8 @@ def depth_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequen
                   about=f"Directions x/|x| of the tokens of {text} after each layer, seen along the axes on which they "
                   f"vary most; colour is the place in the text.{sink}",
                   facts=f"Text: {text} (sha256 {first['text_sha256'][:12]}…), weights "
-                  f"{first['weights'] or 'as loaded'}, {first['dtype']}, seed {first['seed']}, howsmooth {first['versions']['howsmooth']}.",
+                  f"{first['weights'] or 'as loaded'}, {first['dtype']}, seed {first['seed']}, "
+                  f"howsmooth {first['versions']['howsmooth']}.",
                   trace=False, sink=first["sink"])
 
 

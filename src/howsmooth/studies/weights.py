@@ -68,5 +68,6 @@ def model_flow(model: Model, text: Text, n: int, layer: int | None = None, head:
     words = "the embedded text" if text.name == "embedded" else text.name
     about = f"Tokens of {words} under {which}, in place of the whole Transformer layers: no MLP, norms as spheres."
     name = model.name if layer is None else f"{model.name}:{layer}" + ("" if head is None else f"/{head}")
-    return ModelFlow(Example(name=name, title=f"{model.name}: {which}", about=about, tokens=Tokens(count=n, dim=x.shape[1]),
-                             flow=Course(until=float(model.layers), sphere=True), watch=Watch(tol=tol)), layers, x)
+    example = Example(name=name, title=f"{model.name}: {which}", about=about, tokens=Tokens(count=n, dim=x.shape[1]),
+                      flow=Course(until=float(model.layers), sphere=True), watch=Watch(tol=tol))
+    return ModelFlow(example, layers, x)

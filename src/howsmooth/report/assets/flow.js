@@ -13,7 +13,7 @@ let scene, paths, reach, frame = 0, playing = false, last = 0, turn = 0.6, tilt 
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const number = (v) => v === null || v === undefined ? "–" : v === 0 ? "0" :
-  Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(1) : String(+v.toPrecision(3));
+  Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(1).replace("+", "").replace(".0e", "e") : String(+v.toPrecision(3));
 
 function decode(text) {  // little-endian 16-bit numbers
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), view = new DataView(bytes.buffer);
