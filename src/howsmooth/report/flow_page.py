@@ -61,7 +61,7 @@ def particle_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Seq
     paths, labels, many = paths[:, ::every], list(labels)[::every], max(labels) + 1
     shades = [label / max(many - 1, 1) for label in labels] if many > _CLUSTER_COLOURS else labels
     if every > 1:
-        facts += f" Every {every}th token is drawn."
+        facts += f" One token of every {every} is drawn."
     return _scene(paths, names, depths, [f"depth {t:.4g}" for t in depths], words, shades, many > _CLUSTER_COLOURS,
                   [_chart("How many", _curves(records, COUNTS), log=True, steps=True),
                    _chart("How large", _curves(records, SIZES), log=True, least=SMALLEST)],
