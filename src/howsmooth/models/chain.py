@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.models import anatomy
+from howsmooth.models.anatomy import is_norm
 from howsmooth.models.calls import first
 from howsmooth.models.maps import LayerMap
 from howsmooth.models.model import Model
@@ -70,7 +70,7 @@ def _run(network, given: dict) -> tuple[Tensor, list[tuple[torch.nn.Module, Tens
     """The last hidden state, and what came out of each norm on the way."""
     seen: list[tuple[torch.nn.Module, Tensor]] = []
     handles = [module.register_forward_hook(lambda module, _args, output: seen.append((module, first(output))))
-               for module in network.modules() if anatomy._is_norm(module)]
+               for module in network.modules() if is_norm(module)]
     try:
         with torch.no_grad():
             return first(network(**given)).squeeze(0), [(module, y.squeeze(0)) for module, y in seen]
