@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from howsmooth.dynamics import growth_by_map
+from howsmooth.dynamics.growth import growth_by_map
 from howsmooth.dynamics.instruments import directions, principal_view, spread
 from howsmooth.errors import InputError
 

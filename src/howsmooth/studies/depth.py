@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.dynamics import Growth, growth_by_map
+from howsmooth.dynamics.growth import Growth, growth_by_map
 from howsmooth.dynamics.instruments import clusters, diameter, directions, principal_view, probabilities, spread
 from howsmooth.errors import InputError
 from howsmooth.spectral import SingularTriplets
 from howsmooth.studies.facts import provenance
-from howsmooth.studies.measuring import TOKEN_CHOICES, Text, moved_tokens, top_tokens
+from howsmooth.studies.measuring import TOKEN_CHOICES, Text, moved_tokens
+from howsmooth.studies.places import top_tokens
 
 if TYPE_CHECKING:
     from howsmooth.models import Chain, Model, TokenChunk
@@ -203,8 +204,8 @@ def _of_chain(grown: Growth, first: Tensor, here: Tensor, chunk: TokenChunk) -> 
     before, after = (float(torch.linalg.vector_norm(x.double())) for x in (first, here))
     found = {key: getattr(grown, key) for key in ("value", "lower", "upper", "confidence")}
     found |= {"relative": grown.value * before / after,
-              "top_tokens": top_tokens(_shares(grown.direction), chunk.words),
-              "top_responses": top_tokens(_shares(grown.response), chunk.words)}
+              "top_tokens": top_tokens(_shares(grown.direction), chunk.words.__getitem__),
+              "top_responses": top_tokens(_shares(grown.response), chunk.words.__getitem__)}
     return found | ({} if grown.status == "converged" else {"status": grown.status})
 
 

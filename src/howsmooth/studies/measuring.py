@@ -235,7 +235,7 @@ def measure(
                         "sample": sample,
                         **estimate.as_record(),
                         **facts,
-                        "top_tokens": top_tokens(estimate.shares, chunk.words),
+                        "top_tokens": _top_tokens(estimate.shares, chunk.words),
                     }
 
 
@@ -262,7 +262,7 @@ def moved_tokens(chunk: Any, tokens: str, device: Any) -> torch.Tensor | None:
     return indices.to(device)
 
 
-def top_tokens(shares: torch.Tensor, words: list[str]) -> list[dict[str, Any]]:
+def _top_tokens(shares: torch.Tensor, words: list[str]) -> list[dict[str, Any]]:
     """The tokens that carry the most of the worst direction, with their share of its squared norm."""
     top = torch.topk(shares.flatten(), min(_NAMED_TOKENS, shares.numel()))
     return [
