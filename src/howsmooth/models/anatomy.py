@@ -140,7 +140,7 @@ class _Watch:
         if layer is not None and self.count in self.wanted:
             event.copy = y.clone()
             layer.events.append(event)
-        if _is_norm(module):
+        if is_norm(module):
             self.norms.append(event)
 
 
@@ -162,8 +162,8 @@ def _dissect(frame: _Frame, output: Tensor) -> Site:
     stream = layer.x + y.view_as(layer.x)
     norm, closing, seen_again = frame.norm, None, False
     norm_in_layer = norm is not None and _same(norm.x, layer.x)
-    if any(_is_norm(e.module) and _same(e.y, output) for e in later):  # post-norm: the layer ends in a norm
-        closing = next((e.module for e in later if _is_norm(e.module) and _close(e.x, stream)), None)
+    if any(is_norm(e.module) and _same(e.y, output) for e in later):  # post-norm: the layer ends in a norm
+        closing = next((e.module for e in later if is_norm(e.module) and _close(e.x, stream)), None)
         seen_again = closing is not None
     else:
         seen_again = any(_close(e.x, stream) or _close(e.copy, output - stream) for e in later)
@@ -173,7 +173,7 @@ def _dissect(frame: _Frame, output: Tensor) -> Site:
     )
 
 
-def _is_norm(module: torch.nn.Module) -> bool:
+def is_norm(module: torch.nn.Module) -> bool:
     return "norm" in type(module).__name__.lower()
 
 

@@ -14,6 +14,8 @@ _WHERE = {
     "mitigations": "mitigating", "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning",
     "run_study": "running", "masked_constants": "mean_field", "regimes": "mean_field",
     "roughest_measures": "mean_field", "fit_rate": "mean_field", "Normalised": "inputs", "forecast": "forecasting",
+    "DepthSettings": "depth", "Passage": "depth", "depth_settings": "depth", "pass_through": "depth",
+    "model_flow": "weights", "parse_weights": "weights",
 }
 
 __all__ = list(_WHERE)

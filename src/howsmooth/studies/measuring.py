@@ -116,7 +116,7 @@ def _check_lengths(model: Model | AttentionFile, text: Inputs, settings: Setting
     # Too few tokens for the longest length, no room for words in the shortest: the cutting refuses both.
     for n in {min(settings.lengths), longest}:
         piece, *_ = text.pieces(model, n, settings.samples, settings.special_tokens)
-        _moved_tokens(piece, settings.tokens, model.device)
+        moved_tokens(piece, settings.tokens, model.device)
 
 
 def memory_plan(model: Model | AttentionFile, text: Inputs, settings: Settings) -> MemoryPlan:
@@ -132,7 +132,7 @@ def memory_plan(model: Model | AttentionFile, text: Inputs, settings: Settings) 
         derivative = outline(attention, n, settings.product_dtype)
     else:
         derivative = jacobian(attention, text.tokens(model, piece, [layer])[layer])
-    moved = _moved_tokens(piece, settings.tokens, model.device)
+    moved = moved_tokens(piece, settings.tokens, model.device)
     if moved is not None:
         width = derivative.shape[1] // n
         columns = (moved[:, None] * width + torch.arange(width, device=moved.device)).flatten()
@@ -176,7 +176,7 @@ def measure(
         maps = {} if settings.kind else {
             layer: attention_maps(model, layer, n, settings.heads, text) for layer in settings.layers}
         for sample, piece in enumerate(text.pieces(model, n, settings.samples, settings.special_tokens)):
-            moved = _moved_tokens(piece, settings.tokens, model.device)
+            moved = moved_tokens(piece, settings.tokens, model.device)
             words = piece.words
             for layer, head, f, x in _solves(model, text, settings, maps, piece):
                 if step is not None:
@@ -240,7 +240,7 @@ def attention_maps(model: Model | AttentionFile, layer: int, n: int, heads: tupl
     return [(None, attention)] if heads is None else [(head, attention.head(head)) for head in heads]
 
 
-def _moved_tokens(chunk: Any, tokens: str, device: Any) -> torch.Tensor | None:
+def moved_tokens(chunk: Any, tokens: str, device: Any) -> torch.Tensor | None:
     """Indices of the tokens that a perturbation may move; None moves all of them."""
     if tokens == "all":
         return None
