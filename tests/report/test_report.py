@@ -145,6 +145,7 @@ def test_doubts_say_what_is_wrong(make, bounds):
     said = doubts_of([make(0, 8, 0), make(0, 8, 1, status="step limit"), make(0, 8, 2, status="lower bound only",
                       upper=None), make(0, 16, 0, upper=None), *bounds], ["half of it is missing."])
     texts = " ".join(doubt.text for doubt in said)
+    assert "beyond the positions" in doubts_of([make(0, 8, 0, extrapolated=True)])[0].text
     assert "step limit" in texts and "Raise max_steps" in texts and "lower bound only" in texts
     assert "1 intervals have no finite upper end" in texts and "half of it is missing." in texts
     assert "theorem1_upper" in texts and "one head, got 12" in texts

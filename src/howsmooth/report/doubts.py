@@ -27,25 +27,30 @@ class Doubt:
 def doubts_of(records: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> list[Doubt]:
     """All that is to be said about these records, the graver first; `notes` are what reading them had to say."""
     found = [*_unfinished(records), *_open(records), *(Doubt("warning", line) for line in notes), *_refused(records),
-             *_released(records), *_chances(records), *_mixed(records)]
+             *_extrapolated(records), *_released(records), *_chances(records), *_mixed(records)]
     return sorted(found, key=lambda doubt: doubt.level != "warning")
 
 
 def _unfinished(records: Sequence[dict[str, Any]]) -> list[Doubt]:
     counts = Counter(record.get("status") for record in records)
     wider = "They did not reach the tolerance; their intervals hold but are wider."
-    meaning = {LOWER_ONLY: "Their values are lower bounds, and nothing is known above."}
+    one_sided = "Their values are lower bounds, and nothing is known above."
     return [
-        Doubt("warning", f"{count} of {len(records)} records: {status}. {meaning.get(status, wider)} "
+        Doubt("warning", f"{count} of {len(records)} records: {status}. {one_sided if _one_sided(status) else wider} "
                          f"{_sentence(REMEDY.get(status, ''))}")
-        for status, count in counts.items() if status not in (*FINE, RELEASED, None)
+        for status, count in counts.items() if _one_sided(status) or status not in (*FINE, RELEASED, None)
     ]
+
+
+def _one_sided(status: str | None) -> bool:
+    return status is not None and status.endswith(LOWER_ONLY)
 
 
 def _open(records: Sequence[dict[str, Any]]) -> list[Doubt]:
     """Intervals without an upper end, which strict JSON writes as null."""
     count = sum(record["upper"] is None or not math.isfinite(record["upper"]) for record in records
-                if kind_of(record) == "measurement" and record.get("status") not in (RELEASED, LOWER_ONLY))
+                if kind_of(record) == "measurement" and record.get("status") != RELEASED
+                and not _one_sided(record.get("status")))
     said = f"{count} intervals have no finite upper end: those values are lower bounds."
     return [Doubt("warning", said)] * bool(count)
 
@@ -54,6 +59,11 @@ def _refused(records: Sequence[dict[str, Any]]) -> list[Doubt]:
     bounds = [record for record in records if kind_of(record) == "bound"]
     return [Doubt("note", f"Outside its conditions, so there is no such bound here: {', '.join(names)}. "
                   + _sentence(why)) for why, names in refusals(bounds).items()]
+
+
+def _extrapolated(records: Sequence[dict[str, Any]]) -> list[Doubt]:
+    count = sum(bool(record.get("extrapolated")) for record in records)
+    return [Doubt("note", f"{count} values are at lengths beyond the positions that the model was made for.")] * bool(count)
 
 
 def _released(records: Sequence[dict[str, Any]]) -> list[Doubt]:
