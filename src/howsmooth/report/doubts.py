@@ -63,7 +63,8 @@ def _refused(records: Sequence[dict[str, Any]]) -> list[Doubt]:
 
 def _extrapolated(records: Sequence[dict[str, Any]]) -> list[Doubt]:
     count = sum(bool(record.get("extrapolated")) for record in records)
-    return [Doubt("note", f"{count} values are at lengths beyond the positions that the model was made for.")] * bool(count)
+    said = f"{count} values are at lengths beyond the positions that the model was made for."
+    return [Doubt("note", said)] * bool(count)
 
 
 def _released(records: Sequence[dict[str, Any]]) -> list[Doubt]:
