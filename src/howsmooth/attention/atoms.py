@@ -55,9 +55,9 @@ class WeightedAttention:
         """f at atoms x (…, m, d) with log masses (…, m)."""
         return self.lifted(self.lift(x, log_masses))
 
-    def jacobian(self, x: Tensor, log_masses: Tensor) -> AtomsJacobian:
-        """J in the weighted norm, one for each member of the batch."""
-        return AtomsJacobian(self, x, log_masses)
+    def jacobian(self, x: Tensor, log_masses: Tensor, products: torch.dtype | None = None) -> AtomsJacobian:
+        """J in the weighted norm, one for each member of the batch; `products` as in `SelfAttention.jacobian`."""
+        return AtomsJacobian(self, x, log_masses, products)
 
     def lift(self, x: Tensor, log_masses: Tensor) -> Tensor:
         """The tokens (x_i, log a_i), (…, m, d + 1)."""
@@ -77,13 +77,19 @@ class WeightedAttention:
 class AtomsJacobian(LinearOperator):
     """J = D^½ (∂f/∂X) D^{−½} at atoms x (*batch, m, d) with log masses (*batch, m)."""
 
-    def __init__(self, f: WeightedAttention, x: Tensor, log_masses: Tensor):
-        self.f, self.x, self.log_masses = f, x, log_masses
-        self.lifted = f.lifted.jacobian(f.lift(x, log_masses))
+    def __init__(self, f: WeightedAttention, x: Tensor, log_masses: Tensor, products: torch.dtype | None = None):
+        self.f, self.x, self.log_masses, self.products = f, x, log_masses, products
+        self.lifted = f.lifted.jacobian(f.lift(x, log_masses), products=products)
         self.m, self.d, self.d_out = x.shape[-2], x.shape[-1], f.lifted.d_out
         self.root = roots(log_masses)
         super().__init__((self.m * self.d_out, self.m * self.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2],
                          workspace=self.lifted.workspace, held=self.lifted.held)
+        self.roundoff, self.hidden = self.lifted.roundoff, self.lifted.hidden
+
+    @property
+    def image(self) -> Tensor:
+        """f at the atoms, (*batch, m, d_out)."""
+        return self.lifted.image
 
     def matvec(self, v: Tensor) -> Tensor:
         return (self.root * self.lifted.matvec(self._in(v)).view(*self.batch, self.m, self.d_out)).flatten(-2)
@@ -101,10 +107,14 @@ class AtomsJacobian(LinearOperator):
         # A constant in the log masses changes nothing, so that bringing Σa to 1 is not seen by the gradient.
         return whole[..., :-1], whole[..., -1] + (left - right) / 2
 
-    def precise(self) -> AtomsJacobian:
-        """The same derivative in float64."""
+    def precise(self) -> AtomsJacobian | None:
+        """The same derivative in float64; without the rounding of its products, where these are in half precision."""
+        if self.lifted.rounded:
+            return AtomsJacobian(self.f, self.x, self.log_masses, self.dtype)
         if self.dtype == torch.float64:
             return self
+        if self.products is not None:
+            return None
         return WeightedAttention(self.f.attention.to(torch.float64)).jacobian(self.x.double(), self.log_masses.double())
 
     def _in(self, v: Tensor) -> Tensor:

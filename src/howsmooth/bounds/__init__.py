@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from howsmooth.attention import L2Attention, SelfAttention
-from howsmooth.bounds import castin2024, geshkovski2023, kim2021, this_project, yudin2025
+from howsmooth.bounds import castin2024, geshkovski2023, kim2021, mean_field, this_project, yudin2025
 from howsmooth.bounds.arguments import check_tokens
 from howsmooth.bounds.ball import BallCertificate, certify_ball, vacuous_eps
 from howsmooth.bounds.bound import Bound, Refused
@@ -15,7 +15,7 @@ from howsmooth.errors import InputError
 
 __all__ = [
     "BallCertificate", "Bound", "LayerForm", "Refused", "castin2024", "certify_ball", "every", "geshkovski2023",
-    "kim2021", "this_project", "two_points", "vacuous_eps", "yudin2025",
+    "kim2021", "mean_field", "this_project", "two_points", "vacuous_eps", "yudin2025",
 ]
 
 # In the order of the table in docs/bounds.md.

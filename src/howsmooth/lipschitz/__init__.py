@@ -13,11 +13,14 @@ from howsmooth.lipschitz.large_radius import (
 )
 from howsmooth.lipschitz.laws import Law, fit_law
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
+from howsmooth.lipschitz.mean_field import mean_field_jacobian, mean_field_lipschitz
 from howsmooth.lipschitz.penalty import LipschitzPenalty, lipschitz_penalty
 from howsmooth.lipschitz.quotients import Quotients, lipschitz_quotients
+from howsmooth.lipschitz.regimes import Plateau, RegimePoint, plateau, regime_curve
 
 __all__ = [
-    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "LipschitzPenalty", "Quotients", "TokenGains",
-    "approach", "argmax_share", "fit_growth", "fit_law", "jacobian", "large_radius_limit", "largest_probabilities",
-    "lipschitz_penalty", "lipschitz_quotients", "local_lipschitz", "token_gains",
+    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "LipschitzPenalty", "Plateau", "Quotients",
+    "RegimePoint", "TokenGains", "approach", "argmax_share", "fit_growth", "fit_law", "jacobian", "large_radius_limit",
+    "largest_probabilities", "lipschitz_penalty", "lipschitz_quotients", "local_lipschitz", "mean_field_jacobian",
+    "mean_field_lipschitz", "plateau", "regime_curve", "token_gains",
 ]

@@ -9,10 +9,11 @@ import importlib
 
 _WHERE = {
     "Settings": "measuring", "Text": "measuring", "measure": "measuring", "memory_plan": "measuring",
-    "resolve": "measuring", "growth_of": "growth", "fits_of": "growth",
-    "file_distances": "distances", "text_distances": "distances",
-    "balls": "attacking", "worst_cases": "attacking", "bound": "bounding", "mitigations": "mitigating",
-    "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning", "run_study": "running",
+    "resolve": "measuring", "growth_of": "growth", "fits_of": "growth", "file_distances": "distances",
+    "text_distances": "distances", "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
+    "mitigations": "mitigating", "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning",
+    "run_study": "running", "masked_constants": "mean_field", "regimes": "mean_field",
+    "roughest_measures": "mean_field", "fit_rate": "mean_field",
 }
 
 __all__ = list(_WHERE)

@@ -1,0 +1,37 @@
+"""`howsmooth meanfield regimes`: the constant against n, from two tokens to lengths that no machine will see."""
+
+from __future__ import annotations
+
+import click
+
+from howsmooth.cli.choosing import csv_option, json_option
+from howsmooth.cli.meanfield.numbers import Numbers, plot_option, run_and_show
+
+
+@click.command(
+    name="regimes",
+    short_help="Lip against n, exactly: √n, √n·log n, and the plateau of mean field.",
+    help="The largest Lipschitz constant of n tokens at two places of the ball, exactly, for lengths of any size: it "
+    "grows like √n·log n up to n* ≈ 3e^{2γR²} and not at all from there on. Beside it the bounds.\n\n"
+    "    One head in d = 1 with V = 1; γ is |A| where A is negative, A/8 where it is positive.",
+)
+@click.option("--gamma-r2", type=Numbers(least=0, most=1e5, example="0.5,2,8,32"), default="0.5,2,8,32",
+              show_default=True, help="γR²: one curve for each.")
+@click.option("--scores", type=click.Choice(["negative", "positive"]), default="negative", show_default=True,
+              help="The sign of A.")
+@click.option("--to", "power", type=click.FloatRange(min=1, max=1e6), metavar="POWER", default=40, show_default=True,
+              help="Lengths up to 10^POWER.")
+@click.option("--points", type=click.IntRange(min=2), metavar="COUNT", default=61, show_default=True,
+              help="Lengths on each curve.")
+@json_option
+@csv_option
+@plot_option
+def command(gamma_r2, scores, power, points, json_path, csv_path, plot_path) -> int:
+    from howsmooth.report.mean_field_figure import regimes_figure
+    from howsmooth.report.mean_field_table import lengths_up_to, regimes_table
+    from howsmooth.studies import regimes
+
+    lengths = lengths_up_to(power, points)
+    return run_and_show(json_path, csv_path, plot_path, name="two places", total=len(gamma_r2) * points,
+                        produce=lambda: regimes(gamma_r2, lengths, scores), table=regimes_table, figure=regimes_figure,
+                        thing="point")
