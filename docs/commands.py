@@ -109,7 +109,7 @@ PAGE_OF = {
     ]),
     "reproduce": ("Reproduce", [
         Example("reproduce text --models minilm --layers 3 --lengths 16..64*2 --samples 2 --workers 0 --out figures",
-                "One figure of the paper, in small."),
+                "One figure of the paper, in small.", picture="figures/text-minilm.png"),
     ]),
     "around": ("Demo, models, doctor, cite", [
         Example("demo", "Two models, a table, a plot and a page: what `make demo` runs."),
@@ -155,7 +155,7 @@ def printed(line: str) -> str:
 
 _TIMES = (
     (re.compile(r"(\"(?:cpu_)?seconds\": )[0-9.e+-]+"), r"\1…"),
-    (re.compile(r"(?<![\w.^])(?:[0-9]+(?:\.[0-9]+)?|less than a) (ms|s|min|h|seconds?|minutes?|hours?)(?![\w/])"), r"… \1"),
+    (re.compile(r"(?<![\w.^])[0-9]+(?:\.[0-9]+)? (ms|s|min|h|seconds?|minutes?|hours?)(?![\w/])"), r"… \1"),
     (re.compile(r"(\"commit\": )\"[0-9a-f]+\""), r"\1…"),
     (re.compile(r"[0-9.]+ (.iB are free)"), r"… \1"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "…"),
@@ -166,6 +166,12 @@ def timeless(text: str) -> str:
     """The text without what differs from run to run (times, commits, free memory) and blanks at the ends of lines."""
     for pattern, instead in _TIMES:
         text = pattern.sub(instead, text)
+    timed = False  # below a header whose last column is a time
+    rows = []
+    for row in text.splitlines():
+        timed = row.rstrip().endswith(" s per text") or (timed and bool(row.strip()))
+        rows.append(re.sub(r" +[0-9.]+\s*$", "  …", row) if timed else row)
+    text = "\n".join(rows)
     text = text.replace(str(Path.home()), "~")
     return "\n".join(row.rstrip() for row in text.strip("\n").splitlines()) + "\n"
 
@@ -198,7 +204,7 @@ def section(example: Example, name: str, again: bool, folder: Path) -> str:
         first = json.loads((folder / example.record).read_text(encoding="utf-8").splitlines()[0])
         parts.append("```json\n" + timeless(json.dumps(first, indent=2, ensure_ascii=False)) + "```")
     if example.picture:
-        kept = PAGES.parent / "images" / f"command-{example.picture}"
+        kept = PAGES.parent / "images" / f"command-{Path(example.picture).name}"
         shutil.copy(folder / example.picture, kept)
         parts.append(f"![What it draws](../images/{kept.name})")
     return "\n\n".join(parts)
@@ -218,18 +224,29 @@ def page(key: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+OVERVIEW = """\
+# Commands
+
+`howsmooth COMMAND --help` lists all options. Each command here stands with an example and what it prints; times are
+left out. `python docs/commands.py` runs them all again.
+
+| command | |
+|---|---|
+{rows}
+
+Tables go to stdout and notes to stderr. `--json FILE|-` writes one JSON object for each record the moment it is known.
+The exit code is 0, or 2 with one line on bad input, 1 if a task of a study failed, 130 after Ctrl-C.
+"""
+
+
 def overview() -> str:
     """The table of all commands, each with a link to its example."""
-    where = {command_of(example.line, [name for name, _ in commands()]): key
-             for key, (_, examples) in PAGE_OF.items() for example in examples}
-    rows = [f"| [`howsmooth {name}`]({where[name]}.md#howsmooth-{name.replace(' ', '-')}) | {command.get_short_help_str(120)} |"
-            for name, command in commands()]
-    return "\n".join(["# Commands", "", "`howsmooth COMMAND --help` lists all options. Each command here stands with an "
-                      "example and what it prints;", "times are left out. `python docs/commands.py` runs them all again.",
-                      "", "| command | |", "|---|---|", *rows, "",
-                      "Tables go to stdout and notes to stderr. `--json FILE|-` writes one JSON object for each record the "
-                      "moment it is", "known. The exit code is 0, or 2 with one line on bad input, 1 if a task of a study "
-                      "failed, 130 after Ctrl-C.", ""])
+    found = dict(commands())
+    page_of = {command_of(example.line, list(found)): key
+               for key, (_, examples) in PAGE_OF.items() for example in examples}
+    links = {name: f"{page_of[name]}.md#howsmooth-{name.replace(' ', '-')}" for name in found}
+    return OVERVIEW.format(rows="\n".join(f"| [`howsmooth {name}`]({links[name]}) | {command.get_short_help_str(120)} |"
+                                          for name, command in found.items()))
 
 
 def main() -> None:

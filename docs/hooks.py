@@ -3,6 +3,7 @@
 A page holds a line of one of these kinds, and the line becomes what it names:
 
     {{ names howsmooth.attention }}     the reference of all public names of a room, from its `__all__`
+    {{ front_door }}                    what `import howsmooth` offers, as a table that links to the rooms
     {{ file CONTRIBUTING.md }}          a file of the repository's root; links into docs/ are put right
     {{ references }}                    the bibliography that `howsmooth cite` prints
 """
@@ -38,6 +39,18 @@ def entries(room: ModuleType, level: int = 2) -> Iterator[str]:
             yield f"::: {where(room, name, thing)}\n    options:\n      heading_level: {level}"
 
 
+def front_door(_: str, page) -> str:
+    import howsmooth
+
+    rows = ["| | |", "|---|---|"]
+    for name in howsmooth.__all__:
+        thing = getattr(howsmooth, name)
+        if callable(thing):
+            says = (inspect.getdoc(thing) or "").partition("\n")[0].replace("|", "\\|").replace("*", "\\*")
+            rows.append(f"| [`howsmooth.{name}`][{where(howsmooth, name, thing)}] | {says} |")
+    return "\n".join(rows)
+
+
 def public(module: ModuleType) -> list[str]:
     """`__all__`, or what a module without it defines itself."""
     return sorted(getattr(module, "__all__", None) or (
@@ -60,7 +73,8 @@ def file(name: str, page) -> str:
 def references(_: str, page) -> str:
     """The bibliography as a list, sorted by year; links go to the publisher or to arXiv."""
     bib = (ROOT / "src" / "howsmooth" / "references.bib").read_text(encoding="utf-8")
-    return "\n".join(reference(entry) for entry in sorted(read_bib(bib), key=lambda entry: (entry["year"], entry["key"])))
+    by_year = sorted(read_bib(bib), key=lambda entry: (entry["year"], entry["key"]))
+    return "\n".join(map(reference, by_year))
 
 
 def read_bib(text: str) -> Iterator[dict[str, str]]:
@@ -88,4 +102,4 @@ def reference(entry: dict[str, str]) -> str:
     return f"- <span id=\"{entry['key']}\"></span>" + ". ".join(part for part in parts if part) + f". `{entry['key']}`"
 
 
-MACROS = {"names": names, "file": file, "references": references}
+MACROS = {"names": names, "front_door": front_door, "file": file, "references": references}
