@@ -156,6 +156,7 @@ def printed(line: str) -> str:
 _TIMES = (
     (re.compile(r"(\"(?:cpu_)?seconds\": )[0-9.e+-]+"), r"\1…"),
     (re.compile(r"(?<![\w.^])[0-9]+(?:\.[0-9]+)? (ms|s|min|h|seconds?|minutes?|hours?)(?![\w/])"), r"… \1"),
+    (re.compile(r"^\d+ of \d+ tasks, .*\n", re.M), ""),  # said now and then while it takes long
     (re.compile(r"(\"commit\": )\"[0-9a-f]+\""), r"\1…"),
     (re.compile(r"[0-9.]+ (.iB are free)"), r"… \1"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "…"),
@@ -189,6 +190,15 @@ def working_folder() -> Iterator[Path]:
             os.chdir(before)
 
 
+def typed(line: str) -> str:
+    """The line behind a prompt; where it is too long, broken before an option as a shell takes it."""
+    rows = ["$ howsmooth"]
+    for word in re.split(r" (?=--)", line):
+        fits = len(f"{rows[-1]} {word}") <= COLUMNS - 2
+        rows = [*rows[:-1], f"{rows[-1]} {word}"] if fits else [*rows, f"      {word}"]
+    return " \\\n".join(rows)
+
+
 def section(example: Example, name: str, again: bool, folder: Path) -> str:
     text = printed(example.line)
     rows = text.splitlines()
@@ -199,7 +209,7 @@ def section(example: Example, name: str, again: bool, folder: Path) -> str:
     if example.listing:
         listing = (folder / example.listing).read_text(encoding="utf-8")
         parts.append(f'```toml title="{example.listing}"\n{listing}```')
-    parts.append("```console\n$ howsmooth " + "\n".join([example.line, *rows]) + "\n```")
+    parts.append("```console\n" + "\n".join([typed(example.line), *rows]) + "\n```")
     if example.record:
         first = json.loads((folder / example.record).read_text(encoding="utf-8").splitlines()[0])
         parts.append("```json\n" + timeless(json.dumps(first, indent=2, ensure_ascii=False)) + "```")

@@ -30,8 +30,9 @@ def names(module: str, page) -> str:
 
 
 def entries(room: ModuleType, level: int = 2) -> Iterator[str]:
-    for name in public(room):
-        thing = getattr(room, name)
+    """Functions, then classes, then modules, each with what is in it."""
+    things = {name: getattr(room, name) for name in public(room)}
+    for name, thing in sorted(things.items(), key=lambda item: (inspect.ismodule(item[1]), inspect.isclass(item[1]))):
         if inspect.ismodule(thing):
             yield f"{'#' * level} `{thing.__name__.removeprefix('howsmooth.')}`\n\n{inspect.getdoc(thing) or ''}"
             yield from entries(thing, level + 1)

@@ -11,7 +11,8 @@ chunk, = model.chunks("The river moves slowly under the old stone bridge.", 12, 
 layer = Target.in_model(model, chunk, 3)
 for attack in (Noise(), SingularDirection()):
     found = run(attack, layer, Budget(0.5))           # ‖E‖ ≤ 0.5
-    print(f"{type(attack).__name__:<17} moves the output by {found.change:.2f}, {found.gain:.2f} per unit")
+    name = type(attack).__name__
+    print(f"{name:<17} moves the output by {found.change:.2f}, {found.gain:.2f} per unit")
 
 f = model.attention(3).to(torch.float64)
 worst = worst_case(f, 8, Ellipsoid(model.normalisation(3)), restarts=2, steps=15)

@@ -1,4 +1,4 @@
-"""Between which bounds does the constant lie, on this text and on all inputs behind the same LayerNorm?"""
+"""Between which bounds does the constant lie, here and on all inputs behind the same LayerNorm?"""
 
 import howsmooth
 from howsmooth import bounds
@@ -13,7 +13,8 @@ R = float(radius(model.normalisation(3)))             # no token can be further 
 print(f"measured {found.value:.2f} on {len(x)} tokens within R = {R:.2f}")
 for bound in bounds.every(f, len(x), R, x):
     if isinstance(bound, bounds.Bound) and bound.value is not None and bound.value < 1e9:
-        print(f"{'≤' if bound.side == 'upper' else '≥'} {bound.value:9,.1f}  {bound.holds:<9} {bound.name}")
+        sign = "≤" if bound.side == "upper" else "≥"
+        print(f"{sign} {bound.value:9,.1f}  {bound.holds:<9} {bound.name}")
 
 ball = bounds.certify_ball(f, x, 1e-3, at_center=found.upper)
 print(f"certified for every input with each token within 0.001 of its place: {ball.value:.2f}")

@@ -8,7 +8,7 @@ from howsmooth.dynamics.instruments import clusters
 
 eye = torch.eye(3, dtype=torch.float64)
 x = torch.randn(24, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-gamma = Velocity(SoftmaxField.of(A=6 * eye, V=eye), sphere=True)              # layer normalisation: |x| stays 1
+gamma = Velocity(SoftmaxField.of(A=6 * eye, V=eye), sphere=True)  # layer normalisation: |x| = 1
 x = x / x.norm(dim=1, keepdim=True)
 
 path = integrate(gamma, x, 12.0, saves=[3.0, 6.0, 12.0])
@@ -16,5 +16,5 @@ for depth, tokens in zip(path.times, path.tokens, strict=True):
     print(f"depth {float(depth):4.1f}: {len(clusters(tokens, tol=0.1).sizes):2} clusters")
 
 for grown in perturbation_growth(gamma, x, 6.0, steps=60, depths=3):
-    print(f"depth {grown.depth:4.1f}: a perturbation grows by {grown.value:5.2f} at most; the layers' product says "
-          f"{grown.product:8.1f}")
+    print(f"depth {grown.depth:4.1f}: a perturbation grows by {grown.value:5.2f} at most, "
+          f"by the layers' product {grown.product:5.1f}")

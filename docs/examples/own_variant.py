@@ -1,4 +1,4 @@
-"""An attention of one's own: any torch map is measured as it is; as a field it also has a limit and a flow."""
+"""An attention of one's own: measured as it is, and as a field, which has a limit and a flow."""
 
 import torch
 
@@ -16,7 +16,8 @@ def relu_attention(x):
 
 x = torch.randn(10, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 found = local_lipschitz(relu_attention, x)
-print(f"any map: {found.value:.4f} in [{found.lower:.4f}, {found.upper:.4f}], finite differences {found.check():.4f}")
+print(f"any map: {found.value:.4f} in [{found.lower:.4f}, {found.upper:.4f}]")
+print(f"by finite differences: {found.check():.4f}")
 
 
 class ReluField(Field):
@@ -27,7 +28,8 @@ class ReluField(Field):
 
     def velocity(self, x, points, log_weights, times, source_times):
         n = points.shape[-2]
-        masses = torch.full((n,), 1 / n).to(x) if log_weights is None else torch.softmax(log_weights, -1)
+        log_weights = x.new_zeros(n) if log_weights is None else log_weights
+        masses = torch.softmax(log_weights, -1)
         weights = torch.relu(x @ points.mT) * masses.unsqueeze(-2)
         if times is not None:
             weights = weights * (source_times.unsqueeze(-2) <= times.unsqueeze(-1))
@@ -36,4 +38,4 @@ class ReluField(Field):
 
 print(f"as a map of measures: {mean_field_lipschitz(ReluField(), TokenMeasure(x)).value:.4f}")
 path = integrate(Velocity(ReluField(), sphere=True), x, 5.0)
-print(f"as a flow: {path.status} after {path.steps} steps")
+print(f"as a flow: {path.status} at depth {path.reached:.0f}")

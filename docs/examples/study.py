@@ -27,12 +27,13 @@ try:
     run_study(study, "growth.sqlite", progress=stop_halfway)
 except KeyboardInterrupt:
     with Store.read("growth.sqlite") as store:
-        print(f"stopped with {store.counts()['done']} of {store.counts()['planned']} records stored")
+        counts = store.counts()
+    print(f"stopped with {counts['done']} of {counts['planned']} records stored")
 print(f"again: {run_study(study, 'growth.sqlite')['done']} records")
 
 with Store.read("growth.sqlite") as store:
     records = list(store.records())
 for curve, law in fits_of(records).items():
-    low, high = law.exponent_interval
-    print(f"layer {curve[CURVE.index('layer')]}: n^{law.exponent:.2f} ({low:.2f} … {high:.2f}), {law.verdict}")
+    layer, (low, high) = curve[CURVE.index("layer")], law.exponent_interval
+    print(f"layer {layer}: n^{law.exponent:.2f} ({low:.2f} … {high:.2f}), {law.verdict}")
 save_figure(growth_figure(records, growth_of(records)), "example-study.png")

