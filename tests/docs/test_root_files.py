@@ -22,7 +22,8 @@ def test_the_floor_plan_is_that_of_the_street():
 def test_files_that_the_guide_names_are_there():
     for path in re.findall(r"\]\(((?!http)[^)#]+)\)", GUIDE):
         assert (ROOT / path).exists(), path
-    for path in re.findall(r"`((?:tests|benchmarks|docs|attention|bounds|cli|models|kernels|spectral)/[\w/.]*)`", GUIDE):
+    rooms = "|".join(room for group in STREET for room in group)
+    for path in re.findall(rf"`((?:tests|benchmarks|docs|{rooms})/[\w/.]*)`", GUIDE):
         assert (ROOT / path).exists() or (ROOT / "src" / "howsmooth" / path).exists(), path
 
 
