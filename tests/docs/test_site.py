@@ -1,0 +1,133 @@
+"""The site builds strictly and without a network; links, anchors and images lead somewhere; no page is left out."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import howsmooth
+from tests.docs.same import ROOT, script
+
+pytest.importorskip("mkdocs", reason="pip install 'howsmooth[docs]'")
+pytest.importorskip("mkdocstrings", reason="pip install 'howsmooth[docs]'")
+
+OFFLINE = """
+import socket
+def refuse(*_): raise OSError("the site is built without a network")
+socket.socket.connect = refuse
+from mkdocs.__main__ import cli
+cli()
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-c", OFFLINE, "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    surroundings = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=surroundings, text=True, capture_output=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, what can be linked to in it, and its text."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.links, self.loads, self.anchors, self.headings = [], [], set(), 0
+        self.feed(source)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors |= {found[key] for key in ("id", "name") if found.get(key)}
+        self.headings += tag == "h1"
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        elif tag in ("img", "script", "iframe") and found.get("src"):
+            self.loads.append(found["src"])
+        elif tag == "link" and found.get("rel") in ("stylesheet", "icon", "preconnect", "preload"):
+            self.loads.append(found["href"])
+
+
+def broken(folder: Path) -> list[str]:
+    """Links of the site that lead nowhere, and what a reader's browser would fetch from elsewhere."""
+    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
+    wrong = []
+    for path, page in pages.items():
+        if path.name == "404.html":
+            continue  # its links start at the server's root
+        for target in (*page.links, *page.loads):
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                wrong += [f"{path.name} loads {target}"] * (target in page.loads)
+                continue
+            to = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            to = to / "index.html" if to.is_dir() else to
+            if not to.exists():
+                wrong.append(f"{path.name}: {target}")
+            elif parts.fragment and to in pages and unquote(parts.fragment) not in pages[to].anchors | {"__top"}:
+                wrong.append(f"{path.name}: {target}, no such anchor")
+    return wrong
+
+
+def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site):
+    assert len(list(site.rglob("*.html"))) > 40
+    assert broken(site) == []
+
+
+def test_every_page_is_in_the_navigation(site):
+    """Each page is linked from the first one, and has one heading of the first rank."""
+    pages = {path.relative_to(site / "") for path in site.rglob("*.html") if path.name != "404.html"}
+    first = Page((site / "index.html").read_text())
+    linked = {Path(urlsplit(link).path) for link in first.links if not urlsplit(link).scheme}
+    assert {page for page in pages if page not in linked} <= {Path("index.html")}
+    assert [page for page in pages if Page((site / page).read_text()).headings != 1] == []
+    assert {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")} == pages
+
+
+@pytest.mark.parametrize("room", [room for room in howsmooth._ROOMS if room != "report"])
+def test_the_reference_has_every_public_name(site, room):
+    hooks, module = script("hooks.py"), getattr(howsmooth, room)
+    anchors = Page((site / "reference" / f"{room}.html").read_text()).anchors
+    names = [name for name in hooks.public(module) if not inspect.ismodule(getattr(module, name))]
+    documented = [name for name in names if room != "kernels" or callable(getattr(module, name))]
+    assert documented
+    assert [name for name in documented if hooks.where(module, name, getattr(module, name)) not in anchors] == []
+
+
+@pytest.mark.parametrize("html", [
+    '<a href="gone.html">',
+    '<a href="#nowhere">',
+    '<a href="other.html#nowhere">',
+    '<img src="images/gone.png">',
+    '<script src="https://cdn.example/x.js"></script>',
+    '<link rel="stylesheet" href="https://fonts.example/css">',
+])
+def test_the_check_can_fail(tmp_path, html):
+    (tmp_path / "other.html").write_text('<h1 id="here">x</h1>')
+    (tmp_path / "index.html").write_text(html + '<a href="other.html#here"><a href="https://arxiv.org">')
+    assert len(broken(tmp_path)) == 1
+
+
+def test_docstrings_are_shown_as_they_are_typed():
+    markdown = script("docstrings.py").markdown
+    assert markdown("Of a_i <b> and n*.\n\n    y = x") == "Of a\\_i \\<b> and n\\*.\n\n    y = x"
+    assert markdown("What.\n>>> 1\n1") == "What.\n\n```pycon\n>>> 1\n1\n```"
+    assert markdown("Args:\n    a: one\n        more\n    b: *two*") == "Args:\n\n- `a`: one more\n- `b`: \\*two\\*"
+
+
+def test_references_are_read_without_tex():
+    hooks = script("hooks.py")
+    bib = (ROOT / "src" / "howsmooth" / "references.bib").read_text()
+    entries = list(hooks.read_bib(bib))
+    assert len(entries) == bib.count("\n@") + 1
+    shown = "\n".join(map(hooks.reference, entries))
+    assert "Peyre\u0301" in shown and "\\" not in shown and "{" not in shown
