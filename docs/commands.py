@@ -63,6 +63,7 @@ PAGE_OF = {
         Example("measure minilm --layers 3 --lengths 16 --samples 1 --json found.jsonl",
                 "One JSON object for each estimate, the moment it is known; here it is, with line breaks.",
                 record="found.jsonl"),
+        Example("report found.jsonl -o report.html", "The same as a page to look at; it opens offline."),
     ]),
     "bound": ("Bound", [
         Example("bound minilm --layers 3 --lengths 16,64",
@@ -97,6 +98,8 @@ PAGE_OF = {
                 "A Gaussian that blows up, and when."),
         Example("flow pde --V -identity --until 1 --cells 96 --particles 50,200 --repeats 2",
                 "A density on a grid, and how fast particles come to it."),
+        Example("flow model minilm --lengths 16 --depths 2,6", "Real layers in place of an equation: what becomes of "
+                "directions, norms and a perturbation."),
     ]),
     "study": ("Study and plan", [
         Example("study validate growth.toml", "The file is read and checked; nothing runs.", listing="growth.toml"),
