@@ -160,7 +160,7 @@ _TIMES = (
     (re.compile(r"(\"(?:cpu_)?seconds\": )[0-9.e+-]+"), r"\1…"),
     (re.compile(r"(?<![\w.^])[0-9]+(?:\.[0-9]+)? (ms|s|min|h|seconds?|minutes?|hours?)(?![\w/])"), r"… \1"),
     (re.compile(r"^\d+ of \d+ tasks, .*\n", re.M), ""),  # said now and then while it takes long
-    (re.compile(r"(\"commit\": )\"[0-9a-f]+\""), r"\1…"),
+    (re.compile(r"(\"commit\": )\"[0-9a-f]+\+?\""), r"\1…"),
     (re.compile(r"[0-9.]+ (.iB are free)"), r"… \1"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "…"),
 )
