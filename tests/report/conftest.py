@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -65,3 +66,61 @@ def growth() -> dict:
 @pytest.fixture
 def make():
     return record
+
+
+HOSTILE = "</script><img src=x onerror=alert(1)><!--"
+
+
+def full_record(layer: int, head: int, n: int, sample: int) -> dict:
+    """A study's record with every field that a true one has, numbers with all their digits."""
+    value = (1 + 0.37 * layer + 0.11 * head) * n ** (0.1 + 0.02 * layer) * (1 + 0.0123456789 * sample)
+    return record(
+        layer, n, sample, head=head, model="openai-community/gpt2", value=value, lower=value * 0.99971234567,
+        upper=value * 1.00012345678, residual=value * 1.234567e-5, relative=value / 1.7, radius=11.50405346406 + sample,
+        mean_radius=9.519015224177 + layer, seconds=0.2084874069 + 0.001 * head, task=f"{layer:08x}{head:08x}{n:08x}",
+        tokens="all", estimator="described", start=n * sample, document=sample, mean_norm=9.4, batch=4, study="grid",
+        series=None, checkpoint=None, cutting="prefixes", simultaneous=None, model_dtype="float32", tol=1e-3,
+        source={"kind": "hub", "revision": "e" * 40, "sha256": {"model.safetensors": "5" * 64}}, commit="a" * 40,
+        versions={"howsmooth": "0.1.0", "python": "3.11", "torch": "2.13.0", "transformers": "5.22", "numpy": "2.4"},
+        top_tokens=[{"position": 3 * i + sample, "token": f" word{(n + 7 * i) % 97}", "share": 0.5123456789 / (i + 1)}
+                    for i in range(3)])
+
+
+@pytest.fixture(scope="session")
+def many() -> list[dict]:
+    """10,080 records: 12 layers × 12 heads × 7 lengths × 10 samples."""
+    return [full_record(layer, head, n, sample) for n in (16, 32, 64, 128, 256, 512, 1024) for sample in range(10)
+            for layer in range(12) for head in range(12)]
+
+
+def bound_record(layer: int, n: int, bound: str, side: str | None, factor: float | None, **changes) -> dict:
+    measured = record(layer, n, 0)
+    value = None if factor is None else measured["value"] * factor
+    return {**{name: measured[name] for name in ("model", "layer", "head", "map", "n", "sample", "text", "text_sha256",
+                                                 "tokens", "device", "versions", "weights")},
+            "bound": bound, "side": side, "holds": side and "on B_R^n", "value": value,
+            "log_value": value and math.log(value), "ratio": factor, "log_ratio": factor and math.log(factor),
+            "refused": None if factor else "expected one head, got 12 heads; take f.head(i)", "reference": "a proof",
+            "conditions": ["a < b", "c"], "R": 4.5, "radius_from": "norm", "argmax_share": [0.0],
+            "measured": {name: measured[name] for name in ("value", "lower", "upper", "confidence", "residual", "status",
+                                                           "steps", "seed", "dtype", "radius")},
+            "status": "converged", **changes}
+
+
+@pytest.fixture
+def bounds() -> list[dict]:
+    return [bound_record(layer, n, *bound) for layer in (0, 1) for n in (8, 16, 32)
+            for bound in (("local", "upper", 3.5), ("two_point_lower", "lower", 0.5), ("theorem1_upper", None, None))]
+
+
+@pytest.fixture
+def directions() -> list[dict]:
+    """Records of `measure` with the share of every token, in a text that would like to be markup."""
+    words = ["[CLS]", HOSTILE, "<b>bold</b>", "&amp;", "\u202e", '"quoted", and more', "\n", "=1+1"]
+    records = []
+    for layer in (0, 1):
+        shares = [0.5 / 2**i for i in range(8)]
+        records.append(record(layer, 8, 0, model=HOSTILE, text=HOSTILE, weights=HOSTILE, shares=shares,
+                              words=words if layer == 0 else None,
+                              top_tokens=[{"position": 1, "token": HOSTILE, "share": 0.25}]))
+    return records

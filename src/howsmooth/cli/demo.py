@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from howsmooth.errors import InputError
-
 if TYPE_CHECKING:
     from howsmooth.cli.running import Run
 
@@ -39,12 +37,12 @@ PLANS = (
 )
 def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; leave a plot, the records and a page."""
-    from howsmooth.cli.outputs import RecordFile, check_writable
+    from howsmooth.cli.outputs import RecordFile, check_writable, writable_folder
     from howsmooth.cli.running import Run, announce, console, say
     from howsmooth.report.figure import check_plot_path
     from howsmooth.report.table import summary
 
-    out = _writable_folder(folder)
+    out = writable_folder(folder, "--out")
     plot, lines, page_path = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
     check_plot_path(str(plot), "the demo's plot")
     for path in (plot, page_path):
@@ -95,25 +93,11 @@ def _svg_without_web_fonts() -> str:
 
 
 def _write_report(run: Run, plot: Path, page_path: Path) -> None:
-    from howsmooth.report.figure import growth_figure, png_bytes
-    from howsmooth.report.page import page
+    from howsmooth.cli.outputs import write_report
+    from howsmooth.report.figure import growth_figure, save_figure
     from howsmooth.studies import growth_of
 
-    growth = growth_of(run.records)
-    light, dark = (png_bytes(growth_figure(run.records, growth, theme=theme)) for theme in ("light", "dark"))
     with run.writing(plot, "--out"):
-        plot.write_bytes(light)
+        save_figure(growth_figure(run.records, growth_of(run.records)), plot)
     with run.writing(page_path, "--out"):
-        page_path.write_text(page(run.records, growth, light_png=light, dark_png=dark), encoding="utf-8")
-
-
-def _writable_folder(name: str) -> Path:
-    folder = Path(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"expected a folder that can be made for --out, got {name} "
-            f"({(error.strerror or str(error)).lower()}); name another one"
-        ) from None
-    return folder
+        write_report(page_path, run.records)

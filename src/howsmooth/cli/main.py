@@ -19,6 +19,7 @@ _COMMANDS = {
     "flow": "howsmooth.cli.flow",
     "study": "howsmooth.cli.study",
     "plan": "howsmooth.cli.plan",
+    "report": "howsmooth.cli.report",
     "reproduce": "howsmooth.cli.reproduce",
     "demo": "howsmooth.cli.demo",
     "models": "howsmooth.cli.models",

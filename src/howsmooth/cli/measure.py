@@ -64,6 +64,7 @@ from howsmooth.errors import InputError
 @json_option
 @csv_option
 @click.option("--plot", "plot_path", metavar="FILE", help="Growth with length as a figure (png, svg, pdf).")
+@click.option("--report", "report_path", metavar="FILE.html", help="A page of plots and tables that needs nothing else.")
 def command(
     model,
     text_path,
@@ -82,9 +83,10 @@ def command(
     json_path,
     csv_path,
     plot_path,
+    report_path,
     **loading,
 ) -> int:
-    from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice
+    from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice, write_report
     from howsmooth.cli.running import Run, announce, console, say
     from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
     from howsmooth.report.table import summary
@@ -99,13 +101,15 @@ def command(
         )
     if map_name == "head" and heads is None:
         heads = "all"
-    outputs = {"--json": json_path, "--csv": csv_path, "--plot": plot_path}
+    outputs = {"--json": json_path, "--csv": csv_path, "--plot": plot_path, "--report": report_path}
     # stdin and stdout may both be -, but no result may overwrite the text it came from.
     refuse_one_file_twice({"--text": None if text_path == "-" else text_path, **outputs})
     files = record_files(json_path, csv_path)
     if plot_path:
         check_plot_path(plot_path)
         check_writable(Path(plot_path), "--plot")
+    if report_path:
+        check_writable(Path(report_path), "--report")
     text = read_text(text_path)
 
     from howsmooth.studies import growth_of, measure, resolve
@@ -143,5 +147,9 @@ def command(
             with run.writing(plot_path, "--plot"):
                 save_figure(growth_figure(run.records, growth), plot_path)
                 say(notes, f"drew {plot_path}")
+        if run.records and report_path:
+            with run.writing(report_path, "--report"):
+                write_report(Path(report_path), run.records)
+                say(notes, f"wrote the report {report_path}")
         code = run.finish()
     return code

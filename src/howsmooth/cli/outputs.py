@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from howsmooth.errors import InputError
-from howsmooth.studies.lines import csv_line, json_line
+from howsmooth.studies.lines import PER_TOKEN, csv_line, json_line
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -45,6 +47,45 @@ def unwritable(path: str | Path, option: str, error: OSError) -> InputError:
         f"expected a writable file for {option}, got {'stdout' if str(path) == '-' else path} "
         f"({(error.strerror or str(error)).lower()}); name another file"
     )
+
+
+@contextmanager
+def writing(path: str | Path, option: str) -> Iterator[None]:
+    """A failure to write, in the words of the option that asked for it."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, option, error) from None
+
+
+def writable_folder(name: str, option: str) -> Path:
+    """The folder, made if it is not there yet."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"expected a folder that can be made for {option}, got {name} "
+            f"({(error.strerror or str(error)).lower()}); name another one"
+        ) from None
+    return folder
+
+
+def write_report(path: Path, records: Sequence[dict[str, Any]], **about: Any) -> int:
+    """Write the page of the records, whole or not at all; its size in bytes."""
+    from howsmooth.report.web_page import report_page
+
+    page = report_page(records, **about).encode("utf-8")
+    if path.exists() and not path.is_file():  # a device or a pipe takes what it is given
+        path.write_bytes(page)
+        return len(page)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(page)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return len(page)
 
 
 def refuse_one_file_twice(paths: dict[str, str | None]) -> None:
@@ -85,7 +126,7 @@ class RecordFile:
     def write(self, record: dict[str, Any]) -> None:
         if self._stream is None:
             self._stream = sys.stdout if self.path == "-" else open(self.path, "w", encoding="utf-8")
-            self._columns = list(record)
+            self._columns = [name for name in record if name not in PER_TOKEN]
             if self.form == "csv":
                 self._stream.write(csv_line(self._columns) + "\n")
         line = (

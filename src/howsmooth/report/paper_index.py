@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from howsmooth.report.page import _STYLE
 from howsmooth.report.paper_figure import STYLES, law_text, short_verdict, told_apart
 from howsmooth.report.rows import model_name, number
+from howsmooth.report.web_page import asset
 from howsmooth.studies.figures.reading import correlations_of, laws_of, ratios_of
 
 if TYPE_CHECKING:
@@ -43,17 +43,17 @@ def index_html(made: list[tuple[Outcome, list[str]]]) -> str:
     for outcome, pictures in made:
         parts.append(f"<h2>{escape(outcome.figure.title)}</h2><p>{escape(outcome.figure.about)}</p>")
         parts += [f'<figure><img src="{escape(name)}.png" alt="{escape(name)}"></figure>' for name in pictures]
-        parts.append(f'<p class="note">Records: <a href="{outcome.figure.name}.jsonl">{outcome.figure.name}.jsonl'
+        parts.append(f'<p class="faint">Records: <a href="{outcome.figure.name}.jsonl">{outcome.figure.name}.jsonl'
                      "</a></p>")
         for heading, columns, rows in _tables(outcome):
             head = "".join(f"<th>{escape(name)}</th>" for name in columns)
             body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
             parts.append(f'<h3>{heading}</h3><div class="scroll"><table><thead><tr>{head}</tr></thead>'
                          f"<tbody>{body}</tbody></table></div>")
-        parts += [f'<p class="note">{escape(line)}</p>' for line in outcome.notes]
+        parts += [f'<p class="faint">{escape(line)}</p>' for line in outcome.notes]
     return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{TITLE}</title>'
-            f"<style>{_STYLE}</style></head>\n<body><h1>{TITLE}</h1><p>{ABOUT}</p>\n" + "\n".join(parts)
+            f"<style>{asset('report.css')}</style></head>\n<body><h1>{TITLE}</h1><p>{ABOUT}</p>\n" + "\n".join(parts)
             + "\n</body></html>\n")
 
 

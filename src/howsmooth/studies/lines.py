@@ -8,6 +8,8 @@ import json
 import math
 from typing import Any
 
+PER_TOKEN = ("words", "shares")  # fields as long as the text itself: CSV leaves them out
+
 
 def json_line(record: dict[str, Any]) -> str:
     """The record as one line of strict JSON: numbers that JSON does not know become null.

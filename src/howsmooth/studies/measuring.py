@@ -20,6 +20,7 @@ from howsmooth.lipschitz import jacobian, local_lipschitz
 from howsmooth.spectral import MemoryPlan, plan, restrict
 from howsmooth.spectral.memory import FEWEST_STORED
 from howsmooth.studies.facts import provenance
+from howsmooth.studies.places import all_shares, top_tokens
 from howsmooth.texts import default_text
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 TOKEN_CHOICES = ("all", "no-special", "no-first")
 KINDS = ("normed", "block", "layer")  # of maps beyond attention and its heads, see `Model.map`
-_NAMED_TOKENS = 3  # how many of the direction's tokens a record names
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,7 @@ def measure(
 
     One forward pass per chunk of text gives the tokens entering all the layers. `step(n, layer, head)` is
     called before each solve. A solve that does not converge is yielded with its status, never dropped.
+    `shares` is of all tokens; the first record of each chunk has its `words`, the others have None there.
     """
     facts = run_facts(model, text, settings)
     for n in settings.lengths:
@@ -206,6 +207,7 @@ def measure(
         for sample, chunk in enumerate(chunks):
             moved = _moved_tokens(chunk, settings.tokens, model.device)
             activations = {} if settings.kind else model.activations(chunk, settings.layers)
+            words = chunk.words
             for layer in settings.layers:
                 if settings.kind is None:
                     solves = [(head, f, activations[layer]) for head, f in maps[layer]]
@@ -226,6 +228,7 @@ def measure(
                         products=None if settings.products is None else getattr(torch, settings.products),
                         seed=settings.seed,
                     )
+                    shares = all_shares(estimate.shares)
                     yield {
                         "model": model.name,
                         "layer": layer,
@@ -235,8 +238,11 @@ def measure(
                         "sample": sample,
                         **estimate.as_record(),
                         **facts,
-                        "top_tokens": _top_tokens(estimate.shares, chunk.words),
+                        "top_tokens": top_tokens(estimate.shares, chunk.words.__getitem__),
+                        "shares": shares,
+                        "words": None if shares is None else words,
                     }
+                    words = None
 
 
 def attention_maps(model: Model, layer: int, n: int, heads: tuple[int, ...] | None) -> list[tuple[int | None, Any]]:
@@ -260,15 +266,6 @@ def _moved_tokens(chunk: Any, tokens: str, device: Any) -> torch.Tensor | None:
             "(--tokens all)"
         )
     return indices.to(device)
-
-
-def _top_tokens(shares: torch.Tensor, words: list[str]) -> list[dict[str, Any]]:
-    """The tokens that carry the most of the worst direction, with their share of its squared norm."""
-    top = torch.topk(shares.flatten(), min(_NAMED_TOKENS, shares.numel()))
-    return [
-        {"position": index, "token": words[index], "share": share}
-        for share, index in zip(top.values.tolist(), top.indices.tolist(), strict=True)
-    ]
 
 
 def run_facts(model: Model, text: Text, settings: Settings) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import Model, load
 from howsmooth.models.tokens import word
+from howsmooth.studies.places import top_tokens
 from howsmooth.studies.released import as_released, by_scripts
-
-_NAMED_TOKENS = 3  # how many of the direction's tokens a record names
 
 
 class Row(NamedTuple):
@@ -117,7 +116,8 @@ def _rows(model: Model, bundle: Bundle, solve: Solve, members: list[int], f, x: 
         found = local_lipschitz(f, x, tokens=_moved(bundle, solve, members, x.device), strict=False, **bundle.solver)
         estimates = found if isinstance(found, list) else [found]
         numbers = [{**e.as_record(), "seconds": e.seconds / len(estimates)} for e in estimates]
-        named = [_top_tokens(model, bundle.ids[i], e.shares) for i, e in zip(members, estimates, strict=True)]
+        named = [top_tokens(e.shares, lambda at, ids=bundle.ids[i]: word(model.tokenizer, ids[at]))
+                 for i, e in zip(members, estimates, strict=True)]
     norms = torch.linalg.vector_norm(x.double(), dim=-1).mean(-1).reshape(-1).tolist()
     return [
         Row(solve.tasks[i], {
@@ -139,12 +139,6 @@ def _moved(bundle: Bundle, solve: Solve, members: list[int], device) -> Tensor |
         raise InputError(f"expected a token left to move with tokens = {solve.tokens!r}, got none at n = {bundle.n}; "
                          "ask for longer lengths")
     return moved[0].to(device) if bool((moved == moved[:1]).all()) else moved.to(device)
-
-
-def _top_tokens(model: Model, ids: tuple[int, ...], shares: Tensor) -> list[dict[str, Any]]:
-    top = torch.topk(shares, min(_NAMED_TOKENS, len(ids)))
-    return [{"position": i, "token": word(model.tokenizer, ids[i]), "share": share}
-            for i, share in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
 
 
 def _model(loading: dict[str, Any], identity: dict[str, Any]) -> Model:

@@ -1,16 +1,11 @@
-"""The figure draws what the records hold; the page holds both and nothing from outside."""
+"""The figure draws what the records hold."""
 
 from __future__ import annotations
-
-import base64
-import re
-from html.parser import HTMLParser
 
 import pytest
 
 from howsmooth.errors import InputError
 from howsmooth.report.figure import check_plot_path, growth_figure, png_bytes
-from howsmooth.report.page import page
 
 pytest.importorskip("matplotlib")
 
@@ -55,38 +50,3 @@ def test_plot_paths_are_checked():
     for name in ("growth", "growth.docx"):
         with pytest.raises(InputError, match="png"):
             check_plot_path(name)
-
-
-class Outline(HTMLParser):
-    """Tags that are open and the addresses that a page would fetch."""
-
-    def __init__(self):
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append(tag)
-        self.addresses += [value for name, value in attrs if name in ("src", "srcset", "href")]
-        if tag not in ("meta", "img", "source", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
-def test_page_is_well_formed_escaped_and_self_contained(records, growth):
-    light, dark = b"\x89PNG light", b"\x89PNG dark"
-    text = page(records, growth, light_png=light, dark_png=dark)
-    outline = Outline()
-    outline.feed(text)
-    assert outline.open == []
-    assert "script" not in outline.seen
-    assert [base64.b64decode(address.partition(",")[2]) for address in outline.addresses] == [dark, light]
-    assert not re.search(r"https?://", text)
-    assert "tiny&lt;model&gt;" in text and "safetensors &amp; more" in text
-    assert text.count("<tr") == 1 + 6
-    assert "prefers-color-scheme: dark" in text
-    for record in records[-2:]:
-        assert f"{record['value']:#.4g}" in text

@@ -1,0 +1,46 @@
+"use strict";
+// The page put together: which records are shown, redrawn when the room changes; the theme; all data to save.
+
+const MEASURED = rowsOf("measurements"), BOUNDS = rowsOf("bounds"), DIRECTIONS = rowsOf("directions");
+const LAWS = new Map(rowsOf("laws").map((law) => [JSON.stringify(CURVE.map((name) => law[name] ?? null)), law]));
+const VIEWS = distinct(MEASURED.map(viewOf));
+const WORDS = { all: "all tokens move", "no-first": "without the first token", "no-special": "without special tokens", described: "as described", released: "as released" };
+const place = (name) => document.getElementById(name);
+let shown = VIEWS[0];
+
+function viewWords(view) {
+  const parts = JSON.parse(view), others = VIEWS.map((other) => JSON.parse(other));
+  return parts.map((part, i) => (i === 0 || distinct(others.map((other) => other[i])).length > 1 ? (i === 0 ? modelName(String(part)) : WORDS[part] ?? part ?? "") : "")).filter(Boolean).join(", ");
+}
+
+function drawView() {
+  if (!VIEWS.length) return;
+  growthSection(place("growth"), shown);
+  heatSection(place("heat"), shown);
+  directionSection(place("direction"), shown);
+}
+
+function drawAll() { drawView(); boundsSection(place("bounds")); }
+
+place("view").append(choice("shown", VIEWS.map((view) => [view, viewWords(view)]), shown, (view) => { shown = view; drawView(); }));
+attacksSection(place("attacks"));
+drawAll();
+
+const saved = { measurements: "all measurements", laws: "all laws", bounds: "all bounds" };
+for (const [name, words] of Object.entries(saved)) if (DATA.tables[name]) place("downloads").append(csvButton(`all-${name}`, () => [rowsOf(name), columnsOf(name)], words));
+
+place("theme").addEventListener("click", () => {
+  const root = document.documentElement, dark = getComputedStyle(root).colorScheme.includes("dark");
+  root.dataset.theme = dark ? "light" : "dark";
+  place("said").textContent = dark ? "light theme" : "dark theme";
+});
+
+// On paper nothing is folded away.
+addEventListener("beforeprint", () => document.querySelectorAll("details:not([open])").forEach((details) => { details.open = true; details.dataset.folded = ""; }));
+addEventListener("afterprint", () => document.querySelectorAll("details[data-folded]").forEach((details) => { details.open = false; delete details.dataset.folded; }));
+
+let width = document.body.clientWidth, soon;
+addEventListener("resize", () => {
+  clearTimeout(soon);
+  soon = setTimeout(() => { if (document.body.clientWidth !== width) { width = document.body.clientWidth; drawAll(); } }, 150);
+});

@@ -1,0 +1,105 @@
+"use strict";
+// The embedded tables as rows, elements made without markup, numbers as people read them, files to save.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const CURVE = ["model", "checkpoint", "text", "map", "layer", "head", "tokens", "estimator", "cutting"];
+const VIEW = CURVE.filter((name) => name !== "layer" && name !== "head");
+
+function rowsOf(name) {
+  const table = DATA.tables[name];
+  if (!table) return [];
+  const rows = Array.from({ length: table.rows }, () => ({}));
+  for (const [column, cells] of Object.entries(table.columns)) {
+    if (Array.isArray(cells)) rows.forEach((row, i) => { row[column] = cells[i]; });
+    else if ("all" in cells) rows.forEach((row) => { row[column] = cells.all; });
+    else rows.forEach((row, i) => { row[column] = cells.of[cells.at[i]]; });
+  }
+  return rows;
+}
+
+// Text only ever becomes text: nothing here reads markup.
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function number(value, digits = 4) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  return size >= 1e6 || size < 1e-4 ? value.toExponential(digits - 1).replace("e+", "e") : value.toPrecision(digits);
+}
+
+// A number given by its logarithm; bounds may be far too large for a float.
+function magnitude(log, digits = 3) {
+  if (log === null || log === undefined) return "–";
+  if (log >= Math.log(1e6)) return `10^${(log / Math.LN10).toFixed(0)}`;
+  const value = Math.exp(log);
+  return value < 1000 ? value.toPrecision(digits) : Number(value.toPrecision(digits)).toLocaleString("en");
+}
+
+function median(values) {
+  const sorted = Float64Array.from(values).sort();
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+function groupBy(rows, key) {
+  const groups = new Map();
+  for (const row of rows) {
+    const name = key(row);
+    if (!groups.has(name)) groups.set(name, []);
+    groups.get(name).push(row);
+  }
+  return groups;
+}
+
+const distinct = (values) => [...new Set(values)];
+const ascending = (values) => distinct(values).sort((a, b) => a - b);
+const modelName = (name) => (/^([~.]|\/|[A-Za-z]:\\)/.test(name) ? name.replace(/[\\/]+$/, "").split(/[\\/]/).pop() : name);
+const mapName = (row) => (row.layer === null ? "all layers" : `layer ${row.layer}`) + (row.head === null ? "" : ` head ${row.head}`);
+const viewOf = (row) => JSON.stringify(VIEW.map((name) => row[name] ?? null));
+const drawable = (row) => row.value !== null && row.value > 0;
+
+function csvOf(rows, columns) {
+  const cell = (value) => {
+    const text = value === null || value === undefined ? "" : String(value);
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return [columns, ...rows.map((row) => columns.map((name) => row[name]))].map((cells) => cells.map(cell).join(",")).join("\n") + "\n";
+}
+
+function save(name, text, type) {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  make("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10000);
+  document.getElementById("said").textContent = `saved ${name}`;
+}
+
+function csvButton(name, contents, label = "CSV") {
+  return make("button", { type: "button", "data-csv": name, "aria-label": `Save the data of ${name} as CSV`,
+    onclick: () => { const [rows, columns] = contents(); save(`${name}.csv`, csvOf(rows, columns), "text/csv;charset=utf-8"); } }, `↓ ${label}`);
+}
+
+const columnsOf = (name) => Object.keys(DATA.tables[name].columns);
+
+// columns: [heading, cell text of a row, "number" | "wide" | ""]
+function htmlTable(rows, columns, caption) {
+  const head = make("tr", {}, ...columns.map(([heading, , kind]) => make("th", { scope: "col", class: kind || null }, heading)));
+  const body = make("tbody");
+  for (const row of rows) body.append(make("tr", {}, ...columns.map(([, cell, kind]) => make("td", { class: kind || null }, String(cell(row) ?? "")))));
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    make("table", {}, make("caption", {}, caption), make("thead", {}, head), body));
+}
+
+// A labelled select; options are [value, words]. It shows nothing where there is nothing to choose.
+function choice(label, options, chosen, changed) {
+  const select = make("select", { onchange: () => changed(options[select.selectedIndex][0]) },
+    ...options.map(([value, words]) => make("option", { selected: value === chosen }, words)));
+  return make("label", { hidden: options.length < 2 }, label, select);
+}

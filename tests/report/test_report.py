@@ -1,0 +1,214 @@
+"""The report holds what the records hold, escaped and small, in the page, in CSV and in figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from howsmooth.errors import InputError
+from howsmooth.report.doubts import doubts_of
+from howsmooth.report.sources import sources_of
+from howsmooth.report.tables import Table, one_row_per_token, tables_of
+from howsmooth.report.web_page import report_page, write_csv
+from howsmooth.studies.lines import json_line
+from howsmooth.studies.reading import kind_of, read_records
+from howsmooth.studies.store import Store
+
+
+class Outline(HTMLParser):
+    """Elements, what the page would fetch, and its embedded data."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: dict[str, str] = {}
+        self.name = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "br", "img"):
+            self.open.append(tag)
+            self.name = dict(attrs).get("id", "")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts[self.name] = self.texts.get(self.name, "") + data
+
+    @property
+    def data(self) -> dict:
+        return json.loads(self.texts["data"])
+
+
+def unpacked(packed: dict) -> dict[str, list]:
+    def column(cells):
+        if isinstance(cells, list):
+            return cells
+        return [cells["all"]] * packed["rows"] if "all" in cells else [cells["of"][i] for i in cells["at"]]
+
+    return {name: column(cells) for name, cells in packed["columns"].items()}
+
+
+def test_page_is_whole_and_asks_nothing_of_anyone(records, bounds):
+    page = report_page([*records, *bounds])
+    outline = Outline(page)
+    assert outline.open == []
+    assert not any(name in ("src", "href", "srcset", "style") for name, _ in outline.attributes)
+    assert not any(name.startswith("on") for name, _ in outline.attributes)
+    assert set(re.findall(r"https?://[^\"' ]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, never fetched
+    assert outline.seen.count("script") == 2 and "prefers-color-scheme: dark" in page and "@media print" in page
+    assert {"warnings", "growth", "heat", "bounds", "attacks", "direction", "sources"} <= {
+        value for name, value in outline.attributes if name == "id"}
+
+
+def test_embedded_data_equals_the_records(records, bounds):
+    tables = {name: unpacked(table) for name, table in Outline(report_page([*records, *bounds])).data["tables"].items()}
+    for name in ("model", "layer", "head", "n", "sample", "value", "lower", "upper", "status", "residual", "seed"):
+        assert tables["measurements"][name] == [record[name] for record in records]  # to the last digit
+    assert tables["bounds"]["log_value"] == [record["log_value"] for record in bounds]
+    assert tables["bounds"]["measured"] == [record["measured"]["value"] for record in bounds]
+    assert len(tables["laws"]["exponent"]) == 2 and tables["laws"]["exponent"][0] == pytest.approx(0.25, abs=1e-6)
+
+
+def test_constants_beside_bounds_are_measurements_too(bounds):
+    measured = tables_of(bounds)["measurements"]
+    assert len(measured) == 6 and set(measured.columns["n"]) == {8, 16, 32}
+
+
+def test_hostile_text_stays_text(directions):
+    page = report_page(directions, title="<i>title</i>", notes=["<u>note</u>"])
+    outline = Outline(page)
+    assert outline.seen.count("script") == 2 and not {"img", "i", "u"} & set(outline.seen)
+    body = page[:page.index('<script type="application/json"')]
+    assert "&lt;/script&gt;&lt;img" in body and "&lt;u&gt;note" in body
+    data = outline.data["tables"]["directions"]
+    assert unpacked(data)["words"][1] == directions[0]["words"]  # the second layer has the words of its piece
+    assert "<!--" not in page[page.index('id="data"'):page.index("</script>", page.index('id="data"'))]
+
+
+def test_the_policy_lets_the_script_run_and_no_other(records):
+    import base64
+    import hashlib
+
+    page = report_page(records)
+    script = page[page.rindex("<script>") + 8:page.rindex("</script>")]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
+
+
+def test_ten_thousand_records_stay_small(many):
+    page = report_page(many)
+    assert len(page.encode()) < 5e6
+    assert unpacked(Outline(page).data["tables"]["measurements"])["value"] == [record["value"] for record in many]
+
+
+def test_csv_equals_the_records(records, bounds, directions, tmp_path):
+    everything = [*records, *bounds, *directions]
+    written = write_csv(tables_of(everything), tmp_path)
+    assert [path.name for path in written] == ["measurements.csv", "laws.csv", "bounds.csv", "directions.csv"]
+    rows = list(csv.DictReader((tmp_path / "measurements.csv").open(encoding="utf-8", newline="")))
+    wanted = [*records, *directions]
+    assert [float(row["value"]) for row in rows] == [record["value"] for record in wanted]
+    assert [row["token_1"] for row in rows] == [record["top_tokens"][0]["token"] for record in wanted]
+    tokens = list(csv.DictReader((tmp_path / "directions.csv").open(encoding="utf-8", newline="")))
+    assert [row["token"] for row in tokens[:8]] == directions[0]["words"]
+    assert [float(row["share"]) for row in tokens[:8]] == directions[0]["shares"]
+
+
+@pytest.mark.parametrize("cells", [[1, 1, 1], [1, 2, 1, 2, 1, 2], [1, True, 1.0, None] * 4, [["a"], ["b"], ["a"]] * 3, [1]])
+def test_packing_loses_nothing(cells):
+    back = unpacked(json.loads(json.dumps(Table({"x": cells}).packed())))["x"]
+    assert back == cells and [type(cell) for cell in back] == [type(json.loads(json.dumps(cell))) for cell in cells]
+
+
+def test_directions_show_the_worst_sample_at_the_greatest_length(make):
+    words = {n: [f"w{i}" for i in range(n)] for n in (4, 8)}
+    records = [make(0, n, sample, shares=[1 / n] * n, words=words[n]) for n in (4, 8) for sample in (0, 1)]
+    table = tables_of(records)["directions"]
+    assert len(table) == 1 and table.columns["n"] == [8] and table.columns["sample"] == [1]
+    assert len(one_row_per_token(table)) == 8
+    assert "directions" not in tables_of([make(0, 8, 0, shares=[1.0], words=["a", "b"])])  # words of another piece
+
+
+def test_doubts_say_what_is_wrong(make, bounds):
+    said = doubts_of([make(0, 8, 0), make(0, 8, 1, status="step limit"), make(0, 8, 2, status="lower bound only",
+                      upper=None), make(0, 16, 0, upper=None), *bounds], ["half of it is missing."])
+    texts = " ".join(doubt.text for doubt in said)
+    assert "step limit" in texts and "Raise max_steps" in texts and "lower bound only" in texts
+    assert "1 intervals have no finite upper end" in texts and "half of it is missing." in texts
+    assert "theorem1_upper" in texts and "one head, got 12" in texts
+    levels = [doubt.level for doubt in said]
+    assert levels == sorted(levels, key=lambda level: level != "warning") and "note" in levels
+    assert doubts_of([make(0, 8, 0)]) == []
+
+
+def test_many_intervals_may_miss(many):
+    assert any("10.1" in doubt.text for doubt in doubts_of(many))  # 10,080 at 99.9 % each
+
+
+def test_sources_name_hashes_revisions_and_seeds(many):
+    (heading, rows), = sources_of(many)
+    said = dict(rows)
+    assert heading == "openai-community/gpt2" and said["layers"] == "0 to 11" and said["seed"] == "0"
+    assert "revision " + "e" * 40 in said["from"] and "5" * 64 in said["from"] and "0" * 64 in said["text"]
+
+
+def test_odd_records_are_shown_all_the_same(make):
+    odd = [make(0, 8, 0, upper=float("inf")), make(0, 16, 0, value=0.0, lower=0.0), make(1, 8, 0, upper=None),
+           make(0, 8, 1) | {"layer": None, "map": "model"}, make(0, 8, 1, value=None, lower=None, upper=None)]
+    table = unpacked(Outline(report_page(odd)).data["tables"]["measurements"])
+    assert table["upper"][0] is None and table["value"][1] == 0.0 and table["layer"][3] is None
+
+
+def test_reading_joins_stores_and_lines_and_says_what_it_left_out(records, bounds, tmp_path):
+    lines, store = tmp_path / "lines.jsonl", tmp_path / "study.sqlite"
+    lines.write_text("\n".join(map(json_line, [*records[:4], *bounds, {"flow": 1}])) + '\n{"cut', encoding="utf-8")
+    with Store.write(store) as opened:
+        opened.plan({"name": "x"}, ["a", "b", "c"])
+        opened.add([("a", records[3], None), ("b", records[4], None)])
+    read = read_records([str(lines), str(store)])
+    assert len(read.records) == 4 + len(bounds) + 1
+    notes = " ".join(read.notes)
+    for words in ("1 records came twice", "another kind", "cut off", "2 of 3 tasks are done"):
+        assert words in notes
+    assert {kind_of(record) for record in read.records} == {"measurement", "bound"}
+
+
+@pytest.mark.parametrize("content, words", [(b"", "got none"), (b'{"a": 1}\n', "got none"), (b"\xff\xfe\x00", "neither"),
+                                            (b"hello\n", "line 1"), (b"[1, 2]\n", "got none"), (None, "no such file")])
+def test_bad_files_are_refused(content, words, tmp_path):
+    path = tmp_path / "x.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        read_records([str(path)])
+
+
+def test_figures_are_vector_files_of_a_columns_width(many, bounds, records, tmp_path):
+    pytest.importorskip("matplotlib")
+    from howsmooth.report.paper import write_figures
+
+    written = write_figures([*many[::3], *bounds, *records], tmp_path)
+    names = {path.name for path in written}
+    for path in written:
+        content = path.read_bytes()
+        box = [float(number) for number in re.search(rb"/MediaBox \[([^\]]*)\]", content)[1].split()]
+        assert content.startswith(b"%PDF") and box[2] == pytest.approx(3.3 * 72, abs=0.5)
+    assert {name.split("-")[0].removesuffix(".pdf") for name in names} == {"growth", "lengths", "heads", "tightness"}
+
+
+def test_csv_is_what_a_reader_of_csv_expects():
+    table = Table({"token": ['a "quoted", word', "two\nlines", None], "x": [1e-300, 2, 0.1]})
+    rows = list(csv.reader(io.StringIO(table.csv(), newline="")))
+    assert rows == [["token", "x"], ['a "quoted", word', "1e-300"], ["two\nlines", "2"], ["", "0.1"]]
