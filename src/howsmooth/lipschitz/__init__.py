@@ -17,10 +17,11 @@ from howsmooth.lipschitz.mean_field import mean_field_jacobian, mean_field_lipsc
 from howsmooth.lipschitz.penalty import LipschitzPenalty, lipschitz_penalty
 from howsmooth.lipschitz.quotients import Quotients, lipschitz_quotients
 from howsmooth.lipschitz.regimes import Plateau, RegimePoint, plateau, regime_curve
+from howsmooth.lipschitz.splitting import Splitting, splits
 
 __all__ = [
     "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "LipschitzPenalty", "Plateau", "Quotients",
-    "RegimePoint", "TokenGains", "approach", "argmax_share", "fit_growth", "fit_law", "jacobian", "large_radius_limit",
-    "largest_probabilities", "lipschitz_penalty", "lipschitz_quotients", "local_lipschitz", "mean_field_jacobian",
-    "mean_field_lipschitz", "plateau", "regime_curve", "token_gains",
+    "RegimePoint", "Splitting", "TokenGains", "approach", "argmax_share", "fit_growth", "fit_law", "jacobian",
+    "large_radius_limit", "largest_probabilities", "lipschitz_penalty", "lipschitz_quotients", "local_lipschitz",
+    "mean_field_jacobian", "mean_field_lipschitz", "plateau", "regime_curve", "splits", "token_gains",
 ]
