@@ -11,7 +11,8 @@ _WHERE = {
     "Settings": "measuring", "Text": "measuring", "measure": "measuring", "memory_plan": "measuring",
     "resolve": "measuring", "growth_of": "growth", "fits_of": "growth", "file_distances": "distances",
     "text_distances": "distances", "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
-    "mitigations": "mitigating", "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning",
+    "mitigations": "mitigating", "move_one_token": "moving", "Study": "config", "read_study": "config",
+    "Store": "store", "prepare": "planning",
     "run_study": "running", "masked_constants": "mean_field", "regimes": "mean_field",
     "roughest_measures": "mean_field", "fit_rate": "mean_field",
 }
