@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from howsmooth.dynamics.derivative import FlowDerivative, TokenMap
 from howsmooth.dynamics.schemes import Step, steps_of
 from howsmooth.dynamics.velocity import Layer, Velocity, as_velocity, tangent
 from howsmooth.errors import InputError
-from howsmooth.spectral import LinearOperator, MatrixOperator, SingularTriplets, singular_values
+from howsmooth.spectral import LinearOperator, MatrixOperator, SingularTriplets, restrict, singular_values
 
 DENSE = 256  # coordinates up to which a chain's derivative is multiplied out, one small matrix per map
 
@@ -39,6 +39,7 @@ class Growth:
     log_product: float
     local: float | None
     direction: Tensor  # (n, d), unit norm: the perturbation of the first tokens that grows most
+    response: Tensor  # (n, d), unit norm: what becomes of it here
     seed: int | None
     dtype: torch.dtype
 
@@ -79,28 +80,54 @@ def perturbation_growth(velocity: Velocity | Layer, x: Tensor, until: float, *, 
 def growth_through(maps: Sequence[TokenMap], x: Tensor, at: Sequence[int] | None = None, *, tol: float = 1e-3,
                    seed: int = 0, progress: Callable[[float], None] | None = None) -> list[Growth]:
     """The same through any chain of maps, as the layers of a model; `at` says after how many maps (default: each)."""
+    found = []
+    for _, grown in growth_by_map(maps, x, at, tol=tol, seed=seed):
+        if grown is not None:
+            found.append(grown)
+            if progress is not None:
+                progress(grown.depth)
+    return found
+
+
+def growth_by_map(maps: Sequence[TokenMap], x: Tensor, at: Sequence[int] | None = None, *,
+                  moved: Sequence[int] | None = None, tol: float = 1e-3, confidence: float = 0.999, seed: int = 0
+                  ) -> Iterator[tuple[SingularTriplets, Growth | None]]:
+    """For each map as soon as they are known: its own σ₁ at the tokens that come to it, and, where `at` asks for it
+    (after so many maps; default: each), what the chain so far can do.
+
+    `moved` are the numbers of the tokens that a perturbation may move at the start, None for all. The product is that
+    of the maps' own constants, where all tokens may move.
+
+    >>> double = lambda x: 2 * x
+    >>> [g and round(g.value, 6) for _, g in growth_by_map([double, double], torch.ones(2, 1).double(), at=[2])]
+    [None, 4.0]
+    """
     whole = FlowDerivative(maps, x)
-    at = list(range(1, len(maps) + 1)) if at is None else list(at)
-    found, log_product = [], 0.0
+    wanted = set(range(1, len(maps) + 1) if at is None else at)
+    if not wanted <= set(range(1, len(maps) + 1)):
+        raise InputError(f"expected numbers of maps from 1 to {len(maps)}, got {sorted(wanted)}")
+    width = x.shape[-1]
+    columns = None if moved is None else (torch.tensor(moved)[:, None] * width + torch.arange(width)).flatten()
     dense = _Multiplied(whole) if max(state.numel() for state in whole.states) <= DENSE else None
-    for k in range(len(maps)):
-        one = whole.alone(k) if dense is None else dense.alone(k)
-        sigma = float(_largest(one, tol, seed).value[0])
+    log_product = 0.0
+    for k, step in enumerate(maps):
+        own = _largest(whole.alone(k) if dense is None else dense.alone(k), tol, seed, confidence)
+        sigma = float(own.value[0])
         log_product += math.log(sigma) if sigma > 0 else -math.inf
-        if k + 1 not in at:
+        if k + 1 not in wanted:
+            yield own, None
             continue
         chain = whole.until(k + 1) if dense is None else dense.until(k + 1)
-        top = _largest(chain, tol, seed)
-        step = maps[k]
+        top = own if k == 0 and columns is None else _largest(restrict(chain, cols=columns), tol, seed, confidence)
         depth = step.t + step.h if isinstance(step, Step) else float(k + 1)
-        found.append(Growth(
+        direction = torch.zeros(x.numel(), dtype=top.v.dtype, device=top.v.device)
+        direction[... if columns is None else columns.to(top.v.device)] = top.v[0]
+        yield own, Growth(
             depth=depth, maps=k + 1, value=float(top.value[0]), lower=float(top.lower[0]), upper=float(top.upper[0]),
             confidence=top.confidence, status=top.status, log_product=log_product,
             local=_local(step, depth, whole.states[k + 1], tol, seed) if isinstance(step, Step) else None,
-            direction=top.v[0].view(x.shape), seed=top.seed, dtype=x.dtype))
-        if progress is not None:
-            progress(depth)
-    return found
+            direction=direction.view(x.shape), response=top.u[0].view(whole.states[k + 1].shape), seed=top.seed,
+            dtype=x.dtype)
 
 
 def local_constant(layer: Layer, x: Tensor, *, tol: float = 1e-3, seed: int = 0, sphere: bool = False
@@ -137,5 +164,5 @@ class _Multiplied:
         return MatrixOperator(self.so_far[count - 1])
 
 
-def _largest(operator: LinearOperator, tol: float, seed: int) -> SingularTriplets:
-    return singular_values(operator, tol=tol, seed=seed, strict=False)
+def _largest(operator: LinearOperator, tol: float, seed: int, confidence: float = 0.999) -> SingularTriplets:
+    return singular_values(operator, tol=tol, seed=seed, confidence=confidence, strict=False)

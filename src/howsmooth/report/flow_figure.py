@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 MANY = 400  # tokens whose paths are drawn; of more every so-manyth
 _WIDE = 40.0  # a spread so many times that of the start is drawn on a scale that is linear only near 0
-_COUNTS = (("clusters", "clusters", "-"), ("vertices", "hull vertices", "--"), ("hyperplanes", "hyperplanes", "-"),
-           ("leading_clusters", "leading clusters", "-"), ("rank", "rank of P", ":"))
-_SIZES = (("diameter", "diameter", "-"), ("w2_to_last", "W₂ to the last depth", "--"),
-          ("undecided", "distance of P from 0/1", ":"), ("local", "local Lipschitz constant of Γ", "-."))
+COUNTS = (("clusters", "clusters", "-"), ("vertices", "hull vertices", "--"), ("hyperplanes", "hyperplanes", "-"),
+          ("leading_clusters", "leading clusters", "-"), ("rank", "rank of P", ":"))
+SIZES = (("diameter", "diameter", "-"), ("w2_to_last", "W₂ to the last depth", "--"),
+         ("undecided", "distance of P from 0/1", ":"), ("local", "local Lipschitz constant of Γ", "-."))
 _SMALLEST = 1e-12  # of a size that is drawn: below, rounding is all there is
 
 
@@ -30,9 +30,9 @@ def flow_figure(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequen
     grid = figure.add_gridspec(2, 2, width_ratios=(1.25, 1))
     draw_paths(figure.add_subplot(grid[:, 0]), [r["t"] for r in records], paths, names, labels, colours)
     counts, sizes = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
-    _lines(counts, records, _COUNTS, colours, positive=False)
+    _lines(counts, records, COUNTS, colours, positive=False)
     counts.set_ylabel("how many", color=colours["ink"])
-    _lines(sizes, records, _SIZES, colours, positive=True)
+    _lines(sizes, records, SIZES, colours, positive=True)
     sizes.set_ylabel("how large", color=colours["ink"])
     sizes.set_xlabel("depth t", color=colours["ink"])
     figure.suptitle(title, color=colours["ink"], fontsize=13, fontweight="bold", x=0.01, ha="left")

@@ -12,8 +12,9 @@ _WHERE = {
     "resolve": "measuring", "growth_of": "growth", "fits_of": "growth", "file_distances": "distances",
     "text_distances": "distances", "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
     "mitigations": "mitigating", "move_one_token": "moving", "Study": "config", "read_study": "config",
-    "Store": "store", "prepare": "planning",
-    "run_study": "running", "masked_constants": "mean_field", "regimes": "mean_field",
+    "Store": "store", "prepare": "planning", "run_study": "running",
+    "DepthSettings": "depth", "Passage": "depth", "depth_settings": "depth", "pass_through": "depth",
+    "masked_constants": "mean_field", "regimes": "mean_field",
     "roughest_measures": "mean_field", "fit_rate": "mean_field",
 }
 

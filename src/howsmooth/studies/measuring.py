@@ -154,7 +154,7 @@ def _check_lengths(model: Model, text: Text, settings: Settings) -> None:
     # Too few tokens for the longest length, no room for words in the shortest: the cutting refuses both.
     for n in {min(settings.lengths), longest}:
         chunk, *_ = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)
-        _moved_tokens(chunk, settings.tokens, model.device)
+        moved_tokens(chunk, settings.tokens, model.device)
 
 
 def memory_plan(model: Model, text: Text, settings: Settings) -> MemoryPlan:
@@ -166,7 +166,7 @@ def memory_plan(model: Model, text: Text, settings: Settings) -> MemoryPlan:
     chunk = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)[0]
     (_, attention), *_ = attention_maps(model, layer, n, settings.heads)
     derivative = jacobian(attention, model.activations(chunk, [layer])[layer])
-    moved = _moved_tokens(chunk, settings.tokens, model.device)
+    moved = moved_tokens(chunk, settings.tokens, model.device)
     if moved is not None:
         width = derivative.shape[1] // n
         columns = (moved[:, None] * width + torch.arange(width, device=moved.device)).flatten()
@@ -205,7 +205,7 @@ def measure(
                 if settings.kind is None}
         chunks = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)
         for sample, chunk in enumerate(chunks):
-            moved = _moved_tokens(chunk, settings.tokens, model.device)
+            moved = moved_tokens(chunk, settings.tokens, model.device)
             activations = {} if settings.kind else model.activations(chunk, settings.layers)
             words = chunk.words
             for layer in settings.layers:
@@ -251,7 +251,7 @@ def attention_maps(model: Model, layer: int, n: int, heads: tuple[int, ...] | No
     return [(None, attention)] if heads is None else [(head, attention.head(head)) for head in heads]
 
 
-def _moved_tokens(chunk: Any, tokens: str, device: Any) -> torch.Tensor | None:
+def moved_tokens(chunk: Any, tokens: str, device: Any) -> torch.Tensor | None:
     """Indices of the tokens that a perturbation may move; None moves all of them."""
     if tokens == "all":
         return None

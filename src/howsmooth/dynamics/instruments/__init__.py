@@ -7,8 +7,9 @@ from howsmooth.dynamics.instruments.hull import Hull, hull
 from howsmooth.dynamics.instruments.hyperplanes import Hyperplanes, hyperplanes, leading_space
 from howsmooth.dynamics.instruments.pattern import PatternOfP, pattern_of_p, probabilities
 from howsmooth.dynamics.instruments.plateaus import Plateau, plateaus
-from howsmooth.dynamics.instruments.view import View, view
+from howsmooth.dynamics.instruments.spread import Spread, directions, spread
+from howsmooth.dynamics.instruments.view import View, principal_view, view
 
-__all__ = ["Clusters", "Hull", "Hyperplanes", "PatternOfP", "Plateau", "View", "clusters", "diameter", "farthest_move",
-           "hull", "hyperplanes", "leading_space", "log_energy", "pattern_of_p", "plateaus",
-           "probabilities", "view", "w2"]
+__all__ = ["Clusters", "Hull", "Hyperplanes", "PatternOfP", "Plateau", "Spread", "View", "clusters", "diameter",
+           "directions", "farthest_move", "hull", "hyperplanes", "leading_space", "log_energy", "pattern_of_p",
+           "plateaus", "principal_view", "probabilities", "spread", "view", "w2"]
