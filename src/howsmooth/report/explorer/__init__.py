@@ -19,8 +19,8 @@ def explorer(limits: Limits | None = None) -> Any:
     return _page().build(limits or Limits())
 
 
-def launch(page: Any, *, host: str | None = None, port: int | None = None, block: bool = True, open_browser: bool = False
-           ) -> str:
+def launch(page: Any, *, host: str | None = None, port: int | None = None, block: bool = True,
+           open_browser: bool = False) -> str:
     """Serve the page and return its address; with `block`, serve until interrupted.
 
     Without a host it is localhost, or what $GRADIO_SERVER_NAME says, as on a Hugging Face Space.

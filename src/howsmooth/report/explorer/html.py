@@ -41,10 +41,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "")
     classes = ["hs-right" * (">" in name[:2]) + " hs-wide" * ("~" in name[:2]) for name in head]
     top = "".join(f'<th scope="col" class="{c}">{escape(name.lstrip(">~"))}</th>'
                   for name, c in zip(head, classes, strict=True))
-    body = "".join("<tr>" + "".join(f'<td class="{c}">{cell}</td>' for cell, c in zip(row, classes, strict=True)) + "</tr>"
-                   for row in rows)
+    lines = ("".join(f'<td class="{c}">{cell}</td>' for cell, c in zip(row, classes, strict=True)) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<div class="hs-scroll"><table class="hs-table">{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (f'<div class="hs-scroll"><table class="hs-table">{title}<thead><tr>{top}</tr></thead>'
+            f'<tbody>{body}</tbody></table></div>')
 
 
 def constants(records: Sequence[dict[str, Any]], chosen: int | None = None, *, heads: bool = False) -> str:
@@ -124,7 +125,12 @@ def picture(draw: Callable[[str], Figure], alt: str) -> str:
     return f'<div class="hs-picture">{"".join(shown)}</div>'
 
 
-def framed(page: str, title: str, height: int = 560) -> str:
+def pictures(*shown: str) -> str:
+    """Side by side where there is room."""
+    return f'<div class="hs-pictures">{"".join(shown)}</div>'
+
+
+def framed(page: str, title: str) -> str:
     """A page of its own inside this one: it runs its script and reaches nothing else."""
-    return (f'<iframe class="hs-frame" sandbox="allow-scripts allow-downloads" title="{escape(title)}" height="{height}" '
+    return (f'<iframe class="hs-frame" sandbox="allow-scripts allow-downloads" title="{escape(title)}" '
             f'srcdoc="{escape(page)}"></iframe>')

@@ -25,7 +25,8 @@ def build(limits: Limits) -> gr.Blocks:
     desk = Desk(Shelf(limits))
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         gr.HTML(f"<h1>{TITLE}</h1><p>The local Lipschitz constant of attention: by how much a small change of the "
-                "tokens that enter a layer can move what comes out of it, at worst.</p>", elem_classes="hs-title")
+                "tokens that enter a layer can move what comes out of it, at worst.</p>", elem_classes="hs-title",
+                apply_default_css=False)
         desk.screen = gr.State(Screen())
         with gr.Row():
             names = desk.shelf.names()
@@ -48,7 +49,8 @@ def build(limits: Limits) -> gr.Blocks:
 
 
 def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, open_browser: bool) -> str:
-    theme = gr.themes.Base(primary_hue="blue", font=_SYSTEM, font_mono=_MONO)
+    theme = gr.themes.Base(primary_hue="blue", font=_SYSTEM, font_mono=_MONO).set(
+        block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400", layout_gap="0.7rem")
     style = files(__package__).joinpath("explorer.css").read_text(encoding="utf-8")
     settings: dict[str, Any] = {"share": False, "ssr_mode": False, "pwa": False, "mcp_server": False,
                                 "enable_monitoring": False, "run_history": False, "footer_links": []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import gradio as gr
 
 from howsmooth.attack.tokens import OBJECTIVES, Limits
+from howsmooth.report.bound_rows import magnitude
 from howsmooth.report.diff import diff_html
 from howsmooth.report.explorer import html
 from howsmooth.report.explorer.choice import Choice, numbers, prepare
 from howsmooth.report.explorer.desk import Desk
 from howsmooth.report.explorer.stopping import Flag
-from howsmooth.report.explorer.tabs.buttons import cancelling, run_and_cancel, started
+from howsmooth.report.explorer.tabs.buttons import cancelling, run_and_cancel, shown, started
 from howsmooth.report.rows import number
 from howsmooth.studies.perturbing import Shares, feature_attacks, named_attack
 from howsmooth.studies.token_attacks import ALL_METHODS, check, methods_named, objective_named, pieces, token_attacks
@@ -30,7 +32,7 @@ def tab(desk: Desk) -> None:
             sizes = gr.Textbox("0.001,0.01,0.1", label="Sizes, as shares of ‖X‖", elem_id="attack-sizes", max_lines=1)
             attacks = gr.CheckboxGroup(list(ATTACKS), value=list(ATTACKS), label="Attacks", elem_id="attack-names")
         run, cancel, status = run_and_cancel("attack", "Attack the layer")
-        table = gr.HTML(elem_id="attacks")
+        table = shown("attacks")
     with gr.Accordion("Exchange words", open=True):
         with gr.Row():
             method = gr.Dropdown(list(ALL_METHODS), value="hotflip", label="Method", elem_id="words-method")
@@ -39,7 +41,7 @@ def tab(desk: Desk) -> None:
             edits = gr.Slider(1, 5, value=2, step=1, label="Tokens that may be edited", elem_id="words-edits")
             calls = gr.Slider(10, 200, value=40, step=10, label="Calls of the model", elem_id="words-calls")
         exchange, stop, words_status = run_and_cancel("words-attack", "Attack the words")
-        difference = gr.HTML(elem_id="difference")
+        difference = shown("difference")
 
     def features(flag: Flag, _visitor: str | None, model: str, text: str, layer: float, sizes: str, names: list[str]
                  ) -> Iterator[dict]:
@@ -84,7 +86,7 @@ def gains_table(records: Sequence[dict[str, Any]]) -> str:
         sigma = record["sigma"]["value"]
         rows.append([f"{record['share']:g}", escape(record["attack"]["name"]), f"<b>{number(record['gain'])}</b>",
                      f"{100 * record['gain'] / sigma:.0f} %" if sigma else "", number(sigma),
-                     "" if record["certified"] is None else number(record["certified"])])
+                     "" if record["certified"] is None else magnitude(math.log(record["certified"]))])
     return html.table([">size", "attack", ">gain", ">of σ₁", "~>σ₁", ">certified ≤"], rows,
                       f"Layer {records[0]['layer']}, n = {records[0]['n']}")
 

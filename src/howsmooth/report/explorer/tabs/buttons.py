@@ -30,17 +30,22 @@ watch('value', () => {
 """
 
 
-def clickable(name: str, **settings: Any) -> gr.HTML:
-    """HTML whose buttons with data-NAME are clicked; `select` gets {"index": …}."""
-    return gr.HTML(js_on_load=CLICKS % (name, name, name), **settings)
+def shown(name: str, **settings: Any) -> gr.HTML:
+    """A place for what was computed, dressed by the explorer's own style."""
+    return gr.HTML(elem_id=name, elem_classes="hs-out", apply_default_css=False, **settings)
+
+
+def clickable(name: str, of: str) -> gr.HTML:
+    """HTML whose buttons with data-OF are clicked; `select` gets {"index": …}."""
+    return shown(name, js_on_load=CLICKS % (of, of, of))
 
 
 def run_and_cancel(name: str, label: str) -> tuple[gr.Button, gr.Button, gr.HTML]:
     """The two buttons, and the line beneath them that says how it goes."""
     with gr.Row():
-        run = gr.Button(label, variant="primary", elem_id=f"{name}-run", min_width=120)
-        cancel = gr.Button("Cancel", elem_id=f"{name}-cancel", min_width=120)
-    return run, cancel, gr.HTML(elem_id=f"{name}-status")
+        run = gr.Button(label, variant="primary", elem_id=f"{name}-run", scale=0, min_width=190)
+        cancel = gr.Button("Cancel", elem_id=f"{name}-cancel", scale=0, min_width=110)
+    return run, cancel, shown(f"{name}-status")
 
 
 def cancelling(desk: Desk, button: gr.Button, status: gr.HTML, events: Sequence[Any]) -> None:

@@ -16,7 +16,7 @@ from howsmooth.report.explorer.choice import Choice, prepare
 from howsmooth.report.explorer.desk import Desk
 from howsmooth.report.explorer.screen import Screen
 from howsmooth.report.explorer.stopping import Flag
-from howsmooth.report.explorer.tabs.buttons import cancelling, run_and_cancel, started
+from howsmooth.report.explorer.tabs.buttons import cancelling, run_and_cancel, shown, started
 from howsmooth.report.figure import growth_figure
 from howsmooth.report.rows import exponent, interval, law, number
 from howsmooth.studies import bound, growth_of
@@ -28,8 +28,8 @@ def tab(desk: Desk) -> None:
         longest = gr.Slider(16, desk.shelf.limits.max_tokens, value=min(128, desk.shelf.limits.max_tokens), step=1,
                             label="Longest text, in tokens", elem_id="growth-length", scale=3)
     run, cancel, status = run_and_cancel("growth", "Follow the growth")
-    table = gr.HTML(elem_id="growth-table")
-    pictures = gr.HTML(elem_id="growth-pictures")
+    table = shown("growth-table")
+    pictures = shown("growth-pictures")
 
     def compute(flag: Flag, visitor: str | None, model: str, text: str, layer: float, longest: int, screen: Screen
                 ) -> Iterator[dict]:
@@ -46,8 +46,9 @@ def tab(desk: Desk) -> None:
         measured = beside(found)
         fits = growth_of(measured)
         yield {status: html.said(fitted(fits), "done"), table: lengths_table(found), desk.screen: screen,
-               pictures: html.picture(partial(_growth, measured, fits), "Constant against length, with the fitted law")
-               + html.picture(partial(_bounds, found), "The same between its bounds"),
+               pictures: html.pictures(
+                   html.picture(partial(_growth, measured, fits), "Constant against length, with the fitted law"),
+                   html.picture(partial(_bounds, found), "The same between its bounds")),
                desk.download: gr.update(**desk.report(visitor, screen))}
 
     event = started(desk, run, status, compute, [desk.model, desk.text, layer, longest, desk.screen],

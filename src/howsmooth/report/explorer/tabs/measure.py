@@ -12,7 +12,15 @@ from howsmooth.report.explorer.choice import MAPS, Choice, prepare
 from howsmooth.report.explorer.desk import Desk
 from howsmooth.report.explorer.screen import Screen
 from howsmooth.report.explorer.stopping import Flag
-from howsmooth.report.explorer.tabs.buttons import COMPUTE, PRIVATE, cancelling, clickable, run_and_cancel, started
+from howsmooth.report.explorer.tabs.buttons import (
+    COMPUTE,
+    PRIVATE,
+    cancelling,
+    clickable,
+    run_and_cancel,
+    shown,
+    started,
+)
 from howsmooth.studies import measure, move_one_token
 from howsmooth.studies.measuring import TOKEN_CHOICES
 
@@ -27,11 +35,11 @@ def tab(desk: Desk) -> None:
     length = gr.Slider(8, desk.shelf.limits.max_tokens, value=64, step=1, label="Tokens of the text to measure",
                        elem_id="length")
     run, cancel, status = run_and_cancel("measure", "Measure")
-    table = clickable("layer", elem_id="constants")
-    words = clickable("token", elem_id="words")
-    token = gr.HTML(elem_id="token")
-    heads = gr.HTML(elem_id="heads")
-    command = gr.HTML(elem_id="command")
+    table = clickable("constants", "layer")
+    words = clickable("words", "token")
+    token = shown("token")
+    heads = shown("heads")
+    command = shown("command")
     desk.download = gr.DownloadButton("Download the report of what is on the screen", interactive=False,
                                       elem_id="download")
 
@@ -49,10 +57,10 @@ def tab(desk: Desk) -> None:
                    table: html.constants(screen.records), desk.screen: screen}
         screen.layer = screen.roughest
         yield {status: html.said(f"Measured on {work.note}. Click a layer for its heads, a token for what moving it "
-                                 "does.", "done"), desk.screen: screen, **shown(screen),
+                                 "does.", "done"), desk.screen: screen, **looked_at(screen),
                desk.download: gr.update(**desk.report(visitor, screen))}
 
-    def shown(screen: Screen, position: int | None = None) -> dict:
+    def looked_at(screen: Screen, position: int | None = None) -> dict:
         record = screen.record(screen.layer)
         caption = f"Where the worst direction of layer {screen.layer} sits: the darker, the larger a token's share."
         return {table: html.constants(screen.records, screen.layer),
@@ -62,7 +70,7 @@ def tab(desk: Desk) -> None:
         if screen is None or screen.record(event.index) is None:
             return {status: html.said("That layer is not measured yet.", "warn")}
         screen.layer = event.index
-        return {desk.screen: screen, heads: "", token: "", **shown(screen)}
+        return {desk.screen: screen, heads: "", token: "", **looked_at(screen)}
 
     def heads_of(screen: Screen, request: gr.Request) -> Iterator[dict]:
         if screen is None or screen.layer is None:
@@ -88,7 +96,7 @@ def tab(desk: Desk) -> None:
 
         def compute(flag: Flag) -> Iterator[dict]:
             record = screen.record(screen.layer)
-            yield {status: html.progress(0, 1, f"moving token {event.index} alone"), **shown(screen, event.index)}
+            yield {status: html.progress(0, 1, f"moving token {event.index} alone"), **looked_at(screen, event.index)}
             work = prepare(replace(screen.choice, tokens="all"), desk.shelf).layer(screen.layer)
             found = move_one_token(work.model, work.text, work.settings, event.index)
             yield {token: html.moved(found, record["shares"][event.index], record["value"]),

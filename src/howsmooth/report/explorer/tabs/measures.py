@@ -13,7 +13,7 @@ from howsmooth.report.explorer import html
 from howsmooth.report.explorer.choice import numbers
 from howsmooth.report.explorer.desk import Desk
 from howsmooth.report.explorer.stopping import Flag
-from howsmooth.report.explorer.tabs.buttons import cancelling, run_and_cancel, started
+from howsmooth.report.explorer.tabs.buttons import cancelling, run_and_cancel, shown, started
 from howsmooth.report.mean_field_figure import regimes_figure
 from howsmooth.report.mean_field_table import lengths_up_to, scientific
 from howsmooth.report.splitting_figure import line_figure, title
@@ -30,14 +30,14 @@ def tab(desk: Desk) -> None:
             scores = gr.Radio(["negative", "positive"], value="negative", label="Sign of A", elem_id="scores")
             power = gr.Slider(2, 60, value=40, step=1, label="Lengths up to 10 to the power of", elem_id="power")
         run, cancel, status = run_and_cancel("regimes", "Draw the regimes")
-        curves = gr.HTML(elem_id="regimes")
+        curves = shown("regimes")
     with gr.Accordion("Splitting: two atoms on a line", open=True):
         with gr.Row():
             a = gr.Slider(-2, 2, value=-1, step=0.1, label="a, of the score a·x·y", elem_id="split-a")
             masses = gr.Textbox("1,1", label="Masses of the two atoms", elem_id="split-masses", max_lines=1)
             extent = gr.Slider(1, 12, value=4, step=0.5, label="Half the width of the picture", elem_id="split-extent")
         split, stop, split_status = run_and_cancel("split", "Draw where they split")
-        plane = gr.HTML(elem_id="splitting")
+        plane = shown("splitting")
 
     def curve(flag: Flag, _visitor: str | None, sizes: str, scores: str, power: float) -> Iterator[dict]:
         chosen = numbers(sizes, "γR²")
@@ -51,7 +51,8 @@ def tab(desk: Desk) -> None:
         rows = [[f"{size:g}", f"<b>{scientific(one['log_plateau'])}</b>", scientific(one["log_crossover"]),
                  scientific(one["log_n_free"])] for size, one in ends.items()]
         yield {status: html.said("Exact for two places; grey is √n.", "done"),
-               curves: html.picture(partial(_regimes, found), "Constant against length up to the plateau")
+               curves: html.pictures(
+                   html.picture(partial(_regimes, found), "Constant against length up to the plateau"))
                + html.table([">γR²", ">plateau", ">from n* on", ">bound for all n"], rows)}
 
     def line(_flag: Flag, _visitor: str | None, a: float, masses: str, extent: float) -> Iterator[dict]:
@@ -67,7 +68,7 @@ def tab(desk: Desk) -> None:
         share, top = float(found.splits.double().mean()), float(found.ratio.max())
         yield {split_status: html.said(f"{100 * share:.3g} % of the square splits; the largest ratio is {top:.4g}.",
                                        "done"),
-               plane: html.picture(partial(_line, drawn), "Where two atoms on a line split")}
+               plane: html.pictures(html.picture(partial(_line, drawn), "Where two atoms on a line split"))}
 
     cancelling(desk, cancel, status, [started(desk, run, status, curve, [sizes, scores, power], [curves])])
     cancelling(desk, stop, split_status, [started(desk, split, split_status, line, [a, masses, extent], [plane])])
