@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -43,11 +44,15 @@ class Desk:
         """The settings of the download button: the report of the screen, in a file of the visitor's own."""
         if not screen.everything:
             return {"value": None, "interactive": False}
-        path = self.reports / (visitor or "visitor") / "howsmooth-report.html"
+        path = self._folder(visitor) / "howsmooth-report.html"
         path.parent.mkdir(exist_ok=True)
         path.write_text(report_page(screen.everything), encoding="utf-8")
         return {"value": str(path), "interactive": True}
 
     def leave(self, visitor: str | None) -> None:
         self.flags.forget(visitor)
-        shutil.rmtree(self.reports / (visitor or "visitor"), ignore_errors=True)
+        shutil.rmtree(self._folder(visitor), ignore_errors=True)
+
+    def _folder(self, visitor: str | None) -> Path:
+        # The name that a browser gives itself is text from outside: never part of a path.
+        return self.reports / hashlib.sha256((visitor or "").encode()).hexdigest()[:32]

@@ -70,7 +70,7 @@ def constants(records: Sequence[dict[str, Any]], chosen: int | None = None, *, h
     first = records[0]
     what = f"Heads of layer {first['layer']}, each alone" if heads else f"Local Lipschitz constant, n = {first['n']}"
     return table([">head" if heads else "layer", ">constant", "~", "interval, 99.9 %", "~>relative",
-                  "worst direction sits on"], rows, what)
+                  "~worst direction sits on"], rows, what)
 
 
 def bar(value: float, largest: float) -> str:
@@ -102,7 +102,7 @@ def moved(record: dict[str, Any], share: float, whole: float) -> str:
                                   f'{interval(record["lower"], record["upper"])})</span>'],
             ["of the whole constant", f'{100 * record["value"] / whole:.0f} %' if whole > 0 else ""],
             ["arrives at", arrives]]
-    return table(["", "what perturbing it does"], [[escape(name), cell] for name, cell in rows])
+    return f'<div class="hs-facts">{table(["", "what perturbing it does"], rows)}</div>'
 
 
 def percent(share: float) -> str:

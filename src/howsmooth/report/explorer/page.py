@@ -50,7 +50,8 @@ def build(limits: Limits) -> gr.Blocks:
 
 def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, open_browser: bool) -> str:
     theme = gr.themes.Base(primary_hue="blue", font=_SYSTEM, font_mono=_MONO).set(
-        block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400", layout_gap="0.7rem")
+        block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400", layout_gap="0.7rem",
+        body_background_fill="#ffffff", body_background_fill_dark="#14181d", block_background_fill_dark="#1c2229")
     style = files(__package__).joinpath("explorer.css").read_text(encoding="utf-8")
     settings: dict[str, Any] = {"share": False, "ssr_mode": False, "pwa": False, "mcp_server": False,
                                 "enable_monitoring": False, "run_history": False, "footer_links": []}

@@ -22,6 +22,7 @@ from howsmooth.studies.perturbing import Shares, feature_attacks, named_attack
 from howsmooth.studies.token_attacks import ALL_METHODS, check, methods_named, objective_named, pieces, token_attacks
 
 ATTACKS = ("noise", "sign", "singular", "ascent")
+MOST_EDITS, MOST_CALLS = 5, 200
 
 
 def tab(desk: Desk) -> None:
@@ -38,8 +39,8 @@ def tab(desk: Desk) -> None:
             method = gr.Dropdown(list(ALL_METHODS), value="hotflip", label="Method", elem_id="words-method")
             objective = gr.Dropdown(list(OBJECTIVES), value="cosine", label="Objective", elem_id="words-objective",
                                     info="flip and kl need a model that says what comes next")
-            edits = gr.Slider(1, 5, value=2, step=1, label="Tokens that may be edited", elem_id="words-edits")
-            calls = gr.Slider(10, 200, value=40, step=10, label="Calls of the model", elem_id="words-calls")
+            edits = gr.Slider(1, MOST_EDITS, value=2, step=1, label="Tokens that may be edited", elem_id="words-edits")
+            calls = gr.Slider(10, MOST_CALLS, value=40, step=10, label="Calls of the model", elem_id="words-calls")
         exchange, stop, words_status = run_and_cancel("words-attack", "Attack the words")
         difference = shown("difference")
 
@@ -62,12 +63,13 @@ def tab(desk: Desk) -> None:
                   calls: int) -> Iterator[dict]:
         yield {words_status: html.progress(0, 1, f"loading {model}"), difference: ""}
         work = prepare(Choice(model, text, "0", length=min(128, longest)), desk.shelf)
-        methods, aim, limits = methods_named([method]), objective_named(objective), Limits(edits=int(edits))
+        methods, aim = methods_named([method]), objective_named(objective)
+        limits, calls = Limits(edits=min(int(edits), MOST_EDITS)), min(int(calls), MOST_CALLS)
         chunks = pieces(work.model, work.text, work.settings.lengths[0], 1)
         check(work.model, chunks, aim, limits)
-        yield {words_status: html.progress(0, 1, f"{method}, at most {int(calls)} calls of the model")}
+        yield {words_status: html.progress(0, 1, f"{method}, at most {calls} calls of the model")}
         for record, _ in token_attacks(work.model, work.text, chunks, methods, objective=aim, limits=limits,
-                                       calls=int(calls), step=flag.check):
+                                       calls=calls, step=flag.check):
             yield {words_status: html.said(f"{work.note.capitalize()} were attacked; the value was evaluated again "
                                            f"{'and holds' if record['verified'] else 'and DOES NOT HOLD'}.", "done"),
                    difference: diff_with_values(record)}

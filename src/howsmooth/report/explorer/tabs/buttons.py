@@ -43,8 +43,10 @@ def clickable(name: str, of: str) -> gr.HTML:
 def run_and_cancel(name: str, label: str) -> tuple[gr.Button, gr.Button, gr.HTML]:
     """The two buttons, and the line beneath them that says how it goes."""
     with gr.Row():
-        run = gr.Button(label, variant="primary", elem_id=f"{name}-run", scale=0, min_width=190)
-        cancel = gr.Button("Cancel", elem_id=f"{name}-cancel", scale=0, min_width=110)
+        run = gr.Button(label, variant="primary", elem_id=f"{name}-run", scale=0, min_width=190,
+                        elem_classes="hs-button")
+        cancel = gr.Button("Cancel", elem_id=f"{name}-cancel", scale=0, min_width=110,
+                           elem_classes="hs-button")
     return run, cancel, shown(f"{name}-status")
 
 
