@@ -62,9 +62,13 @@ class Page:
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda said: self.errors.append(said.text) if said.type in ("error", "warning") else None)
+        self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def _heard(self, said) -> None:
+        if said.type in ("error", "warning"):
+            self.errors.append(said.text)
 
     def __enter__(self) -> Page:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -73,16 +74,17 @@ HOSTILE = "</script><img src=x onerror=alert(1)><!--"
 
 def full_record(layer: int, head: int, n: int, sample: int) -> dict:
     """A study's record with every field that a true one has, numbers with all their digits."""
-    value = (1 + 0.37 * layer + 0.11 * head) * n ** (0.1 + 0.02 * layer) * (1 + 0.0123456789 * sample)
+    noise = random.Random(f"{layer} {head} {n} {sample}").random
+    value = (1 + 0.37 * layer + 0.11 * head) * n ** (0.1 + 0.02 * layer) * (1 + 0.1 * noise())
     return record(
-        layer, n, sample, head=head, model="openai-community/gpt2", value=value, lower=value * 0.99971234567,
-        upper=value * 1.00012345678, residual=value * 1.234567e-5, relative=value / 1.7, radius=11.50405346406 + sample,
-        mean_radius=9.519015224177 + layer, seconds=0.2084874069 + 0.001 * head, task=f"{layer:08x}{head:08x}{n:08x}",
+        layer, n, sample, head=head, model="openai-community/gpt2", value=value, lower=value * (1 - 1e-9 * noise()),
+        upper=value * (1 + 1e-3 * noise()), residual=value * 1e-5 * noise(), relative=value / (1 + noise()),
+        radius=11 + noise(), mean_radius=9 + noise(), seconds=noise(), task=f"{layer:08x}{head:08x}{n:08x}",
         tokens="all", estimator="described", start=n * sample, document=sample, mean_norm=9.4, batch=4, study="grid",
         series=None, checkpoint=None, cutting="prefixes", simultaneous=None, model_dtype="float32", tol=1e-3,
         source={"kind": "hub", "revision": "e" * 40, "sha256": {"model.safetensors": "5" * 64}}, commit="a" * 40,
         versions={"howsmooth": "0.1.0", "python": "3.11", "torch": "2.13.0", "transformers": "5.22", "numpy": "2.4"},
-        top_tokens=[{"position": 3 * i + sample, "token": f" word{(n + 7 * i) % 97}", "share": 0.5123456789 / (i + 1)}
+        top_tokens=[{"position": 3 * i + sample, "token": f" word{(n + 7 * i) % 97}", "share": noise() / (i + 1)}
                     for i in range(3)])
 
 
@@ -102,8 +104,8 @@ def bound_record(layer: int, n: int, bound: str, side: str | None, factor: float
             "log_value": value and math.log(value), "ratio": factor, "log_ratio": factor and math.log(factor),
             "refused": None if factor else "expected one head, got 12 heads; take f.head(i)", "reference": "a proof",
             "conditions": ["a < b", "c"], "R": 4.5, "radius_from": "norm", "argmax_share": [0.0],
-            "measured": {name: measured[name] for name in ("value", "lower", "upper", "confidence", "residual", "status",
-                                                           "steps", "seed", "dtype", "radius")},
+            "measured": {name: measured[name] for name in ("value", "lower", "upper", "confidence", "residual",
+                                                           "status", "steps", "seed", "dtype", "radius")},
             "status": "converged", **changes}
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.figure import check_plot_path, growth_figure, png_bytes
+from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
 
 pytest.importorskip("matplotlib")
+
+
+def png_bytes(figure) -> bytes:
+    buffer = io.BytesIO()
+    save_figure(figure, buffer)
+    return buffer.getvalue()
 
 
 def test_figure_draws_points_fits_and_guides(records, growth):

@@ -64,7 +64,7 @@ from howsmooth.errors import InputError
 @json_option
 @csv_option
 @click.option("--plot", "plot_path", metavar="FILE", help="Growth with length as a figure (png, svg, pdf).")
-@click.option("--report", "report_path", metavar="FILE.html", help="A page of plots and tables that needs nothing else.")
+@click.option("--report", "report_path", metavar="FILE.html", help="A page that needs nothing else.")
 def command(
     model,
     text_path,

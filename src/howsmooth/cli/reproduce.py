@@ -38,8 +38,8 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, **given: An
     others (models the paper did not have), synthetic (GPT-2's true attention on noise), or all, the default.
     Nothing that is already in the folder's store is computed twice; what cannot be loaded becomes a missing panel.
     """
-    from howsmooth.cli.demo import _writable_folder
     from howsmooth.cli.main import EXIT_INTERRUPTED
+    from howsmooth.cli.outputs import writable_folder
     from howsmooth.cli.running import console, say
     from howsmooth.report.figure import check_plot_path
     from howsmooth.studies.figures import names, read_figure
@@ -53,7 +53,7 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, **given: An
         if not Path(data).is_dir():
             raise InputError(f"expected a folder for --data, got {data}; name one that exists")
         os.environ["HOWSMOOTH_DATA"] = data
-    out, made = _writable_folder(folder), []
+    out, made = writable_folder(folder, "--out"), []
     with Store.write(out / STORE) as store:
         if store.recovered:
             say(notes, f"howsmooth: {store.recovered}", style="yellow")

@@ -33,11 +33,11 @@ def doubts_of(records: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> l
 
 def _unfinished(records: Sequence[dict[str, Any]]) -> list[Doubt]:
     counts = Counter(record.get("status") for record in records)
-    of = len(records)
+    wider = "They did not reach the tolerance; their intervals hold but are wider."
+    meaning = {LOWER_ONLY: "Their values are lower bounds, and nothing is known above."}
     return [
-        Doubt("warning", f"{count} of {of} records: {status}. " + (
-            "Their values are lower bounds, nothing is known above; " if status == LOWER_ONLY else
-            "They did not reach the tolerance; their intervals hold but are wider. ") + _sentence(REMEDY.get(status, "")))
+        Doubt("warning", f"{count} of {len(records)} records: {status}. {meaning.get(status, wider)} "
+                         f"{_sentence(REMEDY.get(status, ''))}")
         for status, count in counts.items() if status not in (*FINE, RELEASED, None)
     ]
 
@@ -46,7 +46,8 @@ def _open(records: Sequence[dict[str, Any]]) -> list[Doubt]:
     """Intervals without an upper end, which strict JSON writes as null."""
     count = sum(record["upper"] is None or not math.isfinite(record["upper"]) for record in records
                 if kind_of(record) == "measurement" and record.get("status") not in (RELEASED, LOWER_ONLY))
-    return [Doubt("warning", f"{count} intervals have no finite upper end: those values are lower bounds.")] * bool(count)
+    said = f"{count} intervals have no finite upper end: those values are lower bounds."
+    return [Doubt("warning", said)] * bool(count)
 
 
 def _refused(records: Sequence[dict[str, Any]]) -> list[Doubt]:
@@ -65,8 +66,8 @@ def _chances(records: Sequence[dict[str, Any]]) -> list[Doubt]:
     """Each interval fails with a small probability; among many, some may."""
     expected = sum(1 - record["confidence"] for record in records
                    if kind_of(record) == "measurement" and record.get("confidence") is not None)
-    return [Doubt("note", f"Each interval holds with its own probability, not all of them together: up to {expected:.1f} "
-                          "of these may be expected to miss.")] * (expected >= 0.5)
+    return [Doubt("note", "Each interval holds with its own probability, not all of them together: up to "
+                          f"{expected:.1f} of these may be expected to miss.")] * (expected >= 0.5)
 
 
 def _mixed(records: Sequence[dict[str, Any]]) -> list[Doubt]:

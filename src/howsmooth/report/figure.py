@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,12 +74,6 @@ def growth_figure(
 
 def save_figure(figure: Figure, path: str | Path) -> None:
     figure.savefig(path, facecolor=figure.get_facecolor())
-
-
-def png_bytes(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor=figure.get_facecolor())
-    return buffer.getvalue()
 
 
 def _draw_panel(

@@ -59,8 +59,8 @@ def growth(records: Sequence[dict[str, Any]]) -> Figure | None:
         law = laws.get(key)
         colour = {} if few else {"color": _shade(i, len(curves))}
         label = f"{map_name(*key)}" + (f": $n^{{{law.exponent:.2f}}}$" if law else "")
-        line, = panel.plot(list(at), [median(v) for v in at.values()], marker=MARKERS[i % len(MARKERS)] if few else None,
-                           linewidth=1.2 if few else 0.5, label=label if few else None, **colour)
+        line, = panel.plot(list(at), [median(v) for v in at.values()], label=label if few else None,
+                           marker=MARKERS[i % len(MARKERS)] if few else None, linewidth=1.2 if few else 0.5, **colour)
         if few:
             panel.fill_between(list(at), [min(v) for v in at.values()], [max(v) for v in at.values()],
                                color=line.get_color(), alpha=0.15, linewidth=0)

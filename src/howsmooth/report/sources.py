@@ -11,7 +11,7 @@ _MOST_NAMED = 12
 
 
 def sources_of(records: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """For each model (heading, [(what, said)]): weights and their hashes, text, settings, software, as in the records."""
+    """For each model (heading, [(what, said)]): weights and their hashes, text, settings, software, as recorded."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault(record["model"], []).append(record)

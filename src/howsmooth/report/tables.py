@@ -62,8 +62,8 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
     bounds = kinds.get("bound", [])
     measured = [*kinds.get("measurement", []), *_measured_beside(bounds, kinds.get("measurement", []))]
     tables = {
-        "measurements": Table.of([_measurement(record) for record in measured],
-                                 (*CURVE, *_MEASURED, *(f"{what}_{i + 1}" for i in range(_NAMED) for what in _NOWHERE))),
+        "measurements": Table.of([_measurement(record) for record in measured], (*CURVE, *_MEASURED, *(
+            f"{what}_{i + 1}" for i in range(_NAMED) for what in _NOWHERE))),
         "laws": _laws(measured),
         "bounds": Table.of([_bound(record) for record in bounds],
                            (*_MAP, "sample", "bound", "side", "holds", "value", "log_value", "ratio", "log_ratio",

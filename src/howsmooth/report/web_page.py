@@ -84,7 +84,7 @@ def _tiles(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> str:
             said.append(("Lip, smallest to largest", f"{number(min(values), 3)} … {number(max(values), 3)}"))
     if "laws" in tables:
         powers = tables["laws"].columns["exponent"]
-        ends = dict.fromkeys(f"{round(end, 2) + 0.0:.2f}" for end in (min(powers), max(powers)))  # no −0.00
+        ends = dict.fromkeys(f"{round(end, 2) + 0.0:.2f}".replace("-", "−") for end in (min(powers), max(powers)))
         said.append(("exponent α of Lip ≈ C nᵅ", " … ".join(ends)))
     return "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in said)
 

@@ -1,27 +1,45 @@
 "use strict";
 // Worst cases that were found, and balls that were certified.
 
-const SETS = { norm: "all the normalisation can put out", ball: "the ball of radius R", sphere: "the sphere of radius R", near: "all tokens within ε of the text's" };
+const SETS = { norm: "all the normalisation can put out", ball: "the ball of radius R",
+  sphere: "the sphere of radius R", near: "all tokens within ε of the text's" };
 
 function attacksSection(section) {
   const worst = rowsOf("worst-cases"), balls = rowsOf("balls");
   section.hidden = !worst.length && !balls.length;
   if (section.hidden) return;
-  const where = (rows) => [...(distinct(rows.map((row) => row.model)).length > 1 ? [["model", (row) => modelName(row.model), ""]] : []), ["layer", (row) => row.layer, "number"],
-    ...(rows.some((row) => row.head !== null) ? [["head", (row) => row.head ?? "", "number"]] : []), ["n", (row) => row.n, "number"]];
-  const ratio = (value) => (value === null ? "" : times(Math.log(value)));
   section.replaceChildren(make("h2", {}, "Worst cases"));
-  if (worst.length) {
-    section.append(htmlTable(worst, [...where(worst), ["searched", (row) => SETS[row.within] ?? row.within, ""], ["on the text", (row) => number(row.on_text), "number"],
-      ["best start", (row) => number(row.best_start), "number"], ["found", (row) => number(row.value), "number"], ["interval", (row) => `${number(row.lower, 5)} … ${row.upper === null ? "∞" : number(row.upper, 5)}`, "number"],
-      ["over the text", (row) => ratio(row.over_text), "number"], ["smallest upper bound", (row) => magnitude(row.log_upper_bound), "number"], ["tokens per place", (row) => row.masses, ""]],
-    "The largest constants that ascent found: lower bounds on the worst case"),
-    make("div", { class: "controls buttons" }, csvButton("worst-cases", () => [worst, columnsOf("worst-cases")], "CSV of worst cases")));
-  }
-  if (balls.length) {
-    section.append(htmlTable(balls, [...where(balls), ["ε", (row) => row.eps, "number"], ["at the text", (row) => number(row.at_text), "number"], ["≥ found", (row) => number(row.found), "number"],
-      ["≤ certified", (row) => magnitude(row.log_certified, 4), "number"], ["apart", (row) => ratio(row.tightness), "number"], ["by", (row) => row.method, ""], ["vacuous from ε =", (row) => number(row.vacuous_eps, 2), "number"]],
-    "For all tokens within ε of the text's: certified from above, attacked from below"),
-    make("div", { class: "controls buttons" }, csvButton("balls", () => [balls, columnsOf("balls")], "CSV of balls")));
-  }
+  if (worst.length) section.append(worstTable(worst), saveAll("worst-cases", worst, "CSV of worst cases"));
+  if (balls.length) section.append(ballTable(balls), saveAll("balls", balls, "CSV of balls"));
+}
+
+const saveAll = (name, rows, words) =>
+  make("div", { class: "controls buttons" }, csvButton(name, () => [rows, columnsOf(name)], words));
+
+function whereColumns(rows) {
+  const models = distinct(rows.map((row) => row.model)).length > 1, heads = rows.some((row) => row.head !== null);
+  return [...(models ? [["model", (row) => modelName(row.model), ""]] : []), ["layer", (row) => row.layer, "number"],
+    ...(heads ? [["head", (row) => row.head ?? "", "number"]] : []), ["n", (row) => row.n, "number"]];
+}
+
+const ratio = (value) => (value === null ? "" : times(Math.log(value)));
+
+function worstTable(worst) {
+  return htmlTable(worst, [...whereColumns(worst), ["searched", (row) => SETS[row.within] ?? row.within, ""],
+    ["on the text", (row) => number(row.on_text), "number"], ["best start", (row) => number(row.best_start), "number"],
+    ["found", (row) => number(row.value), "number"],
+    ["interval", (row) => `${number(row.lower, 5)} … ${row.upper === null ? "∞" : number(row.upper, 5)}`, "number"],
+    ["over the text", (row) => ratio(row.over_text), "number"],
+    ["smallest upper bound", (row) => magnitude(row.log_upper_bound), "number"],
+    ["tokens per place", (row) => row.masses, ""]],
+  "The largest constants that ascent found: lower bounds on the worst case");
+}
+
+function ballTable(balls) {
+  return htmlTable(balls, [...whereColumns(balls), ["ε", (row) => row.eps, "number"],
+    ["at the text", (row) => number(row.at_text), "number"], ["≥ found", (row) => number(row.found), "number"],
+    ["≤ certified", (row) => magnitude(row.log_certified, 4), "number"],
+    ["apart", (row) => ratio(row.tightness), "number"], ["by", (row) => row.method, ""],
+    ["vacuous from ε =", (row) => number(row.vacuous_eps, 2), "number"]],
+  "For all tokens within ε of the text's: certified from above, attacked from below");
 }

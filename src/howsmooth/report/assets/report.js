@@ -4,13 +4,16 @@
 const MEASURED = rowsOf("measurements"), BOUNDS = rowsOf("bounds"), DIRECTIONS = rowsOf("directions");
 const LAWS = new Map(rowsOf("laws").map((law) => [JSON.stringify(CURVE.map((name) => law[name] ?? null)), law]));
 const VIEWS = distinct(MEASURED.map(viewOf));
-const WORDS = { all: "all tokens move", "no-first": "without the first token", "no-special": "without special tokens", described: "as described", released: "as released" };
+const WORDS = { all: "all tokens move", "no-first": "without the first token", "no-special": "without special tokens",
+  described: "as described", released: "as released" };
 const place = (name) => document.getElementById(name);
 let shown = VIEWS[0];
 
 function viewWords(view) {
   const parts = JSON.parse(view), others = VIEWS.map((other) => JSON.parse(other));
-  return parts.map((part, i) => (i === 0 || distinct(others.map((other) => other[i])).length > 1 ? (i === 0 ? modelName(String(part)) : WORDS[part] ?? part ?? "") : "")).filter(Boolean).join(", ");
+  const varies = (i) => distinct(others.map((other) => other[i])).length > 1;
+  const words = parts.map((part, i) => (i && !varies(i) ? "" : i ? WORDS[part] ?? part ?? "" : modelName(String(part))));
+  return words.filter(Boolean).join(", ");
 }
 
 function drawView() {
@@ -22,12 +25,18 @@ function drawView() {
 
 function drawAll() { drawView(); boundsSection(place("bounds")); }
 
-place("view").append(choice("shown", VIEWS.map((view) => [view, viewWords(view)]), shown, (view) => { shown = view; drawView(); }));
+place("view").append(choice("shown", VIEWS.map((view) => [view, viewWords(view)]), shown, (view) => {
+  shown = view;
+  drawView();
+}));
 attacksSection(place("attacks"));
 drawAll();
 
 const saved = { measurements: "all measurements", laws: "all laws", bounds: "all bounds" };
-for (const [name, words] of Object.entries(saved)) if (DATA.tables[name]) place("downloads").append(csvButton(`all-${name}`, () => [rowsOf(name), columnsOf(name)], words));
+for (const [name, words] of Object.entries(saved)) {
+  if (!DATA.tables[name]) continue;
+  place("downloads").append(csvButton(`all-${name}`, () => [rowsOf(name), columnsOf(name)], words));
+}
 
 place("theme").addEventListener("click", () => {
   const root = document.documentElement, dark = getComputedStyle(root).colorScheme.includes("dark");
@@ -36,11 +45,21 @@ place("theme").addEventListener("click", () => {
 });
 
 // On paper nothing is folded away.
-addEventListener("beforeprint", () => document.querySelectorAll("details:not([open])").forEach((details) => { details.open = true; details.dataset.folded = ""; }));
-addEventListener("afterprint", () => document.querySelectorAll("details[data-folded]").forEach((details) => { details.open = false; delete details.dataset.folded; }));
+addEventListener("beforeprint", () => document.querySelectorAll("details:not([open])").forEach((details) => {
+  details.open = true;
+  details.dataset.folded = "";
+}));
+addEventListener("afterprint", () => document.querySelectorAll("details[data-folded]").forEach((details) => {
+  details.open = false;
+  delete details.dataset.folded;
+}));
 
 let width = document.body.clientWidth, soon;
 addEventListener("resize", () => {
   clearTimeout(soon);
-  soon = setTimeout(() => { if (document.body.clientWidth !== width) { width = document.body.clientWidth; drawAll(); } }, 150);
+  soon = setTimeout(() => {
+    if (document.body.clientWidth === width) return;
+    width = document.body.clientWidth;
+    drawAll();
+  }, 150);
 });

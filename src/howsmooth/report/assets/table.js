@@ -32,7 +32,8 @@ function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e6 || size < 1e-4 ? value.toExponential(digits - 1).replace("e+", "e") : value.toPrecision(digits);
+  const text = size >= 1e6 || size < 1e-4 ? value.toExponential(digits - 1) : value.toPrecision(digits);
+  return text.includes("e") && size < 1e6 && size >= 1 ? Number(text).toLocaleString("en") : text.replace("e+", "e");
 }
 
 // A number given by its logarithm; bounds may be far too large for a float.
@@ -61,9 +62,13 @@ function groupBy(rows, key) {
 
 const distinct = (values) => [...new Set(values)];
 const ascending = (values) => distinct(values).sort((a, b) => a - b);
-const modelName = (name) => (/^([~.]|\/|[A-Za-z]:\\)/.test(name) ? name.replace(/[\\/]+$/, "").split(/[\\/]/).pop() : name);
-const mapName = (row) => (row.layer === null ? "all layers" : `layer ${row.layer}`) + (row.head === null ? "" : ` head ${row.head}`);
-const viewOf = (row) => JSON.stringify(VIEW.map((name) => row[name] ?? null));
+// A path on the machine that measured is cut to its last part.
+const modelName = (name) => (/^([~.]|\/|[A-Za-z]:\\)/.test(name)
+  ? name.replace(/[\\/]+$/, "").split(/[\\/]/).pop() : name);
+const mapName = (row) =>
+  (row.layer === null ? "all layers" : `layer ${row.layer}`) + (row.head === null ? "" : ` head ${row.head}`);
+// Asked of every row at every change, so each remembers its own; tables of columns do not see it.
+const viewOf = (row) => (row.view ??= JSON.stringify(VIEW.map((name) => row[name] ?? null)));
 const drawable = (row) => row.value !== null && row.value > 0;
 
 function csvOf(rows, columns) {
@@ -71,7 +76,8 @@ function csvOf(rows, columns) {
     const text = value === null || value === undefined ? "" : String(value);
     return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  return [columns, ...rows.map((row) => columns.map((name) => row[name]))].map((cells) => cells.map(cell).join(",")).join("\n") + "\n";
+  const lines = [columns, ...rows.map((row) => columns.map((name) => row[name]))];
+  return lines.map((cells) => cells.map(cell).join(",") + "\n").join("");
 }
 
 function save(name, text, type) {
@@ -82,19 +88,20 @@ function save(name, text, type) {
 }
 
 function csvButton(name, contents, label = "CSV") {
+  const asCsv = () => save(`${name}.csv`, csvOf(...contents()), "text/csv;charset=utf-8");
   return make("button", { type: "button", "data-csv": name, "aria-label": `Save the data of ${name} as CSV`,
-    onclick: () => { const [rows, columns] = contents(); save(`${name}.csv`, csvOf(rows, columns), "text/csv;charset=utf-8"); } }, `↓ ${label}`);
+    onclick: asCsv }, `↓ ${label}`);
 }
 
 const columnsOf = (name) => Object.keys(DATA.tables[name].columns);
 
 // columns: [heading, cell text of a row, "number" | "wide" | ""]
 function htmlTable(rows, columns, caption) {
-  const head = make("tr", {}, ...columns.map(([heading, , kind]) => make("th", { scope: "col", class: kind || null }, heading)));
-  const body = make("tbody");
-  for (const row of rows) body.append(make("tr", {}, ...columns.map(([, cell, kind]) => make("td", { class: kind || null }, String(cell(row) ?? "")))));
+  const head = columns.map(([heading, , kind]) => make("th", { scope: "col", class: kind || null }, heading));
+  const cells = (row) => columns.map(([, cell, kind]) => make("td", { class: kind || null }, String(cell(row) ?? "")));
+  const body = make("tbody", {}, ...rows.map((row) => make("tr", {}, ...cells(row))));
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    make("table", {}, make("caption", {}, caption), make("thead", {}, head), body));
+    make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...head)), body));
 }
 
 // A labelled select; options are [value, words]. It shows nothing where there is nothing to choose.

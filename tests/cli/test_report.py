@@ -1,0 +1,86 @@
+"""`howsmooth report` and `measure --report`: files in, one page out, one line on bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def lines(tiny, text_file, tmp_path_factory):
+    """What `measure --json` writes of a tiny model; made once."""
+    from howsmooth.cli import main
+
+    path = tmp_path_factory.mktemp("lines") / "measured.jsonl"
+    with pytest.raises(SystemExit) as left:
+        main(["measure", tiny, "--text", text_file, "--lengths", "8,16,32", "--samples", "2", "--json", str(path)])
+    assert left.value.code == 0
+    return path
+
+
+def test_measure_keeps_the_share_of_every_token(lines):
+    records = [json.loads(line) for line in lines.read_text().splitlines()]
+    pieces = {}
+    for record in records:
+        assert len(record["shares"]) == record["n"] and sum(record["shares"]) == pytest.approx(1, abs=2e-3)
+        top = record["top_tokens"][0]
+        assert record["shares"][top["position"]] == pytest.approx(top["share"], rel=6e-3)
+        pieces.setdefault((record["n"], record["sample"]), []).append(record["words"])
+    for (n, _), words in pieces.items():
+        assert len(words[0]) == n and words[1:] == [None] * (len(words) - 1)  # once for each piece
+
+
+def test_report_writes_page_tables_and_figures(howsmooth, lines, tmp_path):
+    pytest.importorskip("matplotlib")
+    page, tables, figures = tmp_path / "r.html", tmp_path / "csv", tmp_path / "figures"
+    result = howsmooth(f"report {lines} -o {page} --csv {tables} --figures {figures} --title 'A <title>'")
+    assert result.code == 0, result.err
+    assert "12 records" in result.err
+    assert "<title>A &lt;title&gt;</title>" in page.read_text(encoding="utf-8")
+    assert {path.name for path in tables.iterdir()} == {"measurements.csv", "laws.csv", "directions.csv"}
+    assert {path.name for path in figures.iterdir()} == {"growth.pdf", "lengths.pdf"}
+
+
+def test_measure_writes_the_same_page(howsmooth, tiny, text_file, tmp_path):
+    page, records = tmp_path / "r.html", tmp_path / "r.jsonl"
+    result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8,16 --samples 1 --report {page} --json {records}")
+    assert result.code == 0 and f"wrote the report {page}" in result.err
+    again = tmp_path / "again.html"
+    assert howsmooth(f"report {records} -o {again}").code == 0
+    assert again.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
+
+
+def test_without_a_name_it_is_report_html(howsmooth, lines, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert howsmooth(f"report {lines}").code == 0 and (tmp_path / "report.html").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("content, words", [
+    (b"", "got none in"), (b"\x89PNG\r\n\x1a\n\xff", "which is neither"), (b"words\n", "line 1 of"),
+    (b"SQLite format 3\0" + bytes(100), "expected a"), (None, "no such file"),
+])
+def test_bad_input_is_one_line(howsmooth, content, words, tmp_path):
+    path = tmp_path / "records"
+    if content is not None:
+        path.write_bytes(content)
+    result = howsmooth(f"report {path} -o {tmp_path / 'r.html'}")
+    assert result.code == 2 and words in result.err and len(result.err.splitlines()) == 1
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize("options, words", [
+    ("-o {missing}/r.html", "expected a folder that exists for --out"), ("-o {folder}", "expected a file for --out"),
+    ("--csv {lines}", "expected a folder that can be made for --csv"), ("-o {lines}", "expected different files"),
+    ("", "expected different files"),
+])
+def test_outputs_that_cannot_be_written_are_refused(howsmooth, lines, options, words, tmp_path, monkeypatch):
+    before = lines.read_bytes()
+    target = options.format(missing=tmp_path / "missing", folder=tmp_path, lines=lines)
+    if not options:
+        monkeypatch.chdir(tmp_path)
+        os.symlink(lines, tmp_path / "report.html")
+    result = howsmooth(f"report {lines} {target}")
+    assert result.code == 2 and words in result.err and len(result.err.splitlines()) == 1
+    assert lines.read_bytes() == before
