@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from howsmooth.dynamics.declared import Attention, Example, Matrix, Tokens
 from howsmooth.dynamics.integrating import integrate
 from howsmooth.dynamics.renormalised import Renormalised
 from howsmooth.dynamics.trajectory import Trajectory
-from howsmooth.dynamics.velocity import Velocity
+from howsmooth.dynamics.velocity import Layer, Velocity
 from howsmooth.errors import InputError
 
 
@@ -59,17 +59,25 @@ def tokens_of(tokens: Tokens, sphere: bool = False) -> Tensor:
     return x / x.norm(dim=-1, keepdim=True) if sphere else x
 
 
-def follow(example: Example, progress: Callable[[float], None] | None = None) -> tuple[Trajectory, Field]:
-    """Integrate a declared flow: the trajectory, in the declared coordinates, and the field behind it."""
-    flow, x = example.flow, tokens_of(example.tokens, example.flow.sphere)
-    field = field_of(example.attention, x.shape[1])
+def follow(example: Example, progress: Callable[[float], None] | None = None, *,
+           layers: Sequence[Layer] | None = None, x: Tensor | None = None
+           ) -> tuple[Trajectory, Field | Layer | list[Layer]]:
+    """Integrate a declared flow: the trajectory, in the declared coordinates, and the attention behind it.
+
+    `layers` and `x` take the place of the declared attention and tokens: one layer for all depths, or a list, each of
+    which has an equal share of the depth.
+    """
+    flow = example.flow
+    x = tokens_of(example.tokens, flow.sphere) if x is None else x
+    field = field_of(example.attention, x.shape[1]) if layers is None else list(layers)
     if flow.coordinates == "renormalised":
         velocity = Velocity(Renormalised(field).at)
     else:
         velocity = Velocity(field, sphere=flow.sphere)
-    return integrate(velocity, x, flow.until, solver=flow.solver, rtol=flow.rtol, atol=flow.atol, steps=flow.steps,
-                     saves=flow.saves, max_steps=flow.max_steps, noise=flow.noise, seed=example.tokens.seed,
-                     progress=progress), field
+    trajectory = integrate(velocity, x, flow.until, solver=flow.solver, rtol=flow.rtol, atol=flow.atol,
+                           steps=flow.steps, saves=flow.saves, max_steps=flow.max_steps, noise=flow.noise,
+                           seed=example.tokens.seed, progress=progress)
+    return trajectory, field[0] if isinstance(field, list) and len(field) == 1 else field
 
 
 def unmet(expect: dict[str, Any], record: dict[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,6 +20,7 @@ from howsmooth.dynamics.instruments import (
     leading_space,
     log_energy,
     pattern_of_p,
+    principal_view,
     probabilities,
     view,
     w2,
@@ -30,16 +31,17 @@ from howsmooth.dynamics.renormalised import Renormalised, one_head
 from howsmooth.dynamics.trajectory import Trajectory
 from howsmooth.errors import InputError
 
+Attention = Field | SelfAttention
 MOST_IN_P = 512  # tokens: the rank of P takes its singular values
 MOST_IN_W2 = 512  # tokens that coincide want the network simplex, an extra: without it there is no W₂
 
 
-def watch(trajectory: Trajectory, field: Field | SelfAttention, *, tol: float, renormalised: bool = False,
+def watch(trajectory: Trajectory, field: Attention | Sequence[Attention], *, tol: float, renormalised: bool = False,
           lipschitz: bool = False) -> Iterator[dict[str, Any]]:
     """A record for each saved depth: what the instruments see, None where one does not apply or would take too long.
 
     Args:
-        field: the attention that the tokens follow.
+        field: the attention that the tokens follow; a list of layers as in `Velocity`, each for its share of the depth.
         tol: an absolute distance: tokens closer than this are together.
         renormalised: whether the trajectory is in the coordinates e^{−tV}x.
         lipschitz: also the local Lipschitz constant of the attention at the tokens; costs a solve for each depth.
@@ -52,10 +54,14 @@ def watch(trajectory: Trajectory, field: Field | SelfAttention, *, tol: float, r
         yield scene.record(t, x)
 
 
-def drawing(trajectory: Trajectory, field: Field | SelfAttention, tol: float) -> tuple[View, list[int]]:
+def drawing(trajectory: Trajectory, field: Attention | Sequence[Attention], tol: float) -> tuple[View, list[int]]:
     """What a picture needs: the plane to look from, and for each token the number of the cluster it ends in, as seen
     from there."""
     _, V = _matrices(field)
+    if V is None and trajectory.last.shape[1] > 2:  # no direction is known to lead
+        few = len(trajectory.last) <= MOST_TOKENS
+        labels = clusters(trajectory.last, tol).labels.tolist() if few else [0] * len(trajectory.last)
+        return principal_view(trajectory.tokens, 2), labels
     seen = view(trajectory.last.shape[1], V)
     if len(trajectory.last) > MOST_TOKENS:
         return seen, [0] * len(trajectory.last)
@@ -68,7 +74,7 @@ def _along_one(V: Tensor | None) -> bool:
     return V is not None and len(V) > 2 and leading_space(V)[1].shape[1] == 1
 
 
-def _matrices(field: Field | SelfAttention) -> tuple[Tensor | None, Tensor | None]:
+def _matrices(field: Attention | Sequence[Attention]) -> tuple[Tensor | None, Tensor | None]:
     """A and V where the attention is of one head."""
     try:
         A, _, V = one_head(getattr(field, "layer", field))
@@ -80,9 +86,10 @@ def _matrices(field: Field | SelfAttention) -> tuple[Tensor | None, Tensor | Non
 class _Scene:
     """What all depths share."""
 
-    def __init__(self, trajectory: Trajectory, field: Field | SelfAttention, tol: float, renormalised: bool,
+    def __init__(self, trajectory: Trajectory, field: Attention | Sequence[Attention], tol: float, renormalised: bool,
                  lipschitz: bool):
-        self.last, self.tol, self.field, self.lipschitz = trajectory.last, tol, field, lipschitz
+        self.last, self.tol, self.until, self.lipschitz = trajectory.last, tol, trajectory.until, lipschitz
+        self.fields = tuple(field) if isinstance(field, (list, tuple)) else (field,)
         self.renormalised = Renormalised(field) if renormalised else None
         self.A, self.V = _matrices(field)
         n, self.d = trajectory.last.shape
@@ -107,9 +114,12 @@ class _Scene:
         energy = self.A is not None and self.renormalised is None
         found["log_energy"] = log_energy(x, self.A) if energy else None
         found["w2_to_last"] = w2(x, self.last) if self.few_in_w2 else None
-        layer = self.renormalised.at(t) if self.renormalised else self.field
+        layer = self.renormalised.at(t) if self.renormalised else self._field(t)
         found["local"] = float(local_constant(layer, x).value[0]) if self.lipschitz else None
         return found
+
+    def _field(self, t: float) -> Attention:
+        return self.fields[min(int(t / self.until * len(self.fields)), len(self.fields) - 1)]
 
     def _leading(self, x: Tensor) -> dict[str, Any]:
         """The tokens along the directions that grow fastest."""
@@ -130,7 +140,7 @@ class _Scene:
         if self.renormalised is not None:
             return self.renormalised.probabilities(t, x)
         try:
-            P = probabilities(self.field, x)
+            P = probabilities(self._field(t), x)
         except InputError:  # attention of another kind has no P in this sense
             return None
         return P[0] if len(P) == 1 else None

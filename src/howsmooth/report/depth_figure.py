@@ -69,7 +69,7 @@ def _sizes(panel: Any, run: Sequence[dict], colours: dict, named: bool) -> None:
     _line(panel, run, [r["largest_norm"] for r in run], ":", blue, "largest norm" if named else None)
     if run[0]["sink"] is not None:
         _line(panel, run, [r["sink_norm"] for r in run], "--", orange, "sink of attention" if named else None)
-    panel.set_yscale("log")
+    _log(panel)
 
 
 def _directions(panel: Any, run: Sequence[dict], colours: dict, named: bool) -> None:
@@ -79,7 +79,7 @@ def _directions(panel: Any, run: Sequence[dict], colours: dict, named: bool) -> 
         for suffix, style in (("", "o-"), ("_without_sink", "--")):
             values = [r[key + suffix] for r in run]
             if key == "effective_rank":
-                values = [None if v is None else v / (r["n"] - (suffix != "")) for v, r in zip(values, run, strict=True)]
+                values = [None if v is None else v / (run[0]["n"] - (suffix != "")) for v in values]
             _line(panel, run, values, style, colour, name if named and not suffix else None)
     if named and run[0]["sink"] is not None:
         panel.plot([], [], "--", color=colours["faint"], label="without the sink")
@@ -96,10 +96,22 @@ def _clusters(panel: Any, run: Sequence[dict], colours: dict, named: bool) -> No
 def _growth(panel: Any, run: Sequence[dict], colours: dict, named: bool) -> None:
     blue, orange, green, pink = colours["maps"][:4]
     known = [r for r in run if r["value"] is not None]
-    _line(panel, known, [r["product"] for r in known], "--", orange, "product of layers" if named else None)
+    _line(panel, run, [r["product"] for r in run], "--", orange, "product of layers" if named else None)
     _line(panel, known, [r["value"] for r in known], "o-", blue, "σ₁ of all layers so far" if named else None)
     panel.fill_between([place(r) for r in known], [r["lower"] for r in known],
                        [min(r["upper"], 1e300) for r in known], color=blue, alpha=0.25, linewidth=0)
     _line(panel, known, [r["relative"] for r in known], "s-", green, "relative to the tokens" if named else None)
     _line(panel, run, [r["own"] for r in run], ".", pink, "each layer alone" if named else None)
+    _log(panel)
+
+
+def _log(panel: Any) -> None:
+    """Powers of ten, or 1, 2, 5 between them where there are few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     panel.set_yscale("log")
+    low, high = panel.get_ylim()
+    if high < 100 * low:
+        panel.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.yaxis.set_minor_locator(NullLocator())

@@ -50,21 +50,21 @@ def _spread_table(run: Sequence[dict[str, Any]]) -> Table:
     for heading in ("norm", "largest", "cosine", "eff. rank", "from mean"):
         table.add_column(heading, justify="right", no_wrap=True)
     tolerances = "/".join(f"{tol:g}" for tol in first["tolerances"])
-    table.add_column(f"clusters {tolerances}", justify="right", style="bold green")
+    table.add_column("clusters", justify="right", style="bold green", no_wrap=True)
+    table.caption = Text(f"clusters of directions closer than {tolerances}", style="dim")
+    table.caption_justify = "left"
     sink = first["sink"] is not None
     if sink:
-        for heading in ("cosine*", "from mean*", "clusters*", "to sink", "sharpness"):
+        for heading in ("cosine*", "from mean*", "to sink"):
             table.add_column(heading, justify="right", style="dim", no_wrap=True)
-        table.caption = Text(f"* without the token that draws most attention, {token(first['sink_token'])} at "
-                             f"{first['sink']}; clusters are of directions closer than {tolerances}", style="dim")
-        table.caption_justify = "left"
+        table.caption.append(f"; * without the sink, the token that draws most attention: {token(first['sink_token'])} "
+                             f"at {first['sink']}")
     for record in run:
         cells = [number(record[key], 3) for key in ("norm", "largest_norm", "cosine", "effective_rank", "to_mean")]
         cells.append(_counts(record["clusters"]))
         if sink:
             cells += [number(record["cosine_without_sink"], 3), number(record["to_mean_without_sink"], 3),
-                      _counts(record["clusters_without_sink"]), _cell(record["to_sink"], 2),
-                      _cell(record["sharpness"], 2)]
+                      _cell(record["to_sink"], 2)]
         table.add_row(stage(record), *cells)
     return table
 

@@ -17,7 +17,7 @@ COUNTS = (("clusters", "clusters", "-"), ("vertices", "hull vertices", "--"), ("
           ("leading_clusters", "leading clusters", "-"), ("rank", "rank of P", ":"))
 SIZES = (("diameter", "diameter", "-"), ("w2_to_last", "W₂ to the last depth", "--"),
          ("undecided", "distance of P from 0/1", ":"), ("local", "local Lipschitz constant of Γ", "-."))
-_SMALLEST = 1e-12  # of a size that is drawn: below, rounding is all there is
+SMALLEST = 1e-12  # of a size that is drawn: below, rounding is all there is
 
 
 def flow_figure(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], labels: Sequence[int], *,
@@ -95,7 +95,7 @@ def plain(panel: Any, colours: dict) -> None:
 def _lines(panel: Any, records: Sequence[dict[str, Any]], wanted: tuple, colours: dict, positive: bool) -> None:
     drawn = 0
     for (key, name, dashes), colour in zip(wanted, colours["maps"], strict=False):
-        points = [(r["t"], r[key]) for r in records if r[key] is not None and (not positive or r[key] > _SMALLEST)]
+        points = [(r["t"], r[key]) for r in records if r[key] is not None and (not positive or r[key] > SMALLEST)]
         if points:
             panel.plot(*zip(*points, strict=True), dashes, color=colour, linewidth=1.8, label=name,
                        drawstyle="default" if positive else "steps-post")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.errors import InputError
 from howsmooth.report.depth_figure import place
 from howsmooth.report.depth_table import stage
-from howsmooth.report.flow_figure import COUNTS, SIZES
+from howsmooth.report.flow_figure import COUNTS, SIZES, SMALLEST
 from howsmooth.report.rows import model_name, token
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ def particle_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Seq
     paths, labels, many = paths[:, ::every], list(labels)[::every], max(labels) + 1
     shades = [label / max(many - 1, 1) for label in labels] if many > _CLUSTER_COLOURS else labels
     if every > 1:
-        facts += f" Every {every}th token is drawn."
+        facts += f" One token of every {every} is drawn."
     return _scene(paths, names, depths, [f"depth {t:.4g}" for t in depths], words, shades, many > _CLUSTER_COLOURS,
                   [_chart("How many", _curves(records, COUNTS), log=True, steps=True),
-                   _chart("How large", _curves(records, SIZES), log=True)],
+                   _chart("How large", _curves(records, SIZES), log=True, least=SMALLEST)],
                   title=title, choice=title, about=" ".join(about.split()), facts=facts, trace=trace, sink=None)
 
 
@@ -87,8 +87,9 @@ def depth_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequen
                   choice=f"{name}, n = {n}, piece {first['sample'] + 1}",
                   about=f"Directions x/|x| of the tokens of {text} after each layer, seen along the axes on which they "
                   f"vary most; colour is the place in the text.{sink}",
-                  facts=f"text {text} (sha256 {first['text_sha256'][:12]}…), weights {first['weights'] or 'as loaded'}, "
-                  f"{first['dtype']}, seed {first['seed']}, howsmooth {first['versions']['howsmooth']}",
+                  facts=f"Text: {text} (sha256 {first['text_sha256'][:12]}…), weights "
+                  f"{first['weights'] or 'as loaded'}, {first['dtype']}, seed {first['seed']}, "
+                  f"howsmooth {first['versions']['howsmooth']}.",
                   trace=False, sink=first["sink"])
 
 
@@ -125,9 +126,10 @@ def _curve(name: str, values: Sequence[float | None], colour: int, dash: int) ->
     return {"name": name, "values": short, "colour": colour, "dash": dash}
 
 
-def _chart(title: str, curves: Sequence[dict[str, Any]], *, log: bool = False, steps: bool = False) -> dict[str, Any]:
+def _chart(title: str, curves: Sequence[dict[str, Any]], *, log: bool = False, steps: bool = False,
+           least: float = 0.0) -> dict[str, Any]:
     shown = [curve for curve in curves if any(value is not None for value in curve["values"])]
-    return {"title": title, "curves": shown, "log": log, "steps": steps}
+    return {"title": title, "curves": shown, "log": log, "steps": steps, "least": least}
 
 
 def _scene(paths: NDArray, names: Sequence[str], depths: Sequence[float], clock: Sequence[str], words: Sequence[str],

@@ -14,7 +14,7 @@ _WHERE = {
     "mitigations": "mitigating", "move_one_token": "moving", "Study": "config", "read_study": "config",
     "Store": "store", "prepare": "planning", "run_study": "running",
     "DepthSettings": "depth", "Passage": "depth", "depth_settings": "depth", "pass_through": "depth",
-    "masked_constants": "mean_field", "regimes": "mean_field",
+    "model_flow": "weights", "parse_weights": "weights", "masked_constants": "mean_field", "regimes": "mean_field",
     "roughest_measures": "mean_field", "fit_rate": "mean_field",
 }
 

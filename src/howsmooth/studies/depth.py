@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.dynamics.growth import Growth, growth_by_map
+from howsmooth.dynamics import Growth, growth_by_map
 from howsmooth.dynamics.instruments import clusters, diameter, directions, principal_view, probabilities, spread
 from howsmooth.errors import InputError
 from howsmooth.spectral import SingularTriplets
@@ -95,22 +95,27 @@ class Passage:
                 step: Callable[[int, int, int | None], None] | None = None) -> Iterator[dict[str, Any]]:
         """A record for each depth, as soon as it is known; the last is after the final norm, if there is one."""
         layers, facts = len(self.chain.layers), self._facts(model, text, settings)
-        yield self._record(0, None, None, settings) | facts
         if not settings.depths:
-            for depth in range(1, len(self.states)):
-                yield self._record(depth, None, None, settings) | facts
+            yield from (self._spread(depth, settings) | _unknown() | facts for depth in range(len(self.states)))
             return
+        yield self._spread(0, settings) | _unmoved() | facts
         moved = moved_tokens(self.chunk, settings.tokens, torch.device("cpu"))
         at = [*settings.depths, *([layers + 1] if self.chain.norm is not None else [])]
         found = growth_by_map(self.chain.maps, self.chain.x, at, moved=None if moved is None else moved.tolist(),
                               tol=settings.tol, confidence=settings.confidence, seed=settings.seed)
+        log_product = 0.0
         for depth in range(1, len(self.states)):
             if step is not None:
                 step(self.n, min(depth, layers) - 1, None)
-            yield self._record(depth, *next(found), settings) | facts
+            own, grown = next(found)
+            sigma = float(own.value[0])
+            log_product += math.log(sigma) if sigma > 0 else -math.inf
+            known = _of_layer(own, log_product)
+            if grown is not None:
+                known |= _of_chain(grown, self.states[0], self.states[depth], self.chunk)
+            yield self._spread(depth, settings) | known | facts
 
-    def _record(self, depth: int, own: SingularTriplets | None, grown: Growth | None, settings: DepthSettings
-                ) -> dict[str, Any]:
+    def _spread(self, depth: int, settings: DepthSettings) -> dict[str, Any]:
         x, layers = self.states[depth], len(self.chain.layers)
         with_all = _seen(x, settings.tolerances)
         others = [i for i in range(self.n) if i != self.sink]
@@ -121,7 +126,6 @@ class Passage:
             **with_all, **{f"{key}_without_sink": value for key, value in without.items()},
             "sink_norm": None if self.sink is None else float(torch.linalg.vector_norm(x[self.sink].double())),
             "sharpness": look.get("sharpness"), "to_sink": look.get("to_sink"),
-            **_growth(self.states, depth, own, grown, self.chunk, bool(settings.depths)),
         }
 
     def _facts(self, model: Model, text: Text, settings: DepthSettings) -> dict[str, Any]:
@@ -174,28 +178,35 @@ def _seen(x: Tensor, tolerances: Sequence[float]) -> dict[str, Any]:
             "largest_cluster": [g.sizes[0] for g in groups]}
 
 
-def _growth(states: Sequence[Tensor], depth: int, own: SingularTriplets | None, grown: Growth | None,
-            chunk: TokenChunk, asked: bool) -> dict[str, Any]:
-    """The part of a record that speaks of perturbations; nothing has moved at depth 0, so there all is 1."""
+def _unknown() -> dict[str, Any]:
+    """The part of a record that speaks of perturbations, where nothing was asked."""
     none = dict.fromkeys(("value", "lower", "upper", "product", "log_product", "relative", "own", "own_lower",
-                          "own_upper", "own_status", "top_tokens", "top_responses"))
-    found = {**none, "confidence": None, "status": "converged", "seconds": None}
-    if depth == 0:
-        one = dict.fromkeys(("value", "lower", "upper", "product", "relative", "confidence"), 1.0)
-        return found | (one | {"log_product": 0.0} if asked else {})
-    if own is not None:
-        found |= {"own": float(own.value[0]), "own_lower": float(own.lower[0]), "own_upper": float(own.upper[0]),
-                  "own_status": own.status, "confidence": own.confidence, "status": own.status, "seconds": own.seconds}
-    if grown is not None:
-        size = [float(torch.linalg.vector_norm(states[k].double())) for k in (0, depth)]
-        found |= {key: getattr(grown, key) for key in ("value", "lower", "upper", "log_product", "confidence")}
-        found |= {"product": grown.product if math.isfinite(grown.product) else None,
-                  "relative": grown.value * size[0] / size[1],
-                  "top_tokens": top_tokens(_shares(grown.direction), chunk.words.__getitem__),
-                  "top_responses": top_tokens(_shares(grown.response), chunk.words.__getitem__)}
-        if grown.status != "converged":
-            found["status"] = grown.status
-    return found
+                          "own_upper", "own_status", "confidence", "seconds", "top_tokens", "top_responses"))
+    return {**none, "status": "converged"}
+
+
+def _unmoved() -> dict[str, Any]:
+    """At depth 0 nothing has happened, and all is 1 without doubt."""
+    one = dict.fromkeys(("value", "lower", "upper", "product", "relative", "confidence"), 1.0)
+    return _unknown() | one | {"log_product": 0.0}
+
+
+def _of_layer(own: SingularTriplets, log_product: float) -> dict[str, Any]:
+    """What the last layer does alone, and what all of them allow together."""
+    return _unknown() | {
+        "own": float(own.value[0]), "own_lower": float(own.lower[0]), "own_upper": float(own.upper[0]),
+        "own_status": own.status, "confidence": own.confidence, "status": own.status, "seconds": own.seconds,
+        "log_product": log_product, "product": math.exp(log_product) if log_product < 709 else None}
+
+
+def _of_chain(grown: Growth, first: Tensor, here: Tensor, chunk: TokenChunk) -> dict[str, Any]:
+    """What all layers so far can do to a perturbation; `relative` has both sides in units of the tokens' own size."""
+    before, after = (float(torch.linalg.vector_norm(x.double())) for x in (first, here))
+    found = {key: getattr(grown, key) for key in ("value", "lower", "upper", "confidence")}
+    found |= {"relative": grown.value * before / after,
+              "top_tokens": top_tokens(_shares(grown.direction), chunk.words.__getitem__),
+              "top_responses": top_tokens(_shares(grown.response), chunk.words.__getitem__)}
+    return found | ({} if grown.status == "converged" else {"status": grown.status})
 
 
 def _shares(direction: Tensor) -> Tensor:

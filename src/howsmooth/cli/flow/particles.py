@@ -17,7 +17,11 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "    EXAMPLE is polytope (the default), hyperplanes, polytope_times_subspace, collapse, low_rank, sphere, or a "
     "TOML file of your own; options change its values.",
 )
-@click.argument("example", default="polytope")
+@click.argument("example", required=False)
+@click.option("--weights", metavar="MODEL:LAYER[/HEAD]",
+              help="Follow a real model's attention instead: a layer, or a head of it, repeated, on its own tokens.")
+@click.option("--depth-weights", metavar="MODEL", help="The same with all its attention layers one after the other.")
+@click.option("--text", "text_path", metavar="FILE|-", help="Text for the model's tokens.  [default: the embedded one]")
 @click.option("--tokens", "count", type=click.IntRange(min=1), metavar="COUNT", help="How many tokens.")
 @click.option("--dim", type=click.IntRange(min=1), metavar="NUMBER", help="Their dimension; A and V must fit it.")
 @click.option("--size", type=_POSITIVE, metavar="NUMBER", help="How far the first tokens are spread.")
@@ -43,26 +47,33 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @csv_option
 @click.option("--plot", "plot_path", metavar="FILE", help="Paths and instruments as a figure (png, svg, pdf).")
 @click.option("--animate", "animation_path", metavar="FILE", help="The tokens in motion (gif, or mp4 with ffmpeg).")
+@click.option("--page", "page_path", metavar="FILE", help="The same as one HTML page to play with.")
 @click.option("--save", "save_path", metavar="FILE", help="Keep depths and tokens, as safetensors.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True, help="Of pictures.")
-def command(example, count, dim, size, seed, kind, causal, coordinates, sphere, until, solver, steps, rtol, noise,
-            saves, tol, lipschitz, growth, layers, json_path, csv_path, plot_path, animation_path, save_path, theme
-            ) -> int:
+def command(example, weights, depth_weights, text_path, count, dim, size, seed, kind, causal, coordinates, sphere,
+            until, solver, steps, rtol, noise,
+            saves, tol, lipschitz, growth, layers, json_path, csv_path, plot_path, animation_path, page_path, save_path,
+            theme) -> int:
     from pathlib import Path
 
     from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice
     from howsmooth.cli.running import console, say
     from howsmooth.report.figure import check_plot_path
     from howsmooth.report.flow_animation import check_animation_path
+    from howsmooth.report.flow_page import check_page_path
     from howsmooth.report.flow_table import flow_table
 
+    _refuse_contradictions(example, weights, depth_weights, text_path, dim=dim, size=size, kind=kind, causal=causal,
+                           coordinates=coordinates)
     outputs = {"--json": json_path, "--csv": csv_path, "--plot": plot_path, "--animate": animation_path,
-               "--save": save_path}
-    refuse_one_file_twice(outputs | {"EXAMPLE": example if example.endswith(".toml") else None})
+               "--page": page_path, "--save": save_path}
+    read = {"EXAMPLE": example if (example or "").endswith(".toml") else None,
+            "--text": None if text_path == "-" else text_path}
+    refuse_one_file_twice(outputs | read)
     files = record_files(json_path, csv_path)
     for path, option, check in ((plot_path, "--plot", check_plot_path),
                                 (animation_path, "--animate", check_animation_path),
-                                (save_path, "--save", _check_tokens_path)):
+                                (page_path, "--page", check_page_path), (save_path, "--save", _check_tokens_path)):
         if path is not None:
             check(path)
             check_writable(Path(path), option)
@@ -70,7 +81,12 @@ def command(example, count, dim, size, seed, kind, causal, coordinates, sphere, 
     from howsmooth.dynamics import read_example, watch
     from howsmooth.dynamics.example import unmet
 
-    declared = read_example(example)
+    given = {}
+    if weights or depth_weights:
+        declared, given = _from_model(weights, depth_weights, text_path, count)
+        count = None
+    else:
+        declared = read_example(example or "polytope")
     declared = (declared.but("tokens", count=count, dim=dim, size=size, seed=seed)
                 .but("attention", kind=kind, causal=causal)
                 .but("flow", coordinates=coordinates, sphere=sphere, until=until, solver=solver, steps=steps, rtol=rtol,
@@ -78,7 +94,7 @@ def command(example, count, dim, size, seed, kind, causal, coordinates, sphere, 
                 .but("watch", tol=tol, lipschitz=lipschitz))
     renormalised = declared.flow.coordinates == "renormalised"
     notes, shown = console(stderr=True), console()
-    trajectory, field = _follow(declared, notes)
+    trajectory, field = _follow(declared, given, notes)
     if save_path is not None:
         _save(save_path, trajectory, declared)
         say(notes, f"wrote {len(trajectory.times)} depths to {save_path}", style="dim")
@@ -102,7 +118,7 @@ def command(example, count, dim, size, seed, kind, causal, coordinates, sphere, 
     if trajectory.status != "finished":
         say(notes, f"howsmooth: warning: {trajectory.ending}; {trajectory.remedy}", style="yellow")
     for line in unmet(declared.expect, records[-1]):
-        say(notes, f"howsmooth: warning: {line} (stated in {example})", style="yellow")
+        say(notes, f"howsmooth: warning: {line} (stated in {declared.name})", style="yellow")
     if growth is not None:
         _grow(declared, field, trajectory, growth, layers, files, facts, shown,
               quiet=json_path == "-" or csv_path == "-")
@@ -110,10 +126,37 @@ def command(example, count, dim, size, seed, kind, causal, coordinates, sphere, 
         file.close()
     if plot_path is not None or animation_path is not None:
         _draw(declared, field, trajectory, records, title, plot_path, animation_path, theme)
+    if page_path is not None:
+        _write_page(page_path, declared, field, trajectory, records, title)
+        say(notes, f"wrote {page_path}", style="dim")
     return 0
 
 
-def _follow(declared, notes):
+def _refuse_contradictions(example, weights, depth_weights, text_path, **declared) -> None:
+    named = {"EXAMPLE": example, "--weights": weights, "--depth-weights": depth_weights}
+    several = [name for name, value in named.items() if value is not None]
+    if len(several) > 1:
+        raise InputError(f"expected one of {', '.join(named)}, got {' and '.join(several)}; leave the others out")
+    from_model = weights is not None or depth_weights is not None
+    wrong = [f"--{name}" for name, value in declared.items() if value is not None] if from_model else []
+    if wrong:
+        raise InputError(f"expected the model to decide, got {wrong[0]} with its weights; leave it out")
+    if text_path is not None and not from_model:
+        raise InputError("expected --text only with --weights or --depth-weights, got it alone; leave it out")
+
+
+def _from_model(weights, depth_weights, text_path, count):
+    """A flow with a real model's weights, on its own tokens."""
+    from howsmooth.cli.choosing import load_chosen, read_text
+    from howsmooth.studies import model_flow, parse_weights
+
+    name, layer, head = parse_weights(weights) if weights else (depth_weights, None, None)
+    text = read_text(text_path)
+    found = model_flow(load_chosen(name, "float32"), text, count or 32, layer, head)
+    return found.example, {"layers": found.layers, "x": found.x}
+
+
+def _follow(declared, given, notes):
     """Integrate, with a bar along depth."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -122,7 +165,7 @@ def _follow(declared, notes):
     columns = (TextColumn("depth {task.completed:.4g} of {task.total:g}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=notes, disable=not notes.is_terminal, transient=True) as bar:
         task = bar.add_task("", total=declared.flow.until)
-        return follow(declared, progress=lambda t: bar.update(task, completed=t))
+        return follow(declared, progress=lambda t: bar.update(task, completed=t), **given)
 
 
 def _forms(records) -> list[str]:
@@ -140,6 +183,8 @@ def _grow(declared, field, trajectory, depths, layers, files, facts, shown, quie
     from howsmooth.dynamics import Velocity, perturbation_growth
     from howsmooth.report.flow_table import growth_of_perturbations_table
 
+    if isinstance(field, list):  # no step may cross from one layer to the next
+        layers = -(-layers // len(field)) * len(field)
     grown = perturbation_growth(Velocity(field, sphere=declared.flow.sphere), trajectory.tokens[0],
                                 trajectory.reached, steps=layers, depths=min(depths, layers))
     records = [g.as_record() for g in grown]
@@ -162,6 +207,25 @@ def _draw(declared, field, trajectory, records, title, plot_path, animation_path
         save_figure(flow_figure(records, paths, seen.names, labels, title=title, theme=theme), plot_path)
     if animation_path is not None:
         save_animation(animation_path, trajectory.times.tolist(), paths, seen.names, labels, title=title, theme=theme)
+
+
+def _write_page(path: str, declared, field, trajectory, records, title) -> None:
+    from pathlib import Path
+
+    from howsmooth.dynamics.instruments import principal_view
+    from howsmooth.dynamics.watching import drawing
+    from howsmooth.report.flow_page import flow_page, particle_scene
+
+    seen, labels = drawing(trajectory, field, declared.watch.tol)
+    n, d = trajectory.last.shape
+    if d > 2:  # a page can be turned
+        seen = principal_view(trajectory.tokens, 3)
+    facts = (f"{n} tokens in dimension {d}, {declared.flow.coordinates}: {trajectory.ending}, {trajectory.steps} steps "
+             f"of {trajectory.solver}; tokens closer than {declared.watch.tol:g} are together. Seed "
+             f"{declared.tokens.seed}.")
+    scene = particle_scene(records, seen(trajectory.tokens).numpy(), seen.names, labels, title=title,
+                           about=declared.about, facts=facts)
+    Path(path).write_text(flow_page([scene]), encoding="utf-8")
 
 
 def _write(files, record: dict) -> None:

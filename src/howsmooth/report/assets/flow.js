@@ -3,16 +3,17 @@
 const scenes = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+const dark = matchMedia("(prefers-color-scheme: dark)");
 const TAIL = 8;          // saved depths that a token's tail reaches back
 const SECONDS = 9;       // from the first depth to the last
 const VIRIDIS = [[68, 1, 84], [71, 45, 123], [59, 82, 139], [44, 114, 142], [33, 145, 140], [40, 174, 128],
                  [94, 201, 98], [173, 220, 48], [253, 231, 37]];
 
-let scene, paths, frame = 0, playing = false, last = 0, turn = 0.6, tilt = 0.35, pointed = -1, charts = [];
+let scene, paths, reach, frame = 0, playing = false, last = 0, turn = 0.6, tilt = 0.35, pointed = -1, charts = [];
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const number = (v) => v === null || v === undefined ? "–" : v === 0 ? "0" :
-  Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(1) : String(+v.toPrecision(3));
+  Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(1).replace("+", "").replace(".0e", "e") : String(+v.toPrecision(3));
 
 function decode(text) {  // little-endian 16-bit numbers
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), view = new DataView(bytes.buffer);
@@ -24,6 +25,9 @@ function open(index) {
   const raw = decode(scene.paths);
   const span = scene.high.map((high, k) => (high - scene.low[k]) || 1);
   paths = raw.map((v, i) => scene.low[i % scene.dim] + span[i % scene.dim] * v / 65535);
+  const middle = scene.low.map((low, k) => (low + scene.high[k]) / 2);
+  reach = 1e-12;  // how far a token is ever from the middle
+  for (let i = 0; i < paths.length; i += scene.dim) reach = Math.max(reach, Math.hypot(...middle.map((m, k) => paths[i + k] - m)));
   at("title").textContent = scene.title;
   at("about").textContent = scene.about;
   at("facts").textContent = scene.facts;
@@ -53,11 +57,11 @@ function token(i, f) {  // coordinates at a depth between two saved ones
 }
 
 function projection(width, height) {
-  const margin = scene.dim === 3 ? 14 : 40;
+  const margin = scene.dim === 3 ? 18 : 40;
   const middle = scene.low.map((low, k) => (low + scene.high[k]) / 2);
   const half = scene.low.map((low, k) => (scene.high[k] - low) / 2 || 1);
   if (scene.dim === 3) {
-    const reach = Math.hypot(...half), scale = (Math.min(width, height) / 2 - margin) / reach * 1.15;
+    const scale = (Math.min(width, height) / 2 - margin) / reach;
     const [ct, st, cp, sp] = [Math.cos(turn), Math.sin(turn), Math.cos(tilt), Math.sin(tilt)];
     return (p) => {
       const [x, y, z] = p.map((v, k) => v - middle[k]);
@@ -75,7 +79,7 @@ function tint(i, shades) {
   const s = scene.shades[i];
   if (scene.sink === i) return shades[1];
   if (scene.ordered) {
-    const x = Math.min(s * 0.86 + 0.05, 0.999) * (VIRIDIS.length - 1), k = Math.floor(x), w = x - k;
+    const [from, to] = dark.matches ? [0.28, 1] : [0.05, 0.88], x = Math.min(from + s * (to - from), 0.999) * (VIRIDIS.length - 1), k = Math.floor(x), w = x - k;
     return "rgb(" + VIRIDIS[k].map((c, j) => Math.round(c * (1 - w) + VIRIDIS[k + 1][j] * w)).join() + ")";
   }
   return shades[s % shades.length];
@@ -202,7 +206,7 @@ function drawChart({ chart, canvas, values }) {
   const [pen, width, height] = canvasOf(canvas), left = 46, right = width - 10, top = 8, bottom = height - 20;
   const depths = scene.depths, x = (t) => left + (right - left) * (t - depths[0]) / ((depths[depths.length - 1] - depths[0]) || 1);
   const map = chart.log ? Math.log10 : (v) => v;
-  const fine = (v) => v !== null && (!chart.log || v > 0);
+  const fine = (v) => v !== null && (!chart.log || v > chart.least);
   const all = chart.curves.flatMap((c) => c.values).filter(fine).map(map);
   if (!all.length) return;
   let low = Math.min(...all), high = Math.max(...all);
@@ -215,7 +219,7 @@ function drawChart({ chart, canvas, values }) {
   let marks = ticks(low, high, 4);
   if (chart.log) {
     marks = marks.filter((v) => Number.isInteger(Math.round(v * 1e9) / 1e9)).map((v) => 10 ** v);
-    if (marks.length < 2) marks = [1, 2, 5].flatMap((m) => [Math.floor(low), Math.ceil(high)].map((k) => m * 10 ** k))
+    if (marks.length < 2) marks = [Math.floor(low), Math.ceil(low), Math.floor(high)].flatMap((k) => [1, 2, 5].map((m) => m * 10 ** k))
       .filter((v) => Math.log10(v) >= low - 1e-9 && Math.log10(v) <= high + 1e-9);
   }
   for (const v of marks) {
@@ -331,7 +335,7 @@ canvas.addEventListener("pointerleave", () => { pointed = -1; drawTokens(); });
 
 scenes.forEach((s, i) => at("scenes").append(new Option(s.choice, i)));
 at("scenes").hidden = scenes.length < 2;
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+dark.addEventListener("change", draw);
 addEventListener("resize", draw);
 open(0);
 if (!still) play();

@@ -1,0 +1,162 @@
+"""The page of a flow in a real browser: it plays, obeys the keyboard, fits a phone, and believes no data."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+
+from howsmooth.errors import InputError
+from howsmooth.report.flow_page import MOST, check_page_path, depth_scene, flow_page, particle_scene
+from tests.browser import Page, browser
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+NASTY = '</script><img src=x onerror="document.title=\'caught\'">'
+
+
+def flow(n=12, saves=9, dim=2, run=1.0):
+    rng = np.random.default_rng(0)
+    paths = rng.normal(size=(1, n, dim)) * np.exp(np.linspace(0, run, saves))[:, None, None]
+    records = [{"t": 0.5 * k, "clusters": n - k, "vertices": 5, "hyperplanes": None, "leading_clusters": None,
+                "rank": None, "diameter": 3.0 + k, "w2_to_last": 1e-300, "undecided": None, "local": 2.0}
+               for k in range(saves)]
+    return particle_scene(records, paths, ("across", "up", "away")[:dim], [k % 3 for k in range(n)], title=NASTY,
+                          about="what & why", facts="seed 0")
+
+
+def passage(dim=3, layers=4, n=6):
+    u = np.random.default_rng(1).normal(size=(layers + 2, n, dim))
+    facts = {"model": "tiny", "layers": layers, "n": n, "sample": 0, "sink": 0, "sink_token": "[CLS]", "text": NASTY,
+             "text_sha256": "0" * 64, "weights": None, "dtype": "float32", "seed": 0, "tolerances": [0.1, 0.5],
+             "versions": {"howsmooth": "0"}}
+    records = [{"depth": min(k, layers), "normed": k > layers, "clusters": [n, n - 1],
+                **{key: 1.0 + k for key in ("value", "product", "own", "relative", "cosine", "cosine_without_sink",
+                                            "to_mean", "to_mean_without_sink", "norm", "largest_norm", "sink_norm",
+                                            "to_sink", "sharpness")}, **facts} for k in range(layers + 2)]
+    return depth_scene(records, u, ("one", "two", "three"), [NASTY, *(f"word{i}" for i in range(n - 1))])
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def show(chromium, tmp_path):
+    opened = []
+
+    def at(scenes, **look):
+        path = tmp_path / "flow.html"
+        path.write_text(flow_page(scenes), encoding="utf-8")
+        seen = Page(chromium, **look)
+        opened.append(seen)
+        seen.page.goto(path.as_uri())
+        return seen
+
+    yield at
+    for seen in opened:
+        assert seen.errors == [] and len(seen.requests) == 1
+        seen.context.close()
+
+
+def picture(page) -> bytes:
+    return page.locator("#tokens").screenshot()
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_it_plays_and_pauses(show, dim):
+    page = show([flow(dim=dim)]).page
+    first = picture(page)
+    expect(page.locator("#clock")).to_have_text(re.compile(r"depth (0\.5|1)$"))
+    page.locator("#play").click()
+    stopped = page.locator("#clock").inner_text()
+    assert "Play" in page.locator("#play").inner_text() and picture(page) != first
+    page.wait_for_timeout(300)
+    assert page.locator("#clock").inner_text() == stopped != "depth 0"
+
+
+def test_keyboard(show):
+    page = show([flow()]).page
+    page.keyboard.press("Home")  # a key of the hand stops the play
+    assert page.locator("#clock").inner_text() == "depth 0"
+    page.locator("#depth").focus()
+    before = picture(page)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#clock").inner_text() == "depth 1" and picture(page) != before
+    page.keyboard.press("End")
+    assert page.locator("#clock").inner_text() == "depth 4"
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#clock").inner_text() == "depth 3.5"
+    page.keyboard.press("Space")
+    assert "Pause" in page.locator("#play").inner_text()
+
+
+def test_instruments_follow_the_marker(show):
+    page = show([flow()]).page
+    page.keyboard.press("Home")
+    value = page.locator(".chart b").first
+    assert value.inner_text() == "12"
+    page.keyboard.press("ArrowRight")
+    assert value.inner_text() == "11"
+    box = page.locator(".chart canvas").first.bounding_box()
+    page.mouse.click(box["x"] + box["width"] - 12, box["y"] + 60)
+    assert value.inner_text() == "4" and page.locator("#clock").inner_text() == "depth 4"
+
+
+def test_layers_of_a_model_and_a_choice_of_scenes(show):
+    page = show([passage(), passage(layers=2)]).page
+    page.keyboard.press("End")
+    assert page.locator("#clock").inner_text() == "after the norm"
+    page.locator("#scenes").select_option("1")
+    assert "through 2 layers" in page.locator("h1").inner_text()
+    page.keyboard.press("Home")
+    before = picture(page)
+    page.locator("#play").focus()
+    page.keyboard.press("]")
+    assert picture(page) != before  # it turned
+
+
+@pytest.mark.parametrize("theme, paper", [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 24, 29)")])
+def test_themes_and_a_phone(show, theme, paper):
+    page = show([passage()], width=390, height=844, theme=theme).page
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator("#tokens").bounding_box()["width"] > 340
+
+
+def test_nothing_in_the_data_is_believed(show):
+    page = show([flow(), passage()]).page
+    assert page.locator("h1").inner_text() == NASTY and page.title() != "caught"
+    page.locator("#scenes").select_option("1")
+    assert page.locator("img").count() == 0 and page.title() != "caught"
+
+
+def test_data_come_back_as_they_went_in():
+    scene = flow(dim=2)
+    page = flow_page([scene])
+    block = page.split('id="data">')[1].split("</script>")[0]
+    assert json.loads(block) == [scene] and "<" not in block
+    packed = np.frombuffer(base64.b64decode(scene["paths"]), "<u2").reshape(9, 12, 2)
+    low, high = np.array(scene["low"]), np.array(scene["high"])
+    first = np.random.default_rng(0).normal(size=(12, 2))
+    assert np.abs(low + packed[0] / 65535 * (high - low) - first).max() < 1e-4 * (high - low).max()
+
+
+def test_what_runs_away_is_bent_and_many_tokens_are_thinned():
+    scene = flow(run=30.0)
+    assert scene["bent"] > 0 and all("asinh" in name for name in scene["names"])
+    many = flow(n=2 * MOST + 1)
+    assert many["count"] <= MOST and "One token of every 3 is drawn" in many["facts"]
+
+
+def test_names_of_files():
+    with pytest.raises(InputError, match="ending in .html"):
+        check_page_path("a.txt")
+    with pytest.raises(InputError, match="at least one flow"):
+        flow_page([])

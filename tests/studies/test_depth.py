@@ -1,0 +1,177 @@
+"""Tokens through the layers of small random models, against dense Jacobians and the network's own attention."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from howsmooth.dynamics import follow
+from howsmooth.errors import InputError
+from howsmooth.models import load
+from howsmooth.studies import Text, depth_settings, model_flow, parse_weights, pass_through
+from howsmooth.studies.depth import picture
+from howsmooth.studies.lines import json_line
+from tests.models.tiny import tiny_network, tiny_tokenizer
+from tests.tolerances import assert_close
+
+TEXT = Text.embedded()
+FAMILIES = ("gpt2", "bert", "llama")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    found = {}
+    for family in FAMILIES:
+        folder = tmp_path_factory.mktemp(family)
+        sizes = {"gpt2": dict(n_embd=12), "bert": dict(hidden_size=12), "llama": dict(hidden_size=12, head_dim=4)}
+        tiny_network(family, **sizes[family]).save_pretrained(folder)
+        tiny_tokenizer(family).save_pretrained(folder)
+        found[family] = load(str(folder), dtype=torch.float64)
+    return found
+
+
+def records(model, n=5, **others):
+    settings = depth_settings(model, TEXT, lengths=[n], **{"tol": 1e-6, **others})
+    passage, = pass_through(model, TEXT, settings)
+    return passage, list(passage.records(model, TEXT, settings))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_growth_against_dense_jacobians(models, family):
+    passage, found = records(models[family])
+    maps, so_far, product = passage.chain.maps, None, 1.0
+    assert len(found) == len(maps) + 1 and found[-1]["normed"] == (family != "bert")
+    assert found[0]["value"] == found[0]["product"] == 1.0
+    for record, f, x in zip(found[1:], maps, passage.states, strict=False):
+        J = torch.func.jacrev(f)(x).reshape(x.numel(), x.numel())
+        so_far = J if so_far is None else J @ so_far
+        own, chain = (float(torch.linalg.matrix_norm(m, 2)) for m in (J, so_far))
+        product *= own
+        assert record["own"] == pytest.approx(own, rel=1e-5) and record["product"] == pytest.approx(product, rel=1e-5)
+        assert record["value"] == pytest.approx(chain, rel=1e-5)
+        assert record["lower"] <= chain * (1 + 1e-12) and chain <= record["upper"] * (1 + 1e-12)
+        assert record["value"] <= record["product"] * (1 + 1e-5)
+        size = float(passage.states[0].norm() / passage.states[maps.index(f) + 1].norm())
+        assert record["relative"] == pytest.approx(chain * size, rel=1e-5)
+
+
+def test_the_first_token_held_fixed(models):
+    passage, found = records(models["gpt2"], tokens="no-first", depths=[3])
+    x, maps = passage.chain.x, passage.chain.maps
+
+    def whole(x):
+        for f in maps:
+            x = f(x)
+        return x
+
+    J = torch.func.jacrev(whole)(x).reshape(x.numel(), *x.shape)[:, 1:].flatten(1)
+    assert found[-1]["value"] == pytest.approx(float(torch.linalg.matrix_norm(J, 2)), rel=1e-5)
+    assert all(entry["share"] < 1e-12 for entry in found[-1]["top_responses"] if entry["position"] == 0)
+    assert [r["value"] is None for r in found] == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_the_sink_is_where_the_networks_attention_goes(models, family):
+    model = models[family]
+    passage, found = records(model, n=9, depths=())
+    model.network.set_attn_implementation("eager")
+    with torch.no_grad():
+        P = torch.stack(model.network(input_ids=passage.chunk.ids[None], output_attentions=True).attentions)[:, 0]
+    given = (P.sum(-2) - P.diagonal(dim1=-2, dim2=-1)).mean(1) / 8  # by layer and key
+    assert passage.sink == int(given.mean(0).argmax())
+    for record, layer, weights in zip(found, given, P, strict=False):
+        assert record["to_sink"] == pytest.approx(float(layer[passage.sink]))
+        assert record["sharpness"] == pytest.approx(float(weights.amax(-1).mean()))
+    assert found[-1]["to_sink"] is None
+
+
+def test_with_and_without_the_sink(models):
+    passage, found = records(models["llama"], n=8, depths=())
+    for record, x in zip(found, passage.states, strict=True):
+        u = x / x.norm(dim=-1, keepdim=True)
+        keep = [i for i in range(8) if i != passage.sink]
+        for key, rows in (("cosine", u), ("cosine_without_sink", u[keep])):
+            m = len(rows)
+            assert record[key] == pytest.approx(float(((rows @ rows.mT).sum() - m) / (m * (m - 1))))
+        assert record["sink_norm"] == pytest.approx(float(x[passage.sink].norm()))
+        assert record["value"] is record["own"] is record["product"] is None
+        assert max(record["clusters"]) <= 8 and record["clusters"] == sorted(record["clusters"], reverse=True)
+
+
+def test_records_are_plain_and_say_where_they_come_from(models):
+    _, found = records(models["bert"], depths=[1])
+    for record in found:
+        again = json.loads(json_line(record))
+        assert again["text_sha256"] == TEXT.sha256 and again["dtype"] == "float64" and again["status"] == "converged"
+    assert len({tuple(record) for record in found}) == 1  # one set of columns, in one order
+
+
+def test_each_record_comes_before_the_next_is_computed(models):
+    model = models["gpt2"]
+    settings = depth_settings(model, TEXT, lengths=[5])
+    passage, = pass_through(model, TEXT, settings)
+    asked = []
+    stream = passage.records(model, TEXT, settings, step=lambda n, layer, head: asked.append(layer))
+    assert next(stream)["depth"] == 0 and asked == []
+    assert next(stream)["depth"] == 1 and asked == [0]
+
+
+def test_picture_keeps_angles_that_three_axes_can_keep(models):
+    passage, _ = records(models["bert"], depths=())
+    paths, names = picture(passage)
+    assert paths.shape == (4, 5, 3) and len(names) == 3
+    u = torch.stack(passage.states)
+    u = u / u.norm(dim=-1, keepdim=True)
+    gaps, seen = (float((t[0, 1] - t[0, 2]).norm()) for t in (u, torch.from_numpy(paths)))
+    assert 0 < seen <= gaps + 1e-12
+
+
+@pytest.mark.parametrize("changes, words", [
+    (dict(depths=[4]), "depths from 1 to 3, the layers of"), (dict(depths=[0]), "got 0"),
+    (dict(lengths=[2]), "at least 4 tokens"), (dict(lengths=[65]), "64 positions"), (dict(samples=500), "longer text"),
+    (dict(tokens="some"), "one of all"), (dict(tolerances=(3.0,)), "between 0 and 2"),
+])
+def test_settings_are_refused_before_anything_runs(models, changes, words):
+    with pytest.raises(InputError, match=words):
+        depth_settings(models["gpt2"], TEXT, **{"lengths": [6], **changes})
+
+
+def test_default_depths_of_a_deep_model(models, monkeypatch):
+    monkeypatch.setattr(models["gpt2"], "layers", 30)
+    assert depth_settings(models["gpt2"], TEXT, lengths=[6]).depths == (1, 2, 5, 10, 15, 20, 25, 30)
+
+
+@pytest.mark.parametrize("layer, head", [(1, None), (2, 1), (None, None)])
+def test_weights_of_a_model_as_a_velocity(models, layer, head):
+    model = models["gpt2"]
+    flow = model_flow(model, TEXT, 6, layer, head)
+    chunk, = model.chunks(TEXT.content, 6, 1)
+    first = layer or 0
+    assert_close(flow.x, model.activations(chunk, [first])[first])
+    layers = [model.attention(k, 6) for k in (range(3) if layer is None else [layer])]
+    layers = [f if head is None else f.head(head) for f in layers]
+    residual = flow.example.but("flow", solver="residual", steps=3, sphere=False, saves=4)
+    trajectory, _ = follow(residual, layers=flow.layers, x=flow.x)
+    x = flow.x
+    for k in range(3):  # one unit of depth for each of the model's three layers
+        x = x + layers[min(k, len(layers) - 1)](x)
+    assert_close(trajectory.last, x)
+    on_spheres, _ = follow(flow.example.but("flow", until=0.5, saves=3), layers=flow.layers, x=flow.x)
+    assert_close(on_spheres.last.norm(dim=-1), flow.x.norm(dim=-1), 1e-4)
+
+
+@pytest.mark.parametrize("given", ["minilm", ":3", "minilm:", "minilm:x", "minilm:1/", "minilm:1/b"])
+def test_weights_that_are_not_named_so(given):
+    with pytest.raises(InputError, match="MODEL:LAYER"):
+        parse_weights(given)
+
+
+def test_layers_and_heads_that_are_not_there(models):
+    with pytest.raises(InputError, match="layers of .* between 0 and 2, got 3"):
+        model_flow(models["gpt2"], TEXT, 6, 3)
+    with pytest.raises(InputError, match="heads of .* between 0 and 3, got 9"):
+        model_flow(models["gpt2"], TEXT, 6, 0, 9)
+    assert math.isclose(model_flow(models["gpt2"], TEXT, 6, 0).example.flow.until, 3.0)
