@@ -215,7 +215,8 @@ def test_a_judge_refuses_what_is_too_far(decoder, monkeypatch):
 
 
 @pytest.mark.parametrize("edits", [1, 2])
-def test_ours_flips_no_less_per_call_than_the_first_order_rule(decoder, edits):
+def test_both_first_order_methods_flip_tiny_models(decoder, edits):
+    """A guard for these seeded models, on which `Beam` is not the slower one; on real text it may be (docs)."""
     words, rates = TEXT.split(), {}
     for method in (HotFlip(), Beam()):
         found = [attack_text(decoder, " ".join(words[i:]), method, limits=Limits(edits=edits), calls=20, seed=i)

@@ -1,9 +1,10 @@
 """In which order edits are tried: every place once before any place again.
 
-Measured on SmolLM2: whether the next token flips depends on which token is gone, much less on what came instead, and
-the nearer to the end the likelier. The slope knows little of that, as softmax and norms bend long before an embedding
-has become another. So the rank of an edit is its first-order score, damped a little with the distance to the end where
-the end is what counts, and much for every better token at the same place.
+Seen in SmolLM2 on six pieces of AG_NEWS: whether the next token flips depends on which token is gone, much less on what
+came instead, and the nearer to the end the likelier. The slope knows little of that, as softmax and norms bend long
+before an embedding has become another. So the rank of an edit is its first-order score, damped a little with the
+distance to the end where the end is what counts, and much for every better token at the same place. The weights were
+chosen on those texts; on others the rank is no better than HotFlip's (see the docs).
 """
 
 from __future__ import annotations
