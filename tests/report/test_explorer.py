@@ -184,7 +184,16 @@ def test_errors_and_stops_end_in_a_line(shelf):
         yield {}
 
     assert [*desk.run("a", "status", wrong)][1]["status"].count("&lt;b&gt;") == 1
+    def broken(flag):
+        yield {}
+        raise RuntimeError("/private/path")
+
     assert "Cancelled" in [*desk.run("a", "status", stopped)][0]["status"]
+    seen = []
+    with pytest.raises(RuntimeError):
+        for shown in desk.run("a", "status", broken):
+            seen.append(shown)
+    assert "RuntimeError" in seen[-1]["status"] and "private" not in seen[-1]["status"]
 
 
 def test_hostile_words_stay_words(make):

@@ -39,6 +39,9 @@ class Desk:
             yield {status: said("Cancelled. What was computed stays.")}
         except (InputError, NotConverged) as error:
             yield {status: said(str(error), "warn")}
+        except Exception as error:  # the bar must not stand still for ever; the server's log has the rest
+            yield {status: said(f"This failed ({type(error).__name__}); the log of the server says more.", "warn")}
+            raise
 
     def report(self, visitor: str | None, screen: Screen) -> dict[str, Any]:
         """The settings of the download button: the report of the screen, in a file of the visitor's own."""

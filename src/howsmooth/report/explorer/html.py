@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,7 @@ def moved(record: dict[str, Any], share: float, whole: float) -> str:
     shares = record["response_shares"] or []
     where = sorted(range(len(shares)), key=lambda i: -shares[i])[:4]
     arrives = ", ".join(f'<code>{escape(token(record["words"][i]))}</code> <span class="hs-faint">at {i}, '
-                        f'{100 * shares[i]:.0f} %</span>' for i in where if shares[i] > 0)
+                        f'{100 * shares[i]:.0f} %</span>' for i in where if shares[i] >= 0.005)
     rows = [["token", f'<code>{escape(token(record["token"], 30))}</code> <span class="hs-faint">at '
                       f'{record["position"]}, layer {record["layer"]}</span>'],
             ["share of the worst direction", percent(share)],
@@ -116,11 +117,11 @@ def percent(share: float) -> str:
 
 def picture(draw: Callable[[str], Figure], alt: str) -> str:
     """A figure in light and in dark, of which the page shows the one that fits."""
-    from howsmooth.report.figure import png_bytes
-
     shown = []
     for theme in ("light", "dark"):
-        data = base64.b64encode(png_bytes(draw(theme))).decode("ascii")
+        figure, drawn = draw(theme), io.BytesIO()
+        figure.savefig(drawn, format="png", facecolor=figure.get_facecolor())
+        data = base64.b64encode(drawn.getvalue()).decode("ascii")
         shown.append(f'<img class="hs-{theme}" alt="{escape(alt)}" src="data:image/png;base64,{data}">')
     return f'<div class="hs-picture">{"".join(shown)}</div>'
 

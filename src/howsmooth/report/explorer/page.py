@@ -33,7 +33,7 @@ def build(limits: Limits) -> gr.Blocks:
             desk.model = gr.Dropdown(names, value=names[0], label="Model", allow_custom_value=True, elem_id="model",
                                      info="one of the list" + (", or a name on the Hugging Face Hub" * limits.hub),
                                      scale=1, min_width=220)
-            desk.text = gr.Textbox(" ".join(default_text().split()[:120]), label="Text", lines=3, max_lines=8,
+            desk.text = gr.Textbox(_first_sentences(120), label="Text", lines=3, max_lines=8,
                                    elem_id="text", scale=3, min_width=280,
                                    info=f"the first {limits.max_tokens:,} tokens at most are measured")
         with gr.Tabs():
@@ -46,6 +46,11 @@ def build(limits: Limits) -> gr.Blocks:
 
         page.unload(leave)
     return page.queue(default_concurrency_limit=1, max_size=limits.waiting)
+
+
+def _first_sentences(words: int) -> str:
+    """The beginning of the embedded text, up to so many words and to the end of a sentence."""
+    return " ".join(default_text().split()[:words]).rpartition(". ")[0] + "."
 
 
 def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, open_browser: bool) -> str:
