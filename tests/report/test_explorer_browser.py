@@ -21,7 +21,7 @@ from howsmooth.report.rows import interval, number  # noqa: E402
 TEXT = "The harbour was quiet, and the keeper counted the ships before the tide came in and the lamps went out."
 HOSTILE = ('<img src=hacked onerror="window.hacked=1"> </button><script>window.hacked=2</script> ${window.hacked=3} '
            "{{value}} {{#each value}} & the end")
-WAIT = 30_000  # milliseconds
+WAIT = 60_000  # milliseconds
 
 
 @pytest.fixture(scope="module")

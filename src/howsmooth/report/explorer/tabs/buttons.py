@@ -11,7 +11,6 @@ from howsmooth.report.explorer.desk import QUEUE, Desk
 from howsmooth.report.explorer.html import said
 
 PRIVATE = {"api_visibility": "private", "show_progress": "hidden"}  # own bars instead of gradio's veil
-COMPUTE = {**PRIVATE, "concurrency_id": QUEUE, "concurrency_limit": 1}
 
 # A click on a button inside tells its data; the button that took its place after the answer has the focus again.
 CLICKS = """
@@ -28,6 +27,12 @@ watch('value', () => {
   if (again) again.focus({preventScroll: true});
 });
 """
+
+
+def computing(status: gr.HTML) -> dict[str, Any]:
+    """How a computation is asked for: in the one queue, its place there and its seconds beside the status."""
+    return {**PRIVATE, "concurrency_id": QUEUE, "concurrency_limit": 1, "show_progress": "minimal",
+            "show_progress_on": status}
 
 
 def shown(name: str, **settings: Any) -> gr.HTML:
@@ -47,7 +52,7 @@ def run_and_cancel(name: str, label: str) -> tuple[gr.Button, gr.Button, gr.HTML
                         elem_classes="hs-button")
         cancel = gr.Button("Cancel", elem_id=f"{name}-cancel", scale=0, min_width=110,
                            elem_classes="hs-button")
-    return run, cancel, shown(f"{name}-status")
+    return run, cancel, shown(f"{name}-status", min_height=28)
 
 
 def cancelling(desk: Desk, button: gr.Button, status: gr.HTML, events: Sequence[Any]) -> None:
@@ -66,4 +71,4 @@ def started(desk: Desk, button: gr.Button, status: gr.HTML, compute: Callable, i
     def listener(request: gr.Request, *values: Any):
         yield from desk.run(request.session_hash, status, lambda flag: compute(flag, request.session_hash, *values))
 
-    return button.click(listener, inputs, [status, *outputs], **COMPUTE)
+    return button.click(listener, inputs, [status, *outputs], **computing(status))

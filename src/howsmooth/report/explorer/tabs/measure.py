@@ -13,10 +13,10 @@ from howsmooth.report.explorer.desk import Desk
 from howsmooth.report.explorer.screen import Screen
 from howsmooth.report.explorer.stopping import Flag
 from howsmooth.report.explorer.tabs.buttons import (
-    COMPUTE,
     PRIVATE,
     cancelling,
     clickable,
+    computing,
     run_and_cancel,
     shown,
     started,
@@ -108,6 +108,6 @@ def tab(desk: Desk) -> None:
                        [table, words, token, heads, command, desk.screen, desk.download])
     looked = table.select(look_into, desk.screen, [status, table, words, token, heads, desk.screen], queue=False,
                           **PRIVATE)
-    opened = looked.then(heads_of, desk.screen, [status, heads, desk.screen, desk.download], **COMPUTE)
-    one = words.select(move, desk.screen, [status, table, words, token], **COMPUTE)
+    opened = looked.then(heads_of, desk.screen, [status, heads, desk.screen, desk.download], **computing(status))
+    one = words.select(move, desk.screen, [status, table, words, token], **computing(status))
     cancelling(desk, cancel, status, [measured, opened, one])
