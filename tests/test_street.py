@@ -33,6 +33,7 @@ ONLY_IN = {
     "pyarrow": "studies",
     "ot": "transport",
     "torchdiffeq": "dynamics",
+    "gradio": "report",
 }
 PLACE = {room: place for place, group in enumerate(STREET) for room in group}
 

@@ -10,6 +10,7 @@ _EXTRAS = {
     "gguf": ("gguf", "accelerate"),
     "parquet": ("pyarrow",),
     "ray": ("ray",),
+    "explore": ("gradio",),
     "datasets": ("datasets", "nltk"),
     "test": ("pytest", "hypothesis"),
 }

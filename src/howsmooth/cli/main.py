@@ -21,6 +21,7 @@ _COMMANDS = {
     "plan": "howsmooth.cli.plan",
     "report": "howsmooth.cli.report",
     "reproduce": "howsmooth.cli.reproduce",
+    "explore": "howsmooth.cli.explore",
     "demo": "howsmooth.cli.demo",
     "models": "howsmooth.cli.models",
     "doctor": "howsmooth.cli.doctor",

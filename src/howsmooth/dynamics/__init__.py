@@ -9,7 +9,7 @@ from howsmooth.dynamics.gaussian_closed_form import blow_up_time, covariance_at
 from howsmooth.dynamics.gaussian_rank import LimitingRank, limiting_rank, limiting_ranks
 from howsmooth.dynamics.gaussian_state import GaussianState
 from howsmooth.dynamics.grid import Density, Grid
-from howsmooth.dynamics.growth import Growth, growth_through, local_constant, perturbation_growth
+from howsmooth.dynamics.growth import Growth, growth_by_map, growth_through, local_constant, perturbation_growth
 from howsmooth.dynamics.integrating import integrate
 from howsmooth.dynamics.mean_field import MeanFieldConvergence, mean_field_convergence
 from howsmooth.dynamics.renormalised import Renormalised
@@ -18,8 +18,10 @@ from howsmooth.dynamics.trajectory import Trajectory
 from howsmooth.dynamics.velocity import Velocity
 from howsmooth.dynamics.watching import watch
 
-__all__ = ["BlowUp", "Density", "DensityFlow", "Example", "FlowDerivative", "GaussianFlow", "GaussianState", "Grid",
-           "Growth", "LimitingRank", "MeanFieldConvergence", "Renormalised", "Trajectory", "Velocity", "blow_up_time",
-           "covariance_at", "density_flow", "follow", "gaussian_flow", "growth_through", "integrate", "limiting_rank",
-           "limiting_ranks", "local_constant", "mean_field_convergence", "perturbation_growth", "read_example", "stack",
-           "steps_of", "unstack", "watch", "with_tangents"]
+__all__ = [
+    "BlowUp", "Density", "DensityFlow", "Example", "FlowDerivative", "GaussianFlow", "GaussianState", "Grid", "Growth",
+    "LimitingRank", "MeanFieldConvergence", "Renormalised", "Trajectory", "Velocity", "blow_up_time", "covariance_at",
+    "density_flow", "follow", "gaussian_flow", "growth_by_map", "growth_through", "integrate", "limiting_rank",
+    "limiting_ranks", "local_constant", "mean_field_convergence", "perturbation_growth", "read_example", "stack",
+    "steps_of", "unstack", "watch", "with_tangents",
+]

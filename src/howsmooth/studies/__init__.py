@@ -15,7 +15,7 @@ _WHERE = {
     "run_study": "running", "masked_constants": "mean_field", "regimes": "mean_field",
     "roughest_measures": "mean_field", "fit_rate": "mean_field", "Normalised": "inputs", "forecast": "forecasting",
     "DepthSettings": "depth", "Passage": "depth", "depth_settings": "depth", "pass_through": "depth",
-    "model_flow": "weights", "parse_weights": "weights",
+    "model_flow": "weights", "parse_weights": "weights", "move_one_token": "moving",
 }
 
 __all__ = list(_WHERE)

@@ -1,0 +1,66 @@
+"""The page itself, and serving it: localhost, nothing shared, nothing fetched from elsewhere."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import gradio as gr
+
+from howsmooth.report.explorer.desk import Desk
+from howsmooth.report.explorer.limits import Limits
+from howsmooth.report.explorer.screen import Screen
+from howsmooth.report.explorer.shelf import Shelf
+from howsmooth.report.explorer.tabs import attack, flow, growth, measure, measures
+from howsmooth.texts import default_text
+
+TITLE = "How smooth is attention?"
+_TABS = (("Layers", measure), ("Growth", growth), ("Measures", measures), ("Flows", flow), ("Attacks", attack))
+_SYSTEM = ("system-ui", "-apple-system", "Segoe UI", "Liberation Sans", "sans-serif")
+_MONO = ("ui-monospace", "SFMono-Regular", "DejaVu Sans Mono", "monospace")
+
+
+def build(limits: Limits) -> gr.Blocks:
+    """All tabs on one desk, and the queue in which computations wait."""
+    desk = Desk(Shelf(limits))
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
+        gr.HTML(f"<h1>{TITLE}</h1><p>The local Lipschitz constant of attention: by how much a small change of the "
+                "tokens that enter a layer can move what comes out of it, at worst.</p>", elem_classes="hs-title",
+                apply_default_css=False)
+        desk.screen = gr.State(Screen())
+        with gr.Row():
+            names = desk.shelf.names()
+            desk.model = gr.Dropdown(names, value=names[0], label="Model", allow_custom_value=True, elem_id="model",
+                                     info="one of the list" + (", or a name on the Hugging Face Hub" * limits.hub),
+                                     scale=1, min_width=220)
+            desk.text = gr.Textbox(_first_sentences(120), label="Text", lines=3, max_lines=8,
+                                   elem_id="text", scale=3, min_width=280,
+                                   info=f"the first {limits.max_tokens:,} tokens at most are measured")
+        with gr.Tabs():
+            for name, module in _TABS:
+                with gr.Tab(name, elem_id=f"tab-{name.lower()}"):
+                    module.tab(desk)
+
+        def leave(request: gr.Request) -> None:
+            desk.leave(request.session_hash)
+
+        page.unload(leave)
+    return page.queue(default_concurrency_limit=1, max_size=limits.waiting)
+
+
+def _first_sentences(words: int) -> str:
+    """The beginning of the embedded text, up to so many words and to the end of a sentence."""
+    return " ".join(default_text().split()[:words]).rpartition(". ")[0] + "."
+
+
+def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, open_browser: bool) -> str:
+    theme = gr.themes.Base(primary_hue="blue", font=_SYSTEM, font_mono=_MONO).set(
+        block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400", layout_gap="0.7rem",
+        body_background_fill="#ffffff", body_background_fill_dark="#14181d", block_background_fill_dark="#1c2229")
+    style = files(__package__).joinpath("explorer.css").read_text(encoding="utf-8")
+    settings: dict[str, Any] = {"share": False, "ssr_mode": False, "pwa": False, "mcp_server": False,
+                                "enable_monitoring": False, "run_history": False, "footer_links": []}
+    # No field takes a file, so none may be sent; and no file of this machine is served but the visitor's own report.
+    _, local, _ = page.launch(server_name=host, server_port=port, inbrowser=open_browser, prevent_thread_lock=not block,
+                              quiet=True, theme=theme, css=style, allowed_paths=[], max_file_size=1, **settings)
+    return local

@@ -1,0 +1,62 @@
+"""The models on offer: embedded ones, those in the folders that were given, and the Hub where it is allowed.
+
+A name that a visitor types is looked up among these and never read as a path.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from howsmooth.errors import InputError
+from howsmooth.models import Model, load
+from howsmooth.models.embedded import EMBEDDED
+from howsmooth.report.explorer.limits import Limits
+
+_KEPT = 2  # models in memory
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+class Shelf:
+    """Names, what they stand for, and the few models that were loaded last."""
+
+    def __init__(self, limits: Limits):
+        self.limits = limits
+        self._load = lru_cache(maxsize=_KEPT)(load)
+
+    def names(self) -> list[str]:
+        """Embedded models, then folders and GGUF files as FOLDER/NAME."""
+        return [*EMBEDDED, *self._local()]
+
+    def load(self, name: str) -> Model:
+        """The model of this name; weights are safetensors or GGUF, and no code that comes with them is run."""
+        return self._load(self.place(name))
+
+    def place(self, name: str) -> str:
+        """What `howsmooth.load` is asked for; refused unless it is on offer."""
+        name = (name or "").strip()
+        if name in EMBEDDED:
+            return name
+        local = self._local()
+        if name in local:
+            return str(local[name])
+        if self.limits.hub and _HUB_NAME.fullmatch(name) and ".." not in name:
+            if Path(name).exists():  # a folder beside the server goes before the Hub in `load`
+                raise InputError(f"expected a name on the Hub, got {name!r}, a place on this machine; offer its folder "
+                                 "with --models")
+            return name
+        more = "" if self.limits.hub else "; a server started with --hub also takes names on the Hugging Face Hub"
+        raise InputError(f"expected a model among {', '.join(self.names())}, got {name[:80]!r}{more}")
+
+    def _local(self) -> dict[str, Path]:
+        found = {}
+        for folder in self.limits.folders:
+            root = Path(folder).resolve()
+            for path in [root, *sorted(root.iterdir())]:
+                inside = path.resolve()  # a link may lead out
+                if not inside.is_relative_to(root):
+                    continue
+                if (inside / "config.json").is_file() or (inside.is_file() and inside.suffix == ".gguf"):
+                    found[root.name if path == root else f"{root.name}/{path.name}"] = inside
+        return found

@@ -1,0 +1,238 @@
+"""The functions behind the explorer's page: what is offered, what is refused, what is escaped, what stops."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from howsmooth.errors import InputError
+from howsmooth.report.explorer import Limits, html
+from howsmooth.report.explorer.choice import Choice, doubling, numbers, prepare, whole_numbers
+from howsmooth.report.explorer.desk import Desk
+from howsmooth.report.explorer.screen import Screen
+from howsmooth.report.explorer.shelf import Shelf
+from howsmooth.report.explorer.stopping import Flag, Flags, Stopped
+from howsmooth.studies import measure, move_one_token
+
+TEXT = "The harbour was quiet, and the keeper counted the ships. " * 8
+HOSTILE = '</td><script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+class Outline(HTMLParser):
+    """The elements and the names of attributes that a browser would see."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+@pytest.fixture(scope="module")
+def shelf() -> Shelf:
+    return Shelf(Limits(max_tokens=24))
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    models = tmp_path / "models"
+    for name in ("one", "two"):
+        (models / name).mkdir(parents=True)
+        (models / name / "config.json").write_text("{}")
+    (models / "three.gguf").write_bytes(b"GGUF")
+    (models / "notes.txt").write_text("no model")
+    outside = tmp_path / "secret"
+    outside.mkdir()
+    (outside / "config.json").write_text("{}")
+    (models / "link").symlink_to(outside)
+    return models
+
+
+def test_shelf_offers_what_is_in_the_folders_and_nothing_beyond(folder):
+    shelf = Shelf(Limits(folders=(folder,)))
+    assert shelf.names() == ["minilm", "smollm2", "models/one", "models/three.gguf", "models/two"]
+    assert shelf.place("models/one") == str(folder / "one")
+    for name in ("models/link", "../secret", str(folder / "one"), str(folder.parent / "secret"), "models/../secret", "",
+                 "models/notes.txt", "gpt2", "random:gpt2", "/etc", None):
+        with pytest.raises(InputError, match="expected a model among"):
+            shelf.place(name)
+
+
+def test_the_hub_is_asked_only_where_it_is_allowed(folder, monkeypatch):
+    shelf = Shelf(Limits(hub=True))
+    assert shelf.place(" openai-community/gpt2 ") == "openai-community/gpt2"
+    for name in ("../secret", "/etc/passwd", "a/b/c", "a/..", "-x", "file:///etc", "random:gpt2"):
+        with pytest.raises(InputError):
+            shelf.place(name)
+    monkeypatch.chdir(folder)
+    with pytest.raises(InputError, match="place on this machine"):
+        shelf.place("one")
+
+
+def test_limits_are_checked(tmp_path):
+    with pytest.raises(InputError, match="folder of models"):
+        Limits(folders=(tmp_path / "none",))
+    with pytest.raises(InputError, match="16"):
+        Limits(max_tokens=4)
+
+
+def test_numbers_are_those_of_the_measuring_loop(shelf):
+    from howsmooth import load
+    from howsmooth.studies import Text, resolve
+
+    work = prepare(Choice("minilm", TEXT, "0, 2", length=24), shelf)
+    model, text = load("minilm"), Text("file.txt", TEXT)
+    plain = resolve(model, text, layers=(0, 2), lengths=(24,), samples=1)  # as `howsmooth measure` has it
+    same = ("value", "lower", "upper", "residual", "status", "steps", "shares", "top_tokens", "seed")
+    for ours, theirs in zip(measure(work.model, work.text, work.settings), measure(model, text, plain), strict=True):
+        assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
+
+
+def test_the_text_is_cut_with_a_note(shelf):
+    assert "the first 24 of" in prepare(Choice("minilm", TEXT * 100, "0", length=1000), shelf).note
+    short = prepare(Choice("minilm", "Ships and a harbour.", "0"), shelf)
+    assert short.note == f"all {short.settings.lengths[0]} tokens"
+    assert f"--lengths {short.settings.lengths[0]}" in short.choice.command  # what was measured, not what was asked
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"text": "a" * 1_000_001}, "at most 1,000,000 characters, got 1,000,001"),
+    ({"text": "  "}, "expected a text"), ({"layers": "17"}, "layers of minilm between 0 and 5"),
+    ({"layers": "one"}, "layers such as 0,2,5"), ({"map": "matrix"}, "map among"), ({"tokens": "none"}, "tokens to be"),
+    ({"model": "no-such-model"}, "expected a model among minilm, smollm2"),
+])
+def test_bad_choices_are_refused(shelf, changes, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        prepare(Choice(**{"model": "minilm", "text": TEXT, "layers": "0", "length": 16, **changes}), shelf)
+
+
+def test_memory_is_refused_before_anything_is_computed():
+    with pytest.raises(InputError, match="max_memory"):
+        prepare(Choice("minilm", TEXT, "0", length=24), Shelf(Limits(max_memory=1000)))
+
+
+def test_commands_say_what_was_chosen():
+    choice = Choice("models/my model", "text", "0, 2", map="block", length=32, tokens="no-first")
+    assert choice.command == ("howsmooth measure 'models/my model' --text text.txt --layers 0,2 --lengths 32 "
+                              "--samples 1 --map block --tokens no-first")
+
+
+def test_lists_of_numbers():
+    assert doubling(8) == (8,) and doubling(5) == (5,) and doubling(9) == (8, 9)
+    for said in ("", "1;2", "-1", "1,,2", "٣", "1" * 9):
+        with pytest.raises(InputError):
+            whole_numbers(said, "layers")
+    for said in ("", "0", "nan", "1e9", "1,2,3,4,5,6,7,8,9", "x"):
+        with pytest.raises(InputError):
+            numbers(said, "γR²")
+
+
+def test_a_moved_token_has_its_gain(shelf):
+    from howsmooth import token_gains
+
+    work = prepare(Choice("minilm", TEXT, "1", length=12), shelf)
+    found = move_one_token(work.model, work.text, work.settings, 3)
+    x = work.model.inputs(TEXT, 1, 12)
+    gains = token_gains(work.model.attention(1, 12), x, tol=1e-3)
+    assert found["value"] == pytest.approx(float(gains.value[3]), rel=2e-3)
+    assert found["lower"] <= float(gains.upper[3]) and float(gains.lower[3]) <= found["upper"]
+    assert sum(found["response_shares"]) == pytest.approx(1, abs=1e-2) and found["token"] == work.model.chunks(
+        TEXT, 12, 1)[0].words[3]
+    with pytest.raises(InputError, match="between 0 and 11"):
+        move_one_token(work.model, work.text, work.settings, 12)
+
+
+def test_the_flag_ends_the_loop_before_the_next_solve(shelf):
+    work, flag, found = prepare(Choice("minilm", TEXT, "all", length=12), shelf), Flag(), []
+    with pytest.raises(Stopped):
+        for record in measure(work.model, work.text, work.settings, step=flag.check):
+            found.append(record)
+            flag.stop()
+    assert len(found) == 1
+
+
+def test_a_visitor_has_one_computation():
+    flags = Flags()
+    first, other = flags.fresh("a"), flags.fresh("b")
+    second = flags.fresh("a")
+    with pytest.raises(Stopped):
+        first.check()
+    second.check()
+    other.check()
+    flags.forget("a")
+    with pytest.raises(Stopped):
+        second.check()
+    flags.stop("nobody")
+
+
+def test_errors_and_stops_end_in_a_line(shelf):
+    desk = Desk(shelf)
+
+    def wrong(flag):
+        yield {"table": "one"}
+        raise InputError("expected <b>, got <i>")
+
+    def stopped(flag):
+        flag.stop()
+        flag.check()
+        yield {}
+
+    assert [*desk.run("a", "status", wrong)][1]["status"].count("&lt;b&gt;") == 1
+    def broken(flag):
+        yield {}
+        raise RuntimeError("/private/path")
+
+    assert "Cancelled" in [*desk.run("a", "status", stopped)][0]["status"]
+    seen = []
+    with pytest.raises(RuntimeError):
+        for shown in desk.run("a", "status", broken):
+            seen.append(shown)
+    assert "RuntimeError" in seen[-1]["status"] and "private" not in seen[-1]["status"]
+
+
+def test_hostile_words_stay_words(make):
+    record = make(0, 8, 0, relative=1.0, status=HOSTILE, top_tokens=[{"position": 0, "token": HOSTILE, "share": 0.5}])
+    moved = {"token": HOSTILE, "position": 0, "layer": 0, "value": 1.0, "lower": 1.0, "upper": 1.0,
+             "response_shares": [1.0], "words": [HOSTILE]}
+    for piece in (html.constants([record]), html.words([HOSTILE], [1.0], caption=HOSTILE), html.said(HOSTILE, "warn"),
+                  html.progress(0, 1, HOSTILE), html.command_line(HOSTILE), html.moved(moved, 0.5, 2.0),
+                  html.framed(HOSTILE, HOSTILE)):
+        outline = Outline()
+        outline.feed(piece)
+        assert not outline.tags & {"script", "img"} and not any(name.startswith("on") for name in outline.attributes)
+        assert "&lt;/td" in piece or "&lt;script" in piece  # it is there, as words
+
+
+def test_layers_and_tokens_are_buttons(make):
+    table = html.constants([make(layer, 8, 0, relative=1.0) for layer in (0, 3)], chosen=3)
+    assert re.findall(r'data-layer="(\d)" aria-pressed="(\w+)"', table) == [("0", "false"), ("3", "true")]
+    words = html.words(["a", "b"], [0.25, 0.75], chosen=1, caption="")
+    assert re.findall(r'data-token="(\d)" style="--share:([\d.]+)" aria-pressed="(\w+)"', words) == [
+        ("0", "0.333", "false"), ("1", "1.000", "true")]
+    assert html.words(["a"], [0.0]).count("<button") == 1 and html.constants([]) == ""
+
+
+def test_the_report_is_in_a_folder_of_the_visitors_own(shelf, records):
+    desk = Desk(shelf)
+    assert desk.report("x", Screen()) == {"value": None, "interactive": False}
+    for visitor in ("../../escape", "/etc/x", None):
+        path = Path(desk.report(visitor, Screen(records=records))["value"])
+        assert path.resolve().is_relative_to(desk.reports.resolve()) and "<title>" in path.read_text(encoding="utf-8")
+        desk.leave(visitor)
+        assert not path.exists()
+
+
+def test_without_gradio_it_says_how_to_get_it(monkeypatch):
+    import sys
+
+    from howsmooth.report.explorer import explorer
+
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(InputError, match=r"pip install 'howsmooth\[explore\]'"):
+        explorer()
