@@ -28,7 +28,11 @@ class Desk:
     text: Any = None
     screen: Any = None
     download: Any = None
-    reports: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="howsmooth-")))
+    kept: tempfile.TemporaryDirectory = field(default_factory=tempfile.TemporaryDirectory)  # gone when the server ends
+
+    @property
+    def reports(self) -> Path:
+        return Path(self.kept.name)
 
     def run(self, visitor: str | None, status: Any, compute: Callable[[Flag], Iterator[dict]]) -> Iterator[dict]:
         """Hand on what `compute` shows; bad input and cancelling end it with a line in `status`."""
