@@ -64,6 +64,7 @@ PAGE_OF = {
                 "One JSON object for each estimate, the moment it is known; here it is, with line breaks.",
                 record="found.jsonl"),
         Example("report found.jsonl -o report.html", "The same as a page to look at; it opens offline."),
+        Example("explore --help", "A page that computes while one looks at it: [the explorer](../explore.md)."),
     ]),
     "bound": ("Bound", [
         Example("bound minilm --layers 3 --lengths 16,64",
