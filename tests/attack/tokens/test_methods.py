@@ -13,7 +13,6 @@ from howsmooth import InputError, load
 from howsmooth.attack.tokens import (
     KL,
     METHODS,
-    Beam,
     Cosine,
     Edit,
     Flip,
@@ -21,6 +20,7 @@ from howsmooth.attack.tokens import (
     Hidden,
     HotFlip,
     Limits,
+    Probe,
     Problem,
     Random,
     SentenceJudge,
@@ -32,13 +32,15 @@ from howsmooth.attack.tokens import (
 )
 from howsmooth.attack.tokens.attack import whole_chunk
 from howsmooth.attack.tokens.edits import kept
+from howsmooth.attack.tokens.methods import follow
+from howsmooth.attack.tokens.shortlist import ranked_edits
 from howsmooth.attack.tokens.vocabulary import round_trips
 
 from ...models.tiny import tiny_network, tiny_tokenizer
 from ...tolerances import assert_close
 from .conftest import SMALL_TEXT, TEXT
 
-EVERY = [Random(), HotFlip(), Greedy(), Beam(), Singular()]
+EVERY = [Random(), HotFlip(), Greedy(), Probe(), Singular()]
 SUBSTITUTE = Limits(allow=("substitute",))
 NEVER = 1e9  # a threshold that is never reached: the whole of the calls is spent
 
@@ -138,7 +140,7 @@ def test_a_call_is_a_sequence(decoder):
 
     handle = network.register_forward_hook(count, with_kwargs=True)
     try:
-        for method in (Random(), HotFlip(), Greedy(), Beam()):
+        for method in (Random(), HotFlip(), Greedy(), Probe()):
             seen.update(forward=0, backward=0)
             found = attack_text(decoder, TEXT, method, objective=Flip(threshold=NEVER), limits=Limits(edits=2),
                                 calls=17)
@@ -215,14 +217,60 @@ def test_a_judge_refuses_what_is_too_far(decoder, monkeypatch):
 
 
 @pytest.mark.parametrize("edits", [1, 2])
-def test_both_first_order_methods_flip_tiny_models(decoder, edits):
-    """A guard for these seeded models, on which `Beam` is not the slower one; on real text it may be (docs)."""
-    words, rates = TEXT.split(), {}
-    for method in (HotFlip(), Beam()):
+def test_a_probe_costs_one_call(decoder, edits):
+    """These seeded models are near first order, so that HotFlip's first edit does it: a probe in vain is one call more."""
+    words, calls = TEXT.split(), {}
+    for method in (HotFlip(), Probe()):
         found = [attack_text(decoder, " ".join(words[i:]), method, limits=Limits(edits=edits), calls=20, seed=i)
                  for i in range(5)]
-        rates[method.name] = sum(f.success for f in found) / sum(f.calls for f in found)
-    assert rates["beam"] >= rates["hotflip"] > 0
+        assert all(f.success for f in found)
+        calls[method.name] = [f.calls for f in found]
+    assert all(probe <= hotflip + 1 for probe, hotflip in zip(calls["probe"], calls["hotflip"], strict=True))
+
+
+@pytest.mark.parametrize("allow", [("substitute", "insert"), ("insert", "duplicate"), ("duplicate",)])
+@pytest.mark.parametrize("edits", [1, 2])
+def test_a_probe_is_the_second_call(decoder, allow, edits):
+    """All edits of the budget, nearest to the end, of a kind that is allowed, and before any backward pass."""
+    problem = problem_of(decoder, Flip(threshold=-1e9), TEXT, edits=edits, allow=allow)  # whatever is tried succeeds
+    Probe()(problem, seed=0)
+    assert (problem.forwards, problem.backwards) == (2, 0)
+    assert sorted(edit.position for edit in problem.best.edits) == problem.room.places[-edits:]
+    assert {edit.kind for edit in problem.best.edits} == {allow[0]}
+
+
+@pytest.mark.parametrize("objective", [KL(), Cosine()], ids=lambda o: o.name)
+def test_probes_are_for_what_the_end_decides(decoder, objective):
+    probed = Probe._probe
+    problem, seen = problem_of(decoder, objective, TEXT, calls=8), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Probe, "_probe", staticmethod(lambda *args: seen.append(args) or probed(*args)))
+        Probe()(problem, seed=0)
+    assert bool(seen) == objective.last_only
+
+
+def test_every_place_once_before_any_place_again(decoder):
+    """The ranking along a slope: first tokens of many places, the place of a probe in vain damped like a second token."""
+    problem = problem_of(decoder, Flip(), TEXT, allow=("substitute",))
+    slope = problem.slope(problem.original)
+    ranked = ranked_edits(problem, (), slope)
+    first = {edit.position: rank for rank, edit in reversed(list(enumerate(ranked)))}
+    top = ranked[0].position
+    later = ranked_edits(problem, (), slope, tried={top})
+    assert [edit for edit in later if edit.position != top] == [edit for edit in ranked if edit.position != top]
+    assert [edit.position for edit in later].index(top) > first[top]
+    assert [edit.position for edit in ranked[:4]] == sorted(first, key=first.__getitem__)[:4]
+    assert not any(edit.position == top for edit in ranked_edits(problem, (ranked[0],), slope))
+
+
+def test_a_step_after_an_insertion_takes_the_slope_of_its_own_token(decoder):
+    """Edits that change the number of tokens shift the rows of the next slope; `follow` hands them back in place."""
+    problem, seen = problem_of(decoder, Flip(threshold=NEVER), TEXT, edits=2), []
+    first = (Edit(4, "insert", 41),)
+    follow(problem, first, lambda edits, slope: seen.append(slope) or [Edit(9, "substitute", 60)], seed=0)
+    whole = problem.slope(problem.forward(first))
+    assert_close(seen[0], torch.cat([whole[:4], whole[5:]]), 1e-6)
+    assert problem.best is not None and problem.left > 0
 
 
 @pytest.mark.parametrize("settings, said", [
@@ -263,4 +311,4 @@ def test_an_encoder_has_no_next_token():
 
 
 def test_every_method_has_its_name():
-    assert set(METHODS) == {"random", "hotflip", "greedy", "beam"} and Singular.name == "singular"
+    assert set(METHODS) == {"random", "hotflip", "greedy", "probe"} and Singular.name == "singular"
