@@ -6,7 +6,8 @@
 Methods attack the same texts with the same edit budget and at most the same number of calls; a call is one sequence
 through the model, forwards or backwards. Each stops at its first flip. A flip counts if two plain forward passes on the
 saved token numbers show it again. Goal: no fewer flips per call than HotFlip's rule, and 50 texts in 20 minutes, that
-is 24 s per text. Rates of two methods are held against each other by a paired bootstrap over the texts. CPU seconds are told beside those of the clock: others may be at work on a shared machine.
+is 24 s per text. The rates of HotFlip and `probe` are held against each other by a paired bootstrap over the texts. CPU
+seconds are told beside those of the clock: others may be at work on a shared machine.
 """
 
 from __future__ import annotations

@@ -217,15 +217,14 @@ def test_a_judge_refuses_what_is_too_far(decoder, monkeypatch):
 
 
 @pytest.mark.parametrize("edits", [1, 2])
-def test_a_probe_costs_one_call(decoder, edits):
-    """These seeded models are near first order, so that HotFlip's first edit does it: a probe in vain is one call more."""
-    words, calls = TEXT.split(), {}
-    for method in (HotFlip(), Probe()):
-        found = [attack_text(decoder, " ".join(words[i:]), method, limits=Limits(edits=edits), calls=20, seed=i)
-                 for i in range(5)]
-        assert all(f.success for f in found)
-        calls[method.name] = [f.calls for f in found]
-    assert all(probe <= hotflip + 1 for probe, hotflip in zip(calls["probe"], calls["hotflip"], strict=True))
+def test_a_probe_in_vain_costs_one_call(decoder, edits):
+    """On these seeded models, which first order knows well: what HotFlip's rule flips goes one call later at most."""
+    words = TEXT.split()
+    hotflip, probe = ([attack_text(decoder, " ".join(words[i:]), method, limits=Limits(edits=edits), calls=20, seed=i)
+                       for i in range(5)] for method in (HotFlip(), Probe()))
+    flipped = [(one, other) for one, other in zip(hotflip, probe, strict=True) if one.success]
+    assert len(flipped) >= 4
+    assert all(other.success and other.calls <= one.calls + 1 for one, other in flipped)
 
 
 @pytest.mark.parametrize("allow", [("substitute", "insert"), ("insert", "duplicate"), ("duplicate",)])
@@ -250,7 +249,7 @@ def test_probes_are_for_what_the_end_decides(decoder, objective):
 
 
 def test_every_place_once_before_any_place_again(decoder):
-    """The ranking along a slope: first tokens of many places, the place of a probe in vain damped like a second token."""
+    """The ranking along a slope; the place of a probe in vain is damped like a second token."""
     problem = problem_of(decoder, Flip(), TEXT, allow=("substitute",))
     slope = problem.slope(problem.original)
     ranked = ranked_edits(problem, (), slope)
