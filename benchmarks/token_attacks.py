@@ -1,11 +1,13 @@
 """How many next tokens does each attack flip per call of the model?
 
-    python benchmarks/token_attacks.py [--texts 12] [--n 128] [--edits 2] [--calls 24] [--corpus alice] [--json FILE]
+    python benchmarks/token_attacks.py [--texts 12] [--n 128] [--edits 2] [--calls 24] [--corpus alice]
+                                       [--first 0] [--every 1] [--methods hotflip,probe] [--json FILE]
 
 Methods attack the same texts with the same edit budget and at most the same number of calls; a call is one sequence
 through the model, forwards or backwards. Each stops at its first flip. A flip counts if two plain forward passes on the
 saved token numbers show it again. Goal: no fewer flips per call than HotFlip's rule, and 50 texts in 20 minutes, that
-is 24 s per text. CPU seconds are told beside those of the clock: others may be at work on a shared machine.
+is 24 s per text. The rates of HotFlip and `probe` are held against each other by a paired bootstrap over the texts. CPU
+seconds are told beside those of the clock: others may be at work on a shared machine.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ from __future__ import annotations
 import argparse
 import time
 
+import numpy as np
+
 from howsmooth import load
-from howsmooth.attack.tokens import Beam, Greedy, HotFlip, Limits, Random, Singular, Victim, attack_text, verify
+from howsmooth.attack.tokens import Greedy, HotFlip, Limits, Probe, Random, Singular, Victim, attack_text, verify
 from howsmooth.studies.lines import json_line
 from howsmooth.texts.corpora import read_corpus
 
-METHODS = {method.name: method for method in (Random(), HotFlip(), Greedy(), Beam(), Singular())}
+METHODS = {method.name: method for method in (Random(), HotFlip(), Greedy(), Probe(), Singular())}
 KEPT = ("method", "success", "value", "clean", "edits", "calls", "seconds", "ids", "attacked_ids", "objective",
         "limits")
+DRAWS = 10_000
 
 
 def main() -> None:
@@ -28,6 +33,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--corpus", default="embedded", help="embedded, alice, ag_news or a file")
     parser.add_argument("--texts", type=int, default=12)
+    parser.add_argument("--first", type=int, default=0, help="number of the first piece of the corpus")
     parser.add_argument("--every", type=int, default=1, help="take every so many pieces of the corpus")
     parser.add_argument("--n", type=int, default=128)
     parser.add_argument("--edits", type=int, default=2)
@@ -39,21 +45,21 @@ def main() -> None:
 
     victim = Victim(load(given.model))
     corpus = read_corpus(given.corpus).content
-    chunks = victim.model.chunks(corpus, given.n, given.texts * given.every)[:: given.every]
+    chunks = victim.model.chunks(corpus, given.n, given.first + given.texts * given.every)[given.first :: given.every]
     limits = Limits(edits=given.edits, allow=tuple(given.allow.split(",")))
-    totals = {name: [0, 0, 0.0, 0.0] for name in given.methods.split(",")}
+    totals = {name: [0.0, 0.0] for name in given.methods.split(",")}
+    counts = {name: [] for name in totals}  # (flips, calls) of each text
     for number, chunk in enumerate(chunks):
         line = []
         for name, total in totals.items():
             began, worked = time.perf_counter(), time.process_time()
             found = attack_text(victim, chunk, METHODS[name], limits=limits, calls=given.calls, seed=number)
-            total[2] += time.perf_counter() - began
-            total[3] += time.process_time() - worked
+            total[0] += time.perf_counter() - began
+            total[1] += time.process_time() - worked
             held = verify(victim, found.as_record())
             if not held.holds:
                 raise SystemExit(f"text {number}, {name}: {held.why}")
-            total[0] += found.success
-            total[1] += found.calls
+            counts[name].append((found.success, found.calls))
             line.append(f"{name} {'flip' if found.success else '-'} {found.calls}")
             if given.json:
                 record = found.as_record()
@@ -62,9 +68,25 @@ def main() -> None:
         print(f"text {number}: {found.clean:6.2f}   " + ", ".join(line), flush=True)
     print(f"\n{given.model}, {given.n} tokens of {given.corpus}, {given.edits} edits, at most {given.calls} calls\n")
     print(f"{'method':<10}{'verified flips':>16}{'calls':>8}{'flips per 100 calls':>22}{'s per text':>12}{'CPU s':>8}")
-    for name, (flips, calls, seconds, worked) in totals.items():
+    for name, (seconds, worked) in totals.items():
+        flips, calls = np.sum(counts[name], axis=0)
         print(f"{name:<10}{flips:>9} of {len(chunks):<3}{calls:>8}{100 * flips / calls:>22.1f}"
               f"{seconds / len(chunks):>12.1f}{worked / len(chunks):>8.1f}")
+    if {"hotflip", "probe"} <= set(counts):
+        for what, (low, value, high) in differences(counts["probe"], counts["hotflip"]).items():
+            print(f"probe − hotflip, {what}: {value:.1f}, 95 % of resampled texts from {low:.1f} to {high:.1f}")
+
+
+def differences(one: list[tuple[bool, int]], other: list[tuple[bool, int]]) -> dict[str, tuple[float, float, float]]:
+    """(2.5 %, value, 97.5 %) of what one method is ahead by: texts are drawn again, both methods on the same ones."""
+    pair = np.array([one, other], dtype=float)  # (method, text, flips | calls)
+    texts = np.random.default_rng(0).integers(pair.shape[1], size=(DRAWS, pair.shape[1]))
+    found = {}
+    for what, rate in (("flips per 100 calls", lambda t: 100 * t[..., 0].sum(-1) / t[..., 1].sum(-1)),
+                       ("flips per 100 texts", lambda t: 100 * t[..., 0].mean(-1))):
+        drawn, value = (np.subtract(*rate(t)) for t in (pair[:, texts], pair))
+        found[what] = (*np.quantile(drawn, [0.025]), value, *np.quantile(drawn, [0.975]))
+    return found
 
 
 if __name__ == "__main__":

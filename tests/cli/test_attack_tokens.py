@@ -19,13 +19,13 @@ def read(text: str) -> list[dict]:
 def test_every_method_and_its_table(howsmooth, tiny, text_file):
     result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --method all")
     assert result.code == 0, result.err
-    assert all(f"\n {name} " in result.out for name in ("random", "hotflip", "greedy", "beam", "singular"))
+    assert all(f"\n {name} " in result.out for name in ("random", "hotflip", "greedy", "probe", "singular"))
     assert "per 100 calls" in result.out and "next:" in result.out
     assert "{+" in result.out and "\x1b[" not in result.out  # marks that a pipe keeps, and no colours in it
 
 
 def test_records_hold_when_evaluated_again(howsmooth, tiny, text_file):
-    result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --method beam,hotflip --json -")
+    result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --method probe,hotflip --json -")
     assert result.code == 0, result.err
     records, model = read(result.out), load(tiny)
     assert len(records) == 4 and {record["piece"] for record in records} == {0, 1}
@@ -36,7 +36,7 @@ def test_records_hold_when_evaluated_again(howsmooth, tiny, text_file):
 
 def test_what_was_saved_is_not_repeated(howsmooth, tiny, text_file, tmp_path):
     saved = tmp_path / "attacks.jsonl"
-    line = f"attack tokens {tiny} --text {text_file} {SMALL} --method beam,random --save {saved}"
+    line = f"attack tokens {tiny} --text {text_file} {SMALL} --method probe,random --save {saved}"
     assert howsmooth(line).code == 0
     whole = saved.read_text()
     assert len(read(whole)) == 4
@@ -61,7 +61,7 @@ def test_objectives(howsmooth, tiny, text_file, objective):
 def test_a_short_text_is_one_piece(howsmooth, tiny, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("the river moves slowly under the old bridge")
-    result = howsmooth(f"attack tokens {tiny} --text {short} --method beam --calls 9 --json -")
+    result = howsmooth(f"attack tokens {tiny} --text {short} --method probe --calls 9 --json -")
     record, = read(result.out)
     assert record["n"] == 8
 

@@ -38,8 +38,8 @@ Step = Callable[[int, str], None]  # (number of the text, method): what is about
 def methods_named(names: Sequence[str]) -> list[Method]:
     """Methods by name, "all" for each of them.
 
-    >>> [method.name for method in methods_named(["hotflip", "beam"])]
-    ['hotflip', 'beam']
+    >>> [method.name for method in methods_named(["hotflip", "probe"])]
+    ['hotflip', 'probe']
     """
     wanted = list(ALL_METHODS) if list(names) == ["all"] else list(dict.fromkeys(names))
     unknown = [name for name in wanted if name not in ALL_METHODS]

@@ -8,13 +8,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from howsmooth import load
-from howsmooth.attack.tokens import Victim
+from howsmooth.attack.tokens import Limits, Problem, Victim
+from howsmooth.attack.tokens.attack import whole_chunk
 from howsmooth.texts import default_text
 
 from ...models.tiny import tiny_network, tiny_tokenizer
 
 TEXT = " ".join(default_text().split()[:14])
 WORDS = ("[UNK]", "<s>", "the", "of", "and", "light", "stone", "river", "moves", "slowly", "under", "old")
+NEVER = 1e9  # a threshold that is never reached: the whole of the calls is spent
 SMALL_TEXT = "the old river moves under the light of stone"
 
 
@@ -38,3 +40,7 @@ def small() -> Victim:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", bos_token="<s>")
     network = tiny_network("llama", dtype=torch.float64, vocab_size=len(WORDS), tie_word_embeddings=True)
     return Victim(load(network, tokenizer=tokenizer))
+
+
+def problem_of(victim, objective, text=SMALL_TEXT, calls=10_000, **limits) -> Problem:
+    return Problem(victim, whole_chunk(victim.model, text), objective, Limits(**limits), calls)

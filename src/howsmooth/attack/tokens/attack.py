@@ -12,7 +12,7 @@ from howsmooth.attack.refusals import check_seed
 from howsmooth.attack.tokens.edits import Edit
 from howsmooth.attack.tokens.judge import SentenceJudge
 from howsmooth.attack.tokens.limits import Limits
-from howsmooth.attack.tokens.methods import Beam, Method
+from howsmooth.attack.tokens.methods import Method, Probe
 from howsmooth.attack.tokens.objectives import Flip, Objective
 from howsmooth.attack.tokens.problem import Problem, Victim
 from howsmooth.errors import InputError
@@ -73,13 +73,13 @@ class TokenAttack:
 def attack_text(model: Model | Victim, text: str | TokenChunk, method: Method | None = None, *,
                 objective: Objective | None = None, limits: Limits | None = None, calls: int = CALLS, seed: int = 0,
                 judge: SentenceJudge | None = None) -> TokenAttack:
-    """Attack a text, or a chunk of one, by a method (`Beam` unless given) within `calls` calls of the model.
+    """Attack a text, or a chunk of one, by a method (`Probe` unless given) within `calls` calls of the model.
 
     Hand over a `Victim` in place of the model to attack many texts: its vocabulary is read once.
     """
     check_seed("attack_text", seed)
     victim = model if isinstance(model, Victim) else Victim(model)
-    method, objective, limits = method or Beam(), objective or Flip(), limits or Limits()
+    method, objective, limits = method or Probe(), objective or Flip(), limits or Limits()
     chunk = text if isinstance(text, TokenChunk) else whole_chunk(victim.model, text)
     began = time.perf_counter()
     problem = Problem(victim, chunk, objective, limits, calls, judge)

@@ -1,22 +1,22 @@
-"""How edits are searched for: at random, by HotFlip's rule, greedily, and by exact evaluation of many places at once.
+"""How edits are searched for: at random, by HotFlip's rule, greedily, and by probes at the end before any slope.
 
 Every method is handed a `Problem`, spends its calls and stops at the first success; the best trial stays there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 
 import torch
 from torch import Tensor
 
-from howsmooth.attack.refusals import check_count
-from howsmooth.attack.tokens.edits import Edit
+from howsmooth.attack.tokens.edits import KINDS, Edit, kept
 from howsmooth.attack.tokens.problem import BATCH, Problem, Trial
 from howsmooth.attack.tokens.scores import best_substitutions, open_scores
-from howsmooth.attack.tokens.shortlist import Ranked, ranked_edits
+from howsmooth.attack.tokens.shortlist import ranked_edits
 
 TRIES = 200  # edits in a row that the limits refuse, before a method gives up
 LOST = 4  # a batch is at most a quarter of what was tried before it: more than that is never lost to a success
@@ -61,6 +61,39 @@ def _permitted(problem: Problem, candidates: Iterator[tuple[Edit, ...]]) -> Iter
             return
 
 
+Ranking = Callable[[tuple[Edit, ...], Tensor], Iterable[Edit]]  # (edits made, slope there, row i for the original's i)
+
+
+def follow(problem: Problem, edits: tuple[Edit, ...], ranking: Ranking, seed: int) -> None:
+    """Evaluate these edits, and go on edit by edit, each the first in rank by the slope at the text so far.
+
+    An edit costs one call for its trial and one for the slope that leads to the next; the last one needs no slope.
+    """
+    while len(edits) < problem.limits.edits:
+        here = problem.forward(edits)
+        if problem.over or problem.left < 2:
+            return
+        slope = problem.slope(here, seed)[kept(len(problem.ids), edits)]
+        longer = ((*edits, edit) for edit in ranking(edits, slope))
+        if (found := next(_permitted(problem, longer), None)) is None:
+            return
+        edits = found
+    problem.evaluate([edits])
+
+
+def drawn(problem: Problem, places: Tensor, kind: str, generator: torch.Generator) -> tuple[Edit, ...] | None:
+    """An edit at each place by a token drawn at random, a duplicate by the token there; None where no token may come.
+    """
+    if kind == "duplicate":
+        tokens = problem.ids.cpu()[places]
+    else:
+        open = problem.room.tokens(problem.ids, places.to(problem.ids.device)).cpu()
+        if not open.any(1).all():
+            return None
+        tokens = torch.multinomial(open.float(), 1, generator=generator)[:, 0]
+    return tuple(Edit(int(p), kind, int(t)) for p, t in zip(places, tokens, strict=True))
+
+
 @dataclass(frozen=True)
 class Random(Method):
     """Substitutions at random places by random tokens, the whole edit budget in every trial."""
@@ -76,11 +109,8 @@ class Random(Method):
         places = torch.tensor(problem.room.places)
         while True:
             chosen = places[torch.randperm(len(places), generator=generator)[: problem.limits.edits]]
-            open = problem.room.tokens(problem.ids, chosen.to(problem.ids.device)).cpu()
-            if not open.any(1).all():
-                continue
-            tokens = torch.multinomial(open.float(), 1, generator=generator)[:, 0]
-            yield tuple(Edit(int(p), "substitute", int(t)) for p, t in zip(chosen, tokens, strict=True))
+            if (edits := drawn(problem, chosen, "substitute", generator)) is not None:
+                yield edits
 
 
 @dataclass(frozen=True)
@@ -96,31 +126,19 @@ class HotFlip(Method):
     def __call__(self, problem: Problem, seed: int) -> None:
         if problem.left < 2:
             return
-        firsts = self._ranking(problem, (), problem.ids, problem.slope(problem.original, seed))
-        for first in firsts:
+        ranking = partial(self._ranking, problem)
+        firsts = ((edit,) for edit in ranking((), problem.slope(problem.original, seed)))
+        for first in _permitted(problem, firsts):
             if problem.over:
                 return
-            self._follow(problem, (first,), seed)
-
-    def _follow(self, problem: Problem, edits: tuple[Edit, ...], seed: int) -> None:
-        """Evaluate, and go on edit by edit along the slope at the text so far."""
-        while True:
-            here = problem.forward(edits)
-            if problem.over or len(edits) == problem.limits.edits or problem.left < 2:
-                return
-            following = next(self._ranking(problem, edits, here.ids, problem.slope(here, seed)), None)
-            if following is None:
-                return
-            edits += (following,)
+            follow(problem, first, ranking, seed)
 
     @staticmethod
-    def _ranking(problem: Problem, edits: tuple[Edit, ...], ids: Tensor, slope: Tensor) -> Iterator[Edit]:
-        # Substitutions alone keep every place where it was.
+    def _ranking(problem: Problem, edits: tuple[Edit, ...], slope: Tensor) -> list[Edit]:
         taken = {edit.position for edit in edits}
-        places = torch.tensor([p for p in problem.room.places if p not in taken], device=ids.device)
-        scores = open_scores(slope, ids, problem.room, places)
-        ranked = best_substitutions(scores, places, max(TRIES, 4 * problem.calls))
-        return (edit for edit in ranked if problem.permits((*edits, edit)))
+        places = torch.tensor([p for p in problem.room.places if p not in taken], device=problem.ids.device)
+        scores = open_scores(slope, problem.ids, problem.room, places)
+        return best_substitutions(scores, places, max(TRIES, 4 * problem.calls))
 
 
 @dataclass(frozen=True)
@@ -156,61 +174,39 @@ class Greedy(Method):
 
 
 @dataclass(frozen=True)
-class Beam(Method):
-    """One slope for a ranking of places and tokens, then exact evaluation: the project's own search.
+class Probe(Method):
+    """A trial before any slope: random tokens just before the end; then HotFlip's steps, place by place.
 
-    Finite steps are far from first order: what a token does depends on its place more than on what comes instead
-    (`shortlist` says how places are ranked). So single edits are measured exactly at many places, one token each before
-    a second one, substitutions beside insertions and duplicates. With a budget of several edits all are made at once:
-    first those that first order ranks highest, then, whenever singles have been measured, the `width` best sets of
-    those that moved the objective most.
+    A slope costs as much as a trial, and what counts at finite steps is which token is gone rather than what came for
+    it; the nearer to the end, the likelier it matters. So where the end decides (next-token objectives) the first trial
+    spends the whole edit budget on the places nearest to it, by tokens drawn at random. It costs one call. If it fails,
+    edits follow the slope as in `HotFlip`, a new slope after each edit, with two changes: a restart takes another
+    place, not another token at the same one, and insertions and duplicates are ranked beside substitutions
+    (`shortlist`).
     """
 
-    width: int = 2
-    batch: int = 4
-
-    name = "beam"
-
-    def __post_init__(self) -> None:
-        check_count("Beam", "width", self.width, least=1)
-        check_count("Beam", "batch", self.batch, least=1)
+    name = "probe"
 
     def __call__(self, problem: Problem, seed: int) -> None:
-        if problem.left < 2:
+        probed = self._probe(problem, seed) if problem.objective.last_only else []
+        if problem.over or problem.left < 2:
             return
-        ranked = ranked_edits(problem, problem.slope(problem.original, seed))
-        edits = problem.limits.edits
-        if edits == 1:
-            stream(problem, ((each.edit,) for each in ranked))
+        ranking = partial(ranked_edits, problem, tried={edit.position for trial in probed for edit in trial.edits})
+        firsts = ((edit,) for edit in ranking((), problem.slope(problem.original, seed)))
+        if problem.limits.edits == 1:
+            stream(problem, firsts)
             return
-        seen: set[frozenset[Edit]] = set()
-        self._together(problem, [each.edit for each in _one_per_place(ranked, edits)], seen, sets=1)
-        singles, measured = iter(ranked), []
-        while not problem.over:
-            tried = stream(problem, ((each.edit,) for each in islice(singles, self.batch)))
-            if not tried:
-                return
-            measured += tried
-            best = sorted(measured, key=lambda trial: trial.value, reverse=True)
-            self._together(problem, [trial.edits[0] for trial in best], seen, sets=self.width)
-
-    @staticmethod
-    def _together(problem: Problem, best: list[Edit], seen: set[frozenset[Edit]], sets: int) -> None:
-        """The first of `best` at different places, up to the budget; then the same with its last one exchanged."""
-        apart = list({edit.position: edit for edit in reversed(best)}.values())
-        apart.sort(key=best.index)
-        whole = problem.limits.edits
-        for last in range(whole - 1, min(whole - 1 + sets, len(apart))):
-            chosen = (*apart[: whole - 1], apart[last])
+        for first in _permitted(problem, firsts):
             if problem.over:
                 return
-            if frozenset(chosen) not in seen and problem.permits(chosen):
-                seen.add(frozenset(chosen))
-                problem.evaluate([chosen])
+            follow(problem, first, ranking, seed)
+
+    @staticmethod
+    def _probe(problem: Problem, seed: int) -> list[Trial]:
+        nearest = torch.tensor(problem.room.places[-problem.limits.edits :])
+        kind = next(kind for kind in KINDS if kind in problem.limits.allow)
+        draw = partial(drawn, problem, nearest, kind, torch.Generator().manual_seed(seed))
+        return stream(problem, iter(draw, None), calls=1)
 
 
-def _one_per_place(ranked: list[Ranked], count: int) -> list[Ranked]:
-    return list({each.edit.position: each for each in reversed(ranked)}.values())[::-1][:count]
-
-
-METHODS = {kind.name: kind for kind in (Random, HotFlip, Greedy, Beam)}
+METHODS = {kind.name: kind for kind in (Random, HotFlip, Greedy, Probe)}

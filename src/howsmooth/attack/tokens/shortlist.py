@@ -1,15 +1,15 @@
-"""In which order edits are tried: every place once before any place again.
+"""The order in which edits are tried along a slope: every place once before any place again.
 
-Seen in SmolLM2 on six pieces of AG_NEWS: whether the next token flips depends on which token is gone, much less on what
+Seen in SmolLM2 on pieces of AG_NEWS: whether the next token flips depends on which token is gone, much less on what
 came instead, and the nearer to the end the likelier. The slope knows little of that, as softmax and norms bend long
 before an embedding has become another. So the rank of an edit is its first-order score, damped a little with the
-distance to the end where the end is what counts, and much for every better token at the same place. The weights were
-chosen on those texts; on others the rank is no better than HotFlip's (see the docs).
+distance to the end where the end is what counts, and much for every trial at the same place before it. The weights were
+chosen on those texts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
@@ -25,32 +25,30 @@ DAMPING = 0.25  # the power of the distance to the end
 WORTH = {"substitute": 1.0, "insert": 0.3, "duplicate": 0.1}
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """An edit and the worth it is tried by."""
+def ranked_edits(problem: Problem, edits: tuple[Edit, ...], slope: Tensor, tried: Collection[int] = ()) -> list[Edit]:
+    """All edits worth trying beside those made, the best first.
 
-    edit: Edit
-    worth: float
-
-
-def ranked_edits(problem: Problem, slope: Tensor) -> list[Ranked]:
-    """All edits worth trying at the original text, the best first."""
+    slope (n, d): at the text with the edits made, its rows those of the original's tokens. tried: places at which a
+    token was exchanged before, without success.
+    """
     ids, room, allow = problem.ids, problem.room, problem.limits.allow
-    places = torch.tensor(room.places, device=ids.device)
+    taken = {edit.position for edit in edits}
+    free = [place for place in room.places if place not in taken]
+    places = torch.tensor(free, device=ids.device)
     scores = open_scores(slope, ids, room, places)
     top = scores.topk(min(PER_PLACE, scores.shape[1]), dim=1)
     weights = _nearness(problem, places)
     found = []
     for kind in (kind for kind in ("substitute", "insert") if kind in allow):
-        for row, place in enumerate(room.places):
+        for row, place in enumerate(free):
             best = zip(top.values[row].tolist(), top.indices[row].tolist(), strict=True)
-            found += [Ranked(Edit(place, kind, token), WORTH[kind] * weights[row] * max(score, 0.0) * AGAIN**rank)
-                      for rank, (score, token) in enumerate(best) if score > float("-inf")]
+            found += [(WORTH[kind] * weights[row] * max(score, 0.0) * AGAIN ** (rank + (place in tried)),
+                       Edit(place, kind, token)) for rank, (score, token) in enumerate(best) if score > float("-inf")]
     if "duplicate" in allow:
         sizes = slope[places].norm(dim=-1) * room.matrix[ids[places]].norm(dim=-1)
-        found += [Ranked(Edit(place, "duplicate", int(ids[place])), WORTH["duplicate"] * weights[row] * size)
-                  for row, (place, size) in enumerate(zip(room.places, sizes.tolist(), strict=True))]
-    return sorted(found, key=lambda each: -each.worth)
+        found += [(WORTH["duplicate"] * weights[row] * size, Edit(place, "duplicate", int(ids[place])))
+                  for row, (place, size) in enumerate(zip(free, sizes.tolist(), strict=True))]
+    return [edit for _, edit in sorted(found, key=lambda each: -each[0])]
 
 
 def _nearness(problem: Problem, places: Tensor) -> list[float]:

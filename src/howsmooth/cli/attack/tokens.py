@@ -26,8 +26,8 @@ _MODEL = MODEL.replace("minilm (the default) or smollm2", "smollm2 (the default)
               help="Consecutive pieces of the text to attack.")
 @click.option("--length", type=click.IntRange(min=2), metavar="TOKENS", default=128, show_default=True,
               help="Of a piece, special tokens included; a shorter text is one piece.")
-@click.option("--method", "methods", metavar="NAME,…|all", default="hotflip,beam", show_default=True,
-              help="random, hotflip, greedy, beam, singular; or all.")
+@click.option("--method", "methods", metavar="NAME,…|all", default="hotflip,probe", show_default=True,
+              help="random, hotflip, greedy, probe, singular; or all.")
 @click.option("--objective", type=click.Choice(["flip", "kl", "hidden", "cosine"]), default="flip", show_default=True,
               help="Another next token, its distribution, hidden states, or the mean-pooled embedding.")
 @click.option("--layer", type=click.IntRange(min=0), metavar="NUMBER",
