@@ -81,7 +81,7 @@ PAGE_OF = {
         Example("attack model minilm --objective cosine --lengths 16 --budget 0.01 --attack noise,singular --steps 5",
                 "The same for the whole model, here on its sentence embedding."),
         Example("attack tokens minilm --objective cosine --texts 2 --length 24 --edits 1 --calls 12 "
-                "--method random,beam",
+                "--method random,probe",
                 "Real tokens are exchanged, and the edited text goes through the model."),
     ]),
     "meanfield": ("Mean field", [

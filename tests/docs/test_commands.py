@@ -56,4 +56,4 @@ def test_it_prints_what_the_page_says(key, monkeypatch):
 def test_times_are_left_out():
     assert COMMANDS.timeless("done in 3.2 s, n = 16, 2 samples  \n") == "done in … s, n = 16, 2 samples\n"
     assert COMMANDS.timeless('{"seconds": 0.25, "n": 3}') == '{"seconds": …, "n": 3}\n'
-    assert COMMANDS.timeless(" method  s per text\n beam  2.5\n\n n  4") == " method  s per text\n beam  …\n\n n  4\n"
+    assert COMMANDS.timeless(" method  s per text\n probe  2.5\n\n n  4") == " method  s per text\n probe  …\n\n n  4\n"

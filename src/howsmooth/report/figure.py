@@ -156,7 +156,7 @@ def _draw_series(panel: Any, points: list, fit: Growth | None, style: dict, name
 
 
 def _draw_guides(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -> None:
-    """Two slopes to compare with, from a corner below the data: n^1/2 (the most there can be) and n^1/4."""
+    """Two slopes to compare with, from a corner below the data: n^1/2 (the worst case at a fixed radius) and n^1/4."""
     first, last = min(record["n"] for record in records), max(record["n"] for record in records)
     if first == last:
         return

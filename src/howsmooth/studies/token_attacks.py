@@ -84,6 +84,8 @@ def token_attacks(model: Model, text: Text, chunks: Sequence[TokenChunk], method
     it, came out again from the saved token numbers. The seed of text number i is `seed` + i.
     """
     victim, objective, limits = Victim(model), objective or Flip(), limits or Limits()
+    for method in methods:
+        method.check(limits)
     judged = None if judge is None else {"model": judge.model.name, "least": judge.least}
     facts = {"source": model.source, **provenance()}
     sha256 = model.source.get("sha256")

@@ -247,3 +247,15 @@ def test_an_encoder_has_no_next_token():
 
 def test_every_method_has_its_name():
     assert set(METHODS) == {"random", "hotflip", "greedy", "probe"} and Singular.name == "singular"
+
+
+def test_random_ends_where_no_token_may_come(small):
+    problem = problem_of(small, Flip(threshold=NEVER), similarity=0.999999)
+    Random()(problem, 0)
+    assert problem.best is None and problem.spent == 1  # the original alone
+
+
+@pytest.mark.parametrize("method", [Random(), HotFlip(), Greedy(), Singular()], ids=lambda method: method.name)
+def test_methods_make_no_edits_that_are_not_allowed(small, method):
+    with pytest.raises(InputError, match=f"{method.name}: expected limits that allow one of substitute, got insert"):
+        attack_text(small, SMALL_TEXT, method, limits=Limits(allow=("insert",)))

@@ -80,6 +80,7 @@ def attack_text(model: Model | Victim, text: str | TokenChunk, method: Method | 
     check_seed("attack_text", seed)
     victim = model if isinstance(model, Victim) else Victim(model)
     method, objective, limits = method or Probe(), objective or Flip(), limits or Limits()
+    method.check(limits)
     chunk = text if isinstance(text, TokenChunk) else whole_chunk(victim.model, text)
     began = time.perf_counter()
     problem = Problem(victim, chunk, objective, limits, calls, judge)

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from howsmooth.attack.tokens.edits import KINDS, Edit, kept
+from howsmooth.attack.tokens.limits import Limits
 from howsmooth.attack.tokens.problem import BATCH, Problem, Trial
 from howsmooth.attack.tokens.scores import best_substitutions, open_scores
 from howsmooth.attack.tokens.shortlist import ranked_edits
+from howsmooth.errors import InputError
 
 TRIES = 200  # edits in a row that the limits refuse, before a method gives up
 LOST = 4  # a batch is at most a quarter of what was tried before it: more than that is never lost to a success
@@ -27,9 +29,16 @@ class Method:
     """`method(problem, seed)`; settings are fields, and part of every record."""
 
     name = ""
+    kinds = ("substitute",)  # of edits that it makes
 
     def __call__(self, problem: Problem, seed: int) -> None:
         raise NotImplementedError
+
+    def check(self, limits: Limits) -> None:
+        """Refuse limits under which there is nothing for it to do."""
+        if not set(self.kinds) & set(limits.allow):
+            raise InputError(f"{self.name}: expected limits that allow one of {', '.join(self.kinds)}, got "
+                             f"{', '.join(limits.allow)}; allow one, or take another method")
 
     def as_record(self) -> dict:
         return {"name": self.name, **asdict(self)}
@@ -107,10 +116,10 @@ class Random(Method):
     @staticmethod
     def _draws(problem: Problem, generator: torch.Generator) -> Iterator[tuple[Edit, ...]]:
         places = torch.tensor(problem.room.places)
-        while True:
+        places = places[problem.room.tokens(problem.ids, places.to(problem.ids.device)).any(1).cpu()]
+        while len(places) >= problem.limits.edits:
             chosen = places[torch.randperm(len(places), generator=generator)[: problem.limits.edits]]
-            if (edits := drawn(problem, chosen, "substitute", generator)) is not None:
-                yield edits
+            yield drawn(problem, chosen, "substitute", generator)
 
 
 @dataclass(frozen=True)
@@ -186,6 +195,7 @@ class Probe(Method):
     """
 
     name = "probe"
+    kinds = KINDS
 
     def __call__(self, problem: Problem, seed: int) -> None:
         probed = self._probe(problem, seed) if problem.objective.last_only else []

@@ -17,7 +17,7 @@ function growthSection(section, view, chosen) {
   section.replaceChildren(
     make("h2", {}, "Growth with length"),
     make("p", {}, "Both scales are logarithmic, so a power law is a straight line. Dashed grey: the slopes of √n, " +
-      "the most there can be, and of n to the power ¼."),
+      "the worst case at a fixed radius, and of n to the power ¼."),
     make("div", { class: "controls" },
       choice("layers", every("layer", layers), layer, (value) => again({ layer: value })),
       choice("heads", every("head", heads), head, (value) => again({ head: value }))));
