@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from howsmooth import SelfAttention, local_lipschitz
+from howsmooth.attention import L2Attention
 from howsmooth.attention.fields import (
     L2Field,
     LinearField,
@@ -20,6 +21,7 @@ from howsmooth.attention.fields import (
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz import lipschitz_quotients, mean_field_lipschitz
 from howsmooth.transport import TimedMeasure, TokenMeasure
+from tests.oracles import far_pair
 from tests.tolerances import assert_close
 
 D, M = 3, 7
@@ -185,3 +187,24 @@ def test_refused_maps():
         mean_field_lipschitz(lambda x: x, (X, LOGS))
     with pytest.raises(InputError, match="products only with a layer"):
         mean_field_lipschitz(FIELDS["sigmoid"], (X, LOGS), products=torch.float32)
+
+
+@pytest.mark.parametrize("offset", far_pair.OFFSETS)
+def test_rounding_of_scores_is_in_the_interval(offset):
+    x, one = far_pair.tokens(offset), torch.ones(1, 1, dtype=torch.float64)
+    logs, times = torch.zeros(2, dtype=torch.float64), torch.full((2,), 0.5, dtype=torch.float64)
+    found = mean_field_lipschitz(SoftmaxField.of(-one, one), (x, logs, times))
+    truth = far_pair.truths(x)[1]
+    assert found.lower <= truth <= found.upper and found.confidence == 1
+    assert found.upper - found.lower <= 1e-14 * (offset + 1) ** 2
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e6, 1e8])
+def test_distances_do_not_know_where_zero_is(offset):
+    one, logs = torch.ones(1, 1, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    truth = mean_field_lipschitz(L2Field(one, one, one), (x, logs)).value
+    found = mean_field_lipschitz(L2Field(one, one, one), (x + offset, logs))
+    assert found.lower <= truth <= found.upper and found.value == pytest.approx(truth, rel=1e-15 * offset)
+    assert local_lipschitz(L2Attention(one, one, one), x + offset).value == pytest.approx(
+        local_lipschitz(L2Attention(one, one, one), x).value, rel=1e-15 * offset)

@@ -7,10 +7,12 @@ import torch
 
 from howsmooth import InputError, Rotary, SelfAttention
 from howsmooth.attention import reference
+from howsmooth.attention.fields import SoftmaxField
 from howsmooth.attention.own import OwnDerivatives
 from howsmooth.lipschitz import splits
-from howsmooth.lipschitz.own_norms import own_norms, own_operator
+from howsmooth.lipschitz.own_norms import own_norms, own_operator, plus_identity
 from howsmooth.transport import TimedMeasure, TokenMeasure
+from tests.oracles import far_pair
 from tests.oracles.splitting import split_norm
 
 EXACT = 1e-12
@@ -219,3 +221,23 @@ def test_bad_maps():
         splits(lambda places, points, log_masses: places[:1], normal(3, 2))
     with pytest.raises(InputError, match="as wide as the input"):
         splits(SelfAttention(normal(2, 2), normal(2, 2), normal(3, 2)), normal(4, 2), residual=True)
+
+
+@pytest.mark.parametrize("offset", far_pair.OFFSETS)
+def test_own_norms_far_from_zero(offset):
+    """Differences of 1/offset at offset: what cancels must be in the interval, and little may be lost."""
+    x = far_pair.tokens(offset)
+    own, _ = far_pair.truths(x)
+    for f in (line(-1.0), SoftmaxField.of(*(torch.full((1, 1), s, dtype=torch.float64) for s in (-1, 1)))):
+        found = splits(f, x).own
+        assert (found.lower <= own).all() and (own <= found.upper).all()
+        assert (found.upper - found.lower).max() <= 64 * torch.finfo(torch.float64).eps * (offset + 1) ** 2 * own[0]
+
+
+def test_a_residual_keeps_what_is_hidden():
+    own = OwnDerivatives(line(-1.0), far_pair.tokens(1e5))
+    assert own.hidden > 1e-7 and plus_identity(own).hidden == own.hidden
+    found = own_norms(own_operator(lambda z: 1e8 * (z * 1e8 - 1e8).sin(), tokens(1.0, 2.0)))
+    truth = 1e16 * torch.cos(torch.tensor([0.0, 1e8], dtype=torch.float64)).abs()
+    assert (found.lower <= truth).all() and (truth <= found.upper).all()
+    assert found.upper[1] - found.lower[1] > 1e-9 * truth[1]  # a unit of rounding moves the second by 1e-8

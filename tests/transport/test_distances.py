@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from howsmooth import InputError
+from howsmooth.errors import NotConverged
 from howsmooth.transport import (
     TimedMeasure,
     TokenMeasure,
@@ -140,7 +141,33 @@ def test_a_dual_value_can_fail(monkeypatch):
     import scipy.optimize
 
     monkeypatch.setattr(scipy.optimize, "linear_sum_assignment", lambda c: (np.arange(len(c)), np.arange(len(c))))
-    assert wasserstein(measure(1, 6, 2, True), measure(2, 6, 2, True)).gap > 1e-2
+    with pytest.raises(NotConverged, match="duality gap") as stopped:
+        wasserstein(measure(1, 6, 2, True), measure(2, 6, 2, True), plan=True)
+    assert stopped.value.partial.gap > 1e-2 and stopped.value.partial.plan is not None
+
+
+def best_by_permutations(distances, p) -> float:
+    """In logarithms, where large p overflow."""
+    n, logs = len(distances), distances.log()
+    best = min(float(torch.logsumexp(p * logs[range(n), order], 0)) for order in itertools.permutations(range(n)))
+    return math.exp((best - math.log(n)) / p)
+
+
+@pytest.mark.parametrize("far, p", [(100, 200), (1e9, 50), (1e3, 500), (1e4, 4), (1e6, 2)])
+@pytest.mark.parametrize("equal", [True, False])
+def test_far_atoms_do_not_drown_the_rest(far, p, equal):
+    """A pair of atoms far away stays together; raised to p, distances to it are beyond all digits of the others."""
+    for seed in range(3):
+        x, y = normal(seed, 6, 2), normal(seed + 50, 6, 2)
+        x[0] = y[0] = far
+        mu, nu = TokenMeasure(x), TokenMeasure(y)
+        truth = best_by_permutations(torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist"), p)
+        if not equal:  # the same measures with atoms cut unequally in two, the pieces hardly apart
+            cut = torch.tensor([1.0, 1, 1, 1, 1, 0.4, 0.6], dtype=torch.float64) / 6
+            mu = TokenMeasure(torch.cat([x, x[5:] + 1e-13]), cut)
+        found = wasserstein(mu, nu, p)
+        assert found.value == pytest.approx(truth, rel=1e-9)
+        assert found.gap <= 1e-9 and found.method == ("assignment" if equal else "simplex")
 
 
 def test_masses_of_any_size():

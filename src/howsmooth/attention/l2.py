@@ -55,9 +55,11 @@ class L2Attention:
                              f"{tuple(x.shape)}")
         wq, wv, wo = (t.to(x.dtype) for t in (self.wq, self.wv, self.wo))  # a float64 twin of x asks for float64
         y = F.linear(x, wq).unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # (…, h, n, k)
-        # −|y_i − y_j|² = 2 y_i·y_j − |y_j|² − |y_i|²: one more channel of the key, and what softmax drops.
-        queries = torch.cat([2 * y, torch.ones_like(y[..., :1])], -1)
-        keys = torch.cat([y, -y.square().sum(-1, keepdim=True)], -1)
+        # −|y_i − y_j|² = 2 y_i·y_j − |y_j|² − |y_i|²: one more channel of the key, and what softmax drops. Seen from
+        # the middle, wherever that is, or squares would swallow the differences.
+        z = y - y.mean(-2, keepdim=True).detach()
+        queries = torch.cat([2 * z, torch.ones_like(z[..., :1])], -1)
+        keys = torch.cat([z, -z.square().sum(-1, keepdim=True)], -1)
         back = wv.unflatten(0, (self.heads, -1)) @ wq.unflatten(0, (self.heads, -1)).mT  # W^{Vᵀ} W^Q (h, k, k)
         o = attend(queries, keys, y @ back.mT * self.k**-0.5, scale=self.k**-0.5)
         return F.linear(o.transpose(-3, -2).flatten(-2), wo)

@@ -42,11 +42,10 @@ class OwnDerivatives(LinearOperator):
             raise InputError(f"expected tokens of one sequence (n, {attention.d}), got {tuple(x.shape)}")
         self.attention, self.x = attention, x
         self.tokens = torch.arange(len(x), device=x.device) if tokens is None else tokens
-        self.factors, largest = query_factors(attention, x) if factors is None else (factors, 0.0)  # (n, h, w, k)
+        self.factors, lost = query_factors(attention, x) if factors is None else (factors, 0.0)  # (n, h, w, k)
         super().__init__((attention.d_out, attention.d), dtype=x.dtype, device=x.device, batch=(len(self.tokens),),
                          held=self.factors.numel() * x.element_size())
-        # Scores come with an error of a few units of their size, and P with the same.
-        self.hidden = 4 * self.roundoff * largest
+        self.hidden = 4 * self.roundoff * lost
 
     @torch.no_grad()
     def matvec(self, v: Tensor) -> Tensor:
@@ -105,7 +104,11 @@ class OwnDerivatives(LinearOperator):
 
 @torch.no_grad()
 def query_factors(attention: SelfAttention, x: Tensor) -> tuple[Tensor, float]:
-    """F_i^h = ∂o_i^h/∂q_i^h for x (n, d), as (n, h, w, k), and the largest of the rows' largest scores in size."""
+    """F_i^h = ∂o_i^h/∂q_i^h for x (n, d), as (n, h, w, k), and how many units of rounding may be in it, relatively.
+
+    Scores come with an error of a few units of their size, and P with the same; keys and values with one of theirs,
+    where F knows but their differences.
+    """
     q, k, v = (t.unsqueeze(0) for t in attention.project(x))
     pattern = pattern_of(q, k, v, **attention.pattern())
     o, normaliser = blockwise.forward(q, k, v, pattern)
@@ -113,20 +116,35 @@ def query_factors(attention: SelfAttention, x: Tensor) -> tuple[Tensor, float]:
         if not torch.isfinite(t).all():
             raise InputError(f"expected finite {name}, got NaN or ∞; look at the tokens and weights of this layer")
     heads, shared = attention.heads, attention.heads // attention.kv_heads
-    out = x.new_zeros(len(x), heads, v.shape[-1], k.shape[-1])
+    out, lost = x.new_zeros(len(x), heads, v.shape[-1], k.shape[-1]), 0.0
+    plain = pattern.softcap is None
+    k_size, v_size = (float(t.norm(dim=-1).max()) for t in (k, v))
+    # Σ_j P_ij (v_j − o_i) = 0: keys may be seen from anywhere, and from their middle they are small.
+    shifted = k - k.mean(-2, keepdim=True) if plain else k
     for block in blockwise.Linearisation(q, k, v, o, normaliser, pattern).blocks():
         weights = block.p if block.tanh is None else block.p * block.slope
         weights = blockwise.unfold(weights, heads)[0]  # (h, rows, keys)
         rows = max(1, _AT_ONCE // max(1, v.shape[-1] * weights.shape[-1]))
         for h in range(heads):
-            keys, values = (t[0, h // shared, block.start : block.stop] for t in (k, v))
+            keys, values = (t[0, h // shared, block.start : block.stop] for t in (shifted, v))
             for first in range(block.first, block.last, rows):
                 last = min(first + rows, block.last)
                 p = weights[h, first - block.first : last - block.first].unsqueeze(1)
                 # One product for all rows: (rows·w, keys) @ (keys, k). Centred first, so that nothing cancels.
-                spread = (values.T - o[0, h, first:last].unsqueeze(-1)).mul_(p)
-                out[first:last, h] = (spread.flatten(0, 1) @ keys).unflatten(0, (-1, v.shape[-1]))
-    return out.mul_(pattern.scale), float(normaliser[..., 0].abs().max())
+                centred = values.T - o[0, h, first:last].unsqueeze(-1)
+                around_keys, around_values = p @ keys.square().sum(-1), (p * centred.square()).sum((-2, -1))
+                spread = centred.mul_(p)
+                factor = (spread.flatten(0, 1) @ keys).unflatten(0, (-1, v.shape[-1]))
+                if plain:  # what rounding of o_i leaves of that sum, times the mean of the keys
+                    mean = p @ keys
+                    factor -= spread.sum(-1, keepdim=True) * mean
+                    around_keys = around_keys - mean.square().sum(-1)
+                out[first:last, h] = factor
+                deviations = v_size * around_keys.clamp_min(0).sqrt().max() + k_size * around_values.sqrt().max()
+                lost = max(lost, float(deviations))
+    size = float(torch.linalg.matrix_norm(out, ord=2).max()) if lost else 1.0
+    score = float(normaliser[..., 0].abs().max())
+    return out.mul_(pattern.scale), score + (lost / size if size else 1 / torch.finfo(x.dtype).eps)
 
 
 def _triangular(m: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import single_at_least
 from howsmooth.spectral import LinearOperator, SingularTriplets, singular_values
 from howsmooth.spectral.result import CONVERGED
-from howsmooth.spectral.rounding import allowance
+from howsmooth.spectral.rounding import allowance, shaken_by
 from howsmooth.transport import TimedMeasure, TokenMeasure
 
 DENSE = 384  # columns up to which the matrix itself is taken apart: faster, and no confidence to speak of
@@ -122,9 +122,10 @@ def _by_all_columns(operator: LinearOperator, began: float) -> SingularTriplets:
     u, values, vh = torch.linalg.svd(J, full_matrices=False)
     value, u, v = values[:1], u.mT[:1], vh[:1]
     slack = allowance(operator) + 4 * max(J.shape) * torch.finfo(torch.float64).eps
+    moved = 4 * shaken_by(operator, J)
     residual = torch.linalg.vector_norm(J.mT @ u[0] - value * v[0]).reshape(1)
-    return SingularTriplets(value=value, lower=value * (1 - slack), upper=value * (1 + slack), residual=residual, u=u,
-                            v=v, confidence=1.0, status=CONVERGED, steps=0, products=J.shape[1], dtype=operator.dtype,
+    return SingularTriplets(value=value, lower=(value * (1 - slack) - moved).clamp_min(0),
+                            upper=value * (1 + slack) + moved, residual=residual, u=u, v=v, confidence=1.0, status=CONVERGED, steps=0, products=J.shape[1], dtype=operator.dtype,
                             seed=None, seconds=time.perf_counter() - began)
 
 

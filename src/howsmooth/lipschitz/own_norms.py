@@ -12,7 +12,7 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import AutodiffJacobian
 from howsmooth.lipschitz.gains import TokenGains
 from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
-from howsmooth.spectral.rounding import allowance
+from howsmooth.spectral.rounding import allowance, shaken_by
 
 SMALL = 96  # matrices of at most this many rows or columns are stored, and their singular values exact
 AT_ONCE = 64  # operators solved side by side: as many as leave their vectors in a cache
@@ -36,6 +36,7 @@ def own_norms(operator: LinearOperator, *, tol: float = 1e-3, confidence: float 
     if stored is not None:
         value = torch.linalg.matrix_norm(stored.double(), ord=2)
         slack = (allowance(operator) + max(stored.shape[-2:]) * torch.finfo(torch.float64).eps) * value.max()
+        slack = slack + 4 * shaken_by(operator, stored)
         return TokenGains("own", value, (value - slack).clamp_min(0), value + slack, 1.0, ["exact"] * len(value))
     n = operator.batch[0]
     share = 1 - (1 - confidence) / (2 * n)  # two passes, each token an equal part of the failure probability
@@ -70,22 +71,27 @@ def own_operator(g: Callable[[Tensor], Tensor], x: Tensor) -> LinearOperator:
         raise InputError("expected G(x, μ) to treat the places x one by one, got an output that moves with another "
                          "place; hold the measure fixed")
 
-    def matvec(v: Tensor) -> Tensor:
-        return whole.matvec(v.flatten()).view(n, d_out)
+    def side_by_side(jacobian: LinearOperator, shaken: Callable | None = None) -> LinearOperator:
+        return FunctionOperator(lambda v: jacobian.matvec(v.flatten()).view(n, d_out),
+                                lambda u: jacobian.rmatvec(u.flatten()).view(n, -1), (d_out, x.shape[1]),
+                                dtype=x.dtype, device=x.device, batch=(n,), shaken=shaken)
 
-    def rmatvec(u: Tensor) -> Tensor:
-        return whole.rmatvec(u.flatten()).view(n, -1)
-
-    return FunctionOperator(matvec, rmatvec, (d_out, x.shape[1]), dtype=x.dtype, device=x.device, batch=(n,))
+    return side_by_side(whole, lambda: side_by_side(whole.shaken()))
 
 
 def plus_identity(operator: LinearOperator) -> LinearOperator:
     """I + J, for what a residual connection adds."""
     if operator.shape[0] != operator.shape[1]:
         raise InputError(f"expected an output as wide as the input for a residual, got {operator.shape}")
-    return FunctionOperator(lambda v: v + operator.matvec(v), lambda u: u + operator.rmatvec(u), operator.shape,
-                            dtype=operator.dtype, device=operator.device, batch=operator.batch,
-                            workspace=operator.workspace, held=operator.held)
+    def shaken() -> LinearOperator | None:
+        moved = operator.shaken()
+        return None if moved is None else plus_identity(moved)
+
+    out = FunctionOperator(lambda v: v + operator.matvec(v), lambda u: u + operator.rmatvec(u), operator.shape,
+                           dtype=operator.dtype, device=operator.device, batch=operator.batch,
+                           workspace=operator.workspace, held=operator.held, shaken=shaken)
+    out.roundoff, out.hidden = operator.roundoff, operator.hidden
+    return out
 
 
 def _stored(operator: LinearOperator) -> Tensor | None:
@@ -120,6 +126,8 @@ def _members(operator: LinearOperator, tokens: Tensor) -> LinearOperator:
     def spread(part: Tensor, width: int) -> Tensor:
         return part.new_zeros(n, width).index_copy(0, tokens, part)
 
-    return FunctionOperator(lambda v: operator.matvec(spread(v, cols))[tokens],
-                            lambda u: operator.rmatvec(spread(u, rows))[tokens], operator.shape,
-                            dtype=operator.dtype, device=operator.device, batch=(len(tokens),))
+    out = FunctionOperator(lambda v: operator.matvec(spread(v, cols))[tokens],
+                           lambda u: operator.rmatvec(spread(u, rows))[tokens], operator.shape,
+                           dtype=operator.dtype, device=operator.device, batch=(len(tokens),))
+    out.roundoff, out.hidden = operator.roundoff, operator.hidden
+    return out

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.attention.atoms import roots
+from howsmooth.attention.fields import SoftmaxField
 from howsmooth.attention.own import OwnDerivatives
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
@@ -112,6 +113,8 @@ def splits(f: SelfAttention | Callable, x, log_masses: Tensor | None = None, tim
     if log_masses is not None or tol < 1e-6:  # logarithms of small masses need their digits
         f, x = _in_float64(f, x)
         log_masses = None if log_masses is None else log_masses.double()
+    if isinstance(f, SoftmaxField):
+        f = f.layer
     if isinstance(f, SelfAttention):
         whole, own = _attention(f, x, log_masses, times, residual)
     else:

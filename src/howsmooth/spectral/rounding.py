@@ -45,6 +45,14 @@ def allowance(operator: LinearOperator) -> float:
     return math.sqrt(sum(operator.shape)) * operator.roundoff + operator.hidden
 
 
+def shaken_by(operator: LinearOperator, dense: Tensor) -> float:
+    """How far its matrices, `dense`, move when the operator is shaken, the farthest in the spectral norm; else 0."""
+    shaken = operator.shaken()
+    if shaken is None:
+        return 0.0
+    return float(torch.linalg.matrix_norm(shaken.dense().double() - dense.double(), ord=2).max())
+
+
 def probe_count(tol: float, roundoff: float, delta: float) -> int:
     """The fewest probes m for which a units of rounding, a^−m = delta, are small beside tol."""
     fits = (m for m in range(1, MOST_PROBES) if delta ** (-1 / m) * roundoff <= tol / 20)

@@ -98,7 +98,8 @@ def simplex(cost: np.ndarray, a: np.ndarray, b: np.ndarray):
         plan, log = ot.emd(a, b, reduced, numItermax=MOST_PIVOTS, log=True, **start)
     if log["warning"] is not None:
         raise NotConverged(f"transport: POT stopped early ({log['warning']}); look at the weights", plan)
-    rows, cols = np.nonzero(plan)
+    # What is less than the rounding of both masses is no mass: however far it goes, it does not count.
+    rows, cols = np.nonzero(plan > ROUNDING * np.minimum(a[:, None], b))
     # The transform of its row potentials is feasible to the last bit, so the dual value is a true lower bound.
     v = (reduced - log["u"][:, None]).min(0)
     return rows, cols, plan[rows, cols], float(a @ (f + log["u"]) + b @ (g + v))

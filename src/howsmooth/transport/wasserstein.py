@@ -8,12 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, NotConverged
 from howsmooth.transport.bottleneck import bottleneck
 from howsmooth.transport.measures import TimedMeasure, TokenMeasure
 from howsmooth.transport.plans import Plan, Transport, check_exponent, power_mean
-from howsmooth.transport.solving import assignment, nearest, simplex, squared_distances
+from howsmooth.transport.solving import ROUNDING, assignment, nearest, simplex, squared_distances
 from howsmooth.transport.sorting import monotone_plan
+
+LARGEST_GAP = 1e-6  # beyond which a coupling is not given as the best
+# Costs whose largest is this many times what the plan costs have digits to spare; else they are taken in another unit.
+RANGE = 1e6
+ROUNDS = 50
 
 
 def wasserstein(mu: TokenMeasure | Sequence[TokenMeasure], nu: TokenMeasure | Sequence[TokenMeasure], p: float = 2.0, *,
@@ -22,6 +27,7 @@ def wasserstein(mu: TokenMeasure | Sequence[TokenMeasure], nu: TokenMeasure | Se
 
     Equal atoms are joined first. In d = 1 atoms are sorted; where nearest neighbours couple the masses they are it;
     equal masses are an assignment (SciPy), all else a network simplex (POT, `pip install 'howsmooth[transport]'`).
+    `NotConverged` with the transport as `partial` where the best coupling was lost in rounding (a gap above 10⁻⁶).
 
     Args:
         plan: whether to give the coupling.
@@ -49,17 +55,21 @@ def wasserstein(mu: TokenMeasure | Sequence[TokenMeasure], nu: TokenMeasure | Se
     mu, nu = mu.cpu(), nu.cpu()
     one, of_one = mu._joined()
     other, of_other = nu._joined()
-    (rows, cols, logs), distances, method, gap = _couple(one, other, p, certify)
+    (rows, cols, logs), distances, method, gap, allowed = _couple(one, other, p, certify)
     value = power_mean(distances, logs, p)
     coupling = None
     if plan:
         coupling = Plan(*(torch.from_numpy(np.ascontiguousarray(t)) for t in (rows, cols, logs)))
         coupling = _spread(coupling, mu, one, of_one, nu, other, of_other)
-    return Transport(value, p, method, gap, mu.n, nu.n, coupling)
+    found = Transport(value, p, method, gap, mu.n, nu.n, coupling)
+    if gap > allowed:
+        raise NotConverged(f"transport: no coupling was certified as the best for p = {p:g}, the duality gap is "
+                           f"{gap:.2g}; join or leave out far and light atoms, or take a smaller p or p = ∞", found)
+    return found
 
 
 def _couple(mu: TokenMeasure, nu: TokenMeasure, p: float, certify: bool):
-    """The coupling (rows, cols, log masses), the distance of each entry, the method and the gap."""
+    """The coupling (rows, cols, log masses), the distance of each entry, the method, the gap and how large it may be."""
     x, y = (m.points.double().cpu().numpy() for m in (mu, nu))
     log_a, log_b = (m.log_weights.cpu().numpy() for m in (mu, nu))
 
@@ -68,29 +78,58 @@ def _couple(mu: TokenMeasure, nu: TokenMeasure, p: float, certify: bool):
 
     if mu.d == 1:
         found = monotone_plan(x[:, 0], log_a, y[:, 0], log_b)
-        return found, along(*found[:2]), "sorting", 0.0
+        return found, along(*found[:2]), "sorting", 0.0, 0.0
     # A power of two as the unit rounds nothing and keeps squares from overflow.
     unit = 2.0 ** np.floor(np.log2(max(np.abs(x).max(), np.abs(y).max(), 1e-300)))
     squares = squared_distances(x / unit, y / unit)
     close = nearest(squares, log_a, log_b)
     if close is not None:
-        return close, along(*close[:2]), "nearest", 0.0
+        return close, along(*close[:2]), "nearest", 0.0, 0.0
     equal = mu.n == nu.n and mu.equal and nu.equal
-    a, b = np.exp(log_a), np.exp(log_b)
     if math.isinf(p):
-        rows, cols, mass, left = bottleneck(squares, a, b, equal)
-        return (rows, cols, np.log(mass)), along(rows, cols), "bottleneck", left
-    cost = squares if p == 2 else (squares / squares.max()) ** (p / 2)
-    if equal:
-        rows, cols, dual = assignment(cost, certify)
-        gap = math.nan if dual is None else _relative(float(cost[rows, cols].mean()), dual)
-        return (rows, cols, log_a), along(rows, cols), "assignment", gap
-    rows, cols, mass, dual = simplex(cost, a, b)
-    return (rows, cols, np.log(mass)), along(rows, cols), "simplex", _relative(float(mass @ cost[rows, cols]), dual)
+        rows, cols, mass, left = bottleneck(squares, np.exp(log_a), np.exp(log_b), equal)
+        return (rows, cols, np.log(mass)), along(rows, cols), "bottleneck", left, 1.0
+    return _by_duality(squares, unit, along, log_a, log_b, p, equal, certify)
 
 
-def _relative(primal: float, dual: float) -> float:
-    return max(0.0, primal - dual) / primal if primal > 0 else 0.0
+def _by_duality(squares, unit, along, log_a, log_b, p: float, equal: bool, certify: bool):
+    """The same by assignment or simplex, for squared distances in this unit.
+
+    Distances far beyond the answer drown it once they are raised to p. What a plan costs, V^p, bounds the answer: the
+    next plan is found with V as the unit and costs cut off where the lightest atom would not pay them. Cut costs are
+    lower, so that their dual value is a bound as well.
+    """
+    a, b = np.exp(log_a), np.exp(log_b)
+    length, cap = float(squares.max()) ** 0.5, math.inf
+    best, lower = (math.inf, None, 0.0), -math.inf
+    for _ in range(ROUNDS):
+        with np.errstate(over="ignore"):
+            cost = np.minimum((squares / length**2) ** (p / 2), cap)
+        if equal:
+            rows, cols, dual = assignment(cost, certify)
+            logs = log_a
+        else:
+            rows, cols, mass, dual = simplex(cost, a, b)
+            logs = np.log(mass)
+        distances = along(rows, cols)
+        value = power_mean(distances / unit, logs, p)
+        spread = cost.max() / max(float(np.exp(logs) @ cost[rows, cols]), 1e-300)
+        if dual is not None and spread > RANGE:
+            dual -= ROUNDING * cost.max()
+        if dual is not None and dual > 0:
+            lower = max(lower, math.log(length) + math.log(dual) / p)
+        enough = value == 0 or spread <= RANGE or value >= best[0]
+        if value < best[0]:
+            best = value, ((rows, cols, logs), distances), spread
+        if enough:
+            break
+        length, cap = value, 4 / float(min(a.min(), b.min()))
+    value, found, spread = best
+    if equal and not certify:
+        return *found, "assignment", math.nan, 0.0
+    gap = 0.0 if value == 0 else max(0.0, -math.expm1(p * (lower - math.log(value))))
+    # Masses are doubles: where little is moved, a unit of their rounding over the longest way is a part of it.
+    return *found, "assignment" if equal else "simplex", gap, LARGEST_GAP + 2 * ROUNDING * spread
 
 
 def _spread(plan: Plan, mu, one, of_one, nu, other, of_other) -> Plan:

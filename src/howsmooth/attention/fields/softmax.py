@@ -101,8 +101,11 @@ class L2Field(Field):
 
     def velocity(self, x, points, log_weights, times, source_times):
         q, k, v = (w.to(x) for w in (self.q, self.k, self.v))
-        # −|Qx − Ky|² = 2⟨Qx, Ky⟩ − |Ky|² − |Qx|²: one more channel of the key, and what softmax drops.
-        queries, keys = 2 * x @ q.mT, points @ k.mT
+        # −|Qx − Ky|² = 2⟨Qx, Ky⟩ − |Ky|² − |Qx|²: one more channel of the key, and what softmax drops. Seen from the
+        # middle of the keys, wherever that is, or squares would swallow the differences.
+        queries, keys = x @ q.mT, points @ k.mT
+        middle = keys.mean(-2, keepdim=True).detach()
+        queries, keys = 2 * (queries - middle), keys - middle
         offset = -keys.square().sum(-1, keepdim=True)
         if log_weights is not None:
             offset = offset + torch.log_softmax(log_weights, -1).unsqueeze(-1)
