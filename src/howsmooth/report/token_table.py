@@ -34,7 +34,8 @@ def best_per_text(records: Sequence[dict[str, Any]]) -> list[Text]:
 def attack_lines(record: dict[str, Any]) -> Text:
     """One attack as a headline and the difference beneath it."""
     done = record["success"]
-    verdict = ("flipped" if record["objective"]["name"] == "flip" else "succeeded") if done else "best found"
+    verdict = ("flipped" if record["objective"]["name"] == "flip" else "succeeded") if done else (
+        "best found" if record["edits"] else "no edit keeps to the limits")
     if not record["verified"]:
         verdict = "NOT VERIFIED"
     lines = Text()

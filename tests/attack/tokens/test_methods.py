@@ -209,9 +209,17 @@ def test_a_judge_refuses_what_is_too_far(decoder, monkeypatch):
     found = attack_text(decoder, TEXT, Greedy(), objective=KL(), limits=SUBSTITUTE, calls=8, judge=judge)
     assert judge.similarity(found.original, found.attacked) >= 0.9
     assert judge.similarity(TEXT, TEXT) == pytest.approx(1)
-    with pytest.raises(InputError, match="keeps to the limits"):
-        attack_text(decoder, TEXT, Greedy(), objective=KL(), limits=SUBSTITUTE, calls=8,
-                    judge=SentenceJudge(judge_model, 1.0))
+
+
+@pytest.mark.parametrize("objective", [KL(), KL(threshold=0.0), Flip()])
+def test_a_text_without_a_permitted_edit_stays_as_it_is(decoder, monkeypatch, objective):
+    monkeypatch.setattr("howsmooth.attack.tokens.methods.TRIES", 5)
+    judge = SentenceJudge(load(tiny_network("bert"), tokenizer=tiny_tokenizer("bert")), 1.0)
+    found = attack_text(decoder, TEXT, Greedy(), objective=objective, limits=SUBSTITUTE, calls=8, judge=judge)
+    assert found.edits == () and found.value == found.clean and not found.success
+    assert found.attacked_ids == found.ids and "keeps to the limits" in found.notes["none"]
+    assert verify(decoder, found.as_record()).holds
+    assert objective.name != "flip" or found.says[0] == found.says[1]
 
 
 @pytest.mark.parametrize("edits", [1, 2])
