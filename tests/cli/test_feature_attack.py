@@ -48,6 +48,8 @@ def test_what_is_kept_is_not_done_again(howsmooth, tiny, text_file, tmp_path, mo
     assert [attack.name for attack in done] == ["sign", "noise"]  # the noise that the sign is compared with
     howsmooth(f"{line} --attack noise --seed 1")
     assert done[-1].name == "noise" and len(list(tmp_path.iterdir())) == 3
+    howsmooth(f"{line} --attack noise --confidence 0.9")
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 @pytest.mark.parametrize("objective", ["output", "next-token", "cosine"])

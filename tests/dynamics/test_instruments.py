@@ -58,7 +58,7 @@ def test_hull_of_tokens_far_beyond_the_tolerance(width):
 
 
 def test_hull_of_tokens_far_from_the_origin():
-    found = hull(torch.stack([torch.full((7,), 1e51), torch.linspace(-1, 1, 7)], -1).double(), 0.05)
+    found = hull(torch.stack([torch.full((7,), 1e51, dtype=torch.float64), torch.linspace(-1, 1, 7).double()], -1), 0.05)
     assert found.count == 2 and found.dimension == 1
 
 
