@@ -135,6 +135,9 @@ def test_any_chain_of_maps():
 
 def test_bad_input():
     x = normal(3, 2)
+    for until in (0, -1, math.inf):
+        with pytest.raises(InputError, match="until as a positive number"):
+            perturbation_growth([lambda x: x], x, until)
     with pytest.raises(InputError, match="at least one map"):
         FlowDerivative([], x)
     with pytest.raises(InputError, match="depend on them"):

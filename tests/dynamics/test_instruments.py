@@ -58,7 +58,8 @@ def test_hull_of_tokens_far_beyond_the_tolerance(width):
 
 
 def test_hull_of_tokens_far_from_the_origin():
-    found = hull(torch.stack([torch.full((7,), 1e51, dtype=torch.float64), torch.linspace(-1, 1, 7).double()], -1), 0.05)
+    line = torch.linspace(-1, 1, 7, dtype=torch.float64)
+    found = hull(torch.stack([torch.full_like(line, 1e51), line], -1), 0.05)
     assert found.count == 2 and found.dimension == 1
 
 

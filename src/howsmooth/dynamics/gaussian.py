@@ -37,6 +37,7 @@ REMEDY = {
     "blew up": "the covariance is infinite at this time; stop before it",
     "overflow": "it grows exponentially, or close to it: nothing is left to see, stop earlier",
     "step limit": "raise max_steps or rtol, or stop earlier",
+    "step too small": "the solver gets no further at this tolerance; raise rtol, take another solver, or stop earlier",
 }
 
 
@@ -66,7 +67,7 @@ class GaussianFlow:
     """A trajectory: times (T), means (T, d) and maps Φ (T, d, d); on blow-up, everything until then.
 
     `status` is "finished", "blew up" (see `blow_up`), "overflow" (grown beyond any number that can be squared, but not
-    in finite time) or "step limit"; `remedy` says what to do. `slope` is B at the end.
+    in finite time) "step limit" or "step too small"; `remedy` says what to do. `slope` is B at the end.
     """
 
     field: str
@@ -176,7 +177,7 @@ def _integrate(rates: Closure, start: GaussianState, until: float, frames: Array
                 break
             solver.step()
             if solver.status == "failed" or not np.isfinite(solver.y).all():  # steps have shrunk below rounding
-                status = "step limit"
+                status = "step too small"
                 break
             steps += 1
             while wanted and wanted[0] <= solver.t:

@@ -27,8 +27,9 @@ class Growth:
     `value` is σ₁ of the derivative of the flow from 0 to here, in [lower, upper] with probability `confidence`.
     `product` is Π σ₁ of the maps one by one, from the upper ends of their intervals: `value` does not exceed it, and is
     far below where the worst directions of neighbours do not meet. `status` is the chain's, or, where that converged,
-    that of a map whose interval is wider than asked. `local` is σ₁ of the velocity's derivative at the tokens here, the local Lipschitz constant
-    of attention (with drift, and projected where tokens live on spheres); None for maps that are no steps of a flow.
+    that of a map whose interval is wider than asked. `local` is σ₁ of the velocity's derivative at the tokens here, the
+    local Lipschitz constant of attention (with drift, and projected where tokens live on spheres); None for maps that
+    are no steps of a flow.
     """
 
     depth: float

@@ -27,7 +27,8 @@ class FeatureAttack:
     spent is ‖E‖_F, whatever norm the budget is in; gain = change/spent, and change is the objective as a length (see
     `objectives`): no gain exceeds the Lipschitz constant of the map on a convex set that holds X and X + E. `clean` and
     `attacked` are the objective in its own unit. status is "rounding" where the change is so small that rounding in
-    `dtype` may be most of it, "not finite" where the map overflows there, else "fine". `x` are the tokens that were perturbed, after an edit if there was one.
+    `dtype` may be most of it, "not finite" where the map overflows there, else "fine". `x` are the tokens that were
+    perturbed, after an edit if there was one.
     """
 
     attack: dict

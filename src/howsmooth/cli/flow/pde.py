@@ -42,13 +42,15 @@ def command(example, kind, a, v, dim, until, seed, start, slices, cells, radius,
     from howsmooth.cli.outputs import record_files
     from howsmooth.cli.running import console, say
 
-    check_pictures(json_path, plot_path, animation_path)
-    check_pictures(json_path, rate_path, None)
+    check_pictures(json_path, plot_path, animation_path, rate_path)
     if rate_path is not None and (particles is None or len(particles) < 2):
         raise InputError("expected --particles with two numbers or more for --plot-rate, got "
                          + ("none" if particles is None else str(particles[0])))
     if slices is not None and start == "gaussian":
         raise InputError("expected --start bumps with --slices, got gaussian: slices that are all alike")
+    if slices is not None and any(count % slices for count in particles or ()):
+        raise InputError(f"expected --particles in multiples of the {slices} slices, got "
+                         f"{','.join(map(str, particles))}; change one of them")
     files = record_files(json_path, None)
 
     from howsmooth.dynamics import Grid, density_flow, integrate
@@ -80,16 +82,16 @@ def command(example, kind, a, v, dim, until, seed, start, slices, cells, radius,
             f"{order}, mass lost {flow.mass_error:.1g}, against the walls {flow.leaked:.1g}, {flow.seconds:.2g} s",
             style="dim")
     tokens = None
+    if particles is not None and late is None and slices is None and (plot_path or animation_path):
+        import torch
+
+        x = first.sample(particles[-1], torch.Generator().manual_seed(seed))
+        tokens = integrate(field, x, until, saves=flow.times.tolist()).tokens.numpy()
+    _draw(flow, record, tokens, title, plot_path, animation_path, theme)  # comparing may take long
     if particles is not None and late is None:
         _compare(field, first, until, particles, repeats, seed, files, title, rate_path, theme, shown, notes, quiet)
-        if slices is None:
-            import torch
-
-            x = first.sample(particles[-1], torch.Generator().manual_seed(seed))
-            tokens = integrate(field, x, until, saves=flow.times.tolist()).tokens.numpy()
     for file in files:
         file.close()
-    _draw(flow, record, tokens, title, plot_path, animation_path, theme)
     if late is not None:
         raise InputError(str(late))
     return 0
