@@ -63,6 +63,11 @@ def test_model(howsmooth, tiny, text_file, objective):
         assert {"flips", "tokens_before", "tokens_after"} <= ascent.keys()
 
 
+def test_what_overflows_is_said_in_words_of_attacks(howsmooth, tiny, text_file):
+    result = howsmooth(f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --attack noise --budget 1e30")
+    assert "1 of 1 attacks changed nothing that can be read (not finite)" in result.err and "tol" not in result.err
+
+
 def test_tables(howsmooth, tiny, text_file):
     layer = howsmooth(f"attack layer {tiny} --text {text_file} --kind block --lengths 8 --attack noise --touch 2")
     assert layer.code == 0 and "over noise" in layer.out and "on 2 tokens" in " ".join(layer.out.split())

@@ -46,6 +46,13 @@ def test_own_file(howsmooth, tmp_path):
     assert howsmooth(f"flow pde {tmp_path / 'mine.toml'} --kind sigmoid --cells 16 --json -").code == 0
 
 
+def test_two_numbers_of_particles_have_a_rate_without_an_error(howsmooth, tmp_path):
+    result = howsmooth("flow pde --V -identity --until 0.2 --cells 32 --particles 8,32 --repeats 1 "
+                       f"--plot {tmp_path / 'p.png'} --plot-rate {tmp_path / 'r.png'}")
+    assert result.code == 0 and "n^(" in result.out and "nan" not in result.out
+    assert (tmp_path / "p.png").read_bytes() != (tmp_path / "r.png").read_bytes()
+
+
 def test_a_census_that_is_interrupted_shows_its_runs(howsmooth, monkeypatch):
     import howsmooth.dynamics as dynamics
 

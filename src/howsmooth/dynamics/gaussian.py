@@ -200,9 +200,11 @@ def _integrate(rates: Closure, start: GaussianState, until: float, frames: Array
 
 
 def _fastest(mean: Array, factor: Array) -> Tensor:
-    """The directions of second moment S + ααᵀ that are of the size of the largest."""
+    """The directions of second moment S + ααᵀ that are of the size of the largest, each with a positive largest entry.
+    """
     vectors, sizes, _ = np.linalg.svd(np.column_stack([factor, mean]), full_matrices=False)
-    return torch.from_numpy(vectors[:, sizes**2 >= BLOWS_UP * sizes[0] ** 2].copy())
+    vectors = vectors[:, sizes**2 >= BLOWS_UP * sizes[0] ** 2]
+    return torch.from_numpy(vectors * np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(0)[None], 0)))
 
 
 def _check(field, start, until, frames, solver, rtol, max_steps) -> None:

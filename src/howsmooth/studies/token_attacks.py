@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ def methods_named(names: Sequence[str]) -> list[Method]:
     >>> [method.name for method in methods_named(["hotflip", "beam"])]
     ['hotflip', 'beam']
     """
+    if "all" in names and len(names) > 1:
+        raise InputError(f"expected all by itself or methods by name, got {','.join(names)}; leave one out")
     wanted = list(ALL_METHODS) if list(names) == ["all"] else list(dict.fromkeys(names))
     unknown = [name for name in wanted if name not in ALL_METHODS]
     if unknown or not wanted:
@@ -55,6 +58,8 @@ def objective_named(name: str, *, layer: int | None = None, threshold: float | N
         raise InputError(f"expected an objective among {', '.join(OBJECTIVES)}, got {name!r}")
     if layer is not None and name != "hidden":
         raise InputError(f"expected a layer only with the objective hidden, got one with {name}; leave it out")
+    if threshold is not None and not math.isfinite(threshold):
+        raise InputError(f"expected a threshold as a finite number, got {threshold}")
     settings = {} if layer is None else {"layer": layer}
     return OBJECTIVES[name](**settings, **({} if threshold is None else {"threshold": threshold}))
 

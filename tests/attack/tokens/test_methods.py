@@ -272,3 +272,8 @@ def test_an_encoder_has_no_next_token():
 
 def test_every_method_has_its_name():
     assert set(METHODS) == {"random", "hotflip", "greedy", "beam"} and Singular.name == "singular"
+
+
+def test_a_text_is_no_less_than_like_itself():
+    same = torch.randn(200, 7, generator=torch.Generator().manual_seed(0))
+    assert (Cosine().value(same, same, torch.empty(200, 0)) >= 0).all()

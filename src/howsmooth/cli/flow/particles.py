@@ -164,19 +164,16 @@ def _from_model(weights, depth_weights, text_path, count):
 
 def _follow(declared, given, notes):
     """Integrate, with a bar along depth; Ctrl-C leaves what there is until then."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from howsmooth.cli.flow.following import bar_along
     from howsmooth.dynamics import Interrupted, follow
     from howsmooth.dynamics.example import attention_behind
 
-    columns = (TextColumn("depth {task.completed:.4g} of {task.total:g}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=notes, disable=not notes.is_terminal, transient=True) as bar:
-        task = bar.add_task("", total=declared.flow.until)
-        try:
-            return follow(declared, progress=lambda t: bar.update(task, completed=t), **given)
-        except Interrupted as stopped:
-            partial = stopped.partial
-            return partial, attention_behind(declared, partial.last.shape[1], given.get("layers"))
+    try:
+        with bar_along(notes, "depth ", declared.flow.until) as progress:
+            return follow(declared, progress=progress, **given)
+    except Interrupted as stopped:
+        partial = stopped.partial
+        return partial, attention_behind(declared, partial.last.shape[1], given.get("layers"))
 
 
 def _forms(records) -> list[str]:

@@ -39,6 +39,7 @@ from howsmooth.errors import InputError
 def command(example, kind, a, v, dim, until, seed, start, slices, cells, radius, order, frames, particles, repeats,
             json_path, plot_path, rate_path, animation_path, theme) -> int:
     from howsmooth.cli.flow.drawing import check_pictures
+    from howsmooth.cli.flow.following import bar_along
     from howsmooth.cli.outputs import record_files
     from howsmooth.cli.running import console, say
 
@@ -65,7 +66,8 @@ def command(example, kind, a, v, dim, until, seed, start, slices, cells, radius,
     first = _first(Grid.square(d, radius, cells or (256 if d == 1 else 64)), start, slices, seed)
     shown, notes, late = console(), console(stderr=True), None
     try:
-        flow = _follow(density_flow, field, first, until, int(order), frames, notes)
+        with bar_along(notes, "t = ", until) as progress:
+            flow = density_flow(field, first, until, order=int(order), frames=frames, progress=progress)
     except NotConverged as error:  # what there is until then is shown all the same
         flow, late = error.partial, error
     record = {"record": "density flow", "example": declared.name, "kind": declared.attention.kind, "seed": seed,
@@ -112,17 +114,6 @@ def _first(grid, start, slices, seed):
     return Density.mixture(bumps) if slices is None else Density.slices(bumps)
 
 
-def _follow(density_flow, field, first, until, order, frames, notes):
-    """The flow, with a bar along time."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("t = {task.completed:.4g} of {task.total:g}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=notes, disable=not notes.is_terminal, transient=True) as bar:
-        task = bar.add_task("", total=until)
-        return density_flow(field, first, until, order=order, frames=frames,
-                            progress=lambda t: bar.update(task, completed=t))
-
-
 def _compare(field, first, until, counts, repeats, seed, files, title, rate_path, theme, shown, notes, quiet) -> None:
     """Distances of particles to the density; every run is written the moment it is there."""
     from howsmooth.cli.running import say
@@ -138,17 +129,17 @@ def _compare(field, first, until, counts, repeats, seed, files, title, rate_path
         name = "d₂" if first.is_masked else "W₂"
         say(notes if quiet else shown, f"{counts[0]} particles: {name} to the density {gap:.3g}, mean of {len(runs)}")
         return
-    found = summarise(field, first, until, seed, runs).as_record()
+    summary = summarise(field, first, until, seed, runs)
+    found = summary.as_record()
     for file in files:
         file.write({"record": "rate", **{key: value for key, value in found.items() if key != "runs"}})
     if not quiet:
         from howsmooth.report.gaussian_flow_table import rate_table
+        from howsmooth.report.rows import exponent
 
-        rate = found["rate"]
         shown.print(rate_table(found, "Particles to the density, mean of "
                                f"{repeats} draw{'' if repeats == 1 else 's'}"))
-        say(shown, f"{found['distance']} ≈ {rate['constant']:.3g} n^({rate['exponent']:.2f} ± "
-            f"{rate['exponent_error']:.2f})")
+        say(shown, f"{found['distance']} ≈ {summary.rate.constant:.3g} n^({exponent(summary.rate)})")
     if rate_path is not None:
         from howsmooth.report.density_figure import rate_figure
         from howsmooth.report.figure import save_figure
