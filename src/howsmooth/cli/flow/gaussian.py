@@ -13,7 +13,8 @@ from howsmooth.errors import InputError
     name="gaussian",
     short_help="Gaussians stay Gaussian: mean, covariance, blow-up, limiting rank.",
     help="Follow N(mean, covariance) under x' = Γ(x): when it blows up and along what, and which rank it tends to.\n\n"
-    "    EXAMPLE is a TOML file, or an example of `flow particles`, whose attention is taken; without it A = V = I.",
+    "    EXAMPLE is a TOML file, or an example of `flow particles`, whose attention is taken (and followed in x); "
+    "without it A = V = I.",
 )
 @attention_options(["softmax", "l2", "sinkhorn", "linear"], 2)
 @click.option("--mean", type=Numbers(), metavar="NUMBERS", help="Of the start.  [default: 0]")

@@ -14,7 +14,8 @@ from howsmooth.errors import InputError
     name="pde",
     short_help="Densities under attention on a grid, d = 1 or 2.",
     help="Follow a density under ∂μ/∂t + div(μ Γ) = 0 on a grid; no mass is lost and none is negative.\n\n"
-    "    EXAMPLE is a TOML file, or an example of `flow particles`, whose attention is taken; without it A = V = I.",
+    "    EXAMPLE is a TOML file, or an example of `flow particles`, whose attention is taken (and followed in x); "
+    "without it A = V = I.",
 )
 @attention_options(["softmax", "l2", "sinkhorn", "linear", "sigmoid"], 1)
 @click.option("--start", type=click.Choice(["gaussian", "bumps"]), default="bumps", show_default=True,
