@@ -246,6 +246,24 @@ def test_rounding_is_said():
     assert run(Noise(), Target.of(f, normal(5, 8, 6).float()), Budget(1e-7)).status == "rounding"
 
 
+def test_overflow_is_said():
+    f = layer("two heads").to(torch.float32)
+    assert run(Noise(), Target.of(f, normal(5, 8, 6).float()), Budget(1e30)).status == "not finite"
+
+
+def test_attacks_that_differ_have_records_that_differ():
+    row = normal(3, 6)
+    pairs = [(SingularDirection(0.1), SingularDirection(0.2)), (ProjectedGradient(first_step=1.0), ProjectedGradient(
+        first_step=2.0)), (ProjectedGradient(SingularDirection(0.1)), ProjectedGradient(SingularDirection(0.2))),
+        (Insert(0, row) >> Noise(), Insert(0, row + 1) >> Noise()),
+        (Duplicate() >> SingularDirection(0.1), Duplicate() >> SingularDirection(0.2)),
+        ((Duplicate() >> Insert(0, row)) >> Noise(), (Duplicate() >> Insert(0, row + 1)) >> Noise())]
+    for one, other in pairs:
+        assert json.dumps(one.as_record()) != json.dumps(other.as_record())
+    assert json.dumps((Insert(0, row) >> Noise()).as_record()) == json.dumps((Insert(0, row.clone()) >> Noise())
+                                                                             .as_record())
+
+
 @pytest.mark.parametrize("make, said", [
     (lambda: Budget(0.0), "size above 0"),
     (lambda: Budget(-1.0), "size above 0"),

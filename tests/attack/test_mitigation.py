@@ -95,6 +95,8 @@ def test_records_of_the_study():
     assert hot["constant_ratio"] < 0.9 and hot["attack_ratio"] < 0.9 and hot["output_apart"] > 0.1
     assert distance["mitigation"] == "L2" and [record["layer"] for record in whole] == [None] * 3
     assert "mitigations" in str(mitigation_table(records).title)
+    lost = list(mitigations(model, text, settings, tried=(Temperature(2.0),), budget=1e-8))
+    assert lost[-1]["layer"] is None and lost[-1]["status"] == "rounding"
 
 
 @pytest.mark.parametrize("make, said", [

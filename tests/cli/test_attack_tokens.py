@@ -68,6 +68,7 @@ def test_a_short_text_is_one_piece(howsmooth, tiny, tmp_path):
 
 @pytest.mark.parametrize("options, said", [
     ("--edits 0", "--edits"), ("--edits 12", "at most 11"), ("--calls 2", "--calls"), ("--method fast", "methods"),
+    ("--method all,beam", "all by itself"), ("--threshold nan", "finite"),
     ("--allow remove", "kinds of edits"), ("--objective loud", "loud"), ("--layer 1", "only with the objective hidden"),
     ("--objective hidden --layer 7", "layer"), ("--similarity 2", "--similarity"), ("--protect 90", "protected"),
     ("--save -", "--json -"), ("--save no/such/folder/x", "no/such/folder"), ("--length 65", "64"),
@@ -84,9 +85,30 @@ def test_one_token_is_too_short(howsmooth, tiny, tmp_path):
     assert result.code == 2 and "at least 2 tokens" in result.err and result.err.count("\n") == 1
 
 
-def test_a_file_of_something_else_is_not_touched(howsmooth, tiny, text_file, tmp_path):
+@pytest.mark.parametrize("content, line", [
+    ("my notes\nare here\n", 1), ("my notes\n", 1), ("my notes", 1), ('{"text": "mine"}', 1), ('{"text": "mine"}\n', 1),
+    ("\n", 1), ("7", 1),
+])
+def test_a_file_of_something_else_is_not_touched(howsmooth, tiny, text_file, tmp_path, content, line):
     other = tmp_path / "notes.txt"
-    other.write_text("my notes\nare here\n")
+    other.write_text(content)
     result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --save {other}")
-    assert result.code == 2 and "line 1" in result.err
-    assert other.read_text() == "my notes\nare here\n"
+    assert result.code == 2 and f"line {line}" in result.err
+    assert other.read_text() == content
+
+
+def test_a_text_with_line_separators_is_one_line_of_a_saved_file(howsmooth, tiny, tmp_path):
+    odd, saved = tmp_path / "odd\u2028name.txt", tmp_path / "attacks.jsonl"
+    odd.write_text("the river moves slowly under the old bridge")
+    for _ in range(2):
+        result = howsmooth(f"attack tokens {tiny} --calls 9 --save {saved}", "--text", str(odd))
+        assert result.code == 0, result.err
+    assert "2 of them were in" in result.err
+
+
+def test_texts_without_a_permitted_edit_do_not_end_the_others(howsmooth, tiny, text_file):
+    result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --similarity 1 --method hotflip --json -")
+    assert result.code == 0, result.err
+    records = read(result.out)
+    assert len(records) == 2 and all(record["verified"] and not record["edits"] for record in records)
+    assert "no edit keeps to the limits" in result.err

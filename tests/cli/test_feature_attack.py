@@ -48,6 +48,8 @@ def test_what_is_kept_is_not_done_again(howsmooth, tiny, text_file, tmp_path, mo
     assert [attack.name for attack in done] == ["sign", "noise"]  # the noise that the sign is compared with
     howsmooth(f"{line} --attack noise --seed 1")
     assert done[-1].name == "noise" and len(list(tmp_path.iterdir())) == 3
+    howsmooth(f"{line} --attack noise --confidence 0.9")
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 @pytest.mark.parametrize("objective", ["output", "next-token", "cosine"])
@@ -59,6 +61,11 @@ def test_model(howsmooth, tiny, text_file, objective):
     assert ascent["change"] > noise["change"] and ascent["certified"] is None and ascent["layer"] is None
     if objective == "next-token":
         assert {"flips", "tokens_before", "tokens_after"} <= ascent.keys()
+
+
+def test_what_overflows_is_said_in_words_of_attacks(howsmooth, tiny, text_file):
+    result = howsmooth(f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --attack noise --budget 1e30")
+    assert "1 of 1 attacks changed nothing that can be read (not finite)" in result.err and "tol" not in result.err
 
 
 def test_tables(howsmooth, tiny, text_file):

@@ -46,6 +46,29 @@ def test_own_file(howsmooth, tmp_path):
     assert howsmooth(f"flow pde {tmp_path / 'mine.toml'} --kind sigmoid --cells 16 --json -").code == 0
 
 
+def test_two_numbers_of_particles_have_a_rate_without_an_error(howsmooth, tmp_path):
+    result = howsmooth("flow pde --V -identity --until 0.2 --cells 32 --particles 8,32 --repeats 1 "
+                       f"--plot {tmp_path / 'p.png'} --plot-rate {tmp_path / 'r.png'}")
+    assert result.code == 0 and "n^(" in result.out and "nan" not in result.out
+    assert (tmp_path / "p.png").read_bytes() != (tmp_path / "r.png").read_bytes()
+
+
+def test_a_census_that_is_interrupted_shows_its_runs(howsmooth, monkeypatch):
+    import howsmooth.dynamics as dynamics
+
+    real, done = dynamics.limiting_ranks, []
+
+    def some(*args, **more):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(real(*args, **more))
+        return done[-1]
+
+    monkeypatch.setattr(dynamics, "limiting_ranks", some)
+    result = howsmooth("flow gaussian --runs 5 --until 1")
+    assert result.code == 130 and "2 Gaussian flows" in result.out
+
+
 @pytest.mark.parametrize("more", ["", "--slices 3", "--dim 2 --cells 24"])
 def test_pde_with_particles(howsmooth, tmp_path, more):
     lines = tmp_path / "p.json"
@@ -87,7 +110,11 @@ def test_pde_that_leaves_its_grid_shows_what_there_is(howsmooth, tmp_path):
         ("gaussian --kind sigmoid", "sigmoid"),
         ("gaussian --runs 3 --plot p.png", "--runs without"),
         ("gaussian --runs 3 --A 1", "--runs without"),
+        ("gaussian --runs 3 --rtol 1e-3", "--runs without --rtol"),
+        ("gaussian --runs 3 --frames 20", "--runs without --frames"),
+        ("gaussian sphere", "off the sphere"),
         ("gaussian nowhere.toml", "readable TOML"),
+        ("pde --plot p.png --plot-rate p.png --particles 5,10", "different files"),
         ("gaussian --plot p.txt", ".png"),
         ("gaussian --animate p.txt", ".gif"),
         ("pde --dim 3", "dimension 1 or 2"),

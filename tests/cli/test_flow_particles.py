@@ -78,6 +78,31 @@ def test_bad_input_is_one_line(howsmooth, line, words):
     assert shown.code == 2 and words in shown.err and len(shown.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("options, words", [("--tokens 5", "points to decide alone"), ("--size 2", "points to decide"),
+                                            ("--growth 2 --solver residual --steps 9 --noise 1", "without noise")])
+def test_nothing_that_is_given_is_ignored(howsmooth, tmp_path, options, words):
+    (tmp_path / "mine.toml").write_text("[tokens]\npoints = [[1, 0], [0, 1], [1, 1]]\n")
+    shown = howsmooth(f"flow particles {tmp_path / 'mine.toml'} {options}")
+    assert shown.code == 2 and words in shown.err
+
+
+def test_an_interruption_shows_what_there_is(howsmooth, tmp_path, monkeypatch):
+    from howsmooth.dynamics.schemes import Step
+
+    real = Step.__call__
+
+    def late(step, x):
+        if step.t > 0.5:
+            raise KeyboardInterrupt
+        return real(step, x)
+
+    monkeypatch.setattr(Step, "__call__", late)
+    shown = howsmooth(f"flow particles collapse --solver residual --steps 20 --until 1 --json {tmp_path / 'x.json'} "
+                      f"--save {tmp_path / 'x.safetensors'} --growth 2")
+    assert shown.code == 130 and "interrupted at depth 0.5" in shown.err
+    assert len((tmp_path / "x.json").read_text().splitlines()) > 3 and (tmp_path / "x.safetensors").exists()
+
+
 def test_mp4_without_ffmpeg(howsmooth, monkeypatch):
     from matplotlib import animation
 

@@ -117,6 +117,15 @@ def test_local_constant_of_every_kind(name):
     assert float(found.lower[0]) <= truth * (1 + 1e-7) and truth <= float(found.upper[0]) * (1 + 1e-7)
 
 
+def test_the_product_bounds_the_flow_where_singular_values_crowd():
+    """Each estimate is a little below its σ₁ = 1; forty of them multiplied would be below the chain's own."""
+    D = torch.linspace(0.95, 1, 400, dtype=torch.float64)[:, None]
+    grown, = growth_through([lambda x: D * x] * 40, normal(400, 1), [40])
+    assert grown.product >= 1 >= grown.value and grown.status == "converged"
+    loose, = growth_through([lambda x: D.float() * x] * 2, normal(400, 1).float(), [2], tol=1e-7)
+    assert loose.status != "converged"
+
+
 def test_any_chain_of_maps():
     x = normal(3, 2)
     maps = [lambda x: 3 * x, lambda x: x.flip(0), lambda x: x @ torch.diag(torch.tensor([2.0, 0.1]).double())]
@@ -126,6 +135,9 @@ def test_any_chain_of_maps():
 
 def test_bad_input():
     x = normal(3, 2)
+    for until in (0, -1, math.inf):
+        with pytest.raises(InputError, match="until as a positive number"):
+            perturbation_growth([lambda x: x], x, until)
     with pytest.raises(InputError, match="at least one map"):
         FlowDerivative([], x)
     with pytest.raises(InputError, match="depend on them"):

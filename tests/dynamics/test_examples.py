@@ -85,6 +85,19 @@ def test_tokens_are_drawn_from_their_seed():
     ({"flow": {"coordinates": "renormalised", "sphere": True}}, "off the sphere"),
     ({"attention": {"kind": "l2", "causal": True}}, "softmax alone"),
     ({"tokens": 3}, "as a table"),
+    ({"expect": 3}, "as a table"),
+    ({"expect": {"clusters": {"at_most": "4"}}}, "a number for expect.clusters"),
+    ({"expect": {"rank": {"at_most": [1]}}}, "a number for expect.rank"),
+    ({"expect": {"rank": {"about": 1}}}, "at_least or at_most"),
+    ({"tokens": {"seed": 2**70}}, "seed from 0 to"),
+    ({"attention": {"A": 10**400}}, "a number, a diagonal"),
+    ({"flow": {"until": 10**400}}, "a number for flow.until"),
+    ({"tokens": {"points": [[10**400]]}}, "rows for tokens.points"),
+    ({"tokens": {"points": [[1.0, 2.0]], "count": 5}}, "points to decide alone"),
+    ({"tokens": {"points": [[1.0, 2.0]], "size": 5.0}}, "points to decide alone"),
+    ({"attention": {"bias": 1.0}}, "bias with sigmoid alone"),
+    ({"attention": {"eps": 0.5, "kind": "l2"}}, "eps with sinkhorn alone"),
+    ({"attention": {"A": 2.0, "heads": [{"A": 1.0}]}}, "A and V in the heads"),
 ])
 def test_wrong_files(declared, words):
     with pytest.raises(InputError, match=words):
@@ -102,6 +115,10 @@ def test_wrong_names_and_matrices(tmp_path):
         read_example(str(broken))
     with pytest.raises(InputError, match=r"expected V of shape \(3, 3\)"):
         follow(example_of("mine", {"attention": {"V": [1.0, 2.0]}, "tokens": {"dim": 3}}))
+    with pytest.raises(InputError, match="expected A as a number"):
+        follow(example_of("mine", {"attention": {"A": [[10**400, 0], [0, 1]]}}))
+    with pytest.raises(InputError, match="got 0 as token 1"):
+        follow(example_of("mine", {"tokens": {"points": [[1, 0], [0, 0]]}, "flow": {"sphere": True}}))
     with pytest.raises(InputError, match="something to watch"):
         unmet({"colour": 1}, {"clusters": 1})
 
@@ -112,6 +129,10 @@ def test_other_values_are_checked_too():
     assert not example.but("tokens", count=9).expect  # expected of the declared flow alone
     with pytest.raises(InputError, match="at least one token"):
         example.but("tokens", count=-1)
+    points = example_of("mine", {"tokens": {"points": [[1.0, 2.0, 3.0]]}})
+    assert (points.tokens.count, points.tokens.dim) == (1, 3)
+    with pytest.raises(InputError, match="points to decide alone"):
+        points.but("tokens", count=7)
 
 
 def test_a_blow_up_is_watched_until_then():

@@ -13,6 +13,7 @@ from howsmooth.attention.fields import L2Field, LinearField, MeanPooling, Sigmoi
 from howsmooth.dynamics.gaussian import SOLVERS, gaussian_flow
 from howsmooth.dynamics.gaussian_closed_form import blow_up_time, covariance_at
 from howsmooth.dynamics.gaussian_closure import closure
+from howsmooth.dynamics.gaussian_particles import particles_beside
 from howsmooth.dynamics.gaussian_state import GaussianState
 from tests.tolerances import FLOAT64, assert_close
 
@@ -140,7 +141,10 @@ def test_blow_up_of_other_values_and_kinds():
     flow = gaussian_flow(SoftmaxField.of(scores.diag(), values.diag()), GaussianState(start * 0, start.diag()), 5.0)
     times = 1 / (2 * values * scores * start)
     assert flow.blow_up.time == pytest.approx(float(times.min()), rel=1e-4)
-    assert flow.blow_up.directions.abs()[:, 0].tolist() == pytest.approx([0.0, 1.0], abs=1e-6)
+    assert flow.blow_up.directions[:, 0].tolist() == pytest.approx([0.0, 1.0], abs=1e-6)  # its sign is decided
+    few = gaussian_flow(SoftmaxField.of(scores.diag(), values.diag()), flow.start, 5.0, frames=2)
+    with pytest.raises(InputError, match="take more frames"):
+        particles_beside(few, SoftmaxField.of(scores.diag(), values.diag()), 10)
     one = torch.ones(1, 1, dtype=torch.float64)
     # α' = (S + α²)α and S' = 2(S + α²)S: S/α² is constant, α² blows up like that of (α²)' = 2(1 + S₀/α₀²)α⁴.
     flow = gaussian_flow(LinearField(one, one), GaussianState.of([0.5], [[0.75]]), 5.0)

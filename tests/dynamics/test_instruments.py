@@ -49,6 +49,29 @@ def test_one_token_and_equal_tokens():
     assert hull(torch.zeros(5, 2), 0.1).count == 1
 
 
+@pytest.mark.parametrize("width", [1e17, 1e100])
+def test_hull_of_tokens_far_beyond_the_tolerance(width):
+    """A plane 1e17 wide and 1 thick is a line in float64, and Qhull has no word to say."""
+    x = torch.tensor([[0.0, 0], [1, 0], [2, 1e-17], [3, 5e-18]], dtype=torch.float64) * width
+    found = hull(x, 0.05)
+    assert found.count == 2 and found.dimension == 1
+
+
+def test_hull_of_tokens_far_from_the_origin():
+    line = torch.linspace(-1, 1, 7, dtype=torch.float64)
+    found = hull(torch.stack([torch.full_like(line, 1e51), line], -1), 0.05)
+    assert found.count == 2 and found.dimension == 1
+
+
+@pytest.mark.parametrize("thin", [1e-3, 1e-7, 1e-10, 1e-14])
+def test_hull_of_a_thin_triangle(thin):
+    inside = normal(20, 2).abs()
+    inside = inside / (inside.sum(-1, keepdim=True) * 1.5)
+    x = torch.cat([torch.tensor([[0.0, 0], [1, 0], [0, 1]], dtype=torch.float64), inside])
+    found = hull(x * torch.tensor([1e9, 1e9 * thin]), 1e-6)
+    assert found.count == (3 if thin > 1e-12 else 2)
+
+
 @pytest.mark.parametrize("d, flat", [(2, False), (3, False), (3, True)])
 def test_hull_finds_the_corners_of_a_cube(d, flat):
     corners = torch.cartesian_prod(*(torch.tensor([-1.0, 1.0]).double(),) * (2 if flat else d))

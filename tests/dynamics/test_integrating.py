@@ -132,6 +132,19 @@ def test_growth_without_blow_up_is_no_blow_up():
     assert found.status == "finished" and float(found.last.norm()) > 1e15
 
 
+@pytest.mark.parametrize("solver, steps", [("rk45", None), ("residual", 50)])
+def test_an_interruption_keeps_the_trajectory(solver, steps):
+    def stop(t):
+        if t > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        integrate([lambda x: -x], normal(3, 2), 1.0, solver=solver, steps=steps, saves=11, progress=stop)
+    partial = stopped.value.partial
+    assert partial.status == "interrupted" and 0 < partial.reached < 1 and len(partial.tokens) == len(partial.times) > 2
+    assert partial.ending.startswith("interrupted at depth 0.") and partial.remedy
+
+
 def test_a_step_limit_keeps_the_trajectory():
     for solver in ("rk45", "torchdiffeq"):
         found = integrate(SOFTMAX, normal(5, 2), 100.0, solver=solver, max_steps=5, saves=101)

@@ -75,6 +75,8 @@ def test_transformers_model_through_the_hook():
             lambda e: model(inputs_embeds=e[None]).logits[0], e).reshape(4 * 11, 4 * 8), 2) for e in embeddings]
         return torch.stack(norms).mean().detach()
 
+    with pytest.raises(InputError, match="padding"):
+        lipschitz_penalty(model, {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])})
     assert_close(penalty.detach(), dense(), 1e-8)
     way = normal(6, *weight.shape)
     values = []

@@ -48,6 +48,8 @@ def test_colours():
 def test_table_shows_only_what_there_is():
     table = flow_table(records(clusters=[5, 3, 2], local=[1.0, 2.0, None]), "A flow")
     assert [column.header for column in table.columns] == ["depth", "clusters", "Lip of Γ"] and table.row_count == 3
+    renormalised = flow_table(records(clusters=[5, 3, 2], local=[1.0, 2.0, None]), "A flow", renormalised=True)
+    assert renormalised.columns[-1].header == "Lip of ż"
 
 
 @pytest.mark.parametrize("d", [1, 2])

@@ -6,6 +6,7 @@ import io
 import math
 
 import pytest
+from rich.console import Console
 
 pytest.importorskip("matplotlib")
 
@@ -39,6 +40,15 @@ def test_tables():
     assert "1.97·10^434" in list(shown.columns[5].cells) + list(shown.columns[4].cells)
     cells = [list(column.cells) for column in masked_table(MASKED).columns]
     assert cells[1] == ["1", "2", "∞"] * 2 and cells[4][0] == "none" and str(cells[-1][1]) == "open"
+
+
+def test_a_table_of_many_lengths_fits_a_hundred_columns():
+    records = [REGIMES[0] | {"gamma_r2": g, "log_n": n, "log_value": min(n, 2 * g), "log_plateau": 2 * g,
+                             "log_crossover": 2 * g, "log_two_dirac": 2 * g, "log_n_free": 2 * g + 1}
+               for g in (0.5, 128.0) for n in lengths_up_to(40, 61)]
+    buffer = io.StringIO()
+    Console(file=buffer, width=100).print(regimes_table(records))
+    assert "γR²" in buffer.getvalue() and "…" not in buffer.getvalue() and "10^40" in buffer.getvalue()
 
 
 def test_numbers():

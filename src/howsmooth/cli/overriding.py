@@ -90,6 +90,7 @@ def show_plan(prepared: Prepared, notes: Console, done: int = 0) -> None:
     from rich.table import Table
 
     from howsmooth.cli.parsing import show_bytes
+    from howsmooth.report.rows import counted
     from howsmooth.studies.room import free_memory
 
     study, count = prepared.study, prepared.count
@@ -118,7 +119,8 @@ def show_plan(prepared: Prepared, notes: Console, done: int = 0) -> None:
     else:
         workers, threads = prepared.split()
         free = free_memory()
-        table.add_row("engine", f"{workers or 1} processes × {threads} threads on this machine")
+        processes = f"{workers} processes" if workers > 1 else "1 process"
+        table.add_row("engine", f"{processes} × {counted(threads, 'thread')} on this machine")
         table.add_row("time", f"about {duration(seconds / max(1, workers))}")
         table.add_row("memory", f"at most {show_bytes(prepared.worker_memory * max(1, workers))}"
                       + (f", {show_bytes(free)} are free" if free else ""))

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from howsmooth.cli.main import EXIT_INTERRUPTED
 from howsmooth.cli.outputs import RecordFile, unwritable
 from howsmooth.errors import InputError
-from howsmooth.report.rows import FINE, model_name
+from howsmooth.report.rows import FINE, counted, model_name
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -106,8 +106,8 @@ class Run:
         for count in sorted(set(counts.values()), reverse=True):
             if not self.interrupted:
                 paths = " and ".join(path for path in written if counts[path] == count)
-                say(self.notes, f"wrote {_count(count, self.thing)} to {paths}")
-        _warn_unfinished(self.records, self.notes)
+                say(self.notes, f"wrote {counted(count, self.thing)} to {paths}")
+        _warn_unfinished(self.records, self.notes, self.thing)
         if self.failures:
             first, *others = self.failures.values()
             for failure in others:
@@ -118,7 +118,7 @@ class Run:
         where = (
             f"kept in {' and '.join(written)}" if written else "shown above" if self.records else "none kept"
         )
-        count = _count(len(self.records), self.thing)
+        count = counted(len(self.records), self.thing)
         say(self.notes, f"howsmooth: interrupted after {count}, {where}")
         return EXIT_INTERRUPTED
 
@@ -129,14 +129,14 @@ def announce(model: Model | AttentionFile, text: Inputs, settings: Settings, not
     from howsmooth.studies import memory_plan
 
     memory = memory_plan(model, text, settings)
-    maps = _count(len(settings.layers), "layer")
+    maps = counted(len(settings.layers), "layer")
     if settings.heads is not None:
-        maps += " × " + _count(len(settings.heads), "head")
+        maps += " × " + counted(len(settings.heads), "head")
     lengths = ", ".join(str(n) for n in settings.lengths)
     say(
         notes,
-        f"{model_name(model.name)}: {_count(settings.estimates, 'estimate')} "
-        f"({maps} × n = {lengths} × {_count(settings.samples, 'sample')}) "
+        f"{model_name(model.name)}: {counted(settings.estimates, 'estimate')} "
+        f"({maps} × n = {lengths} × {counted(settings.samples, 'sample')}) "
         f"in {str(model.dtype).removeprefix('torch.')} on {model.device}, "
         f"at most {show_bytes(memory.total)} of memory for a solve",
         style="dim",
@@ -151,22 +151,16 @@ def _place(n: int, layer: int, head: int | None) -> str:
     return f"layer {layer}{'' if head is None else f' head {head}'}, n = {n}"
 
 
-def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console) -> None:
+def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console, thing: str) -> None:
     one_sided = sum(record.get("upper", 0.0) is None for record in records)
     if one_sided:
-        say(notes, f"howsmooth: note: {one_sided} of {len(records)} estimates have a certified lower end alone",
+        say(notes, f"howsmooth: note: {one_sided} of {len(records)} {thing}s have a certified lower end alone",
             style="yellow")
     unfinished = [record for record in records if record.get("status", FINE[0]) not in FINE  # searches have none
                   and record.get("upper", 0.0) is not None]
     if unfinished:
         statuses = ", ".join(sorted({record["status"] for record in unfinished}))
-        say(
-            notes,
-            f"howsmooth: warning: {len(unfinished)} of {len(records)} estimates did not reach the tolerance "
-            f"({statuses}); their intervals hold but are wider: try --dtype float64 or a larger --tol",
-            style="yellow",
-        )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")
+        doubt = (f"changed nothing that can be read ({statuses}): try --dtype float64 or another --budget"
+                 if thing == "attack" else f"did not reach the tolerance ({statuses}); their intervals hold but are "
+                 "wider: try --dtype float64 or a larger --tol")
+        say(notes, f"howsmooth: warning: {len(unfinished)} of {len(records)} {thing}s {doubt}", style="yellow")

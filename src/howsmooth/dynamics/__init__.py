@@ -14,14 +14,14 @@ from howsmooth.dynamics.integrating import integrate
 from howsmooth.dynamics.mean_field import MeanFieldConvergence, mean_field_convergence
 from howsmooth.dynamics.renormalised import Renormalised
 from howsmooth.dynamics.schemes import steps_of
-from howsmooth.dynamics.trajectory import Trajectory
+from howsmooth.dynamics.trajectory import Interrupted, Trajectory
 from howsmooth.dynamics.velocity import Velocity
 from howsmooth.dynamics.watching import watch
 
 __all__ = [
     "BlowUp", "Density", "DensityFlow", "Example", "FlowDerivative", "GaussianFlow", "GaussianState", "Grid", "Growth",
-    "LimitingRank", "MeanFieldConvergence", "Renormalised", "Trajectory", "Velocity", "blow_up_time", "covariance_at",
-    "density_flow", "follow", "gaussian_flow", "growth_by_map", "growth_through", "integrate", "limiting_rank",
-    "limiting_ranks", "local_constant", "mean_field_convergence", "perturbation_growth", "read_example", "stack",
-    "steps_of", "unstack", "watch", "with_tangents",
+    "Interrupted", "LimitingRank", "MeanFieldConvergence", "Renormalised", "Trajectory", "Velocity", "blow_up_time",
+    "covariance_at", "density_flow", "follow", "gaussian_flow", "growth_by_map", "growth_through", "integrate",
+    "limiting_rank", "limiting_ranks", "local_constant", "mean_field_convergence", "perturbation_growth",
+    "read_example", "stack", "steps_of", "unstack", "watch", "with_tangents",
 ]

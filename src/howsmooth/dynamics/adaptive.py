@@ -25,7 +25,7 @@ def run(velocity: Velocity, x: Tensor, until: float, times: list[float], solver:
     if times[0] == 0:
         found.save(0.0, x)
     follow = _with_torchdiffeq if solver == "torchdiffeq" else _with_scipy
-    with torch.no_grad():
+    with torch.no_grad(), found.kept_when_interrupted():
         for piece in velocity.pieces(until):
             inside = [t for t in times if piece.start < t <= piece.end]
             x = follow(found, piece, x, inside, solver, rtol, atol, max_steps, progress)

@@ -138,6 +138,7 @@ def example_of(name: str, declared: dict[str, Any]) -> Example:
     try:
         _refuse_unknown("the file", declared, ("title", "about", *sections, "expect"))
         made = {key: _section(key, kind, declared.get(key, {})) for key, kind in sections.items()}
+        _refuse_wrong_expectations(declared.get("expect", {}))
         example = Example(name=name, title=_typed("title", declared.get("title", ""), "str"),
                           about=_typed("about", declared.get("about", ""), "str"),
                           expect=dict(declared.get("expect", {})), **made)
@@ -151,6 +152,8 @@ def _section(name: str, kind: type, declared: dict[str, Any]) -> Any:
     if not isinstance(declared, dict):
         raise InputError(f"expected [{name}] as a table, got {declared!r}")
     declared = dict(declared)
+    if isinstance(points := declared.get("points"), list) and points and isinstance(points[0], list):
+        declared = {"count": len(points), "dim": len(points[0]), **declared}
     types = {f.name: str(f.type) for f in dataclasses.fields(kind)}
     _refuse_unknown(f"[{name}]", declared, tuple(types))
     for key, value in declared.items():
@@ -171,22 +174,38 @@ def _typed(key: str, value: Any, kind: str) -> Any:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind == "str" and isinstance(value, str) or kind == "bool" and isinstance(value, bool):
         return value
-    if kind == "float" and number:
+    if kind == "float" and number and _fits(value):
         return float(value)
     if kind in ("int", "int | None") and number and isinstance(value, int):
         return value
-    if kind == "Matrix" and (number or isinstance(value, list)):
+    if kind == "Matrix" and (number and _fits(value) or isinstance(value, list)):
         return value
     if kind.startswith("tuple[Head") and isinstance(value, (list, tuple)):
         return tuple(h if isinstance(h, Head) else _section(f"{key}[{i}]", Head, h) for i, h in enumerate(value))
     if kind.startswith("tuple[tuple[float") and isinstance(value, (list, tuple)):
         try:
             return tuple(tuple(float(entry) for entry in row) for row in value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             pass
     words = {"str": "text", "bool": "true or false", "float": "a number", "int": "a whole number",
              "int | None": "a whole number", "Matrix": "a number, a diagonal or the rows of a matrix"}
     raise InputError(f"expected {words.get(kind, 'a list of rows')} for {key}, got {value!r}")
+
+
+def _fits(number: int | float) -> bool:
+    return isinstance(number, float) or abs(number) < 2**63
+
+
+def _refuse_wrong_expectations(expect: Any) -> None:
+    """Each is a number, or a table of at_least and at_most."""
+    if not isinstance(expect, dict):
+        raise InputError(f"expected [expect] as a table, got {expect!r}")
+    for key, wanted in expect.items():
+        bounds = wanted if isinstance(wanted, dict) else {"at_least": wanted}
+        for how, value in bounds.items():
+            if how not in ("at_least", "at_most"):
+                raise InputError(f"expected at_least or at_most for {key} in [expect], got {how!r}")
+            _typed(f"expect.{key}", value, "float")
 
 
 def _refuse_contradictions(example: Example) -> None:
@@ -195,9 +214,18 @@ def _refuse_contradictions(example: Example) -> None:
                                 ("flow.coordinates", flow.coordinates, COORDINATES)):
         if value not in choices:
             raise InputError(f"expected {key} among {', '.join(choices)}, got {value!r}")
-    if min(tokens.count, tokens.dim) < 1 or not tokens.size > 0 or tokens.seed < 0:
-        raise InputError(f"expected at least one token and one dimension, a positive size and a seed from 0, got count "
-                         f"{tokens.count}, dim {tokens.dim}, size {tokens.size:g}, seed {tokens.seed}")
+    if min(tokens.count, tokens.dim) < 1 or not tokens.size > 0 or not 0 <= tokens.seed < 2**63:
+        raise InputError("expected at least one token and one dimension, a positive size and a seed from 0 to 2⁶³ − 1, "
+                         f"got count {tokens.count}, dim {tokens.dim}, size {tokens.size:g}, seed {tokens.seed}")
+    given = (tokens.count, tokens.dim, tokens.law, tokens.size)
+    if tokens.points and given != (len(tokens.points), len(tokens.points[0]), Tokens.law, Tokens.size):
+        raise InputError("expected tokens.points to decide alone, got another count, dim, law or size beside them; "
+                         "leave it out")
+    for key, kind in (("bias", "sigmoid"), ("eps", "sinkhorn")):
+        if attention.kind != kind and getattr(attention, key) != getattr(Attention, key):
+            raise InputError(f"expected attention.{key} with {kind} alone, got it with {attention.kind}; leave it out")
+    if attention.heads and (attention.A != Attention.A or attention.V != Attention.V):
+        raise InputError("expected A and V in the heads, got them beside heads too; leave those of [attention] out")
     if flow.coordinates == "renormalised" and (attention.kind != "softmax" or attention.heads or flow.sphere
                                                or flow.noise):
         raise InputError("expected softmax attention of one head, off the sphere and without noise for renormalised "

@@ -56,7 +56,13 @@ def tokens_of(tokens: Tokens, sphere: bool = False) -> Tensor:
             x = tokens.size * torch.randn(shape, generator=generator, dtype=torch.float64)
             if tokens.law == "sphere":
                 x = tokens.size * x / x.norm(dim=-1, keepdim=True)
-    return x / x.norm(dim=-1, keepdim=True) if sphere else x
+    if not sphere:
+        return x
+    norms = x.norm(dim=-1, keepdim=True)
+    if not norms.all():
+        raise InputError(f"expected tokens other than 0 on a sphere, got 0 as token {int(norms.argmin())}; it has no "
+                         "direction")
+    return x / norms
 
 
 def follow(example: Example, progress: Callable[[float], None] | None = None, *,
@@ -69,7 +75,7 @@ def follow(example: Example, progress: Callable[[float], None] | None = None, *,
     """
     flow = example.flow
     x = tokens_of(example.tokens, flow.sphere) if x is None else x
-    field = field_of(example.attention, x.shape[1]) if layers is None else list(layers)
+    field = attention_behind(example, x.shape[1], layers)
     if flow.coordinates == "renormalised":
         velocity = Velocity(Renormalised(field).at)
     else:
@@ -77,7 +83,14 @@ def follow(example: Example, progress: Callable[[float], None] | None = None, *,
     trajectory = integrate(velocity, x, flow.until, solver=flow.solver, rtol=flow.rtol, atol=flow.atol,
                            steps=flow.steps, saves=flow.saves, max_steps=flow.max_steps, noise=flow.noise,
                            seed=example.tokens.seed, progress=progress)
-    return trajectory, field[0] if isinstance(field, list) and len(field) == 1 else field
+    return trajectory, field
+
+
+def attention_behind(example: Example, d: int, layers: Sequence[Layer] | None = None) -> Field | Layer | list[Layer]:
+    """What the tokens follow: the declared attention, or `layers` in its place, a single one by itself."""
+    if layers is None:
+        return field_of(example.attention, d)
+    return layers[0] if len(layers) == 1 else list(layers)
 
 
 def unmet(expect: dict[str, Any], record: dict[str, Any]) -> list[str]:
@@ -109,7 +122,7 @@ def matrix(given: Matrix, d: int, name: str) -> Tensor:
     """
     try:
         t = torch.tensor(given, dtype=torch.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise InputError(f"expected {name} as a number, a diagonal or the rows of a matrix, got {given!r}") from None
     if t.dim() == 0:
         t = t * torch.eye(d, dtype=torch.float64)

@@ -22,7 +22,7 @@ def run(velocity: Velocity, x: Tensor, until: float, times: list[float], scheme:
     generator, seed = own_generator(seed) if noise else (None, None)
     kept = {round(t / until * steps) for t in times}
     found = Run(seed=seed)
-    with torch.no_grad():
+    with torch.no_grad(), found.kept_when_interrupted():
         first_velocity(chain[0].piece, 0.0, x)
         if 0 in kept:
             found.save(0.0, x)

@@ -37,6 +37,7 @@ REMEDY = {
     "blew up": "the covariance is infinite at this time; stop before it",
     "overflow": "it grows exponentially, or close to it: nothing is left to see, stop earlier",
     "step limit": "raise max_steps or rtol, or stop earlier",
+    "step too small": "the solver gets no further at this tolerance; raise rtol, take another solver, or stop earlier",
 }
 
 
@@ -66,7 +67,7 @@ class GaussianFlow:
     """A trajectory: times (T), means (T, d) and maps Φ (T, d, d); on blow-up, everything until then.
 
     `status` is "finished", "blew up" (see `blow_up`), "overflow" (grown beyond any number that can be squared, but not
-    in finite time) or "step limit"; `remedy` says what to do. `slope` is B at the end.
+    in finite time) "step limit" or "step too small"; `remedy` says what to do. `slope` is B at the end.
     """
 
     field: str
@@ -176,7 +177,7 @@ def _integrate(rates: Closure, start: GaussianState, until: float, frames: Array
                 break
             solver.step()
             if solver.status == "failed" or not np.isfinite(solver.y).all():  # steps have shrunk below rounding
-                status = "step limit"
+                status = "step too small"
                 break
             steps += 1
             while wanted and wanted[0] <= solver.t:
@@ -199,9 +200,11 @@ def _integrate(rates: Closure, start: GaussianState, until: float, frames: Array
 
 
 def _fastest(mean: Array, factor: Array) -> Tensor:
-    """The directions of second moment S + ααᵀ that are of the size of the largest."""
+    """The directions of second moment S + ααᵀ that are of the size of the largest, each with a positive largest entry.
+    """
     vectors, sizes, _ = np.linalg.svd(np.column_stack([factor, mean]), full_matrices=False)
-    return torch.from_numpy(vectors[:, sizes**2 >= BLOWS_UP * sizes[0] ** 2].copy())
+    vectors = vectors[:, sizes**2 >= BLOWS_UP * sizes[0] ** 2]
+    return torch.from_numpy(vectors * np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(0)[None], 0)))
 
 
 def _check(field, start, until, frames, solver, rtol, max_steps) -> None:

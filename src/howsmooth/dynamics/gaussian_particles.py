@@ -12,6 +12,7 @@ from howsmooth.attention.fields import Field
 from howsmooth.dynamics.gaussian import GaussianFlow
 from howsmooth.dynamics.gaussian_state import GaussianState
 from howsmooth.dynamics.integrating import integrate
+from howsmooth.errors import InputError
 
 _BEFORE = 0.9  # how much of the time to a blow-up is compared: past it, sampling decides when tokens blow up
 
@@ -50,6 +51,9 @@ def particles_beside(flow: GaussianFlow, field: Field, n: int, *, seed: int = 0,
     """
     end = float(flow.times[-1]) if flow.blow_up is None else _BEFORE * flow.blow_up.time
     times = [t for t in flow.times.tolist() if t <= end]
+    if len(times) < 2:
+        raise InputError(f"expected a time of the flow between its start and {end:.4g}, nine tenths of its blow-up, "
+                         "got none; take more frames")
     x = flow.start.sample(n, torch.Generator().manual_seed(seed))
     found = integrate(field, x, times[-1], saves=times, rtol=rtol, atol=1e-3 * rtol)
     reached = range(len(found.tokens))

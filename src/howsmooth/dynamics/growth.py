@@ -15,6 +15,7 @@ from howsmooth.dynamics.schemes import Step, steps_of
 from howsmooth.dynamics.velocity import Layer, Velocity, as_velocity, tangent
 from howsmooth.errors import InputError
 from howsmooth.spectral import LinearOperator, MatrixOperator, SingularTriplets, restrict, singular_values
+from howsmooth.spectral.result import CONVERGED
 
 DENSE = 256  # coordinates up to which a chain's derivative is multiplied out, one small matrix per map
 
@@ -24,9 +25,11 @@ class Growth:
     """At one depth: what the flow so far can do to a perturbation, and what its maps allow.
 
     `value` is σ₁ of the derivative of the flow from 0 to here, in [lower, upper] with probability `confidence`.
-    `product` is Π σ₁ of the maps one by one: `value` never exceeds it, and is far below where the worst directions of
-    neighbours do not meet. `local` is σ₁ of the velocity's derivative at the tokens here, the local Lipschitz constant
-    of attention (with drift, and projected where tokens live on spheres); None for maps that are no steps of a flow.
+    `product` is Π σ₁ of the maps one by one, from the upper ends of their intervals: `value` does not exceed it, and is
+    far below where the worst directions of neighbours do not meet. `status` is the chain's, or, where that converged,
+    that of a map whose interval is wider than asked. `local` is σ₁ of the velocity's derivative at the tokens here, the
+    local Lipschitz constant of attention (with drift, and projected where tokens live on spheres); None for maps that
+    are no steps of a flow.
     """
 
     depth: float
@@ -109,11 +112,12 @@ def growth_by_map(maps: Sequence[TokenMap], x: Tensor, at: Sequence[int] | None 
     width = x.shape[-1]
     columns = None if moved is None else (torch.tensor(moved)[:, None] * width + torch.arange(width)).flatten()
     dense = _Multiplied(whole) if max(state.numel() for state in whole.states) <= DENSE else None
-    log_product = 0.0
+    log_product, statuses = 0.0, []
     for k, step in enumerate(maps):
         own = _largest(whole.alone(k) if dense is None else dense.alone(k), tol, seed, confidence)
-        sigma = float(own.value[0])
-        log_product += math.log(sigma) if sigma > 0 else -math.inf
+        most = float(own.upper[0]) if dense is None else dense.norm(k)
+        log_product += math.log(most) if most > 0 else -math.inf
+        statuses.append(own.status)
         if k + 1 not in wanted:
             yield own, None
             continue
@@ -124,7 +128,7 @@ def growth_by_map(maps: Sequence[TokenMap], x: Tensor, at: Sequence[int] | None 
         direction[... if columns is None else columns.to(top.v.device)] = top.v[0]
         yield own, Growth(
             depth=depth, maps=k + 1, value=float(top.value[0]), lower=float(top.lower[0]), upper=float(top.upper[0]),
-            confidence=top.confidence, status=top.status, log_product=log_product,
+            confidence=top.confidence, status=_worst(top.status, *statuses), log_product=log_product,
             local=_local(step, depth, whole.states[k + 1], tol, seed) if isinstance(step, Step) else None,
             direction=direction.view(x.shape), response=top.u[0].view(whole.states[k + 1].shape), seed=top.seed,
             dtype=x.dtype)
@@ -160,8 +164,15 @@ class _Multiplied:
     def alone(self, index: int) -> LinearOperator:
         return MatrixOperator(self.each[index])
 
+    def norm(self, index: int) -> float:
+        return float(torch.linalg.matrix_norm(self.each[index].double(), 2))
+
     def until(self, count: int) -> LinearOperator:
         return MatrixOperator(self.so_far[count - 1])
+
+
+def _worst(*statuses: str) -> str:
+    return next((status for status in statuses if status != CONVERGED), CONVERGED)
 
 
 def _largest(operator: LinearOperator, tol: float, seed: int, confidence: float = 0.999) -> SingularTriplets:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from howsmooth.dynamics import adaptive, fixed
 from howsmooth.dynamics.schemes import SCHEMES
-from howsmooth.dynamics.trajectory import Trajectory
+from howsmooth.dynamics.trajectory import INTERRUPTED, Interrupted, Trajectory
 from howsmooth.dynamics.velocity import Layer, Velocity, as_velocity
 from howsmooth.errors import InputError
 
@@ -50,7 +50,8 @@ def integrate(
             (Euler–Maruyama), and `seed` decides what is drawn.
         progress: called with the depth after every step.
 
-    A flow that blows up raises nothing: the trajectory until then comes back, and says when and where it ended.
+    A flow that blows up raises nothing: the trajectory until then comes back, and says when and where it ended. Ctrl-C
+    raises `Interrupted`, a KeyboardInterrupt whose `partial` is the trajectory until then.
 
     >>> x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
     >>> found = integrate([lambda x: -x], x, 1.0, rtol=1e-9)
@@ -67,10 +68,13 @@ def integrate(
         rtol = atol = None
     else:
         run = adaptive.run(velocity, x, until, times, solver, rtol, atol, max_steps, progress)
-    return Trajectory(
+    trajectory = Trajectory(
         times=torch.tensor(run.times, dtype=torch.float64), tokens=torch.stack(run.tokens), status=run.status,
         until=float(until), token=run.token, solver=solver, steps=run.steps, evaluations=run.evaluations,
         rtol=rtol, atol=atol, noise=float(noise), seed=run.seed, seconds=time.perf_counter() - began)
+    if run.status == INTERRUPTED:
+        raise Interrupted(trajectory)
+    return trajectory
 
 
 def _depths(saves: int | Sequence[float], until: float) -> list[float]:

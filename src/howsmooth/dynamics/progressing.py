@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from howsmooth.dynamics.trajectory import BLEW_UP, FINISHED, STALLED
+from howsmooth.dynamics.trajectory import BLEW_UP, FINISHED, INTERRUPTED, STALLED
 from howsmooth.errors import InputError
 
 LARGEST = 1e150  # of a coordinate: its square is a number still
@@ -29,6 +31,16 @@ class Run:
     def save(self, t: float, x: Tensor) -> None:
         self.times.append(t)
         self.tokens.append(x.detach().clone())
+
+    @contextmanager
+    def kept_when_interrupted(self) -> Iterator[None]:
+        """Ctrl-C ends the run with what is saved, if anything is."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if not self.times:
+                raise
+            self.status = INTERRUPTED
 
     def end_early(self, status: str, t: float, x: Tensor, token: int | None) -> None:
         """Keep the last good state (t, x), unless it is the last that was saved."""

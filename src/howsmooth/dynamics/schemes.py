@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -54,6 +55,8 @@ def steps_of(velocity: Velocity | Layer, until: float, steps: int, scheme: str =
     """
     if scheme not in SCHEMES:
         raise InputError(f"expected a fixed-step scheme among {', '.join(SCHEMES)}, got {scheme!r}")
+    if not 0 < until < math.inf:
+        raise InputError(f"expected until as a positive number, got {until!r}")
     pieces = as_velocity(velocity).pieces(until)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1 or steps % len(pieces):
         wanted = "a positive number of steps" if len(pieces) == 1 else f"a multiple of the {len(pieces)} layers"

@@ -12,6 +12,7 @@ FINISHED = "finished"
 BLEW_UP = "blew up"
 STALLED = "step too small"
 STEP_LIMIT = "step limit"
+INTERRUPTED = "interrupted"
 
 REMEDY = {
     FINISHED: "nothing to do: the flow was followed to its end",
@@ -19,6 +20,7 @@ REMEDY = {
     STALLED: "the velocity jumps or oscillates too fast for the tolerance; raise rtol, or give the pieces of a jump as "
              "a list of layers",
     STEP_LIMIT: "raise max_steps or rtol, or stop earlier",
+    INTERRUPTED: "what is known until then is kept; follow it again for the rest",
 }
 
 
@@ -72,7 +74,7 @@ class Trajectory:
         >>> integrate([lambda x: x**3], torch.ones(1, 1, dtype=torch.float64), 1.0).ending
         'blew up at depth 0.5, token 0'
         """
-        if self.status == FINISHED:
+        if self.token is None:
             return f"{self.status} at depth {self.reached:g}"
         return f"{self.status} at depth {self.reached:.6g}, token {self.token}"
 
@@ -83,3 +85,11 @@ class Trajectory:
         n, d = self.tokens.shape[1:]
         return {"n": n, "d": d, **{name: getattr(self, name) for name in names},
                 "dtype": str(self.dtype).removeprefix("torch.")}
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C on the way: `partial` is the trajectory until then."""
+
+    def __init__(self, partial: Trajectory):
+        super().__init__()
+        self.partial = partial

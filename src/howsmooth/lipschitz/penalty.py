@@ -92,6 +92,10 @@ def _map_and_tokens(model, batch) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     if not hasattr(model, "get_input_embeddings"):
         raise InputError("lipschitz_penalty: expected a transformers model beside input_ids, got "
                          f"{type(model).__name__}; give it the tokens that enter it")
+    mask = batch.get("attention_mask")
+    if isinstance(mask, Tensor) and not bool(mask.all()):
+        raise InputError("lipschitz_penalty: expected texts of one length, got a batch with padding, whose tokens "
+                         "would count too; group texts by length, or give them one by one")
     others = {key: value for key, value in batch.items() if key not in ("input_ids", "labels")}
 
     def f(embeddings: Tensor) -> Tensor:

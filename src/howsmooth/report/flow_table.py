@@ -21,12 +21,16 @@ _COLUMNS = (
 )
 
 
-def flow_table(records: Sequence[dict[str, Any]], title: str) -> Table:
-    """About a dozen of the saved depths, evenly spread, with what the instruments see there."""
+def flow_table(records: Sequence[dict[str, Any]], title: str, renormalised: bool = False) -> Table:
+    """About a dozen of the saved depths, evenly spread, with what the instruments see there.
+
+    Renormalised tokens z move by ż, not by Γ: the local constant is that of ż.
+    """
     table = plain_table(Text(title, style="bold cyan"))
     table.add_column("depth", justify="right", style="bold")
     columns = [column for column in _COLUMNS if any(record[column[0]] is not None for record in records)]
     for key, heading, _ in columns:
+        heading = "Lip of ż" if key == "local" and renormalised else heading
         table.add_column(heading, justify="right", style="bold green" if key == "clusters" else "")
     last = len(records) - 1
     for index in dict.fromkeys(round(last * k / (_ROWS - 1)) for k in range(_ROWS)):
@@ -35,9 +39,10 @@ def flow_table(records: Sequence[dict[str, Any]], title: str) -> Table:
     return table
 
 
-def growth_of_perturbations_table(records: Sequence[dict[str, Any]]) -> Table:
+def growth_of_perturbations_table(records: Sequence[dict[str, Any]], renormalised: bool = False) -> Table:
     """σ₁ of the flow's derivative beside the product of its layers' constants."""
-    title = f"Growth of a perturbation through {records[-1]['maps']} residual layers"
+    title = f"Growth of a perturbation through {records[-1]['maps']} residual layers" + (
+        ", in x = e^{tV}z" if renormalised else "")
     table = plain_table(Text(title, style="bold cyan"))
     table.add_column("depth", justify="right", style="bold")
     table.add_column("σ₁ of the flow", justify="right", style="bold green")

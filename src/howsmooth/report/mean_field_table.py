@@ -13,7 +13,7 @@ from howsmooth.report.bound_rows import LOG10, magnitude, times
 from howsmooth.report.rows import number
 from howsmooth.report.table import plain_table
 
-_SHOWN_LENGTHS = 4
+_SHOWN_LENGTHS = 2
 _VERDICTS = {"true": "green", "false": "bold red", "open": "yellow"}
 
 
@@ -25,14 +25,14 @@ def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
     lengths = sorted({record["log_n"] for record in records})
     last = len(lengths) - 1
     shown = sorted({lengths[round(i * last / _SHOWN_LENGTHS)] for i in range(_SHOWN_LENGTHS + 1)})
-    table.add_column("γR²", justify="right", style="bold")
+    table.add_column("γR²", justify="right", style="bold", no_wrap=True, min_width=3)
     for log_n in shown:
         table.add_column(f"n = {magnitude(log_n)}", justify="right", no_wrap=True)
     table.add_column("plateau", justify="right", style="bold green", no_wrap=True)
     table.add_column("from n* on", justify="right", no_wrap=True)
     table.add_column("≥ two Diracs", justify="right", style="dim", no_wrap=True)
     table.add_column("≤ for all n", justify="right", style="dim", no_wrap=True)
-    table.add_column("apart", justify="right")
+    table.add_column("apart", justify="right", no_wrap=True, min_width=5)
     for size in dict.fromkeys(record["gamma_r2"] for record in records):
         chosen = {record["log_n"]: record for record in records if record["gamma_r2"] == size}
         one = next(iter(chosen.values()))

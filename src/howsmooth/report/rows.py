@@ -90,6 +90,15 @@ def _outward(value: float, digits: int, rounding: Any) -> str:
     return number(count * unit, digits)
 
 
+def counted(number: int, thing: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "text"), counted(2, "text")
+    ('1 text', '2 texts')
+    """
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
 def exponent(growth: Growth) -> str:
     """The fitted exponent with its standard error, where there is one.
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from howsmooth.report.diff import diff_text
-from howsmooth.report.rows import model_name
+from howsmooth.report.rows import counted, model_name
 from howsmooth.report.table import plain_table
 
 _WHAT = {"flip": "margin of another next token, logits", "kl": "KL of the next token, nats",
@@ -34,7 +34,8 @@ def best_per_text(records: Sequence[dict[str, Any]]) -> list[Text]:
 def attack_lines(record: dict[str, Any]) -> Text:
     """One attack as a headline and the difference beneath it."""
     done = record["success"]
-    verdict = ("flipped" if record["objective"]["name"] == "flip" else "succeeded") if done else "best found"
+    verdict = ("flipped" if record["objective"]["name"] == "flip" else "succeeded") if done else (
+        "best found" if record["edits"] else "no edit keeps to the limits")
     if not record["verified"]:
         verdict = "NOT VERIFIED"
     lines = Text()
@@ -78,12 +79,3 @@ def methods_table(records: Sequence[dict[str, Any]]) -> Table:
                       *([f"{100 * sum(shares) / len(shares):.2g} %" if shares else ""] if inverted else []),
                       f"{sum(record['seconds'] for record in rows) / len(rows):.1f}")
     return table
-
-
-def counted(number: int, thing: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "text"), counted(2, "text")
-    ('1 text', '2 texts')
-    """
-    return f"{number} {thing}" + ("" if number == 1 else "s")

@@ -92,7 +92,7 @@ def _whole(model: Model, chunk, maps: dict, budget: float, settings: Settings) -
         target = Target.in_model(model, chunk, None, "model")
         size = budget * float(torch.linalg.vector_norm(target.x))
         found = run(ProjectedGradient(start=Noise(), steps=10), target, Budget(size), seed=settings.seed)
-    return {"change": found.change, "gain": found.gain, "calls": found.calls, "status": "converged"}
+    return {"change": found.change, "gain": found.gain, "calls": found.calls, "status": found.status}
 
 
 def _outcome(model: Model, chunk) -> tuple[Tensor, float | None]:

@@ -118,7 +118,8 @@ def _kept(place: _Place, attack: Attack, budget: Budget, where: dict, facts: dic
     """The record of one attack: from its file if there is one, else made and kept."""
     key = {**where, "attack": attack.as_record(), "budget": budget.as_record(), "seed": settings.seed,
            "objective": place.objective.as_record(), "dtype": str(place.target.dtype), "tol": settings.tol,
-           "text": facts["text_sha256"], "weights": facts["source"].get("sha256"), "source": facts["source"],
+           "confidence": settings.confidence, "text": facts["text_sha256"],
+           "weights": facts["source"].get("sha256"), "source": facts["source"],
            "special_tokens": facts["special_tokens"]}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
     path = None if folder is None else folder / f"{_slug(where)}-{digest}.safetensors"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 ALL_METHODS = {**METHODS, Singular.name: Singular}
 # Two records that agree in these are of the same attack: seeds reproduce the rest.
 SAME = ("model", "sha256", "ids", "method", "objective", "limits", "judge", "budget", "seed", "dtype")
+BEGINS = '{"text": "'  # how the line of a record begins
 Step = Callable[[int, str], None]  # (number of the text, method): what is about to be attacked
 
 
@@ -41,6 +43,8 @@ def methods_named(names: Sequence[str]) -> list[Method]:
     >>> [method.name for method in methods_named(["hotflip", "probe"])]
     ['hotflip', 'probe']
     """
+    if "all" in names and len(names) > 1:
+        raise InputError(f"expected all by itself or methods by name, got {','.join(names)}; leave one out")
     wanted = list(ALL_METHODS) if list(names) == ["all"] else list(dict.fromkeys(names))
     unknown = [name for name in wanted if name not in ALL_METHODS]
     if unknown or not wanted:
@@ -54,6 +58,8 @@ def objective_named(name: str, *, layer: int | None = None, threshold: float | N
         raise InputError(f"expected an objective among {', '.join(OBJECTIVES)}, got {name!r}")
     if layer is not None and name != "hidden":
         raise InputError(f"expected a layer only with the objective hidden, got one with {name}; leave it out")
+    if threshold is not None and not math.isfinite(threshold):
+        raise InputError(f"expected a threshold as a finite number, got {threshold}")
     settings = {} if layer is None else {"layer": layer}
     return OBJECTIVES[name](**settings, **({} if threshold is None else {"threshold": threshold}))
 
@@ -108,25 +114,41 @@ def token_attacks(model: Model, text: Text, chunks: Sequence[TokenChunk], method
 
 
 def read_attacks(path: str | Path) -> list[dict[str, Any]]:
-    """The records of a saved file, its last line left out if it was cut short; none if there is no file."""
+    """The records of a saved file; none if there is no file.
+
+    A last line without its end was cut short by a kill and is left out. Anything else that is no attack is refused.
+    """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        *lines, cut = Path(path).read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"expected a file of saved attacks, got {path} ({error}); name another one") from None
-    records = []
-    for number, line in enumerate(lines):
-        try:
-            record = json.loads(line)
-            _key(record)
-        except (ValueError, KeyError, TypeError):
-            if number + 1 == len(lines):
-                break
-            raise InputError(f"expected attacks on tokens, one JSON object per line, got something else in line "
-                             f"{number + 1} of {path}; name another file") from None
-        records.append(record)
+    records = [_record(line) for line in lines]
+    wrong = records.index(None) if None in records else None if _began(cut) else len(lines)
+    if wrong is not None:
+        raise InputError(f"expected attacks on tokens, one JSON object per line, got something else in line "
+                         f"{wrong + 1} of {path}; name another file")
     return records
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """The attack in a line, None if there is something else."""
+    try:
+        record = json.loads(line)
+        _key(record)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return record
+
+
+def _began(cut: str) -> bool:
+    """Whether a line without its end is the beginning of an attack, as they are written."""
+    try:
+        json.loads(cut)
+    except ValueError:
+        return cut.startswith(BEGINS) or BEGINS.startswith(cut)
+    return _record(cut) is not None  # whole but for its end
 
 
 def _key(record: dict[str, Any]) -> str:

@@ -203,9 +203,17 @@ def test_a_judge_refuses_what_is_too_far(decoder, monkeypatch):
     found = attack_text(decoder, TEXT, Greedy(), objective=KL(), limits=SUBSTITUTE, calls=8, judge=judge)
     assert judge.similarity(found.original, found.attacked) >= 0.9
     assert judge.similarity(TEXT, TEXT) == pytest.approx(1)
-    with pytest.raises(InputError, match="keeps to the limits"):
-        attack_text(decoder, TEXT, Greedy(), objective=KL(), limits=SUBSTITUTE, calls=8,
-                    judge=SentenceJudge(judge_model, 1.0))
+
+
+@pytest.mark.parametrize("objective", [KL(), KL(threshold=0.0), Flip()])
+def test_a_text_without_a_permitted_edit_stays_as_it_is(decoder, monkeypatch, objective):
+    monkeypatch.setattr("howsmooth.attack.tokens.methods.TRIES", 5)
+    judge = SentenceJudge(load(tiny_network("bert"), tokenizer=tiny_tokenizer("bert")), 1.0)
+    found = attack_text(decoder, TEXT, Greedy(), objective=objective, limits=SUBSTITUTE, calls=8, judge=judge)
+    assert found.edits == () and found.value == found.clean and not found.success
+    assert found.attacked_ids == found.ids and "keeps to the limits" in found.notes["none"]
+    assert verify(decoder, found.as_record()).holds
+    assert objective.name != "flip" or found.says[0] == found.says[1]
 
 
 @pytest.mark.parametrize("settings, said", [
@@ -259,3 +267,8 @@ def test_random_ends_where_no_token_may_come(small):
 def test_methods_make_no_edits_that_are_not_allowed(small, method):
     with pytest.raises(InputError, match=f"{method.name}: expected limits that allow one of substitute, got insert"):
         attack_text(small, SMALL_TEXT, method, limits=Limits(allow=("insert",)))
+
+
+def test_a_text_is_no_less_than_like_itself():
+    same = torch.randn(200, 7, generator=torch.Generator().manual_seed(0))
+    assert (Cosine().value(same, same, torch.empty(200, 0)) >= 0).all()

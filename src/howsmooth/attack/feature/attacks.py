@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attack.feature.budget import Budget
-from howsmooth.attack.feature.edits import Edit
+from howsmooth.attack.feature.edits import Edit, settings_of
 from howsmooth.attack.feature.problem import Problem
 from howsmooth.attack.refusals import check_count, check_size
 from howsmooth.errors import InputError
@@ -37,7 +37,8 @@ class Attack:
         raise NotImplementedError
 
     def as_record(self) -> dict:
-        return {"name": self.name}
+        """The name and every setting: attacks that differ have records that differ."""
+        return {"name": self.name, **settings_of(self)}
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,6 @@ class ProjectedGradient(Attack):
                 step /= 2
         return best
 
-    def as_record(self) -> dict:
-        return {"name": self.name, "steps": self.steps}
-
 
 @dataclass(frozen=True)
 class Edited(Attack):
@@ -151,4 +149,4 @@ class Edited(Attack):
         return self.then.perturb(problem, budget, generator)
 
     def as_record(self) -> dict:
-        return {**self.then.as_record(), "name": self.name, "edit": self.first.name}
+        return {**self.then.as_record(), "name": self.name, "edit": self.first.as_record()}

@@ -6,7 +6,9 @@ is new is that copies may part, which an unsplit token cannot do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +24,9 @@ class Edit:
 
     def __call__(self, x: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def as_record(self) -> dict:
+        return {"name": self.name, **settings_of(self)}
 
     def __rshift__(self, then):
         from howsmooth.attack.feature.attacks import Attack, Edited
@@ -101,6 +106,22 @@ class Insert(Edit):
         else:
             row = x[places("insert", (self.what,), n, x)[0]]
         return torch.cat([x[: self.at], row.unsqueeze(0), x[self.at :]])
+
+
+def settings_of(made: Any) -> dict[str, Any]:
+    """The fields of an edit or an attack as plain values, a tensor by its digest: two that differ have other ones.
+
+    >>> settings_of(Duplicate((1,)))
+    {'tokens': (1,), 'times': 2}
+    """
+    return {field.name: _plain(getattr(made, field.name)) for field in (fields(made) if is_dataclass(made) else ())}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        numbers = value.detach().cpu().double().contiguous().numpy()
+        return f"sha256:{hashlib.sha256(numbers.tobytes()).hexdigest()}"
+    return value.as_record() if hasattr(value, "as_record") else value
 
 
 def places(of: str, tokens: tuple[int, ...], n: int, like: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -26,7 +27,8 @@ class FeatureAttack:
     spent is ‖E‖_F, whatever norm the budget is in; gain = change/spent, and change is the objective as a length (see
     `objectives`): no gain exceeds the Lipschitz constant of the map on a convex set that holds X and X + E. `clean` and
     `attacked` are the objective in its own unit. status is "rounding" where the change is so small that rounding in
-    `dtype` may be most of it, else "fine". `x` are the tokens that were perturbed, after an edit if there was one.
+    `dtype` may be most of it, "not finite" where the map overflows there, else "fine". `x` are the tokens that were
+    perturbed, after an edit if there was one.
     """
 
     attack: dict
@@ -92,9 +94,10 @@ def evaluated(problem: Problem, e: Tensor, *, attack: dict, budget: Budget, seed
         reading, facts = objective.reading(y, problem.clean), objective.facts(y, problem.clean)
         scale = float(torch.linalg.vector_norm(objective.coordinates(problem.clean), dtype=torch.float64))
     spent = float(torch.linalg.vector_norm(e, dtype=torch.float64))
-    fine = change > READABLE * torch.finfo(target.dtype).eps * scale
+    readable = change > READABLE * torch.finfo(target.dtype).eps * scale
+    status = "not finite" if not math.isfinite(change) else "fine" if readable else "rounding"
     return FeatureAttack(
         attack=attack, objective=objective.as_record(), budget=budget, spent=spent, touched=touched(e), change=change,
         gain=change / spent if spent > 0 else 0.0, clean=objective.at_rest, attacked=reading, calls=problem.calls,
-        seconds=time.perf_counter() - began, seed=seed, dtype=target.dtype, status="fine" if fine else "rounding",
+        seconds=time.perf_counter() - began, seed=seed, dtype=target.dtype, status=status,
         n=target.n, origin=target.origin, facts=facts, x=target.x, perturbation=e)

@@ -14,8 +14,7 @@ from howsmooth.attack.tokens.judge import SentenceJudge
 from howsmooth.attack.tokens.limits import Limits
 from howsmooth.attack.tokens.methods import Method, Probe
 from howsmooth.attack.tokens.objectives import Flip, Objective
-from howsmooth.attack.tokens.problem import Problem, Victim
-from howsmooth.errors import InputError
+from howsmooth.attack.tokens.problem import Problem, Trial, Victim
 from howsmooth.models import TokenChunk
 from howsmooth.models.tokens import special_frame, word
 
@@ -32,7 +31,8 @@ class TokenAttack:
     value: the objective at the edited text, evaluated exactly; clean: at the original. calls = forwards + backwards, in
     sequences. ids and attacked_ids are all that `verify` needs beside the model. round_trips: whether the edited text
     is read as these tokens again; None where the original is not either. notes: what a method has to add, such as the
-    share of a direction that tokens captured.
+    share of a direction that tokens captured. Where no edit was found that keeps to the limits there are no edits, the
+    value is the clean one, and notes["none"] says so.
     """
 
     model: str
@@ -85,14 +85,15 @@ def attack_text(model: Model | Victim, text: str | TokenChunk, method: Method | 
     began = time.perf_counter()
     problem = Problem(victim, chunk, objective, limits, calls, judge)
     method(problem, seed)
+    clean = float(problem.original.output.detach())
     best = problem.best
-    if best is None:
-        raise InputError(f"expected an edit that keeps to the limits, got none from {method.name!r} in {problem.spent} "
-                         "calls; widen the limits or allow more calls")
+    if best is None:  # the text as it is
+        best = Trial((), clean, False, problem.objective.says(problem.reference)[0])
+        problem.notes["none"] = f"no edit that keeps to the limits was found in {problem.spent} calls"
     tokenizer = problem.tokenizer
     return TokenAttack(
         model=victim.model.name, method=method.as_record(), objective=objective.as_record(), limits=limits.as_record(),
-        n=len(chunk), seed=seed, clean=float(problem.original.output.detach()), value=best.value, success=best.success,
+        n=len(chunk), seed=seed, clean=clean, value=best.value, success=best.success,
         edits=tuple(sorted(best.edits)), calls=problem.spent, forwards=problem.forwards, backwards=problem.backwards,
         budget=calls, seconds=time.perf_counter() - began, dtype=str(victim.model.dtype).removeprefix("torch."),
         round_trips=problem.reads_again(best.edits) if problem.round_trips else None, ids=tuple(problem.ids.tolist()),

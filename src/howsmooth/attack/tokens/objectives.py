@@ -130,7 +130,8 @@ class Cosine(Objective):
         return embedding.hidden(vectors).mean(1)
 
     def value(self, features: Tensor, reference: Tensor, kept: Tensor) -> Tensor:
-        return 1 - torch.nn.functional.cosine_similarity(features, reference, dim=-1)
+        # Rounding may put the cosine of a text with itself above 1.
+        return (1 - torch.nn.functional.cosine_similarity(features, reference, dim=-1)).clamp(min=0)
 
 
 OBJECTIVES = {kind.name: kind for kind in (Flip, KL, Hidden, Cosine)}

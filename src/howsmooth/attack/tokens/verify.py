@@ -41,7 +41,7 @@ def verify(model: Model | Victim, record: dict) -> Verification:
         before, after = (objective.features(embedding, embedding.matrix[t][None]) for t in (ids, attacked))
         where = torch.tensor([kept(len(ids), edits)], device=ids.device)
         value = float(objective.value(after, before, where))
-    success = objective.succeeds(value)
+    success = bool(edits) and objective.succeeds(value)
     if apply(ids.tolist(), edits) != attacked.tolist():
         return Verification(False, value, success, "the edits do not give the attacked tokens")
     if abs(value - record["value"]) > AGREE * max(1.0, abs(value)):

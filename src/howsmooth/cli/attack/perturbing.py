@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 
@@ -54,13 +53,13 @@ def budget_options(command: Callable) -> Callable:
 def run_attacks(model, text_path, json_path, csv_path, sizes, norm, touch, attacks, steps, folder, *, kind, objective,
                 layers, heads, lengths, samples, special_tokens, tol, confidence, seed, **loading) -> int:
     """Files, model, progress and table around the attacks."""
-    from howsmooth.cli.outputs import record_files, refuse_one_file_twice
+    from howsmooth.cli.outputs import record_files, refuse_one_file_twice, writable_folder
     from howsmooth.cli.running import Run, console
 
     refuse_one_file_twice({"--text": None if text_path == "-" else text_path, "--json": json_path, "--csv": csv_path})
     files = record_files(json_path, csv_path)
     text = read_text(text_path)
-    folder = None if folder is None else made(folder)
+    folder = None if folder is None else writable_folder(folder, "--save")
 
     from howsmooth.report.feature_table import feature_table
     from howsmooth.studies import resolve
@@ -93,13 +92,3 @@ def run_attacks(model, text_path, json_path, csv_path, sizes, norm, touch, attac
 def _place(n: int, layer: int | None, head: int | None) -> str:
     where = "" if layer is None else f"layer {layer}, " if head is None else f"layer {layer} head {head}, "
     return f"{where}n = {n}"
-
-
-def made(folder: str) -> Path:
-    """A folder for --save, made if it is not there."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"expected a folder that can be made for --save, got {folder} "
-                         f"({(error.strerror or str(error)).lower()}); name another one") from None
-    return Path(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,9 @@ class SavedFile:
         self.path = Path(path)
         check_writable(self.path, "--save")
         self.records = read_attacks(self.path)
-        whole = "".join(json_line(record) + "\n" for record in self.records)
-        if self.path.exists() and self.path.read_text(encoding="utf-8") != whole:
-            beside = self.path.with_name(self.path.name + ".part")
-            beside.write_text(whole, encoding="utf-8")
-            beside.replace(self.path)
+        if self.path.exists():
+            written = self.path.read_bytes()
+            os.truncate(self.path, written.rfind(b"\n") + 1)
 
     def append(self, record: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

@@ -55,7 +55,7 @@ def command(model, text_path, texts, length, methods, objective, layer, threshol
     from howsmooth.cli.attack.saved import SavedFile
     from howsmooth.cli.outputs import record_files, refuse_one_file_twice
     from howsmooth.cli.running import Run, console, say
-    from howsmooth.report.token_table import counted
+    from howsmooth.report.rows import counted
 
     refuse_one_file_twice({"--text": None if text_path == "-" else text_path, "--json": json_path, "--save": save_path})
     if save_path == "-":

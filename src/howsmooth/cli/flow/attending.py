@@ -96,6 +96,9 @@ def declared_attention(example: str | None, *, kind: str | None, a: Any, v: Any,
     else:
         declared = read_example(example).but("tokens", dim=dim)
     d = declared.tokens.dim
+    if declared.flow.sphere or declared.flow.noise:
+        raise InputError(f"expected a flow off the sphere and without noise, got {example} with "
+                         f"{'sphere' if declared.flow.sphere else 'noise'}; use howsmooth flow particles")
     if declared.attention.heads and (a is not None or v is not None):
         raise InputError(f"expected --A and --V for attention of one head, got them with the heads of {example}; "
                          "change the file")

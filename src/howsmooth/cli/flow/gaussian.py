@@ -13,7 +13,8 @@ from howsmooth.errors import InputError
     name="gaussian",
     short_help="Gaussians stay Gaussian: mean, covariance, blow-up, limiting rank.",
     help="Follow N(mean, covariance) under x' = Γ(x): when it blows up and along what, and which rank it tends to.\n\n"
-    "    EXAMPLE is a TOML file, or an example of `flow particles`, whose attention is taken; without it A = V = I.",
+    "    EXAMPLE is a TOML file, or an example of `flow particles`, whose attention is taken (and followed in x); "
+    "without it A = V = I.",
 )
 @attention_options(["softmax", "l2", "sinkhorn", "linear"], 2)
 @click.option("--mean", type=Numbers(), metavar="NUMBERS", help="Of the start.  [default: 0]")
@@ -43,6 +44,9 @@ def command(example, kind, a, v, dim, until, seed, mean, covariance, particles, 
                          "a table and records alone")
     if runs is not None and (example or a is not None or v is not None):
         raise InputError("expected --runs without a file, --A or --V, got them together; its matrices are drawn")
+    ignored = [option for option, given in (("--rtol", _given("rtol")), ("--frames", _given("frames"))) if given]
+    if runs is not None and ignored:
+        raise InputError(f"expected --runs without {ignored[0]}, got them together; a census has its own")
     files = record_files(json_path, None)
 
     from howsmooth.dynamics import GaussianState, gaussian_flow, limiting_rank
@@ -97,6 +101,11 @@ def command(example, kind, a, v, dim, until, seed, mean, covariance, particles, 
     return 0
 
 
+def _given(name: str) -> bool:
+    """Whether an option stands on the command line."""
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
 def _closed_form(declared, start) -> float | None:
     """The blow-up time where it is known: softmax attention of one head with V = I."""
     import torch
@@ -118,25 +127,29 @@ def _census(declared, start, runs, seed, max_steps, files, shown, notes, quiet) 
     from rich.progress import track
 
     from howsmooth.cli.flow.attending import named_matrix
+    from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.dynamics import limiting_ranks
     from howsmooth.dynamics.example import field_of
     from howsmooth.report.gaussian_flow_table import census_table
 
-    d, records = start.d, []
-    for run in track(range(runs), "flows", console=notes, disable=not notes.is_terminal, transient=True):
-        drawn = int(torch.randint(2**40, (), generator=torch.Generator().manual_seed(seed + run)))
-        attention = declared.but("attention", A=named_matrix("random", d, drawn),
-                                 V=named_matrix("random", d, drawn + 1)).attention
-        found, = limiting_ranks(lambda _, a=attention: field_of(a, d), start, declared.flow.until, 1,
-                                max_steps=max_steps)
-        record = {"record": "limiting rank", "run": run, "kind": attention.kind, "d": d, "A": attention.A,
-                  "V": attention.V, **found.as_record()}
-        records.append(record)
-        for file in files:
-            file.write(record)
+    d, records, code = start.d, [], 0
+    try:
+        for run in track(range(runs), "flows", console=notes, disable=not notes.is_terminal, transient=True):
+            drawn = int(torch.randint(2**40, (), generator=torch.Generator().manual_seed(seed + run)))
+            attention = declared.but("attention", A=named_matrix("random", d, drawn),
+                                     V=named_matrix("random", d, drawn + 1)).attention
+            found, = limiting_ranks(lambda _, a=attention: field_of(a, d), start, declared.flow.until, 1,
+                                    max_steps=max_steps)
+            record = {"record": "limiting rank", "run": run, "kind": attention.kind, "d": d, "A": attention.A,
+                      "V": attention.V, **found.as_record()}
+            records.append(record)
+            for file in files:
+                file.write(record)
+    except KeyboardInterrupt:  # the runs so far are a census too
+        code = EXIT_INTERRUPTED
     for file in files:
         file.close()
-    if not quiet:
-        shown.print(census_table(records, f"{runs} Gaussian flows of {declared.attention.kind} attention, d = {d}, "
-                                 f"random A and V, up to t = {declared.flow.until:g}"))
-    return 0
+    if records and not quiet:
+        shown.print(census_table(records, f"{len(records)} Gaussian flows of {declared.attention.kind} attention, "
+                                 f"d = {d}, random A and V, up to t = {declared.flow.until:g}"))
+    return code

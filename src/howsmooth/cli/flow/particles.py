@@ -56,6 +56,7 @@ def command(example, weights, depth_weights, text_path, count, dim, size, seed, 
             theme) -> int:
     from pathlib import Path
 
+    from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice
     from howsmooth.cli.running import console, say
     from howsmooth.report.figure import check_plot_path
@@ -80,6 +81,7 @@ def command(example, weights, depth_weights, text_path, count, dim, size, seed, 
 
     from howsmooth.dynamics import read_example, watch
     from howsmooth.dynamics.example import unmet
+    from howsmooth.dynamics.trajectory import INTERRUPTED
 
     given = {}
     if weights or depth_weights:
@@ -92,9 +94,13 @@ def command(example, weights, depth_weights, text_path, count, dim, size, seed, 
                 .but("flow", coordinates=coordinates, sphere=sphere, until=until, solver=solver, steps=steps, rtol=rtol,
                      noise=noise, saves=saves)
                 .but("watch", tol=tol, lipschitz=lipschitz))
+    if growth is not None and declared.flow.noise:
+        raise InputError("expected --growth without noise, got both: a perturbation is followed through layers that "
+                         "draw nothing; leave one out")
     renormalised = declared.flow.coordinates == "renormalised"
     notes, shown = console(stderr=True), console()
     trajectory, field = _follow(declared, given, notes)
+    interrupted = trajectory.status == INTERRUPTED
     if save_path is not None:
         _save(save_path, trajectory, declared)
         say(notes, f"wrote {len(trajectory.times)} depths to {save_path}", style="dim")
@@ -109,7 +115,7 @@ def command(example, weights, depth_weights, text_path, count, dim, size, seed, 
     title = declared.title or declared.name
     n, d = trajectory.last.shape
     if json_path != "-" and csv_path != "-":
-        shown.print(flow_table(records, title))
+        shown.print(flow_table(records, title, renormalised))
         say(shown, f"{n} tokens in dimension {d}, {'e^{−tV}x' if renormalised else 'x'}: {trajectory.ending}, "
             f"{trajectory.steps} steps of {trajectory.solver}, {trajectory.evaluations} evaluations, "
             f"{trajectory.seconds:.2g} s; tokens closer than {declared.watch.tol:g} are together", style="dim")
@@ -119,7 +125,7 @@ def command(example, weights, depth_weights, text_path, count, dim, size, seed, 
         say(notes, f"howsmooth: warning: {trajectory.ending}; {trajectory.remedy}", style="yellow")
     for line in unmet(declared.expect, records[-1]):
         say(notes, f"howsmooth: warning: {line} (stated in {declared.name})", style="yellow")
-    if growth is not None:
+    if growth is not None and not interrupted:
         _grow(declared, field, trajectory, growth, layers, files, facts, shown,
               quiet=json_path == "-" or csv_path == "-")
     for file in files:
@@ -129,7 +135,7 @@ def command(example, weights, depth_weights, text_path, count, dim, size, seed, 
     if page_path is not None:
         _write_page(page_path, declared, field, trajectory, records, title)
         say(notes, f"wrote {page_path}", style="dim")
-    return 0
+    return EXIT_INTERRUPTED if interrupted else 0
 
 
 def _refuse_contradictions(example, weights, depth_weights, text_path, **declared) -> None:
@@ -157,15 +163,17 @@ def _from_model(weights, depth_weights, text_path, count):
 
 
 def _follow(declared, given, notes):
-    """Integrate, with a bar along depth."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    """Integrate, with a bar along depth; Ctrl-C leaves what there is until then."""
+    from howsmooth.cli.flow.following import bar_along
+    from howsmooth.dynamics import Interrupted, follow
+    from howsmooth.dynamics.example import attention_behind
 
-    from howsmooth.dynamics import follow
-
-    columns = (TextColumn("depth {task.completed:.4g} of {task.total:g}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=notes, disable=not notes.is_terminal, transient=True) as bar:
-        task = bar.add_task("", total=declared.flow.until)
-        return follow(declared, progress=lambda t: bar.update(task, completed=t), **given)
+    try:
+        with bar_along(notes, "depth ", declared.flow.until) as progress:
+            return follow(declared, progress=progress, **given)
+    except Interrupted as stopped:
+        partial = stopped.partial
+        return partial, attention_behind(declared, partial.last.shape[1], given.get("layers"))
 
 
 def _forms(records) -> list[str]:
@@ -192,7 +200,7 @@ def _grow(declared, field, trajectory, depths, layers, files, facts, shown, quie
     for record in records:
         _write(lines, {"record": "growth", "example": facts["example"], **record})
     if not quiet:
-        shown.print(growth_of_perturbations_table(records))
+        shown.print(growth_of_perturbations_table(records, declared.flow.coordinates == "renormalised"))
 
 
 def _draw(declared, field, trajectory, records, title, plot_path, animation_path, theme) -> None:

@@ -14,7 +14,8 @@ from howsmooth.errors import InputError
     name="pde",
     short_help="Densities under attention on a grid, d = 1 or 2.",
     help="Follow a density under ∂μ/∂t + div(μ Γ) = 0 on a grid; no mass is lost and none is negative.\n\n"
-    "    EXAMPLE is a TOML file, or an example of `flow particles`, whose attention is taken; without it A = V = I.",
+    "    EXAMPLE is a TOML file, or an example of `flow particles`, whose attention is taken (and followed in x); "
+    "without it A = V = I.",
 )
 @attention_options(["softmax", "l2", "sinkhorn", "linear", "sigmoid"], 1)
 @click.option("--start", type=click.Choice(["gaussian", "bumps"]), default="bumps", show_default=True,
@@ -39,16 +40,19 @@ from howsmooth.errors import InputError
 def command(example, kind, a, v, dim, until, seed, start, slices, cells, radius, order, frames, particles, repeats,
             json_path, plot_path, rate_path, animation_path, theme) -> int:
     from howsmooth.cli.flow.drawing import check_pictures
+    from howsmooth.cli.flow.following import bar_along
     from howsmooth.cli.outputs import record_files
     from howsmooth.cli.running import console, say
 
-    check_pictures(json_path, plot_path, animation_path)
-    check_pictures(json_path, rate_path, None)
+    check_pictures(json_path, plot_path, animation_path, rate_path)
     if rate_path is not None and (particles is None or len(particles) < 2):
         raise InputError("expected --particles with two numbers or more for --plot-rate, got "
                          + ("none" if particles is None else str(particles[0])))
     if slices is not None and start == "gaussian":
         raise InputError("expected --start bumps with --slices, got gaussian: slices that are all alike")
+    if slices is not None and any(count % slices for count in particles or ()):
+        raise InputError(f"expected --particles in multiples of the {slices} slices, got "
+                         f"{','.join(map(str, particles))}; change one of them")
     files = record_files(json_path, None)
 
     from howsmooth.dynamics import Grid, density_flow, integrate
@@ -63,7 +67,8 @@ def command(example, kind, a, v, dim, until, seed, start, slices, cells, radius,
     first = _first(Grid.square(d, radius, cells or (256 if d == 1 else 64)), start, slices, seed)
     shown, notes, late = console(), console(stderr=True), None
     try:
-        flow = _follow(density_flow, field, first, until, int(order), frames, notes)
+        with bar_along(notes, "t = ", until) as progress:
+            flow = density_flow(field, first, until, order=int(order), frames=frames, progress=progress)
     except NotConverged as error:  # what there is until then is shown all the same
         flow, late = error.partial, error
     record = {"record": "density flow", "example": declared.name, "kind": declared.attention.kind, "seed": seed,
@@ -80,16 +85,16 @@ def command(example, kind, a, v, dim, until, seed, start, slices, cells, radius,
             f"{order}, mass lost {flow.mass_error:.1g}, against the walls {flow.leaked:.1g}, {flow.seconds:.2g} s",
             style="dim")
     tokens = None
+    if particles is not None and late is None and slices is None and (plot_path or animation_path):
+        import torch
+
+        x = first.sample(particles[-1], torch.Generator().manual_seed(seed))
+        tokens = integrate(field, x, until, saves=flow.times.tolist()).tokens.numpy()
+    _draw(flow, record, tokens, title, plot_path, animation_path, theme)  # comparing may take long
     if particles is not None and late is None:
         _compare(field, first, until, particles, repeats, seed, files, title, rate_path, theme, shown, notes, quiet)
-        if slices is None:
-            import torch
-
-            x = first.sample(particles[-1], torch.Generator().manual_seed(seed))
-            tokens = integrate(field, x, until, saves=flow.times.tolist()).tokens.numpy()
     for file in files:
         file.close()
-    _draw(flow, record, tokens, title, plot_path, animation_path, theme)
     if late is not None:
         raise InputError(str(late))
     return 0
@@ -110,17 +115,6 @@ def _first(grid, start, slices, seed):
     return Density.mixture(bumps) if slices is None else Density.slices(bumps)
 
 
-def _follow(density_flow, field, first, until, order, frames, notes):
-    """The flow, with a bar along time."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("t = {task.completed:.4g} of {task.total:g}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=notes, disable=not notes.is_terminal, transient=True) as bar:
-        task = bar.add_task("", total=until)
-        return density_flow(field, first, until, order=order, frames=frames,
-                            progress=lambda t: bar.update(task, completed=t))
-
-
 def _compare(field, first, until, counts, repeats, seed, files, title, rate_path, theme, shown, notes, quiet) -> None:
     """Distances of particles to the density; every run is written the moment it is there."""
     from howsmooth.cli.running import say
@@ -136,17 +130,17 @@ def _compare(field, first, until, counts, repeats, seed, files, title, rate_path
         name = "d₂" if first.is_masked else "W₂"
         say(notes if quiet else shown, f"{counts[0]} particles: {name} to the density {gap:.3g}, mean of {len(runs)}")
         return
-    found = summarise(field, first, until, seed, runs).as_record()
+    summary = summarise(field, first, until, seed, runs)
+    found = summary.as_record()
     for file in files:
         file.write({"record": "rate", **{key: value for key, value in found.items() if key != "runs"}})
     if not quiet:
         from howsmooth.report.gaussian_flow_table import rate_table
+        from howsmooth.report.rows import exponent
 
-        rate = found["rate"]
         shown.print(rate_table(found, "Particles to the density, mean of "
                                f"{repeats} draw{'' if repeats == 1 else 's'}"))
-        say(shown, f"{found['distance']} ≈ {rate['constant']:.3g} n^({rate['exponent']:.2f} ± "
-            f"{rate['exponent_error']:.2f})")
+        say(shown, f"{found['distance']} ≈ {summary.rate.constant:.3g} n^({exponent(summary.rate)})")
     if rate_path is not None:
         from howsmooth.report.density_figure import rate_figure
         from howsmooth.report.figure import save_figure
