@@ -245,3 +245,14 @@ def test_step_limit_keeps_the_trajectory():
     t = float(flow.times[-1])
     assert 0 < t < 0.5
     assert_close(flow.covariances[-1], covariance_at(EYE, GaussianState.standard(2), t), 1e-6)
+
+
+def test_a_solver_that_gives_up_is_no_step_limit(monkeypatch):
+    class Stuck(SOLVERS["rk45"]):
+        def step(self):
+            self.status = "failed"
+
+    monkeypatch.setitem(SOLVERS, "rk45", Stuck)
+    eye = torch.eye(2, dtype=torch.float64)
+    flow = gaussian_flow(SoftmaxField.of(-eye, eye), GaussianState.standard(2), 1.0, solver="rk45")
+    assert flow.status == "step too small" and "rtol" in flow.remedy and "max_steps" not in flow.remedy

@@ -67,7 +67,7 @@ class GaussianFlow:
     """A trajectory: times (T), means (T, d) and maps Φ (T, d, d); on blow-up, everything until then.
 
     `status` is "finished", "blew up" (see `blow_up`), "overflow" (grown beyond any number that can be squared, but not
-    in finite time) "step limit" or "step too small"; `remedy` says what to do. `slope` is B at the end.
+    in finite time), "step limit" or "step too small"; `remedy` says what to do. `slope` is B at the end.
     """
 
     field: str
