@@ -76,6 +76,9 @@ def file_distances(first: TokenMeasure, second: TokenMeasure, names: Sequence[st
         f = model.attention(layer)
         if not isinstance(f, SelfAttention):
             raise InputError(f"expected a model whose attention is known by its weights, got {model.name}; use texts")
+        if f.rotary is not None:
+            raise InputError(f"expected a model whose attention knows no places, got {model.name} with rotary "
+                             "positions; use texts (without --files) for models with rotary positions")
         images = [push_forward(SoftmaxField(f), measure) for measure in pair]
         if step is not None:
             step(first.n, layer, None)
