@@ -13,8 +13,7 @@ from pathlib import Path
 
 from howsmooth.report.figure import save_figure
 from howsmooth.report.mean_field_figure import masked_figure, rates_figure, regimes_figure
-from howsmooth.report.mean_field_table import lengths_up_to
-from howsmooth.studies import fit_rate, masked_constants, regimes, roughest_measures
+from howsmooth.studies import fit_rate, lengths_up_to, masked_constants, regimes, roughest_measures
 from howsmooth.studies.lines import json_line
 
 GAMMA_R2 = (0.5, 2.0, 8.0, 32.0)

@@ -174,3 +174,12 @@ def test_refusals():
             make()
     with pytest.raises(InputError, match="as the weights are"):
         FIELDS["softmax"](X.float(), Y.float())
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_weights_and_times_are_looked_at(name):
+    f, x, logs = FIELDS[name], normal(1, 4, D), normal(2, 4)
+    assert_close(f(x, x, logs.float()), f(x, x, logs.float().double()))
+    for broken in (dict(log_weights=logs.log()), dict(times=logs.log(), source_times=logs)):
+        with pytest.raises(InputError, match="expected finite"):
+            f(x, x, **broken)

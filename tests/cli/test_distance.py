@@ -73,12 +73,16 @@ def test_tables(howsmooth, tiny, text_file, tmp_path):
     assert shown.code == 0 and "d₂" in shown.out and "quotient" in shown.out and "two pieces of" in shown.out
     for name, time in (("a", 0.5), ("b", 0.7)):
         (tmp_path / f"{name}.csv").write_text(f"time,x\n{time},1\n")
-    apart = howsmooth(f"meanfield distance --files {tmp_path}/a.csv {tmp_path}/b.csv --p 2")
+    plot = tmp_path / "layers.svg"
+    drawn = howsmooth(f"meanfield distance {tiny} --text {text_file} --lengths 4,8 --p 1,2,∞ --plot {plot}")
+    assert drawn.code == 0 and "p = ∞, n = 8" in plot.read_text()
+    apart = howsmooth(f"meanfield distance --files {tmp_path}/a.csv {tmp_path}/b.csv --p 2 --plot {tmp_path}/bars.png")
+    assert (tmp_path / "bars.png").stat().st_size > 1000
     assert apart.code == 0 and "∞" in apart.out and "time 0.5 occurs in the" in " ".join(apart.out.split())
 
 
 @pytest.mark.parametrize("line, said", [
-    ("--p 0.5", "p ≥ 1"), ("--p two", "p ≥ 1"), ("--normalise", "--normalise only with --files"),
+    ("--p 0.5", "numbers from 1"), ("--p two", "numbers from 1"), ("--normalise", "--normalise only with --files"),
     ("--files a.npz b.npz --text c", "got both"), ("--files a.npz b.npz", "that exists, got a.npz"),
     ("--distance x", "--distance"), ("--lengths 0", "at least 1")])
 def test_bad_input_is_one_line_and_code_2(howsmooth, tiny, line, said):

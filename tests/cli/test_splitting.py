@@ -9,6 +9,7 @@ import torch
 
 from howsmooth import load
 from howsmooth.lipschitz import splits
+from howsmooth.lipschitz.line import picture
 from tests.oracles.splitting import split_norm
 
 
@@ -75,6 +76,9 @@ def test_picture(howsmooth, tmp_path):
     assert record["share"] == pytest.approx(0.067, abs=2e-3) and "6.84 %" in result.out
     three = howsmooth("meanfield splitting --picture --points 50 --third 1 --masses 1,1.5,2 --json -")
     assert read(three.out)[0]["masses"] == [1.0, 1.5, 2.0]
+    masked = howsmooth("meanfield splitting --picture --points 50 --masses 1,1 --masked --json -")
+    assert read(masked.out)[0]["share"] == float(picture(points=50, masked=True)[1].splits.double().mean())
+    assert "masked" in masked.err
 
 
 def test_which(howsmooth):
@@ -92,6 +96,15 @@ def test_which(howsmooth):
         ("--heads 0 --map layer", "--heads only with"),
         ("--layers 9 {tiny}", "layers of"),
         ("--repeat 1", "1"),
+        ("--repeat 2 --heads 0", "no --heads with --repeat"),
+        ("--repeat 2 --samples 3", "no --samples with --repeat"),
+        ("--repeat 2 --map head", "whole map with --repeat"),
+        ("--a 2", "no --a with a model"),
+        ("--third 1 --masses 1,1,1", "no --masses with a model"),
+        ("minilm --picture", "no MODEL with --picture"),
+        ("--picture --lengths 8", "no --lengths with --picture"),
+        ("--which --points 8", "no --points with --which"),
+        ("--picture --a nan", "a finite a"),
         ("nowhere.safetensors", "safetensors file"),
         ("nowhere.safetensors --map layer", "whole model"),
     ],

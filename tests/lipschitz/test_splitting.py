@@ -7,7 +7,7 @@ import torch
 
 from howsmooth import InputError, Rotary, SelfAttention
 from howsmooth.attention import reference
-from howsmooth.attention.fields import SoftmaxField
+from howsmooth.attention.fields import L2Field, SoftmaxField
 from howsmooth.attention.own import OwnDerivatives
 from howsmooth.lipschitz import splits
 from howsmooth.lipschitz.own_norms import own_norms, own_operator, plus_identity
@@ -16,6 +16,7 @@ from tests.oracles import far_pair
 from tests.oracles.splitting import split_norm
 
 EXACT = 1e-12
+ONE = torch.ones(1, 1, dtype=torch.float64)
 
 
 def normal(*shape, seed=0):
@@ -235,9 +236,30 @@ def test_own_norms_far_from_zero(offset):
 
 
 def test_a_residual_keeps_what_is_hidden():
-    own = OwnDerivatives(line(-1.0), far_pair.tokens(1e5))
-    assert own.hidden > 1e-7 and plus_identity(own).hidden == own.hidden
+    large, small = (OwnDerivatives(SelfAttention(-ONE, ONE, v * ONE, scale=1.0), far_pair.tokens(1e5))
+                    for v in (1e12, 1.0))
+    assert large.hidden > 1e-7 and plus_identity(large).hidden == large.hidden
+    assert 0 < plus_identity(small).hidden < 1e-10 * small.hidden  # 10⁻¹¹ beside 1
     found = own_norms(own_operator(lambda z: 1e8 * (z * 1e8 - 1e8).sin(), tokens(1.0, 2.0)))
     truth = 1e16 * torch.cos(torch.tensor([0.0, 1e8], dtype=torch.float64)).abs()
     assert (found.lower <= truth).all() and (truth <= found.upper).all()
     assert found.upper[1] - found.lower[1] > 1e-9 * truth[1]  # a unit of rounding moves the second by 1e-8
+
+
+@pytest.mark.parametrize("f", [line(-1.0), SoftmaxField.of(-ONE, ONE), L2Field(ONE, ONE, ONE)],
+                         ids=["layer", "softmax", "l2"])
+def test_extreme_masses(f):
+    """e^−92 of the whole: the heavy atom is alone, ∂₁G is nothing and the norm is that of V."""
+    for residual in (False, True):
+        found = splits(f, tokens(1.0, 2.0), torch.tensor([-92.0, 0.0], dtype=torch.float64), residual=residual)
+        assert found.status == "does not split" and found.norm.value == pytest.approx(1 + residual)
+    with pytest.raises(InputError, match="masses of at least"):
+        splits(f, tokens(1.0, 2.0), torch.tensor([-1500.0, 0.0], dtype=torch.float64))
+
+
+def test_measures_of_any_dtype_and_only_with_an_order_where_there_is_a_mask():
+    single = SoftmaxField.of(-ONE.float(), ONE.float())
+    assert splits(single, TokenMeasure(tokens(1.0, 2.0).float())).norm.dtype == torch.float64
+    for f in (line(-1.0, causal=True), SoftmaxField(line(-1.0, causal=True))):
+        with pytest.raises(InputError, match="TimedMeasure for a causal layer"):
+            splits(f, TokenMeasure(tokens(1.0, 2.0)))

@@ -12,7 +12,8 @@ pytest.importorskip("matplotlib")
 
 from howsmooth.report.figure import THEMES, save_figure  # noqa: E402
 from howsmooth.report.mean_field_figure import masked_figure, rates_figure, regimes_figure  # noqa: E402
-from howsmooth.report.mean_field_table import lengths_up_to, masked_table, regimes_table, scientific  # noqa: E402
+from howsmooth.report.mean_field_table import masked_table, regimes_table, scientific  # noqa: E402
+from howsmooth.studies import lengths_up_to  # noqa: E402
 
 REGIMES = [{"gamma_r2": g, "scores": "negative", "log_n": n, "log_value": min(n / 2, g), "log_upper": min(n / 2, g) + 1,
             "log_at_radius": n / 4, "log_crossover": 2 * g, "log_plateau": g, "log_two_dirac": g - 0.1,

@@ -34,6 +34,8 @@ def test_points_alone(tmp_path):
     ("a.csv", "x,y\n1\n", "readable"), ("a.csv", "", "at least one atom"),
     ("a.npz", "no zip", "readable measure"), ("a.safetensors", "none", "readable"),
     ("a.csv", "x,weight\n1,-2\n", r"a.csv: expected finite positive weights"),
+    ("a.csv", "0.5,1\n1,2\n", "names of the columns"), ("a.csv", "x,Weights\n1,1\n", "write it as weight"),
+    ("a.csv", "x,times\n1,1\n", "column 'time'"), ("a.csv", "x,weight,weight\n1,1,1\n", "weight more than once"),
     ("a.csv", "x,weight\n1,2\n", "normalise=True"), ("missing.csv", None, "that exists")])
 def test_refusals(tmp_path, name, content, message):
     if content is not None:

@@ -116,3 +116,35 @@ def test_refusals():
             make()
     with pytest.raises(AttributeError):
         TokenMeasure(X).points = X
+
+
+@pytest.mark.parametrize("dtype, n, total", [(torch.bfloat16, 100, 1.5), (torch.float16, 1000, 0.6),
+                                             (torch.float32, 100_000, 1.01)])
+def test_low_precision_is_no_excuse(dtype, n, total):
+    with pytest.raises(InputError, match="sum to 1"):
+        TokenMeasure(torch.zeros(n, 1), torch.full((n,), total / n, dtype=dtype))
+    rounded = torch.softmax(normal(1, 1000).float(), 0)
+    assert TokenMeasure(torch.zeros(1000, 1), rounded).weights.sum() == pytest.approx(1, abs=1e-14)
+
+
+def test_timed_histograms_and_samplers():
+    counts, times, edges = [[1, 0], [2, 1]], [0.0, 0.5, 1.0], [0.0, 1.0, 2.0]
+    mu = TimedMeasure.from_histogram(counts, times, edges, normalise=True)
+    assert atoms(mu) == pytest.approx({(0.25, 0.5): 0.25, (0.75, 0.5): 0.5, (0.75, 1.5): 0.25})
+    with pytest.raises(InputError, match="two axes for a timed measure"):
+        TimedMeasure.from_histogram([1, 1], times)
+    generator = torch.Generator().manual_seed(0)
+    with pytest.raises(InputError, match="times .n. and points"):
+        TimedMeasure.from_sampler(lambda n, g: torch.rand(n, 2, generator=g), 3, generator)
+    for cls, sampler in ((TokenMeasure, lambda n, g: torch.rand(n + 1, 2)),
+                         (TimedMeasure, lambda n, g: (torch.rand(1), torch.rand(1, 2)))):
+        with pytest.raises(InputError, match="expected 3 atoms"):
+            cls.from_sampler(sampler, 3, generator)
+
+
+def test_a_measure_does_not_change_with_what_it_came_from():
+    points, array = X.clone(), np.zeros((2, 1))
+    mu, nu = TokenMeasure(points), TokenMeasure(array)
+    points += 1
+    array += 1
+    assert torch.equal(mu.points, X) and not nu.points.any()

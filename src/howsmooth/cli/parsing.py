@@ -64,12 +64,12 @@ class Radius(click.ParamType):
 
 
 class NumberList(click.ParamType):
-    """Comma-separated positive numbers such as 0.01,0.1 (duplicates dropped, order kept)."""
+    """Comma-separated positive numbers such as 0.01,0.1 (order kept, duplicates dropped unless they mean something)."""
 
     name = "numbers"
 
-    def __init__(self, *, example: str):
-        self.example = example
+    def __init__(self, *, example: str, duplicates: bool = False):
+        self.example, self.duplicates = example, duplicates
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         return self.example
@@ -78,7 +78,8 @@ class NumberList(click.ParamType):
         if not isinstance(value, str):
             return value
         try:
-            numbers = tuple(dict.fromkeys(float(piece) for piece in value.split(",")))
+            numbers = tuple(float(piece) for piece in value.split(","))
+            numbers = numbers if self.duplicates else tuple(dict.fromkeys(numbers))
         except ValueError:
             numbers = (math.nan,)
         if not all(0 < number <= LARGEST for number in numbers):

@@ -9,6 +9,7 @@ Only the sign of a matters in the variable √|a|·x. Signs: a = −1 splits in 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,8 @@ def line_splitting(x: Tensor, a: float = -1.0, masses: Tensor | None = None, *, 
     if not isinstance(x, Tensor) or x.dim() < 1 or not x.numel() or not torch.isfinite(x).all():
         raise InputError("expected finite atoms as a tensor (…, m) with m ≥ 1, got "
                          + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__))
+    if not math.isfinite(a):
+        raise InputError(f"expected a finite a, got {a}")
     x = x.double()
     masses = torch.ones(x.shape[-1], dtype=torch.float64) if masses is None else torch.as_tensor(masses).double()
     if masses.shape[-1:] != x.shape[-1:] or not (masses > 0).all() or not torch.isfinite(masses).all():

@@ -33,6 +33,7 @@ from howsmooth.spectral import LinearOperator, SingularTriplets, singular_values
 from howsmooth.spectral.result import CONVERGED
 from howsmooth.spectral.rounding import allowance, shaken_by
 from howsmooth.transport import TimedMeasure, TokenMeasure
+from howsmooth.transport.push import refuse_without_order
 
 DENSE = 384  # columns up to which the matrix itself is taken apart: faster, and no confidence to speak of
 LEAST_LOG_MASS = -1400.0  # of which the root is a number still
@@ -67,7 +68,7 @@ def mean_field_lipschitz(f: SelfAttention | Field, measure: Measure, *, tol: flo
     x, logs, times = _atoms(f, measure)
     f, x = single_at_least(f, x)
     logs = torch.log_softmax(logs.double(), -1).to(x.dtype)
-    _refuse_lost_masses(logs)
+    refuse_lost_masses(logs)
     order = None
     if times is not None and len(times.unique()) == len(times) and (layer := _layer(f)) is not None:
         # One atom for each time: the causal layer on atoms in order of time.
@@ -125,8 +126,9 @@ def _by_all_columns(operator: LinearOperator, began: float) -> SingularTriplets:
     moved = 4 * shaken_by(operator, J)
     residual = torch.linalg.vector_norm(J.mT @ u[0] - value * v[0]).reshape(1)
     return SingularTriplets(value=value, lower=(value * (1 - slack) - moved).clamp_min(0),
-                            upper=value * (1 + slack) + moved, residual=residual, u=u, v=v, confidence=1.0, status=CONVERGED, steps=0, products=J.shape[1], dtype=operator.dtype,
-                            seed=None, seconds=time.perf_counter() - began)
+                            upper=value * (1 + slack) + moved, residual=residual, u=u, v=v, confidence=1.0,
+                            status=CONVERGED, steps=0, products=J.shape[1], dtype=operator.dtype, seed=None,
+                            seconds=time.perf_counter() - began)
 
 
 def _estimate(f, x: Tensor, logs: Tensor, times: Tensor | None, operator: LinearOperator, order: Tensor | None,
@@ -163,9 +165,7 @@ def _atoms(f, measure) -> tuple[Tensor, Tensor, Tensor | None]:
     if not isinstance(f, (SelfAttention, Field)):
         raise InputError(f"expected a SelfAttention or a Field, got {type(f).__name__}; see howsmooth.attention.fields")
     if isinstance(measure, TokenMeasure):
-        if isinstance(f, (SelfAttention, SoftmaxField)) and _layer(f).causal and not isinstance(measure, TimedMeasure):
-            raise InputError("expected a TimedMeasure for a causal layer, got a TokenMeasure, whose atoms have no "
-                             "order; use TimedMeasure.from_sequence(x)")
+        refuse_without_order(_layer(f), measure)
         times = (measure.times,) if isinstance(measure, TimedMeasure) else ()
         measure = (measure.points, measure.log_weights, *times)
     if not isinstance(measure, tuple) or len(measure) not in (2, 3):
@@ -189,7 +189,8 @@ def _atoms(f, measure) -> tuple[Tensor, Tensor, Tensor | None]:
     return x, logs, times
 
 
-def _refuse_lost_masses(logs: Tensor) -> None:
+def refuse_lost_masses(logs: Tensor) -> None:
+    """Log masses, of the whole, whose roots are no numbers of their dtype."""
     least = LEAST_LOG_MASS if logs.dtype == torch.float64 else -150.0
     if float(logs.min()) < least:
         raise InputError(f"expected masses of at least e^{least:g} of the whole in {logs.dtype}, got "

@@ -27,8 +27,11 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.gains import TokenGains
 from howsmooth.lipschitz.local import local_lipschitz
+from howsmooth.lipschitz.mean_field import refuse_lost_masses
 from howsmooth.lipschitz.own_norms import own_norms, own_operator, plus_identity
 from howsmooth.spectral import LinearOperator
+from howsmooth.transport import TokenMeasure
+from howsmooth.transport.push import refuse_without_order
 
 SPLITS, DOES_NOT, UNDECIDED = "splits", "does not split", "undecided"
 _FINEST = 1e-9  # relative width beyond which float64 leaves nothing to decide
@@ -109,12 +112,15 @@ def splits(f: SelfAttention | Callable, x, log_masses: Tensor | None = None, tim
     >>> found.status, round(found.own.largest, 4), round(found.norm.value, 4)
     ('splits', 10.3937, 10.363)
     """
+    f = f.layer if isinstance(f, SoftmaxField) else f
+    if isinstance(f, SelfAttention) and isinstance(x, TokenMeasure):
+        refuse_without_order(f, x)
     x, log_masses, times = _atoms(x, log_masses, times)
+    if log_masses is not None:
+        refuse_lost_masses(torch.log_softmax(log_masses.double(), -1))
     if log_masses is not None or tol < 1e-6:  # logarithms of small masses need their digits
         f, x = _in_float64(f, x)
         log_masses = None if log_masses is None else log_masses.double()
-    if isinstance(f, SoftmaxField):
-        f = f.layer
     if isinstance(f, SelfAttention):
         whole, own = _attention(f, x, log_masses, times, residual)
     else:
@@ -143,7 +149,7 @@ def on_atoms(f: SelfAttention, log_masses: Tensor | None = None, times: Tensor |
     before, layer = f.score_bias, copy.copy(f)
 
     def bias(i: Tensor, j: Tensor) -> Tensor:
-        table = torch.zeros(i.shape[0], j.shape[1], dtype=torch.float64)
+        table = torch.zeros(i.shape[0], j.shape[1], dtype=torch.float64, device=i.device)
         if log_masses is not None:
             table = table + torch.log_softmax(log_masses.double(), -1)[j]
         if times is not None:
@@ -177,7 +183,8 @@ def _field(g: Callable, x: Tensor, log_masses, times, residual: bool):
     def whole(y: Tensor) -> Tensor:
         return root * g(y / root, y / root, log_masses, **seen) + (y if residual else 0)
 
-    own = own_operator(lambda z: g(z, x, log_masses, **seen), x)
+    # Where its own token is all that an atom sees, nothing but rounding is left here; `whole` shows that g is right.
+    own = own_operator(lambda z: g(z, x, log_masses, **seen), x, trusted=True)
     return whole, plus_identity(own) if residual else own
 
 
@@ -197,7 +204,7 @@ def _in_float64(f, x: Tensor):
 
 def _atoms(x, log_masses: Tensor | None, times: Tensor | None):
     """Points, log masses and times, of a measure or as given."""
-    if hasattr(x, "points"):
+    if isinstance(x, TokenMeasure):
         if log_masses is not None or times is not None:
             raise InputError("expected masses and times from the measure alone, got them beside it")
         x, log_masses, times = x.points, x.log_weights, getattr(x, "times", None)

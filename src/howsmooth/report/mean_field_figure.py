@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.report.bound_rows import LOG10
@@ -99,6 +100,42 @@ def rates_figure(records: Sequence[dict[str, Any]], rates: Sequence[dict[str, An
     _legend(panel, colours, loc="upper left")
     panel.set_title("Growth with the radius, V = I and ‖A‖ = 1", color=colours["ink"], fontsize=13, fontweight="bold",
                     loc="left")
+    return figure
+
+
+def distance_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
+    """After / before against the layer, a line for each exponent and length; without a layer the distances as bars."""
+    figure, panel, colours = _canvas(theme)
+    letter = records[0]["distance"]
+    shown = [r for r in records if r["layer"] is None or r["quotient"] is not None]
+    names = {p: "∞" if p == "inf" else f"{p:g}" for p in dict.fromkeys(r["p"] for r in shown)}
+    if records[0]["layer"] is None:
+        values = [math.inf if r["before"]["value"] == "inf" else r["before"]["value"] for r in shown]
+        bars = panel.bar([names[r["p"]] for r in shown], [v if math.isfinite(v) else 0.0 for v in values], width=0.6,
+                         color=_colours(colours, len(shown)))
+        labels = [f"{v:.4g}" if math.isfinite(v) else "∞" for v in values]
+        panel.bar_label(bars, labels, color=colours["ink"], padding=3)
+        panel.margins(y=0.1)
+        panel.grid(False, axis="x")
+        panel.set_xlabel("exponent p", color=colours["ink"], fontsize=11)
+        panel.set_ylabel(f"distance ${letter}_p$", color=colours["ink"], fontsize=11)
+    else:
+        lengths = list(dict.fromkeys(r["n"] for r in shown))
+        for p, colour in zip(names, _colours(colours, len(names)), strict=True):
+            for index, n in enumerate(lengths):
+                chosen = sorted((r for r in shown if (r["p"], r["n"]) == (p, n)), key=lambda r: r["layer"])
+                label = f"p = {names[p]}" + (f", n = {n}" if len(lengths) > 1 else "")
+                panel.plot([r["layer"] for r in chosen], [r["quotient"] for r in chosen], color=colour, linewidth=1.8,
+                           marker=MARKERS[index % len(MARKERS)], markersize=6, markeredgewidth=0, label=label)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.set_ylim(bottom=0)
+        panel.set_xlabel("layer", color=colours["ink"], fontsize=11)
+        panel.set_ylabel(f"${letter}_p$ after attention / before", color=colours["ink"], fontsize=11)
+        if names:
+            _legend(panel, colours, loc="best")
+    first = records[0].get("texts") or records[0].get("files")
+    pair = " and ".join(dict.fromkeys(Path(name).name for name in first))
+    panel.set_title(f"How far apart: {pair}", color=colours["ink"], fontsize=13, fontweight="bold", loc="left")
     return figure
 
 

@@ -77,13 +77,3 @@ def scientific(log_value: float) -> str:
         return magnitude(log_value)
     power = math.floor(log_value / LOG10)
     return f"{math.exp(log_value - power * LOG10):.2f}·10^{power}"
-
-
-def lengths_up_to(power: float, points: int) -> list[float]:
-    """log n of so many lengths from 2 to 10^power, evenly spread in log n.
-
-    >>> [round(math.exp(log_n)) for log_n in lengths_up_to(2, 3)]
-    [2, 14, 100]
-    """
-    first, last = math.log(2), power * LOG10
-    return [first + (last - first) * index / (points - 1) for index in range(points)]

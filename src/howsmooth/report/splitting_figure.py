@@ -24,14 +24,15 @@ def _colours(name: str, ends: tuple[float, float]):
     return scale.with_extremes(bad=THEMES[name]["grid"]), colors.TwoSlopeNorm(1.0, *ends)
 
 
-def title(a: float, masses: Sequence[float], third: float | None = None) -> str:
+def title(a: float, masses: Sequence[float], third: float | None = None, masked: bool = False) -> str:
     """What a picture of the line shows.
 
     >>> title(-1.0, (1.0, 3.0))
     'a = −1, masses 1 : 3'
     """
     at = "" if third is None else f", third atom at {third:g}"
-    return f"a = {a:g}, masses {' : '.join(f'{m:g}' for m in masses)}{at}".replace("-", "−")
+    mask = ", masked" if masked else ""
+    return f"a = {a:g}, masses {' : '.join(f'{m:g}' for m in masses)}{at}{mask}".replace("-", "−")
 
 
 def line_figure(pictures: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:

@@ -12,7 +12,7 @@ _WHERE = {
     "resolve": "measuring", "growth_of": "growth", "fits_of": "growth", "file_distances": "distances",
     "text_distances": "distances", "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
     "mitigations": "mitigating", "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning",
-    "run_study": "running", "masked_constants": "mean_field", "regimes": "mean_field",
+    "run_study": "running", "masked_constants": "mean_field", "regimes": "mean_field", "lengths_up_to": "mean_field",
     "roughest_measures": "mean_field", "fit_rate": "mean_field", "Normalised": "inputs", "forecast": "forecasting",
     "DepthSettings": "depth", "Passage": "depth", "depth_settings": "depth", "pass_through": "depth",
     "model_flow": "weights", "parse_weights": "weights", "move_one_token": "moving",

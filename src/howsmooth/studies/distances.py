@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from howsmooth.attention import SelfAttention, SoftmaxField
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, NotConverged
 from howsmooth.studies.facts import provenance
 from howsmooth.studies.measuring import Text, chosen
 from howsmooth.transport import TimedMeasure, TokenMeasure, conditional_distance, push_forward, wasserstein
@@ -76,6 +76,9 @@ def file_distances(first: TokenMeasure, second: TokenMeasure, names: Sequence[st
         f = model.attention(layer)
         if not isinstance(f, SelfAttention):
             raise InputError(f"expected a model whose attention is known by its weights, got {model.name}; use texts")
+        if f.rotary is not None:
+            raise InputError(f"expected a model whose attention knows no places, got {model.name} with rotary "
+                             "positions; use texts (without --files) for models with rotary positions")
         images = [push_forward(SoftmaxField(f), measure) for measure in pair]
         if step is not None:
             step(first.n, layer, None)
@@ -87,8 +90,15 @@ def compared(before: Sequence[TokenMeasure], after: Sequence[TokenMeasure] | Non
     """The distances of both pairs as parts of a record, and their quotient."""
     timed = isinstance(before[0], TimedMeasure)
     measure = conditional_distance if timed else wasserstein
-    here = measure(*before, p)
-    there = None if after is None else measure(*after, p)
+
+    def solved(pair):
+        try:
+            return measure(*pair, p)
+        except NotConverged as error:  # its gap says so in the record
+            return error.partial
+
+    here = solved(before)
+    there = None if after is None else solved(after)
     quotient = None
     if there is not None and 0 < here.value < math.inf:
         quotient = there.value / here.value

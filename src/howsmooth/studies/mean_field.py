@@ -40,6 +40,17 @@ def unit_layer(scores: str, size: float = 1.0, causal: bool = False) -> SelfAtte
     return SelfAttention(size * A, eye, eye, scale=1.0, causal=causal)
 
 
+def lengths_up_to(power: float, points: int) -> list[float]:
+    """log n of so many lengths from 2 to 10^power, evenly spread in log n, whole numbers as far as these are doubles.
+
+    >>> [round(math.exp(log_n), 6) for log_n in lengths_up_to(2, 4)]
+    [2.0, 7.0, 27.0, 100.0]
+    """
+    first, last = math.log(2), power * math.log(10)
+    logs = [first + (last - first) * index / (points - 1) for index in range(points)]
+    return list(dict.fromkeys(math.log(round(math.exp(log))) if log < 53 * first else log for log in logs))
+
+
 def regimes(gamma_r2: Sequence[float], log_lengths: Sequence[float], scores: str = "negative",
             step: Callable[[float], None] | None = None) -> Iterator[dict[str, Any]]:
     """One record per γR² and length: the exact two-place constant, its plateau, and the bounds around it, in logs."""

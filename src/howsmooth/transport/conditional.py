@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, NotConverged
 from howsmooth.transport.measures import TimedMeasure, TokenMeasure
 from howsmooth.transport.plans import Plan, check_exponent, power_mean
 from howsmooth.transport.wasserstein import wasserstein
@@ -64,12 +64,18 @@ def conditional_distance(mu: TimedMeasure, nu: TimedMeasure, p: float = 2.0, *, 
     if reason is not None:
         return ConditionalTransport(math.inf, p, reason, times, log_masses.exp(),
                                     torch.full((len(times),), math.inf), math.nan)
+    found, stopped = [], None
     if mu.n == nu.n == len(times):  # one atom per time: nothing to choose
         rows, cols = torch.cat(here), torch.cat(there)
         distances = (mu.points.double()[rows] - nu.points.double()[cols]).norm(dim=1)
         gap, whole = 0.0, Plan(rows, cols, mu.log_weights[rows])
     else:
-        found = [wasserstein(_slice(mu, i), _slice(nu, j), p, plan=plan) for i, j in zip(here, there, strict=True)]
+        for i, j in zip(here, there, strict=True):
+            try:
+                found.append(wasserstein(_slice(mu, i), _slice(nu, j), p, plan=plan))
+            except NotConverged as error:
+                stopped = error
+                found.append(error.partial)
         distances = torch.tensor([one.value for one in found], dtype=torch.float64)
         gap = max(one.gap for one in found)
         whole = None if not plan else Plan(
@@ -77,7 +83,10 @@ def conditional_distance(mu: TimedMeasure, nu: TimedMeasure, p: float = 2.0, *, 
             torch.cat([j[one.plan.cols] for j, one in zip(there, found, strict=True)]),
             torch.cat([one.plan.log_mass + log for log, one in zip(log_masses, found, strict=True)]))
     value = power_mean(distances.numpy(), log_masses.numpy(), p)
-    return ConditionalTransport(value, p, None, times, log_masses.exp(), distances, gap, whole if plan else None)
+    result = ConditionalTransport(value, p, None, times, log_masses.exp(), distances, gap, whole if plan else None)
+    if stopped is not None:
+        raise NotConverged(str(stopped), result)
+    return result
 
 
 def _slice(measure: TimedMeasure, index: Tensor) -> TokenMeasure:

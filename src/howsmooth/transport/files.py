@@ -57,9 +57,27 @@ def _safetensors(path: Path) -> dict:
 def _csv(path: Path) -> dict:
     with path.open(newline="", encoding="utf-8") as stream:
         header, *lines = list(csv.reader(stream)) or [[]]
-    table = np.array([[float(cell) for cell in line] for line in lines if line], dtype=float)
-    table = table.reshape(len(table), len(header))
     special = {"weight": "weights", "log_weight": "log_weights", "time": "times"}
     names = [name.strip() for name in header]
+    if names and all(_is_number(name) for name in names):
+        raise InputError(f"expected the names of the columns in the first row of {path}, got numbers "
+                         f"({', '.join(names)}); write a row such as x,y,weight above them")
+    for name in names:
+        meant = name.lower().replace("-", "_").replace(" ", "_").removesuffix("s")
+        if meant in special and name not in special:
+            raise InputError(f"expected a column {meant!r} in {path}, got {name!r}; write it as {meant}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"expected each column once in {path}, got {', '.join(twice)} more than once")
+    table = np.array([[float(cell) for cell in line] for line in lines if line], dtype=float)
+    table = table.reshape(len(table), len(header))
     found = {special[name]: table[:, index] for index, name in enumerate(names) if name in special}
     return {"points": table[:, [index for index, name in enumerate(names) if name not in special]], **found}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -43,13 +43,19 @@ class TokenMeasure:
             raise InputError("expected a sampler (n, generator) → atoms and a torch.Generator, got "
                              f"{type(sampler).__name__} and {type(generator).__name__}")
         drawn = sampler(n, generator)
-        return cls(drawn) if cls is TokenMeasure else cls(*drawn)
+        if cls is not TokenMeasure and not (isinstance(drawn, tuple | list) and len(drawn) == 2):
+            raise InputError(f"expected times (n) and points (n, d) from the sampler, got {type(drawn).__name__}")
+        measure = cls(drawn) if cls is TokenMeasure else cls(*drawn)
+        if measure.n != n:
+            raise InputError(f"expected {n} atoms from the sampler, got {measure.n}")
+        return measure
 
     @classmethod
-    def from_histogram(cls, counts, *edges, normalise: bool = False) -> TokenMeasure:
+    def from_histogram(cls, counts, *edges, normalise: bool = False):
         """Bin centres with the counts as masses, bins without any left out; d = 1 or 2, one list of edges per axis.
 
-        As `numpy.histogram` and `histogram2d` give them. Counts do not sum to 1: say `normalise=True`.
+        As `numpy.histogram` and `histogram2d` give them. Counts do not sum to 1: say `normalise=True`. For a timed
+        measure the first of two axes is the time.
 
         >>> TokenMeasure.from_histogram([1, 0, 3], [0.0, 1.0, 2.0, 3.0], normalise=True).points.flatten()
         tensor([0.5000, 2.5000], dtype=torch.float64)
@@ -64,7 +70,11 @@ class TokenMeasure:
         centres = torch.stack(torch.meshgrid(*((e[1:] + e[:-1]) / 2 for e in sides), indexing="ij"), -1)
         _refuse_bad_weights(counts.flatten(), zero=True)
         full = counts > 0
-        return TokenMeasure(centres[full], counts[full], normalise=normalise)
+        if cls is TokenMeasure:
+            return cls(centres[full], counts[full], normalise=normalise)
+        if counts.dim() == 1:
+            raise InputError("expected counts of two axes for a timed measure, time and place, got one")
+        return cls(centres[full][:, 0], centres[full][:, 1:], counts[full], normalise=normalise)
 
     @property
     def weights(self) -> Tensor:
@@ -191,7 +201,8 @@ def _log_sums(logs: Tensor, place: Tensor, count: int) -> Tensor:
 
 def _tensor(values, what: str) -> Tensor:
     try:
-        t = values.detach() if isinstance(values, Tensor) else torch.as_tensor(_doubles(values))
+        # A copy: a measure does not change with what it came from.
+        t = (values.detach() if isinstance(values, Tensor) else torch.as_tensor(_doubles(values))).clone()
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"expected {what} as a tensor, an array or lists of numbers, got {type(values).__name__}"
                          ) from None
@@ -226,7 +237,8 @@ def _logs(n: int, weights, log_weights, normalise: bool, device) -> Tensor:
     given = _tensor(weights if log_weights is None else log_weights, "weights")
     if given.shape != (n,):
         raise InputError(f"expected a weight for each of {n} atoms, got weights of shape {tuple(given.shape)}")
-    rounding = 1e-9 + n * torch.finfo(given.dtype if given.dtype.is_floating_point else torch.float64).eps
+    precise = given.dtype == torch.float64 or not given.dtype.is_floating_point
+    rounding = 1e-9 if precise else min(1e-9 + n**0.5 * torch.finfo(given.dtype).eps, 1e-3)
     logs = given.to(device=device, dtype=torch.float64)
     if log_weights is None:
         _refuse_bad_weights(logs)
@@ -238,7 +250,7 @@ def _logs(n: int, weights, log_weights, normalise: bool, device) -> Tensor:
     if not normalise and abs(float(torch.expm1(total))) > rounding:
         raise InputError(f"expected weights that sum to 1, got a sum of {float(total.exp()):.10g}; say normalise=True "
                          "to divide by it")
-    return logs - total if normalise else logs
+    return logs - total if normalise or not precise else logs
 
 
 def _refuse_bad_weights(weights: Tensor, zero: bool = False) -> None:

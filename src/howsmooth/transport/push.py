@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howsmooth.attention import Field, SoftmaxField
+from howsmooth.attention import Field, SelfAttention, SoftmaxField
 from howsmooth.errors import InputError
 from howsmooth.transport.measures import TimedMeasure, TokenMeasure
 
@@ -26,7 +26,12 @@ def push_forward(field: Field, measure: TokenMeasure) -> TokenMeasure:
     logs = None if measure.equal else measure.log_weights.to(x)
     if isinstance(measure, TimedMeasure):
         return measure.with_points(field(x, x, logs, times=measure.times, source_times=measure.times).detach())
-    if isinstance(field, SoftmaxField) and field.layer.causal:
+    refuse_without_order(field.layer if isinstance(field, SoftmaxField) else None, measure)
+    return measure.with_points(field(x, x, logs).detach())
+
+
+def refuse_without_order(layer: SelfAttention | None, measure: TokenMeasure) -> None:
+    """A causal layer goes by the order of atoms, which a measure without times does not have."""
+    if layer is not None and layer.causal and not isinstance(measure, TimedMeasure):
         raise InputError("expected a TimedMeasure for a causal layer, got a TokenMeasure, whose atoms have no order; "
                          "use TimedMeasure.from_sequence(x)")
-    return measure.with_points(field(x, x, logs).detach())

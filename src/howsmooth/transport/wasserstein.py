@@ -69,7 +69,7 @@ def wasserstein(mu: TokenMeasure | Sequence[TokenMeasure], nu: TokenMeasure | Se
 
 
 def _couple(mu: TokenMeasure, nu: TokenMeasure, p: float, certify: bool):
-    """The coupling (rows, cols, log masses), the distance of each entry, the method, the gap and how large it may be."""
+    """The coupling (rows, cols, log masses), the distance of each entry, the method, the gap and the largest one."""
     x, y = (m.points.double().cpu().numpy() for m in (mu, nu))
     log_a, log_b = (m.log_weights.cpu().numpy() for m in (mu, nu))
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from howsmooth.errors import InputError
 
@@ -31,7 +32,7 @@ class Field:
         lead = self._check(x, points, log_weights, times, source_times)
         x, points = x.expand(*lead, *x.shape[-2:]), points.expand(*lead, *points.shape[-2:])
         if log_weights is not None:
-            log_weights = log_weights.expand(*lead, -1)
+            log_weights = log_weights.to(x).expand(*lead, -1)
         if times is not None:
             times, source_times = times.detach().expand(*lead, -1), source_times.detach().expand(*lead, -1)
         return self.velocity(x, points, log_weights, times, source_times)
@@ -64,6 +65,8 @@ class Field:
             if t is not None and (not isinstance(t, Tensor) or t.dim() < 1 or t.shape[-1] != count):
                 got = tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__
                 raise InputError(f"{self.name} field: expected {what} of shape (…, {count}), got {got}")
+            if t is not None and not retrieve_all_functorch_interpreters() and not torch.isfinite(t).all():
+                raise InputError(f"{self.name} field: expected finite {what}, got NaN or ∞; leave out such atoms")
         leads = [t.shape[:-2] for t in (x, points)] + [t.shape[:-1] for t in (log_weights, times, source_times)
                                                        if t is not None]
         try:

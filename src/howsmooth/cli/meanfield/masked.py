@@ -34,7 +34,7 @@ def command(exponents, sizes, n, restarts, steps, seed, json_path, csv_path, plo
     from howsmooth.report.mean_field_table import masked_table
     from howsmooth.studies import masked_constants
 
-    return run_and_show(json_path, csv_path, plot_path, name="masked attention", total=len(exponents) * len(sizes),
-                        produce=lambda: masked_constants(exponents, sizes, n=n, restarts=restarts, steps=steps,
-                                                         seed=seed),
-                        table=masked_table, figure=masked_figure, thing="constant")
+    return run_and_show(json_path, csv_path, plot_path, table=masked_table, figure=masked_figure, thing="constant",
+                        work=lambda: ("masked attention", len(exponents) * len(sizes),
+                                      lambda _step: masked_constants(exponents, sizes, n=n, restarts=restarts,
+                                                                     steps=steps, seed=seed)))

@@ -28,10 +28,10 @@ from howsmooth.cli.meanfield.numbers import Numbers, plot_option, run_and_show
 @plot_option
 def command(gamma_r2, scores, power, points, json_path, csv_path, plot_path) -> int:
     from howsmooth.report.mean_field_figure import regimes_figure
-    from howsmooth.report.mean_field_table import lengths_up_to, regimes_table
-    from howsmooth.studies import regimes
+    from howsmooth.report.mean_field_table import regimes_table
+    from howsmooth.studies import lengths_up_to, regimes
 
     lengths = lengths_up_to(power, points)
-    return run_and_show(json_path, csv_path, plot_path, name="two places", total=len(gamma_r2) * points,
-                        produce=lambda: regimes(gamma_r2, lengths, scores), table=regimes_table, figure=regimes_figure,
-                        thing="point")
+    return run_and_show(json_path, csv_path, plot_path, table=regimes_table, figure=regimes_figure, thing="point",
+                        work=lambda: ("two places", len(gamma_r2) * len(lengths),
+                                      lambda _step: regimes(gamma_r2, lengths, scores)))

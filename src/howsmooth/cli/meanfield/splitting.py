@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from howsmooth.cli.choosing import (
@@ -22,8 +20,12 @@ from howsmooth.cli.choosing import (
     text_option,
     tol_option,
 )
+from howsmooth.cli.meanfield.numbers import run_and_show
 from howsmooth.cli.parsing import NumberList
 from howsmooth.errors import InputError
+
+OUTPUTS = {"json_path", "csv_path", "plot_path"}
+OF_THE_PICTURE = {"a", "masses", "third", "extent", "points", "masked"}
 
 
 @click.command(
@@ -39,11 +41,12 @@ from howsmooth.errors import InputError
 @click.option("--picture", is_flag=True, help="Draw the plane of two atoms on a line (d = 1, V = 1).")
 @click.option("--which", is_flag=True, help="List which kinds of maps split.")
 @click.option("--a", type=float, default=-1.0, show_default=True, help="The score a·x·y of the picture.")
-@click.option("--masses", type=NumberList(example="1,3"), help="Of the picture's atoms.  [default: equal]")
+@click.option("--masses", type=NumberList(example="1,3", duplicates=True), help="Of its atoms.  [default: equal]")
 @click.option("--third", type=float, help="Where a third atom of the picture stands.")
 @click.option("--extent", type=click.FloatRange(0, 1e3, min_open=True), default=4.0, show_default=True,
               help="Half the picture's width.")
 @click.option("--points", type=click.IntRange(2, 4000), default=400, show_default=True, help="Of each axis.")
+@click.option("--masked", is_flag=True, help="In the picture an atom sees those up to its own place: x, y, the third.")
 @text_option
 @layers_option
 @heads_option
@@ -60,76 +63,75 @@ from howsmooth.errors import InputError
 @json_option
 @csv_option
 @click.option("--plot", "plot_path", metavar="FILE", help="Heads × layers, or the picture (png, svg, pdf).")
-def command(model, picture, which, a, masses, third, extent, points, json_path, csv_path, plot_path, text_path, layers,
-            heads, lengths, samples, map_name, repeat, special_tokens, tol, confidence, seed, **loading) -> int:
-    from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice
-    from howsmooth.cli.running import Run, console, say
+@click.pass_context
+def command(ctx, model, picture, which, a, masses, third, extent, points, masked, json_path, csv_path, plot_path,
+            text_path, layers, heads, lengths, samples, map_name, repeat, special_tokens, tol, confidence, seed,
+            **loading) -> int:
     from howsmooth.report import splitting_figure, splitting_table
-    from howsmooth.report.figure import check_plot_path, save_figure
 
     if picture + which + (repeat is not None) > 1:
         raise InputError("expected one of --picture, --which and --repeat, got several; leave out the others")
-    if heads is not None and map_name not in (None, "head"):
-        raise InputError(f"expected --heads only with --map head, got --map {map_name}; leave one of the two out")
     if plot_path and (which or repeat is not None):
         raise InputError("expected --plot with a model or with --picture, got --which or --repeat; leave it out")
-    outputs = {"--json": json_path, "--csv": csv_path, "--plot": plot_path}
-    refuse_one_file_twice({"--text": None if text_path == "-" else text_path, **outputs})
-    files = record_files(json_path, csv_path)
-    if plot_path:
-        check_plot_path(plot_path)
-        check_writable(Path(plot_path), "--plot")
-    notes = console(stderr=True)
-    run = Run(files, notes, thing="record")
-
+    _refuse_idle_options(ctx, picture, which, repeat is not None)
+    if heads is not None and map_name not in (None, "head"):
+        raise InputError(f"expected --heads only with --map head, got --map {map_name}; leave one of the two out")
+    if repeat is not None and map_name == "head":
+        raise InputError("expected a whole map with --repeat, got --map head; take attention, normed, block or layer")
+    drawn: list[dict] = []
     if picture:
-        total, produce, drawn = 1, *_picture(extent, points, a, masses, third)
-        table, figure, name = _picture_line, lambda _: splitting_figure.line_figure(drawn), "picture"
+        table, figure = _picture_line, lambda _: splitting_figure.line_figure(drawn)
+
+        def work():
+            return "picture", 1, lambda _step: _picture(drawn, extent, points, a, masses, third, masked)
     elif which:
         from howsmooth.studies.which_split import CASES, which_split
 
-        total, name, table, figure = len(CASES), "maps", splitting_table.which_table, None
+        table, figure = splitting_table.which_table, None
 
-        def produce(_step):
-            return (record | {"status": "converged"} for record in which_split())
+        def work():
+            return "maps", len(CASES), lambda _step: (record | {"status": "converged"} for record in which_split())
     else:
-        name, total, produce = _model(model, text_path, layers, heads, lengths, samples, map_name, repeat,
-                                      special_tokens, tol, confidence, seed, loading)
         table = splitting_table.splitting_table if repeat is None else splitting_table.repeated_table
         figure = splitting_figure.heads_figure
-    try:
-        run.collect(name, total, produce)
-    finally:
-        if run.records:
-            shown = notes if "-" in (json_path, csv_path) else console()
-            with run.writing("-", "the table"):
-                shown.print(table(run.records))
-        if run.records and plot_path:
-            with run.writing(plot_path, "--plot"):
-                save_figure(figure(run.records), plot_path)
-                say(notes, f"drew {plot_path}")
-        code = run.finish()
-    return code
+
+        def work():
+            return _model(model, text_path, layers, heads, lengths, samples, map_name, repeat, special_tokens, tol,
+                          confidence, seed, loading)
+
+    return run_and_show(json_path, csv_path, plot_path, work=work, table=table, figure=figure, thing="record",
+                        inputs={"--text": None if text_path == "-" else text_path})
 
 
-def _picture(extent, points, a, masses, third):
-    """What to produce for --picture, and what to draw once it is there."""
+def _refuse_idle_options(ctx: click.Context, picture: bool, which: bool, repeat: bool) -> None:
+    """Options that were given and would do nothing."""
+    everything = {param.name: param for param in ctx.command.params}
+    if picture:
+        mode, idle = "--picture", set(everything) - OF_THE_PICTURE - OUTPUTS - {"picture"}
+    elif which:
+        mode, idle = "--which", set(everything) - OUTPUTS - {"which"}
+    elif repeat:
+        mode, idle = "--repeat", OF_THE_PICTURE | {"heads", "samples"}
+    else:
+        mode, idle = "a model", OF_THE_PICTURE
+    for name, param in everything.items():
+        if name in idle and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            said = "MODEL" if isinstance(param, click.Argument) else param.opts[0]
+            raise InputError(f"expected no {said} with {mode}, where it would do nothing; leave it out")
+
+
+def _picture(drawn: list[dict], extent, points, a, masses, third, masked):
+    """The one record of --picture; what is to be drawn is added to `drawn`."""
     from howsmooth.lipschitz.line import picture
     from howsmooth.report.splitting_figure import title
 
-    drawn: list[dict] = []
-    atoms = 2 if third is None else 3
-    masses = (1.0,) * atoms if masses is None else masses
-
-    def produce(_step):
-        axis, found = picture(extent, points, a, masses, third)
-        share, top = float(found.splits.double().mean()), int(found.ratio.argmax())
-        drawn.append({"title": title(a, masses, third), "axis": axis, "ratio": found.ratio})
-        yield {"a": a, "masses": list(masses), "third": third, "extent": extent, "points": points, "share": share,
-               "ratio": float(found.ratio.max()), "x": float(axis[top % points]), "y": float(axis[top // points]),
-               "status": "converged", "dtype": "float64"}
-
-    return produce, drawn
+    masses = (1.0,) * (2 if third is None else 3) if masses is None else masses
+    axis, found = picture(extent, points, a, masses, third, masked=masked)
+    share, top = float(found.splits.double().mean()), int(found.ratio.argmax())
+    drawn.append({"title": title(a, masses, third, masked), "axis": axis, "ratio": found.ratio})
+    yield {"a": a, "masses": list(masses), "third": third, "masked": masked, "extent": extent, "points": points,
+           "share": share, "ratio": float(found.ratio.max()), "x": float(axis[top % points]),
+           "y": float(axis[top // points]), "status": "converged", "dtype": "float64"}
 
 
 def _picture_line(records) -> str:
@@ -137,7 +139,7 @@ def _picture_line(records) -> str:
 
     r = records[0]
     square = f"[−{r['extent']:g}, {r['extent']:g}]²"
-    return (f"{title(r['a'], r['masses'], r['third'])}: {100 * r['share']:.3g} % of {square} splits; the "
+    return (f"{title(r['a'], r['masses'], r['third'], r['masked'])}: {100 * r['share']:.3g} % of {square} splits; the "
             f"largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, y = {r['y']:.4g}")
 
 
