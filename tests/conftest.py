@@ -1,4 +1,4 @@
-"""Without a GPU the kernels run under Triton's interpreter, which has to be asked for before anything imports Triton."""
+"""Without a GPU kernels run under Triton's interpreter, which has to be asked for before anything imports Triton."""
 
 import os
 

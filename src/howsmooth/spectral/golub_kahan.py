@@ -276,7 +276,7 @@ class _Solve:
         lower = self.rounding.lower(value.T, value[:, 0]).T
         # σ_i ≤ σ_{i−1}, so an earlier bound serves too; and rounding may not turn the interval around.
         upper = np.maximum(np.minimum.accumulate(np.stack(self.uppers, axis=1), axis=1), value)
-        # ‖Jᵀu‖² = σ² + ‖Jᵀu − σv‖²: a start that misses the top vector, as one in 1/δ may, can leave it above the bound.
+        # ‖Jᵀu‖² = σ² + ‖Jᵀu − σv‖²: a start that misses the top vector, as one in 1/δ may, can leave it above.
         attained = np.hypot(value[:, 0], residual[:, 0]) * (1 - self.rounding.above - self.rounding.below)
         refuted = attained**2 - self.rounding.perturbation > self.uppers[0] ** 2 * (1 + REFUTED)
         # Products rounded further than the vectors, by an amount that nobody measured, bound nothing from above.
