@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from howsmooth.models import Model
     from howsmooth.studies import Settings, Text
 
-Step = Callable[[int, int, int | None], None]  # (n, layer, head): what is about to be computed
+Step = Callable[..., None]  # (n, layer, head), or what `describe` takes: what is about to be computed
 
 _PLAIN_WIDTH = 120  # columns of a table that goes to a file or a pipe
 
@@ -63,7 +63,8 @@ class Run:
         except OSError as error:
             self.failures.setdefault(str(path), unwritable(path, option, error))
 
-    def collect(self, model: str, total: int, produce: Callable[[Step], Iterable[dict[str, Any]]]) -> None:
+    def collect(self, model: str, total: int, produce: Callable[[Step], Iterable[dict[str, Any]]],
+                describe: Callable[..., str] | None = None) -> None:
         """Keep what `produce(step)` yields, `total` records in all, the moment each is there.
 
         Ctrl-C or a file that cannot be written ends it early; what was computed stays.
@@ -76,9 +77,8 @@ class Run:
             ) as bar:
                 task = bar.add_task(name, total=total)
 
-                def show(n: int, layer: int, head: int | None) -> None:
-                    which = "" if head is None else f" head {head}"
-                    bar.update(task, description=f"{name} layer {layer}{which}, n = {n}")
+                def show(*what: Any) -> None:
+                    bar.update(task, description=f"{name} {(describe or _place)(*what)}")
 
                 for record in produce(show):
                     self.records.append(record)
@@ -141,8 +141,12 @@ def announce(model: Model, text: Text, settings: Settings, notes: Console) -> No
     )
 
 
+def _place(n: int, layer: int, head: int | None) -> str:
+    return f"layer {layer}{'' if head is None else f' head {head}'}, n = {n}"
+
+
 def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console) -> None:
-    unfinished = [record for record in records if record["status"] not in FINE]
+    unfinished = [record for record in records if record.get("status", FINE[0]) not in FINE]  # searches have none
     if unfinished:
         statuses = ", ".join(sorted({record["status"] for record in unfinished}))
         say(

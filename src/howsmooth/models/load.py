@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from howsmooth.errors import InputError
 from howsmooth.models.families import FAMILIES, check_registry, family_of
@@ -56,8 +57,9 @@ def load(
         if causal:
             raise InputError("expected causal only with a model that is loaded by name, got a transformers model; make "
                              "it from a config with is_decoder=True")
-        network, adapter, name, place = read_network(name, dtype=dtype, device=device, revision=revision)
-        return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part)
+        given = name
+        network, adapter, name, place = read_network(given, dtype=dtype, device=device, revision=revision)
+        return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part, given.state_dict)
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         what = "an empty one" if isinstance(name, str) else f"an object of type {type(name).__name__}"
         raise InputError(
@@ -67,6 +69,7 @@ def load(
     name = os.fspath(name)
     dtype, device = _working_type(dtype or torch.float32, device or "cpu")
 
+    read_head: Callable[[], dict] = dict  # weights drawn at random have a head only where it is the embedding
     if name.startswith(_RANDOM):
         network, adapter, place = _random_network(name, seed, cache_dir, remote, causal)
         with torch.no_grad():
@@ -75,11 +78,13 @@ def load(
     else:
         place = locate(name, revision, cache_dir)
         network, adapter = _pretrained_network(name, place, dtype, allow_pickle, remote, causal)
+        read_head = partial(_head_weights, name, place, dtype, allow_pickle, remote)
     network = network.to(device).eval().requires_grad_(False)
-    return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part)
+    return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part, read_head)
 
 
-def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, remote: dict, part) -> Model:
+def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, remote: dict, part,
+              read_head: Callable[[], dict]) -> Model:
     """Check the weights and add the tokenizer."""
     check_registry(network, adapter, name)
     _refuse_non_finite(network, name)
@@ -89,7 +94,7 @@ def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, r
         found, missing, origin = find_tokenizer(tokenizer, place, chosen.vocabulary, cache_dir, remote)
     source = {**place.source, "tokenizer": origin, **({} if part is None else {"part": part})}
     return Model(network, adapter, name=name, tokenizer=found, no_tokenizer=missing, source=source, part=part,
-                 processor=Processor(place.path, place.local_only, remote))
+                 processor=Processor(place.path, place.local_only, remote), read_head=read_head)
 
 
 def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickle: bool, remote: dict, causal: bool):
@@ -113,6 +118,16 @@ def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickl
     if place.is_hub:
         place.source["revision"] = commit_of(name, remote["revision"])
     return network, adapter
+
+
+def _head_weights(name: str, place: Place, dtype: torch.dtype, allow_pickle: bool, remote: dict) -> dict:
+    """Read a checkpoint once more, as a language model: `AutoModel` leaves the head behind. What it lacks is absent."""
+    with _loading(name, place, allow_pickle), quiet_transformers():
+        whole, report = AutoModelForCausalLM.from_pretrained(
+            place.path, dtype=dtype, use_safetensors=None if allow_pickle else True,
+            local_files_only=place.local_only, output_loading_info=True, **remote,
+        )
+    return {key: value for key, value in whole.state_dict().items() if key not in report["missing_keys"]}
 
 
 def _random_network(name: str, seed: int, cache_dir, remote: dict, causal: bool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
@@ -16,6 +16,7 @@ import torch
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models import anatomy, inputs
+from howsmooth.models.language_head import LanguageHead, language_head
 from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_kind, map_at
 from howsmooth.models.norms import read_norm
 from howsmooth.models.parts import choose_part
@@ -35,7 +36,8 @@ class Model:
     """
 
     def __init__(self, network, adapter: ModuleType, *, name: str, tokenizer=None, no_tokenizer: str = "",
-                 source: dict | None = None, part: str | None = None, processor: inputs.Processor | None = None):
+                 source: dict | None = None, part: str | None = None, processor: inputs.Processor | None = None,
+                 read_head: Callable[[], dict] = dict):
         chosen = choose_part(network, part, name)
         self.network = chosen.network
         self.name, self.family, self.modality = name, network.config.model_type, chosen.modality
@@ -47,6 +49,7 @@ class Model:
         self._adapter, self._scope, self._vocabulary = adapter, chosen.scope, chosen.vocabulary
         self._no_tokenizer = no_tokenizer or "it was loaded without one"
         self._processor = processor or inputs.Processor(None)
+        self._read_head = read_head
 
     def __repr__(self) -> str:
         length = "" if self.positions is None else f"{self.positions} positions, "
@@ -57,6 +60,11 @@ class Model:
     def twin(self):
         """The network once more, with the same weights and the fast op inside."""
         return fast_twin(self.network, self._adapter)
+
+    @cached_property
+    def language_head(self) -> LanguageHead:
+        """Last hidden states (…, d) ↦ logits (…, vocabulary); refused where the model has no language head."""
+        return language_head(self)
 
     def attention(self, layer: int, n: int | None = None) -> SelfAttention | AttentionMap:
         """Return the attention map of a layer: projections with biases, heads and output projection.
@@ -153,11 +161,8 @@ class Model:
             before, after = special_frame(self._need_tokenizer()) if special_tokens else ([], [])
             n = len(self.tokenize(text)) + len(before) + len(after)
             if n > self.positions:
-                warnings.warn(
-                    f"the text has {n} tokens and {self.name} has {self.positions} positions: "
-                    "the rest is cut off",
-                    stacklevel=2,
-                )
+                warnings.warn(f"the text has {n} tokens and {self.name} has {self.positions} positions: "
+                              "the rest is cut off", stacklevel=2)
                 n = self.positions
         chunk, = self.chunks(text, n, 1, special_tokens)
         return self.activations(chunk, [layer])[layer]

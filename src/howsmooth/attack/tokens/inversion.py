@@ -1,0 +1,144 @@
+"""From a direction in feature space to real tokens: which edits move what enters layer 0 along it, and how nearly.
+
+A direction U (n, d) at the model's input, embeddings and positions included, is met by k substitutions that change it
+by D, the rows of D being e(v, i) − e(x_i, i) at the places edited and 0 elsewhere. The best multiple of D misses U by
+
+    min_c ‖U − cD‖² / ‖U‖²  =  1 − ⟨U, D⟩² / (‖U‖² ‖D‖²)        c ≥ 0
+
+so cos²(U, D) is the share of the direction that real tokens capture; the rest is the error of the inversion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from howsmooth.attack.refusals import check_count
+from howsmooth.attack.tokens.edits import Edit, apply
+from howsmooth.attack.tokens.limits import Room
+from howsmooth.attack.tokens.scores import substitution_scores
+from howsmooth.errors import InputError
+from howsmooth.models.embedding import TokenEmbedding
+
+SHORTLIST = 32  # tokens for each place that are tried exactly, where positions do not simply add
+SCAN = tuple(2.0 ** (power / 3) for power in range(-3, 10))  # η, in that of the best single token
+ROUNDS = 20  # of the fixed point from there, which rises at every step and arrives in a few
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """Edits whose change of the model's input is nearest to a direction, up to a positive factor.
+
+    share: cos² of the two; error: 1 − share; size: the length of the change that the tokens make.
+    """
+
+    edits: tuple[Edit, ...]
+    share: float
+    size: float
+
+    @property
+    def error(self) -> float:
+        return 1 - self.share
+
+    def as_record(self) -> dict:
+        return {"edits": [edit.as_record() for edit in self.edits], "share": self.share, "error": self.error,
+                "size": self.size}
+
+
+def captured_share(direction: Tensor, change: Tensor) -> float:
+    """The largest share of ‖U‖² that a positive multiple of a change explains: cos², or 0 where it points away.
+
+    >>> captured_share(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0]]))
+    0.36
+    """
+    u, change = direction.double().flatten(), change.double().flatten()
+    along, sizes = float(u @ change), float(u @ u) * float(change @ change)
+    return along**2 / sizes if along > 0 and sizes > 0 else 0.0
+
+
+def realised(embedding: TokenEmbedding, ids: Tensor, edits: tuple[Edit, ...]) -> Tensor:
+    """How substitutions change what enters layer 0, (n, d)."""
+    if any(edit.kind != "substitute" for edit in edits):
+        raise InputError("expected substitutions, got an edit that changes the number of tokens")
+    pair = torch.stack([torch.tensor(apply(ids.tolist(), edits), device=ids.device), ids])
+    with torch.no_grad():
+        after, before = embedding.entering(embedding.matrix[pair])
+    return after - before
+
+
+def invert(embedding: TokenEmbedding, ids: Tensor, direction: Tensor, room: Room, edits: int = 1) -> Inversion:
+    """The `edits` substitutions within the room whose change captures the largest share of a direction (n, d).
+
+    One substitution is the best of all where positions simply add to embeddings (GPT-2, Llama), and the best of a
+    shortlist by first-order scores for each place where a normalisation follows (BERT). Several are found by a scan and
+    a fixed point: with a = ⟨u_i, d_i⟩ and b = |d_i|², cos² = (Σa)²/Σb = max over η of Σ(2ηa − b)/η², reached at
+    η = Σb/Σa, and for a given η each place decides for itself.
+    """
+    check_count("invert", "edits", edits, least=1)
+    if direction.shape != (len(ids), embedding.matrix.shape[1]) or not torch.isfinite(direction).all():
+        raise InputError(f"invert: expected a finite direction of shape ({len(ids)}, {embedding.matrix.shape[1]}), got "
+                         f"{tuple(direction.shape)}")
+    places = torch.tensor(room.places, device=ids.device)
+    along, sizes, tokens = _changes(embedding, ids, direction.to(embedding.matrix), room, places)
+    single = torch.where(along > 0, along.square() / sizes, along.new_zeros(())).flatten()
+    best = int(single.argmax())
+    if not single[best] > 0:
+        raise InputError("invert: expected a token that moves along the direction, got none; widen the limits")
+    chosen = [divmod(best, along.shape[1])]
+    if edits > 1:
+        chosen = _best_set(along, sizes, edits, start=float(sizes.flatten()[best] / along.flatten()[best]))
+    made = tuple(Edit(int(places[row]), "substitute", int(tokens[row, column])) for row, column in chosen)
+    change = realised(embedding, ids, made)
+    return Inversion(made, captured_share(direction, change), float(torch.linalg.vector_norm(change)))
+
+
+def _best_set(along: Tensor, sizes: Tensor, count: int, start: float) -> list[tuple[int, int]]:
+    """(row, column) of up to `count` rows that make (Σa)²/Σb large: the fixed point from each η of a scan."""
+
+    def at(eta: float) -> list[tuple[int, int]]:
+        gain, which = (2 * eta * along - sizes).max(1)
+        return sorted((row, int(which[row])) for row in gain.topk(min(count, len(gain))).indices.tolist()
+                      if gain[row] > 0)
+
+    def sums(chosen: list[tuple[int, int]]) -> tuple[float, float]:
+        index = tuple(torch.tensor(chosen, device=along.device).T)
+        return float(along[index].double().sum()), float(sizes[index].double().sum())
+
+    share: dict[tuple, float] = {}
+    for factor in SCAN:
+        chosen = at(start * factor)
+        for _ in range(ROUNDS):
+            if not chosen or tuple(chosen) in share:
+                break
+            a, b = sums(chosen)
+            share[tuple(chosen)] = a * a / b
+            chosen = at(b / a)
+    return list(max(share, key=share.__getitem__))
+
+
+def _changes(embedding: TokenEmbedding, ids: Tensor, direction: Tensor, room: Room, places: Tensor):
+    """(⟨u_i, d⟩, |d|², token) for every place and candidate; what may not be written has 0 and ∞."""
+    matrix, closed = embedding.matrix, ~room.tokens(ids, places)
+    there = matrix[ids[places]]
+    if embedding.additive:
+        u = direction[places]
+        sizes = (matrix.square().sum(-1) - 2 * there @ matrix.T + there.square().sum(-1, keepdim=True)).clamp_min(1e-12)
+        tokens = torch.arange(len(matrix), device=ids.device).expand(len(places), -1)
+        return substitution_scores(u, matrix, ids[places]).masked_fill(closed, 0.0), sizes.masked_fill(
+            closed, float("inf")), tokens
+    # What becomes of a token depends on its place: a shortlist by first order, then the true changes.
+    vectors = matrix[ids][None].clone().requires_grad_()
+    with torch.enable_grad():
+        pulled_back, = torch.autograd.grad(embedding.entering(vectors), vectors, direction[None])
+    scores = substitution_scores(pulled_back[0, places], matrix, ids[places]).masked_fill(closed, float("-inf"))
+    count = min(SHORTLIST, scores.shape[1])
+    best = scores.topk(count)
+    swapped = ids.repeat(count, 1)
+    swapped[:, places] = best.indices.T  # every place at once: a token's vector does not depend on its neighbours
+    with torch.no_grad():
+        change = (embedding.entering(matrix[swapped]) - embedding.entering(matrix[ids][None]))[:, places]
+    shut = best.values == float("-inf")
+    along = (change * direction[places]).sum(-1).T.masked_fill(shut, 0.0)
+    return along, change.square().sum(-1).T.clamp_min(1e-12).masked_fill(shut, float("inf")), best.indices

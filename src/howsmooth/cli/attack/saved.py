@@ -1,0 +1,33 @@
+"""A file of attacks that grows: what is in there is not computed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from howsmooth.cli.outputs import check_writable
+from howsmooth.studies.lines import json_line
+from howsmooth.studies.token_attacks import read_attacks
+
+
+class SavedFile:
+    """`records` are those that were there when the command began; a line cut short by a kill is dropped first."""
+
+    def __init__(self, path: str):
+        self.path = Path(path)
+        check_writable(self.path, "--save")
+        self.records = read_attacks(self.path)
+        whole = "".join(json_line(record) + "\n" for record in self.records)
+        if self.path.exists() and self.path.read_text(encoding="utf-8") != whole:
+            beside = self.path.with_name(self.path.name + ".part")
+            beside.write_text(whole, encoding="utf-8")
+            beside.replace(self.path)
+
+    def append(self, record: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json_line(record) + "\n")
+
+    def reused(self, records: list[dict[str, Any]]) -> int:
+        """How many of these records were in the file at the start."""
+        there = {id(record) for record in self.records}
+        return sum(id(record) in there for record in records)

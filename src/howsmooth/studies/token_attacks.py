@@ -1,0 +1,131 @@
+"""Attacks on the tokens of many texts: every method on every text, each success evaluated again before it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from howsmooth.attack.tokens import (
+    METHODS,
+    OBJECTIVES,
+    Flip,
+    Hidden,
+    Limits,
+    Objective,
+    SentenceJudge,
+    Singular,
+    Victim,
+    attack_text,
+    verify,
+)
+from howsmooth.attack.tokens.methods import Method
+from howsmooth.errors import InputError
+from howsmooth.models.tokens import TokenChunk, special_frame
+from howsmooth.studies.facts import provenance
+
+if TYPE_CHECKING:
+    from howsmooth.models import Model
+    from howsmooth.studies.measuring import Text
+
+ALL_METHODS = {**METHODS, Singular.name: Singular}
+# Two records that agree in these are of the same attack: seeds reproduce the rest.
+SAME = ("model", "sha256", "ids", "method", "objective", "limits", "judge", "budget", "seed", "dtype")
+Step = Callable[[int, str], None]  # (number of the text, method): what is about to be attacked
+
+
+def methods_named(names: Sequence[str]) -> list[Method]:
+    """Methods by name, "all" for each of them.
+
+    >>> [method.name for method in methods_named(["hotflip", "beam"])]
+    ['hotflip', 'beam']
+    """
+    wanted = list(ALL_METHODS) if list(names) == ["all"] else list(dict.fromkeys(names))
+    unknown = [name for name in wanted if name not in ALL_METHODS]
+    if unknown or not wanted:
+        raise InputError(f"expected methods among all, {', '.join(ALL_METHODS)}, got {', '.join(unknown) or 'none'}")
+    return [ALL_METHODS[name]() for name in wanted]
+
+
+def objective_named(name: str, *, layer: int | None = None, threshold: float | None = None) -> Objective:
+    """An objective by name; a layer is for `hidden`, a threshold says from where on an attack succeeds."""
+    if name not in OBJECTIVES:
+        raise InputError(f"expected an objective among {', '.join(OBJECTIVES)}, got {name!r}")
+    if layer is not None and name != "hidden":
+        raise InputError(f"expected a layer only with the objective hidden, got one with {name}; leave it out")
+    settings = {} if layer is None else {"layer": layer}
+    return OBJECTIVES[name](**settings, **({} if threshold is None else {"threshold": threshold}))
+
+
+def pieces(model: Model, text: Text, n: int, count: int) -> list[TokenChunk]:
+    """Up to `count` consecutive pieces of n tokens; a shorter text is one piece, as long as it is."""
+    tokens = len(model.tokenize(text.content)) + sum(map(len, special_frame(model._need_tokenizer())))
+    return model.chunks(text.content, min(n, tokens), count if tokens >= n * count else None)[:count]
+
+
+def check(model: Model, chunks: Sequence[TokenChunk], objective: Objective, limits: Limits) -> None:
+    """Refuse what cannot work before anything is computed: no language head, no room for the edits."""
+    if objective.last_only:
+        _ = model.language_head
+    if isinstance(objective, Hidden) and objective.layer is not None:
+        model._layer(objective.layer)
+    for chunk in chunks:
+        limits.places(chunk.special.tolist(), model.positions)
+
+
+def token_attacks(model: Model, text: Text, chunks: Sequence[TokenChunk], methods: Sequence[Method], *,
+                  objective: Objective | None = None, limits: Limits | None = None, calls: int = 40, seed: int = 0,
+                  judge: SentenceJudge | None = None, done: Sequence[dict[str, Any]] = (), step: Step | None = None
+                  ) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield (record, whether it is new) for every text and method; what is among `done` is not computed again.
+
+    A record holds `TokenAttack.as_record`, the text's number and name, and `verified`: that the value, and success with
+    it, came out again from the saved token numbers. The seed of text number i is `seed` + i.
+    """
+    victim, objective, limits = Victim(model), objective or Flip(), limits or Limits()
+    judged = None if judge is None else {"model": judge.model.name, "least": judge.least}
+    facts = {"source": model.source, **provenance()}
+    sha256 = model.source.get("sha256")
+    known = {_key(record): record for record in done}
+    for number, chunk in enumerate(chunks):
+        for method in methods:
+            wanted = {"model": model.name, "sha256": sha256, "ids": chunk.ids.tolist(), "method": method.as_record(),
+                      "objective": objective.as_record(), "limits": limits.as_record(), "judge": judged,
+                      "budget": calls, "seed": seed + number, "dtype": str(model.dtype).removeprefix("torch.")}
+            if (found := known.get(_key(wanted))) is not None:
+                yield found, False
+                continue
+            if step is not None:
+                step(number, method.name)
+            record = attack_text(victim, chunk, method, objective=objective, limits=limits, calls=calls,
+                                 seed=seed + number, judge=judge).as_record()
+            again = verify(victim, record)
+            yield {"text": text.name, "piece": number, **record, "verified": again.holds, "judge": judged,
+                   "sha256": sha256, **facts}, True
+
+
+def read_attacks(path: str | Path) -> list[dict[str, Any]]:
+    """The records of a saved file, its last line left out if it was cut short; none if there is no file."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"expected a file of saved attacks, got {path} ({error}); name another one") from None
+    records = []
+    for number, line in enumerate(lines):
+        try:
+            record = json.loads(line)
+            _key(record)
+        except (ValueError, KeyError, TypeError):
+            if number + 1 == len(lines):
+                break
+            raise InputError(f"expected attacks on tokens, one JSON object per line, got something else in line "
+                             f"{number + 1} of {path}; name another file") from None
+        records.append(record)
+    return records
+
+
+def _key(record: dict[str, Any]) -> str:
+    return json.dumps([record[name] for name in SAME], sort_keys=True)
