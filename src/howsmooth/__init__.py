@@ -14,6 +14,7 @@ _FRONT_DOOR = {
     "Rotary": "howsmooth.attention",
     "attend": "howsmooth.attention",
     "local_lipschitz": "howsmooth.lipschitz",
+    "lipschitz_penalty": "howsmooth.lipschitz",
     "token_gains": "howsmooth.lipschitz",
     "Estimate": "howsmooth.lipschitz",
     "load": "howsmooth.models",

