@@ -15,9 +15,10 @@ from howsmooth.lipschitz.laws import Law, fit_law
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
 from howsmooth.lipschitz.penalty import LipschitzPenalty, lipschitz_penalty
 from howsmooth.lipschitz.quotients import Quotients, lipschitz_quotients
+from howsmooth.lipschitz.splitting import Splitting, splits
 
 __all__ = [
-    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "LipschitzPenalty", "Quotients", "TokenGains",
-    "approach", "argmax_share", "fit_growth", "fit_law", "jacobian", "large_radius_limit", "largest_probabilities",
-    "lipschitz_penalty", "lipschitz_quotients", "local_lipschitz", "token_gains",
+    "AutodiffJacobian", "Estimate", "Growth", "LargeRadius", "Law", "LipschitzPenalty", "Quotients", "Splitting",
+    "TokenGains", "approach", "argmax_share", "fit_growth", "fit_law", "jacobian", "large_radius_limit",
+    "largest_probabilities", "lipschitz_penalty", "lipschitz_quotients", "local_lipschitz", "splits", "token_gains",
 ]

@@ -37,6 +37,7 @@ _REFUSED = ("s_aux", "cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k")
 # Who listens to attention as it happens, and which head alone is to speak: set for one block, read by every call.
 _WATCHER: ContextVar[Callable | None] = ContextVar("howsmooth_watcher", default=None)
 _ONLY_HEAD: ContextVar[int | None] = ContextVar("howsmooth_only_head", default=None)
+_HELD: ContextVar[bool] = ContextVar("howsmooth_what_is_seen_is_held", default=False)
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,16 @@ def only_head(head: int) -> Iterator[None]:
         yield
     finally:
         _ONLY_HEAD.reset(token)
+
+
+@contextmanager
+def what_is_seen_held() -> Iterator[None]:
+    """Let derivatives inside the block pass through queries alone: keys and values are constants to them."""
+    token = _HELD.set(True)
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
 
 
 def attention_mask(
@@ -134,6 +145,8 @@ def attention_forward(
                 f"expected an attention without {name}, got one in {type(module).__name__}; load this model "
                 'with attn_implementation="eager"'
             )
+    if _HELD.get():
+        key, value = key.detach(), value.detach()
     head, heads = _ONLY_HEAD.get(), query.shape[1]
     if head is not None:
         shared = head * key.shape[1] // heads

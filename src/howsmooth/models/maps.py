@@ -27,7 +27,7 @@ from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models.anatomy import Site
 from howsmooth.models.calls import Call, first
-from howsmooth.models.hook import only_head
+from howsmooth.models.hook import only_head, what_is_seen_held
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -124,6 +124,24 @@ class LayerMap(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.call(x.unsqueeze(0)).squeeze(0)
+
+
+class OwnMap(torch.nn.Module):
+    """A map of one layer whose derivative is that of each output in its own token, what it sees held fixed.
+
+    Values are those of the map. The stream, norms and the MLP work on each token alone, so that keys and values are all
+    that has to be held: what is left of the derivative is one block (d_out, d) for each token.
+    """
+
+    def __init__(self, f: torch.nn.Module):
+        super().__init__()
+        if not isinstance(f, (AttentionMap, NormedMap, BlockMap, LayerMap)):
+            raise InputError(f"expected a map of one layer as a module, got {type(f).__name__}")
+        self.f = f
+
+    def forward(self, x: Tensor) -> Tensor:
+        with what_is_seen_held():
+            return self.f(x)
 
 
 class NetworkMap(torch.nn.Module):

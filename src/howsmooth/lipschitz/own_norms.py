@@ -1,0 +1,125 @@
+"""‖∂₁G(x_i, μ)‖ for every token i: how strongly each output follows its own token while what it sees stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from howsmooth.attention.own import OwnDerivatives
+from howsmooth.errors import InputError
+from howsmooth.lipschitz.autodiff import AutodiffJacobian
+from howsmooth.lipschitz.gains import TokenGains
+from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
+from howsmooth.spectral.rounding import allowance
+
+SMALL = 96  # matrices of at most this many rows or columns are stored, and their singular values exact
+AT_ONCE = 64  # operators solved side by side: as many as leave their vectors in a cache
+LOOSE = 0.05  # relative width for tokens that cannot be the largest
+
+
+def own_norms(operator: LinearOperator, *, tol: float = 1e-3, confidence: float = 0.999, seed: int = 0) -> TokenGains:
+    """The norms of a batch of n operators (d_out, d), all intervals together valid with this confidence.
+
+    Small ones, and single heads of any layer, by exact singular values (their intervals allow for rounding and hold
+    for certain). Large ones by Lanczos: all to 5 %, then those that may be the largest to `tol`.
+
+    >>> stretch = torch.tensor([[[3.0, 0.0], [0.0, 1.0]], [[0.0, 2.0], [0.0, 0.0]]], dtype=torch.float64)
+    >>> from howsmooth.spectral import MatrixOperator
+    >>> own_norms(MatrixOperator(stretch)).value
+    tensor([3., 2.], dtype=torch.float64)
+    """
+    if len(operator.batch) != 1:
+        raise InputError(f"expected a batch of n operators, got batch {operator.batch}")
+    stored = _stored(operator)
+    if stored is not None:
+        value = torch.linalg.matrix_norm(stored.double(), ord=2)
+        slack = (allowance(operator) + max(stored.shape[-2:]) * torch.finfo(torch.float64).eps) * value.max()
+        return TokenGains("own", value, (value - slack).clamp_min(0), value + slack, 1.0, ["exact"] * len(value))
+    n = operator.batch[0]
+    share = 1 - (1 - confidence) / (2 * n)  # two passes, each token an equal part of the failure probability
+    found = _solve(operator, torch.arange(n), max(tol, LOOSE), share, seed)
+    value, lower, upper, status = found
+    close = (upper >= lower.max()).nonzero().flatten()
+    if tol < LOOSE:
+        value[close], low, high, again = _solve(operator, close, tol, share, seed + 1)
+        lower[close], upper[close] = torch.maximum(lower[close], low), torch.minimum(upper[close], high)
+        for i, said in zip(close.tolist(), again, strict=True):
+            status[i] = said
+    return TokenGains("own", value, lower, upper, confidence, status)
+
+
+def own_operator(g: Callable[[Tensor], Tensor], x: Tensor) -> LinearOperator:
+    """The derivative at x (n, d) of a map g that treats places one by one, as n operators (d_out, d) side by side."""
+    def on_places(z: Tensor) -> Tensor:
+        y = g(z)
+        if not isinstance(y, Tensor) or y.dim() != 2 or len(y) != len(x):
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise InputError(f"expected one output for each of {len(x)} places, got {got}")
+        # The output may not depend on the place at all, which automatic differentiation refuses: 0·z makes it zero.
+        return y + 0 * z.sum(-1, keepdim=True)
+
+    whole = AutodiffJacobian(on_places, x)
+    n, d_out = whole.image.shape
+    # Places are on their own iff moving each t_i times as far moves each output t_i times as far.
+    generator = torch.Generator().manual_seed(0)
+    w, t = (torch.randn(n, width, generator=generator).to(x) for width in (x.shape[1], 1))
+    once, scaled = (whole.matvec(v.flatten()).view(n, d_out) for v in (w, t * w))
+    if float((scaled - t * once).abs().max()) > 1e-3 * float(once.abs().max()):
+        raise InputError("expected G(x, μ) to treat the places x one by one, got an output that moves with another "
+                         "place; hold the measure fixed")
+
+    def matvec(v: Tensor) -> Tensor:
+        return whole.matvec(v.flatten()).view(n, d_out)
+
+    def rmatvec(u: Tensor) -> Tensor:
+        return whole.rmatvec(u.flatten()).view(n, -1)
+
+    return FunctionOperator(matvec, rmatvec, (d_out, x.shape[1]), dtype=x.dtype, device=x.device, batch=(n,))
+
+
+def plus_identity(operator: LinearOperator) -> LinearOperator:
+    """I + J, for what a residual connection adds."""
+    if operator.shape[0] != operator.shape[1]:
+        raise InputError(f"expected an output as wide as the input for a residual, got {operator.shape}")
+    return FunctionOperator(lambda v: v + operator.matvec(v), lambda u: u + operator.rmatvec(u), operator.shape,
+                            dtype=operator.dtype, device=operator.device, batch=operator.batch,
+                            workspace=operator.workspace, held=operator.held)
+
+
+def _stored(operator: LinearOperator) -> Tensor | None:
+    """The matrices themselves (up to what changes no singular value), if they are small."""
+    if isinstance(operator, OwnDerivatives):
+        a = operator.attention
+        heads = a.heads * a.wv.shape[0] // a.kv_heads
+        if min(a.d_out, heads) <= SMALL and min(a.d, a.wq.shape[0]) <= SMALL:
+            return operator.cores()
+    return operator.dense() if max(operator.shape) <= SMALL else None
+
+
+def _solve(operator: LinearOperator, tokens: Tensor, tol: float, confidence: float, seed: int):
+    values, lowers, uppers, status = [], [], [], []
+    for some in tokens.split(AT_ONCE):
+        found = singular_values(_members(operator, some.to(operator.device)), tol=tol, confidence=confidence, seed=seed,
+                                strict=False)
+        for parts, part in ((values, found.value), (lowers, found.lower), (uppers, found.upper)):
+            parts.append(part[:, 0])
+        status += found.status
+    return torch.cat(values), torch.cat(lowers), torch.cat(uppers), status
+
+
+def _members(operator: LinearOperator, tokens: Tensor) -> LinearOperator:
+    """Some operators of a batch."""
+    if isinstance(operator, OwnDerivatives):
+        return operator.at(tokens)
+    if len(tokens) == operator.batch[0]:
+        return operator
+    n, (rows, cols) = operator.batch[0], operator.shape
+
+    def spread(part: Tensor, width: int) -> Tensor:
+        return part.new_zeros(n, width).index_copy(0, tokens, part)
+
+    return FunctionOperator(lambda v: operator.matvec(spread(v, cols))[tokens],
+                            lambda u: operator.rmatvec(spread(u, rows))[tokens], operator.shape,
+                            dtype=operator.dtype, device=operator.device, batch=(len(tokens),))

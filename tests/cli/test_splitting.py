@@ -1,0 +1,101 @@
+"""`howsmooth meanfield splitting` on a tiny checkpoint, the picture, the table of maps."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from howsmooth import load
+from howsmooth.lipschitz import splits
+from tests.oracles.splitting import split_norm
+
+
+def read(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_heads_of_a_model(howsmooth, tiny, text_file, tmp_path):
+    plot = tmp_path / "heads.png"
+    result = howsmooth(f"meanfield splitting {tiny} --text {text_file} --lengths 4,8 --json - --plot {plot}")
+    assert result.code == 0, result.err
+    records = read(result.out)
+    assert len(records) == 2 * 2 * 2 and plot.stat().st_size > 1000 and "split" in result.err
+    model = load(tiny, dtype=torch.float64)
+    record = next(r for r in records if (r["layer"], r["head"], r["n"]) == (1, 1, 8))
+    chunk, = model.chunks(open(text_file).read(), 8, 1)
+    x = model.activations(chunk, [1])[1]
+    head = model.attention(1).head(1)
+    truth = splits(head, x, tol=1e-6)
+    assert record["ratio_lower"] * (1 - 1e-6) <= truth.ratio <= record["ratio_upper"] * (1 + 1e-6)
+    assert max(record["norm"]["value"], record["own"]) == pytest.approx(split_norm(head, x, 2), rel=2e-2)
+    assert record["token"] == chunk.words[record["atom"]] and len(record["own_norms"]) == 8
+
+
+def test_whole_layers_are_the_norm_of_the_duplicated_input(howsmooth, tiny, text_file):
+    """GPT-2's positions are in the tokens, so copies of a token keep them; ties are made to see each other by hand."""
+    result = howsmooth(f"meanfield splitting {tiny} --text {text_file} --lengths 6 --layers 1 --map layer --tol 0.001 "
+                       "--dtype float64 --json -")
+    assert result.code == 0, result.err
+    record, = read(result.out)
+    model = load(tiny, dtype=torch.float64)
+    chunk, = model.chunks(open(text_file).read(), 6, 1)
+    at = model.map_at(chunk, 1, "layer")
+    time = torch.arange(6).repeat_interleave(2)
+    mask = torch.where(time[None, :] <= time[:, None], 0.0, -torch.inf).double()[None, None]
+    call = at.f.call
+
+    def together(t):
+        return mask if hasattr(t, "howsmooth_plan") else t
+
+    args, kwargs = [together(t) for t in call.args], {name: together(t) for name, t in call.kwargs.items()}
+    assert any(t is mask for t in [*args, *kwargs.values()])
+    doubled = torch.autograd.functional.jacobian(
+        lambda y: call.module(y[None], *args, **{**kwargs, "position_ids": None})[0].reshape(12, -1),
+        at.x.repeat_interleave(2, 0))
+    truth = float(torch.linalg.matrix_norm(doubled.reshape(12 * at.x.shape[1], -1), ord=2))
+    assert max(record["norm"]["value"], record["own"]) == pytest.approx(truth, rel=2e-3)
+
+
+def test_repeated_tokens(howsmooth, tiny, text_file):
+    result = howsmooth(f"meanfield splitting {tiny} --text {text_file} --lengths 2 --layers 0 --map layer --repeat 3 "
+                       "--json -")
+    assert result.code == 0 and "kept position" in result.err, result.err
+    records = read(result.out)
+    assert [r["position"] for r in records] == [0, 1] and {r["copies"] for r in records} == {3}
+    assert any(r["next"]["value"] != r["kept"]["value"] for r in records)
+
+
+def test_picture(howsmooth, tmp_path):
+    plot = tmp_path / "picture.svg"
+    result = howsmooth(f"meanfield splitting --picture --points 100 --plot {plot} --json {tmp_path / 'p.json'}")
+    assert result.code == 0 and plot.exists()
+    record, = read((tmp_path / "p.json").read_text())
+    assert record["share"] == pytest.approx(0.067, abs=2e-3) and "6.84 %" in result.out
+    three = howsmooth("meanfield splitting --picture --points 50 --third 1 --masses 1,1.5,2 --json -")
+    assert read(three.out)[0]["masses"] == [1.0, 1.5, 2.0]
+
+
+def test_which(howsmooth):
+    result = howsmooth("meanfield splitting --which")
+    assert result.code == 0 and "mean pooling" in result.out and "Sinkhorn" in result.out
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("--picture --which", "one of --picture"),
+        ("--picture --masses 1,2,3", "one mass for each of 2"),
+        ("--picture --masses 1,-2", "positive numbers"),
+        ("--which --plot x.png", "--plot with a model"),
+        ("--heads 0 --map layer", "--heads only with"),
+        ("--layers 9 {tiny}", "layers of"),
+        ("--repeat 1", "1"),
+        ("nowhere.safetensors", "safetensors file"),
+        ("nowhere.safetensors --map layer", "whole model"),
+    ],
+)
+def test_bad_input(howsmooth, tiny, text_file, line, said):
+    result = howsmooth(f"meanfield splitting {line.format(tiny=tiny)}")
+    assert result.code == 2 and said in result.err and result.err.count("\n") == 1

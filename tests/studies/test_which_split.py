@@ -1,0 +1,38 @@
+"""The table of which maps split, held against what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from howsmooth.studies.which_split import CASES, which_split
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return list(which_split())
+
+
+def test_cutting_every_atom_gives_the_larger_of_the_two_norms(rows):
+    for row in rows:
+        assert row["after"] == pytest.approx(max(row["norm"], *row["own"]), rel=1e-8), row["where"]
+
+
+def test_limits_hold(rows):
+    for row in rows:
+        word = row["limit"].split()[0]
+        if word != "none":
+            assert row["ratio"] <= float(word) * (1 + 1e-3) + 1e-12, row["where"]
+        if "proved" in row["limit"] and not row["limit"].startswith("2"):
+            assert not row["splits"]
+
+
+def test_what_is_said_to_split_does(rows):
+    assert len(rows) == len(CASES)
+    by = {(row["kind"], row["where"]): row["ratio"] for row in rows}
+    assert by["softmax", "A = −1, 1 : y² − 1 at distance y"] == pytest.approx(30, rel=0.05)
+    assert by["softmax", "A ≻ 0 with condition number 1000, d = 2"] > 8
+    assert 1.005 < by["softmax", "A = +1"] < 1.0051
+    assert by["L2, K = −Q", "light atom at −1.65, heavy at 1.48"] > 200
+    assert by["Sinkhorn", "A = −1, masses 1 : 2"] == pytest.approx(9, rel=0.01)
+    assert by["linear", "A a quarter turn, one atom"] > 1e9
+    assert by["L2, tied K = Q", "d = 2, V ≠ I, two atoms"] > 1.12
