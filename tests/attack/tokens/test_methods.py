@@ -116,6 +116,15 @@ def test_calls_are_kept_to_and_counted(decoder, method):
     assert not found.success and 1 <= len(found.edits) <= 2
 
 
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_a_direction_costs_what_it_says(decoder, steps):
+    """No more than what is asked for at the door, so that calls are kept to."""
+    problem = problem_of(decoder, Flip(), TEXT)
+    direction = Singular(steps=steps).direction(problem)
+    assert problem.spent - 1 <= 2 + 3 * (steps + 1)
+    assert float(direction.norm()) == pytest.approx(1, rel=1e-5)
+
+
 def test_a_call_is_a_sequence(decoder):
     """The count against the sequences that the network itself sees, forwards and backwards."""
     seen = {"forward": 0, "backward": 0}

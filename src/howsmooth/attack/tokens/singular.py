@@ -12,7 +12,7 @@ from howsmooth.attack.tokens.methods import Method, stream
 from howsmooth.attack.tokens.problem import Problem
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import AutodiffJacobian
-from howsmooth.spectral import singular_values
+from howsmooth.spectral import FunctionOperator, singular_values
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,17 @@ class Singular(Method):
 
     The map goes from what enters layer 0 to what the objective looks at: the last token's hidden state for next-token
     objectives, all of them for the others. `steps` of Golub–Kahan, each a product with J (two calls: value and tangent)
-    and one with Jᵀ (one call), after one forward pass for the graph. Then for k = 1 … edits the tokens nearest to U and
-    to −U are evaluated. What remains of the calls goes to the next best places: those used are closed one by one.
+    and one with Jᵀ (one call), a last pair to evaluate what was found, and two forward passes before. Then the tokens
+    nearest to U and to −U are evaluated; what remains of the calls goes to the next best places, those used being
+    closed.
     """
 
-    steps: int = 3
+    steps: int = 2
 
     name = "singular"
 
     def __call__(self, problem: Problem, seed: int) -> None:
-        products = 1 + 3 * self.steps
+        products = 2 + 3 * (self.steps + 1)
         if problem.left < products + 1:
             raise InputError(f"singular: expected at least {products + 2} calls (a direction takes {products}), got "
                              f"{problem.calls}; allow more calls or fewer steps")
@@ -47,14 +48,22 @@ class Singular(Method):
 
     def direction(self, problem: Problem, seed: int = 0) -> Tensor:
         """U (n, d), unit length, at what enters layer 0; its calls are counted."""
-        embedding, last = problem.embedding, problem.objective.last_only
         at = problem.victim.model.map_at(problem.ids, kind="model")
-        jacobian = AutodiffJacobian(partial(_output, at.f, last), at.x, trusted=True)
-        found = singular_values(jacobian, k=1, tol=1e-2, stop="residual", max_steps=self.steps, seed=seed, strict=False)
-        problem.forwards += 1 + 2 * self.steps
-        problem.backwards += self.steps
+        whole = AutodiffJacobian(partial(_output, at.f, problem.objective.last_only), at.x, trusted=True)
+        problem.forwards += 2  # one to capture what enters layer 0, one for the graph
+
+        def forward(v: Tensor) -> Tensor:
+            problem.forwards += 2
+            return whole.matvec(v)
+
+        def backward(u: Tensor) -> Tensor:
+            problem.backwards += 1
+            return whole.rmatvec(u)
+
+        counted = FunctionOperator(forward, backward, whole.shape, dtype=whole.dtype, device=whole.device)
+        found = singular_values(counted, k=1, tol=1e-2, stop="residual", max_steps=self.steps, seed=seed, strict=False)
         problem.notes["singular_value"] = float(found.value[0])
-        return found.v[0].reshape(at.x.shape).to(embedding.matrix)
+        return found.v[0].reshape(at.x.shape).to(problem.embedding.matrix)
 
     @staticmethod
     def _invert(problem: Problem, direction: Tensor, room, edits: int) -> Inversion | None:
