@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +38,9 @@ from howsmooth.attack.tokens import OBJECTIVES, Beam, Limits, Victim, attack_tex
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models.tokens import TokenChunk, special_frame
+from howsmooth.studies.correlations import FEWEST
 from howsmooth.studies.facts import provenance
+from howsmooth.studies.lines import read_records
 from howsmooth.studies.measuring import chosen
 from howsmooth.studies.predictors import layer_predictors
 from howsmooth.texts.corpora import Corpus
@@ -46,16 +49,18 @@ if TYPE_CHECKING:
     from howsmooth.models import Model
 
 PLACES = ("layer", "model", "tokens")
-FEWEST = 3  # texts from which on there is a rank correlation to speak of
 MODEL_TOL = 0.1  # of the solves on whole models, which are dear
 Step = Callable[[int, str], None]  # (number of the text, place): what is about to be computed
 
 
 @dataclass(frozen=True)
 class Design:
-    """What is computed for every text. Budgets are shares of ‖X‖, a small and a large one."""
+    """What is computed for every text. Budgets are shares of ‖X‖, a small and a large one.
 
-    layers: tuple[int, ...] | str = "all"
+    layers: numbers, "all", or "spread" for the first, the middle and the last.
+    """
+
+    layers: tuple[int, ...] | str = "spread"
     length: int = 64
     count: int = 50
     shares: tuple[float, float] = (0.001, 0.1)  # of the tokens that enter a layer
@@ -106,7 +111,9 @@ def texts_of(model: Model, corpus: Corpus, design: Design) -> list[TokenChunk]:
 
 def check(model: Model, chunks: Sequence[TokenChunk], design: Design) -> tuple[int, ...]:
     """The layers; refuse what cannot work before anything is computed."""
-    layers = chosen(design.layers, model.layers, f"layers of {model.name}")
+    last = model.layers - 1
+    wanted = (0, last // 2, last) if design.layers == "spread" else design.layers
+    layers = chosen(wanted, model.layers, f"layers of {model.name}")
     if "tokens" in design.places:
         limits = Limits(edits=design.edits)
         for chunk in chunks:
@@ -134,6 +141,20 @@ def predictions(model: Model, corpus: Corpus, chunks: Sequence[TokenChunk], desi
                 found = task.at_layer(chunk, layer, where["seed"]) if place == "layer" else \
                     task.at_model(chunk, where["seed"]) if place == "model" else task.on_tokens(chunk, where["seed"])
                 yield {**where, **found, **task.facts, "ids": chunk.ids.tolist(), "key": key}, True
+
+
+def read_predictions(path: str | Path) -> list[dict[str, Any]]:
+    """The records of a file, its last line left out if it was cut short; none if there is no file."""
+    return read_records(path, lambda record: (record["key"], record["predictors"], record["attacks"]),
+                        "predictors and attacks")
+
+
+def rankable(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of those models that have enough texts for a rank correlation."""
+    texts: dict[str, set[int]] = {}
+    for record in records:
+        texts.setdefault(record["model"], set()).add(record["text"])
+    return [record for record in records if len(texts[record["model"]]) >= FEWEST]
 
 
 class _Task:

@@ -24,6 +24,7 @@ from howsmooth.attack.tokens.methods import Method
 from howsmooth.errors import InputError
 from howsmooth.models.tokens import TokenChunk, special_frame
 from howsmooth.studies.facts import provenance
+from howsmooth.studies.lines import read_records
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -107,24 +108,7 @@ def token_attacks(model: Model, text: Text, chunks: Sequence[TokenChunk], method
 
 def read_attacks(path: str | Path) -> list[dict[str, Any]]:
     """The records of a saved file, its last line left out if it was cut short; none if there is no file."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"expected a file of saved attacks, got {path} ({error}); name another one") from None
-    records = []
-    for number, line in enumerate(lines):
-        try:
-            record = json.loads(line)
-            _key(record)
-        except (ValueError, KeyError, TypeError):
-            if number + 1 == len(lines):
-                break
-            raise InputError(f"expected attacks on tokens, one JSON object per line, got something else in line "
-                             f"{number + 1} of {path}; name another file") from None
-        records.append(record)
-    return records
+    return read_records(path, _key, "attacks on tokens")
 
 
 def _key(record: dict[str, Any]) -> str:
