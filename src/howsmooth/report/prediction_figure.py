@@ -1,4 +1,4 @@
-"""Do the constants predict? A forest of rank correlations above, predicted against achieved changes beneath."""
+"""Do the constants predict? A forest of rank correlations above, achieved over predicted changes beneath."""
 
 from __future__ import annotations
 
@@ -87,35 +87,39 @@ def _forest(figure, rows: Sequence[Record], outcomes: list[str], predictors: lis
 
 
 def _calibration(panel, curves: Sequence[Record], colours: dict, title: str) -> None:
-    """Points are texts, lines the medians of five groups of them by prediction."""
+    """Points are texts, lines the medians of groups of them by prediction; at 1 the prediction has come true."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     keys = list(dict.fromkeys((curve["layer"], curve["objective"]) for curve in curves))
     shares = sorted({curve["share"] for curve in curves})
+    panel.axhline(1, color=colours["faint"], linestyle="--", linewidth=1.2, zorder=1)
     for curve in curves:
         index = keys.index((curve["layer"], curve["objective"]))
         colour = colours["maps"][index % len(colours["maps"])]
-        marker = MARKERS[shares.index(curve["share"]) % len(MARKERS)]
-        panel.plot(curve["predicted"], curve["achieved"], marker, color=colour, markersize=3.5, markeredgewidth=0,
-                   alpha=0.45, zorder=2)
-        panel.plot([bin["predicted"] for bin in curve["bins"]], [bin["achieved"] for bin in curve["bins"]], "-",
+        ratios = [b / a for a, b in zip(curve["predicted"], curve["achieved"], strict=True)]
+        panel.plot(curve["predicted"], ratios, MARKERS[shares.index(curve["share"]) % len(MARKERS)], color=colour,
+                   markersize=3.5, markeredgewidth=0, alpha=0.45, zorder=2)
+        panel.plot([bin["predicted"] for bin in curve["bins"]], [bin["ratio"] for bin in curve["bins"]], "-",
                    color=colour, linewidth=1.8, zorder=3)
     panel.set_xscale("log")
     panel.set_yscale("log")
-    every = [value for curve in curves for name in ("predicted", "achieved") for value in curve[name] if value > 0]
-    ends = [0.6 * min(every), 1.7 * max(every)]
-    panel.plot(ends, ends, "--", color=colours["faint"], linewidth=1.2, zorder=1)
-    panel.set_xlim(*ends)
-    panel.set_ylim(*ends)
+    low, high = panel.get_ylim()
+    panel.set_ylim(min(low, 0.45), max(high, 2.2))
+    panel.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.yaxis.set_minor_locator(NullLocator())
     _plain(panel, colours)
     for index, (layer, objective) in enumerate(keys):
         name = _OBJECTIVES[objective] if layer is None else f"layer {layer}"
         panel.plot([], [], "-", color=colours["maps"][index % len(colours["maps"])], linewidth=1.8, label=name)
     for index, share in enumerate(shares):
-        panel.plot([], [], MARKERS[index % len(MARKERS)], color=colours["faint"], markersize=4.5,
+        panel.plot([], [], MARKERS[index % len(MARKERS)], color=colours["faint"], markersize=4.5, linestyle="",
                    label=f"‖E‖ = {share:g} ‖X‖")
-    panel.legend(frameon=False, fontsize=8.5, labelcolor=colours["ink"], loc="upper left", handlelength=1.5)
+    panel.legend(frameon=False, fontsize=8.5, labelcolor=colours["ink"], loc="upper center", ncols=2,
+                 bbox_to_anchor=(0.5, -0.16), handlelength=1.5)
     panel.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=colours["ink"])
     panel.set_xlabel("predicted change  σ₁ ‖E‖", color=colours["ink"], fontsize=10)
-    panel.set_ylabel("achieved change", color=colours["ink"], fontsize=10)
+    panel.set_ylabel("achieved / predicted", color=colours["ink"], fontsize=10)
 
 
 _OBJECTIVES = {"output": "hidden states", "next-token": "next token, √(2 KL)", "cosine": "embedding, chord"}

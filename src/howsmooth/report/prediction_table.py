@@ -55,7 +55,8 @@ def _table(rows: Sequence[Record], place: str) -> Table | None:
             texts = [Text(f"ranks as {seen[numbers]}", style="dim"), *[Text("")] * (len(outcomes) - 1)]
         else:
             seen[numbers], texts = LABELS[predictor], [cell(row) for row in within]
-        table.add_row(LABELS[predictor], *texts, *([_pooled(cells.get((predictor, pooled, "pooled")))] if pooled else []))
+        last = [_pooled(cells.get((predictor, pooled, "pooled")))] if pooled else []
+        table.add_row(LABELS[predictor], *texts, *last)
     return table
 
 

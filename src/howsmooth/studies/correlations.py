@@ -29,8 +29,8 @@ Statistic = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 class Correlation:
     """value with its BCa interval; None where it is undefined, and `status` says why.
 
-    p: two-sided, by permutation of texts; None for Kendall's τ. expected: the mean over permutations, what the texts'
-    layers give by themselves; 0 within layers, up to the draw. dropped: resamples that were constant and do not count.
+    p: two-sided, by permutation of texts; None for Kendall's τ. expected: the mean over all permutations, which is what
+    layers give by themselves: 0 within layers. dropped: resamples that were constant and do not count.
     """
 
     method: str
@@ -111,38 +111,38 @@ def rank_correlation(x, y, *, method: str = "spearman", scope: str = "within", c
     lower, upper = _bca(value, kept, statistic(1 - np.eye(len(x))), confidence) if len(kept) >= 100 else (None, None)
     p = expected = None
     if method == "spearman":
-        null = permuted(x, y, scope=scope, permutations=resamples, seed=seed)
-        expected = float(null.mean())
-        p = float(p_values(np.array([value]), null[None])[0])
+        expected, null = permuted(x, y, scope=scope, permutations=resamples, seed=seed)
+        p = float(p_values(np.array([value - expected]), null[None] - expected)[0])
     return Correlation(value=value, lower=lower, upper=upper, p=p, expected=expected, resamples=resamples,
                        dropped=resamples - len(kept), status="fine" if lower is not None else "no interval", **facts)
 
 
-def permuted(x, y, *, scope: str = "within", permutations: int = 1000, seed: int = 0) -> np.ndarray:
-    """Spearman's ρ with the texts of y exchanged, (permutations,): the same for all pairs of so many texts."""
+def permuted(x, y, *, scope: str = "within", permutations: int = 1000, seed: int = 0) -> tuple[float, np.ndarray]:
+    """Spearman's ρ with the texts of y exchanged: its mean over all orders, and (permutations,) drawn ones.
+
+    The same orders for all pairs of so many texts.
+    """
     x, y = _columns(x, y)
-    generator = np.random.default_rng(seed)
-    orders = np.argsort(generator.random((permutations, len(x))), axis=1)
+    orders = np.argsort(np.random.default_rng(seed).random((permutations, len(x))), axis=1)
     if scope == "pooled":
         a, b = (_centred(_ranks(t.ravel(), np.ones((1, t.size)))[0]).reshape(t.shape) for t in (x, y))
     else:
         a, b = (np.stack([_centred(_ranks(c, np.ones((1, len(c))))[0]) for c in t.T], 1) / math.sqrt(x.shape[1])
                 for t in (x, y))
-    # The products of all pairs of texts, summed over layers; an order picks one for each text.
-    return (a @ b.T)[np.arange(len(x)), orders].sum(1)
+    products = a @ b.T  # of all pairs of texts, summed over layers; an order picks one for each text
+    return float(products.sum() / len(x)), products[np.arange(len(x)), orders].sum(1)
 
 
 def p_values(observed: np.ndarray, null: np.ndarray, *, together: bool = False) -> np.ndarray:
-    """Two-sided p of correlations (k,) from their permutations (k, N), each centred at its mean.
+    """Two-sided p of correlations (k,) from their permutations (k, N), both less what is expected.
 
     With `together` the largest deviation of the k counts in every permutation (Westfall and Young): with that, the
     probability that any of k true nulls comes out below α is at most α, however they hang together.
     """
-    centre = null.mean(1)
-    off, deviations = np.abs(observed - centre), np.abs(null - centre[:, None])
+    deviations = np.abs(null)
     if together:
         deviations = np.broadcast_to(deviations.max(0), deviations.shape)
-    return (1 + (deviations >= off[:, None] - 1e-12).sum(1)) / (1 + null.shape[1])
+    return (1 + (deviations >= np.abs(observed)[:, None] - 1e-9).sum(1)) / (1 + null.shape[1])
 
 
 def _of_texts(statistic: Statistic, x: np.ndarray, y: np.ndarray, scope: str) -> Callable[[np.ndarray], np.ndarray]:
