@@ -77,7 +77,8 @@ class Design:
     def __post_init__(self):
         if self.count < FEWEST:
             raise InputError(f"expected at least {FEWEST} texts to rank, got {self.count}; ask for more (--count)")
-        if unknown := [place for place in self.places if place not in PLACES] or not self.places:
+        unknown = [place for place in self.places if place not in PLACES]
+        if unknown or not self.places:
             raise InputError(f"expected places among {', '.join(PLACES)}, got {unknown[0] if unknown else 'none'}")
         for name in ("shares", "model_shares"):
             sizes = getattr(self, name)
@@ -96,6 +97,9 @@ def texts_of(model: Model, corpus: Corpus, design: Design) -> list[TokenChunk]:
     if body < 2:
         raise InputError(f"expected a length of at least {n - body + 2} tokens ({n - body} are special), got {n}; ask "
                          "for longer texts (--length)")
+    if n > model.positions:
+        raise InputError(f"expected a length of at most {model.positions} tokens, the positions of {model.name}, got "
+                         f"{n}; ask for shorter texts (--length)")
     whole = len(corpus.documents) == 1
     found: dict[tuple[int, ...], TokenChunk] = {}
     for document in corpus.documents:
