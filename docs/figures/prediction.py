@@ -1,4 +1,4 @@
-"""Do the constants predict? The picture and the numbers of docs/prediction.md, from records of `howsmooth attack predict`.
+"""Do the constants predict? Picture and numbers of docs/prediction.md, from records of `howsmooth attack predict`.
 
     howsmooth attack predict minilm --texts ag_news --count 50 --length 48 --layers 0,2,5 --out minilm.jsonl
     howsmooth attack predict smollm2 --texts ag_news --count 20 --length 32 --layers 0,15,29 --out smollm2.jsonl

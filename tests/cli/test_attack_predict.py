@@ -104,10 +104,10 @@ def test_nothing_is_computed_twice_and_more_texts_are_added(howsmooth, line, who
 def test_table_csv_and_plot(howsmooth, line, whole, tmp_path):
     out, plot, csv = tmp_path / "out.jsonl", tmp_path / "plot.png", tmp_path / "rows.csv"
     out.write_bytes(whole.read_bytes())
-    result = howsmooth(f"{line} --out {out} --plot {plot} --csv {csv} --predictors sigma,max_norm,ball_upper,entropy")
+    result = howsmooth(f"{line} --out {out} --plot {plot} --csv {csv} --predictors sigma,max_norm,ball_lower,entropy")
     assert result.code == 0, result.err
     for said in ("attacks on a layer", "attacks on the model's input", "attacks on tokens", "layers alone",
-                 "do not trust the intervals", "ranks as", "Achieved change over the predicted"):
+                 "do not trust the intervals", "ranks as above", "Achieved change over the predicted"):
         assert said in result.out
     assert plot.read_bytes()[:4] == b"\x89PNG"
     assert csv.read_text(encoding="utf-8").startswith("model,outcome,predictor")

@@ -47,17 +47,21 @@ def _table(rows: Sequence[Record], place: str) -> Table | None:
     pooled = "layer_gain_large" if place == "layer" and any(scope == "pooled" for *_, scope in cells) else None
     if pooled:
         table.add_column(f"{SHORT[pooled]}, pooled", no_wrap=True, style="dim")
-    seen: dict[tuple, str] = {}
+    before = None
     for predictor in dict.fromkeys(row["predictor"] for row in cells.values()):
-        within = [cells.get((predictor, name, "within")) for name in outcomes]
-        numbers = tuple(None if row is None or row["value"] is None else round(row["value"], 12) for row in within)
-        if numbers in seen and any(numbers):
-            texts = [Text(f"ranks as {seen[numbers]}", style="dim"), *[Text("")] * (len(outcomes) - 1)]
-        else:
-            seen[numbers], texts = LABELS[predictor], [cell(row) for row in within]
+        texts = [cell(cells.get((predictor, name, "within"))) for name in outcomes]
+        if (ranks := _ranks(rows, predictor)) == before:
+            texts = [Text("ranks as above", style="dim"), *[Text("")] * (len(outcomes) - 1)]
+        before = ranks
         last = [_pooled(cells.get((predictor, pooled, "pooled")))] if pooled else []
         table.add_row(LABELS[predictor], *texts, *last)
     return table
+
+
+def _ranks(rows: Sequence[Record], predictor: str) -> list[float] | str:
+    """What tells the ranks of a predictor from those of another: its correlations with everything, in every layer."""
+    found = [row["value"] for row in rows if row["predictor"] == predictor and row["scope"] != "pooled"]
+    return predictor if None in found else [round(value, 9) for value in found]
 
 
 def cell(row: Record | None) -> Text:
@@ -100,6 +104,8 @@ def _notes(rows: Sequence[Record]) -> Text:
     family = max(row["family"] or 0 for row in within)
     lines = [f"{texts} texts; {100 * within[0]['confidence']:g} % BCa intervals, texts resampled; "
              f"* p < 0.05 by permutation of texts, adjusted for all {family} pairs of this model"]
+    if any("_use_" in row["outcome"] for row in rows):
+        lines.append("use: KL of the next token for a language model, else the cosine of mean embeddings")
     if any(row["scope"] == "pooled" for row in rows):
         lines.append("pooled: layers thrown together; “layers alone” is what is left of it with texts exchanged")
     if texts < FEW:
