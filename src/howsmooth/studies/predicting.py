@@ -135,7 +135,7 @@ def predictions(model: Model, corpus: Corpus, chunks: Sequence[TokenChunk], desi
         for place in design.places:
             for layer in layers if place == "layer" else (None,):
                 where = {"model": model.name, "corpus": corpus.name, "text": number, "place": place, "layer": layer,
-                         "n": len(chunk), "seed": design.seed + number}
+                         "n": len(chunk), "seed": (design.seed + number) % 2**63}
                 key = _key(where, chunk, task)
                 if key in known:
                     yield known[key], False

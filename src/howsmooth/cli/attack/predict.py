@@ -79,7 +79,7 @@ def command(models, source, count, length, layers, out_path, places, shares, mod
     saved = SavedFile(out_path, read_predictions, "--out")
     notes = console(stderr=True)
     run = Run((), notes, thing="record")
-    for name in models or ("minilm",):
+    for name in dict.fromkeys(models or ("minilm",)):
         loaded = load_chosen(name, seed=seed, **loading)
         _collect(loaded, corpus, design, saved, run, notes)
         if run.interrupted or run.failures:
@@ -132,6 +132,8 @@ def _told(run, saved, names, confidence, resamples, seed, files, plot_path, note
             for curve in curves if file.form == "json" else ():
                 file.write({"kind": "calibration", **curve})
             file.close()
+        if file.path != "-" and file.path not in run.failures:
+            say(notes, f"wrote {len(found)} correlations to {file.path}")
     if plot_path is not None:
         from howsmooth.report.figure import save_figure
         from howsmooth.report.prediction_figure import prediction_figure
