@@ -41,6 +41,7 @@ def _table(rows: Sequence[Record], place: str) -> Table | None:
     some = next(iter(cells.values()))
     table = plain_table(Text(f"{model_name(some['model'])}, {PLACES[place]}: Spearman's ρ over texts, within layers",
                              style="bold cyan"))
+    table.min_width = len(str(table.title))
     table.add_column("predictor", no_wrap=True)
     for name in outcomes:
         table.add_column(SHORT[name], no_wrap=True)
@@ -58,10 +59,11 @@ def _table(rows: Sequence[Record], place: str) -> Table | None:
     return table
 
 
-def _ranks(rows: Sequence[Record], predictor: str) -> list[float] | str:
+def _ranks(rows: Sequence[Record], predictor: str) -> list[float | None] | str:
     """What tells the ranks of a predictor from those of another: its correlations with everything, in every layer."""
     found = [row["value"] for row in rows if row["predictor"] == predictor and row["scope"] != "pooled"]
-    return predictor if None in found else [round(value, 9) for value in found]
+    known = any(value is not None for value in found)
+    return [None if value is None else round(value, 9) for value in found] if known else predictor
 
 
 def cell(row: Record | None) -> Text:
@@ -100,15 +102,17 @@ def _pooled(row: Record | None) -> Text:
 def _notes(rows: Sequence[Record]) -> Text:
     """How the tables of one model are to be read, and why some of it is undefined."""
     within = [row for row in rows if row["scope"] == "within"]
-    texts = max(row["texts"] for row in within)
+    if all(row["value"] is None for row in within):
+        return Text("nothing to rank: all of it is undefined\n", style="dim")
+    fewest, most = (of(row["texts"] for row in within if row["value"] is not None) for of in (min, max))
     family = max(row["family"] or 0 for row in within)
-    lines = [f"{texts} texts; {100 * within[0]['confidence']:g} % BCa intervals, texts resampled; "
-             f"* p < 0.05 by permutation of texts, adjusted for all {family} pairs of this model"]
+    lines = [f"{most if fewest == most else f'{fewest} to {most}'} texts; {100 * within[0]['confidence']:g} % BCa "
+             f"intervals, texts resampled; * p < 0.05, adjusted for {family} pairs"]
     if any("_use_" in row["outcome"] for row in rows):
         lines.append("use: KL of the next token for a language model, else the cosine of mean embeddings")
     if any(row["scope"] == "pooled" for row in rows):
         lines.append("pooled: layers thrown together; “layers alone” is what is left of it with texts exchanged")
-    if texts < FEW:
+    if fewest < FEW:
         lines.append(f"fewer than {FEW} texts: do not trust the intervals")
     reasons: dict[str, list[str]] = {}
     for row in within:

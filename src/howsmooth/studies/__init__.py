@@ -12,6 +12,7 @@ _WHERE = {
     "resolve": "measuring", "growth_of": "growth", "fits_of": "growth",
     "file_distances": "distances", "text_distances": "distances",
     "balls": "attacking", "worst_cases": "attacking", "bound": "bounding", "mitigations": "mitigating",
+    "predictions": "predicting", "judge": "judging", "rank_correlation": "correlations",
     "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning", "run_study": "running",
 }
 
