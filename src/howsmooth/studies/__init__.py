@@ -15,7 +15,8 @@ _WHERE = {
     "run_study": "running", "masked_constants": "mean_field", "regimes": "mean_field", "lengths_up_to": "mean_field",
     "roughest_measures": "mean_field", "fit_rate": "mean_field", "Normalised": "inputs", "forecast": "forecasting",
     "DepthSettings": "depth", "Passage": "depth", "depth_settings": "depth", "pass_through": "depth",
-    "model_flow": "weights", "parse_weights": "weights", "move_one_token": "moving",
+    "model_flow": "weights", "parse_weights": "weights", "move_one_token": "moving", "predictions": "predicting",
+    "judge": "judging", "rank_correlation": "correlations",
 }
 
 __all__ = list(_WHERE)

@@ -6,7 +6,11 @@ import csv
 import io
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from howsmooth.errors import InputError
 
 PER_TOKEN = ("words", "shares")  # fields as long as the text itself: CSV leaves them out
 
@@ -39,3 +43,44 @@ def csv_line(cells: list[Any]) -> str:
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow([flat(cell) for cell in cells])
     return buffer.getvalue().rstrip("\n")
+
+
+def read_lines(path: str | Path, check: Callable[[dict[str, Any]], object], what: str, begins: str
+               ) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; none if there is no file.
+
+    A last line without its end was cut short by a kill and is left out. Anything else that is not one of `what` is
+    refused: no file of another kind is gone on with. `check` raises ValueError, KeyError or TypeError for a record of
+    another kind; `begins` is how the line of a record begins.
+    """
+    try:
+        *lines, cut = Path(path).read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"expected a file of {what}, got {path} ({error}); name another one") from None
+    records = [_checked(line, check) for line in lines]
+    wrong = records.index(None) if None in records else None if _began(cut, check, begins) else len(lines)
+    if wrong is not None:
+        raise InputError(f"expected {what}, one JSON object per line, got something else in line {wrong + 1} of "
+                         f"{path}; name another file")
+    return records
+
+
+def _checked(line: str, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
+    """The record in a line, None if there is something else."""
+    try:
+        record = json.loads(line)
+        check(record)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return record
+
+
+def _began(cut: str, check: Callable[[dict[str, Any]], object], begins: str) -> bool:
+    """Whether a line without its end is the beginning of a record, as they are written."""
+    try:
+        json.loads(cut)
+    except ValueError:
+        return cut.startswith(begins) or begins.startswith(cut)
+    return _checked(cut, check) is not None  # whole but for its end

@@ -25,6 +25,7 @@ from howsmooth.attack.tokens.methods import Method
 from howsmooth.errors import InputError
 from howsmooth.models.tokens import TokenChunk, special_frame
 from howsmooth.studies.facts import provenance
+from howsmooth.studies.lines import read_lines
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -114,41 +115,8 @@ def token_attacks(model: Model, text: Text, chunks: Sequence[TokenChunk], method
 
 
 def read_attacks(path: str | Path) -> list[dict[str, Any]]:
-    """The records of a saved file; none if there is no file.
-
-    A last line without its end was cut short by a kill and is left out. Anything else that is no attack is refused.
-    """
-    try:
-        *lines, cut = Path(path).read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"expected a file of saved attacks, got {path} ({error}); name another one") from None
-    records = [_record(line) for line in lines]
-    wrong = records.index(None) if None in records else None if _began(cut) else len(lines)
-    if wrong is not None:
-        raise InputError(f"expected attacks on tokens, one JSON object per line, got something else in line "
-                         f"{wrong + 1} of {path}; name another file")
-    return records
-
-
-def _record(line: str) -> dict[str, Any] | None:
-    """The attack in a line, None if there is something else."""
-    try:
-        record = json.loads(line)
-        _key(record)
-    except (ValueError, KeyError, TypeError):
-        return None
-    return record
-
-
-def _began(cut: str) -> bool:
-    """Whether a line without its end is the beginning of an attack, as they are written."""
-    try:
-        json.loads(cut)
-    except ValueError:
-        return cut.startswith(BEGINS) or BEGINS.startswith(cut)
-    return _record(cut) is not None  # whole but for its end
+    """The records of a saved file, less a line that a kill cut short; none if there is no file."""
+    return read_lines(path, _key, "attacks on tokens", BEGINS)
 
 
 def _key(record: dict[str, Any]) -> str:

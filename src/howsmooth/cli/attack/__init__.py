@@ -12,6 +12,7 @@ _FILES = {
     "layer": "howsmooth.cli.attack.layer",
     "model": "howsmooth.cli.attack.model",
     "tokens": "howsmooth.cli.attack.tokens",
+    "predict": "howsmooth.cli.attack.predict",
 }
 
 

@@ -1,8 +1,9 @@
-"""A file of attacks that grows: what is in there is not computed again."""
+"""A file of records that grows: what is in there is not computed again."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from howsmooth.studies.token_attacks import read_attacks
 class SavedFile:
     """`records` are those that were there when the command began; a line cut short by a kill is dropped first."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, read: Callable[[Path], list[dict[str, Any]]] = read_attacks, option: str = "--save"):
         self.path = Path(path)
-        check_writable(self.path, "--save")
-        self.records = read_attacks(self.path)
+        check_writable(self.path, option)
+        self.records = read(self.path)
         if self.path.exists():
             written = self.path.read_bytes()
             os.truncate(self.path, written.rfind(b"\n") + 1)

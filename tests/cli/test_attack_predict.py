@@ -1,0 +1,153 @@
+"""`howsmooth attack predict` on a tiny checkpoint: records, resuming, correlations, picture, bad input."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.cli.conftest import ENVIRONMENT, WORDS
+
+LINE = "attack predict {model} --texts {text} --count 4 --length 8 --steps 2 --calls 5 --edits 1 --resamples 100"
+
+
+def read(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def line(tiny, tmp_path_factory) -> str:
+    """Documents in the form of AG_NEWS; one is too short, and one is there twice."""
+    draw = random.Random(0)
+    documents = [" ".join(draw.choices(WORDS, k=9)) for _ in range(6)]
+    documents[1:1] = ["old stone", documents[0]]
+    path = tmp_path_factory.mktemp("news") / "news.csv"
+    path.write_text("".join(f"1,news,{document}\n" for document in documents), encoding="utf-8")
+    return LINE.format(model=tiny, text=path)
+
+
+@pytest.fixture(scope="module")
+def whole(line, tmp_path_factory):
+    """The file of an undisturbed run, by a process of its own."""
+    path = tmp_path_factory.mktemp("whole") / "out.jsonl"
+    done = subprocess.run([sys.executable, "-m", "howsmooth", *shlex.split(line), "--out", str(path), "--json",
+                           str(path.with_suffix(".json"))], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_records_hold_predictors_and_attacks_of_every_text(whole):
+    records = read(whole)
+    places = [(record["text"], record["place"], record["layer"]) for record in records]
+    assert places == [(text, place, layer) for text in range(4)
+                      for place, layer in (("layer", 0), ("layer", 1), ("model", None), ("tokens", None))]
+    assert len({record["key"] for record in records}) == len(records)
+    for record in records:
+        if record["place"] == "layer":
+            sigma, values = record["sigma"], record["predictors"]
+            assert sigma["lower"] <= values["sigma"] <= sigma["upper"] <= values["local_bound"] * (1 + 1e-6)
+            assert values["sigma"] <= values["yudin"] and values["after_splitting"] >= values["sigma"]
+            assert {attack["share"] for attack in record["attacks"]} == {0.001, 0.1}
+        assert "seconds" not in json.dumps(record)
+
+
+def test_correlations_are_written_and_undefined_ones_say_why(whole):
+    rows = read(whole.with_suffix(".json"))
+    correlations = [row for row in rows if row["kind"] == "correlation"]
+    assert {row["scope"] for row in correlations} == {"within", "pooled", "layer"}
+    small = next(row for row in correlations if (row["outcome"], row["predictor"], row["scope"]) ==
+                 ("layer_gain_small", "sigma", "within"))
+    assert small["value"] > 0.7 and small["texts"] == 4 and small["family"] > 50
+    assert all(row["status"].startswith("undefined") for row in correlations if row["value"] is None)
+    curves = [row for row in rows if row["kind"] == "calibration"]
+    assert {(curve["place"], curve["layer"]) for curve in curves} == {("layer", 0), ("layer", 1), ("model", None)}
+    ratios = [curve["ratio"] for curve in curves if curve["place"] == "layer" and curve["share"] == 0.001]
+    assert ratios == pytest.approx([1] * len(ratios), abs=0.05)
+
+
+def test_a_killed_run_goes_on_to_the_same_file(line, whole, start, tmp_path):
+    out = tmp_path / "out.jsonl"
+    process = start(f"{line} --out {out}")
+    limit = time.monotonic() + 60
+    while (not out.exists() or out.read_bytes().count(b"\n") < 3) and time.monotonic() < limit:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    kept = out.read_bytes()
+    assert 3 <= kept.count(b"\n") < whole.read_bytes().count(b"\n")
+    out.write_bytes(kept + b'{"model": "cut sh')  # what a kill may leave of a line
+    process = start(f"{line} --out {out}")
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert f"{kept.count(bytes([10]))} of them from before" in said
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_nothing_is_computed_twice_and_more_texts_are_added(howsmooth, line, whole, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_bytes(whole.read_bytes())
+    result = howsmooth(f"{line} --out {out}")
+    assert result.code == 0 and "16 of them from before" in result.err
+    assert out.read_bytes() == whole.read_bytes()
+    assert len({tuple(record["ids"]) for record in read(out)}) == 4
+    more = howsmooth(f"{line.replace('--count 4', '--count 6')} --out {out} --attacks layer")
+    assert more.code == 0, more.err
+    assert "12 records" in more.err and len(read(out)) == 20
+
+
+def test_table_csv_and_plot(howsmooth, line, whole, tmp_path):
+    out, plot, csv = tmp_path / "out.jsonl", tmp_path / "plot.png", tmp_path / "rows.csv"
+    out.write_bytes(whole.read_bytes())
+    result = howsmooth(f"{line} --out {out} --plot {plot} --csv {csv} --predictors sigma,max_norm,ball_lower,entropy")
+    assert result.code == 0, result.err
+    for said in ("attacks on a layer", "attacks on the model's input", "attacks on tokens", "layers alone",
+                 "do not trust the intervals", "ranks as above", "Achieved change over the predicted"):
+        assert said in result.out
+    assert plot.read_bytes()[:4] == b"\x89PNG"
+    assert csv.read_text(encoding="utf-8").startswith("model,outcome,predictor")
+
+
+@pytest.mark.parametrize("options, said", [
+    ("--count 2", "expected at least 3 texts to rank, got 2"),
+    ("--count 60", "60 different texts of 8 tokens, got 6"),
+    ("--length 1", "length of at least 2 tokens"),
+    ("--length 65", "length of at most 64 tokens"),
+    ("--layers 7", "between 0 and 1"),
+    ("--predictors luck", "expected predictors among sigma"),
+    ("--attacks layer,heads", "expected places among layer, model, tokens"),
+    ("--shares 0.1", "a small and a large share"),
+    ("--shares 0.1,0.001", "a small and a large share"),
+    ("--edits 9", "edit budget of at most"),
+    ("--plot picture.xyz", ".png"),
+    ("--confidence 2", "2"),
+])
+def test_bad_options(howsmooth, line, tmp_path, options, said):
+    result = howsmooth(f"{line} --out {tmp_path / 'out.jsonl'} {options}")
+    assert result.code == 2 and said in result.err, result.err
+    assert result.err.strip().count("\n") == 0
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("content, said", [("", "expected some text"), (" \n", "expected some text"),
+                                           ("river", "got 0 in"), ("the river moves slowly", "got 0 in")])
+def test_bad_texts(howsmooth, tiny, tmp_path, content, said):
+    file = tmp_path / "text.txt"
+    file.write_text(content, encoding="utf-8")
+    result = howsmooth(f"{LINE.format(model=tiny, text=file)} --out {tmp_path / 'out.jsonl'}")
+    assert result.code == 2 and said in result.err, result.err
+
+
+def test_a_file_of_something_else_is_refused(howsmooth, line, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text('{"value": 1}\n{"value": 2}\n', encoding="utf-8")
+    result = howsmooth(f"{line} --out {out}")
+    assert result.code == 2 and "expected predictors and attacks" in result.err
+    assert out.read_text(encoding="utf-8").count("value") == 2
+    missing = howsmooth(line)
+    assert missing.code == 2 and "--out" in missing.err
