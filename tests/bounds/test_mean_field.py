@@ -122,11 +122,9 @@ def jacobian_at_random(seed: int, masked: bool) -> tuple[torch.Tensor, torch.Ten
     return logs, mean_field_jacobian(heads(), x, logs, times).dense()
 
 
-@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0, math.inf])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("p, masked", [(1.0, False), *((p, masked) for p in (1.5, 2.0, 3.0, math.inf)
+                                                       for masked in (False, True))])
 def test_bounds_hold_at_random_measures(p, masked):
-    if masked and p == 1:
-        return
     bound = (mean_field.masked if masked else mean_field.unmasked)(heads(), p, RADIUS).value
     for seed in range(2):
         logs, J = jacobian_at_random(seed, masked)

@@ -60,12 +60,25 @@ def test_whole_layers_are_the_norm_of_the_duplicated_input(howsmooth, tiny, text
 
 
 def test_repeated_tokens(howsmooth, tiny, text_file):
+    """Both constants against the dense derivative at the longer input, tokens and positions laid out by hand."""
     result = howsmooth(f"meanfield splitting {tiny} --text {text_file} --lengths 2 --layers 0 --map layer --repeat 3 "
-                       "--json -")
+                       "--dtype float64 --tol 0.001 --json -")
     assert result.code == 0 and "kept position" in result.err, result.err
     records = read(result.out)
     assert [r["position"] for r in records] == [0, 1] and {r["copies"] for r in records} == {3}
-    assert any(r["next"]["value"] != r["kept"]["value"] for r in records)
+    model = load(tiny, dtype=torch.float64)
+    chunk, = model.chunks(open(text_file).read(), 2, 1)
+    orders = ([0, 0, 0, 1], [0, 1, 1, 1])
+    for record, order in zip(records, orders, strict=True):
+        for which, places in (("next", [0, 1, 2, 3]), ("kept", order)):
+            inputs = {"input_ids": torch.tensor([[chunk.ids[i] for i in order]]),
+                      "position_ids": torch.tensor([places]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
+            at = model.map_at(inputs, 0, "layer")
+            J = torch.autograd.functional.jacobian(at.f, at.x).reshape(at.x.numel(), -1)
+            truth = float(torch.linalg.matrix_norm(J, ord=2))
+            assert record[which]["value"] == pytest.approx(truth, rel=1e-3)
+            assert record[f"{which}_over_before"] == pytest.approx(truth / record["before"]["value"], rel=1e-3)
+        assert record["next"]["value"] != record["kept"]["value"] and record["status"] == "converged"
 
 
 def test_picture(howsmooth, tmp_path):

@@ -55,6 +55,10 @@ def test_heads_and_shared_values():
 def test_bad_input():
     with pytest.raises(InputError, match="causal"):
         consecutive_copies(SelfAttention(ONE, ONE, ONE), TOKENS, 2)
+    for x in ("tokens", TOKENS[None]):
+        for ask in (lambda x: consecutive_copies(LINE, x, 2), lambda x: consecutive_limit(LINE, x)):
+            with pytest.raises(InputError, match="tokens of one sequence"):
+                ask(x)
     with pytest.raises(InputError, match="k ≥ 1"):
         consecutive_copies(LINE, TOKENS, 0)
     turned = SelfAttention(*(torch.ones(2, 1, dtype=torch.float64) for _ in range(3)), causal=True,

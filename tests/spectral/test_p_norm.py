@@ -50,3 +50,8 @@ def test_refusals():
         attained_p_norm(normal(1, 3, 3), 2.0, widths=(2, 2))
     with pytest.raises(InputError, match="1 ≤ p ≤ ∞"):
         attained_p_norm(normal(1, 3, 3), 0.5)
+
+
+def test_nan_is_refused():
+    with pytest.raises(InputError, match="finite matrix"):
+        attained_p_norm(torch.tensor([[1.0, torch.nan]]), 2.0)

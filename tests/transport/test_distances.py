@@ -330,3 +330,13 @@ def test_refusals(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ot", None)
     with pytest.raises(InputError, match=r"pip install 'howsmooth\[transport\]'"):
         wasserstein(mu, measure(4, 4))
+
+
+def test_gaussians_are_looked_at_one_by_one():
+    """A large member does not hide what is wrong with a small one."""
+    s = torch.stack([1e20 * torch.eye(2), torch.diag(torch.tensor([1.0, -1.0]))]).double()
+    m = torch.zeros(2, 2, dtype=torch.float64)
+    with pytest.raises(InputError, match="negative eigenvalues"):
+        gaussian_wasserstein(m, s, m, s)
+    with pytest.raises(InputError, match="as tensors"):
+        gaussian_wasserstein([0.0], [[1.0]], [0.0], [[1.0]])

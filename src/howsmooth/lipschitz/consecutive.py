@@ -61,7 +61,7 @@ def consecutive_copies(f: SelfAttention, x: Tensor, k: int, **options) -> Estima
     _refuse_unmasked(f)
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise InputError(f"expected a number of copies k ≥ 1, got {k!r}")
-    f.check_tokens(x, None)
+    _refuse_other_than_tokens(f, x)
     return local_lipschitz(f, x.repeat_interleave(k, -2), **options)
 
 
@@ -72,8 +72,8 @@ def consecutive_limit(f: SelfAttention, x: Tensor) -> ConsecutiveLimit:
         if there is not None:
             raise InputError(f"expected a causal layer without places for endless copies, got one with {trait}; use "
                              "consecutive_copies with a k")
+    _refuse_other_than_tokens(f, x)
     f, x = f.to(torch.float64), x.double()
-    f.check_tokens(x, None)
 
     def norms(log_share: float) -> Tensor:
         layer = copy.copy(f)
@@ -105,6 +105,13 @@ def _margin(f: SelfAttention, x: Tensor) -> float:
 def _value_norm(f: SelfAttention) -> float:
     values = f.wv.unflatten(0, (f.kv_heads, -1)).repeat_interleave(f.heads // f.kv_heads, 0).flatten(0, 1)
     return float(torch.linalg.matrix_norm(values if f.wo is None else f.wo @ values, ord=2))
+
+
+def _refuse_other_than_tokens(f: SelfAttention, x: Tensor) -> None:
+    if not isinstance(x, Tensor) or x.dim() != 2:
+        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"expected the tokens of one sequence as a tensor (n, {f.d}), got {got}")
+    f.check_tokens(x.to(f.dtype), None)
 
 
 def _refuse_unmasked(f) -> None:

@@ -105,7 +105,8 @@ def splits(f: SelfAttention | Callable, x, log_masses: Tensor | None = None, tim
        atom. In a causal layer without times every token has a time of its own, in order.
     residual: add x itself to the map.
 
-    An undecided comparison is made again with a smaller tolerance, down to 1e-9.
+    An undecided comparison is made again with a smaller tolerance, down to 1e-9; the attempts that there may be share
+    what the confidence leaves.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> found = splits(SelfAttention(one, one, one), torch.tensor([[0.2], [10.0]], dtype=torch.float64))
@@ -118,19 +119,22 @@ def splits(f: SelfAttention | Callable, x, log_masses: Tensor | None = None, tim
     x, log_masses, times = _atoms(x, log_masses, times)
     if log_masses is not None:
         refuse_lost_masses(torch.log_softmax(log_masses.double(), -1))
-    if log_masses is not None or tol < 1e-6:  # logarithms of small masses need their digits
+    attempts = 1 + max(0, math.ceil(math.log(tol / _FINEST, 100) - 1e-9))
+    share = 1 - (1 - confidence) / attempts
+    while True:
+        if log_masses is not None or tol < 1e-6:  # logarithms of small masses need their digits
+            f, x = _in_float64(f, x)
+            log_masses = None if log_masses is None else log_masses.double()
+        if isinstance(f, SelfAttention):
+            whole, own = _attention(f, x, log_masses, times, residual)
+        else:
+            whole, own = _field(f, x, log_masses, times, residual)
+        start = x if log_masses is None else roots(log_masses) * x
+        found = decide(whole, own, start, tol=tol, confidence=share, seed=seed)
+        if found.status != UNDECIDED or tol <= _FINEST:
+            return found
         f, x = _in_float64(f, x)
-        log_masses = None if log_masses is None else log_masses.double()
-    if isinstance(f, SelfAttention):
-        whole, own = _attention(f, x, log_masses, times, residual)
-    else:
-        whole, own = _field(f, x, log_masses, times, residual)
-    start = x if log_masses is None else roots(log_masses) * x
-    found = decide(whole, own, start, tol=tol, confidence=confidence, seed=seed)
-    if found.status == UNDECIDED and tol > _FINEST:
-        return splits(*_in_float64(f, x), log_masses, times, residual=residual, tol=max(tol / 100, _FINEST),
-                      confidence=confidence, seed=seed)
-    return found
+        tol = max(tol / 100, _FINEST)
 
 
 def decide(whole: SelfAttention | Callable[[Tensor], Tensor], own: LinearOperator, x: Tensor, *, tol: float = 1e-3,

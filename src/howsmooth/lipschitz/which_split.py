@@ -1,6 +1,7 @@
 """Which maps split at all: the criterion for any field, densely, and a search for the measure that splits most.
 
-    without end   softmax (A = −1, unequal masses), Sinkhorn (A = −1), L2 (K = −Q), sigmoid (A = −1), linear (A turns)
+    without end   softmax (A = −1, unequal masses), Sinkhorn (A = −1), sigmoid (A = −1), linear (A turns)
+    a lot         L2 (K = −Q): 246.5 found, no limit known
     a little      softmax with A = +1 on the line: up to 1.0050; tied L2 (K = Q): at most 2, and by at most ‖V‖
     never         mean pooling (∂₁G = 0), pointwise networks (D is made of the ∂₁G), linear attention at linearly
                   dependent atoms, sigmoid and linear attention with V = I, A = cI ≻ 0, tied L2 with V = I, QᵀQ = cI

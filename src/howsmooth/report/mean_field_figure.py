@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.report.bound_rows import LOG10
 from howsmooth.report.figure import MARKERS, THEMES
+from howsmooth.report.rows import model_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,9 +134,10 @@ def distance_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") 
         panel.set_ylabel(f"${letter}_p$ after attention / before", color=colours["ink"], fontsize=11)
         if names:
             _legend(panel, colours, loc="best")
-    first = records[0].get("texts") or records[0].get("files")
-    pair = " and ".join(dict.fromkeys(Path(name).name for name in first))
-    panel.set_title(f"How far apart: {pair}", color=colours["ink"], fontsize=13, fontweight="bold", loc="left")
+    one, other = (Path(name).name for name in records[0].get("texts") or records[0]["files"])
+    model = "" if records[0]["model"] is None else f"{model_name(records[0]['model'])}: "
+    who = f"{one} and {other}" if one != other else f"two pieces of {one}"
+    panel.set_title(f"{model}how far apart are {who}", color=colours["ink"], fontsize=13, fontweight="bold", loc="left")
     return figure
 
 

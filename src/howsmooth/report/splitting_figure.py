@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from howsmooth.lipschitz.splitting import SPLITS
 from howsmooth.report.figure import THEMES
 from howsmooth.report.rows import model_name
 
@@ -89,7 +90,7 @@ def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> 
             if record["n"] == n:
                 at = heads.index(-1 if record["head"] is None else record["head"]), layers.index(record["layer"])
                 grid[at] = numpy.nanmax([grid[at], record["ratio"]])
-                if record["verdict"] == "splits":
+                if record["verdict"] == SPLITS:
                     panel.plot(at[1], at[0], "o", markerfacecolor="none", color=colours["ink"], markersize=9)
         image = panel.imshow(grid, origin="lower", cmap=scale, norm=norm, aspect="equal")
         panel.set_title(f"n = {n}", loc="left", fontsize=11, fontweight="bold", color=colours["ink"])

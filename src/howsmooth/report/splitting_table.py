@@ -8,10 +8,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from howsmooth.lipschitz.splitting import SPLITS, UNDECIDED
 from howsmooth.report.rows import interval, model_name, number, token
 from howsmooth.report.table import plain_table
-
-SPLITS, UNDECIDED = "splits", "undecided"
 
 
 def splitting_table(records: Sequence[dict[str, Any]]) -> Table:

@@ -27,6 +27,8 @@ def attained_p_norm(J: Tensor, p: float, *, widths: tuple[int, int] = (1, 1), st
     if not isinstance(J, Tensor) or J.dim() != 2 or J.shape[0] % widths[0] or J.shape[1] % widths[1]:
         got = tuple(J.shape) if isinstance(J, Tensor) else type(J).__name__
         raise InputError(f"expected a matrix whose sides are multiples of {widths}, got {got}")
+    if not torch.isfinite(J).all():
+        raise InputError("expected a finite matrix, got NaN or ∞")
     if not p >= 1:
         raise InputError(f"expected an exponent 1 ≤ p ≤ ∞, got {p!r}")
     conjugate = math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)

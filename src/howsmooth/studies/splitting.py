@@ -109,7 +109,8 @@ def repeated_tokens(model: Model, text: Text, settings: Settings, *, copies: int
                     "position": token, "copies": copies, "before": before.as_record(),
                     **{which: estimate.as_record() for which, estimate in found.items()},
                     **{f"{which}_over_before": estimate.value / before.value for which, estimate in found.items()},
-                    "status": found["next"].status, **facts,
+                    "status": next((e.status for e in (before, *found.values()) if e.status != "converged"),
+                                   "converged"), **facts,
                 }
 
 

@@ -34,7 +34,10 @@ _VALUES = torch.tensor([[-1.2031648218, -4.1193098544], [2.0535030956, 3.0593035
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A map, a measure, and what is known about its kind: `limit` is the largest ratio that there can be."""
+    """A map, a measure, and what is known about its kind.
+
+    `limit` is the largest ratio that there can be; `never` says that no measure splits.
+    """
 
     kind: str
     where: str
@@ -42,11 +45,12 @@ class Case:
     points: list[list[float]]
     masses: list[float]
     limit: str
+    never: bool = False
 
 
 CASES = (
     Case("softmax", "A = −1, equal masses", SoftmaxField.of(-ONE, ONE), [[5.5981], [0.4677]], [1, 1], "1.485 found"),
-    Case("softmax", "A = −1, 1 : y² − 1 at distance y", SoftmaxField.of(-ONE, ONE), [[0], [30]], [899, 1], "none"),
+    Case("softmax", "A = −1, 1 : y² − 1 at distance y", SoftmaxField.of(-ONE, ONE), [[0], [30]], [899, 1], "unbounded"),
     Case("softmax", "A = +1", SoftmaxField.of(ONE, ONE), [[13.1091068], [0.2197482]], [0.2547114, 0.7452886],
          "1.0051 found"),
     Case("softmax", "A ≻ 0 with condition number 1000, d = 2", SoftmaxField.of(STRETCH, PLANE),
@@ -55,16 +59,17 @@ CASES = (
          [1.4847033925688446]], [4.086539081799703e-06, 0.9999959134609181], "246.5 found"),
     Case("L2, tied K = Q", "d = 2, V ≠ I, two atoms", L2Field(_TIED, _TIED, _VALUES),
          [[-1.2033681198, 0.5774883113], [0.4920128319, 0.2973140538]], [25.12, 1], "2 proved"),
-    Case("L2, tied K = Q", "V = I, QᵀQ = cI: never", L2Field(ONE, ONE, ONE), [[0], [3]], [1, 4], "2 proved"),
-    Case("Sinkhorn", "A = −1, masses 1 : 2", SinkhornField(-ONE, ONE), [[0], [6]], [1, 2], "none"),
-    Case("Sinkhorn", "A = +1", SinkhornField(ONE, ONE), [[0], [2]], [1, 2], "1 proved for two atoms"),
-    Case("sigmoid", "A = −1, one atom", SigmoidField(-ONE, ONE), [[0.8595]], [1], "none"),
-    Case("sigmoid", "V = I, A = cI ≻ 0", SigmoidField(ONE, ONE), [[1], [3]], [1, 1], "1 proved"),
-    Case("linear", "A a quarter turn, one atom", LinearField(TURN, PLANE), [[1, 2]], [1], "none"),
+    Case("L2, tied K = Q", "V = I, QᵀQ = cI: never", L2Field(ONE, ONE, ONE), [[0], [3]], [1, 4], "1 proved",
+         never=True),
+    Case("Sinkhorn", "A = −1, masses 1 : 2", SinkhornField(-ONE, ONE), [[0], [6]], [1, 2], "unbounded"),
+    Case("Sinkhorn", "A = +1", SinkhornField(ONE, ONE), [[0], [2]], [1, 2], "1 proved for two atoms", never=True),
+    Case("sigmoid", "A = −1, one atom", SigmoidField(-ONE, ONE), [[0.8595]], [1], "unbounded"),
+    Case("sigmoid", "V = I, A = cI ≻ 0", SigmoidField(ONE, ONE), [[1], [3]], [1, 1], "1 proved", never=True),
+    Case("linear", "A a quarter turn, one atom", LinearField(TURN, PLANE), [[1, 2]], [1], "unbounded"),
     Case("linear", "linearly dependent atoms (n > d)", LinearField(TURN, PLANE), [[1, 2], [0, 1], [2, -1]], [1, 2, 3],
-         "1 proved"),
-    Case("mean pooling", "always", MeanPooling(PLANE), [[1, 2], [0, 1]], [1, 2], "0 proved"),
-    Case("pointwise network", "always", Pointwise(torch.tanh, 1), [[1], [0.2]], [1, 2], "1 proved"),
+         "1 proved", never=True),
+    Case("mean pooling", "always", MeanPooling(PLANE), [[1, 2], [0, 1]], [1, 2], "0 proved", never=True),
+    Case("pointwise network", "always", Pointwise(torch.tanh, 1), [[1], [0.2]], [1, 2], "1 proved", never=True),
 )
 
 
@@ -77,4 +82,4 @@ def which_split() -> Iterator[dict[str, Any]]:
         pieces = torch.stack([0.3 * masses, 0.7 * masses], -1).flatten()
         cut = criterion(case.field, points.repeat_interleave(2, 0), pieces.log())
         yield {"kind": case.kind, "where": case.where, **found.as_record(), "after": cut.norm, "limit": case.limit,
-               "splits": found.ratio > 1 + 1e-12}
+               "never": case.never, "splits": found.ratio > 1 + 1e-12}

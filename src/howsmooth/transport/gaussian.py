@@ -18,14 +18,17 @@ def gaussian_wasserstein(mean: Tensor, covariance: Tensor, other_mean: Tensor, o
     4.472136
     """
     for which, m, s in (("first", mean, covariance), ("second", other_mean, other_covariance)):
+        if not (isinstance(m, Tensor) and isinstance(s, Tensor) and m.is_floating_point() and s.is_floating_point()):
+            raise InputError(f"expected a mean and a covariance as tensors of a floating dtype, got {type(m).__name__} "
+                             f"and {type(s).__name__} for the {which}; use torch.tensor")
         if m.dim() < 1 or s.shape[-2:] != (m.shape[-1], m.shape[-1]):
             raise InputError(f"expected a mean (…, d) and a covariance (…, d, d), got {tuple(m.shape)} and "
                              f"{tuple(s.shape)} for the {which}")
         if not (torch.isfinite(m).all() and torch.isfinite(s).all()):
             raise InputError(f"expected finite means and covariances, got NaN or ∞ in the {which}")
-        scale = s.abs().amax().clamp(min=1e-300)
-        rounding = 64 * torch.finfo(s.dtype).eps * s.shape[-1] * scale
-        if (s - s.mT).abs().amax() > rounding or torch.linalg.eigvalsh((s + s.mT) / 2).amin() < -rounding:
+        rounding = 64 * torch.finfo(s.dtype).eps * s.shape[-1] * s.abs().amax((-2, -1))  # of each member
+        least = torch.linalg.eigvalsh((s + s.mT) / 2).amin(-1)
+        if ((s - s.mT).abs().amax((-2, -1)) > rounding).any() or (least < -rounding).any():
             raise InputError(f"expected symmetric covariances without negative eigenvalues, got others in the {which}")
     if mean.shape[-1] != other_mean.shape[-1]:
         raise InputError(f"expected Gaussians in one dimension, got {mean.shape[-1]} and {other_mean.shape[-1]}")
