@@ -1,7 +1,7 @@
 """Do the constants predict? Picture and numbers of docs/prediction.md, from records of `howsmooth attack predict`.
 
-    howsmooth attack predict minilm --texts ag_news --count 50 --length 48 --layers 0,2,5 --out minilm.jsonl
-    howsmooth attack predict smollm2 --texts ag_news --count 20 --length 32 --layers 0,15,29 --out smollm2.jsonl
+    howsmooth attack predict minilm --texts ag_news --count 31 --length 48 --layers 0,2,5 --out minilm.jsonl
+    howsmooth attack predict smollm2 --texts ag_news --count 16 --length 32 --layers 0,15,29 --out smollm2.jsonl
     python docs/figures/prediction.py minilm.jsonl smollm2.jsonl
 
 Without files it draws docs/images/prediction.json once more.
@@ -21,12 +21,16 @@ from howsmooth.report.prediction_table import calibration_table, prediction_tabl
 from howsmooth.studies.judging import calibrations, judge
 from howsmooth.studies.predicting import read_predictions
 
+KEPT = ("model", "outcome", "predictor", "scope", "value", "lower", "upper", "confidence", "p", "expected",
+        "adjusted_p", "family", "texts", "status", "kendall")
+
 
 def judged(files: list[Path]) -> dict:
     records = [record for file in files for record in read_predictions(file)]
     if not records:
         raise SystemExit(f"no records in {', '.join(map(str, files))}")
-    return {"correlations": [rounded(row) for row in judge(records)],
+    return {"correlations": [rounded({name: row[name] for name in KEPT}) for row in judge(records)
+                             if row["scope"] != "layer"],
             "calibrations": [rounded(curve) for curve in calibrations(records)],
             "designs": {record["model"]: {**record["design"], "corpus": record["corpus"]} for record in records}}
 

@@ -99,6 +99,14 @@ def test_adjusted_p_counts_the_whole_family():
     assert below[0] > 25 and below[1] <= 9
 
 
+def test_a_mean_over_layers_is_not_measured_by_the_spread_of_one_layer():
+    """A pair that varies three times as much must not hide one that is clear in its own units."""
+    generator = np.random.default_rng(9)
+    null = generator.normal(size=(2, 1000)) * np.array([[0.1], [0.3]])
+    p = p_values(np.array([0.4, 0.0]), null, together=True)
+    assert p[0] < 0.01 and p[1] == 1
+
+
 @pytest.mark.parametrize("rho", [0.0, 0.8])
 def test_intervals_cover(rho):
     """95 % of 200 intervals at 25 texts, within four standard deviations of the count."""

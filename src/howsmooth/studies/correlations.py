@@ -136,13 +136,15 @@ def permuted(x, y, *, scope: str = "within", permutations: int = 1000, seed: int
 def p_values(observed: np.ndarray, null: np.ndarray, *, together: bool = False) -> np.ndarray:
     """Two-sided p of correlations (k,) from their permutations (k, N), both less what is expected.
 
-    With `together` the largest deviation of the k counts in every permutation (Westfall and Young): with that, the
-    probability that any of k true nulls comes out below α is at most α, however they hang together.
+    With `together` the largest deviation of the k counts in every permutation (Westfall and Young's max T), each in
+    units of its own spread: a mean over layers varies less than one layer. With that, the probability that any of k
+    true nulls comes out below α is at most α, however they hang together.
     """
-    deviations = np.abs(null)
+    spread = null.std(1) if together else np.ones(len(null))
+    off, deviations = np.abs(observed) / spread, np.abs(null) / spread[:, None]
     if together:
         deviations = np.broadcast_to(deviations.max(0), deviations.shape)
-    return (1 + (deviations >= np.abs(observed)[:, None] - 1e-9).sum(1)) / (1 + null.shape[1])
+    return (1 + (deviations >= off[:, None] - 1e-9).sum(1)) / (1 + null.shape[1])
 
 
 def _of_texts(statistic: Statistic, x: np.ndarray, y: np.ndarray, scope: str) -> Callable[[np.ndarray], np.ndarray]:
