@@ -83,6 +83,9 @@ PAGE_OF = {
         Example("attack tokens minilm --objective cosine --texts 2 --length 24 --edits 1 --calls 12 "
                 "--method random,probe",
                 "Real tokens are exchanged, and the edited text goes through the model."),
+        Example("attack predict minilm --texts embedded --count 6 --length 16 --layers 0,5 --attacks layer --steps 3 "
+                "--predictors sigma,entropy --resamples 100 --out predictors.jsonl",
+                "What was known before the attacks against what they achieved; six texts are far too few."),
     ]),
     "meanfield": ("Mean field", [
         Example("meanfield regimes --gamma-r2 0.5,2,8 --to 12 --points 3",

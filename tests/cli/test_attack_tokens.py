@@ -68,7 +68,7 @@ def test_a_short_text_is_one_piece(howsmooth, tiny, tmp_path):
 
 @pytest.mark.parametrize("options, said", [
     ("--edits 0", "--edits"), ("--edits 12", "at most 11"), ("--calls 2", "--calls"), ("--method fast", "methods"),
-    ("--method all,beam", "all by itself"), ("--threshold nan", "finite"),
+    ("--method all,probe", "all by itself"), ("--threshold nan", "finite"),
     ("--allow remove", "kinds of edits"), ("--objective loud", "loud"), ("--layer 1", "only with the objective hidden"),
     ("--objective hidden --layer 7", "layer"), ("--similarity 2", "--similarity"), ("--protect 90", "protected"),
     ("--save -", "--json -"), ("--save no/such/folder/x", "no/such/folder"), ("--length 65", "64"),

@@ -34,7 +34,7 @@ from howsmooth.attack.feature import (
     run,
 )
 from howsmooth.attack.feature.problem import Problem
-from howsmooth.attack.tokens import OBJECTIVES, Beam, Limits, Victim, attack_text
+from howsmooth.attack.tokens import OBJECTIVES, Limits, Probe, Victim, attack_text
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models.tokens import TokenChunk, special_frame
@@ -216,7 +216,7 @@ class _Task:
     def on_tokens(self, chunk: TokenChunk, seed: int) -> dict[str, Any]:
         self.victim = self.victim or Victim(self.model)
         objective = OBJECTIVES["kl" if self.causal else "cosine"]()
-        found = attack_text(self.victim, chunk, Beam(), objective=objective, limits=Limits(edits=self.design.edits),
+        found = attack_text(self.victim, chunk, Probe(), objective=objective, limits=Limits(edits=self.design.edits),
                             calls=self.design.calls, seed=seed).as_record()
         kept = ("method", "objective", "limits", "clean", "value", "edits", "calls", "budget", "attacked_ids", "says",
                 "dtype")
