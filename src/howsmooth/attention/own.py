@@ -12,6 +12,7 @@ rotary positions q and k are the turned ones, and x_i keeps its position; a soft
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from howsmooth.attention import blockwise
@@ -129,22 +130,25 @@ def query_factors(attention: SelfAttention, x: Tensor) -> tuple[Tensor, float]:
             keys, values = (t[0, h // shared, block.start : block.stop] for t in (shifted, v))
             for first in range(block.first, block.last, rows):
                 last = min(first + rows, block.last)
-                p = weights[h, first - block.first : last - block.first].unsqueeze(1)
+                p = weights[h, first - block.first : last - block.first]
                 # One product for all rows: (rows·w, keys) @ (keys, k). Centred first, so that nothing cancels.
-                centred = values.T - o[0, h, first:last].unsqueeze(-1)
-                around_keys, around_values = p @ keys.square().sum(-1), (p * centred.square()).sum((-2, -1))
-                spread = centred.mul_(p)
-                factor = (spread.flatten(0, 1) @ keys).unflatten(0, (-1, v.shape[-1]))
+                spread = (values.T - o[0, h, first:last].unsqueeze(-1)).mul_(p.unsqueeze(1))
+                summed = (spread.flatten(0, 1) @ F.pad(keys, (0, 1), value=1.0)).unflatten(0, (-1, v.shape[-1]))
+                out[first:last, h] = summed[..., :-1]
                 if plain:  # what rounding of o_i leaves of that sum, times the mean of the keys
-                    mean = p @ keys
-                    factor -= spread.sum(-1, keepdim=True) * mean
-                    around_keys = around_keys - mean.square().sum(-1)
-                out[first:last, h] = factor
-                deviations = v_size * around_keys.clamp_min(0).sqrt().max() + k_size * around_values.sqrt().max()
-                lost = max(lost, float(deviations))
-    size = float(torch.linalg.matrix_norm(out, ord=2).max()) if lost else 1.0
+                    out[first:last, h] -= summed[..., -1:] * (p @ keys).unsqueeze(1)
+                lost = max(lost, v_size * _deviation(p, keys, plain) + k_size * _deviation(p, values - values.mean(0)))
+    size = float(out.flatten(2).norm(dim=-1).max()) / min(out.shape[2:]) ** 0.5 if lost else 1.0  # at most ‖F‖₂
     score = float(normaliser[..., 0].abs().max())
     return out.mul_(pattern.scale), score + (lost / size if size else 1 / torch.finfo(x.dtype).eps)
+
+
+def _deviation(p: Tensor, t: Tensor, centred: bool = True) -> float:
+    """(Σ_j p_j |t_j − t̄|²)^½ of the row p (rows, n) where that is largest, t (n, k); or around 0."""
+    squares = p @ t.square().sum(-1, keepdim=True)
+    if centred:
+        squares = squares - (p @ t).square().sum(-1, keepdim=True)
+    return float(squares.max().clamp_min(0).sqrt())
 
 
 def _triangular(m: Tensor) -> Tensor:

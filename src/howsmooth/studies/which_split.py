@@ -36,7 +36,7 @@ _VALUES = torch.tensor([[-1.2031648218, -4.1193098544], [2.0535030956, 3.0593035
 class Case:
     """A map, a measure, and what is known about its kind.
 
-    `limit` is the largest ratio that there can be; `never` says that no measure splits.
+    `limit` is the largest ratio that there can be; `never` says that no such measure splits.
     """
 
     kind: str
@@ -62,7 +62,7 @@ CASES = (
     Case("L2, tied K = Q", "V = I, QᵀQ = cI: never", L2Field(ONE, ONE, ONE), [[0], [3]], [1, 4], "1 proved",
          never=True),
     Case("Sinkhorn", "A = −1, masses 1 : 2", SinkhornField(-ONE, ONE), [[0], [6]], [1, 2], "unbounded"),
-    Case("Sinkhorn", "A = +1", SinkhornField(ONE, ONE), [[0], [2]], [1, 2], "1 proved for two atoms", never=True),
+    Case("Sinkhorn", "A = +1, two atoms", SinkhornField(ONE, ONE), [[0], [2]], [1, 2], "1 proved", never=True),
     Case("sigmoid", "A = −1, one atom", SigmoidField(-ONE, ONE), [[0.8595]], [1], "unbounded"),
     Case("sigmoid", "V = I, A = cI ≻ 0", SigmoidField(ONE, ONE), [[1], [3]], [1, 1], "1 proved", never=True),
     Case("linear", "A a quarter turn, one atom", LinearField(TURN, PLANE), [[1, 2]], [1], "unbounded"),
