@@ -15,9 +15,9 @@ from howsmooth.report.explorer.desk import Desk
 from howsmooth.report.explorer.stopping import Flag
 from howsmooth.report.explorer.tabs.buttons import cancelling, run_and_cancel, shown, started
 from howsmooth.report.mean_field_figure import regimes_figure
-from howsmooth.report.mean_field_table import lengths_up_to, scientific
+from howsmooth.report.mean_field_table import scientific
 from howsmooth.report.splitting_figure import line_figure, title
-from howsmooth.studies import regimes
+from howsmooth.studies import lengths_up_to, regimes
 
 POINTS = 41  # lengths on each curve
 CELLS = 240  # of each axis of the picture
