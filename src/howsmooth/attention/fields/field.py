@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -74,6 +75,26 @@ class Field:
         except RuntimeError:
             raise InputError(f"{self.name} field: expected leading axes that fit each other, got "
                              + ", ".join(str(tuple(lead)) for lead in leads)) from None
+
+
+@dataclass(frozen=True, eq=False)
+class BilinearField(Field):
+    """A field with scores ⟨Ax, y⟩ and values V y."""
+
+    A: Tensor
+    V: Tensor
+
+    def __post_init__(self):
+        check_matrices(self.name, A=self.A, V=self.V)
+        check_square(self.name, "A", self.A)
+
+    @property
+    def d(self) -> int:
+        return self.A.shape[1]
+
+    @property
+    def d_out(self) -> int:
+        return self.V.shape[0]
 
 
 def check_matrices(name: str, **matrices: Tensor) -> None:

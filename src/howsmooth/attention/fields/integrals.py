@@ -9,32 +9,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from howsmooth.attention.fields.field import Field, check_matrices, check_square
+from howsmooth.attention.fields.field import BilinearField, Field, check_matrices
 from howsmooth.attention.fields.softmax import one_head
 from howsmooth.attention.fields.visible import integrate
 from howsmooth.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class SigmoidField(Field):
+class SigmoidField(BilinearField):
     """Γ_μ(x) = ∫ σ(⟨Ax, y⟩ + bias) V y dμ(y), in blocks; reverse mode keeps what it needs of all pairs."""
 
-    A: Tensor
-    V: Tensor
     bias: float = 0.0
 
     name: ClassVar[str] = "sigmoid"
-
-    def __post_init__(self):
-        _check_pair(self.name, self.A, self.V)
-
-    @property
-    def d(self) -> int:
-        return self.A.shape[1]
-
-    @property
-    def d_out(self) -> int:
-        return self.V.shape[0]
 
     def velocity(self, x, points, log_weights, times, source_times):
         A, V = self.A.to(x), self.V.to(x)
@@ -46,24 +33,10 @@ class SigmoidField(Field):
 
 
 @dataclass(frozen=True, eq=False)
-class LinearField(Field):
+class LinearField(BilinearField):
     """Γ_μ(x) = ∫ ⟨Ax, y⟩ V y dμ(y), through the second moment of μ: O(n d²). With times in blocks of pairs."""
 
-    A: Tensor
-    V: Tensor
-
     name: ClassVar[str] = "linear"
-
-    def __post_init__(self):
-        _check_pair(self.name, self.A, self.V)
-
-    @property
-    def d(self) -> int:
-        return self.A.shape[1]
-
-    @property
-    def d_out(self) -> int:
-        return self.V.shape[0]
 
     def velocity(self, x, points, log_weights, times, source_times):
         A, V, log_weights = self.A.to(x), self.V.to(x), _or_equal(log_weights, points)
@@ -129,8 +102,3 @@ class Pointwise(Field):
 
 def _or_equal(log_weights: Tensor | None, points: Tensor) -> Tensor:
     return points.new_zeros(points.shape[:-1]) if log_weights is None else log_weights
-
-
-def _check_pair(name: str, A: Tensor, V: Tensor) -> None:
-    check_matrices(name, A=A, V=V)
-    check_square(name, "A", A)

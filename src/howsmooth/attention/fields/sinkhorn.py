@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from howsmooth.attention import backend
-from howsmooth.attention.fields.field import Field, check_matrices, check_square
+from howsmooth.attention.fields.field import BilinearField
 from howsmooth.attention.fields.softmax import one_head
 from howsmooth.attention.op import Batchable
 from howsmooth.attention.pattern import Pattern
@@ -25,7 +25,7 @@ from howsmooth.errors import InputError, NotConverged
 
 
 @dataclass(frozen=True, eq=False)
-class SinkhornField(Field):
+class SinkhornField(BilinearField):
     """Γ_μ(x) = ∫ V y π(x, dy), π the entropic coupling of μ with itself for ⟨Ax, y⟩ (see this file's head).
 
     Iterates until both marginals hold to `tol`, relative to each mass (or as far as rounding of the scores lets them),
@@ -33,8 +33,6 @@ class SinkhornField(Field):
     theorem, to the second order; they hold an n × n matrix. With times, each time has a coupling of its own.
     """
 
-    A: Tensor
-    V: Tensor
     eps: float = 1.0
     tol: float = 1e-13
     max_steps: int = 10_000
@@ -42,19 +40,10 @@ class SinkhornField(Field):
     name: ClassVar[str] = "sinkhorn"
 
     def __post_init__(self):
-        check_matrices(self.name, A=self.A, V=self.V)
-        check_square(self.name, "A", self.A)
+        super().__post_init__()
         if not (0 < self.eps < float("inf") and 0 < self.tol < 1 and self.max_steps >= 1):
             raise InputError("sinkhorn field: expected eps > 0, 0 < tol < 1 and max_steps ≥ 1, got "
                              f"{self.eps}, {self.tol} and {self.max_steps}")
-
-    @property
-    def d(self) -> int:
-        return self.A.shape[1]
-
-    @property
-    def d_out(self) -> int:
-        return self.V.shape[0]
 
     def velocity(self, x, points, log_weights, times, source_times):
         if log_weights is None:
