@@ -60,6 +60,7 @@ class Page:
         self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme,
                                            accept_downloads=True)
         self.page = self.context.new_page()
+        self.page.set_default_timeout(0)  # a slow machine is no failure; pytest ends a test that hangs
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", self._heard)

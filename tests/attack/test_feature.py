@@ -31,6 +31,7 @@ from howsmooth.attack.feature.problem import Problem
 from howsmooth.attack.linearity import linearity
 from howsmooth.bounds import certify_ball
 from tests.attention.cases import layer, normal
+from tests.tolerances import FLOAT32, at_most, close, less
 
 ALL = (Noise(), GradientSign(), SingularDirection(tol=1e-4), ProjectedGradient(steps=10),
        ProjectedGradient(start=Noise(), steps=10))
@@ -66,7 +67,7 @@ def test_no_gain_above_the_certified_ball(attack, where, request):
         certified = certify_ball(target.f, target.x, eps, at_center=centre.upper).value
         found = run(attack, target, Budget(eps, "token"), seed=1)
         assert found.budget.of(found.perturbation) <= eps * (1 + 1e-9)
-        assert 0 < found.gain <= certified
+        assert less(0, found.gain) and at_most(found.gain, certified)
         assert found.gain == pytest.approx(found.change / found.spent)
 
 
@@ -75,7 +76,7 @@ def test_the_certified_ball_is_within_reach_of_the_attacks(minilm_layer):
     centre = local_lipschitz(minilm_layer.f, minilm_layer.x, tol=1e-3)
     certified = certify_ball(minilm_layer.f, minilm_layer.x, 1e-5, at_center=centre.upper).value
     found = run(SingularDirection(tol=1e-3), minilm_layer, Budget(1e-5), seed=0)
-    assert 0.99 * certified < found.gain <= certified
+    assert less(0.99 * certified, found.gain) and at_most(found.gain, certified)
 
 
 @pytest.mark.parametrize("where", ["small", "minilm_layer"])
@@ -102,7 +103,7 @@ def test_singular_direction_beats_noise_by_the_predicted_ratio(where, request):
 def test_ascent_is_never_worse_than_its_start_and_finds_more_at_a_finite_size(small):
     budget = Budget(1.0)
     start, climbed = (run(a, small, budget, seed=2) for a in (SingularDirection(), ProjectedGradient(steps=30)))
-    assert climbed.change > start.change * 1.001
+    assert less(start.change * 1.001, climbed.change)
     from_noise = run(ProjectedGradient(start=Noise(), steps=60), small, Budget(1e-4), seed=2)
     sigma = local_lipschitz(small.f, small.x, tol=1e-6).value
     assert from_noise.gain == pytest.approx(sigma, rel=0.02)  # for small sizes ascent is the power method
@@ -113,7 +114,7 @@ def test_ascent_is_never_worse_than_its_start_and_finds_more_at_a_finite_size(sm
 def test_few_tokens(small, attack, norm):
     found = run(attack, small, Budget(0.1, norm, tokens=2), seed=3)
     assert found.touched <= 2 and found.budget.of(found.perturbation) <= 0.1 * (1 + 1e-9)
-    assert run(attack, small, Budget(0.1, norm), seed=3).change >= 0.5 * found.change
+    assert at_most(0.5 * found.change, run(attack, small, Budget(0.1, norm), seed=3).change)
 
 
 def test_few_tokens_get_their_own_singular_direction(small):
@@ -126,9 +127,9 @@ def test_few_tokens_get_their_own_singular_direction(small):
 @pytest.mark.parametrize("attack", ALL, ids=lambda a: a.name)
 def test_seeds_reproduce(small, attack):
     first, second = (run(attack, small, Budget(0.1), seed=7) for _ in range(2))
-    assert torch.equal(first.perturbation, second.perturbation) and first.change == second.change
+    assert close(first.perturbation, second.perturbation) and close(first.change, second.change)
     if attack.name == "noise":
-        assert not torch.equal(first.perturbation, run(attack, small, Budget(0.1), seed=8).perturbation)
+        assert not close(first.perturbation, run(attack, small, Budget(0.1), seed=8).perturbation)
 
 
 def test_splitting_gives_what_theory_says():
@@ -141,13 +142,15 @@ def test_splitting_gives_what_theory_says():
     plain = run(SingularDirection(tol=1e-6), target, Budget(1e-6))
     split = run(Duplicate() >> SingularDirection(tol=1e-6), target, Budget(1e-6))
     assert plain.gain == pytest.approx(float(torch.linalg.matrix_norm(f.jacobian(x).dense(), 2)), rel=1e-4)
-    assert split.gain == pytest.approx(max(plain.gain, float(C.max())), rel=1e-4) and split.gain > 1.05 * plain.gain
+    assert split.gain == pytest.approx(max(plain.gain, float(C.max())), rel=1e-4)
+    assert less(1.05 * plain.gain, split.gain)
     assert split.n == 4 and split.attack["name"].startswith("duplicate all ×2 >> ")
 
 
 def test_edits_combine(small):
     both = Duplicate((0,), times=3) >> Insert(2, torch.ones(6, dtype=torch.float64)) >> Noise()
     found = run(both, small, Budget(0.1))
+    # exact: tokens are copied
     assert found.n == 11 and torch.equal(found.x[0], found.x[3]) and torch.equal(found.x[2], torch.ones(6).double())
 
 
@@ -165,7 +168,7 @@ def test_objectives(small, objective):
     sigma = float(torch.linalg.matrix_norm(jacobian.reshape(-1, small.x.numel()), 2))
     found = run(SingularDirection(tol=1e-6), small, Budget(1e-4), objective)
     assert found.gain == pytest.approx(sigma, rel=2e-3)
-    assert found.clean == objective.at_rest and found.attacked != found.clean
+    assert close(found.clean, objective.at_rest) and not close(found.attacked, found.clean)
 
 
 def test_kl_and_cosine_are_what_they_are_called(small):
@@ -193,8 +196,9 @@ def test_artefact_of_a_model_is_verified_and_tampering_is_seen(minilm, minilm_la
     save_attack(found, path)
     checked = verify(path, model=minilm)
     assert checked.ok, checked.wrong
-    assert checked.change == found.change  # exactly, on one machine
+    assert checked.change == pytest.approx(found.change, rel=FLOAT32)
     again = load_attack(path)
+    # exact: read back from the file, which keeps every digit
     assert again.as_record() == found.as_record() and torch.equal(again.perturbation, found.perturbation)
 
     def tampered(tensors=None, **record):

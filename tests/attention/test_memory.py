@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import reasons
+
 MEASURE = """
 import sys
 from pathlib import Path
@@ -46,7 +48,7 @@ def peak_of(part: str, op: str) -> int:
     return int(run.stdout)
 
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from Linux's /proc")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason=reasons.LINUX_PROC)
 
 
 @needs_proc

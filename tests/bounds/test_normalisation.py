@@ -10,7 +10,7 @@ from howsmooth.attention import Normalisation
 from howsmooth.bounds import Refused, this_project
 from howsmooth.bounds.normalisation import global_norm, local_norm, radius, residual_block
 from tests.attention.cases import normal
-from tests.tolerances import assert_close
+from tests.tolerances import assert_close, at_most, less
 
 
 def searched(norm: Normalisation, starts: int = 60, steps: int = 3000) -> float:
@@ -37,10 +37,10 @@ def drawn(seed: int, d: int, centred: bool, spread: float = 1.0, shift: float = 
 def test_radius_is_what_a_search_reaches_and_never_less(seed, centred):
     norm = drawn(seed, [2, 3, 5, 9][seed % 4], centred, shift=[0.0, 1e-3, 1.0, 30.0][seed // 3])
     exact, found = radius(norm), searched(norm)
-    assert found <= exact * (1 + 1e-12)
-    assert exact <= found * (1 + 1e-6)
+    assert at_most(found, exact)
+    assert at_most(exact, found, tol=1e-6)
     bias = float(norm.bias.norm())
-    assert exact <= (math.sqrt(norm.d) * float(norm.gain.abs().max()) + bias) * (1 + 1e-12)
+    assert at_most(exact, math.sqrt(norm.d) * float(norm.gain.abs().max()) + bias)
 
 
 @pytest.mark.parametrize("norm, expected", [
@@ -63,7 +63,7 @@ def test_radius_by_hand(norm, expected):
 def test_all_outputs_are_inside_and_come_close():
     norm = drawn(3, 6, True)
     outputs = norm(normal(9, 200_000, 6) * 100).norm(dim=-1)
-    assert 0.9 * radius(norm) < float(outputs.max()) < radius(norm)
+    assert less(0.9 * radius(norm), float(outputs.max()), radius(norm))
 
 
 @pytest.mark.parametrize("centred", [True, False])
@@ -92,7 +92,7 @@ def test_global_norm_is_attained_at_constant_tokens_and_nowhere_passed():
     bound = global_norm(norm)
     dense = torch.autograd.functional.jacobian(norm, torch.full((5,), 7.0).double())
     assert bound.value == pytest.approx(float(torch.linalg.matrix_norm(dense, 2)), rel=1e-9)
-    assert float(local_norm(norm, normal(3, 5000, 5) * 1e-2).max()) <= bound.value
+    assert at_most(float(local_norm(norm, normal(3, 5000, 5) * 1e-2).max()), bound.value)
     assert "vacuous" in bound.conditions[0]
     with pytest.raises(Refused, match="eps > 0"):
         global_norm(Normalisation(norm.gain, eps=0.0))
@@ -113,10 +113,10 @@ def test_residual_blocks_are_no_steeper_than_their_bounds(seed, causal):
     pre = residual_block(norm, this_project.local(f, norm(x)), x, "pre")
     post = residual_block(norm, this_project.local(f, x), x + f(x), "post")
     steep = measured(lambda x: x + f(norm(x))), measured(lambda x: norm(x + f(x)))
-    assert steep[0] <= pre.value and steep[1] <= post.value
-    assert pre.value < 30 * steep[0] and post.value < 100 * steep[1]  # of the right size
+    assert at_most(steep[0], pre.value) and at_most(steep[1], post.value)
+    assert less(pre.value, 30 * steep[0]) and less(post.value, 100 * steep[1])  # of the right size
     exact = float(torch.linalg.matrix_norm(f.jacobian(norm(x)).dense(), 2))
-    assert steep[0] <= residual_block(norm, exact, x).value <= pre.value
+    assert at_most(steep[0], residual_block(norm, exact, x).value, pre.value)
 
 
 def test_blocks_refuse_what_is_no_upper_bound():

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import howsmooth as package
+from tests.held import start_held
 
 WORDS = ("the", "of", "and", "light", "stone", "river", "moves", "slowly", "under", "old", "bridge", ".")
 # A process started by a test finds the package that the test itself found, installed or not.
@@ -69,5 +70,15 @@ def start() -> Callable[..., subprocess.Popen]:
         command = [sys.executable, "-m", "howsmooth", *shlex.split(line)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(command, text=True, env=ENVIRONMENT, **{**pipes, **options})
+
+    return popen
+
+
+@pytest.fixture
+def start_held_at() -> Callable[..., subprocess.Popen]:
+    """Start the command and return once it waits in the given call of a function, for a signal that ends it."""
+
+    def popen(line: str, function: str, call: int) -> subprocess.Popen:
+        return start_held(line, function, call, ENVIRONMENT)
 
     return popen

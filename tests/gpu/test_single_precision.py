@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import reasons
+
 if not torch.cuda.is_available():
-    pytest.skip("needs a CUDA GPU, and PyTorch sees none", allow_module_level=True)
-pytest.importorskip("triton", reason="the kernels need triton")
+    pytest.skip(reasons.GPU, allow_module_level=True)
+pytest.importorskip("triton", reason=reasons.TRITON)
 
 from howsmooth import kernels  # noqa: E402
 

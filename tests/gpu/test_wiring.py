@@ -6,9 +6,11 @@ import math
 import pytest
 import torch
 
+from tests import reasons
+
 if not torch.cuda.is_available():
-    pytest.skip("needs a CUDA GPU, and PyTorch sees none", allow_module_level=True)
-pytest.importorskip("triton", reason="the kernels need triton")
+    pytest.skip(reasons.GPU, allow_module_level=True)
+pytest.importorskip("triton", reason=reasons.TRITON)
 
 import howsmooth  # noqa: E402
 from howsmooth import SelfAttention, attend, kernels, local_lipschitz  # noqa: E402
@@ -16,6 +18,7 @@ from howsmooth.attention import backend  # noqa: E402
 from howsmooth.attention.op import pattern_of  # noqa: E402
 from tests.attention.cases import normal  # noqa: E402
 from tests.gpu.test_gpu import dense, derivatives, draw, error  # noqa: E402
+from tests.tolerances import at_most, less
 
 DEVICE = "cuda"
 # Of values and first derivatives, and of second ones: bf16 keeps 8 bits of each factor, and more factors are at work.
@@ -127,7 +130,7 @@ def test_the_jacobian_is_near_the_true_one_and_has_a_transpose(products, allowed
     pushed, pulled = operator.matvec(v), operator.rmatvec(u)
     assert used["jvp"] == used["vjp"] == 1 and pushed.dtype == pulled.dtype == torch.float32
     gap = float(u.double() @ pushed.double() - pulled.double() @ v.double())
-    assert abs(gap) <= allowed * float(u.norm() * pushed.norm())
+    assert at_most(abs(gap), allowed * float(u.norm() * pushed.norm()))
     exact = f.to(torch.float64).jacobian(x.double())
     assert_near((pushed, pulled, operator.image), (exact.matvec(v.double().cpu()).to(DEVICE),
                 exact.rmatvec(u.double().cpu()).to(DEVICE), exact.image.to(DEVICE)), allowed)
@@ -141,20 +144,20 @@ def test_local_lipschitz_is_that_of_the_cpu(causal, used):
     slow, fast = local_lipschitz(f, x), local_lipschitz(here, there)
     assert used["forward"] and used["jvp"] and used["vjp"]
     assert fast.status == slow.status == "converged"
-    assert abs(fast.value - slow.value) <= 1e-3 * truth
+    assert at_most(abs(fast.value - slow.value), 1e-3 * truth)
 
     unmeasured = local_lipschitz(here, there, products=torch.float32)
     rounded = local_lipschitz(here, there, products=torch.bfloat16, strict=False)
     for found in (slow, fast, unmeasured, rounded):
-        assert found.lower <= truth <= found.upper < math.inf
+        assert at_most(found.lower, truth, found.upper) and less(found.upper, math.inf)
 
     early = local_lipschitz(here, there, products=torch.bfloat16, stop="residual", tol=0.1)
     assert early.status == "lower bound only" and early.upper is None
-    assert 0.9 * truth <= early.lower <= truth
+    assert at_most(0.9 * truth, early.lower, truth)
 
 
 def test_a_model_of_transformers_in_bf16(used):
-    pytest.importorskip("transformers")
+    pytest.importorskip("transformers", reason=reasons.TRANSFORMERS)
     from tests.models.tiny import tiny_network
 
     howsmooth.register()

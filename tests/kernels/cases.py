@@ -6,6 +6,7 @@ import torch
 
 from howsmooth.attention import reference
 from tests.attention.cases import normal
+from tests.tolerances import at_most
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Relative to the norm of the truth. Sums of a few dozen roundings in float32; half precision rounds each probability.
@@ -69,4 +70,4 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor, tol: float) -> Non
     assert actual.shape == expected.shape, f"shapes {tuple(actual.shape)} and {tuple(expected.shape)}"
     gap = float((actual.double().cpu() - expected).norm())
     allowed = tol * max(1.0, float(expected.norm()))
-    assert gap <= allowed, f"error {gap:.3g}, allowed {allowed:.3g}"
+    assert at_most(gap, allowed), f"error {gap:.3g}, allowed {allowed:.3g}"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from howsmooth import kernels
+from tests import reasons
 
 SOURCE = Path(__file__).parents[2] / "src"
 X = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
@@ -30,14 +31,14 @@ X = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
     (dict(), "written for NVIDIA GPUs, got tensors on cpu"),
 ])
 def test_the_reason_is_named(change, reason):
-    pytest.importorskip("triton", reason="without triton that is the only reason given")
+    pytest.importorskip("triton", reason=reasons.TRITON)
     arguments = dict(q=X, k=X, v=X) | change
     tensors = [arguments.pop(name) for name in "qkv"]
     with pytest.raises(ValueError, match=reason):
         raise ValueError(kernels.unsupported(*tensors, **arguments))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason=reasons.GPU_FOR_KERNELS)
 @pytest.mark.parametrize("dtype", kernels.DTYPES, ids=str)
 def test_on_a_gpu_they_serve(dtype):
     assert kernels.unsupported(*(X.cuda().to(dtype) for _ in range(3))) is None

@@ -23,6 +23,7 @@ from howsmooth.bounds import (
     yudin2025,
 )
 from tests.attention.cases import LAYERS, normal
+from tests.tolerances import at_most
 
 ROUNDING = 1e-9  # of a logarithm
 D = 3
@@ -101,7 +102,7 @@ def passed_by_none(f: SelfAttention, x: torch.Tensor, radius: float) -> set[str]
                 found.append((local(form, each), value))
     found = [(bound, value) for bound, value in found if not isinstance(bound, Refused) and bound.side == "upper"]
     for bound, value in found:
-        assert math.log(value) <= bound.log_value + ROUNDING, bound
+        assert at_most(math.log(value), bound.log_value + ROUNDING), bound
     return {bound.name for bound, _ in found}
 
 
@@ -148,7 +149,7 @@ def test_the_local_bound_is_never_above_that_of_yudin(causal, seed, n, radius):
     f = SelfAttention(normal(seed, 4, D), normal(seed + 1, 4, D), normal(seed + 2, 3, D), causal=causal)
     for x in tokens(seed, 4, n, radius):
         ours, theirs = this_project.local(f, x).log_value, yudin2025.local(f, x).log_value
-        assert math.log(steepness(f, x[None])[0]) - ROUNDING <= ours <= theirs + ROUNDING
+        assert at_most(math.log(steepness(f, x[None])[0]) - ROUNDING, ours, theirs + ROUNDING)
 
 
 @many
@@ -156,10 +157,10 @@ def test_the_local_bound_is_never_above_that_of_yudin(causal, seed, n, radius):
 def test_no_lower_bound_is_above_what_its_tokens_reach(name, seed, n, radius, refine):
     f = drawn(name, seed, n)
     y, z = two_points(f, n, radius, refine and seed % 10 == 0)
-    assert max(float(y.norm()), float(z.norm())) <= radius * (1 + 1e-12)
+    assert at_most(max(float(y.norm()), float(z.norm())), radius)
     sigma = float(steepness(f, torch.cat([y[None], z.expand(n - 1, D)])[None])[0])
     bound = this_project.two_point_lower(f, n, radius, refine and seed % 10 == 0)
-    assert bound.log_value <= math.log(sigma) + ROUNDING
+    assert at_most(bound.log_value, math.log(sigma) + ROUNDING)
 
 
 def test_no_lower_bound_is_above_an_upper_one():
@@ -173,7 +174,7 @@ def test_no_lower_bound_is_above_an_upper_one():
         for low in lower:
             # A supremum over n is compared with what holds for all n; at this n it may be above what is said of it.
             above = [b.log_value for b in upper if b.holds == "for all n" or low.holds == "on B_R^n"]
-            assert low.log_value <= min(above) + ROUNDING, low
+            assert at_most(low.log_value, min(above) + ROUNDING), low
         assert lower and upper
         tried.update(b.name for b in lower)
 
@@ -186,4 +187,4 @@ def test_no_lower_bound_is_above_an_upper_one():
 def test_theorem_1_from_below_is_reached_by_its_tokens(causal, seed, n, radius):
     f = drawn("V = sI, causal" if causal else "V = sI", seed, n)
     sigma = float(steepness(f, castin(f, n, radius).tokens[None])[0])
-    assert castin2024.theorem1_lower(f, n, radius).log_value <= math.log(sigma) + ROUNDING
+    assert at_most(castin2024.theorem1_lower(f, n, radius).log_value, math.log(sigma) + ROUNDING)

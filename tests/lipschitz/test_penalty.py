@@ -8,7 +8,7 @@ import torch
 from howsmooth import InputError, SelfAttention, lipschitz_penalty, local_lipschitz
 from howsmooth.lipschitz import LipschitzPenalty
 from tests.attention.cases import layer, normal
-from tests.tolerances import assert_close
+from tests.tolerances import assert_close, at_most, less
 
 MANY = 36  # Golub–Kahan steps: the whole space of these small maps
 
@@ -35,7 +35,7 @@ def test_gradcheck_of_any_map_and_hinge():
         lambda w: lipschitz_penalty(lambda x: torch.tanh(x @ w), x, above=0.5, steps=MANY), w)
     idle = lipschitz_penalty(lambda x: torch.tanh(x @ w), x, above=100.0)
     idle.backward()
-    assert idle == 0 and not w.grad.any()
+    assert idle == 0 and not w.grad.any()  # exact: cut off at zero
 
 
 def test_value_is_the_mean_of_the_dense_norms():
@@ -45,7 +45,7 @@ def test_value_is_the_mean_of_the_dense_norms():
     assert_close(lipschitz_penalty(lambda x: f(x), x, steps=MANY).detach(), norms.mean(), 1e-9)
     few = LipschitzPenalty(steps=2)
     few(f, x)
-    assert (few.values <= norms * (1 + 1e-12)).all()
+    assert at_most(few.values, norms)
     for _ in range(30):
         few(f, x)
     assert_close(few.values, norms, 1e-3)  # it remembers
@@ -110,7 +110,7 @@ def test_training_with_the_penalty_lowers_the_constant_at_a_bounded_price():
     """Measured: 15.07 → 11.38 for 5.1 % of the variance; asked: a fifth less for at most 10 %."""
     (error, constant), (error_with, constant_with) = fine_tuned(0.0), fine_tuned(0.02)
     assert error < 1e-12
-    assert constant_with < 0.8 * constant
+    assert less(constant_with, 0.8 * constant)
     assert error_with < 0.1
 
 

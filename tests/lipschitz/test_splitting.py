@@ -14,6 +14,7 @@ from howsmooth.lipschitz.own_norms import own_norms, own_operator, plus_identity
 from howsmooth.transport import TimedMeasure, TokenMeasure
 from tests.oracles import far_pair
 from tests.oracles.splitting import split_norm
+from tests.tolerances import at_most, less
 
 EXACT = 1e-12
 ONE = torch.ones(1, 1, dtype=torch.float64)
@@ -63,7 +64,7 @@ def test_formula_is_the_norm_of_the_duplicated_sequence(name, k):
         f, x = LAYERS[name], size * normal(4, 4, seed=20 + seed)
         found = splits(f, x, tol=1e-9)
         truth = split_norm(f, x, k)
-        assert abs(found.after - truth) <= EXACT * truth
+        assert at_most(abs(found.after - truth), EXACT * truth)
 
 
 @pytest.mark.parametrize("name", ["one head", "heads, biases", "shared keys, soft cap"])
@@ -72,7 +73,7 @@ def test_masses_cut_in_any_way(name, k):
     f, x = LAYERS[name], 1.5 * normal(5, 4, seed=5)
     found = splits(f, x, MASSES, tol=1e-9)
     truth = split_norm(f, x, k, MASSES, seed=k)
-    assert abs(found.after - truth) <= EXACT * truth
+    assert at_most(abs(found.after - truth), EXACT * truth)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -81,7 +82,7 @@ def test_times_with_ties_and_masses(k):
     times = torch.tensor([0.5, 0.0, 0.5, 1.0, 0.25], dtype=torch.float64)
     found = splits(f, x, MASSES, times, tol=1e-9)
     truth = split_norm(f, x, k, MASSES, times)
-    assert abs(found.after - truth) <= EXACT * truth
+    assert at_most(abs(found.after - truth), EXACT * truth)
 
 
 @pytest.mark.parametrize("name", ["heads, biases", "masked rotary"])
@@ -89,7 +90,7 @@ def test_residual(name):
     f, x = LAYERS[name], 2.0 * normal(4, 4, seed=7)
     found = splits(f, x, residual=True, tol=1e-9)
     truth = split_norm(f, x, 2, residual=True)
-    assert abs(found.after - truth) <= EXACT * truth
+    assert at_most(abs(found.after - truth), EXACT * truth)
     assert abs(found.after - splits(f, x, tol=1e-9).after) > 1e-3
 
 
@@ -107,7 +108,7 @@ def test_the_norm_of_means_is_not_enough():
     alone = float(torch.linalg.matrix_norm(reference.jacobian(line(-1.0), x), ord=2))
     assert found.ratio == pytest.approx(split_norm(line(-1.0), x, 2) / alone, rel=EXACT)
     low, high = found.interval
-    assert 1 < low <= found.ratio <= high
+    assert less(1, low) and at_most(low, found.ratio, high)
 
 
 def test_positive_a_splits_barely():
@@ -140,7 +141,7 @@ def test_own_derivatives_against_automatic_differentiation(name):
     whole = torch.func.jacrev(at)(x)  # (n, d_out, n, d)
     truth = torch.stack([whole[i, :, i] for i in range(len(x))])
     own = OwnDerivatives(f, x)
-    assert (own.dense() - truth).abs().max() <= EXACT * truth.abs().max()
+    assert at_most((own.dense() - truth).abs().max(), EXACT * truth.abs().max())
     u = normal(*own.matvec(x).shape, seed=3)
     assert (own.rmatvec(u) - torch.einsum("noi,no->ni", truth, u)).abs().max() <= 1e-11
     exact = torch.linalg.matrix_norm(truth, ord=2)
@@ -157,11 +158,11 @@ def test_wide_layers_by_lanczos_agree_with_stored_matrices():
     found = own_norms(own, tol=1e-4)
     truth = torch.linalg.matrix_norm(own.dense(), ord=2)
     assert set(found.status) == {"converged"}
-    assert ((found.lower <= truth) & (truth <= found.upper)).all()
+    assert at_most(found.lower, truth, found.upper)
     top = int(truth.argmax())
-    assert float((found.upper - found.lower)[top]) <= 1e-4 * float(truth[top])
+    assert at_most(float((found.upper - found.lower)[top]), 1e-4 * float(truth[top]))
     by_products = own_norms(own_operator(lambda z: _with_fixed_keys(f, x, z), x), tol=1e-4)
-    assert ((by_products.lower <= truth) & (truth <= by_products.upper)).all()
+    assert at_most(by_products.lower, truth, by_products.upper)
 
 
 def _with_fixed_keys(f, x, z):
@@ -195,7 +196,8 @@ def test_record():
 
     record = splits(line(-1.0), tokens(4.0, 0.3)).as_record()
     assert json.loads(json.dumps(record)) == record
-    assert record["ratio_lower"] <= record["ratio"] <= record["ratio_upper"] and record["norm"]["status"] == "converged"
+    assert at_most(record["ratio_lower"], record["ratio"], record["ratio_upper"])
+    assert record["norm"]["status"] == "converged"
 
 
 @pytest.mark.parametrize(
@@ -231,19 +233,20 @@ def test_own_norms_far_from_zero(offset):
     own, _ = far_pair.truths(x)
     for f in (line(-1.0), SoftmaxField.of(*(torch.full((1, 1), s, dtype=torch.float64) for s in (-1, 1)))):
         found = splits(f, x).own
-        assert (found.lower <= own).all() and (own <= found.upper).all()
-        assert (found.upper - found.lower).max() <= 64 * torch.finfo(torch.float64).eps * (offset + 1) ** 2 * own[0]
+        assert at_most(found.lower, own) and at_most(own, found.upper)
+        rounding = torch.finfo(torch.float64).eps * (offset + 1) ** 2
+        assert at_most((found.upper - found.lower).max(), 64 * rounding * own[0])
 
 
 def test_a_residual_keeps_what_is_hidden():
     large, small = (OwnDerivatives(SelfAttention(-ONE, ONE, v * ONE, scale=1.0), far_pair.tokens(1e5))
                     for v in (1e12, 1.0))
-    assert large.hidden > 1e-7 and plus_identity(large).hidden == large.hidden
-    assert 0 < plus_identity(small).hidden < 1e-10 * small.hidden  # 10⁻¹¹ beside 1
+    assert large.hidden > 1e-7 and plus_identity(large).hidden == large.hidden  # exact: copied from the layer
+    assert less(0, plus_identity(small).hidden, 1e-10 * small.hidden)  # 10⁻¹¹ beside 1
     found = own_norms(own_operator(lambda z: 1e8 * (z * 1e8 - 1e8).sin(), tokens(1.0, 2.0)))
     truth = 1e16 * torch.cos(torch.tensor([0.0, 1e8], dtype=torch.float64)).abs()
-    assert (found.lower <= truth).all() and (truth <= found.upper).all()
-    assert found.upper[1] - found.lower[1] > 1e-9 * truth[1]  # a unit of rounding moves the second by 1e-8
+    assert at_most(found.lower, truth) and at_most(truth, found.upper)
+    assert less(1e-9 * truth[1], found.upper[1] - found.lower[1])  # a unit of rounding moves the second by 1e-8
 
 
 @pytest.mark.parametrize("f", [line(-1.0), SoftmaxField.of(-ONE, ONE), L2Field(ONE, ONE, ONE)],

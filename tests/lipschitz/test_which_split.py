@@ -19,6 +19,7 @@ from howsmooth.attention.fields import (
 )
 from howsmooth.lipschitz import splits
 from howsmooth.lipschitz.which_split import criterion, search
+from tests.tolerances import at_most
 
 EYE, ONE = torch.eye(2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
 TURN = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
@@ -94,7 +95,7 @@ def test_tied_l2_gains_at_most_the_norm_of_v():
         q, v = normal(2, 2, seed=seed), normal(2, 2, seed=seed + 50)
         found = criterion(L2Field(q, q, v), 2 * normal(3, 2, seed=seed + 9), masses(3, seed))
         size = float(torch.linalg.matrix_norm(v, ord=2))
-        assert found.norm >= size * (1 - 1e-12) and float(found.own.max()) <= found.norm + size and found.ratio <= 2
+        assert at_most(size, found.norm) and at_most(float(found.own.max()), found.norm + size) and found.ratio <= 2
 
 
 def test_search_finds_what_splits():

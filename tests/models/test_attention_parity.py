@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,13 +10,13 @@ from transformers import GPT2Config, GPT2Model
 
 from howsmooth.errors import InputError
 from howsmooth.models import Model, load
-from howsmooth.models.embedded import EMBEDDED, embedded_path
+from howsmooth.models.embedded import embedded_path
 from howsmooth.models.families import FAMILIES
 from howsmooth.texts import default_text
+from tests import data, reasons
+from tests.tolerances import FLOAT32, at_most, close
 
 from .tiny import tiny_network, tiny_tokenizer
-
-GPT2_WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "gpt2_attention.safetensors"
 
 
 def module_outputs(network, ids, dtype=torch.float64):
@@ -39,9 +38,9 @@ def module_outputs(network, ids, dtype=torch.float64):
     return outputs
 
 
-def close(a, b, tolerance):
+def assert_near(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> None:
     assert a.shape == b.shape and torch.isfinite(a).all()
-    assert (a - b).abs().max() <= tolerance * b.abs().max(), float((a - b).abs().max() / b.abs().max())
+    assert at_most((a - b).abs().max(), tolerance * b.abs().max())
 
 
 @pytest.mark.parametrize("changes", [
@@ -66,7 +65,7 @@ def test_tiny_models(changes, tmp_path):
     inputs = model.activations(chunk, range(model.layers))
     for layer in range(model.layers):
         # eager Llama computes softmax and RMSNorm in float32
-        close(model.attention(layer)(inputs[layer]), want[layer], 1e-5 if family == "llama" else 1e-12)
+        assert_near(model.attention(layer)(inputs[layer]), want[layer], 1e-5 if family == "llama" else 1e-12)
         another = model.attention((layer + 1) % model.layers)
         assert not torch.allclose(another(inputs[layer]), want[layer], rtol=0.1)
 
@@ -79,7 +78,7 @@ def test_what_enters_attention_is_what_the_paper_means():
         seen = []
         norm(network).register_forward_hook(lambda _m, _a, out, seen=seen: seen.append(out[0]))
         model = Model(network, FAMILIES[family], name="tiny")
-        assert torch.equal(model.activations(ids, [1])[1], seen[0])
+        assert close(model.activations(ids, [1])[1], seen[0], FLOAT32)
     network = tiny_network("bert", torch.float64)
     hidden = network(input_ids=ids[None], output_hidden_states=True).hidden_states
     model = Model(network, FAMILIES["bert"], name="tiny")
@@ -96,14 +95,14 @@ def test_longrope_needs_a_length(tmp_path):
         model.attention(0)
     for n in (12, 40):
         ids = torch.arange(20, 20 + n)
-        close(model.attention(1, n)(model.activations(ids, [1])[1]), module_outputs(network, ids)[1], 1e-5)
+        assert_near(model.attention(1, n)(model.activations(ids, [1])[1]), module_outputs(network, ids)[1], 1e-5)
 
 
 def embedded(name, **options):
     try:
         embedded_path(name)
     except InputError:
-        pytest.skip(f"the package {EMBEDDED[name].requirement} is not installed")
+        pytest.skip(reasons.embedded(name))
     return load(name, **options)
 
 
@@ -117,8 +116,8 @@ def test_minilm():
     want = module_outputs(model.network, chunk.ids)
     inputs = model.activations(chunk, range(6))
     for layer in range(6):
-        close(model.attention(layer)(inputs[layer]), want[layer], 1e-12)
-    assert torch.equal(model.inputs(default_text(), 3, 48), inputs[3])
+        assert_near(model.attention(layer)(inputs[layer]), want[layer], 1e-12)
+    assert close(model.inputs(default_text(), 3, 48), inputs[3], FLOAT32)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +134,7 @@ def test_smollm2(smollm2):
     want = module_outputs(model.network, chunk.ids, torch.float32)
     inputs = model.activations(chunk, [0, 13, 29])
     for layer, x in inputs.items():
-        close(model.attention(layer)(x), want[layer], 1e-4)
+        assert_near(model.attention(layer)(x), want[layer], 1e-4)
 
 
 def test_smollm2_speaks_english(smollm2):
@@ -149,25 +148,25 @@ def test_smollm2_speaks_english(smollm2):
     assert loss < 4.5  # a uniform guess costs 10.8
 
 
-def one_layer():
-    return GPT2Config(n_layer=1, vocab_size=8, bos_token_id=0, eos_token_id=0)
+def one_layer(width):
+    return GPT2Config(n_layer=1, n_embd=width, n_head=12, vocab_size=8, bos_token_id=0, eos_token_id=0)
 
 
-def test_true_gpt2_weights():
-    if not GPT2_WEIGHTS.is_file():
-        pytest.skip(f"no GPT-2 weights at {GPT2_WEIGHTS}")
+@pytest.mark.parametrize("source", data.SOURCES)
+def test_gpt2_weights_of_a_file(source, tmp_path):
     from safetensors.torch import load_file
 
-    weights = load_file(GPT2_WEIGHTS)
+    weights = load_file(data.gpt2_file(source, tmp_path))
+    width = weights["wpe.weight"].shape[1]
     for layer in (0, 6, 11):
         part = {key.split(f"h.{layer}.")[1]: value for key, value in weights.items() if f"h.{layer}." in key}
-        network = GPT2Model(one_layer()).double().eval()
+        network = GPT2Model(one_layer(width)).double().eval()
         report = network.h[0].load_state_dict({k: v.double() for k, v in part.items()}, strict=False)
         assert not report.unexpected_keys and len(part) == 6
-        x = torch.randn(1, 32, 768, dtype=torch.float64, generator=torch.Generator().manual_seed(layer))
+        x = torch.randn(1, 32, width, dtype=torch.float64, generator=torch.Generator().manual_seed(layer))
         x = network.h[0].ln_1(x + weights["wpe.weight"][:32].double())
-        eager = GPT2Model._from_config(one_layer(), attn_implementation="eager").double().eval()
+        eager = GPT2Model._from_config(one_layer(width), attn_implementation="eager").double().eval()
         eager.load_state_dict(network.state_dict())
         future = torch.full((32, 32), torch.finfo(torch.float64).min, dtype=torch.float64).triu(1)
         want = eager.h[0].attn(x, attention_mask=future[None, None])[0][0]
-        close(FAMILIES["gpt2"].self_attention(network, 0, None)(x[0]).detach(), want.detach(), 1e-12)
+        assert_near(FAMILIES["gpt2"].self_attention(network, 0, None)(x[0]).detach(), want.detach(), 1e-12)

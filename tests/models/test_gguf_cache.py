@@ -11,8 +11,9 @@ import torch
 
 from howsmooth.errors import InputError
 from howsmooth.models import gguf_cache, load
+from tests import reasons
 
-gguf = pytest.importorskip("gguf", reason="GGUF files need the extra howsmooth[gguf]")
+gguf = pytest.importorskip("gguf", reason=reasons.GGUF)
 
 D, HEADS, KV, LAYERS, INNER = 64, 4, 2, 2, 96
 TOKENS = ["<unk>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz", "Ġ", "ab", "cd"]
@@ -93,11 +94,13 @@ def test_the_weights_are_the_dequantised_ones(file, tmp_path, capfd):
     assert model.source["weights"] == "Q4_1 GGUF, dequantised" and model.source["kind"] == "gguf"
     assert len(model.source["sha256"]["tiny.Q4_1.gguf"]) == 64
     block = model.network.layers[1].self_attn
+    # exact: copied from the file
     assert torch.equal(block.v_proj.weight, torch.from_numpy(weights["blk.1.attn_v.weight"]))
+    # exact: copied from the file
     assert torch.equal(block.o_proj.weight, torch.from_numpy(weights["blk.1.attn_output.weight"]))
     # llama.cpp pairs neighbouring channels in rotary positions, transformers pairs the two halves of a head
     want = torch.from_numpy(weights["blk.1.attn_k.weight"]).view(KV, 8, 2, D).transpose(1, 2).reshape(-1, D)
-    assert torch.equal(block.k_proj.weight, want)
+    assert torch.equal(block.k_proj.weight, want)  # exact: copied from the file, rows in another order
     assert model.tokenize("a b") and model.attention(1).heads == 4
 
 
@@ -116,7 +119,7 @@ def test_the_second_load_does_not_convert(file, tmp_path, conversions, monkeypat
     assert len(conversions) == 1
     assert second.source["weights"] == "Q4_1 GGUF, dequantised"
     for key, value in first.network.state_dict().items():
-        assert torch.equal(value, second.network.state_dict()[key])
+        assert torch.equal(value, second.network.state_dict()[key])  # exact: copied from the same cache
 
 
 def spoil(folder, how):
@@ -145,7 +148,7 @@ def test_a_damaged_cache_heals(file, tmp_path, conversions, how):
     model = load(path, cache_dir=tmp_path)
     assert len(conversions) == 2
     value = model.network.layers[0].self_attn.v_proj.weight
-    assert torch.equal(value, torch.from_numpy(weights["blk.0.attn_v.weight"]))
+    assert torch.equal(value, torch.from_numpy(weights["blk.0.attn_v.weight"]))  # exact: copied from the file
     load(path, cache_dir=tmp_path)
     assert len(conversions) == 2
     assert [p.name for p in (tmp_path / "gguf").iterdir()] == [converted.sha256]  # nothing is left behind

@@ -16,6 +16,7 @@ from howsmooth.report.explorer.screen import Screen
 from howsmooth.report.explorer.shelf import Shelf
 from howsmooth.report.explorer.stopping import Flag, Flags, Stopped
 from howsmooth.studies import measure, move_one_token
+from tests.tolerances import at_most, same_record
 
 TEXT = "The harbour was quiet, and the keeper counted the ships. " * 8
 HOSTILE = '</td><script>alert(1)</script><img src=x onerror="alert(2)">'
@@ -91,7 +92,7 @@ def test_numbers_are_those_of_the_measuring_loop(shelf):
     plain = resolve(model, text, layers=(0, 2), lengths=(24,), samples=1)  # as `howsmooth measure` has it
     same = ("value", "lower", "upper", "residual", "status", "steps", "shares", "top_tokens", "seed")
     for ours, theirs in zip(measure(work.model, work.text, work.settings), measure(model, text, plain), strict=True):
-        assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
+        assert same_record({name: ours[name] for name in same}, {name: theirs[name] for name in same}, tol=1e-3)
 
 
 def test_the_text_is_cut_with_a_note(shelf):
@@ -141,7 +142,7 @@ def test_a_moved_token_has_its_gain(shelf):
     x = work.model.inputs(TEXT, 1, 12)
     gains = token_gains(work.model.attention(1, 12), x, tol=1e-3)
     assert found["value"] == pytest.approx(float(gains.value[3]), rel=2e-3)
-    assert found["lower"] <= float(gains.upper[3]) and float(gains.lower[3]) <= found["upper"]
+    assert at_most(found["lower"], float(gains.upper[3])) and at_most(float(gains.lower[3]), found["upper"])
     assert sum(found["response_shares"]) == pytest.approx(1, abs=1e-2) and found["token"] == work.model.chunks(
         TEXT, 12, 1)[0].words[3]
     with pytest.raises(InputError, match="between 0 and 11"):

@@ -8,8 +8,9 @@ import pytest
 
 from howsmooth.errors import InputError
 from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
+from tests import reasons
 
-pytest.importorskip("matplotlib")
+pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
 
 
 def png_bytes(figure) -> bytes:
@@ -23,6 +24,7 @@ def test_figure_draws_points_fits_and_guides(records, growth):
     assert panel.get_xscale() == panel.get_yscale() == "log"
     points = [container.lines[0] for container in panel.containers]
     drawn = {(n, value) for line in points for n, value in zip(*line.get_data(), strict=True)}
+    # exact: points are drawn where the records say
     assert drawn == {(record["n"], record["value"]) for record in records}
     names = [text.get_text() for text in panel.get_legend().get_texts()]
     assert names == ["layer 0:  n$^{0.25}$", "layer 1:  n$^{0.25}$"]

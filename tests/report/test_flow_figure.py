@@ -28,6 +28,7 @@ def test_lines_are_the_records(d, theme):
                          [0, 0, 1, 1, 1], title="A flow", theme=theme)
     tokens, counts, sizes = figure.axes
     assert counts.lines[0].get_ydata().tolist() == [5, 3, 2] and len(counts.lines) == 1
+    # exact: times as given
     assert sizes.lines[0].get_xdata().tolist() == [0.0, 1.0]  # a size of 0 has no place on a logarithmic scale
     assert len(tokens.lines) == 5 and figure.get_suptitle() == "A flow"
 

@@ -11,9 +11,11 @@ import pytest
 
 from howsmooth.errors import InputError
 from howsmooth.report.flow_page import MOST, check_page_path, depth_scene, flow_page, particle_scene
+from tests import reasons
 from tests.browser import Page, browser
+from tests.tolerances import less
 
-expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+expect = pytest.importorskip("playwright.sync_api", reason=reasons.PLAYWRIGHT).expect
 NASTY = '</script><img src=x onerror="document.title=\'caught\'">'
 
 
@@ -145,7 +147,7 @@ def test_data_come_back_as_they_went_in():
     packed = np.frombuffer(base64.b64decode(scene["paths"]), "<u2").reshape(9, 12, 2)
     low, high = np.array(scene["low"]), np.array(scene["high"])
     first = np.random.default_rng(0).normal(size=(12, 2))
-    assert np.abs(low + packed[0] / 65535 * (high - low) - first).max() < 1e-4 * (high - low).max()
+    assert less(np.abs(low + packed[0] / 65535 * (high - low) - first).max(), 1e-4 * (high - low).max())
 
 
 def test_what_runs_away_is_bent_and_many_tokens_are_thinned():

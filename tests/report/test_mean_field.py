@@ -8,7 +8,9 @@ import math
 import pytest
 from rich.console import Console
 
-pytest.importorskip("matplotlib")
+from tests import reasons
+
+pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
 
 from howsmooth.report.figure import THEMES, save_figure  # noqa: E402
 from howsmooth.report.mean_field_figure import masked_figure, rates_figure, regimes_figure  # noqa: E402

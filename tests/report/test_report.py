@@ -18,6 +18,7 @@ from howsmooth.report.web_page import report_page, write_csv
 from howsmooth.studies.lines import json_line
 from howsmooth.studies.reading import kind_of, read_records
 from howsmooth.studies.store import Store
+from tests import reasons
 
 
 class Outline(HTMLParser):
@@ -76,7 +77,9 @@ def test_embedded_data_equals_the_records(records, bounds):
     tables = {name: unpacked(table) for name, table in Outline(report_page([*records, *bounds])).data["tables"].items()}
     for name in ("model", "layer", "head", "n", "sample", "value", "lower", "upper", "status", "residual", "seed"):
         assert tables["measurements"][name] == [record[name] for record in records]  # to the last digit
+    # exact: the page keeps every digit
     assert tables["bounds"]["log_value"] == [record["log_value"] for record in bounds]
+    # exact: the page keeps every digit
     assert tables["bounds"]["measured"] == [record["measured"]["value"] for record in bounds]
     assert len(tables["laws"]["exponent"]) == 2 and tables["laws"]["exponent"][0] == pytest.approx(0.25, abs=1e-6)
 
@@ -110,6 +113,7 @@ def test_the_policy_lets_the_script_run_and_no_other(records):
 def test_ten_thousand_records_stay_small(many):
     page = report_page(many)
     assert len(page.encode()) < 5e6
+    # exact: the page keeps every digit
     assert unpacked(Outline(page).data["tables"]["measurements"])["value"] == [record["value"] for record in many]
 
 
@@ -119,11 +123,12 @@ def test_csv_equals_the_records(records, bounds, directions, tmp_path):
     assert [path.name for path in written] == ["measurements.csv", "laws.csv", "bounds.csv", "directions.csv"]
     rows = list(csv.DictReader((tmp_path / "measurements.csv").open(encoding="utf-8", newline="")))
     wanted = [*records, *directions]
+    # exact: the page keeps every digit
     assert [float(row["value"]) for row in rows] == [record["value"] for record in wanted]
     assert [row["token_1"] for row in rows] == [record["top_tokens"][0]["token"] for record in wanted]
     tokens = list(csv.DictReader((tmp_path / "directions.csv").open(encoding="utf-8", newline="")))
     assert [row["token"] for row in tokens[:8]] == directions[0]["words"]
-    assert [float(row["share"]) for row in tokens[:8]] == directions[0]["shares"]
+    assert [float(row["share"]) for row in tokens[:8]] == directions[0]["shares"]  # exact: the page keeps every digit
 
 
 @pytest.mark.parametrize("cells", [[1, 1, 1], [1, 2, 1, 2, 1, 2], [1, True, 1.0, None] * 4, [["a"], ["b"]] * 3, [1]])
@@ -169,6 +174,7 @@ def test_odd_records_are_shown_all_the_same(make):
     odd = [make(0, 8, 0, upper=float("inf")), make(0, 16, 0, value=0.0, lower=0.0), make(1, 8, 0, upper=None),
            make(0, 8, 1) | {"layer": None, "map": "model"}, make(0, 8, 1, value=None, lower=None, upper=None)]
     table = unpacked(Outline(report_page(odd)).data["tables"]["measurements"])
+    # exact: the page keeps every digit
     assert table["upper"][0] is None and table["value"][1] == 0.0 and table["layer"][3] is None
 
 
@@ -197,7 +203,7 @@ def test_bad_files_are_refused(content, words, tmp_path):
 
 
 def test_figures_are_vector_files_of_a_columns_width(many, bounds, records, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     from howsmooth.report.paper import write_figures
 
     written = write_figures([*many[::3], *bounds, *records], tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -53,18 +52,15 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_ten_thousand_records_open_within_two_seconds(chromium, large):
-    seconds = []
-    for _ in range(3):  # the best of three: other work on the machine is not the page's
-        with Page(chromium) as opened:
-            begin = time.perf_counter()
-            opened.page.goto(large)
-            opened.page.wait_for_selector("#heat svg rect")
-            seconds.append(time.perf_counter() - begin)
-            assert opened.page.locator("#growth tbody tr").count() == 144
-            assert opened.page.locator("#figure-heads svg rect").count() >= 144
-            assert opened.errors == [] and opened.requests == [large]
-    assert min(seconds) < 2, seconds
+def test_ten_thousand_records_are_drawn_with_few_elements(chromium, large):
+    """What a page costs to open is what it draws; benchmarks/latency.py has the seconds."""
+    with Page(chromium) as opened:
+        opened.page.goto(large)
+        opened.page.wait_for_selector("#heat svg rect")
+        assert opened.page.locator("#growth tbody tr").count() == 144
+        assert opened.page.locator("#figure-heads svg rect").count() >= 144
+        assert opened.page.evaluate("document.querySelectorAll('*').length") < 12_000
+        assert opened.errors == [] and opened.requests == [large]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -115,16 +111,18 @@ def test_csv_buttons_save_what_the_records_hold(chromium, small, records, bounds
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
         assert name == "growth.csv" and len(rows) == len(records)
         for row, record in zip(rows, records, strict=True):
+            # exact: the page keeps every digit
             assert (float(row["value"]), int(row["n"]), row["model"]) == (record["value"], record["n"], record["model"])
             assert row["token_1"] == record["top_tokens"][0]["token"]
         rows = list(csv.DictReader(io.StringIO(saved(page, '[data-csv="bounds"]')[1], newline="")))
+        # exact: the page keeps every digit
         assert [float(row["log_value"]) if row["log_value"] else None for row in rows] == [
             record["log_value"] for record in bounds]
         assert len(list(csv.reader(io.StringIO(saved(page, '[data-csv="lengths"]')[1])))) == 1 + 6
         page.locator("#view select").select_option(index=1)
         rows = list(csv.DictReader(io.StringIO(saved(page, '[data-csv="direction"]')[1], newline="")))
         assert [row["token"] for row in rows] == directions[0]["words"]
-        assert [float(row["share"]) for row in rows] == directions[0]["shares"]
+        assert [float(row["share"]) for row in rows] == directions[0]["shares"]  # exact: the page keeps every digit
 
 
 def test_every_plot_saves_as_svg_that_stands_alone(chromium, small):
@@ -176,21 +174,19 @@ def test_layers_can_be_chosen(chromium, large):
         assert opened.errors == []
 
 
-def test_thousands_of_tokens_do_not_lag(chromium, make, tmp_path):
+def test_thousands_of_tokens_are_one_element_each(chromium, make, tmp_path):
     words = [f"word{i % 89}" for i in range(8192)]
     path = tmp_path / "long.html"
     path.write_text(report_page([make(layer, 8192, 0, shares=[1 / 8192] * 8192, words=words) for layer in (0, 1)]))
     with Page(chromium) as opened:
-        begin = time.perf_counter()
-        opened.page.goto(path.as_uri())
-        opened.page.wait_for_selector(".words div")
-        assert time.perf_counter() - begin < 4
-        assert opened.page.locator(".words p span").count() == 8192
-        took = opened.page.evaluate("""() => new Promise((done) => { const begin = performance.now();
-            const select = document.querySelector('#direction select'); select.selectedIndex = 1;
-            select.dispatchEvent(new Event('change'));
-            requestAnimationFrame(() => done(performance.now() - begin)); })""")
-        assert took < 1000
+        page = opened.page
+        page.goto(path.as_uri())
+        page.wait_for_selector(".words div")
+        assert page.locator(".words p span").count() == 8192
+        before = page.evaluate("document.querySelectorAll('*').length")
+        page.locator("#direction select").first.select_option(index=1)
+        assert page.locator(".words p span").count() == 8192
+        assert page.evaluate("document.querySelectorAll('*').length") <= before < 12_000
         assert opened.errors == []
 
 

@@ -19,6 +19,7 @@ from howsmooth.spectral.certificate import (
     sufficient_steps,
     within,
 )
+from tests.tolerances import at_most, less
 
 TRIALS, SIZE = 400, 40
 
@@ -46,7 +47,7 @@ def test_the_interval_holds_as_often_as_promised(name, steps, dtype):
     found = singular_values(operator, confidence=confidence, max_steps=steps, tol=1e-9, strict=False)
     inside = ((found.lower <= 1) & (1 <= found.upper)).double().mean().item()
     # Three standard deviations under the promise is what chance allows.
-    assert inside >= confidence - 3 * math.sqrt(confidence * (1 - confidence) / TRIALS)
+    assert at_most(confidence - 3 * math.sqrt(confidence * (1 - confidence) / TRIALS), inside)
     assert (found.lower <= 1).all()
 
 
@@ -63,7 +64,7 @@ def test_the_promise_holds_with_three_stored_vectors(name, steps, dtype):
     found = singular_values(operator, confidence=confidence, max_steps=steps, tol=1e-9, strict=False,
                             max_memory=least)
     inside = ((found.lower <= 1) & (1 <= found.upper)).double().mean().item()
-    assert inside >= confidence - 3 * math.sqrt(confidence * (1 - confidence) / TRIALS)
+    assert at_most(confidence - 3 * math.sqrt(confidence * (1 - confidence) / TRIALS), inside)
     assert (found.lower <= 1).all()
 
 
@@ -164,7 +165,7 @@ def test_higher_confidence_costs_width():
     sigma = torch.diag(torch.linspace(1, 0, 100, dtype=torch.float64))
     widths = [singular_values(MatrixOperator(sigma), confidence=p, max_steps=10, strict=False).width.item()
               for p in (0.5, 0.9, 0.999, 0.999999)]
-    assert widths == sorted(widths) and widths[0] < 0.8 * widths[-1]
+    assert at_most(*widths) and less(widths[0], 0.8 * widths[-1])
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -188,7 +189,7 @@ def test_the_cheap_question_has_the_answer_of_the_bound(
     assert not within(np.array([1 - 1e-9]), *rest).any()
     ratio = 1 + excess * math.exp(factor)
     if abs(factor) > 1e-4 and (excess > 1e-10).all():
-        assert (within(ratio, *rest) == (smallest_bound(*rest) <= ratio)).all()
+        assert (within(ratio, *rest) == (factor > 0)).all()
 
 
 def test_a_start_that_is_all_component_needs_no_step_beyond_the_first():

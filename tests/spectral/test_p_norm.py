@@ -42,6 +42,7 @@ def test_tokens_of_several_coordinates():
 
 
 def test_nothing_comes_of_nothing():
+    # exact: of a zero matrix all products are zero
     assert attained_p_norm(torch.zeros(3, 3, dtype=torch.float64), 3.0) == 0.0
 
 

