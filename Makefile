@@ -1,30 +1,67 @@
-# Two commands on a bare machine (Python >= 3.11, make, a C compiler):
-#   make demo    sets up .venv, measures the two embedded models, leaves table, plot and page in demo/
-#   make test    sets up .venv, runs every test and doctest
-#   make docs    sets up .venv, builds the site into site/, strictly
-# and where there is a GPU, with a torch that knows it:
+# On a bare machine (Python >= 3.11 and make):
+#   make demo         sets up .venv, measures the two embedded models, leaves table, plot and page in demo/
+#   make test         sets up .venv, runs every test and doctest that needs no GPU
+# and while working:
+#   make check        lint, types, unit tests: a minute
+#   make test-stress  the suite under disturbances; STRESS="busy threads-8+shuffled" and TESTS=tests/cli choose
+#   make docs         builds the site into site/, strictly
+# Where there is a GPU, with a torch that knows it:
 #   make test-gpu VENV=…   the kernels on the GPU, in several processes
 PYTHON ?= python3
 VENV   ?= .venv
 DEMO   ?= demo
 SITE   ?= site
+TESTS  ?=
+STRESS ?=
 
 BIN     := $(VENV)/bin
 # constraints.txt is never left out: without it pip would take whatever torch is newest.
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 PINS    := pyproject.toml constraints.txt requirements/embedded-models.txt
+# One process for each core; each takes about a gigabyte.
+PYTEST  := $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal
+# The mathematics and the checks of the suite itself: no models, no processes, no browser.
+UNIT    := $(wildcard tests/test_*.py) tests/spectral tests/bounds tests/lipschitz tests/transport tests/dynamics tests/texts
 
-.PHONY: demo test docs test-gpu browser setup clean
+# A virtual environment that does not start, or that lost its packages, is made anew.
+ifneq ($(wildcard $(VENV)/.made),)
+ifneq ($(shell $(BIN)/python -c 'import pip, importlib.util as u; print(all(map(u.find_spec, ["torch", "click"] * $(words $(wildcard $(VENV)/.ready-*)))))' 2>/dev/null),True)
+$(info The virtual environment in $(VENV) is broken: making it anew.)
+$(shell rm -f $(VENV)/.made $(VENV)/.ready-*)
+endif
+endif
+
+.PHONY: demo test check lint types unit test-stress docs test-gpu versions browser setup clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready-demo
-	$(BIN)/howsmooth demo --out $(DEMO)
+	$(BIN)/python -m howsmooth demo --out $(DEMO)
 
 test: $(VENV)/.ready-test browser
-	$(BIN)/python -m pytest
+	$(PYTEST) --durations=25 $(TESTS)
+
+check: lint types unit
+
+lint: $(VENV)/.ready-test
+	$(BIN)/python -m ruff check .
+
+types: $(VENV)/.ready-test
+	$(BIN)/python -m mypy
+
+unit: $(VENV)/.ready-test
+	$(PYTEST) $(UNIT)
+
+test-stress: $(VENV)/.ready-test browser
+	$(BIN)/python -m tests.stress $(if $(STRESS),--runs "$(STRESS)") $(TESTS)
 
 docs: $(VENV)/.ready-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(SITE)
+
+# What the tests run on, for the log of continuous integration.
+versions: $(VENV)/.ready-test
+	@$(BIN)/python -VV
+	@$(BIN)/python -c 'import os, platform, torch; print(platform.platform(), os.cpu_count(), "cores,", torch.backends.cpu.get_cpu_capability())'
+	@$(BIN)/python -m pip list --format=freeze | tr '\n' ' '; echo
 
 # A browser for the tests of pages, installed where that is possible. It never fails the build: without a browser those
 # tests are skipped, and say so.
@@ -43,7 +80,7 @@ test-gpu:
 setup: $(VENV)/.ready-test
 
 clean:
-	rm -rf $(VENV) $(DEMO) $(SITE) build dist .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) $(SITE) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The stamps make a second run start at once; a changed pin installs again.
 $(VENV)/.ready-demo: $(VENV)/.ready-models
@@ -60,8 +97,11 @@ $(VENV)/.ready-models: $(VENV)/.made $(PINS)
 	@touch $@
 
 $(VENV)/.made:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "howsmooth needs Python 3.11 or newer, got: $$($(PYTHON) --version 2>&1);" \
 	       "name one that is, for example: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "howsmooth needs Python's venv and ensurepip, which $(PYTHON) lacks;" \
+	       "install them (on Debian: apt install python3-venv)" >&2; exit 2; }
+	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@

@@ -173,7 +173,8 @@ def test_reader_that_goes_away(start, tiny, text_file):
     )
     assert json.loads(process.stdout.readline())["n"] == 12
     process.stdout.close()
-    err = process.stderr.read()
+    with process.stderr as stream:
+        err = stream.read()
     assert process.wait() == 1
     assert "Traceback" not in err and "BrokenPipe" not in err
 

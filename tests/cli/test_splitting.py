@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def test_heads_of_a_model(howsmooth, tiny, text_file, tmp_path):
     assert len(records) == 2 * 2 * 2 and plot.stat().st_size > 1000 and "split" in result.err
     model = load(tiny, dtype=torch.float64)
     record = next(r for r in records if (r["layer"], r["head"], r["n"]) == (1, 1, 8))
-    chunk, = model.chunks(open(text_file).read(), 8, 1)
+    chunk, = model.chunks(Path(text_file).read_text(), 8, 1)
     x = model.activations(chunk, [1])[1]
     head = model.attention(1).head(1)
     truth = splits(head, x, tol=1e-6)
@@ -42,7 +43,7 @@ def test_whole_layers_are_the_norm_of_the_duplicated_input(howsmooth, tiny, text
     assert result.code == 0, result.err
     record, = read(result.out)
     model = load(tiny, dtype=torch.float64)
-    chunk, = model.chunks(open(text_file).read(), 6, 1)
+    chunk, = model.chunks(Path(text_file).read_text(), 6, 1)
     at = model.map_at(chunk, 1, "layer")
     time = torch.arange(6).repeat_interleave(2)
     mask = torch.where(time[None, :] <= time[:, None], 0.0, -torch.inf).double()[None, None]
@@ -68,7 +69,7 @@ def test_repeated_tokens(howsmooth, tiny, text_file):
     records = read(result.out)
     assert [r["position"] for r in records] == [0, 1] and {r["copies"] for r in records} == {3}
     model = load(tiny, dtype=torch.float64)
-    chunk, = model.chunks(open(text_file).read(), 2, 1)
+    chunk, = model.chunks(Path(text_file).read_text(), 2, 1)
     orders = ([0, 0, 0, 1], [0, 1, 1, 1])
     for record, order in zip(records, orders, strict=True):
         for which, places in (("next", [0, 1, 2, 3]), ("kept", order)):

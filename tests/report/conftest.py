@@ -95,6 +95,14 @@ def many() -> list[dict]:
             for layer in range(12) for head in range(12)]
 
 
+@pytest.fixture(scope="session")
+def large_page(many) -> str:
+    """The report of all of them, made once: that takes seconds."""
+    from howsmooth.report.web_page import report_page
+
+    return report_page(many)
+
+
 def bound_record(layer: int, n: int, bound: str, side: str | None, factor: float | None, **changes) -> dict:
     measured = record(layer, n, 0)
     value = None if factor is None else measured["value"] * factor

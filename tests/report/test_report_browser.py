@@ -23,9 +23,9 @@ def chromium():
 
 
 @pytest.fixture(scope="module")
-def large(many, tmp_path_factory) -> str:
+def large(large_page, tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("large") / "report.html"
-    path.write_text(report_page(many), encoding="utf-8")
+    path.write_text(large_page, encoding="utf-8")
     return path.as_uri()
 
 

@@ -35,7 +35,9 @@ def held(bundle):
         mark.flush()
         mark.seek(0)
         runs = len(mark.read())
-    if node == open(os.path.join(marks, "victim")).read():
+    with open(os.path.join(marks, "victim")) as victim:
+        to_be_killed = node == victim.read()
+    if to_be_killed:
         if runs == 2:
             open(in_flight, "w").close()
             while True:

@@ -73,13 +73,12 @@ def test_killed_while_writing(tmp_path):
                 store.add([(f"task{{i}}", {{"i": i, "pad": "x" * 300}}, None)])
                 print(i, flush=True)
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
-    for said in process.stdout:
-        if int(said) >= 500:
-            break
-    process.send_signal(signal.SIGKILL)
-    last = [said, *process.stdout.read().splitlines()][-1]
-    process.wait()
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True) as process:
+        for said in process.stdout:  # the process waits where the pipe is full: it cannot come to its end
+            if int(said) >= 500:
+                break
+        process.send_signal(signal.SIGKILL)
+        last = [said, *process.stdout.read().splitlines()][-1]
     with Store.write(path) as store:
         assert store.recovered is None
         kept = [record["i"] for record in store.records()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,11 +29,10 @@ class Desk:
     text: Any = None
     screen: Any = None
     download: Any = None
-    kept: tempfile.TemporaryDirectory = field(default_factory=tempfile.TemporaryDirectory)  # gone when the server ends
+    reports: Path = field(default_factory=lambda: Path(tempfile.mkdtemp()))
 
-    @property
-    def reports(self) -> Path:
-        return Path(self.kept.name)
+    def __post_init__(self) -> None:
+        weakref.finalize(self, shutil.rmtree, self.reports, ignore_errors=True)  # or when the process ends
 
     def run(self, visitor: str | None, status: Any, compute: Callable[[Flag], Iterator[dict]]) -> Iterator[dict]:
         """Hand on what `compute` shows; bad input and cancelling end it with a line in `status`."""

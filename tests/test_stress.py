@@ -1,0 +1,69 @@
+"""The stress runner does to the tests what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+
+import pytest
+
+from tests import stress
+
+SEEN = """
+import os, sys
+
+def test_seen():
+    print("threads", os.environ.get("OMP_NUM_THREADS"), "priority", os.nice(0), "shuffled",
+          "pytest_randomly" in sys.modules)
+    assert {passes}
+"""
+
+
+@pytest.fixture
+def tests(tmp_path, monkeypatch):
+    """A test that prints what it sees, in a suite of its own."""
+    monkeypatch.setattr(stress, "ROOT", tmp_path)
+    monkeypatch.setattr(stress, "PARALLEL", ("-s", "-p", "no:randomly"))
+
+    def write(passes: bool = True) -> str:
+        (tmp_path / "test_seen.py").write_text(SEEN.format(passes=passes))
+        return str(tmp_path / "test_seen.py")
+
+    return write
+
+
+def test_disturbances_reach_the_tests(tests, capfd, monkeypatch):
+    asked = []
+
+    @contextmanager
+    def loops(count):
+        asked.append(count)
+        yield
+
+    monkeypatch.setattr(stress, "busy_loops", loops)
+    assert stress.main(["--runs", "threads-8+busy+shuffled nice", "--seed", "7", tests()]) == 0
+    first, second = re.findall(r"threads (\w+) priority (\d+) shuffled (\w+)", out := capfd.readouterr().out)
+    assert (first[0], first[2]) == ("8", "True") and second[1:] == ("19", "False")
+    assert asked == [os.cpu_count(), 0] and "random order; seed 7" in out
+    assert "passed  threads-8+busy+shuffled" in out and "passed  nice" in out
+
+
+def test_busy_loops_run_and_end():
+    with stress.busy_loops(2) as loops:
+        assert [loop.poll() for loop in loops] == [None, None]
+    assert all(loop.poll() is not None for loop in loops)
+
+
+def test_a_failure_is_reported(tests, capfd):
+    assert stress.main(["--runs", "threads-1", tests(passes=False)]) == 1
+    assert "FAILED (pytest ended with 1)  threads-1" in capfd.readouterr().out
+
+
+def test_a_disturbance_that_does_not_exist(tests):
+    with pytest.raises(SystemExit, match="expected disturbances among threads-1.*got 'earthquake'"):
+        stress.main(["--runs", "threads-1 busy+earthquake", tests()])
+
+
+def test_every_run_can_be_parsed():
+    assert len({*stress.RUNS}) == 10 and all(stress.parsed(name) for name in stress.RUNS)
