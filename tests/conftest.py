@@ -1,4 +1,4 @@
-"""Settings that have to be in the environment before torch and Triton are imported."""
+"""Settings that have to be made before torch and Triton are imported, and those of hypothesis."""
 
 import os
 
@@ -10,3 +10,12 @@ import torch  # noqa: E402
 # Without a GPU kernels run under Triton's interpreter.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+try:
+    from hypothesis import HealthCheck, settings
+except ImportError:  # the kernels' tests need none
+    pass
+else:
+    # The same examples every time, however slow the machine is.
+    settings.register_profile("anywhere", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("anywhere")

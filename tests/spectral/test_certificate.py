@@ -168,7 +168,7 @@ def test_higher_confidence_costs_width():
     assert at_most(*widths) and less(widths[0], 0.8 * widths[-1])
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     eigenvalues=st.lists(st.floats(0, 1), min_size=9, max_size=30, unique_by=lambda x: round(x, 3)),
     steps=st.integers(1, 6), seed=st.integers(0, 999), delta=st.sampled_from([1e-6, 1e-3, 0.2, 0.999]),

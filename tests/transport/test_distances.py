@@ -234,7 +234,7 @@ small = st.integers(1, 4).flatmap(lambda n: st.tuples(
     st.lists(st.integers(1, 5), min_size=n, max_size=n)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(small, small, small, st.sampled_from(EXPONENTS), st.sampled_from([1, 2]))
 def test_metric_axioms(one, two, three, p, d):
     """On a coarse grid, where atoms coincide: ties everywhere."""
