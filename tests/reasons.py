@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 GPU = "needs a CUDA GPU, and PyTorch sees none: run make test-gpu on a machine with one"
-GPU_FOR_KERNELS = "needs a CUDA GPU, and PyTorch sees none: run pytest tests/kernels on a machine with one"
-BFLOAT16 = ("Triton's interpreter multiplies bfloat16 as integers: make test-gpu covers bfloat16 on a machine with a "
-            "CUDA GPU")
-FUSED_PRODUCTS = ("Triton's interpreter rounds a fused product twice: run pytest tests/kernels on a machine with a "
-                  "CUDA GPU")
+BFLOAT16 = "Triton's interpreter multiplies bfloat16 as integers: run make test-gpu on a machine with a CUDA GPU"
+FUSED_PRODUCTS = "Triton's interpreter rounds a fused product twice: run make test-gpu on a machine with a CUDA GPU"
 LINUX_PROC = "needs /proc/self/clear_refs, where peaks of memory are read, and this system has none: run it on Linux"
 
 

@@ -37,10 +37,11 @@ class Disturbance:
     busy: bool = False
 
 
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}  # more threads than cores would spend their time waiting for each other
 DISTURBANCES = {
     "threads-1": Disturbance("one thread", {"OMP_NUM_THREADS": "1"}),
-    "threads-2": Disturbance("two threads in every process", {"OMP_NUM_THREADS": "2"}),
-    "threads-8": Disturbance("eight threads in every process", {"OMP_NUM_THREADS": "8"}),
+    "threads-2": Disturbance("two threads in every process", {"OMP_NUM_THREADS": "2", **PASSIVE}),
+    "threads-8": Disturbance("eight threads in every process", {"OMP_NUM_THREADS": "8", **PASSIVE}),
     "avx2": Disturbance("nothing newer than AVX2", {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
                                                     "OPENBLAS_CORETYPE": "Haswell"}),
     "no-avx": Disturbance("no AVX", {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ATEN_CPU_CAPABILITY": "default",

@@ -19,8 +19,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 NOTHING_TO_RUN = 5  # pytest's exit status where a share has no test
 # The paths before the option: an option of this folder's conftest is known only once the folder is.
-COMMAND = [sys.executable, "-m", "pytest", str(HERE), "-v", "--no-header", "--tb=short", "-rfE", "-W", "ignore",
-           "-p", "no:cacheprovider"]
+COMMAND = [sys.executable, "-m", "pytest", str(HERE), str(HERE.parent / "kernels"), "-v", "--no-header", "--tb=short",
+           "-rfE", "-W", "ignore", "-p", "no:cacheprovider"]
 
 
 def start(share: str, output) -> subprocess.Popen:

@@ -38,7 +38,7 @@ def test_the_reason_is_named(change, reason):
         raise ValueError(kernels.unsupported(*tensors, **arguments))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason=reasons.GPU_FOR_KERNELS)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason=reasons.GPU)
 @pytest.mark.parametrize("dtype", kernels.DTYPES, ids=str)
 def test_on_a_gpu_they_serve(dtype):
     assert kernels.unsupported(*(X.cuda().to(dtype) for _ in range(3))) is None
