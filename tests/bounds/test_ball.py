@@ -81,7 +81,7 @@ def test_pairs_in_the_ball_obey_the_constant(name):
         bound = certify_ball(f, x, eps).value
         one, two = x + steps_in_ball(1, eps, 200), x + steps_in_ball(2, eps, 200)
         change, move = (torch.linalg.matrix_norm(t) for t in (f(one) - f(two), one - two))
-        assert bool(at_most(change, bound * move))
+        assert at_most(change, bound * move)
 
 
 def three_terms(f, x, h, padding=None):
@@ -123,8 +123,8 @@ def test_each_term_of_each_head_covers_its_own_truth(name, eps):
             for covered, truth in ((bound.value, p2), (bound.value_change, p2 - p), (bound.key, key2),
                                    (bound.key_change, key2 - key)):
                 assert at_most(float(torch.linalg.matrix_norm(truth, 2)), covered + 1e-12)
-            assert bool(at_most(torch.linalg.matrix_norm(query2, 2), bound.query + 1e-12))
-            assert bool(at_most(torch.linalg.matrix_norm(query2 - query, 2), bound.query_change + 1e-12))
+            assert at_most(torch.linalg.matrix_norm(query2, 2), bound.query + 1e-12)
+            assert at_most(torch.linalg.matrix_norm(query2 - query, 2), bound.query_change + 1e-12)
             assert at_most(g1(p2), bound.concentration + 1e-12)
 
 
@@ -210,8 +210,8 @@ def test_intervals_hold_the_truth_where_scores_are_extreme(width):
     for seed in range(20):
         other = torch.softmax(s + width * (2 * torch.rand(50, 7, generator=torch.Generator().manual_seed(seed),
                                                           dtype=torch.float64) - 1), -1)
-        assert bool(at_most(other, p.high) and at_most(p.low, other))
-        assert bool(at_most((other - p.at).abs(), p.change + 1e-300))
+        assert at_most(other, p.high) and at_most(p.low, other)
+        assert at_most((other - p.at).abs(), p.change + 1e-300)
 
 
 def test_nothing_to_see_and_one_key_to_see():
@@ -227,8 +227,8 @@ def test_slopes_of_the_cap():
     for t in torch.linspace(-1, 1, 21, dtype=torch.float64):
         at = s + t * change
         slope = 1 - torch.tanh(at / 1.3) ** 2
-        assert bool(at_most(slopes.low - 1e-15, slope) and at_most(slope, slopes.high + 1e-15))
-        assert bool(at_most(scores.low, 1.3 * torch.tanh(at / 1.3)))
+        assert at_most(slopes.low - 1e-15, slope) and at_most(slope, slopes.high + 1e-15)
+        assert at_most(scores.low, 1.3 * torch.tanh(at / 1.3))
 
 
 def test_concentration_is_the_largest_in_the_intervals():
@@ -296,7 +296,7 @@ def test_grows_with_eps_and_starts_at_the_local_bound(name, d_out):
     assert at_most(certificates[1].parts["interval"], local, tol=1e-5)
     for part, value in certificates[0].parts.items():
         values = [c.parts[part] for c in certificates if c.parts.get(part) is not None]
-        assert all(at_most(a, b, tol=1e-9) for a, b in zip(values, values[1:])), part
+        assert len(values) < 2 or at_most(*values, tol=1e-9), part
 
 
 @pytest.mark.parametrize("name", ["one head", "causal", "grouped", "two heads", "scale"])
