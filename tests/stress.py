@@ -48,11 +48,11 @@ DISTURBANCES = {
                                      "OPENBLAS_CORETYPE": "Nehalem"}),
     "busy": Disturbance("a busy loop on every core", busy=True),
     "shuffled": Disturbance("tests in random order", options=("-p", "randomly")),
-    "nice": Disturbance("lowest priority", niceness=19),
+    "nice": Disturbance("lowest priority", niceness=19),  # not together with busy: it would get one part in seventy
     "serial": Disturbance("all tests in one process", options=("-n", "0")),
 }
-RUNS = ("threads-1", "threads-2", "avx2", "no-avx", "shuffled", "nice+shuffled", "busy", "threads-2+avx2+shuffled",
-        "busy+nice+shuffled", "threads-8+no-avx")
+RUNS = ("threads-1", "threads-2", "threads-8", "avx2", "no-avx", "shuffled", "busy", "nice+shuffled", "nice+no-avx",
+        "threads-2+avx2+shuffled")
 
 
 def parsed(name: str) -> list[Disturbance]:
