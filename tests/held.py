@@ -54,6 +54,8 @@ def _hold(function: str, call: int, told: int) -> None:
 
 
 if __name__ == "__main__":
+    # A shell that runs the tests in the background has told all of them to ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _hold(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     os.set_inheritable(int(sys.argv[3]), False)  # workers of the command must not keep the pipe open
     from howsmooth.cli import main

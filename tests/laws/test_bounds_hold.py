@@ -34,7 +34,7 @@ kinds = st.sampled_from(list(KINDS))
 plain = st.sampled_from(["one head", "two heads", "causal", "grouped", "one key head", "scale", "V = sI",
                          "V = sI, causal"])
 radii = st.sampled_from([0.1, 0.5, 1.0, 2.0, 5.0])
-many = settings(max_examples=250)
+many = settings(max_examples=150)
 some = settings(max_examples=40)
 
 
