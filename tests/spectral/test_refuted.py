@@ -1,11 +1,15 @@
 """Starts that all but miss the top vector, as one in a thousand may: what they attain gives the interval away."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
-from howsmooth.spectral import MatrixOperator, singular_values
+from howsmooth.errors import NotConverged
+from howsmooth.spectral import MatrixOperator, golub_kahan, singular_values
 from howsmooth.spectral.draws import own_generator
-from tests.tolerances import at_most
+from tests.tolerances import at_most, close
 
 SEED, N = 0, 200
 
@@ -39,3 +43,43 @@ def test_only_the_members_of_a_batch_that_were_refuted_are_found_again():
     assert (found.lower[:, 0] <= 1.3).all() and (found.upper[:, 0] >= 1.3).all()
     fine = singular_values(MatrixOperator(torch.stack([matrix(0.1, 1.3, starts[0]), pair[1]])), seed=SEED)
     assert found.products > fine.products
+
+
+TRUTH = torch.linspace(4, 1, 40, dtype=torch.float64)
+
+
+def test_a_bound_on_a_later_value_is_refuted_like_that_on_the_first():
+    """This start misses the second vector: its bound was below the value attained, and was replaced by it."""
+    found = singular_values(MatrixOperator(torch.diag(TRUTH)), k=2, confidence=0.99, seed=292)
+    assert at_most(found.lower, TRUTH[:2], found.upper) and (found.residual < 1e-2).all()
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("confidence, most", [(0.99, 4), (0.5, 30)])  # of 200; up to 45 were outside
+def test_what_was_attained_is_never_the_upper_end(confidence, most, k):
+    found = singular_values(MatrixOperator(torch.diag(TRUTH).expand(200, 40, 40)), k=k, confidence=confidence, seed=1,
+                            strict=False)
+    assert (found.upper - found.lower).min() > 1e-9
+    outside = torch.maximum(found.lower - TRUTH[:k], TRUTH[:k] - found.upper).amax(1) > 1e-9
+    assert outside.sum() <= most
+
+
+def test_without_a_start_that_holds_there_is_no_upper_end(monkeypatch):
+    run = golub_kahan._Solve.run
+    monkeypatch.setattr(golub_kahan._Solve, "run", lambda self: (run(self)[0], np.ones(1, dtype=bool)))
+    matrix = MatrixOperator(torch.diag(TRUTH))
+    found = singular_values(matrix, strict=False)
+    assert found.status == "contradicted" and found.upper[0] == math.inf and close(found.lower[0], 4, tol=1e-2)
+    with pytest.raises(NotConverged, match="contradicted.*raise confidence"):
+        singular_values(matrix)
+
+
+def test_a_generator_seeded_like_the_data_draws_another_start():
+    """A flat spectrum but for one value, whose vector is orthogonal to what this seed draws first."""
+    start = torch.randn(1, N, dtype=torch.float64, generator=torch.Generator().manual_seed(7))[0]
+    t = torch.randn(N, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+    t -= (t @ start) / (start @ start) * start
+    t /= t.norm()
+    flat = torch.eye(N, dtype=torch.float64) + 9 * torch.outer(t, t)
+    found = singular_values(MatrixOperator(flat), seed=torch.Generator().manual_seed(7))
+    assert at_most(found.lower[0], 10, found.upper[0]) and found.seed == 7

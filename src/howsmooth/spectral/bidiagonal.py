@@ -168,7 +168,9 @@ class Bidiagonalisation:
         self.alphas: list[NDArray[np.float64]] = []
         self.betas: list[NDArray[np.float64]] = []
         members, (rows, cols) = products.members, products.operator.shape
-        self.deepest = min(rows + 1, cols - (0 if found is None else found.shape[1]))
+        # Not rows + 1, at which exact arithmetic would end: where singular values lie close together rounding has
+        # hidden some of them by then, and only a basis of the whole space is sure to hold all.
+        self.deepest = cols - (0 if found is None else found.shape[1])
         self.epsilon = torch.finfo(start.dtype).eps
         self.broken = np.zeros(members, dtype=bool)
         self.scale = np.zeros(members)  # a lower estimate of λ₁

@@ -142,4 +142,5 @@ def sufficient_steps(size: int, delta: float, tol: float) -> int:
     156
     """
     component = start_component(size, delta)
-    return max(1, math.ceil((math.acosh(1 / component) / math.acosh(1 + tol) + 1) / 2))
+    arcosh = math.log1p(tol + math.sqrt(tol * (2 + tol)))  # of 1 + tol, also where that rounds to 1
+    return max(1, math.ceil((math.acosh(1 / component) / arcosh + 1) / 2))

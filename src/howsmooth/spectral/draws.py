@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 def own_generator(seed: int | torch.Generator) -> tuple[torch.Generator, int]:
     """A generator for the solver, and the seed to report.
 
-    A whole number is mixed first: the certificate needs a start that is independent of J, and data drawn
-    elsewhere from the same seed would otherwise be the start itself.
+    The certificate needs a start that is independent of J, and data drawn elsewhere from the same seed would otherwise
+    be the start itself. A whole number is therefore mixed first. From a generator one number is drawn, and mixed, too.
     """
     if isinstance(seed, torch.Generator):
-        return seed, seed.initial_seed()
-    mixed = (seed * 6364136223846793005 + 1442695040888963407) % 2**63
-    return torch.Generator().manual_seed(mixed), seed
+        drawn = int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device))
+        return torch.Generator(seed.device).manual_seed(_mixed(drawn)), seed.initial_seed()
+    return torch.Generator().manual_seed(_mixed(seed)), seed
+
+
+def _mixed(seed: int) -> int:
+    return (seed * 6364136223846793005 + 1442695040888963407) % 2**63
 
 
 def gaussian(products: Products, generator: torch.Generator) -> Float[Tensor, "b cols"]:

@@ -19,6 +19,7 @@ from howsmooth.spectral.evaluation import rayleigh_ritz
 from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import LinearOperator
 from howsmooth.spectral.result import (
+    CONTRADICTED,
     CONVERGED,
     LOWER_AT_PRECISION,
     LOWER_AT_STEPS,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STOPS = ("interval", "residual")
-REDRAWS = 3  # times that a solve is made again, from another start, where what it attained proves its interval wrong
+REDRAWS = 12  # times that a solve is made again, from another start, where what it attained proves its interval wrong
 REFUTED = 1e-9  # by how much more than the upper bound
 OFTEN = 40  # up to this many steps the interval is looked at after each, later at every steps/OFTEN-th
 
@@ -98,6 +99,8 @@ def singular_values(
             break
         again, still = _Solve(operator, k, tol, confidence, stop, budget, generator, progress).run()
         result, refuted = _instead(result, refuted, again), refuted & still
+    if refuted.any():
+        result = _without_upper(result, refuted)
     result = replace(result, seed=seed, seconds=time.perf_counter() - began)
     statuses = [result.status] if isinstance(result.status, str) else result.status
     failed = [status for status in statuses if status in UNREACHED]
@@ -274,11 +277,15 @@ class _Solve:
         value, residual, u, v = rayleigh_ritz(exact, self.found, back=self.products)
         largest = value[:, :1]
         lower = self.rounding.lower(value.T, value[:, 0]).T
-        # σ_i ≤ σ_{i−1}, so an earlier bound serves too; and rounding may not turn the interval around.
-        upper = np.maximum(np.minimum.accumulate(np.stack(self.uppers, axis=1), axis=1), value)
-        # ‖Jᵀu‖² = σ² + ‖Jᵀu − σv‖²: a start that misses the top vector, as one in 1/δ may, can leave it above.
-        attained = np.hypot(value[:, 0], residual[:, 0]) * (1 - self.rounding.above - self.rounding.below)
-        refuted = attained**2 - self.rounding.perturbation > self.uppers[0] ** 2 * (1 + REFUTED)
+        bounds = np.minimum.accumulate(np.stack(self.uppers, axis=1), axis=1)  # σ_i ≤ σ_{i−1}: earlier ones serve, too
+        upper = np.maximum(bounds, value)  # rounding may not turn the interval around
+        # A start that misses the vector it is after, as one in 1/δ may, can leave its bound below what is attained:
+        # value_i ≤ σ_i, and ‖Jᵀu_1‖² = value_1² + residual_1² ≤ σ_1².
+        attained = value.copy()
+        attained[:, 0] = np.hypot(value[:, 0], residual[:, 0])
+        attained *= 1 - self.rounding.above - self.rounding.below
+        slack = np.asarray(self.rounding.perturbation).reshape(-1, 1)
+        refuted = (attained**2 - slack > bounds**2 * (1 + REFUTED)).any(axis=1)
         # Products rounded further than the vectors, by an amount that nobody measured, bound nothing from above.
         unmeasured = self.operator.roundoff > self.epsilon and not self.measures
         if unmeasured:
@@ -323,6 +330,14 @@ def _instead(result: SingularTriplets, refuted: NDArray[np.bool_], again: Singul
         new if wrong else old for old, new, wrong in zip(result.status, again.status, refuted, strict=True)]
     return replace(result, **{name: choose(getattr(result, name), getattr(again, name)) for name in names},
                    status=status, steps=result.steps + again.steps, products=result.products + again.products)
+
+
+def _without_upper(result: SingularTriplets, refuted: NDArray[np.bool_]) -> SingularTriplets:
+    """The result without the upper ends that are known to be wrong."""
+    mask = torch.from_numpy(refuted).reshape(result.value.shape[:-1]).unsqueeze(-1)
+    status = CONTRADICTED if isinstance(result.status, str) else [
+        CONTRADICTED if wrong else old for old, wrong in zip(result.status, refuted, strict=True)]
+    return replace(result, upper=result.upper.masked_fill(mask, math.inf), status=status)
 
 
 def _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress):

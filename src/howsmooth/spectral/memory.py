@@ -57,7 +57,7 @@ def stored_after(steps: int) -> int:
 def default_max_steps(shape: tuple[int, int], tol: float, confidence: float) -> int:
     """Steps that certify tol on any spectrum in exact arithmetic, with a tenth to spare for rounding."""
     enough = sufficient_steps(shape[1], 0.9 * (1 - confidence), 0.9 * tol)
-    return min(shape[0] + 1, shape[1], enough + enough // 10 + 1)
+    return min(shape[1], enough + enough // 10 + 1)
 
 
 def plan(

@@ -15,11 +15,12 @@ CONVERGED = "converged"
 RESIDUAL = "residual"
 STEP_LIMIT = "step limit"
 PRECISION_LIMIT = "precision limit"
+CONTRADICTED = "contradicted"
 LOOKS_ALIKE = "looks alike"
 LOWER_ONLY = "lower bound only"
 LOWER_AT_STEPS = "step limit, lower bound only"
 LOWER_AT_PRECISION = "precision limit, lower bound only"
-UNREACHED = (STEP_LIMIT, PRECISION_LIMIT, LOWER_AT_STEPS, LOWER_AT_PRECISION)  # where the tolerance was not met
+UNREACHED = (STEP_LIMIT, PRECISION_LIMIT, LOWER_AT_STEPS, LOWER_AT_PRECISION, CONTRADICTED)  # the tolerance was not met
 
 REMEDY = {
     CONVERGED: "nothing to do: the interval is as narrow as asked",
@@ -31,6 +32,7 @@ REMEDY = {
                     "unrounded products",
     LOWER_AT_PRECISION: "only the lower end is certified, and rounding keeps the residual above tol; raise tol, or use "
                         "unrounded products",
+    CONTRADICTED: "the upper bound of every start was below a value that was attained, so none is given; raise confidence",
     LOOKS_ALIKE: "two iterates looked alike, which certifies nothing; use singular_values for an interval",
 }
 
