@@ -197,3 +197,18 @@ def test_export_to_a_full_disk_keeps_what_was_there(howsmooth, study, tmp_path):
     result = howsmooth(f"study export {file} --out {kept}")
     assert result.code == 2 and "no space left" in result.err and kept.read_text() == "earlier"
     assert not os.path.lexists(tmp_path / ".kept.csv.partial")
+
+
+@pytest.mark.parametrize("option", ["trust_remote_code", "allow_pickle"])
+def test_a_file_cannot_allow_code_of_strangers_by_itself(howsmooth, study, tiny, option):
+    """A study may come from anybody: what runs a model's own code takes a word on the command line as well."""
+    file, flag = study(), "--" + option.replace("_", "-")
+    file.write_text(file.read_text().replace(f'models = "{tiny}"', f'models = [{{name = "{tiny}", {option} = true}}]'))
+    for line in (f"study run {file}", f"study validate {file} --full", f"plan {file}"):
+        refused = howsmooth(line)
+        assert refused.code == 2 and f"expected {flag} on the command line" in refused.err and tiny in refused.err, line
+    said = howsmooth(f"study validate {file}")
+    assert said.code == 0 and f"asks to run code that comes with {tiny}" in said.out and flag in said.out
+    assert howsmooth(f"study run {file} {flag}").code == 0
+    assert howsmooth(f"study resume {file}").code == 2  # a store remembers the study, not the word
+    assert howsmooth(f"study resume {file} {flag}").code == 0

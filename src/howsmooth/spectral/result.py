@@ -32,7 +32,8 @@ REMEDY = {
                     "unrounded products",
     LOWER_AT_PRECISION: "only the lower end is certified, and rounding keeps the residual above tol; raise tol, or use "
                         "unrounded products",
-    CONTRADICTED: "the upper bound of every start was below a value that was attained, so none is given; raise confidence",
+    CONTRADICTED: "the upper bound of every start was below a value that was attained, so none is given; raise "
+                  "confidence",
     LOOKS_ALIKE: "two iterates looked alike, which certifies nothing; use singular_values for an interval",
 }
 

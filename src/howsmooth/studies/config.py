@@ -254,3 +254,19 @@ def _merged(declared: dict[str, Any], overrides: dict[str, Any]) -> dict[str, An
         inner = merged.get(key)
         merged[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return merged
+
+
+def untrusted(study: Study) -> dict[str, list[str]]:
+    """The options by which models of a study would run code of their own, and the names of those models."""
+    return {option: names for option in ("trust_remote_code", "allow_pickle")
+            if (names := [model.name for model in study.models if getattr(model, option)])}
+
+
+def refuse_untrusted(study: Study, **allowed: bool) -> None:
+    """Refuse a study whose models may run code of their own, unless whoever runs it allows that as well."""
+    for option, names in untrusted(study).items():
+        if not allowed[option]:
+            flag = "--" + option.replace("_", "-")
+            raise InputError(f"expected {flag} on the command line for a study that says {option} = true of "
+                             f"{', '.join(names)}, got none; it runs code that comes with the model: add {flag} only "
+                             "if you trust it")

@@ -14,7 +14,7 @@ import torch
 
 from howsmooth.errors import InputError
 from howsmooth.models import Model, load
-from howsmooth.studies.config import ModelSpec, Study
+from howsmooth.studies.config import ModelSpec, Study, refuse_untrusted
 from howsmooth.studies.costs import Costs, batch_size, costs_of
 from howsmooth.studies.cutting import Cutter
 from howsmooth.studies.facts import provenance
@@ -149,8 +149,13 @@ class Prepared:
         return workers, engine.threads or max(1, cores // max(1, workers))
 
 
-def prepare(study: Study, note: Callable[[str], None] = lambda line: None) -> Prepared:
-    """Load each model once, cut each corpus for it, check all there is to check."""
+def prepare(study: Study, note: Callable[[str], None] = lambda line: None, *, trust_remote_code: bool = False,
+            allow_pickle: bool = False) -> Prepared:
+    """Load each model once, cut each corpus for it, check all there is to check.
+
+    A study may come from a stranger: code that its models bring along runs only if the caller says so, too.
+    """
+    refuse_untrusted(study, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     if sum(corpus.source == "-" for corpus in study.corpora) > 1:
         raise InputError("expected stdin (-) as one corpus at most, got it twice; read the others from files")
     corpora = tuple(read_corpus(study.path(c.source), **c.model_dump(exclude={"source"})) for c in study.corpora)

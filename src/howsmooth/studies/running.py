@@ -30,12 +30,16 @@ def run_study(
     *,
     progress: Callable[[Progress], None] = lambda progress: None,
     note: Callable[[str], None] = lambda line: None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> dict[str, int]:
     """Measure what the store does not hold yet; its counts at the end.
 
-    Stop it in any way at any time: what was finished is in the store, and the next run goes on from there.
+    Stop it in any way at any time: what was finished is in the store, and the next run goes on from there. Models that
+    bring code along are refused unless `trust_remote_code` (for pickled weights `allow_pickle`) is said here, too.
     """
-    prepared = prepare(study, note) if isinstance(study, Study) else study
+    prepared = prepare(study, note, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle) if isinstance(
+        study, Study) else study
     if not isinstance(store, Store):
         with Store.write(store) as opened:
             if opened.recovered:

@@ -7,12 +7,15 @@ ran twice is stored once, because the store knows it by its hash.
 from __future__ import annotations
 
 import math
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from howsmooth.errors import InputError
 from howsmooth.studies.engines.rows import Hand, lost
+
+PATIENCE = 5.0  # seconds for a cluster to answer at its port
 
 
 def ray_engine(bundles: Iterable[Any], work: Callable, *, address: str | None = None, cpus: float = 1,
@@ -26,6 +29,7 @@ def ray_engine(bundles: Iterable[Any], work: Callable, *, address: str | None = 
                          "engine") from None
     ours = not ray.is_initialized()
     if ours:
+        _refuse_silence(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=None)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -71,6 +75,19 @@ def ray_engine(bundles: Iterable[Any], work: Callable, *, address: str | None = 
     finally:
         if ours:
             ray.shutdown()
+
+
+def _refuse_silence(address: str | None) -> None:
+    """Refuse an address where nobody listens: Ray itself would wait for a quarter of an hour."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():  # none, "auto" or "local"
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"expected a Ray cluster at {address}, got none ({reason.lower()}); start one with `ray start "
+                         "--head`, correct the address, or leave it out") from None
 
 
 def _collect(work: Callable, bundle: Any, threads: int) -> list[list]:
