@@ -4,7 +4,7 @@ The attention op announces itself (`hook.watched_by`), so the stack of running m
 attention module and the layer around it. The rest follows from which tensor goes where:
 
     normalisation   the module with a norm's name whose output is the tensor that enters attention
-    projection      the first matrix that the heads' output is given to
+    projection      the first matrix that the heads' output is given to, with what is wrapped around it (LoRA)
     after           modules that only the projection's output passes through, before it joins the residual stream
                     (Gemma's second norm, DINOv2's layer scale)
     closing         the norm of a post-norm layer, which takes the sum of the stream and attention
@@ -34,6 +34,7 @@ class Site:
     layer: Call
     attention: Call
     projection: torch.nn.Module
+    attended: Tensor  # what the projection returned: the value of the attention map at `attention.x`
     norm: torch.nn.Module | None
     before_norm: Tensor | None
     norm_in_layer: bool  # whether what enters the layer is what enters the norm
@@ -154,6 +155,10 @@ def _dissect(frame: _Frame, output: Tensor) -> Site:
             f"expected an output projection after the heads of {type(attention.module).__name__}, got none; this "
             "family needs an adapter"
         )
+    # A wrapper (LoRA's, say) is given the heads, too, and returns after the matrix inside of it.
+    inner = projection
+    projection = next((e for e in reversed(later) if e.unary and _same(e.x, frame.heads) and not _same(e.y, inner.y)
+                       and any(module is inner.module for module in e.module.modules())), inner)
     y, after = projection.y, []
     for event in later:
         if event.unary and _same(event.x, y) and event.y.shape == y.shape and not _same(event.y, y):
@@ -168,7 +173,8 @@ def _dissect(frame: _Frame, output: Tensor) -> Site:
     else:
         seen_again = any(_close(e.x, stream) or _close(e.copy, output - stream) for e in later)
     return Site(
-        layer, attention, projection.module, None if norm is None else norm.module, None if norm is None else norm.x,
+        layer, attention, projection.module, projection.copy,
+        None if norm is None else norm.module, None if norm is None else norm.x,
         norm_in_layer, tuple(after), closing, seen_again and (norm_in_layer or _same(attention.x, layer.x)),
     )
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from types import ModuleType
 
-import torch
 from transformers import PreTrainedModel
 
 from howsmooth.errors import InputError
@@ -33,7 +31,6 @@ def read_network(
     base = network.base_model
     check_class(base, adapter, name)
     _refuse_scattered(base, name)
-    _refuse_altered(base, adapter, name)
     source = {"kind": "object", "class": kind, "weights": "as given"}
     return base, adapter, name, Place(None, source, local_only=True)
 
@@ -54,20 +51,3 @@ def _refuse_scattered(network: PreTrainedModel, name: str) -> None:
             "without a device_map"
         )
 
-
-def _refuse_altered(network: PreTrainedModel, adapter: ModuleType, name: str) -> None:
-    """Refuse layers that were added or replaced: plain weights, which an adapter reads, would not be the whole map."""
-    if not hasattr(adapter, "self_attention"):
-        return
-    with torch.device("meta"):
-        plain = type(network)(copy.deepcopy(network.config))
-    expected, got = ({key: tuple(p.shape) for key, p in n.named_parameters()} for n in (plain, network))
-    differing = sorted(
-        key for key in expected.keys() | got.keys()
-        if expected.get(key) != got.get(key) and not key.startswith(adapter.UNUSED)
-    )
-    if differing:
-        raise InputError(
-            f"model {name!r}: expected the weights of a plain {type(network).__name__}, got a difference at "
-            f"{differing[0]} ({len(differing)} in all); merge adapters into the weights and undo other changes"
-        )

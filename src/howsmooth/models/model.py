@@ -76,7 +76,7 @@ class Model:
         layer = self._layer(layer)
         if not (beyond and n is not None and n >= 1 and hasattr(self._adapter, "self_attention")):
             self._check_length(n)
-        if not hasattr(self._adapter, "self_attention"):
+        if not self._adapted(layer):
             return self.map(layer, n=n)
         with torch.no_grad():
             return self._adapter.self_attention(self.network, layer, n)
@@ -92,7 +92,7 @@ class Model:
         Masks and positions are those of `n` tokens, or of a given `input`. `map_at` returns the tokens too.
         """
         check_kind(kind, layer, head)
-        if kind in ("attention", "head") and hasattr(self._adapter, "self_attention") and input is None:
+        if kind in ("attention", "head") and input is None and self._adapted(layer):
             f = self.attention(layer, n)
             return f if head is None else f.head(head)
         return self.map_at(self._any_input(n) if input is None else input, layer, kind, head=head).f
@@ -115,8 +115,9 @@ class Model:
             f, x = NetworkMap(self.twin, given, site), site.layer.x
         else:
             f, x = map_at(site, kind, self.heads, head, self.family)
-        if kind in ("attention", "head") and hasattr(self._adapter, "self_attention"):
+        if kind in ("attention", "head") and self._adapted(layer):
             f = self.map(layer, kind, head=head, n=x.shape[-2])
+            self._check_forward(layer, site)
         elif self.dtype.itemsize < 4:
             f, x = copy.deepcopy(f).float(), x.float()
         return MapAt(f, x.squeeze(0).clone(), kind, layer, head)
@@ -182,10 +183,50 @@ class Model:
             return {}
         single = _axes(tokens) == _axes(given[next(iter(given))]) - 1
         found = self._sites(given, layers)
+        for layer, site in found.items():
+            self._check_forward(layer, site)
         return {layer: site.attention.x[0] if single else site.attention.x for layer, site in found.items()}
 
     def _sites(self, given: dict, layers: Iterable[int]) -> dict[int, anatomy.Site]:
         return anatomy.sites(self.twin, given, layers, self._scope)
+
+    def _adapted(self, layer: int) -> bool:
+        """Whether the family has an adapter, and nothing has been put around the weights that it reads."""
+        return hasattr(self._adapter, "self_attention") and layer not in self._altered
+
+    @cached_property
+    def _altered(self) -> frozenset[int]:
+        """Layers whose attention module returns something else than the map that the adapter makes of its weights.
+
+        LoRA, forward hooks and the like act on the module's output, and an adapter knows the weights alone. Such layers
+        are measured as the module itself computes them.
+        """
+        n = min(8, self.positions)
+        ids = torch.arange(n) * max(1, self._vocabulary // n) % self._vocabulary
+        found = self._sites(self._inputs(ids), range(self.layers))
+        altered = set()
+        for layer, site in found.items():
+            try:
+                with torch.no_grad():
+                    same = _apart(self._adapter.self_attention(self.network, layer, n), site, self.dtype) is None
+            except (AttributeError, TypeError, ValueError, RuntimeError):  # modules that are not the family's own
+                same = False
+            if not same:
+                altered.add(layer)
+        return frozenset(altered)
+
+    def _check_forward(self, layer: int, site: anatomy.Site) -> None:
+        """Refuse a map whose value is not what the module returned in the forward pass that its tokens come from."""
+        if not self._adapted(layer):
+            return  # the module computes the map itself
+        with torch.no_grad():
+            f = self._adapter.self_attention(self.network, layer, site.attention.x.shape[-2])
+            gap = _apart(f, site, self.dtype)
+        if gap is not None:
+            raise InputError(
+                f"expected the attention map of layer {layer} of {self.name} to return what the module returned, got "
+                f"outputs that differ by {gap:.2g} of their size; measure kind \"layer\" instead, and report this model"
+            )
 
     def _inputs(self, input) -> dict:
         """Return the keyword arguments that run the network on an input, as batches."""
@@ -287,6 +328,14 @@ class Model:
                 f"tokenizer={fitting!r} in load()"
             )
         return self.tokenizer
+
+
+def _apart(f: SelfAttention, site: anatomy.Site, dtype: torch.dtype) -> float | None:
+    """By how much f at a site's tokens differs from what was attended there, if by more than rounding."""
+    y = site.attended[0].to(f.dtype)
+    gap = float((f(site.attention.x[0].to(f.dtype)) - y.reshape(y.shape[-2], -1)).abs().max())
+    size = float(y.abs().max())
+    return None if gap <= torch.finfo(dtype).eps ** 0.5 * size else gap / max(size, torch.finfo(dtype).tiny)
 
 
 def _axes(tokens) -> int:

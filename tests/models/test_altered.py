@@ -1,0 +1,116 @@
+"""Networks with something around their weights: what is measured is what the module returns, or nothing is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from howsmooth import InputError, SelfAttention, load, local_lipschitz
+from tests.oracles.eager import dense, eager
+from tests.tolerances import assert_close
+
+from .test_zoo import LAYER, oracle
+from .tiny import tiny_network
+from .zoo import ZOO, inputs
+
+ADAPTED = ("llama", "bert")  # whose weights an adapter reads; the other families are measured as modules
+
+
+class LowRank(torch.nn.Module):
+    """A projection with a low-rank update, in the form of peft's: the weight of the base layer stays in sight."""
+
+    def __init__(self, base_layer: torch.nn.Linear, rank: int = 2):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.base_layer = base_layer
+        self.down, self.up = (torch.nn.Linear(*size, bias=False, dtype=base_layer.weight.dtype) for size in (
+            (base_layer.in_features, rank), (rank, base_layer.out_features)))
+        for part in (self.down, self.up):
+            part.weight.data.copy_(torch.randn(part.weight.shape, generator=generator))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.base_layer.weight
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return self.base_layer.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(x) + self.up(self.down(x))
+
+
+def wrap(network, path: str) -> None:
+    parent, _, name = path.rpartition(".")
+    owner = network.get_submodule(parent)
+    setattr(owner, name, LowRank(getattr(owner, name)).eval())
+
+
+def projections(name: str) -> tuple[str, str]:
+    """Where queries are made and where heads are put together, in the layer that is measured."""
+    base = f"{ZOO[name].layers}.{LAYER}"
+    return f"{base}.{ZOO[name].attention}.{'query' if 'bert' in name else 'q_proj'}", f"{base}.{ZOO[name].projection}"
+
+
+def assert_measured(name: str, network) -> None:
+    """The map, at one forward pass and by length, is that of the model's own eager code."""
+    f, x = oracle(name, eager(network), "attention")
+    truth = dense(f, x)
+    sigma = float(torch.linalg.matrix_norm(truth, 2))
+    model = load(network)
+    at = model.map_at(inputs(name), LAYER)
+    assert_close(at(), f(x).detach(), 1e-6)  # some families cast to float32 inside
+    found = local_lipschitz(at.f, at.x, tol=1e-5, confidence=1 - 1e-9, strict=False)
+    assert found.value == pytest.approx(sigma, rel=1e-4)
+    ids = inputs(name)
+    ids = ids["input_ids"][0] if isinstance(ids, dict) else ids
+    tokens = model.activations(ids, [LAYER])[LAYER]
+    assert_close(model.attention(LAYER, len(tokens))(tokens).detach(), f(x).detach(), 1e-6)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["queries", "output"])
+@pytest.mark.parametrize("name", ["llama", "bert", "mistral", "qwen2", "qwen3", "roberta"])
+def test_low_rank_updates_are_part_of_the_map(name, which):
+    network = ZOO[name].network()
+    plain = load(network).map_at(inputs(name), LAYER)
+    assert isinstance(plain.f, SelfAttention) == (name in ADAPTED)
+    wrap(network, projections(name)[which])
+    assert_measured(name, network)
+    other = load(network).map_at(inputs(name), LAYER)
+    assert (other() - plain()).abs().max() > 1e-3 and not isinstance(other.f, SelfAttention)
+    if name in ADAPTED:  # the other layers are plain
+        assert isinstance(load(network).map_at(inputs(name), 0).f, SelfAttention)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "mistral"])
+def test_forward_hooks_are_part_of_the_map(name):
+    network = ZOO[name].network()
+    network.get_submodule(projections(name)[1]).register_forward_hook(lambda _module, _args, output: 2 * output)
+    assert_measured(name, network)
+
+
+def test_heads_with_a_low_rank_update_add_up():
+    network = ZOO["mistral"].network()
+    wrap(network, projections("mistral")[1])
+    model = load(network)
+    parts = [model.map_at(inputs("mistral"), LAYER, "head", head=head)() for head in range(model.heads)]
+    assert_close(sum(parts), model.map_at(inputs("mistral"), LAYER)(), 1e-6)
+
+
+def test_a_map_that_is_not_what_the_module_returned_is_refused(monkeypatch):
+    """Whatever the reason is: here an adapter that forgets a factor, from some length on."""
+    model = load(tiny_network("llama", dtype=torch.float64))
+    real = model._adapter.self_attention
+
+    def forgetful(network, layer, n):
+        f = real(network, layer, n)
+        if n > 8 and layer == 2:
+            f.wo = 1.01 * f.wo
+        return f
+
+    monkeypatch.setattr(model._adapter, "self_attention", forgetful)
+    assert set(model.activations(torch.arange(8), [0, 2])) == {0, 2}
+    with pytest.raises(InputError, match="attention map of layer 2 .* differ by 0.0099 of their size"):
+        model.activations(torch.arange(12), [0, 2])
+    with pytest.raises(InputError, match="attention map of layer 2"):
+        model.map_at(torch.arange(12), 2)
