@@ -19,7 +19,7 @@ D, HEADS, KV, LAYERS, INNER = 64, 4, 2, 2, 96
 TOKENS = ["<unk>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz", "Ġ", "ab", "cd"]
 
 
-def write_gguf(path, quantised=True, architecture="llama", without=""):
+def write_gguf(path, quantised=True, architecture="llama", without="", add_bos=None, add_eos=None, file_type=None):
     """A tiny Llama in Q4_1, as llama.cpp lays it out; returns the dequantised weights."""
     generator = np.random.default_rng(0)
     kind = gguf.GGMLQuantizationType.Q4_1
@@ -39,6 +39,12 @@ def write_gguf(path, quantised=True, architecture="llama", without=""):
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
+    if add_bos is not None:
+        writer.add_add_bos_token(add_bos)
+    if add_eos is not None:
+        writer.add_add_eos_token(add_eos)
+    if file_type is not None:
+        writer.add_file_type(file_type)
     weights = {}
 
     def add(name, *shape):
@@ -214,3 +220,23 @@ def test_refusals(file, tmp_path, monkeypatch):
     monkeypatch.setattr(gguf_cache.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'howsmooth\[gguf\]'$"):
         load(path, cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("add_bos, add_eos", [(True, None), (True, True), (False, True), (False, False), (None, None)])
+def test_special_tokens_are_added_as_the_file_says(add_bos, add_eos, tmp_path):
+    """transformers reads the vocabulary of a GGUF file, and not whether a text begins with the first of its tokens."""
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, add_bos=add_bos, add_eos=add_eos)
+    model = load(path, cache_dir=tmp_path / "cache")
+    frame = [1] * bool(add_bos), [2] * bool(add_eos)
+    chunk, = model.chunks("ab cd ab cd ab cd", 6, 1)
+    inside = 6 - sum(map(len, frame))
+    assert chunk.ids.tolist() == [*frame[0], *model.tokenize("ab cd ab cd ab cd")[:inside], *frame[1]]
+    assert list(chunk.special) == [True] * len(frame[0]) + [False] * inside + [True] * len(frame[1])
+
+
+def test_the_quantisation_is_named_as_the_file_names_it(tmp_path):
+    """Most weights of a Q4_K_M file may be in another type, for example in its embedding."""
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, file_type=gguf.LlamaFileType.MOSTLY_Q4_K_M)
+    assert load(path, cache_dir=tmp_path / "cache").source["weights"] == "Q4_K_M GGUF, dequantised"

@@ -70,12 +70,14 @@ class _Frame:
         self.norm: _Event | None = None
 
 
-def sites(network, inputs: dict, layers: Iterable[int], scope: str = "") -> dict[int, Site]:
+def sites(network, inputs: dict, layers: Iterable[int], scope: str = "", total: int | None = None) -> dict[int, Site]:
     """Run the network (a `fast_twin`) on keyword inputs and return the sites of these layers.
 
-    `scope` is the name of the submodule whose layers count, where there are several stacks of them.
+    `scope` is the name of the submodule whose layers count, where there are several stacks of them. Layers are numbered
+    as in the list of `total` modules that holds them, so that layers without attention count, too; without such a list
+    (ALBERT runs one module again and again) as they come by.
     """
-    watch = _Watch(network, set(layers), scope)
+    watch = _Watch(network, set(layers), scope, total)
     handles = [
         handle for module in network.modules() for handle in (
             module.register_forward_pre_hook(watch.enter, with_kwargs=True),
@@ -93,14 +95,16 @@ def sites(network, inputs: dict, layers: Iterable[int], scope: str = "") -> dict
     if missing := sorted(watch.wanted - watch.found.keys()):
         raise InputError(
             f"expected softmax self-attention in layer {missing[0]} of {type(network).__name__}, got "
-            f"{watch.count} layers that ask transformers' attention registry; this family needs an adapter"
+            f"{_listed(watch.seen)} that ask transformers' attention registry; choose among them, or, if there are none, "
+            "another family"
         )
     return watch.found
 
 
 class _Watch:
-    def __init__(self, network, wanted: set[int], scope: str):
+    def __init__(self, network, wanted: set[int], scope: str, total: int | None):
         self.wanted, self.found, self.count = wanted, {}, 0
+        self.seen: list[int] = []
         self.stack: list[_Frame] = []
         self.norms: deque[_Event] = deque(maxlen=8)
         within = network.get_submodule(scope) if scope else network
@@ -109,6 +113,12 @@ class _Watch:
         marked = {id(m) for m in within.modules() if isinstance(m, GradientCheckpointingLayer)}
         listed = {id(child) for m in within.modules() if isinstance(m, torch.nn.ModuleList) for child in m}
         self.layers = marked or listed
+        self.numbers = {id(child): i for m in within.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == total
+                        for i, child in enumerate(m) if id(child) in self.layers}
+
+    def number(self, frame: _Frame) -> int:
+        """The number of the layer that runs."""
+        return self.numbers.get(id(frame.module), self.count)
 
     def enter(self, module, args, kwargs) -> None:
         self.stack.append(_Frame(module, args, kwargs, id(module) in self.layers))
@@ -129,8 +139,10 @@ class _Watch:
         y = first(output)
         x = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
         if frame.attention is not None:
-            if self.count in self.wanted:
-                self.found[self.count] = _dissect(frame, y)
+            number = self.number(frame)
+            if number in self.wanted:
+                self.found[number] = _dissect(frame, y)
+            self.seen.append(number)
             self.count += 1
             if self.wanted <= self.found.keys():
                 raise _Done
@@ -138,11 +150,15 @@ class _Watch:
             return
         event = _Event(module, x, y, y, unary=len(args) + len(kwargs) == 1)
         layer = next((frame for frame in reversed(self.stack) if frame.is_layer), None)
-        if layer is not None and self.count in self.wanted:
+        if layer is not None and self.number(layer) in self.wanted:
             event.copy = y.clone()
             layer.events.append(event)
         if is_norm(module):
             self.norms.append(event)
+
+
+def _listed(numbers: list[int]) -> str:
+    return f"layers {', '.join(map(str, numbers))}" if numbers else "no layers"
 
 
 def _dissect(frame: _Frame, output: Tensor) -> Site:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel, AutoTokenizer
 
 from howsmooth.errors import InputError
@@ -28,7 +29,7 @@ from howsmooth.models.building import building_folder
 from howsmooth.models.families import family_of
 from howsmooth.models.quiet import quiet_transformers
 
-_FORMAT = 1
+_FORMAT = 2
 _SEAL = "complete.json"
 
 
@@ -81,7 +82,7 @@ def _convert(file: Path, folder: Path) -> dict:
     # The dequantisation loop draws a bar of its own on stderr, which transformers' settings do not reach.
     with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
         try:
-            quantisation = _dominating_type(file)
+            quantisation, frame = _quantisation(file), _declared_frame(file)
             network, report = AutoModel.from_pretrained(
                 source, gguf_file=name, dtype=torch.float32, output_loading_info=True
             )
@@ -101,7 +102,11 @@ def _convert(file: Path, folder: Path) -> dict:
             del config.quantization_config
         family_of(config, str(file))
         config.save_pretrained(folder)
+        _add_as_declared(tokenizer, frame)
         tokenizer.save_pretrained(folder)
+        if _differing(AutoTokenizer.from_pretrained(folder), frame):
+            raise InputError(f"expected a tokenizer that adds special tokens as {str(file)!r} says ({frame}), got one "
+                             "that does not; give another with tokenizer=")
     weights = {key: value.contiguous() for key, value in network.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     seal = {
@@ -158,14 +163,52 @@ def _checksum(path: Path) -> str:
     return f"{path.stat().st_size}:{crc:08x}"
 
 
-def _dominating_type(file: Path) -> str:
-    """Return the tensor type that holds most of the weights, such as Q4_1."""
-    from gguf import GGUFReader
+def _quantisation(file: Path) -> str:
+    """Return the name of the file's quantisation, such as Q4_K_M; where it has none, the type of most weights."""
+    from gguf import GGUFReader, LlamaFileType
 
+    reader = GGUFReader(file)
+    declared = reader.fields.get("general.file_type")
+    with contextlib.suppress(ValueError, AttributeError):
+        name = LlamaFileType(int(declared.contents())).name
+        if name != "GUESSED":
+            return name.removeprefix("MOSTLY_").removeprefix("ALL_")
     elements: Counter[str] = Counter()
-    for tensor in GGUFReader(file).tensors:
+    for tensor in reader.tensors:
         elements[tensor.tensor_type.name] += int(tensor.n_elements)
     return elements.most_common(1)[0][0]
+
+
+def _declared_frame(file: Path) -> dict[str, bool]:
+    """What the file says of special tokens around a text: whether "bos" and "eos" are added, where it says so."""
+    from gguf import GGUFReader
+
+    fields = GGUFReader(file).fields
+    return {name: bool(fields[key].contents()) for name in ("bos", "eos")
+            if (key := f"tokenizer.ggml.add_{name}_token") in fields}
+
+
+def _differing(tokenizer, frame: dict[str, bool]) -> bool:
+    """Whether the tokenizer adds other special tokens than the file says."""
+    ids = tokenizer("a")["input_ids"]
+    ends = {"bos": (ids[:1], tokenizer.bos_token_id), "eos": (ids[-1:], tokenizer.eos_token_id)}
+    return any((ends[name][0] == [ends[name][1]]) != added for name, added in frame.items())
+
+
+def _add_as_declared(tokenizer, frame: dict[str, bool]) -> None:
+    """Make the tokenizer add special tokens as the file says; transformers reads the vocabulary alone."""
+    if not _differing(tokenizer, frame):
+        return
+    added = {name: token for name, token in (("bos", tokenizer.bos_token), ("eos", tokenizer.eos_token))
+             if frame.get(name)}
+    one, two = ([*([added["bos"]] if "bos" in added else []), part, *([added["eos"]] if "eos" in added else [])]
+                for part in ("$A", "$B:1"))
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=one, pair=[*one, *two], special_tokens=[(token, tokenizer.convert_tokens_to_ids(token))
+                                                       for token in added.values()])
+    for name in frame:
+        if hasattr(tokenizer, f"add_{name}_token"):  # some classes make their own frame of it when loaded again
+            setattr(tokenizer, f"add_{name}_token", frame[name])
 
 
 def _require_extra() -> None:

@@ -188,7 +188,7 @@ class Model:
         return {layer: site.attention.x[0] if single else site.attention.x for layer, site in found.items()}
 
     def _sites(self, given: dict, layers: Iterable[int]) -> dict[int, anatomy.Site]:
-        return anatomy.sites(self.twin, given, layers, self._scope)
+        return anatomy.sites(self.twin, given, layers, self._scope, self.layers)
 
     def _adapted(self, layer: int) -> bool:
         """Whether the family has an adapter, and nothing has been put around the weights that it reads."""
