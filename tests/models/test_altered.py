@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import Lfm2Config, Lfm2Model
 
 from howsmooth import InputError, SelfAttention, load, local_lipschitz
 from tests.oracles.eager import dense, eager
@@ -114,3 +115,29 @@ def test_a_map_that_is_not_what_the_module_returned_is_refused(monkeypatch):
         model.activations(torch.arange(12), [0, 2])
     with pytest.raises(InputError, match="attention map of layer 2"):
         model.map_at(torch.arange(12), 2)
+
+
+def hybrid() -> Lfm2Model:
+    """Convolutions in layers 0, 2 and 3, attention in layers 1 and 4."""
+    kinds = ["full_attention" if layer in (1, 4) else "conv" for layer in range(5)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Lfm2Model(Lfm2Config(vocab_size=60, hidden_size=16, intermediate_size=20, num_hidden_layers=5,
+                                    num_attention_heads=4, num_key_value_heads=2, layer_types=kinds,
+                                    max_position_embeddings=40)).double().eval()
+
+
+def test_layers_of_a_hybrid_have_the_models_own_numbers():
+    network = hybrid()
+    model, ids = load(network), torch.arange(9)
+    seen = {}
+    for layer in (1, 4):
+        network.layers[layer].self_attn.register_forward_hook(
+            lambda _module, args, kwargs, output, layer=layer: seen.update({layer: kwargs.get("hidden_states", *args)}),
+            with_kwargs=True)
+    with torch.no_grad():
+        network(input_ids=ids[None])
+    for layer in (1, 4):
+        assert_close(model.map_at(ids, layer).x, seen[layer][0], 1e-6)
+    with pytest.raises(InputError, match="self-attention in layer 0 of Lfm2Model, got layers 1, 4 that ask"):
+        model.map_at(ids, 0)

@@ -28,11 +28,11 @@ class IntegerList(click.ParamType):
         if self.word and text == self.word:
             return self.word
         pieces = [piece.strip() for piece in text.split(",")]
-        if not all(re.fullmatch(r"[+-]?\d+", piece) for piece in pieces):
+        if not all(re.fullmatch(r"[+-]?\d{1,18}", piece) for piece in pieces):  # more are no number of anything here
             wanted = f"comma-separated integers such as {self.example}" + (
                 f", or {self.word}" if self.word else ""
             )
-            self.fail(f"expected {wanted}, got {value!r}", param, ctx)
+            self.fail(f"expected {wanted}, got {value[:60]!r}", param, ctx)
         numbers = tuple(dict.fromkeys(int(piece) for piece in pieces))
         if min(numbers) < self.least:
             self.fail(f"expected integers of at least {self.least}, got {min(numbers)}", param, ctx)

@@ -95,8 +95,8 @@ def sites(network, inputs: dict, layers: Iterable[int], scope: str = "", total: 
     if missing := sorted(watch.wanted - watch.found.keys()):
         raise InputError(
             f"expected softmax self-attention in layer {missing[0]} of {type(network).__name__}, got "
-            f"{_listed(watch.seen)} that ask transformers' attention registry; choose among them, or, if there are none, "
-            "another family"
+            f"{_listed(watch.seen)} that ask transformers' attention registry; choose among them or, if there are "
+            "none, another family"
         )
     return watch.found
 
