@@ -94,6 +94,7 @@ def make(**changes):
 @pytest.mark.parametrize(("changes", "message"), [
     (dict(wq=normal(1, 6)), "wq with 2 axes"),
     (dict(wq=torch.ones(6, 4, dtype=torch.int64)), "wq with 2 axes of a floating dtype"),
+    (dict(wq=normal(1, 6, 0), wk=normal(1, 6, 0), wv=normal(1, 6, 0)), r"wq of shape \(2 · head width, d > 0\), got"),
     (dict(heads=4), r"wq of shape \(4 · head width, 4\)"),
     (dict(kv_heads=3, heads=2), "multiple of kv_heads"),
     (dict(wk=normal(2, 6, 5)), r"wk of shape \(2 · head width, 4\), got \(6, 5\)"),

@@ -118,3 +118,10 @@ def test_no_graph_is_kept_for_weights_that_require_one():
     matrix = matrix_with(SPECTRA["separated"]).requires_grad_()
     found = singular_values(MatrixOperator(matrix), k=2)
     assert not found.v.requires_grad and not found.u.requires_grad
+
+
+@pytest.mark.parametrize("matrix, got", [(torch.ones(3, 3, dtype=torch.int64), "torch.int64"), ([[1.0]], "list"),
+                                         (torch.ones(3, 3, dtype=torch.bool), "torch.bool")])
+def test_a_matrix_without_a_floating_dtype_is_refused(matrix, got):
+    with pytest.raises(InputError, match=f"tensor of a floating dtype, got {got}; convert it"):
+        MatrixOperator(matrix)

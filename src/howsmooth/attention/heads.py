@@ -209,8 +209,8 @@ class SelfAttention:
         d = self.wq.shape[1]
         for name, heads in (("wq", h), ("wk", hkv), ("wv", hkv)):
             shape = tuple(getattr(self, name).shape)
-            if shape[1] != d or shape[0] % heads or shape[0] == 0:
-                wrong.append(f"{name} of shape ({heads} · head width, {d}), got {shape}")
+            if shape[1] != d or shape[0] % heads or 0 in shape:
+                wrong.append(f"{name} of shape ({heads} · head width, {d or 'd > 0'}), got {shape}")
         if not wrong and self.wq.shape[0] // h != self.wk.shape[0] // hkv:
             wrong.append(f"wq and wk of one head width, got {self.wq.shape[0] // h} and {self.wk.shape[0] // hkv}")
         values = h * self.wv.shape[0] // hkv

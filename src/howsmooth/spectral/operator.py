@@ -133,6 +133,10 @@ class MatrixOperator(LinearOperator):
     """
 
     def __init__(self, matrix: Float[Tensor, "*batch rows cols"]):
+        if not isinstance(matrix, torch.Tensor) or not (matrix.is_floating_point() or matrix.is_complex()):
+            got = f"{matrix.dtype}" if isinstance(matrix, torch.Tensor) else type(matrix).__name__
+            raise InputError(f"expected a matrix as a tensor of a floating dtype, got {got}; convert it "
+                             "(torch.as_tensor, .double())")
         if matrix.ndim < 2:
             raise InputError(f"expected a matrix (*batch, rows, cols), got shape {tuple(matrix.shape)}; "
                              "reshape a vector to one row or one column")
