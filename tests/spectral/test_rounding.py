@@ -151,7 +151,7 @@ def test_products_in_half_precision_are_measured_against_their_float32_twin(name
     if name == "separated":
         silent = singular_values(in_bf16(matrix, told=False), k=k, tol=1e-5, strict=False)
         outside = torch.maximum(silent.lower - truth, truth - silent.upper) / truth
-        assert (outside > 1e-6).any()
+        assert silent.status == "contradicted" or (outside > 1e-6).any()  # at best it notices that something is wrong
 
 
 def test_half_precision_is_enough_for_a_coarse_interval():

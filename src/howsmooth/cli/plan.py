@@ -97,7 +97,7 @@ def _asked(flags: dict[str, str | None]) -> dict[str, Any]:
 
 
 def _study(path: str, text_path: str | None, special_tokens: str | None, settings: tuple[str, ...],
-           flags: dict[str, str | None], **trust: bool) -> None:
+           flags: dict[str, str | None], *, trust_remote_code: bool, allow_pickle: bool) -> None:
     from howsmooth.cli.overriding import overrides_of, show_plan
     from howsmooth.cli.running import console
     from howsmooth.studies.config import read_study
@@ -108,7 +108,8 @@ def _study(path: str, text_path: str | None, special_tokens: str | None, setting
         overrides["corpora"] = [text_path]
     if special_tokens is not None:
         overrides["special_tokens"] = special_tokens == "add"
-    show_plan(prepare(read_study(path, overrides), **trust), console())
+    study = read_study(path, overrides)
+    show_plan(prepare(study, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle), console())
 
 
 def show_forecast(found: Forecast, shown: Console) -> None:

@@ -169,9 +169,8 @@ def _quantisation(file: Path) -> str:
 
     reader = GGUFReader(file)
     declared = reader.fields.get("general.file_type")
-    with contextlib.suppress(ValueError, AttributeError):
-        name = LlamaFileType(int(declared.contents())).name
-        if name != "GUESSED":
+    with contextlib.suppress(ValueError):  # a number that this version of gguf does not know
+        if declared is not None and (name := LlamaFileType(int(declared.contents())).name) != "GUESSED":
             return name.removeprefix("MOSTLY_").removeprefix("ALL_")
     elements: Counter[str] = Counter()
     for tensor in reader.tensors:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
@@ -50,6 +51,7 @@ class Model:
         self._no_tokenizer = no_tokenizer or "it was loaded without one"
         self._processor = processor or inputs.Processor(None)
         self._read_head = read_head
+        self._unchecked: frozenset[int] = frozenset()
 
     def __repr__(self) -> str:
         length = "" if self.positions is None else f"{self.positions} positions, "
@@ -215,10 +217,20 @@ class Model:
                 altered.add(layer)
         return frozenset(altered)
 
+    @contextmanager
+    def unchecked(self, layers: Iterable[int]) -> Iterator[None]:
+        """Inside the block these layers may return something else than their maps: their attention is being replaced."""
+        self._adapted(0)  # compared before anything is replaced
+        before, self._unchecked = self._unchecked, self._unchecked | frozenset(layers)
+        try:
+            yield
+        finally:
+            self._unchecked = before
+
     def _check_forward(self, layer: int, site: anatomy.Site) -> None:
         """Refuse a map whose value is not what the module returned in the forward pass that its tokens come from."""
-        if not self._adapted(layer):
-            return  # the module computes the map itself
+        if not self._adapted(layer) or layer in self._unchecked:
+            return  # the module computes the map itself, or is meant to differ
         with torch.no_grad():
             f = self._adapter.self_attention(self.network, layer, site.attention.x.shape[-2])
             gap = _apart(f, site, self.dtype)

@@ -23,7 +23,7 @@ def replaced(model: Model, maps: Mapping[int, Callable[[Tensor], Tensor]]) -> It
     `model.attention` and the kinds "attention" and "head" of a family with an adapter stay what they were: they are
     read off the weights.
     """
-    with ExitStack() as stack:
+    with ExitStack() as stack, model.unchecked(maps):
         for layer, g in maps.items():
             if not callable(g):
                 raise InputError(f"replaced: expected a map for layer {layer}, got {type(g).__name__}")
