@@ -149,9 +149,12 @@ def test_products_in_half_precision_are_measured_against_their_float32_twin(name
         assert at_most(found.lower, truth) and at_most(truth, found.upper) and found.status == "precision limit"
         assert found.width[0] < 0.1
     if name == "separated":
-        silent = singular_values(in_bf16(matrix, told=False), k=k, tol=1e-5, strict=False)
-        outside = torch.maximum(silent.lower - truth, truth - silent.upper) / truth
-        assert silent.status == "contradicted" or (outside > 1e-6).any()  # at best it notices that something is wrong
+        wrong = 0
+        for seed in range(5):
+            silent = singular_values(in_bf16(matrix, told=False), k=k, tol=1e-5, strict=False, seed=seed)
+            outside = torch.maximum(silent.lower - truth, truth - silent.upper) / truth
+            wrong += silent.status == "contradicted" or bool((outside > 1e-6).any())  # at best it is noticed
+        assert wrong
 
 
 def test_half_precision_is_enough_for_a_coarse_interval():

@@ -219,7 +219,7 @@ class Model:
 
     @contextmanager
     def unchecked(self, layers: Iterable[int]) -> Iterator[None]:
-        """Inside the block these layers may return something else than their maps: their attention is being replaced."""
+        """Inside the block these layers may return something else than their maps: attention is being replaced."""
         self._adapted(0)  # compared before anything is replaced
         before, self._unchecked = self._unchecked, self._unchecked | frozenset(layers)
         try:
