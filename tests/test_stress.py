@@ -21,7 +21,7 @@ def test_seen():
 
 
 @pytest.fixture
-def tests(tmp_path, monkeypatch):
+def suite(tmp_path, monkeypatch):
     """A test that prints what it sees, in a suite of its own."""
     monkeypatch.setattr(stress, "ROOT", tmp_path)
     monkeypatch.setattr(stress, "PARALLEL", ("-s", "-p", "no:randomly"))
@@ -33,7 +33,7 @@ def tests(tmp_path, monkeypatch):
     return write
 
 
-def test_disturbances_reach_the_tests(tests, capfd, monkeypatch):
+def test_disturbances_reach_the_tests(suite, capfd, monkeypatch):
     asked = []
 
     @contextmanager
@@ -42,7 +42,7 @@ def test_disturbances_reach_the_tests(tests, capfd, monkeypatch):
         yield
 
     monkeypatch.setattr(stress, "busy_loops", loops)
-    assert stress.main(["--runs", "threads-8+busy+shuffled nice", "--seed", "7", tests()]) == 0
+    assert stress.main(["--runs", "threads-8+busy+shuffled nice", "--seed", "7", suite()]) == 0
     first, second = re.findall(r"threads (\w+) priority (\d+) shuffled (\w+)", out := capfd.readouterr().out)
     assert (first[0], first[2]) == ("8", "True") and second[1:] == ("19", "False")
     assert asked == [os.cpu_count(), 0] and "random order; seed 7" in out
@@ -55,14 +55,14 @@ def test_busy_loops_run_and_end():
     assert all(loop.poll() is not None for loop in loops)
 
 
-def test_a_failure_is_reported(tests, capfd):
-    assert stress.main(["--runs", "threads-1", tests(passes=False)]) == 1
+def test_a_failure_is_reported(suite, capfd):
+    assert stress.main(["--runs", "threads-1", suite(passes=False)]) == 1
     assert "FAILED (pytest ended with 1)  threads-1" in capfd.readouterr().out
 
 
-def test_a_disturbance_that_does_not_exist(tests):
+def test_a_disturbance_that_does_not_exist(suite):
     with pytest.raises(SystemExit, match="expected disturbances among threads-1.*got 'earthquake'"):
-        stress.main(["--runs", "threads-1 busy+earthquake", tests()])
+        stress.main(["--runs", "threads-1 busy+earthquake", suite()])
 
 
 def test_every_run_can_be_parsed():
