@@ -26,6 +26,18 @@ def block_scores(request, monkeypatch):
     monkeypatch.setattr(blockwise, "BLOCK_SCORES", request.param)
 
 
+@pytest.mark.parametrize("size", [1e3, 1e5])
+def test_a_key_that_has_all_of_a_row_leaves_no_rounding_in_the_derivative(size):
+    """Tokens far apart see themselves alone: terms of the size of q k v cancel, and do = dv."""
+    x = (2 * size) ** 0.5 * torch.eye(4)[None]
+    tangents = tuple(normal(i, *x.shape, dtype=torch.float32) for i in range(3))
+    o, do = torch.func.jvp(attend, (x, x, x), tangents)
+    assert_close(do, tangents[2], 1e-6)
+    pulled = torch.func.vjp(attend, x, x, x)[1](tangents[0])
+    for found, want in zip(pulled, (torch.zeros_like(x), torch.zeros_like(x), tangents[0]), strict=True):
+        assert_close(found, want, 1e-6)
+
+
 @pytest.mark.usefixtures("block_scores")
 @pytest.mark.parametrize("padding", PADDINGS.values(), ids=PADDINGS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

@@ -8,9 +8,12 @@ the scores have in size: with scores of 10⁴ in float32, the fourth digit of P.
 With ds = scale (dq kᵀ + q dkᵀ), all products row by row:
 
     forward   o  = P v
-    jvp       do = (P∘ds) v + P dv − rowsum(P∘ds) o
-    vjp       dS = P∘(g vᵀ − rowsum(g∘o));  dq = scale dS k,  dk = scale dSᵀ q,  dv = Pᵀ g
+    jvp       do = centred(ds) v + P dv
+    vjp       dS = centred(g vᵀ);  dq = scale dS k,  dk = scale dSᵀ q,  dv = Pᵀ g
     hvp       the derivative of the vjp along (dq, dk, dv), which is the Hessian of ⟨g, o⟩ applied to it
+
+where centred(t) = P∘(t − rowsum(P∘t)). To subtract rowsum(P∘ds) o or rowsum(g∘o) instead would be cheaper. But where one
+key has all of a row these terms cancel, and leave rounding of the size of q k v in place of a zero.
 
 Tensors here have exactly four axes: q (b, h, n, k), k (b, hkv, m, k), v (b, hkv, m, w). Heads that share a key are
 folded into the rows of one product.
@@ -117,10 +120,9 @@ class Linearisation:
         both_k = torch.cat([self.k, dk], -1)
         for at in self.blocks():
             ds = fold(both_q[:, :, at.first : at.last], hkv) @ both_k[:, :, at.start : at.stop].mT
-            w = at.through_cap(ds).mul_(at.p)
+            w = centred(at.through_cap(ds), at.p)
             do = times(w, self.v[:, :, at.start : at.stop])
             do += times(at.p, dv[:, :, at.start : at.stop])
-            do -= w.sum(-1, keepdim=True) * fold(self.o[:, :, at.first : at.last], hkv)
             out[:, :, at.first : at.last] = unfold(do, h)
         return out
 
@@ -129,12 +131,9 @@ class Linearisation:
         g = g.to(self.q.dtype)
         h, hkv, scale = self.q.shape[1], self.k.shape[1], self.pattern.scale
         dq, dk, dv = torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
-        r = (g * self.o).sum(-1, keepdim=True)
         for at in self.blocks():
             keys, g_rows = slice(at.start, at.stop), fold(g[:, :, at.first : at.last], hkv)
-            d = g_rows @ self.v[:, :, keys].mT
-            d = d.sub_(fold(r[:, :, at.first : at.last], hkv)).mul_(at.p)
-            d = at.through_cap(d)
+            d = at.through_cap(centred(g_rows @ self.v[:, :, keys].mT, at.p))
             dq[:, :, at.first : at.last] = unfold(times(d, self.k[:, :, keys]), h)
             dk[:, :, keys] += times(d.mT, fold(self.q[:, :, at.first : at.last], hkv))
             dv[:, :, keys] += times(at.p.mT, g_rows)
@@ -206,6 +205,12 @@ def block_scores(scaled: Tensor, k: Tensor, pattern: Pattern, padding: Tensor | 
     if padding is not None:
         s = s.masked_fill_(~padding[:, None, None, start:stop], -torch.inf)
     return s, tanh, start, stop
+
+
+def centred(t: Tensor, p: Tensor) -> Tensor:
+    """P∘(t − rowsum(P∘t)), written into t."""
+    t = t.mul_(p)
+    return t.addcmul_(p, t.sum(-1, keepdim=True), value=-1)
 
 
 def times(wide: Tensor, thin: Tensor) -> Tensor:
