@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
-from howsmooth import load, local_lipschitz
+from howsmooth import SelfAttention, load, local_lipschitz
 from howsmooth.lipschitz.local import jacobian
 from howsmooth.models.maps import KINDS
 from tests.oracles.eager import dense, eager, lifted, stretch
@@ -102,6 +104,25 @@ def test_as_the_model_runs_with_its_casts(name, networks):
     at = load(network, part=ZOO[name].part).map_at(inputs(name), LAYER)
     found = local_lipschitz(at.f, at.x, tol=1e-6, confidence=1 - 1e-9, strict=False)
     assert found.value == pytest.approx(sigma, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gemma3_text", "t5", "phi"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_intervals_hold_the_map_with_and_without_its_casts(name, dtype):
+    """What was captured (masks, rotary tables) is exact; what is computed in float32 on the way is rounded."""
+    network = ZOO[name].network(dtype)
+    model = load(network, part=ZOO[name].part)
+    for kind in ("attention", "normed", "layer"):
+        at = model.map_at(inputs(name), LAYER, kind)
+        found = local_lipschitz(at.f, at.x)
+        exact = at.f.to(torch.float64) if isinstance(at.f, SelfAttention) else copy.deepcopy(at.f).double()
+        x = at.x.double()
+        with lifted():
+            truths = [dense(exact, x)]
+        if dtype == torch.float64:  # in the others no cast is to a coarser dtype than theirs
+            truths += [dense(at.f, x)]
+        for truth in truths:
+            assert at_most(found.lower, float(torch.linalg.matrix_norm(truth, 2)), found.upper)
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -84,7 +84,7 @@ class AtomsJacobian(LinearOperator):
         self.root = roots(log_masses)
         super().__init__((self.m * self.d_out, self.m * self.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2],
                          workspace=self.lifted.workspace, held=self.lifted.held)
-        self.roundoff, self.hidden = self.lifted.roundoff, self.lifted.hidden
+        self.allow_as(self.lifted)
 
     @property
     def image(self) -> Tensor:

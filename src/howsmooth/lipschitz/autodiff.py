@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from howsmooth.errors import InputError
+from howsmooth.lipschitz.casts import CastsSeen, in_float64_throughout
 from howsmooth.spectral import LinearOperator
+from howsmooth.spectral.operator import refuse_autocast
 
 
 class AutodiffJacobian(LinearOperator):
@@ -21,14 +23,32 @@ class AutodiffJacobian(LinearOperator):
     Jᵀu is a backward pass through a graph that is recorded once. J v is forward mode; where a part of f has none, it
     is the derivative of Jᵀg in g, which is linear in g, read off a second graph that is recorded once too.
 
+    Where f narrows to a coarser dtype than that of x (`casts`), the derivative is taken without these casts, by numbers
+    in float64, and `shaken` is the derivative with them. Where f does not run without them, it is taken as it is.
+
     What the graphs hold is not known, so a memory plan counts only the solver's own vectors.
     """
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, *, trusted: bool = False):
+        if not trusted:
+            refuse_autocast(x.device)
         self.f, self.x = f, x.detach()
-        self._input = x.detach().clone().requires_grad_()
+        y = self._record()
+        super().__init__((y.numel(), x.numel()), dtype=x.dtype, device=x.device)
+        self.as_given: Callable[[Tensor], Tensor] | None = None  # f with its casts, where they are left out
+        if not trusted:
+            with torch.no_grad(), differentiable_attention(), CastsSeen() as seen:
+                again = f(self.x)
+            self._refuse_a_random_map(again)
+            if seen.unit > self.roundoff:
+                self._leave_out_casts(seen.unit)
+            self._refuse_unequal_derivatives()
+
+    def _record(self) -> Tensor:
+        """Evaluate f once, with the graph that Jᵀ is read off."""
+        self._input = self.x.clone().requires_grad_()
         with torch.enable_grad(), differentiable_attention():
-            y = f(self._input)
+            y = self.f(self._input)
         if not isinstance(y, Tensor) or y.numel() == 0 or not y.dtype.is_floating_point:
             raise InputError("expected f to return one non-empty tensor of a floating dtype, got "
                              f"{type(y).__name__}; wrap it in a function that picks the tensor")
@@ -38,14 +58,22 @@ class AutodiffJacobian(LinearOperator):
         if not torch.isfinite(y).all():
             raise InputError("expected a finite f(x), got NaN or ∞")
         self._output = y
-        super().__init__((y.numel(), x.numel()), dtype=x.dtype, device=x.device)
         self._cotangent = torch.zeros_like(y, requires_grad=True)
         self._pulled_back: Tensor | None = None
         self._has_forward_mode = True
-        if not trusted:
-            with torch.no_grad(), differentiable_attention():
-                self._refuse_a_random_map(f(self.x))
-            self._refuse_unequal_derivatives()
+        return y
+
+    def _leave_out_casts(self, unit: float) -> None:
+        """Go on without the casts inside f, to a dtype of this unit of rounding; with them where it has to be."""
+        given, inner = self.f, in_float64(self.f)
+        self.casts = True
+        try:
+            self.f = lambda x: inner(x.double()).to(x.dtype)
+            self._record()
+            self.as_given = given
+        except Exception:  # whatever a map says to float64 that it does not take
+            self.f, self.roundoff = given, unit
+            self._record()
 
     @property
     def image(self) -> Tensor:
@@ -83,9 +111,11 @@ class AutodiffJacobian(LinearOperator):
         return jv.flatten().to(self.dtype)
 
     def precise(self) -> LinearOperator | None:
-        """The derivative of f in float64, if f can be had there: a module is copied, a function is tried."""
+        """The derivative of f in float64, if f can be had there and casts nothing to a coarser dtype than x has."""
         if self.dtype == torch.float64:
             return self
+        if self.casts:
+            return None
         try:
             twin = AutodiffJacobian(in_float64(self.f), self.x.double(), trusted=True)
         except Exception:  # whatever a map says to float64 that it does not take
@@ -93,9 +123,11 @@ class AutodiffJacobian(LinearOperator):
         return twin if twin._output.dtype == torch.float64 else None
 
     def shaken(self) -> LinearOperator:
-        """The derivative at x moved by a unit of rounding: shows what rounding does where float64 cannot be had."""
+        """The derivative with the casts inside f, or at x moved by a unit of rounding, for want of float64."""
+        if self.as_given is not None:
+            return AutodiffJacobian(self.as_given, self.x, trusted=True)
         signs = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(0)).sign().to(self.x)
-        return AutodiffJacobian(self.f, self.x * (1 + torch.finfo(self.dtype).eps * signs), trusted=True)
+        return AutodiffJacobian(self.f, self.x * (1 + self.roundoff * signs), trusted=True)
 
     def _refuse_a_random_map(self, again: Tensor) -> None:
         # Threads may add up in another order from one call to the next; dropout is of another size.
@@ -115,13 +147,13 @@ class AutodiffJacobian(LinearOperator):
 
 
 def in_float64(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A copy of a module in float64; a plain function, and a module that cannot be copied, as they are."""
-    if not isinstance(f, torch.nn.Module):
-        return f
-    try:
-        return copy.deepcopy(f).double()
-    except RuntimeError:
-        return f
+    """f with all of its numbers in float64; a module is copied for it, if it can be, and converted once."""
+    if isinstance(f, torch.nn.Module):
+        try:
+            f = copy.deepcopy(f).double()
+        except RuntimeError:
+            pass
+    return in_float64_throughout(f)
 
 
 def norm(t: Tensor) -> float:

@@ -68,23 +68,23 @@ def token_gains(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *, of:
 
 def _tokens_operator(f, x: Tensor, tokens: Tensor, of: str) -> LinearOperator:
     """A batch of operators, one for each of the tokens: its columns of J, or the transpose of its rows."""
-    t, n = len(tokens), x.shape[0]
     if isinstance(f, SelfAttention):
-        whole = f.jacobian(x.expand(t, *x.shape))
-        forward, transpose = whole.matvec, whole.rmatvec
-    else:
-        whole = jacobian(f, x)
+        return _at_tokens(f.jacobian(x.expand(len(tokens), *x.shape)), x.shape[0], tokens, of)
+    whole = jacobian(f, x)
+    output = whole.image.shape
+    if of == "output" and (len(output) != 2 or output[0] != x.shape[0]):
+        raise InputError(f"expected an output of shape ({x.shape[0]}, width), one token for each of x, got "
+                         f"{tuple(output)}")
+    return _at_tokens(whole, x.shape[0], tokens, of)
 
-        def forward(v: Tensor) -> Tensor:
-            return torch.stack([whole.matvec(row) for row in v])
 
-        def transpose(u: Tensor) -> Tensor:
-            return torch.stack([whole.rmatvec(row) for row in u])
-
-    rows, cols = whole.shape
-    output = whole.image.shape[len(whole.batch) :]
-    if of == "output" and (len(output) != 2 or output[0] != n):
-        raise InputError(f"expected an output of shape ({n}, width), one token for each of x, got {tuple(output)}")
+def _at_tokens(whole: LinearOperator, n: int, tokens: Tensor, of: str) -> LinearOperator:
+    """The same of J at n tokens, or of a batch of as many J as there are `tokens`."""
+    t, (rows, cols) = len(tokens), whole.shape
+    forward, transpose = whole.matvec, whole.rmatvec
+    if not whole.batch:
+        forward, transpose = (lambda v, product=product: torch.stack([product(row) for row in v])
+                              for product in (whole.matvec, whole.rmatvec))
     if of == "output":  # rows of J are columns of its transpose
         forward, transpose, rows, cols = transpose, forward, cols, rows
     width = cols // n
@@ -97,12 +97,15 @@ def _tokens_operator(f, x: Tensor, tokens: Tensor, of: str) -> LinearOperator:
     def rmatvec(u: Tensor) -> Tensor:
         return transpose(u).view(t, n, width)[torch.arange(t, device=u.device), tokens]
 
-    def precise() -> LinearOperator | None:
-        if isinstance(f, SelfAttention):
-            return _tokens_operator(f.to(torch.float64), x.double(), tokens, of)
-        twin = whole.precise()
-        return None if twin is None else _tokens_operator(twin.f, twin.x, tokens, of)
+    def also(make: Callable[[], LinearOperator | None]) -> Callable[[], LinearOperator | None]:
+        def made() -> LinearOperator | None:
+            other = make()
+            return None if other is None else _at_tokens(other, n, tokens, of)
 
-    return FunctionOperator(matvec, rmatvec, (rows, width), dtype=x.dtype, device=x.device, batch=(t,),
-                            workspace=whole.workspace, held=whole.held,
-                            precise=precise if x.dtype != torch.float64 else None)
+        return made
+
+    chosen = FunctionOperator(matvec, rmatvec, (rows, width), dtype=whole.dtype, device=whole.device, batch=(t,),
+                              workspace=whole.workspace, held=whole.held, precise=also(whole.precise),
+                              shaken=also(whole.shaken))
+    chosen.allow_as(whole)
+    return chosen

@@ -15,6 +15,7 @@ from howsmooth.lipschitz.autodiff import AutodiffJacobian, in_float64, norm
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.tokens import Tokens, choose
 from howsmooth.spectral import SingularTriplets, singular_values
+from howsmooth.spectral.operator import refuse_autocast
 
 
 def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *, k: int = 1, tol: float = 1e-3,
@@ -73,6 +74,7 @@ def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, padding: 
                          + (f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__))
     if not torch.isfinite(x).all():
         raise InputError("expected finite tokens, got NaN or ∞ in x")
+    refuse_autocast(x.device)
     if isinstance(f, SelfAttention):
         f, x = single_at_least(f, x)
         return f.jacobian(x, padding, products)

@@ -76,9 +76,11 @@ def own_operator(g: Callable[[Tensor], Tensor], x: Tensor, *, trusted: bool = Fa
                          "place; hold the measure fixed")
 
     def side_by_side(jacobian: LinearOperator, shaken: Callable | None = None) -> LinearOperator:
-        return FunctionOperator(lambda v: jacobian.matvec(v.flatten()).view(n, d_out),
-                                lambda u: jacobian.rmatvec(u.flatten()).view(n, -1), (d_out, x.shape[1]),
-                                dtype=x.dtype, device=x.device, batch=(n,), shaken=shaken)
+        places = FunctionOperator(lambda v: jacobian.matvec(v.flatten()).view(n, d_out),
+                                  lambda u: jacobian.rmatvec(u.flatten()).view(n, -1), (d_out, x.shape[1]),
+                                  dtype=x.dtype, device=x.device, batch=(n,), shaken=shaken)
+        places.allow_as(jacobian)
+        return places
 
     return side_by_side(whole, lambda: side_by_side(whole.shaken()))
 
@@ -97,7 +99,8 @@ def plus_identity(operator: LinearOperator) -> LinearOperator:
     # What is hidden is a part of J; signs show its size, and where J is small that is little beside I.
     signs = torch.randn(*operator.batch, operator.shape[1], generator=torch.Generator().manual_seed(0)).sign()
     size = float(operator.matvec(signs.to(operator.device, operator.dtype)).norm(dim=-1).max())
-    out.roundoff, out.hidden = operator.roundoff, operator.hidden * min(1.0, 2 * size)
+    out.allow_as(operator)
+    out.hidden = operator.hidden * min(1.0, 2 * size)
     return out
 
 
@@ -133,8 +136,12 @@ def _members(operator: LinearOperator, tokens: Tensor) -> LinearOperator:
     def spread(part: Tensor, width: int) -> Tensor:
         return part.new_zeros(n, width).index_copy(0, tokens, part)
 
+    def shaken() -> LinearOperator | None:
+        moved = operator.shaken()
+        return None if moved is None else _members(moved, tokens)
+
     out = FunctionOperator(lambda v: operator.matvec(spread(v, cols))[tokens],
                            lambda u: operator.rmatvec(spread(u, rows))[tokens], operator.shape,
-                           dtype=operator.dtype, device=operator.device, batch=(len(tokens),))
-    out.roundoff, out.hidden = operator.roundoff, operator.hidden
+                           dtype=operator.dtype, device=operator.device, batch=(len(tokens),), shaken=shaken)
+    out.allow_as(operator)
     return out

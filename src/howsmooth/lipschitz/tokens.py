@@ -98,7 +98,9 @@ def _held_at_zero(whole: LinearOperator, moved: Tensor | None, seen: Tensor | No
 
         return made
 
-    return FunctionOperator(lambda v: whole.matvec(v * into) * out, lambda u: whole.rmatvec(u * out) * into,
+    held = FunctionOperator(lambda v: whole.matvec(v * into) * out, lambda u: whole.rmatvec(u * out) * into,
                             whole.shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
                             workspace=whole.workspace, held=whole.held, precise=also(whole.precise),
                             shaken=also(whole.shaken))
+    held.allow_as(whole)
+    return held

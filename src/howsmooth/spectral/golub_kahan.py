@@ -17,7 +17,7 @@ from howsmooth.spectral.certificate import smallest_bound, within
 from howsmooth.spectral.draws import gaussian, own_generator
 from howsmooth.spectral.evaluation import rayleigh_ritz
 from howsmooth.spectral.memory import MemoryPlan, plan
-from howsmooth.spectral.operator import LinearOperator
+from howsmooth.spectral.operator import LinearOperator, refuse_autocast
 from howsmooth.spectral.result import (
     CONTRADICTED,
     CONVERGED,
@@ -125,7 +125,8 @@ class _Solve:
         self.generator = generator
         twin = operator.precise() if operator.dtype != torch.float64 else None
         self.precise = None if twin is None else Products(twin, unit=1.0)  # float32 is of no scale to need another
-        shaken = operator.shaken() if operator.dtype != torch.float64 and twin is None else None
+        rounded = operator.dtype != torch.float64 or operator.casts
+        shaken = operator.shaken() if rounded and twin is None else None
         # What E is measured against, if there is anything.
         self.reference = self.precise if shaken is None else Products(shaken, unit=1.0)
         self.epsilon = torch.finfo(operator.dtype).eps
@@ -254,6 +255,7 @@ class _Solve:
         last leaves rounding a large part of the tolerance.
         """
         delta = self.probe_delta / 2
+        self.reference.unit = self.products.unit
         perturbation = Perturbation(process, self.reference)
         for count in range(probe_count(self.tol, self.operator.roundoff, delta), MOST_PROBES + 1):
             perturbation.extend(count, self.generator)
@@ -344,6 +346,7 @@ def _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_m
     if not isinstance(operator, LinearOperator):
         raise InputError(f"expected a LinearOperator, got {type(operator).__name__}; wrap a matrix in "
                          "MatrixOperator, functions in FunctionOperator")
+    refuse_autocast(operator.device)
     whole = (lambda x: isinstance(x, int) and not isinstance(x, bool))
     real = (lambda x: isinstance(x, (int, float)) and not isinstance(x, bool))
     wrong = []

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 DENSE_ENTRIES = 2**24
 
 
+def refuse_autocast(device: torch.device) -> None:
+    """Refuse to work under autocast, which would round the solver's own vectors."""
+    if torch.is_autocast_enabled(device.type):
+        raise InputError(f"expected no autocast around a solver, got torch.autocast({device.type!r}); put it inside of "
+                         "the function that is measured, where its rounding is allowed for, or leave it out")
+
+
 class LinearOperator:
     """A matrix-free map J with its adjoint; subclasses give `matvec`, `rmatvec` and what they can of the rest.
 
@@ -47,7 +54,8 @@ class LinearOperator:
         self.twin_held = 0 if dtype == torch.float64 else 8 * self.held // torch.finfo(dtype).bits * 8
         # What a solver must allow for. `roundoff`: the unit of rounding of the products, more than that of the vectors
         # where they are rounded further. `hidden`: a relative error that is in the operator itself, however applied.
-        self.roundoff, self.hidden = torch.finfo(dtype).eps, 0.0
+        # `casts`: what the operator is made of is cast to a coarser dtype, and `shaken` shows what that does.
+        self.roundoff, self.hidden, self.casts = torch.finfo(dtype).eps, 0.0, False
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
             raise InputError(f"expected a shape and a batch of positive sizes, got shape {self.shape} and "
                              f"batch {self.batch}; an operator without entries has no singular values")
@@ -65,8 +73,12 @@ class LinearOperator:
         return self if self.dtype == torch.float64 else None
 
     def shaken(self) -> LinearOperator | None:
-        """The same operator at an input moved by one unit of rounding, None when it cannot be had."""
+        """The same operator at an input moved by one unit of rounding, or with its casts; None when not to be had."""
         return None
+
+    def allow_as(self, other: LinearOperator) -> None:
+        """Ask a solver to allow for the rounding of another operator that this one is made of."""
+        self.roundoff, self.hidden, self.casts = other.roundoff, other.hidden, other.casts
 
     def dense(self) -> Float[Tensor, "*batch rows cols"]:
         """The matrix itself, one product per column; refused above 2^24 entries."""
@@ -166,7 +178,7 @@ class _Restricted(LinearOperator):
         super().__init__(shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
                          workspace=whole.workspace + longer, held=whole.held)
         self.whole, self.rows, self.cols = whole, rows, cols
-        self.roundoff, self.hidden = whole.roundoff, whole.hidden
+        self.allow_as(whole)
         self.twin_size, self.twin_held = whole.twin_size, whole.twin_held
 
     def _spread(self, part: Tensor, index: Tensor | None, size: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from howsmooth.errors import InputError
 from howsmooth.spectral.bidiagonal import Products, scaled
 from howsmooth.spectral.draws import gaussian, own_generator
-from howsmooth.spectral.operator import LinearOperator
+from howsmooth.spectral.operator import LinearOperator, refuse_autocast
 from howsmooth.spectral.result import LOOKS_ALIKE, STEP_LIMIT, SingularTriplets
 from howsmooth.spectral.rounding import allowance
 
@@ -43,6 +43,7 @@ def power_method(
         wrong.append(f"threshold as a number from 0, got {threshold!r}")
     if wrong:
         raise InputError("expected " + "; expected ".join(wrong))
+    refuse_autocast(operator.device)
 
     products = Products(operator, unit=1.0)  # the threshold is absolute
     generator, seed_used = own_generator(seed)
