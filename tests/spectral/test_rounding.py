@@ -174,3 +174,19 @@ def test_stopped_on_the_residual_half_precision_has_no_upper_end(k):
     with pytest.raises(NotConverged, match="expected a relative residual of 1e-06, got .*only the lower end"):
         singular_values(in_bf16(matrix), k=k, tol=1e-6, stop="residual", max_steps=2)
     assert at_most(found.lower, largest(matrix, k)) and at_most(0.9 * largest(matrix, 1)[:, 0], found.lower[:, 0])
+
+
+@pytest.mark.parametrize("precision, unit", [("highest", 2.0**-23), ("high", 2.0**-10), ("medium", 2.0**-7)])
+def test_float32_products_that_pytorch_may_round_further(precision, unit):
+    """Against a float64 twin it is measured; where nothing measures it there is no upper end."""
+    matrix, before = matrix_with(SPECTRA["separated"]).float(), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        operator = MatrixOperator(matrix)
+        assert operator.roundoff == unit and MatrixOperator(matrix.double()).roundoff == 2.0**-52
+        found = singular_values(operator, strict=False)
+        assert at_most(found.lower, largest(matrix), found.upper)
+        silent = singular_values(operator, stop="residual", strict=False)
+        assert torch.isinf(silent.upper).all() == (precision != "highest")
+    finally:
+        torch.set_float32_matmul_precision(before)

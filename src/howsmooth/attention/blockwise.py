@@ -12,8 +12,8 @@ With ds = scale (dq kᵀ + q dkᵀ), all products row by row:
     vjp       dS = centred(g vᵀ);  dq = scale dS k,  dk = scale dSᵀ q,  dv = Pᵀ g
     hvp       the derivative of the vjp along (dq, dk, dv), which is the Hessian of ⟨g, o⟩ applied to it
 
-where centred(t) = P∘(t − rowsum(P∘t)). To subtract rowsum(P∘ds) o or rowsum(g∘o) instead would be cheaper. But where one
-key has all of a row these terms cancel, and leave rounding of the size of q k v in place of a zero.
+where centred(t) = P∘(t − rowsum(P∘t)). To subtract rowsum(P∘ds) o or rowsum(g∘o) afterwards would be the same in exact
+arithmetic. But where one key has all of a row, it leaves rounding of the size of q k v in place of a zero.
 
 Tensors here have exactly four axes: q (b, h, n, k), k (b, hkv, m, k), v (b, hkv, m, w). Heads that share a key are
 folded into the rows of one product.

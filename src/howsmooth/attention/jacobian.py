@@ -34,7 +34,7 @@ class AttentionJacobian(LinearOperator):
         self.products = products
         self.rounded = products is not None and products != x.dtype
         super().__init__((self.n * a.d_out, self.n * a.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2])
-        self.roundoff = torch.finfo(products or x.dtype).eps
+        self.roundoff = max(self.roundoff, torch.finfo(products or x.dtype).eps)
         with torch.no_grad():
             q, k, v = (t.reshape(-1, *t.shape[-3:]).to(products or t.dtype) for t in a.project(x))
             pattern = pattern_of(q, k, v, **a.pattern())

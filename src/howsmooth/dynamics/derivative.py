@@ -71,7 +71,7 @@ class FlowDerivative(LinearOperator):
         if self.dtype == torch.float64:
             return None
         signs = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(0)).sign().to(self.x)
-        return FlowDerivative(self.maps, self.x * (1 + torch.finfo(self.dtype).eps * signs))
+        return FlowDerivative(self.maps, self.x * (1 + self.roundoff * signs))
 
     def _part(self, first: int, last: int) -> FlowDerivative:
         part = object.__new__(FlowDerivative)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DENSE_ENTRIES = 2**24
+FURTHER = {"tf32": 2.0**-10, "bf16": 2.0**-7}  # what PyTorch may be told to round the factors of float32 products to
 
 
 def refuse_autocast(device: torch.device) -> None:
@@ -25,6 +26,13 @@ def refuse_autocast(device: torch.device) -> None:
     if torch.is_autocast_enabled(device.type):
         raise InputError(f"expected no autocast around a solver, got torch.autocast({device.type!r}); put it inside of "
                          "the function that is measured, where its rounding is allowed for, or leave it out")
+
+
+def product_roundoff(dtype: torch.dtype, device: torch.device) -> float:
+    """The unit of rounding of a matrix product, as torch.set_float32_matmul_precision and the like allow it."""
+    backend = {"cuda": torch.backends.cuda, "cpu": torch.backends.mkldnn}.get(device.type)
+    unit = torch.finfo(dtype).eps
+    return unit if backend is None or dtype != torch.float32 else FURTHER.get(backend.matmul.fp32_precision, unit)
 
 
 class LinearOperator:
@@ -55,7 +63,7 @@ class LinearOperator:
         # What a solver must allow for. `roundoff`: the unit of rounding of the products, more than that of the vectors
         # where they are rounded further. `hidden`: a relative error that is in the operator itself, however applied.
         # `casts`: what the operator is made of is cast to a coarser dtype, and `shaken` shows what that does.
-        self.roundoff, self.hidden, self.casts = torch.finfo(dtype).eps, 0.0, False
+        self.roundoff, self.hidden, self.casts = product_roundoff(self.dtype, self.device), 0.0, False
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
             raise InputError(f"expected a shape and a batch of positive sizes, got shape {self.shape} and "
                              f"batch {self.batch}; an operator without entries has no singular values")

@@ -26,7 +26,8 @@ REMEDY = {
     CONVERGED: "nothing to do: the interval is as narrow as asked",
     RESIDUAL: 'stopped on the residual, as asked; use stop="interval" for a narrow interval',
     STEP_LIMIT: "raise max_steps or tol",
-    PRECISION_LIMIT: "rounding of this dtype is wider than tol: use float64, or raise tol",
+    PRECISION_LIMIT: "rounding of this dtype, or of a coarser one inside of the function, is wider than tol: use "
+                     "float64 and no casts, or raise tol",
     LOWER_ONLY: "stopped on the residual of rounded products: only the lower end is certified; use unrounded ones",
     LOWER_AT_STEPS: "only the lower end is certified, and the residual is above tol; raise max_steps or tol, or use "
                     "unrounded products",
