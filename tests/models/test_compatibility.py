@@ -92,7 +92,7 @@ def test_refusals_of_parts_kinds_and_cross_attention():
     with pytest.raises(InputError, match="got a batch"):
         model.map_at(torch.full((2, 5), 9), 0)
     albert = load(ZOO["albert"].network())
-    with pytest.raises(InputError, match="normed: expected a normalisation .* albert"):
+    with pytest.raises(InputError, match="normed: expected a normalisation .* in layer 0 of AlbertModel"):
         albert.map(0, "normed", n=5)
     with pytest.raises(InputError, match="a head from 0 to 3, got 7"):
         albert.map(0, "head", n=5, head=7)

@@ -17,7 +17,7 @@ def lifted() -> Iterator[None]:
     def wide(dtype):
         return torch.float64 if dtype == torch.float32 else dtype
 
-    to, softmax = torch.Tensor.to, torch.nn.functional.softmax
+    to, kind, softmax = torch.Tensor.to, torch.Tensor.type, torch.nn.functional.softmax
 
     def lifted_to(self, *args, **kwargs):
         return to(self, *map(wide, args), **{key: wide(value) for key, value in kwargs.items()})
@@ -28,6 +28,7 @@ def lifted() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "float", torch.Tensor.double)
         patch.setattr(torch.Tensor, "to", lifted_to)
+        patch.setattr(torch.Tensor, "type", lambda self, *args, **kwargs: kind(self, *map(wide, args), **kwargs))
         patch.setattr(torch.nn.functional, "softmax", lifted_softmax)
         yield
 
@@ -37,9 +38,10 @@ class _Reached(Exception):
 
 
 def eager(network):
-    """A copy with transformers' own plain attention."""
+    """A copy with transformers' own plain attention, and experts one by one."""
     twin = copy.deepcopy(network)
     twin.set_attn_implementation("eager")
+    twin.set_experts_implementation("eager")
     return twin
 
 

@@ -41,6 +41,11 @@ class Site:
     after: tuple[torch.nn.Module, ...]
     closing: torch.nn.Module | None
     residual: bool  # whether the stream plus attention was found again in what the layer computed
+    elsewhere: str  # what attention takes from other tokens than `attention.x`, in words; "" for nothing
+
+
+class ForwardFailed(InputError):
+    """The network's own code raised something during the forward pass."""
 
 
 class _Done(Exception):
@@ -89,6 +94,14 @@ def sites(network, inputs: dict, layers: Iterable[int], scope: str = "", total: 
             network(**inputs)
     except _Done:
         pass
+    except (InputError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a family's code may raise anything where it asks for another attention
+        raise ForwardFailed(
+            f"expected {type(network).__name__} to run with howsmooth's attention, got {type(error).__name__} in "
+            f"{watch.place()} ({(str(error) or 'no message').splitlines()[0]}); choose another family "
+            "(howsmooth models), or build howsmooth.SelfAttention from its weights"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
@@ -120,13 +133,21 @@ class _Watch:
         """The number of the layer that runs."""
         return self.numbers.get(id(frame.module), self.count)
 
+    def place(self) -> str:
+        """Where the forward pass is, in words."""
+        layer = next((frame for frame in reversed(self.stack) if frame.is_layer), None)
+        inner = type(self.stack[-1].module).__name__ if self.stack else "its inputs"
+        return inner if layer is None else f"layer {self.number(layer)} ({inner})"
+
     def enter(self, module, args, kwargs) -> None:
         self.stack.append(_Frame(module, args, kwargs, id(module) in self.layers))
 
     def attended(self, module, heads: Tensor) -> None:
         if id(module) not in self.scope:
             return
-        attention = next(frame for frame in reversed(self.stack) if frame.module is module)
+        attention = next((frame for frame in reversed(self.stack) if frame.module is module), None)
+        if attention is None:
+            return
         layer = next((frame for frame in reversed(self.stack) if frame.is_layer and frame is not attention), None)
         if layer is None or layer.attention is not None or _is_cross(attention):
             return
@@ -180,19 +201,27 @@ def _dissect(frame: _Frame, output: Tensor) -> Site:
         if event.unary and _same(event.x, y) and event.y.shape == y.shape and not _same(event.y, y):
             after.append(event.module)
             y = event.copy
-    stream = layer.x + y.view_as(layer.x)
     norm, closing, seen_again = frame.norm, None, False
     norm_in_layer = norm is not None and _same(norm.x, layer.x)
-    if any(is_norm(e.module) and _same(e.y, output) for e in later):  # post-norm: the layer ends in a norm
-        closing = next((e.module for e in later if is_norm(e.module) and _close(e.x, stream)), None)
-        seen_again = closing is not None
-    else:
-        seen_again = any(_close(e.x, stream) or _close(e.copy, output - stream) for e in later)
+    if y.numel() == layer.x.numel():  # MobileBERT's attention is narrower, Gemma 3n has several streams
+        stream = layer.x + y.view_as(layer.x)
+        if any(is_norm(e.module) and _same(e.y, output) for e in later):  # post-norm: the layer ends in a norm
+            closing = next((e.module for e in later if is_norm(e.module) and _close(e.x, stream)), None)
+            seen_again = closing is not None
+        else:
+            seen_again = any(_close(e.x, stream) or _close(e.copy, output - stream) for e in later)
     return Site(
         layer, attention, projection.module, projection.copy,
         None if norm is None else norm.module, None if norm is None else norm.x,
         norm_in_layer, tuple(after), closing, seen_again and (norm_in_layer or _same(attention.x, layer.x)),
+        _elsewhere(attention),
     )
+
+
+def _elsewhere(attention: Call) -> str:
+    if getattr(attention.module, "is_kv_shared_layer", False):
+        return "keys and values of a layer below"
+    return " and ".join(attention.other_tokens())
 
 
 def is_norm(module: torch.nn.Module) -> bool:

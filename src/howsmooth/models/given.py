@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from transformers import PreTrainedModel
+from transformers import MODEL_MAPPING, PreTrainedModel
 
 from howsmooth.errors import InputError
 from howsmooth.models.families import family_of
@@ -28,11 +28,17 @@ def read_network(
             "leave it out, and move or convert the model yourself (its .to)"
         )
     adapter = family_of(network.config, name)
-    base = network.base_model
+    base = _without_head(network)
     check_class(base, adapter, name)
     _refuse_scattered(base, name)
     source = {"kind": "object", "class": kind, "weights": "as given"}
     return base, adapter, name, Place(None, source, local_only=True)
+
+
+def _without_head(network: PreTrainedModel) -> PreTrainedModel:
+    """The network itself if it is what `AutoModel` makes: DINOv3's own `base_model` is its encoder, without embeddings."""
+    bare = MODEL_MAPPING.get(type(network.config), ())
+    return network if type(network) in (bare if isinstance(bare, tuple) else (bare,)) else network.base_model
 
 
 def check_class(network, adapter: ModuleType, name: str) -> None:

@@ -4,7 +4,8 @@ transformers builds masks apart from attention. An attention registered alone ge
 causal model silently becomes bidirectional; so the two are registered together. Plain patterns (causal,
 bidirectional, sliding window, each with or without padding) travel as a 2D padding mask that carries its
 `MaskPlan`, and nothing of size n × n is built. Every other pattern is spelt out as transformers' own
-4D mask and given to `attend` as a table.
+4D mask and given to `attend` as a table. Under the name "howsmooth_tables" every pattern is: some families read the
+mask themselves, to choose keys (DeepSeek-V3.2, GLM-MoE-DSA) or to add to it (Doge).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import (
     and_masks,
@@ -30,9 +32,9 @@ from transformers.masking_utils import (
 from howsmooth.attention import attend
 from howsmooth.errors import InputError
 
-NAME = "howsmooth"
+NAME, NAME_WITH_TABLES = "howsmooth", "howsmooth_tables"
 # Arguments of other attention functions that change the result: to ignore one would be to lie.
-_REFUSED = ("s_aux", "cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k")
+_REFUSED = ("s_aux", "cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k", "block_indices")
 
 # Who listens to attention as it happens, and which head alone is to speak: set for one block, read by every call.
 _WATCHER: ContextVar[Callable | None] = ContextVar("howsmooth_watcher", default=None)
@@ -52,8 +54,9 @@ class MaskPlan:
 
 def register() -> None:
     """Make `attn_implementation="howsmooth"` available to every transformers model that allows a choice."""
-    AttentionInterface.register(NAME, attention_forward)
-    AttentionMaskInterface.register(NAME, attention_mask)
+    for name, mask in ((NAME, attention_mask), (NAME_WITH_TABLES, attention_table)):
+        AttentionInterface.register(name, attention_forward)
+        AttentionMaskInterface.register(name, mask)
 
 
 @contextmanager
@@ -101,10 +104,8 @@ def attention_mask(
     """Return the padding mask (batch, keys) with its plan, or a 4D mask (batch, 1, queries, keys)."""
     pattern = _plain_pattern(mask_function)
     if pattern is None:
-        return sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
-            allow_is_causal_skip=False, allow_is_bidirectional_skip=False, use_vmap=use_vmap, device=device,
-        )
+        return attention_table(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
+                               device, use_vmap)
     causal, window = pattern
     if attention_mask is None:
         padding = torch.ones(1, 1, dtype=torch.bool, device=device).expand(batch_size, kv_length)
@@ -114,6 +115,25 @@ def attention_mask(
     offset, padded = int(q_offset) - int(kv_offset), attention_mask is not None
     padding.howsmooth_plan = MaskPlan(causal, window, offset, padded)
     return padding
+
+
+def attention_table(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function=causal_mask_function,
+    attention_mask: torch.Tensor | None = None,
+    device: torch.device | str = "cpu",
+    use_vmap: bool = False,
+    **_: object,
+) -> torch.Tensor:
+    """Return the 4D mask (batch, 1, queries, keys), True where a key is seen, of any pattern."""
+    return sdpa_mask(
+        batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
+        allow_is_causal_skip=False, allow_is_bidirectional_skip=False, use_vmap=use_vmap, device=device,
+    )
 
 
 def attention_forward(
@@ -128,11 +148,13 @@ def attention_forward(
     sliding_window: int | None = None,
     softcap: float | None = None,
     position_bias: torch.Tensor | None = None,
+    indices: torch.Tensor | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
     """Run `attend` on query (b, h, n, k), key and value (b, hkv, m, ·); return (b, n, h, ·), no weights.
 
-    `position_bias` (b or 1, h, n or 1, m) is added to the scores, as in T5.
+    `position_bias` (b or 1, h, n or 1, m) is added to the scores, as in T5. `indices` (b, n, ·) are the keys that a
+    query may see, as in DeepSeek-V3.2; the mask is then a table.
     """
     if dropout:
         raise InputError(
@@ -145,6 +167,8 @@ def attention_forward(
                 f"expected an attention without {name}, got one in {type(module).__name__}; load this model "
                 'with attn_implementation="eager"'
             )
+    if indices is not None:
+        attention_mask = _chosen(attention_mask, indices, key.shape[-2], module)
     if _HELD.get():
         key, value = key.detach(), value.detach()
     head, heads = _ONLY_HEAD.get(), query.shape[1]
@@ -188,6 +212,9 @@ def _attend_biased(query, key, value, bias: torch.Tensor | None, padding, **patt
     """Attend with scores moved by a table (b or 1, h or 1, n or 1, m), each batch row by its own."""
     if bias is None:
         return attend(query, key, value, padding=padding, **pattern)
+    if _varies(bias):
+        raise InputError("expected a position_bias that does not depend on the tokens, got one whose derivative would "
+                         "be lost; choose another family (howsmooth models)")
     batch, n, m = query.shape[0], query.shape[-2], key.shape[-2]
     if bias.ndim != 4 or bias.shape[0] not in (1, batch) or bias.shape[2] not in (1, n) or bias.shape[3] != m:
         raise InputError(
@@ -217,8 +244,38 @@ def _attend_tables(query, key, value, bias: torch.Tensor | None, *, mask: torch.
         raise InputError(
             f"expected a mask of shape ({batch}, 1 or heads, {n}, {m}), got {tuple(mask.shape)}; reshape it"
         )
+    if _varies(mask):
+        return _attend_plainly(query, key, value, mask if bias is None else mask + bias, **scores)
     mask = mask.to(query.dtype)
     return _attend_biased(query, key, value, mask if bias is None else mask + bias.to(query.dtype), None, **scores)
+
+
+def _attend_plainly(query, key, value, table: torch.Tensor, *, scale: float | None, softcap: float | None
+                    ) -> torch.Tensor:
+    """Softmax attention in plain operations: `attend` has no derivative in a table that depends on the tokens (Doge)."""
+    key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value))
+    scores = (query.shape[-1] ** -0.5 if scale is None else scale) * query @ key.mT
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    return torch.softmax(scores + table.to(scores.dtype), -1) @ value
+
+
+def _varies(table: torch.Tensor) -> bool:
+    """Whether a derivative passes through a table, in reverse or in forward mode."""
+    return table.requires_grad or forward_ad.unpack_dual(table).tangent is not None
+
+
+def _chosen(mask: torch.Tensor | None, indices: torch.Tensor, m: int, module: torch.nn.Module) -> torch.Tensor:
+    """The part of a 4D mask where the key is among those that were chosen for the query."""
+    if mask is None or mask.ndim != 4 or indices.ndim != 3:
+        raise InputError(
+            f"expected a 4D mask and indices (b, n, ·) in {type(module).__name__}, got "
+            f"{'no mask' if mask is None else f'a mask of {mask.ndim} axes'} and indices of {indices.ndim}; load this "
+            f'model with attn_implementation="{NAME_WITH_TABLES}"'
+        )
+    seen = torch.zeros(*indices.shape[:2], m, dtype=torch.bool, device=mask.device)
+    seen = seen.scatter(-1, indices.long(), True)[:, None]
+    return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, float("-inf"))
 
 
 def _plain_pattern(mask_function) -> tuple[bool, int | None] | None:

@@ -175,8 +175,9 @@ class NetworkMap(torch.nn.Module):
         return super()._apply(fn, *more, **others)
 
 
-def map_at(site: Site, kind: str, heads: int, head: int | None, family: str) -> tuple[torch.nn.Module, Tensor]:
-    """Return f and the tokens (b, n, d) that enter it, for every kind but "model"."""
+def map_at(site: Site, kind: str, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
+    """Return f and the tokens (b, n, d) that enter it, for every kind but "model". `where` names the layer."""
+    check_tokens(site, kind, where)
     if kind == "layer":
         return LayerMap(site), site.layer.x
     attention = AttentionMap(site.attention, site.projection, heads, head)
@@ -185,17 +186,28 @@ def map_at(site: Site, kind: str, heads: int, head: int | None, family: str) -> 
     if kind == "normed":
         if site.norm is None:
             raise InputError(
-                f"normed: expected a normalisation whose output enters attention, got none in this layer of {family}; "
+                f"normed: expected a normalisation whose output enters attention, got none in {where}; "
                 "measure the attention or the block"
             )
         return NormedMap(attention, site.norm), site.before_norm
     if not site.residual:
         raise InputError(
-            f"block: expected attention to be added to what enters the layer, got another way in {family}; "
+            f"block: expected attention to be added to what enters the layer, got another way in {where}; "
             "measure the layer"
         )
     f = NormedMap(attention, site.norm) if site.norm_in_layer else attention
     return BlockMap(f, site.after, site.closing), site.layer.x
+
+
+def check_tokens(site: Site, kind: str, where: str) -> None:
+    """Refuse a map that is none of one sequence of tokens (1, n, d)."""
+    x = site.layer.x if kind in ("layer", "block", "model") else site.attention.x
+    if x.ndim != 3:
+        raise InputError(f"{kind}: expected tokens (1, n, d) to enter {where}, got several streams of shape "
+                         f"{tuple(x.shape)}; measure the attention")
+    if site.elsewhere and kind not in ("layer", "model"):
+        raise InputError(f"{kind}: expected an attention whose queries, keys and values come from the same tokens, got "
+                         f"{site.elsewhere} from elsewhere in {where}; measure the layer or the model")
 
 
 def check_kind(kind: str, layer: int | None, head: int | None) -> None:

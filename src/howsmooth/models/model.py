@@ -18,11 +18,11 @@ from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models import anatomy, inputs
 from howsmooth.models.language_head import LanguageHead, language_head
-from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_kind, map_at
+from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_kind, check_tokens, map_at
 from howsmooth.models.norms import read_norm
 from howsmooth.models.parts import choose_part
 from howsmooth.models.tokens import TokenChunk, cut_chunks, special_frame, tokenize
-from howsmooth.models.twin import fast_twin
+from howsmooth.models.twin import fast_twin, spell_out_masks
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -114,9 +114,10 @@ class Model:
             raise InputError("expected one input, got a batch; pass its members one by one")
         site = self._sites(given, [layer or 0])[layer or 0]
         if kind == "model":
+            check_tokens(site, kind, f"layer 0 of {self.name}")
             f, x = NetworkMap(self.twin, given, site), site.layer.x
         else:
-            f, x = map_at(site, kind, self.heads, head, self.family)
+            f, x = map_at(site, kind, self.heads, head, f"layer {layer} of {self.name}")
         if kind in ("attention", "head") and self._adapted(layer):
             f = self.map(layer, kind, head=head, n=x.shape[-2])
             self._check_forward(layer, site)
@@ -190,7 +191,13 @@ class Model:
         return {layer: site.attention.x[0] if single else site.attention.x for layer, site in found.items()}
 
     def _sites(self, given: dict, layers: Iterable[int]) -> dict[int, anatomy.Site]:
-        return anatomy.sites(self.twin, given, layers, self._scope, self.layers)
+        layers = list(layers)
+        try:
+            return anatomy.sites(self.twin, given, layers, self._scope, self.layers)
+        except anatomy.ForwardFailed:
+            if not spell_out_masks(self.twin):
+                raise
+            return anatomy.sites(self.twin, given, layers, self._scope, self.layers)
 
     def _adapted(self, layer: int) -> bool:
         """Whether the family has an adapter, and nothing has been put around the weights that it reads."""

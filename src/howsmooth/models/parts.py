@@ -60,6 +60,9 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
     if not all(isinstance(size, int) for size in (layers, heads, width)):
         raise InputError(f"model {name!r}: expected one number of heads and one width for all layers of a "
                          f"{config.model_type}, got {heads} and {width}; choose a model whose layers are alike")
+    if min(layers, heads, width) < 1:
+        raise InputError(f"model {name!r}: expected at least one layer, one head and one channel, got {layers} layers, "
+                         f"{heads} heads and a width of {width}; repair the config")
     vocabulary = getattr(config, "vocab_size", None) if modality == "text" else None
     return Part(network, "decoder" if stack == "decoder" else "", modality, layers, width, heads,
                 _positions(network, stack) if modality == "text" else None, vocabulary)
