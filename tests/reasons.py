@@ -27,6 +27,7 @@ def device_file(path: str) -> str:
 MATPLOTLIB = extra("matplotlib", "plot")
 GRADIO = extra("gradio", "explore")
 GGUF = extra("gguf", "gguf")
+PEFT = extra("peft", "test")
 PLAYWRIGHT = extra("playwright", "test")
 TRITON = extra("triton", "test") + " (Linux on x86_64)"
 MINILM = embedded("minilm")

@@ -7,6 +7,7 @@ import torch
 from transformers import Lfm2Config, Lfm2Model
 
 from howsmooth import InputError, SelfAttention, load, local_lipschitz
+from tests import reasons
 from tests.oracles.eager import dense, eager
 from tests.tolerances import assert_close
 
@@ -81,6 +82,34 @@ def test_low_rank_updates_are_part_of_the_map(name, which):
     assert (other() - plain()).abs().max() > 1e-3 and not isinstance(other.f, SelfAttention)
     if name in ADAPTED:  # the other layers are plain
         assert isinstance(load(network).map_at(inputs(name), 0).f, SelfAttention)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "mistral", "gpt2"])
+@pytest.mark.parametrize("options", [{}, {"use_rslora": True}, {"use_dora": True}], ids=["lora", "rslora", "dora"])
+def test_updates_by_peft_are_part_of_the_map(name, options):
+    peft = pytest.importorskip("peft", reason=reasons.PEFT)
+    network = ZOO[name].network()
+    plain = load(network).map_at(inputs(name), LAYER)
+    targets = {"bert": ["query", "attention.output.dense"], "gpt2": ["attn.c_attn", "attn.c_proj"]}
+    config = peft.LoraConfig(r=2, target_modules=targets.get(name, ["q_proj", "o_proj"]), init_lora_weights=False,
+                             fan_in_fan_out=name == "gpt2", **options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        wrapped = peft.get_peft_model(network, config).double().eval()
+    with pytest.raises(InputError, match=r"got an object of type PeftModel; .*get_base_model\(\)"):
+        load(wrapped)
+    assert_measured(name, wrapped.get_base_model())
+    assert (load(wrapped.get_base_model()).map_at(inputs(name), LAYER)() - plain()).abs().max() > 1e-3
+    wrapped.merge_adapter()  # the update is in the weights now: an adapter of the family may read them
+    assert_measured(name, wrapped.get_base_model())
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "mistral"])
+def test_hooks_on_what_enters_attention_are_part_of_the_map(name):
+    network = ZOO[name].network()
+    module = network.get_submodule(projections(name)[0])
+    module.register_forward_pre_hook(lambda _module, args: (3 * args[0], *args[1:]))
+    assert_measured(name, network)
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "mistral"])

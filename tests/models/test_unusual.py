@@ -20,9 +20,9 @@ from .zoo import _GROUPED, _SHAPE, _VISION, VOCABULARY, tiny
 _EXPERTS = dict(num_local_experts=3, num_experts_per_tok=2)
 _MAMBA = dict(mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4, mamba_d_conv=2, mamba_chunk_size=8)
 _HYBRID = dict(_SHAPE, num_hidden_layers=4, num_key_value_heads=2)
-_LATENT = dict(_SHAPE, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=6, qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=5,
-               head_dim=4, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, first_k_dense_replace=1,
-               n_group=1, topk_group=1)
+_LATENT = dict(_SHAPE, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=6, qk_rope_head_dim=4, qk_nope_head_dim=4,
+               v_head_dim=5, head_dim=4, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+               first_k_dense_replace=1, n_group=1, topk_group=1)
 _SPARSE = dict(_LATENT, index_topk=3, index_head_dim=8, index_n_heads=2)
 
 # name: (model type, sizes, layers with attention, list of layers, attention, its output projection)
@@ -147,9 +147,9 @@ def test_several_streams_and_shared_keys_are_refused():
     model = load(tiny(kind, dict(sizes, num_hidden_layers=4, num_kv_shared_layers=2, layer_types=[
         "sliding_attention", "full_attention"] * 2, activation_sparsity_pattern=[0.0] * 4)))
     given = given_to(model.network)
-    for place in (1, None):
-        with pytest.raises(InputError, match=r"expected tokens \(1, n, d\) to enter layer [01] .*measure the attention"):
-            model.map_at(given, place, "model" if place is None else "layer")
+    for layer, kind in ((1, "layer"), (1, "block"), (None, "model")):
+        with pytest.raises(InputError, match=rf"{kind}: .* \(1, n, d\) to enter layer {layer or 0} .*the attention"):
+            model.map_at(given, layer, kind)
     assert local_lipschitz(model.map_at(given, 1).f, model.map_at(given, 1).x).value > 0
     with pytest.raises(InputError, match="keys and values of a layer below from elsewhere in layer 3"):
         model.map_at(given, 3)

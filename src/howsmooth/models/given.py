@@ -36,7 +36,7 @@ def read_network(
 
 
 def _without_head(network: PreTrainedModel) -> PreTrainedModel:
-    """The network itself if it is what `AutoModel` makes: DINOv3's own `base_model` is its encoder, without embeddings."""
+    """The network itself if it is what `AutoModel` makes: DINOv3's `base_model` is its encoder, without embeddings."""
     bare = MODEL_MAPPING.get(type(network.config), ())
     return network if type(network) in (bare if isinstance(bare, tuple) else (bare,)) else network.base_model
 

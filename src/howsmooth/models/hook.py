@@ -252,7 +252,7 @@ def _attend_tables(query, key, value, bias: torch.Tensor | None, *, mask: torch.
 
 def _attend_plainly(query, key, value, table: torch.Tensor, *, scale: float | None, softcap: float | None
                     ) -> torch.Tensor:
-    """Softmax attention in plain operations: `attend` has no derivative in a table that depends on the tokens (Doge)."""
+    """Softmax attention in plain operations: `attend` has no derivative in a table that the tokens make (Doge)."""
     key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value))
     scores = (query.shape[-1] ** -0.5 if scale is None else scale) * query @ key.mT
     if softcap is not None:

@@ -62,9 +62,10 @@ def load(
         return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part, given.state_dict)
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         what = "an empty one" if isinstance(name, str) else f"an object of type {type(name).__name__}"
+        wrapped = isinstance(name, torch.nn.Module)  # peft's, say, whose low-rank updates are in the model inside
         raise InputError(
-            "expected the name of a model, a folder or a file, or a transformers model, "
-            f"got {what}; try 'minilm'"
+            f"expected the name of a model, a folder or a file, or a transformers model, got {what}; "
+            + ("give the transformers model inside of it (of peft: .get_base_model())" if wrapped else "try 'minilm'")
         )
     name = os.fspath(name)
     dtype, device = working_type(dtype or torch.float32, device or "cpu")
