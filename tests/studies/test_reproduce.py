@@ -20,6 +20,7 @@ from howsmooth.studies.figures import Options, laws_of, names, ratios_of, read_f
 from howsmooth.studies.figures import made as made_inputs
 from howsmooth.studies.figures.running import _thinned
 from howsmooth.studies.growth import fits_of
+from howsmooth.studies.planning import Prepared
 from howsmooth.studies.released import as_released, by_scripts
 from howsmooth.studies.store import Store
 from tests import data, reasons
@@ -247,6 +248,18 @@ def test_embedded_models_on_both_corpora(tmp_path, monkeypatch, model, layer):
         assert panel[0] == model and ("attention", "released") in ratios
     exact = fits_of(r for r in found.records if r["estimator"] == "described")
     assert len(exact) == 2 and all(law.lengths == 4 for law in exact.values())
+
+
+def test_a_quick_figure_starts_no_processes(tmp_path, monkeypatch, tiny):
+    """They would each import all of torch for a few short tasks."""
+    chosen = []
+    monkeypatch.setattr("howsmooth.studies.figures.running.run_study",
+                        lambda work, _store, **_options: chosen.append(work))
+    for options, workers in (({}, 0), ({"workers": 2}, 2)):
+        with Store.write(tmp_path / f"{workers}.sqlite") as store:
+            run_figure(read_figure("text"), store, Options(models=(tiny,), quick=True, lengths=(4, 8), **options))
+        assert {work.study.engine.workers for work in chosen if isinstance(work, Prepared)} == {workers}
+        chosen.clear()
 
 
 def test_thinning_keeps_the_ends():

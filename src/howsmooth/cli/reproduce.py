@@ -29,7 +29,7 @@ STORE = "reproduce.sqlite"
 @click.option("--out", "folder", metavar="DIR", default="reproduced", show_default=True, help="Where all of it goes.")
 @click.option("--data", metavar="DIR", help="Holds alice.txt and ag_news_test.csv.  [default: $HOWSMOOTH_DATA]")
 @click.option("--gpt2-attention", metavar="FILE", help="GPT-2's attention layers (safetensors), for made inputs.")
-@click.option("--workers", type=click.IntRange(min=0), metavar="COUNT", help="Processes; 0 is this one.")
+@click.option("--workers", type=click.IntRange(min=0), metavar="COUNT", help="Processes; 0 is this one, which --quick takes.")
 @click.option("--quick", is_flag=True, help="A few short lengths and two samples: minutes, not hours.")
 def command(figures: tuple[str, ...], folder: str, data: str | None, **given: Any) -> int:
     """Make the figures of "How Smooth Is Attention?" again, and the same for other models.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from howsmooth.lipschitz import Growth, Law, fit_growth, fit_law
@@ -35,7 +36,8 @@ CURVE = ("model", "checkpoint", "text", "map", "layer", "head", "tokens", "estim
 def fits_of(records: Iterable[dict[str, Any]], **options: Any) -> dict[tuple, Law]:
     """A law with intervals and a verdict for each curve of a study, by the values of `CURVE`.
 
-    Only lengths, samples and values are kept in memory. Curves with fewer than two lengths have no law.
+    Only lengths, samples and values are kept in memory. Curves with fewer than two lengths have no law. A figure and the
+    pages that show it ask for the same curves again and again, so the laws fitted last are kept.
     """
     points: dict[tuple, list[tuple[int, float, int]]] = {}
     for record in records:
@@ -43,7 +45,12 @@ def fits_of(records: Iterable[dict[str, Any]], **options: Any) -> dict[tuple, La
             key = tuple(record.get(name) for name in CURVE)
             points.setdefault(key, []).append((record["n"], record["value"], record["sample"]))
     return {
-        key: fit_law(*zip(*curve, strict=True), nested=key[-1] == "prefixes", **options)
+        key: _law(*zip(*curve, strict=True), nested=key[-1] == "prefixes", **options)
         for key, curve in points.items()
         if len({n for n, _, _ in curve}) > 1
     }
+
+
+@lru_cache(maxsize=1024)
+def _law(ns: tuple[int, ...], values: tuple[float, ...], samples: tuple[int, ...], **options: Any) -> Law:
+    return fit_law(ns, values, samples, **options)

@@ -92,8 +92,10 @@ def run_figure(
 def _resolved(study: Study, options: Options, outcome: Outcome) -> Study:
     """The study with the user's options, on the corpora that there are."""
     update: dict[str, Any] = {}
-    if options.workers is not None:
-        update["engine"] = study.engine.model_copy(update={"workers": options.workers})
+    # Each study starts its own processes, which takes longer than the few short tasks of a quick one.
+    workers = 0 if options.workers is None and options.quick else options.workers
+    if workers is not None:
+        update["engine"] = study.engine.model_copy(update={"workers": workers})
     if options.tol is not None:
         update["tol"] = options.tol
     lengths, samples = study.lengths, study.samples
