@@ -23,6 +23,38 @@ def test_bad_input_is_refused(howsmooth, tmp_path):
     assert_refused(howsmooth("explore", "--port", "0"), "--port")
 
 
+@pytest.mark.parametrize("host", ["", "nowhere.invalid", "300.1.1.1", "8.8.8.8", "::1::", "ü" * 80, "a..b"])
+def test_an_address_that_is_not_this_machines_is_refused(howsmooth, host):
+    assert_refused(howsmooth("explore", "--host", host), "address of this machine", "127.0.0.1")
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_ipv6(howsmooth, monkeypatch, host):
+    """Served for a moment where the machine has IPv6; elsewhere refused like any address that it has not."""
+    monkeypatch.setattr(gradio.Blocks, "block_thread", lambda blocks: blocks.close(verbose=False))
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        assert_refused(howsmooth("explore", "--host", host), "address of this machine")
+        return
+    result = howsmooth("explore", "--host", host)
+    assert result.code == 0 and "http://[::1]:" in result.err and "no password" not in result.err
+
+
+def test_links_that_lead_in_circles_are_left_out(tmp_path):
+    from howsmooth.report.explorer.limits import Limits
+    from howsmooth.report.explorer.shelf import Shelf
+
+    folder = tmp_path / "models"
+    (folder / "good").mkdir(parents=True)
+    (folder / "good" / "config.json").write_text("{}")
+    for name, target in (("a", "b"), ("b", "a"), ("itself", "itself"), ("up", ".."), ("here", ".")):
+        (folder / name).symlink_to(target)
+    names = Shelf(Limits(folders=(folder,))).names()
+    assert [name for name in names if "/" in name] == ["models/good"]
+
+
 def test_a_port_in_use_is_refused(howsmooth):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.parsing import IntegerList
+from howsmooth.cli.parsing import Count, IntegerList, Number
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _LOADING = (
         help="Of the model; one in half precision is measured with products in float32.",
     ),
     click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True, help="Where to compute."),
-    click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="NUMBER", default=0, show_default=True,
+    click.option("--seed", type=Count(0, 2**63 - 1), metavar="NUMBER", default=0, show_default=True,
                  help="Of everything that is drawn."),
     click.option("--revision", metavar="NAME", help="Branch, tag or commit of a model on the Hub."),
     click.option("--tokenizer", metavar="NAME", help="Another place to take the tokenizer from."),
@@ -77,12 +77,12 @@ stop_option = click.option(
     help="On the certified width, or earlier, on the residual: half precision then certifies a lower end alone.",
 )
 max_steps_option = click.option(
-    "--max-steps", type=click.IntRange(min=1), metavar="COUNT",
+    "--max-steps", type=Count(), metavar="COUNT",
     help="Lanczos steps at most.  [default: enough for --tol]",
 )
 confidence_option = click.option(
     "--confidence",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=Number(0, 1, open=True),
     default=0.999,
     show_default=True,
     help="Probability that the interval's upper end holds.",
@@ -106,7 +106,7 @@ def lengths_option(default: str) -> Callable:
 def samples_option(default: int) -> Callable:
     return click.option(
         "--samples",
-        type=click.IntRange(min=1),
+        type=Count(),
         metavar="COUNT",
         default=default,
         show_default=True,
@@ -117,7 +117,7 @@ def samples_option(default: int) -> Callable:
 def tol_option(default: float) -> Callable:
     return click.option(
         "--tol",
-        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        type=Number(0, 1, open=True),
         default=default,
         show_default=True,
         help="Relative width of the interval to reach.",

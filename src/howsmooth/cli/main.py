@@ -65,6 +65,12 @@ def main(arguments: list[str] | None = None) -> None:
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
         code = EXIT_BROKEN_PIPE
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _complain(f"expected what is asked for to fit into memory, got {str(error)[:200] or 'too much'}; ask for shorter "
+                  "lengths, fewer at once, or a smaller model")
+        code = EXIT_BAD_INPUT
     except OSError as error:  # a full disk behind stdout, a file system that went away
         where = f" ({error.filename})" if error.filename else ""
         _complain(f"{(error.strerror or str(error)).lower()}{where}; nothing more could be written or read")
@@ -81,5 +87,12 @@ def _let_go_of_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _out_of_memory(error: Exception) -> bool:
+    """Whether Python or torch, which raises a plain RuntimeError on a CPU, found no memory."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate", "out of memory"))
+
+
 def _complain(message: str) -> None:
-    print("howsmooth: " + " ".join(message.split()), file=sys.stderr)
+    line = " ".join(message.split()) or "stopped without a reason; report this command"
+    # A name from the command line may hold bytes that are no text, which a terminal cannot show.
+    print("howsmooth: " + line.encode("utf-8", "backslashreplace").decode("utf-8"), file=sys.stderr)

@@ -9,6 +9,54 @@ from typing import Any
 import click
 
 LARGEST = 1e100  # of radii and distances: their squares are numbers still
+MANY = 10**6  # of anything that is counted: more would not end
+_SHOWN = 60  # characters of a value that a refusal repeats
+
+
+class Count(click.IntRange):
+    """A whole number from `least` to `most`.
+
+    >>> Count().convert("12", None, None)
+    12
+    """
+
+    name = "count"
+
+    def __init__(self, least: int = 1, most: int = MANY):
+        super().__init__(least, most)
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).strip()
+        number = int(text) if re.fullmatch(r"[+-]?\d{1,40}", text) else None  # Python reads no more than 4300 digits
+        if number is None or not self.least <= number <= self.most:
+            self.fail(f"expected a whole number from {self.least} to {self.most}, got {shorten(text)!r}", param, ctx)
+        return number
+
+
+class Number(click.FloatRange):
+    """A finite number from `least` to `most`; the ends are taken unless they are open.
+
+    >>> Number(0, 1, open=True).convert("0.5", None, None)
+    0.5
+    """
+
+    name = "number"
+
+    def __init__(self, least: float = -LARGEST, most: float = LARGEST, *, open: bool = False):
+        super().__init__(least, most, min_open=open, max_open=open)
+        self.least, self.most, self.open = least, most, open
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not (self.least < number < self.most if self.open else self.least <= number <= self.most):
+            words = "between {:g} and {:g}" if self.open else "from {:g} to {:g}"
+            self.fail(f"expected a number {words.format(self.least, self.most)}, got {shorten(str(value))!r}", param,
+                      ctx)
+        return number
 
 
 class IntegerList(click.ParamType):
@@ -32,7 +80,7 @@ class IntegerList(click.ParamType):
             wanted = f"comma-separated integers such as {self.example}" + (
                 f", or {self.word}" if self.word else ""
             )
-            self.fail(f"expected {wanted}, got {value[:60]!r}", param, ctx)
+            self.fail(f"expected {wanted}, got {shorten(value)!r}", param, ctx)
         numbers = tuple(dict.fromkeys(int(piece) for piece in pieces))
         if min(numbers) < self.least:
             self.fail(f"expected integers of at least {self.least}, got {min(numbers)}", param, ctx)
@@ -59,7 +107,8 @@ class Radius(click.ParamType):
         except ValueError:
             radius = math.nan
         if not 0 < radius <= LARGEST:
-            self.fail(f"expected norm, data or a positive number up to {LARGEST:g}, got {value!r}", param, ctx)
+            self.fail(f"expected norm, data or a positive number up to {LARGEST:g}, got "
+                      f"{shorten(str(value))!r}", param, ctx)
         return radius
 
 
@@ -84,7 +133,7 @@ class NumberList(click.ParamType):
             numbers = (math.nan,)
         if not all(0 < number <= LARGEST for number in numbers):
             self.fail(f"expected comma-separated positive numbers such as {self.example}, at most {LARGEST:g}, got "
-                      f"{value!r}", param, ctx)
+                      f"{shorten(value)!r}", param, ctx)
         return numbers
 
 
@@ -101,11 +150,20 @@ class Bytes(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None):
         if not isinstance(value, str):
             return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), flags=re.IGNORECASE)
+        match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(?:i?B)?", value.strip(), flags=re.IGNORECASE)
         size = int(float(match[1]) * self._FACTORS[match[2].upper()]) if match else 0
-        if size < 1:
-            self.fail(f"expected a size such as 4G, 512M or a number of bytes, got {value!r}", param, ctx)
+        if not 1 <= size < 2**63:
+            self.fail(f"expected a size such as 4G, 512M or a number of bytes, got {shorten(value)!r}", param, ctx)
         return size
+
+
+def shorten(text: str) -> str:
+    """The beginning of a text that may be of any length.
+
+    >>> shorten("9" * 5000)[-5:]
+    '9999…'
+    """
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def show_bytes(size: float) -> str:

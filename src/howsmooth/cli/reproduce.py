@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howsmooth.cli.parsing import Count, Number
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ STORE = "reproduce.sqlite"
 @click.option("--models", metavar="NAME,NAME", help="These models in place of the figures' own.")
 @click.option("--layers", metavar="0,6", help="These layers of every model.")
 @click.option("--lengths", metavar="16..512*2", help="These lengths in place of the figures' own.")
-@click.option("--samples", type=click.IntRange(min=1), metavar="COUNT", help="Inputs for each length.")
-@click.option("--tol", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="Relative width of intervals.")
+@click.option("--samples", type=Count(), metavar="COUNT", help="Inputs for each length.")
+@click.option("--tol", type=Number(0, 1, open=True), help="Relative width of intervals.")
 @click.option("--out", "folder", metavar="DIR", default="reproduced", show_default=True, help="Where all of it goes.")
 @click.option("--data", metavar="DIR", help="Holds alice.txt and ag_news_test.csv.  [default: $HOWSMOOTH_DATA]")
 @click.option("--gpt2-attention", metavar="FILE", help="GPT-2's attention layers (safetensors), for made inputs.")
-@click.option("--workers", type=click.IntRange(min=0), metavar="COUNT", help="Processes; 0 is this one, which --quick takes.")
+@click.option("--workers", type=Count(0, 1024), metavar="COUNT",
+              help="Processes; 0 is this one, which --quick takes.")
 @click.option("--quick", is_flag=True, help="A few short lengths and two samples: minutes, not hours.")
 def command(figures: tuple[str, ...], folder: str, data: str | None, **given: Any) -> int:
     """Make the figures of "How Smooth Is Attention?" again, and the same for other models.

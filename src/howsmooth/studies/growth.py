@@ -36,8 +36,8 @@ CURVE = ("model", "checkpoint", "text", "map", "layer", "head", "tokens", "estim
 def fits_of(records: Iterable[dict[str, Any]], **options: Any) -> dict[tuple, Law]:
     """A law with intervals and a verdict for each curve of a study, by the values of `CURVE`.
 
-    Only lengths, samples and values are kept in memory. Curves with fewer than two lengths have no law. A figure and the
-    pages that show it ask for the same curves again and again, so the laws fitted last are kept.
+    Only lengths, samples and values are kept in memory. Curves with fewer than two lengths have no law. A figure and
+    the pages that show it ask for the same curves again and again, so the laws fitted last are kept.
     """
     points: dict[tuple, list[tuple[int, float, int]]] = {}
     for record in records:

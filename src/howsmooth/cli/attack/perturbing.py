@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from howsmooth.cli.choosing import load_chosen, read_text
-from howsmooth.cli.parsing import NumberList
+from howsmooth.cli.parsing import Count, NumberList
 from howsmooth.errors import InputError
 
 ATTACKS = ("noise", "sign", "singular", "ascent", "ascent-noise", "split", "split-ascent")
@@ -37,10 +37,10 @@ def budget_options(command: Callable) -> Callable:
                      help="Sizes of the perturbation: shares of ‖X‖, or of the mean |x_i| with --norm token."),
         click.option("--norm", type=click.Choice(["frobenius", "token"]), default="frobenius", show_default=True,
                      help="Whether the budget is for all tokens together, or for each."),
-        click.option("--touch", type=click.IntRange(min=1), metavar="COUNT", help="Touch at most so many tokens."),
+        click.option("--touch", type=Count(), metavar="COUNT", help="Touch at most so many tokens."),
         click.option("--attack", "attacks", type=Attacks(), default="noise,sign,singular,ascent", show_default=True,
                      help=f"Among {', '.join(ATTACKS)}; split duplicates every token first."),
-        click.option("--steps", type=click.IntRange(min=1), metavar="COUNT", default=20, show_default=True,
+        click.option("--steps", type=Count(), metavar="COUNT", default=20, show_default=True,
                      help="Steps of ascent."),
         click.option("--save", "folder", metavar="DIR",
                      help="Keep each attack as safetensors; what is there already is not computed again."),

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from howsmooth.cli.choosing import MODEL, csv_option, load_chosen, loading_options
-from howsmooth.cli.parsing import IntegerList, NumberList
+from howsmooth.cli.parsing import Count, IntegerList, Number, NumberList
 from howsmooth.errors import InputError
 
 
@@ -23,9 +23,9 @@ from howsmooth.errors import InputError
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--texts", "source", metavar="FILE|NAME", default="ag_news", show_default=True,
               help="A file or folder, alice, ag_news, hf:NAME, embedded, or - for stdin.")
-@click.option("--count", type=click.IntRange(min=1), metavar="TEXTS", default=50, show_default=True,
+@click.option("--count", type=Count(), metavar="TEXTS", default=50, show_default=True,
               help="How many texts; 3 are the fewest that can be ranked.")
-@click.option("--length", type=click.IntRange(min=1), metavar="TOKENS", default=64, show_default=True,
+@click.option("--length", type=Count(), metavar="TOKENS", default=64, show_default=True,
               help="Of every text, special tokens included: constants of different lengths do not compare.")
 @click.option("--layers", type=IntegerList(word="all", example="0,6"), help="Which layers.")
 @click.option("--out", "out_path", metavar="FILE", required=True, help="Keep every text's numbers, one JSON line each.")
@@ -35,16 +35,16 @@ from howsmooth.errors import InputError
               help="Small and large budget at a layer, as shares of ‖X‖.")
 @click.option("--model-shares", type=NumberList(example="0.01,0.1"), default="0.01,0.1", show_default=True,
               help="The same at the model's input.")
-@click.option("--steps", type=click.IntRange(min=1), metavar="COUNT", default=10, show_default=True,
+@click.option("--steps", type=Count(), metavar="COUNT", default=10, show_default=True,
               help="Steps of ascent.")
-@click.option("--edits", type=click.IntRange(min=1), metavar="COUNT", default=2, show_default=True,
+@click.option("--edits", type=Count(), metavar="COUNT", default=2, show_default=True,
               help="Tokens that may be edited.")
-@click.option("--calls", type=click.IntRange(min=3), metavar="COUNT", default=24, show_default=True,
+@click.option("--calls", type=Count(3), metavar="COUNT", default=24, show_default=True,
               help="Calls of the model for an attack on tokens.")
 @click.option("--predictors", metavar="NAME,…|all", default="all", show_default=True, help="Which to correlate.")
-@click.option("--confidence", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95,
+@click.option("--confidence", type=Number(0, 1, open=True), default=0.95,
               show_default=True, help="Of the correlations' intervals.")
-@click.option("--resamples", type=click.IntRange(min=100), metavar="COUNT", default=1000, show_default=True,
+@click.option("--resamples", type=Count(100), metavar="COUNT", default=1000, show_default=True,
               help="Draws and permutations of texts.")
 @loading_options
 @click.option("--json", "json_path", metavar="FILE|-",

@@ -7,15 +7,16 @@ from collections.abc import Callable
 import click
 
 from howsmooth.cli.choosing import load_chosen, read_text
+from howsmooth.cli.parsing import Count
 
 
 def restarts_option(default: int) -> Callable:
-    return click.option("--restarts", type=click.IntRange(min=1), metavar="COUNT", default=default, show_default=True,
+    return click.option("--restarts", type=Count(most=10_000), metavar="COUNT", default=default, show_default=True,
                         help="Starting points, all moved at once; the best is kept.")
 
 
 def steps_option(default: int) -> Callable:
-    return click.option("--steps", type=click.IntRange(min=1), metavar="COUNT", default=default, show_default=True,
+    return click.option("--steps", type=Count(), metavar="COUNT", default=default, show_default=True,
                         help="Steps of ascent.")
 
 

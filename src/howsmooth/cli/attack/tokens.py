@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from howsmooth.cli.choosing import MODEL, json_option, load_chosen, loading_options, read_text, text_option
-from howsmooth.cli.parsing import IntegerList
+from howsmooth.cli.parsing import Count, IntegerList, Number
 from howsmooth.errors import InputError
 
 # The one command whose default has to say what comes next.
@@ -22,29 +22,29 @@ _MODEL = MODEL.replace("minilm (the default) or smollm2", "smollm2 (the default)
 )
 @click.argument("model", default="smollm2")
 @text_option
-@click.option("--texts", type=click.IntRange(min=1), metavar="COUNT", default=4, show_default=True,
+@click.option("--texts", type=Count(), metavar="COUNT", default=4, show_default=True,
               help="Consecutive pieces of the text to attack.")
-@click.option("--length", type=click.IntRange(min=2), metavar="TOKENS", default=128, show_default=True,
+@click.option("--length", type=Count(2), metavar="TOKENS", default=128, show_default=True,
               help="Of a piece, special tokens included; a shorter text is one piece.")
 @click.option("--method", "methods", metavar="NAME,…|all", default="hotflip,probe", show_default=True,
               help="random, hotflip, greedy, probe, singular; or all.")
 @click.option("--objective", type=click.Choice(["flip", "kl", "hidden", "cosine"]), default="flip", show_default=True,
               help="Another next token, its distribution, hidden states, or the mean-pooled embedding.")
-@click.option("--layer", type=click.IntRange(min=0), metavar="NUMBER",
+@click.option("--layer", type=Count(0), metavar="NUMBER",
               help="With --objective hidden: the attention output of this layer in place of the last hidden states.")
-@click.option("--threshold", type=float, metavar="NUMBER",
+@click.option("--threshold", type=Number(), metavar="NUMBER",
               help="Value from which on an attack succeeds and stops.  [flip has its own]")
-@click.option("--edits", type=click.IntRange(min=1), metavar="COUNT", default=2, show_default=True,
+@click.option("--edits", type=Count(), metavar="COUNT", default=2, show_default=True,
               help="Tokens that may be edited.")
-@click.option("--calls", type=click.IntRange(min=3), metavar="COUNT", default=40, show_default=True,
+@click.option("--calls", type=Count(3), metavar="COUNT", default=40, show_default=True,
               help="Calls of the model for each method and text.")
 @click.option("--allow", metavar="KIND,…", default="substitute,insert,duplicate", show_default=True,
               help="Kinds of edits; random, hotflip, greedy and singular substitute alone.")
 @click.option("--protect", type=IntegerList(word="none", least=-10**9, example="-1,0"), default="-1", show_default=True,
               help="Places that stay as they are, negative ones from the end. Special tokens always stay.")
-@click.option("--similarity", type=click.FloatRange(-1, 1), metavar="COSINE",
+@click.option("--similarity", type=Number(-1, 1), metavar="COSINE",
               help="Least cosine of the embeddings of a token and what takes its place.")
-@click.option("--judge", type=click.FloatRange(-1, 1), metavar="COSINE",
+@click.option("--judge", type=Number(-1, 1), metavar="COSINE",
               help="Least cosine of MiniLM's embeddings of the two texts.")
 @loading_options
 @json_option

@@ -20,7 +20,7 @@ from howsmooth.cli.choosing import (
     text_option,
     tol_option,
 )
-from howsmooth.cli.parsing import Radius
+from howsmooth.cli.parsing import Number, Radius
 from howsmooth.errors import InputError
 
 
@@ -43,7 +43,7 @@ from howsmooth.errors import InputError
     help="What the normalisation in front can put out, a ball or sphere (--radius), or near the text (--eps).",
 )
 @click.option("--radius", type=Radius(), default="norm", show_default=True, help="Of the ball or sphere.")
-@click.option("--eps", type=click.FloatRange(min=0, min_open=True), metavar="NUMBER",
+@click.option("--eps", type=Number(0, open=True), metavar="NUMBER",
               help="How far each token may move with --within near.")
 @restarts_option(16)
 @steps_option(100)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howsmooth.cli.parsing import Count, Number
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ def attention_options(kinds: list[str], dim: int) -> Callable:
         click.option("--A", "a", type=MatrixText(), help="Of the scores ⟨Ax, y⟩ (l2: |Ax − y|²); names: "
                      + ", ".join(NAMES) + ".  [default: identity]"),
         click.option("--V", "v", type=MatrixText(), help="Of the values Vy, likewise.  [default: identity]"),
-        click.option("--dim", type=click.IntRange(min=1), metavar="NUMBER",
+        click.option("--dim", type=Count(), metavar="NUMBER",
                      help=f"Of the space.  [default: the file's, or {dim}]"),
-        click.option("--until", type=click.FloatRange(min=0, min_open=True), metavar="TIME",
+        click.option("--until", type=Number(0, open=True), metavar="TIME",
                      help="How far.  [default: the file's, or 1]"),
-        click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="NUMBER", default=0, show_default=True,
+        click.option("--seed", type=Count(0, 2**63 - 1), metavar="NUMBER", default=0, show_default=True,
                      help="Of random matrices and of particles."),
     )
 

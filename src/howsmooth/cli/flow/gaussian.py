@@ -6,6 +6,7 @@ import click
 
 from howsmooth.cli.choosing import json_option
 from howsmooth.cli.flow.attending import MatrixText, Numbers, attention_options, declared_attention
+from howsmooth.cli.parsing import Count, Number
 from howsmooth.errors import InputError
 
 
@@ -19,14 +20,14 @@ from howsmooth.errors import InputError
 @attention_options(["softmax", "l2", "sinkhorn", "linear"], 2)
 @click.option("--mean", type=Numbers(), metavar="NUMBERS", help="Of the start.  [default: 0]")
 @click.option("--covariance", type=MatrixText(names=()), default="1", show_default=True, help="Of the start.")
-@click.option("--particles", type=click.IntRange(min=2), metavar="COUNT", help="Tokens to follow beside it.")
-@click.option("--runs", type=click.IntRange(min=1), metavar="COUNT",
+@click.option("--particles", type=Count(2), metavar="COUNT", help="Tokens to follow beside it.")
+@click.option("--runs", type=Count(), metavar="COUNT",
               help="A census: so many flows with random A and V, and the rank that each tends to.")
-@click.option("--frames", type=click.IntRange(min=11), metavar="COUNT", default=101, show_default=True,
+@click.option("--frames", type=Count(11), metavar="COUNT", default=101, show_default=True,
               help="Times to keep.")
-@click.option("--rtol", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=1e-9, show_default=True,
+@click.option("--rtol", type=Number(0, 1, open=True), default=1e-9, show_default=True,
               help="Relative tolerance.")
-@click.option("--max-steps", type=click.IntRange(min=1), metavar="COUNT", default=20_000, show_default=True,
+@click.option("--max-steps", type=Count(), metavar="COUNT", default=20_000, show_default=True,
               help="Of the integrator.")
 @json_option
 @click.option("--plot", "plot_path", metavar="FILE", help="Ellipses and eigenvalues as a figure (png, svg, pdf).")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from howsmooth.cli.choosing import csv_option, json_option
+from howsmooth.cli.parsing import Count, Number
 from howsmooth.errors import InputError
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+_POSITIVE = Number(0, open=True)
 
 
 @click.command(
@@ -22,26 +23,26 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
               help="Follow a real model's attention instead: a layer, or a head of it, repeated, on its own tokens.")
 @click.option("--depth-weights", metavar="MODEL", help="The same with all its attention layers one after the other.")
 @click.option("--text", "text_path", metavar="FILE|-", help="Text for the model's tokens.  [default: the embedded one]")
-@click.option("--tokens", "count", type=click.IntRange(min=1), metavar="COUNT", help="How many tokens.")
-@click.option("--dim", type=click.IntRange(min=1), metavar="NUMBER", help="Their dimension; A and V must fit it.")
+@click.option("--tokens", "count", type=Count(), metavar="COUNT", help="How many tokens.")
+@click.option("--dim", type=Count(), metavar="NUMBER", help="Their dimension; A and V must fit it.")
 @click.option("--size", type=_POSITIVE, metavar="NUMBER", help="How far the first tokens are spread.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="NUMBER", help="Of the first tokens and of noise.")
+@click.option("--seed", type=Count(0, 2**63 - 1), metavar="NUMBER", help="Of the first tokens and of noise.")
 @click.option("--kind", type=click.Choice(["softmax", "l2", "sinkhorn", "linear", "sigmoid"]), help="Of attention.")
 @click.option("--causal/--no-causal", default=None, help="Whether a token sees only those before it.")
 @click.option("--coordinates", type=click.Choice(["tokens", "renormalised"]), help="x, or z with x = exp(tV) z.")
 @click.option("--sphere/--no-sphere", default=None, help="Layer normalisation: tokens stay on the unit sphere.")
 @click.option("--until", type=_POSITIVE, metavar="DEPTH", help="How deep.")
 @click.option("--solver", metavar="NAME", help="rk45, dop853, lsoda, radau, torchdiffeq, rk4 or residual.")
-@click.option("--steps", type=click.IntRange(min=1), metavar="COUNT", help="Of rk4, or layers of residual.")
+@click.option("--steps", type=Count(), metavar="COUNT", help="Of rk4, or layers of residual.")
 @click.option("--rtol", type=_POSITIVE, metavar="NUMBER", help="Relative tolerance of adaptive solvers.")
-@click.option("--noise", type=click.FloatRange(min=0), metavar="NUMBER",
+@click.option("--noise", type=Number(0), metavar="NUMBER",
               help="Brownian motion; with --solver residual.")
-@click.option("--saves", type=click.IntRange(min=2), metavar="COUNT", help="Depths to keep and to look at.")
+@click.option("--saves", type=Count(2), metavar="COUNT", help="Depths to keep and to look at.")
 @click.option("--tol", type=_POSITIVE, metavar="DISTANCE", help="Tokens closer than this are together.")
 @click.option("--lipschitz", is_flag=True, default=None, help="Also the local Lipschitz constant of Γ at each depth.")
-@click.option("--growth", type=click.IntRange(min=1), metavar="DEPTHS",
+@click.option("--growth", type=Count(), metavar="DEPTHS",
               help="Also how a perturbation grows, at so many depths, through residual layers (--layers).")
-@click.option("--layers", type=click.IntRange(min=1), metavar="COUNT", default=128, show_default=True,
+@click.option("--layers", type=Count(), metavar="COUNT", default=128, show_default=True,
               help="Residual layers for --growth.")
 @json_option
 @csv_option

@@ -6,7 +6,7 @@ import click
 
 from howsmooth.cli.choosing import json_option
 from howsmooth.cli.flow.attending import attention_options, declared_attention
-from howsmooth.cli.parsing import IntegerList
+from howsmooth.cli.parsing import Count, IntegerList, Number
 from howsmooth.errors import InputError
 
 
@@ -20,17 +20,17 @@ from howsmooth.errors import InputError
 @attention_options(["softmax", "l2", "sinkhorn", "linear", "sigmoid"], 1)
 @click.option("--start", type=click.Choice(["gaussian", "bumps"]), default="bumps", show_default=True,
               help="A standard Gaussian, or three bumps whose places --seed decides.")
-@click.option("--slices", type=click.IntRange(min=2), metavar="COUNT",
+@click.option("--slices", type=Count(2), metavar="COUNT",
               help="Masked attention: so many bumps, one for each time; a time sees those up to its own.")
-@click.option("--cells", type=click.IntRange(min=4), metavar="COUNT", help="Along each axis.  [default: 256, or 64]")
-@click.option("--radius", type=click.FloatRange(min=0, min_open=True), metavar="NUMBER", default=8.0,
+@click.option("--cells", type=Count(4), metavar="COUNT", help="Along each axis.  [default: 256, or 64]")
+@click.option("--radius", type=Number(0, open=True), metavar="NUMBER", default=8.0,
               show_default=True, help="The grid covers [−R, R] along each axis.")
 @click.option("--order", type=click.Choice(["1", "2"]), default="2", show_default=True, help="Of the scheme.")
-@click.option("--frames", type=click.IntRange(min=2), metavar="COUNT", default=41, show_default=True,
+@click.option("--frames", type=Count(2), metavar="COUNT", default=41, show_default=True,
               help="Times to keep.")
 @click.option("--particles", type=IntegerList(least=2, example="64,256,1024"),
               help="Numbers of tokens to compare with: two or more give the rate in W₂ (d₂ with --slices).")
-@click.option("--repeats", type=click.IntRange(min=1), metavar="COUNT", default=4, show_default=True,
+@click.option("--repeats", type=Count(), metavar="COUNT", default=4, show_default=True,
               help="Draws of each number of tokens.")
 @json_option
 @click.option("--plot", "plot_path", metavar="FILE", help="The densities as a figure (png, svg, pdf).")

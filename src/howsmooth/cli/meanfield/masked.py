@@ -7,6 +7,7 @@ import click
 from howsmooth.cli.attack.searching import restarts_option, steps_option
 from howsmooth.cli.choosing import csv_option, json_option
 from howsmooth.cli.meanfield.numbers import Numbers, plot_option, run_and_show
+from howsmooth.cli.parsing import Count
 
 
 @click.command(
@@ -20,11 +21,11 @@ from howsmooth.cli.meanfield.numbers import Numbers, plot_option, run_and_show
               show_default=True, help="Exponents of d_p.")
 @click.option("--sizes", type=Numbers(least=0, most=50, example="0,0.1,0.3,1,2"), default="0,0.1,0.3,1,2",
               show_default=True, help="a = ‖A‖R².")
-@click.option("--atoms", "n", type=click.IntRange(min=2, max=512), metavar="COUNT", default=32, show_default=True,
+@click.option("--atoms", "n", type=Count(2, 512), metavar="COUNT", default=32, show_default=True,
               help="Atoms, one for each time.")
 @restarts_option(6)
 @steps_option(100)
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="NUMBER", default=0, show_default=True,
+@click.option("--seed", type=Count(0, 2**63 - 1), metavar="NUMBER", default=0, show_default=True,
               help="Of everything that is drawn.")
 @json_option
 @csv_option

@@ -6,6 +6,7 @@ import click
 
 from howsmooth.cli.choosing import csv_option, json_option
 from howsmooth.cli.meanfield.numbers import Numbers, plot_option, run_and_show
+from howsmooth.cli.parsing import Count, Number
 
 
 @click.command(
@@ -19,9 +20,9 @@ from howsmooth.cli.meanfield.numbers import Numbers, plot_option, run_and_show
               show_default=True, help="γR²: one curve for each.")
 @click.option("--scores", type=click.Choice(["negative", "positive"]), default="negative", show_default=True,
               help="The sign of A.")
-@click.option("--to", "power", type=click.FloatRange(min=1, max=1e6), metavar="POWER", default=40, show_default=True,
+@click.option("--to", "power", type=Number(1, 1e6), metavar="POWER", default=40, show_default=True,
               help="Lengths up to 10^POWER.")
-@click.option("--points", type=click.IntRange(min=2), metavar="COUNT", default=61, show_default=True,
+@click.option("--points", type=Count(2), metavar="COUNT", default=61, show_default=True,
               help="Lengths on each curve.")
 @json_option
 @csv_option

@@ -21,7 +21,7 @@ from howsmooth.cli.choosing import (
     tol_option,
 )
 from howsmooth.cli.meanfield.numbers import run_and_show
-from howsmooth.cli.parsing import NumberList
+from howsmooth.cli.parsing import Count, Number, NumberList
 from howsmooth.errors import InputError
 
 OUTPUTS = {"json_path", "csv_path", "plot_path"}
@@ -40,12 +40,12 @@ OF_THE_PICTURE = {"a", "masses", "third", "extent", "points", "masked"}
 @click.argument("model", default="minilm")
 @click.option("--picture", is_flag=True, help="Draw the plane of two atoms on a line (d = 1, V = 1).")
 @click.option("--which", is_flag=True, help="List which kinds of maps split.")
-@click.option("--a", type=float, default=-1.0, show_default=True, help="The score a·x·y of the picture.")
+@click.option("--a", type=Number(), default=-1.0, show_default=True, help="The score a·x·y of the picture.")
 @click.option("--masses", type=NumberList(example="1,3", duplicates=True), help="Of its atoms.  [default: equal]")
-@click.option("--third", type=float, help="Where a third atom of the picture stands.")
-@click.option("--extent", type=click.FloatRange(0, 1e3, min_open=True), default=4.0, show_default=True,
+@click.option("--third", type=Number(), help="Where a third atom of the picture stands.")
+@click.option("--extent", type=Number(0, 1e3, open=True), default=4.0, show_default=True,
               help="Half the picture's width.")
-@click.option("--points", type=click.IntRange(2, 4000), default=400, show_default=True, help="Of each axis.")
+@click.option("--points", type=Count(2, 4000), default=400, show_default=True, help="Of each axis.")
 @click.option("--masked", is_flag=True, help="In the picture an atom sees those up to its own place: x, y, the third.")
 @text_option
 @layers_option
@@ -54,7 +54,7 @@ OF_THE_PICTURE = {"a", "masses", "third", "extent", "points", "masked"}
 @samples_option(1)
 @click.option("--map", "map_name", type=click.Choice(["attention", "head", "normed", "block", "layer"]),
               help="What is asked to split.  [default: head, all of them]")
-@click.option("--repeat", type=click.IntRange(min=2), metavar="COPIES",
+@click.option("--repeat", type=Count(2), metavar="COPIES",
               help="Instead: run the model on the text with one token said so many times, for each token.")
 @special_tokens_option
 @tol_option(1e-2)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from importlib.resources import files
 from typing import Any
 
 import gradio as gr
 
+from howsmooth.errors import InputError
 from howsmooth.report.explorer.desk import Desk
 from howsmooth.report.explorer.limits import Limits
 from howsmooth.report.explorer.screen import Screen
@@ -61,6 +63,24 @@ def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, o
     settings: dict[str, Any] = {"share": False, "ssr_mode": False, "pwa": False, "mcp_server": False,
                                 "enable_monitoring": False, "run_history": False, "footer_links": []}
     # No field takes a file, so none may be sent; and no file of this machine is served but the visitor's own report.
-    _, local, _ = page.launch(server_name=host, server_port=port, inbrowser=open_browser, prevent_thread_lock=not block,
-                              quiet=True, theme=theme, css=style, allowed_paths=[], max_file_size=1, **settings)
+    _, local, _ = page.launch(server_name=_listening(host), server_port=port, inbrowser=open_browser,
+                              prevent_thread_lock=not block, quiet=True, theme=theme, css=style, allowed_paths=[], max_file_size=1, **settings)
     return local
+
+
+def _listening(host: str | None) -> str | None:
+    """The address as Gradio takes it, IPv6 in brackets; refused unless this machine can listen there."""
+    if host is None:
+        return None
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(bare or None, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a machine
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"expected an address of this machine to listen on, got {host[:60]!r} ({reason.lower()}); "
+                         "give 127.0.0.1, or 0.0.0.0 for all of them") from None
+    if not bare:
+        raise InputError("expected an address of this machine to listen on, got an empty one; give 127.0.0.1")
+    return f"[{bare}]" if family == socket.AF_INET6 and ":" in bare else bare

@@ -54,7 +54,10 @@ class Shelf:
         for folder in self.limits.folders:
             root = Path(folder).resolve()
             for path in [root, *sorted(root.iterdir())]:
-                inside = path.resolve()  # a link may lead out
+                try:
+                    inside = path.resolve()  # a link may lead out
+                except (OSError, RuntimeError):  # or to itself
+                    continue
                 if not inside.is_relative_to(root):
                     continue
                 if (inside / "config.json").is_file() or (inside.is_file() and inside.suffix == ".gguf"):
