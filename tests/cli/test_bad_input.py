@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from howsmooth.errors import InputError
 from tests import reasons
 
 
@@ -60,6 +61,32 @@ def test_refused_can_fail(howsmooth):
 )
 def test_options(howsmooth, arguments, words):
     assert_refused(howsmooth(*arguments), *words)
+
+
+@pytest.mark.parametrize("error, said", [
+    (MemoryError(), "fit into memory, got too much; ask for"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes"), "got DefaultCPU"),
+    (InputError(""), "without a reason"),
+    (InputError("got " + "9" * 5000), "999…"),
+    (InputError("got \udcff"), r"got \udcff"),
+])
+def test_every_error_has_a_line_that_can_be_read(howsmooth, monkeypatch, error, said):
+    def stop(**_chosen):
+        raise error
+
+    monkeypatch.setattr("howsmooth.cli.cite.command.callback", stop)
+    result = howsmooth("cite")
+    assert_refused(result, said)
+    assert len(result.err) < 1200
+
+
+def test_an_error_that_is_no_refusal_comes_out_as_itself(howsmooth, monkeypatch):
+    def stop(**_chosen):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("howsmooth.cli.cite.command.callback", stop)
+    with pytest.raises(RuntimeError, match="a bug"):
+        howsmooth("cite")
 
 
 def test_empty_text(howsmooth, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howsmooth.cli.parsing import Bytes, IntegerList, show_bytes
+from howsmooth.cli.parsing import MANY, Bytes, Count, IntegerList, Number, show_bytes
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, unique=True))
@@ -19,6 +19,24 @@ def test_integer_lists_drop_duplicates_and_know_their_word():
     assert IntegerList(word="all", example="1").convert("all", None, None) == "all"
     with pytest.raises(click.BadParameter):
         IntegerList(example="1").convert("all", None, None)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", str(MANY + 1), "1" + "0" * 20, "9" * 5000, "nan", "1e3"])
+def test_what_is_no_count(text):
+    with pytest.raises(click.BadParameter, match=f"whole number from 1 to {MANY}, got") as refused:
+        Count().convert(text, None, None)
+    assert len(str(refused.value)) < 200
+    assert Count().convert(f" {MANY} ", None, None) == Count().convert(MANY, None, None) == MANY
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-inf", "1e400", "x", "9" * 5000, "-1e101"])
+def test_what_is_no_number(text):
+    with pytest.raises(click.BadParameter, match="expected a number from -1e[+]100 to 1e[+]100, got"):
+        Number().convert(text, None, None)
+    assert Number().convert("-0.5", None, None) == -0.5  # exact: read from a decimal fraction of two digits in base two
+    for end in ("0", "1", "nan"):
+        with pytest.raises(click.BadParameter, match="between 0 and 1, got"):
+            Number(0, 1, open=True).convert(end, None, None)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +54,7 @@ def test_sizes(text, size):
     assert Bytes().convert(text, None, None) == size
 
 
-@pytest.mark.parametrize("text", ["", "G", "-1G", "4X", "4GG", "nan", "0.0001"])
+@pytest.mark.parametrize("text", ["", "G", "-1G", "4X", "4GG", "nan", "0.0001", "9" * 400, "9" * 5000, "99999999T"])
 def test_what_is_no_size(text):
     with pytest.raises(click.BadParameter):
         Bytes().convert(text, None, None)

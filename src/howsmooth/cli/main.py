@@ -28,6 +28,7 @@ _COMMANDS = {
     "cite": "howsmooth.cli.cite",
 }
 
+_LONGEST = 1000  # characters of a word of a complaint: a path may be long, an endless number is of no use
 EXIT_BROKEN_PIPE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
@@ -68,8 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise
-        _complain(f"expected what is asked for to fit into memory, got {str(error)[:200] or 'too much'}; ask for shorter "
-                  "lengths, fewer at once, or a smaller model")
+        _complain(f"expected what is asked for to fit into memory, got {str(error)[:200] or 'too much'}; ask for "
+                  "shorter lengths, fewer at once, or a smaller model")
         code = EXIT_BAD_INPUT
     except OSError as error:  # a full disk behind stdout, a file system that went away
         where = f" ({error.filename})" if error.filename else ""
@@ -93,6 +94,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _complain(message: str) -> None:
-    line = " ".join(message.split()) or "stopped without a reason; report this command"
+    words = (word if len(word) <= _LONGEST else word[:_LONGEST] + "…" for word in message.split())
+    line = " ".join(words) or "stopped without a reason; report this command"
     # A name from the command line may hold bytes that are no text, which a terminal cannot show.
     print("howsmooth: " + line.encode("utf-8", "backslashreplace").decode("utf-8"), file=sys.stderr)

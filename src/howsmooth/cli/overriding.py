@@ -63,7 +63,7 @@ def overrides_of(settings: tuple[str, ...], **flags: str | None) -> dict[str, An
 def _toml(value: str) -> Any:
     try:
         return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, a number of more than 4300 digits, brackets without end
         return value  # a bare word is meant as text
 
 

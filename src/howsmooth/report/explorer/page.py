@@ -64,7 +64,8 @@ def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, o
                                 "enable_monitoring": False, "run_history": False, "footer_links": []}
     # No field takes a file, so none may be sent; and no file of this machine is served but the visitor's own report.
     _, local, _ = page.launch(server_name=_listening(host), server_port=port, inbrowser=open_browser,
-                              prevent_thread_lock=not block, quiet=True, theme=theme, css=style, allowed_paths=[], max_file_size=1, **settings)
+                              prevent_thread_lock=not block, quiet=True, theme=theme, css=style, allowed_paths=[],
+                              max_file_size=1, **settings)
     return local
 
 
