@@ -119,7 +119,7 @@ def test_which(howsmooth):
         ("minilm --picture", "no MODEL with --picture"),
         ("--picture --lengths 8", "no --lengths with --picture"),
         ("--which --points 8", "no --points with --which"),
-        ("--picture --a nan", "a finite a"),
+        ("--picture --a nan", "a finite number"),
         ("nowhere.safetensors", "safetensors file"),
         ("nowhere.safetensors --map layer", "whole model"),
     ],

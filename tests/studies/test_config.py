@@ -33,6 +33,8 @@ GOOD = {"models": "minilm", "lengths": [8]}
     ({"heads": [0], "map": "attention"}, 'heads only with map = "head"'),
     ({"estimators": "released", "tokens": "no-first"}, "released"),
     ({"max_memory": "lots"}, "4G"),
+    ({"max_memory": "9" * 5000}, "4G"),
+    ({"lengths": "1..1000000000000"}, "at most 100000 lengths"),
     ({"models": []}, "models"),
     ({"models": [{"name": "m", "checkpoints": ["a"], "revisions": ["b"]}]}, "got both"),
     ({"base": "/x", "cuting": "x"}, "'cuting'; did you mean 'cutting'"),

@@ -89,7 +89,10 @@ def write_report(path: Path, records: Sequence[dict[str, Any]], **about: Any) ->
 
 
 def refuse_one_file_twice(paths: dict[str, str | None]) -> None:
-    """Refuse two options that name one file, however it is spelt; `paths` is option -> path."""
+    """Refuse an empty name, and two options that name one file, however it is spelt; `paths` is option -> path."""
+    for option, path in paths.items():
+        if path == "":
+            raise InputError(f"expected a file for {option}, got an empty name; name one, or leave the option out")
     places = {
         option: path if path == "-" else os.path.realpath(path)
         for option, path in paths.items()

@@ -68,6 +68,8 @@ def _toml(value: str) -> Any:
 
 
 def _list(value: str) -> list[str]:
+    if not value.isascii() and value.encode("utf-8", "replace").decode("utf-8") != value:
+        raise InputError(f"expected names in UTF-8, got {value[:60]!r}; check how the terminal encodes them")
     return [piece.strip() for piece in value.split(",") if piece.strip()]
 
 

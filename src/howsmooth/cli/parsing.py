@@ -53,9 +53,8 @@ class Number(click.FloatRange):
         except ValueError:
             number = math.nan
         if not (self.least < number < self.most if self.open else self.least <= number <= self.most):
-            words = "between {:g} and {:g}" if self.open else "from {:g} to {:g}"
-            self.fail(f"expected a number {words.format(self.least, self.most)}, got {shorten(str(value))!r}", param,
-                      ctx)
+            ends = f"{'between' if self.open else 'from'} {self.least:g} {'and' if self.open else 'to'} {self.most:g}"
+            self.fail(f"expected a finite number {ends}, got {shorten(str(value))!r}", param, ctx)
         return number
 
 

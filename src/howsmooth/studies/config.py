@@ -21,6 +21,9 @@ class _Declared(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, protected_namespaces=())
 
 
+_MOST_LENGTHS = 100_000  # of one range
+
+
 def _range(text: str) -> list[int]:
     """The lengths that a string stands for.
 
@@ -29,12 +32,14 @@ def _range(text: str) -> list[int]:
     """
     lengths: list[int] = []
     for piece in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\.\.(\d+)(?:([+*])(\d+))?)?", piece.strip())
+        match = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18})(?:([+*])(\d{1,18}))?)?", piece.strip())
         if not match:
-            raise ValueError(f"expected lengths such as 16, 2..98+2 or 16..512*2, got {piece.strip()!r}")
+            raise ValueError(f"expected lengths such as 16, 2..98+2 or 16..512*2, got {piece.strip()[:60]!r}")
         first, last, way, step = int(match[1]), int(match[2] or match[1]), match[3] or "+", int(match[4] or 1)
         if last < first or step < (2 if way == "*" else 1) or (way == "*" and first < 1):
             raise ValueError(f"expected a range that grows and ends, got {piece.strip()!r}")
+        if way == "+" and (last - first) // step >= _MOST_LENGTHS:
+            raise ValueError(f"expected at most {_MOST_LENGTHS} lengths, got {piece.strip()!r}; take larger steps")
         while first <= last:
             lengths.append(first)
             first = first * step if way == "*" else first + step
@@ -49,9 +54,9 @@ def _lengths(value: Any) -> Any:
 def _bytes(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), flags=re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(?:i?B)?", value.strip(), flags=re.IGNORECASE)
     if not match:
-        raise ValueError(f"expected a size such as 4G or 512M, got {value!r}")
+        raise ValueError(f"expected a size such as 4G or 512M, got {value[:60]!r}")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
