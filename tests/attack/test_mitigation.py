@@ -7,7 +7,7 @@ import torch
 
 from howsmooth import InputError, SelfAttention, load, local_lipschitz
 from howsmooth.attack.mitigation import L2, Cap, DistanceAttention, Temperature
-from howsmooth.models.replaced import replaced
+from howsmooth.models import replaced
 from tests.attention.cases import LAYERS, layer, normal
 from tests.models.tiny import tiny_network
 from tests.tolerances import FLOAT32, assert_close, at_most, close
@@ -79,25 +79,6 @@ def test_replaced_attention_in_a_model(family):
     assert close(now[1], entering[1], FLOAT32) and (now[2] - entering[2]).abs().max() > 1e-3
     assert (moved - clean).abs().max() > 1e-3
     assert close(model.map_at(ids, kind="model")(), clean, FLOAT32)  # afterwards nothing is left of it
-
-
-def test_records_of_the_study():
-    from howsmooth.report.mitigation_table import mitigation_table
-    from howsmooth.studies import Text, mitigations, resolve
-    from tests.models.tiny import tiny_tokenizer
-
-    model = load(tiny_network("llama"), tokenizer=tiny_tokenizer("llama"))
-    text = Text.embedded()
-    settings = resolve(model, text, layers=(1,), lengths=(8,), samples=1, tol=0.05)
-    records = list(mitigations(model, text, settings, tried=(Temperature(1.0), Temperature(4.0), L2())))
-    same, hot, distance, *whole = records
-    assert same["constant_ratio"] == pytest.approx(1, rel=0.05) and same["output_apart"] < 1e-5
-    assert same["cosine"] == pytest.approx(1, abs=1e-5)
-    assert hot["constant_ratio"] < 0.9 and hot["attack_ratio"] < 0.9 and hot["output_apart"] > 0.1
-    assert distance["mitigation"] == "L2" and [record["layer"] for record in whole] == [None] * 3
-    assert "mitigations" in str(mitigation_table(records).title)
-    lost = list(mitigations(model, text, settings, tried=(Temperature(2.0),), budget=1e-8))
-    assert lost[-1]["layer"] is None and lost[-1]["status"] == "rounding"
 
 
 @pytest.mark.parametrize("make, said", [

@@ -7,7 +7,7 @@ import torch
 
 from howsmooth import InputError, NotConverged
 from howsmooth.attention import L2Field, LinearField, MeanPooling, Pointwise, SigmoidField, SinkhornField, SoftmaxField
-from howsmooth.attention.fields import sinkhorn, visible
+from howsmooth.attention.fields import integrals, sinkhorn
 from tests.attention.cases import normal
 from tests.attention.dense_fields import FIELDS, A, D, V, dense, layer
 from tests.tolerances import assert_close, close
@@ -121,7 +121,7 @@ def test_causal_layers_are_masked_by_place_or_by_time():
 def test_blocks_of_places_are_the_whole(monkeypatch):
     for name in ("sigmoid", "linear"):
         whole = FIELDS[name](X, Y, LOGS, times=TIMES, source_times=SOURCE_TIMES)
-        monkeypatch.setattr(visible, "BLOCK_PAIRS", 7)
+        monkeypatch.setattr(integrals, "BLOCK_PAIRS", 7)
         assert_close(FIELDS[name](X, Y, LOGS, times=TIMES, source_times=SOURCE_TIMES), whole)
         monkeypatch.undo()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from howsmooth import InputError, Rotary, SelfAttention
-from howsmooth.attention import blockwise, footprint, reference
+from howsmooth.attention import blockwise, jacobian, reference
 from tests.attention.cases import LAYERS, layer, normal, rotary
 from tests.tolerances import assert_close
 
@@ -30,7 +30,7 @@ def test_blocks_and_kept_probabilities_change_nothing(name, monkeypatch):
     whole = f.jacobian(x)
     assert whole.linearised.kept
     monkeypatch.setattr(blockwise, "BLOCK_SCORES", 1)
-    monkeypatch.setattr(footprint, "KEEP_PROBABILITIES", 0)
+    monkeypatch.setattr(jacobian, "KEEP_PROBABILITIES", 0)
     cut = f.jacobian(x)
     assert cut.linearised.kept is None
     for _ in range(2):

@@ -8,11 +8,10 @@ import torch
 from howsmooth import InputError, SelfAttention
 from howsmooth.attention import reference
 from howsmooth.bounds import castin2024, this_project, yudin2025
-from howsmooth.bounds.at_tokens import AtTokens
 from howsmooth.bounds.ball import certify_ball, vacuous_eps
 from howsmooth.bounds.form import LayerForm
-from howsmooth.bounds.head_on_ball import Head
-from howsmooth.bounds.intervals import Within, capped, largest_concentration, norm_of_nonnegative, softmax_within
+from howsmooth.bounds.head_on_ball import AtTokens, Head
+from howsmooth.bounds.norms import Within, capped, largest_concentration, norm_of_nonnegative, softmax_within
 from howsmooth.bounds.overlap import Overlap
 from tests.attention.cases import LAYERS, layer, normal
 from tests.tolerances import at_most, same_record

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from howsmooth.bounds import norms
-from howsmooth.bounds.intervals import Outers
+from howsmooth.bounds.norms import Outers
 from tests.attention.cases import normal
 from tests.tolerances import at_most
 

@@ -19,7 +19,7 @@ def read(text: str) -> list[dict]:
 @pytest.mark.parametrize("within", ["norm", "ball", "sphere --radius data", "near --eps 0.5"])
 def test_worst_case_is_worse_than_text_and_can_be_measured_again(howsmooth, tiny, text_file, tmp_path, within):
     result = howsmooth(f"attack worst-case {tiny} --text {text_file} --layers 1 --lengths 8 --within {within} "
-                       f"--restarts 4 --steps 15 --json - --save {tmp_path}")
+                       f"--restarts 4 --steps 15 --json - --artefacts {tmp_path}")
     assert result.code == 0, result.err
     record, = read(result.out)
     assert at_most(record["lower"], record["value"], record["upper"])
@@ -61,7 +61,7 @@ def test_tables(howsmooth, tiny, text_file):
         ("worst-case --within cube", "cube"),
         ("ball --eps 0.1,-2", "positive numbers"),
         ("ball --eps soon", "positive numbers"),
-        ("ball --eps 1e200", "at most 1e+100"),
+        ("ball --eps 1e200", "up to 1e+100"),
         ("worst-case --restarts 0", "0"),
     ],
 )
@@ -72,5 +72,5 @@ def test_bad_input(howsmooth, tiny, text_file, line, said):
 
 
 def test_a_folder_that_cannot_be_made_is_refused_at_once(howsmooth, tiny, text_file):
-    result = howsmooth(f"attack worst-case {tiny} --text {text_file} --lengths 8 --save {text_file}/under")
+    result = howsmooth(f"attack worst-case {tiny} --text {text_file} --lengths 8 --artefacts {text_file}/under")
     assert result.code == 2 and "folder that can be made" in result.err

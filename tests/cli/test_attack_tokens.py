@@ -9,7 +9,7 @@ import pytest
 from howsmooth import load
 from howsmooth.attack.tokens import verify
 
-SMALL = "--length 12 --texts 2 --calls 18"
+SMALL = "--lengths 12 --samples 2 --calls 18"
 
 
 def read(text: str) -> list[dict]:
@@ -36,13 +36,13 @@ def test_records_hold_when_evaluated_again(howsmooth, tiny, text_file):
 
 def test_what_was_saved_is_not_repeated(howsmooth, tiny, text_file, tmp_path):
     saved = tmp_path / "attacks.jsonl"
-    line = f"attack tokens {tiny} --text {text_file} {SMALL} --method probe,random --save {saved}"
+    line = f"attack tokens {tiny} --text {text_file} {SMALL} --method probe,random --json {saved}"
     assert howsmooth(line).code == 0
     whole = saved.read_text()
     assert len(read(whole)) == 4
     saved.write_text(whole[: whole.rindex("{") + 40])  # killed while writing the last line
     again = howsmooth(line)
-    assert again.code == 0 and "3 of them were in" in again.err
+    assert again.code == 0 and "3 attacks had been in" in again.err
     first, last = read(whole), read(saved.read_text())
     assert first[:3] == last[:3]  # exact: lines that were in the file stay as they are
     assert [record["attacked_ids"] for record in first] == [record["attacked_ids"] for record in last]
@@ -68,13 +68,13 @@ def test_a_short_text_is_one_piece(howsmooth, tiny, tmp_path):
 
 @pytest.mark.parametrize("options, said", [
     ("--edits 0", "--edits"), ("--edits 12", "at most 11"), ("--calls 2", "--calls"), ("--method fast", "methods"),
-    ("--method all,probe", "all by itself"), ("--threshold nan", "finite"),
+    ("--method all,probe", "all by itself"), ("--threshold nan", "--threshold"),
     ("--allow remove", "kinds of edits"), ("--objective loud", "loud"), ("--layer 1", "only with the objective hidden"),
     ("--objective hidden --layer 7", "layer"), ("--similarity 2", "--similarity"), ("--protect 90", "protected"),
-    ("--save -", "--json -"), ("--save no/such/folder/x", "no/such/folder"), ("--length 65", "64"),
+    ("--json no/such/folder/x", "no/such/folder"), ("--lengths 65", "64"), ("--lengths 8,12", "one length"),
 ])
 def test_bad_input(howsmooth, tiny, text_file, options, said):
-    result = howsmooth(f"attack tokens {tiny} --text {text_file} --length 12 {options}")
+    result = howsmooth(f"attack tokens {tiny} --text {text_file} --lengths 12 {options}")
     assert result.code == 2 and said in result.err and result.err.count("\n") == 1, result.err
 
 
@@ -82,7 +82,7 @@ def test_one_token_is_too_short(howsmooth, tiny, tmp_path):
     one = tmp_path / "one.txt"
     one.write_text("river")
     result = howsmooth(f"attack tokens {tiny} --text {one}")
-    assert result.code == 2 and "at least 2 tokens" in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and "expected 3 tokens of text" in result.err and result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("content, line", [
@@ -92,7 +92,7 @@ def test_one_token_is_too_short(howsmooth, tiny, tmp_path):
 def test_a_file_of_something_else_is_not_touched(howsmooth, tiny, text_file, tmp_path, content, line):
     other = tmp_path / "notes.txt"
     other.write_text(content)
-    result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --save {other}")
+    result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --json {other}")
     assert result.code == 2 and f"line {line}" in result.err
     assert other.read_text() == content
 
@@ -101,9 +101,9 @@ def test_a_text_with_line_separators_is_one_line_of_a_saved_file(howsmooth, tiny
     odd, saved = tmp_path / "odd\u2028name.txt", tmp_path / "attacks.jsonl"
     odd.write_text("the river moves slowly under the old bridge")
     for _ in range(2):
-        result = howsmooth(f"attack tokens {tiny} --calls 9 --save {saved}", "--text", str(odd))
+        result = howsmooth(f"attack tokens {tiny} --calls 9 --json {saved}", "--text", str(odd))
         assert result.code == 0, result.err
-    assert "2 of them were in" in result.err
+    assert "2 attacks had been in" in result.err
 
 
 def test_texts_without_a_permitted_edit_do_not_end_the_others(howsmooth, tiny, text_file):

@@ -31,13 +31,13 @@ def test_refused_can_fail(howsmooth):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (("measure", "--lengths", "0"), ("--lengths", "at least 1", "got 0")),
-        (("measure", "--lengths", "64,,128"), ("comma-separated", "64,,128")),
-        (("measure", "--lengths", "sixty"), ("comma-separated", "sixty")),
-        (("measure", "--lengths", ""), ("comma-separated",)),
-        (("measure", "--layers", "-1"), ("--layers", "at least 0")),
+        (("measure", "--lengths", "0"), ("--lengths", "greater than or equal to 1", "got 0")),
+        (("measure", "--lengths", "64,,128"), ("lengths such as", "64,,128")),
+        (("measure", "--lengths", "sixty"), ("lengths such as", "sixty")),
+        (("measure", "--lengths", ""), ("lengths such as",)),
+        (("measure", "--layers", "-1"), ("--layers", "numbers from 0")),
         (("measure", "--heads", "0.5"), ("--heads", "0.5")),
-        (("measure", "--map", "model"), ("--map", "attention", "head")),
+        (("measure", "--map", "modal"), ("--map", "attention", "head")),
         (("measure", "--map", "attention", "--heads", "0"), ("--heads", "--map head")),
         (("measure", "--samples", "0"), ("--samples",)),
         (("measure", "--tol", "0"), ("--tol",)),
@@ -57,7 +57,7 @@ def test_refused_can_fail(howsmooth):
         (("attack", "tokens", "--calls", "9" * 5000), ("--calls", "from 3 to 1000000", "9…")),
         (("attack", "worst-case", "--within", "near", "--eps", "nan"), ("--eps", "finite number", "nan")),
         (("flow", "particles", "--until", "inf"), ("--until", "finite number", "inf")),
-        (("reproduce", "norms", "--lengths", "2..1000000000000"), ("at most 100000 lengths", "larger steps")),
+        (("reproduce", "norms", "--lengths", "2..1000000000000"), ("at most 10000 lengths", "larger steps")),
         (("reproduce", "norms", "--models", "\udcff"), ("names in UTF-8", "udcff")),
         (("measure", "--json", "same", "--csv", "same"), ("different files", "same")),
         (("measure", "--json", "same", "--csv", "./same"), ("different files", "--json and --csv")),
@@ -118,23 +118,26 @@ def test_text_shorter_than_a_length(howsmooth, tiny, tmp_path):
     short.write_text("the river moves slowly under the old bridge")
     assert_refused(
         howsmooth("measure", tiny, "--text", str(short), "--lengths", "32", "--samples", "1"),
-        "8 tokens",
-        "32",
+        "expected 32 tokens of text",
+        "got 8",
     )
 
 
 def test_too_few_samples_in_the_text(howsmooth, tiny, text_file):
     assert_refused(
-        howsmooth("measure", tiny, "--text", text_file, "--lengths", "64", "--samples", "40"), "400 tokens"
+        howsmooth("measure", tiny, "--text", text_file, "--lengths", "64", "--samples", "40"),
+        "got 400; give a longer text",
     )
 
 
 def test_unknown_layer(howsmooth, tiny, text_file):
-    assert_refused(howsmooth("measure", tiny, "--text", text_file, "--layers", "0,7"), "between 0 and 1", "got 7")
+    result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "8", "--layers", "0,7")
+    assert_refused(result, "between 0 and 1", "got 7")
 
 
 def test_unknown_head(howsmooth, tiny, text_file):
-    assert_refused(howsmooth("measure", tiny, "--text", text_file, "--heads", "2"), "between 0 and 1", "got 2")
+    result = howsmooth("measure", tiny, "--text", text_file, "--lengths", "8", "--heads", "2")
+    assert_refused(result, "between 0 and 1", "got 2")
 
 
 def test_length_beyond_the_positions(howsmooth, tiny, text_file):

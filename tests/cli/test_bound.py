@@ -45,7 +45,7 @@ def test_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
 
 
 def test_a_single_length_lies_inside_its_panel(howsmooth, tiny, text_file):
-    from howsmooth.report.bound_figure import bounds_figure
+    from howsmooth.report.figure import bounds_figure
 
     records = read(howsmooth(f"bound {tiny} --text {text_file} --lengths 16 --layers 0 --json -").out)
     panel, = bounds_figure(records).axes
@@ -64,7 +64,7 @@ def test_heads_one_by_one(howsmooth, tiny, text_file):
         ("--radius wide", "expected norm, data or a positive number up to 1e+100, got 'wide'"),
         ("--radius -1", "a positive number up to 1e+100, got '-1'"),
         ("--lengths 100", "at most 64 tokens"),
-        ("--layers 7", "between 0 and 1, got 7"),
+        ("--lengths 8 --layers 7", "between 0 and 1, got 7"),
     ],
 )
 def test_bad_input(howsmooth, tiny, text_file, options, said):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import click
 import pytest
 
 import howsmooth as package
@@ -22,14 +23,41 @@ main()
 """
 
 
-@pytest.mark.parametrize("line", ["--help", "measure --help", "study run --help", "--version"])
+@pytest.mark.parametrize("line", ["--help", "measure --help", "study run --help", "cite --help", "--version"])
 def test_help_imports_nothing_slow(line):
+    """Options of the spec are made from its fields, so that their help has to import pydantic, and nothing else."""
     command = [sys.executable, "-c", LOADED, *line.split()]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     shown, _, modules = done.stdout.rpartition("loaded:")
     assert "howsmooth" in shown and "howsmooth.cli" in modules.split()
-    assert not SLOW_TO_IMPORT & set(modules.split())
+    assert SLOW_TO_IMPORT & set(modules.split()) == ({"pydantic"} if line.startswith(("measure", "study")) else set())
+
+
+@pytest.mark.parametrize("line", ["", "attack", "flow", "meanfield"])
+def test_help_of_a_group_imports_none_of_its_commands(line):
+    done = subprocess.run([sys.executable, "-c", LOADED, *line.split(), "--help"], env=ENVIRONMENT, capture_output=True,
+                          text=True)
+    shown, _, modules = done.stdout.rpartition("loaded:")
+    path = ".".join(("howsmooth.cli", *line.split()))
+    shared = {"howsmooth.cli.main", "howsmooth.cli.lazy", "howsmooth.cli.attack", "howsmooth.cli.flow",
+              "howsmooth.cli.meanfield"}
+    loaded = {name for name in modules.split() if name.startswith("howsmooth.cli.")}
+    assert "Commands:" in shown and path in modules.split() and loaded <= shared
+
+
+def test_short_helps_of_groups_are_those_of_their_commands():
+    from howsmooth.cli.main import group
+
+    def check(commands) -> int:
+        context, count = click.Context(commands), 0
+        for name, entry in commands.entries.items():
+            command = commands.get_command(context, name)
+            assert (command.name, command.short_help) == (name, entry.short_help)
+            count += 1 + (check(command) if hasattr(command, "entries") else 0)
+        return count
+
+    assert check(group) == 27  # exact: a number of commands
 
 
 def test_help_names_every_command(howsmooth):

@@ -9,8 +9,7 @@ from howsmooth.cli import demo
 
 
 def test_demo_leaves_plot_records_and_page(howsmooth, tiny, tmp_path, monkeypatch):
-    plan = demo.Plan(tiny, layers=(0, 1), lengths=(8, 16), samples=2)
-    monkeypatch.setattr(demo, "PLANS", (plan,))
+    monkeypatch.setattr(demo, "SPECS", ({"models": tiny, "layers": [0, 1], "lengths": [8, 16], "samples": 2},))
     out, picture = tmp_path / "new" / "demo", tmp_path / "table.svg"
     result = howsmooth(f"demo --out {out} --svg {picture}")
     assert result.code == 0, result.err

@@ -71,7 +71,7 @@ def test_files_alone_and_through_a_layer(howsmooth, tiny, pair):
 
 def test_tables(howsmooth, tiny, text_file, tmp_path):
     shown = howsmooth(f"meanfield distance {tiny} --text {text_file} --layers 0 --lengths 8")
-    assert shown.code == 0 and "d₂" in shown.out and "quotient" in shown.out and "two pieces of" in shown.out
+    assert shown.code == 0 and "d₂" in shown.out and "quotient" in shown.out and "two chunks of" in shown.out
     for name, time in (("a", 0.5), ("b", 0.7)):
         (tmp_path / f"{name}.csv").write_text(f"time,x\n{time},1\n")
     plot = tmp_path / "layers.svg"
@@ -85,7 +85,7 @@ def test_tables(howsmooth, tiny, text_file, tmp_path):
 @pytest.mark.parametrize("line, said", [
     ("--p 0.5", "numbers from 1"), ("--p two", "numbers from 1"), ("--normalise", "--normalise only with --files"),
     ("--files a.npz b.npz --text c", "got both"), ("--files a.npz b.npz", "that exists, got a.npz"),
-    ("--distance x", "--distance"), ("--lengths 0", "at least 1")])
+    ("--distance x", "--distance"), ("--lengths 0", "greater than or equal to 1")])
 def test_bad_input_is_one_line_and_code_2(howsmooth, tiny, line, said):
     result = howsmooth(f"meanfield distance {tiny} {line}")
     assert result.code == 2 and said in result.err and len(result.err.strip().splitlines()) == 1

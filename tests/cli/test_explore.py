@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "explore.md"
 
 
 def test_bad_input_is_refused(howsmooth, tmp_path):
-    assert_refused(howsmooth("explore", "--models", str(tmp_path / "none")), "folder of models", "none")
+    assert_refused(howsmooth("explore", "--model-folder", str(tmp_path / "none")), "folder of models", "none")
     assert_refused(howsmooth("explore", "--max-tokens", "3"), "--max-tokens")
     assert_refused(howsmooth("explore", "--max-memory", "much"), "size such as 4G")
     assert_refused(howsmooth("explore", "--port", "0"), "--port")
@@ -43,15 +43,14 @@ def test_ipv6(howsmooth, monkeypatch, host):
 
 
 def test_links_that_lead_in_circles_are_left_out(tmp_path):
-    from howsmooth.report.explorer.limits import Limits
-    from howsmooth.report.explorer.shelf import Shelf
+    from howsmooth.explorer.catalog import Limits, ModelCatalog
 
     folder = tmp_path / "models"
     (folder / "good").mkdir(parents=True)
     (folder / "good" / "config.json").write_text("{}")
     for name, target in (("a", "b"), ("b", "a"), ("itself", "itself"), ("up", ".."), ("here", ".")):
         (folder / name).symlink_to(target)
-    names = Shelf(Limits(folders=(folder,))).names()
+    names = ModelCatalog(Limits(folders=(folder,))).names()
     assert [name for name in names if "/" in name] == ["models/good"]
 
 
@@ -79,11 +78,11 @@ def test_listening_elsewhere_is_warned_of(howsmooth, monkeypatch, host, warned):
 
 
 def test_the_page_of_the_docs_for_a_space(monkeypatch):
-    from howsmooth.report import explorer as room
+    from howsmooth import explorer as package
 
     (code,) = re.findall(r"```python\n# app\.py\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
     launched = []
-    monkeypatch.setattr(room, "launch", lambda page, **settings: launched.append((page, settings)))
+    monkeypatch.setattr(package, "launch", lambda page, **settings: launched.append((page, settings)))
     exec(compile(code, "app.py", "exec"), {"__name__": "__main__"})
     ((page, settings),) = launched
     assert isinstance(page, gradio.Blocks) and page.analytics_enabled is False and "host" not in settings

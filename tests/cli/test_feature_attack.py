@@ -19,7 +19,7 @@ def read(text: str) -> list[dict]:
 
 def test_layer_stays_below_what_is_certified_and_every_file_verifies(howsmooth, tiny, text_file, tmp_path):
     line = (f"attack layer {tiny} --text {text_file} --layers 0,1 --lengths 8 --budget 0.01,0.5 --norm token --steps 3 "
-            f"--attack noise,sign,singular,ascent,ascent-noise,split --dtype float64 --json - --save {tmp_path}")
+            f"--attack noise,sign,singular,ascent,ascent-noise,split --dtype float64 --json - --artefacts {tmp_path}")
     result = howsmooth(line)
     assert result.code == 0, result.err
     records = read(result.out)
@@ -33,11 +33,11 @@ def test_layer_stays_below_what_is_certified_and_every_file_verifies(howsmooth, 
     assert len(files) == len(records)
     for file in files:
         checked = verify(file, model=model)
-        assert checked.ok, checked.wrong
+        assert checked.holds, checked.wrong
 
 
 def test_what_is_kept_is_not_done_again(howsmooth, tiny, text_file, tmp_path, monkeypatch):
-    line = f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --json - --save {tmp_path}"
+    line = f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --json - --artefacts {tmp_path}"
     first = howsmooth(f"{line} --attack noise")
     import howsmooth.studies.perturbing as perturbing
 
@@ -71,7 +71,7 @@ def test_what_overflows_is_said_in_words_of_attacks(howsmooth, tiny, text_file):
 
 
 def test_tables(howsmooth, tiny, text_file):
-    layer = howsmooth(f"attack layer {tiny} --text {text_file} --kind block --lengths 8 --attack noise --touch 2")
+    layer = howsmooth(f"attack layer {tiny} --text {text_file} --map block --lengths 8 --attack noise --touch 2")
     assert layer.code == 0 and "over noise" in layer.out and "on 2 tokens" in " ".join(layer.out.split())
     model = howsmooth(f"attack model {tiny} --text {text_file} --lengths 8 --attack noise --objective cosine")
     assert model.code == 0 and "cosine" in model.out
@@ -82,7 +82,7 @@ def test_tables(howsmooth, tiny, text_file):
     ("layer --attack guess", "among noise"),
     ("layer --touch 65 --lengths 8", "--touch up to the shortest length, 8"),
     ("layer --lengths 65", "64"),
-    ("layer --kind block --heads 0", "--heads with --kind attention"),
+    ("layer --map block --heads 0", "--heads only with --map head"),
     ("layer --layers 7", "between 0 and 1"),
     ("model --objective beauty", "beauty"),
     ("model --steps 0", "0"),
@@ -94,7 +94,7 @@ def test_bad_input(howsmooth, tiny, text_file, line, said):
 
 
 def test_texts_that_are_too_short(howsmooth, tiny, tmp_path):
-    for content, said in (("", "empty"), ("river", "expected 1 × 8 = 8 tokens")):
+    for content, said in (("", "empty"), ("river", "expected 8 tokens of text (1 × 8, consecutive) in short.txt")):
         text = tmp_path / "short.txt"
         text.write_text(content)
         result = howsmooth(f"attack model {tiny} --text {text} --lengths 8")

@@ -31,12 +31,6 @@ def test_gaussian_beside_particles_with_pictures(howsmooth, tmp_path):
     assert plot.read_bytes()[:4] == b"\x89PNG" and film.read_bytes()[:3] == b"GIF"
 
 
-def test_gaussian_census_leaves_none_out(howsmooth, tmp_path):
-    result = howsmooth(f"flow gaussian --runs 5 --until 5 --json {tmp_path / 'runs.json'}")
-    assert result.code == 0 and "5 Gaussian flows" in result.out
-    assert [record["run"] for record in read(tmp_path / "runs.json")] == list(range(5))
-
-
 def test_own_file(howsmooth, tmp_path):
     (tmp_path / "mine.toml").write_text('[attention]\nkind = "l2"\nA = [[1.0, 0.0], [0.5, 1.0]]\nV = -1.0\n'
                                         "[tokens]\ndim = 2\n[flow]\nuntil = 0.5\n", encoding="utf-8")
@@ -44,7 +38,7 @@ def test_own_file(howsmooth, tmp_path):
     record = json.loads(result.out)
     # exact: as given on the command line
     assert record["kind"] == "l2" and record["until"] == 0.5 and record["A"] == [[1.0, 0.0], [0.5, 1.0]]
-    assert howsmooth(f"flow pde {tmp_path / 'mine.toml'} --kind sigmoid --cells 16 --json -").code == 0
+    assert howsmooth(f"flow pde {tmp_path / 'mine.toml'} --attention sigmoid --cells 16 --json -").code == 0
 
 
 def test_two_numbers_of_particles_have_a_rate_without_an_error(howsmooth, tmp_path):
@@ -52,22 +46,6 @@ def test_two_numbers_of_particles_have_a_rate_without_an_error(howsmooth, tmp_pa
                        f"--plot {tmp_path / 'p.png'} --plot-rate {tmp_path / 'r.png'}")
     assert result.code == 0 and "n^(" in result.out and "nan" not in result.out
     assert (tmp_path / "p.png").read_bytes() != (tmp_path / "r.png").read_bytes()
-
-
-def test_a_census_that_is_interrupted_shows_its_runs(howsmooth, monkeypatch):
-    import howsmooth.dynamics as dynamics
-
-    real, done = dynamics.limiting_ranks, []
-
-    def some(*args, **more):
-        if len(done) == 2:
-            raise KeyboardInterrupt
-        done.append(real(*args, **more))
-        return done[-1]
-
-    monkeypatch.setattr(dynamics, "limiting_ranks", some)
-    result = howsmooth("flow gaussian --runs 5 --until 1")
-    assert result.code == 130 and "2 Gaussian flows" in result.out
 
 
 @pytest.mark.parametrize("more", ["", "--slices 3", "--dim 2 --cells 24"])
@@ -91,7 +69,7 @@ def test_pde_in_motion(howsmooth, tmp_path, d):
 
 
 def test_pde_that_leaves_its_grid_shows_what_there_is(howsmooth, tmp_path):
-    result = howsmooth(f"flow pde --until 9 --radius 5 --cells 60 --json {tmp_path / 'p.json'}")
+    result = howsmooth(f"flow pde --until 9 --extent 5 --cells 60 --json {tmp_path / 'p.json'}")
     assert result.code == 2 and "left the grid" in result.out
     assert "take a wider grid" in result.err and "at t = " in result.err
     record, = read(tmp_path / "p.json")
@@ -108,18 +86,14 @@ def test_pde_that_leaves_its_grid_shows_what_there_is(howsmooth, tmp_path):
         ("gaussian --covariance '1,2;0,1'", "symmetric"),
         ("gaussian --mean 1", "a --mean of 2 numbers"),
         ("gaussian --mean x", "comma-separated numbers"),
-        ("gaussian --kind sigmoid", "sigmoid"),
-        ("gaussian --runs 3 --plot p.png", "--runs without"),
-        ("gaussian --runs 3 --A 1", "--runs without"),
-        ("gaussian --runs 3 --rtol 1e-3", "--runs without --rtol"),
-        ("gaussian --runs 3 --frames 20", "--runs without --frames"),
+        ("gaussian --attention sigmoid", "sigmoid"),
         ("gaussian sphere", "off the sphere"),
         ("gaussian nowhere.toml", "readable TOML"),
         ("pde --plot p.png --plot-rate p.png --particles 5,10", "different files"),
         ("gaussian --plot p.txt", ".png"),
         ("gaussian --animate p.txt", ".gif"),
         ("pde --dim 3", "dimension 1 or 2"),
-        ("pde --radius 1", "wider grid"),
+        ("pde --extent 1", "wider grid"),
         ("pde --plot-rate r.png", "--particles with two"),
         ("pde --slices 2 --start gaussian", "--start bumps"),
         ("pde --slices 2 --particles 5,10 --V -1 --until 0.1", "multiples of the 2 slices"),

@@ -17,7 +17,7 @@ def river(text_file) -> str:
 def test_tables_records_figure_and_page(howsmooth, tiny, river, tmp_path):
     files = {name: tmp_path / name for name in ("a.jsonl", "a.csv", "a.png", "a.html")}
     shown = howsmooth(f"flow model {tiny} {river} --lengths 6,8 --samples 2", "--json", str(files["a.jsonl"]), "--csv",
-                      str(files["a.csv"]), "--plot", str(files["a.png"]), "--page", str(files["a.html"]))
+                      str(files["a.csv"]), "--plot", str(files["a.png"]), "--report", str(files["a.html"]))
     assert shown.code == 0, shown.err
     records = [json.loads(line) for line in files["a.jsonl"].read_text().splitlines()]
     assert len(records) == 2 * 2 * 4  # two layers, the embeddings before and the norm after
@@ -33,7 +33,7 @@ def test_tables_records_figure_and_page(howsmooth, tiny, river, tmp_path):
 
 
 def test_without_growth_one_forward_pass(howsmooth, tiny, river):
-    shown = howsmooth(f"flow model {tiny} {river} --lengths 6 --no-growth --tolerances 0.5 --json -")
+    shown = howsmooth(f"flow model {tiny} {river} --lengths 6 --no-growth --together 0.5 --json -")
     records = [json.loads(line) for line in shown.out.splitlines()]
     assert shown.code == 0 and len(records) == 4 and all(r["own"] is None for r in records)
     assert [len(r["clusters"]) for r in records] == [1] * 4
@@ -49,24 +49,24 @@ def test_some_depths_and_a_dark_figure(howsmooth, tiny, river, tmp_path):
 @pytest.mark.parametrize("line, words", [
     ("flow model no-such-model", "no-such-model"),
     ("flow model {tiny} {river} --depths 3", "depths from 1 to 2, the layers of"),
-    ("flow model {tiny} {river} --depths 0", "at least 1"),
-    ("flow model {tiny} {river} --lengths 65", "64 positions"),
+    ("flow model {tiny} {river} --depths 0", "integers from 1"),
+    ("flow model {tiny} {river} --lengths 65", "at most 64 tokens, the positions of"),
     ("flow model {tiny} {river} --lengths 60 --samples 40", "give a longer text"),
     ("flow model {tiny} {river} --lengths 3", "at least 4 tokens"),
-    ("flow model {tiny} {river} --tolerances 0.1,2.5", "between 0 and 2"),
+    ("flow model {tiny} {river} --together 0.1,2.5", "between 0 and 2"),
     ("flow model {tiny} {river} --depths 1 --no-growth", "leave one of the two out"),
     ("flow model {tiny} --text none.txt", "none.txt"),
-    ("flow model {tiny} --page a.pdf", "ending in .html"),
-    ("flow model {tiny} --page a.html --plot a.xyz", "ending in .png"),
-    ("flow model {tiny} --json a.html --page a.html", "different files"),
+    ("flow model {tiny} --report a.pdf", "ending in .html"),
+    ("flow model {tiny} --report a.html --plot a.xyz", "ending in .png"),
+    ("flow model {tiny} --json a.html --report a.html", "different files"),
     ("flow particles --weights {tiny}", "MODEL:LAYER"),
     ("flow particles --weights {tiny}:9 {river}", "between 0 and 1, got 9"),
     ("flow particles --weights {tiny}:0/7 {river}", "between 0 and 1, got 7"),
     ("flow particles polytope --weights {tiny}:0", "EXAMPLE and --weights"),
     ("flow particles --weights {tiny}:0 --depth-weights {tiny}", "--weights and --depth-weights"),
-    ("flow particles --weights {tiny}:0 --kind l2", "got --kind"),
+    ("flow particles --weights {tiny}:0 --attention l2", "got --attention"),
     ("flow particles {river}", "--text only with"),
-    ("flow particles --page a.htmx", "ending in .html"),
+    ("flow particles --report a.htmx", "ending in .html"),
 ])
 def test_bad_input_is_one_line(howsmooth, tiny, river, line, words):
     shown = howsmooth(line.format(tiny=tiny, river=river))
@@ -75,8 +75,8 @@ def test_bad_input_is_one_line(howsmooth, tiny, river, line, words):
 
 def test_real_weights_move_particles(howsmooth, tiny, river, tmp_path):
     page, plot = tmp_path / "a.html", tmp_path / "a.png"
-    shown = howsmooth(f"flow particles --depth-weights {tiny} {river} --tokens 7 --saves 5 --lipschitz --growth 2 "
-                      f"--layers 3 --page {page} --plot {plot} --json -")
+    shown = howsmooth(f"flow particles --depth-weights {tiny} {river} --particles 7 --frames 5 --lipschitz --growth 2 "
+                      f"--residual-layers 3 --report {page} --plot {plot} --json -")
     assert shown.code == 0, shown.err
     records = [json.loads(line) for line in shown.out.splitlines()]
     depths, grown = ([r for r in records if r["record"] == kind] for kind in ("depth", "growth"))
@@ -85,5 +85,5 @@ def test_real_weights_move_particles(howsmooth, tiny, river, tmp_path):
     assert all(r["local"] > 0 and r["sphere"] for r in depths)
     assert [r["maps"] for r in grown] == [2, 4]  # no step crosses from one layer to the next: 3 became 4
     assert page.stat().st_size > 10_000 and plot.stat().st_size > 1000
-    one = howsmooth(f"flow particles --weights {tiny}:1/0 {river} --tokens 7 --saves 3 --no-sphere --until 1")
+    one = howsmooth(f"flow particles --weights {tiny}:1/0 {river} --particles 7 --frames 3 --no-sphere --until 1")
     assert one.code == 0 and "attention of layer 1, head 0" in one.out and "finished at depth 1" in one.out

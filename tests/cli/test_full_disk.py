@@ -82,7 +82,7 @@ def test_stdout(start, tiny, text_file, tmp_path, option):
 
 @pytest.mark.parametrize("name", ["growth.png", "index.html", "measurements.jsonl"])
 def test_demo(howsmooth, tiny, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(demo, "PLANS", (demo.Plan(tiny, layers=(0, 1), lengths=(8, 16), samples=2),))
+    monkeypatch.setattr(demo, "SPECS", ({"models": tiny, "layers": [0, 1], "lengths": [8, 16], "samples": 2},))
     full = tmp_path / name
     full.symlink_to(FULL)
     result = howsmooth(f"demo --out {tmp_path}")

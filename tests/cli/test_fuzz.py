@@ -30,7 +30,7 @@ HOSTILE = ("", " ", ",", "0", "-1", "1.5", "9" * 5000, "1" + "0" * 20, "-" + "9"
 STUDY = '''
 name = "tiny"
 models = ["TINY"]
-corpora = ["TEXT"]
+texts = ["TEXT"]
 lengths = [4, 6]
 samples = 1
 layers = [0]
@@ -45,18 +45,16 @@ LINES = {  # a short run of each command that has options
     "attack ball": f"{_SMALL} --lengths 4 --layers 0 --restarts 2 --steps 2 --tol 0.1 --eps 0.01",
     "attack layer": f"{_SMALL} --lengths 4 --samples 1 --layers 0 --steps 2 --tol 0.1",
     "attack model": f"{_SMALL} --lengths 4 --samples 1 --steps 2 --tol 0.1",
-    "attack tokens": f"{_SMALL} --texts 1 --length 6 --method random --calls 3 --edits 1",
-    "attack predict": "TINY --texts TEXT --count 3 --length 5 --layers 0 --steps 2 --calls 13 --attacks layer "
-                      "--resamples 100 --out predictions.jsonl",
+    "attack tokens": f"{_SMALL} --samples 1 --lengths 6 --method random --calls 3 --edits 1",
     "meanfield regimes": "--points 3",
     "meanfield splitting": f"{_SMALL} --lengths 4 --samples 1 --layers 0 --tol 0.1",
     "meanfield masked": "--atoms 3 --restarts 2 --steps 2",
     "meanfield distance": f"{_SMALL} --lengths 4 --layers 0",
-    "flow particles": "--tokens 3 --dim 2 --until 0.1 --saves 2",
+    "flow particles": "--particles 3 --dim 2 --until 0.1 --frames 2",
     "flow gaussian": "--dim 2 --until 0.1 --frames 11",
     "flow pde": "--until 0.01 --cells 8 --frames 2",
     "flow model": f"{_SMALL} --lengths 4 --samples 1 --tol 0.1",
-    "study export": "store.sqlite --out exported.jsonl",
+    "study export": "store.sqlite --file exported.jsonl",
     "study resume": "store.sqlite",
     "study run": "study.toml",
     "study validate": "study.toml",
@@ -99,9 +97,9 @@ def bench(tmp_path, monkeypatch, tiny, text_file, howsmooth):
     import transformers
     from huggingface_hub import constants
 
+    from howsmooth import explorer
     from howsmooth.cli import demo
-    from howsmooth.report import explorer
-    from howsmooth.report.explorer.shelf import Shelf
+    from howsmooth.explorer.catalog import ModelCatalog
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -110,9 +108,9 @@ def bench(tmp_path, monkeypatch, tiny, text_file, howsmooth):
     Path("file.txt").write_text("no records, no weights, no study")
     Path("study.toml").write_text(STUDY.replace("TINY", tiny).replace("TEXT", text_file))
     page = SimpleNamespace(block_thread=lambda: None)
-    monkeypatch.setattr(explorer, "explorer", lambda limits: Shelf(limits).names() and page)
+    monkeypatch.setattr(explorer, "explorer", lambda limits: ModelCatalog(limits).names() and page)
     monkeypatch.setattr(explorer, "launch", lambda page, **_options: "http://127.0.0.1:1/")
-    monkeypatch.setattr(demo, "PLANS", (demo.Plan(tiny, layers=(0,), lengths=(4, 6), samples=1),))
+    monkeypatch.setattr(demo, "SPECS", ({"models": tiny, "layers": [0], "lengths": [4, 6], "samples": 1},))
     names = {"TINY": tiny, "TEXT": text_file}
     return lambda line, *more: howsmooth("", *(names.get(word, word) for word in shlex.split(line)), *more)
 

@@ -34,7 +34,7 @@ def test_records_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
     assert result.code == 0, result.err
     records = read(json_path.read_text())
     assert [(r["n"], r["sample"], r["layer"]) for r in records] == [
-        (n, sample, layer) for n in (8, 16, 32) for sample in (0, 1) for layer in (0, 1)
+        (n, sample, layer) for n in (8, 16, 32) for layer in (0, 1) for sample in (0, 1)
     ]
     for record in records:
         assert KEYS <= set(record)
@@ -154,17 +154,71 @@ def test_lines_stream_and_ctrl_c_keeps_them(start_held_at, tiny, text_file, tmp_
     path = tmp_path / "kept.jsonl"
     process = start_held_at(
         f"measure {tiny} --text {text_file} --lengths 12,13 --samples 2 --heads all --json {path}",
-        "howsmooth.studies.measuring:local_lipschitz", 4,
+        "howsmooth.studies.quantities:local_lipschitz", 4,
     )
-    assert len(read(path.read_text())) == 3, "a line is in the file before the next one is computed"
+    assert len(read(path.read_text())) == 6, "lines are in the file before the next samples are computed"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert process.returncode == 130, err
-    assert len(read(path.read_text())) == 3
+    assert len(read(path.read_text())) == 6
     last = err.strip().splitlines()[-1]
-    assert last == f"howsmooth: interrupted after 3 estimates, kept in {path}"
+    assert last == f"howsmooth: interrupted after 6 estimates, kept in {path}"
     assert "Traceback" not in err
     assert "interval" in out
+
+
+def test_what_the_file_holds_is_not_computed_again(howsmooth, tiny, text_file, tmp_path, monkeypatch):
+    from howsmooth.studies import quantities
+
+    path, solved, real = tmp_path / "kept.jsonl", [], quantities.local_lipschitz
+    monkeypatch.setattr(quantities, "local_lipschitz", lambda *args, **more: solved.append(1) or real(*args, **more))
+    line = f"measure {tiny} --text {text_file} --samples 1 --json {path} --lengths"
+    assert howsmooth(f"{line} 8").code == 0 and len(solved) == 2
+    before = path.read_text()
+    path.write_text(before + before[:40])  # killed while writing the next line
+    more = howsmooth(f"{line} 8,16")
+    assert more.code == 0 and len(solved) == 4 and "2 estimates had been in" in more.err
+    assert path.read_text().startswith(before) and [record["n"] for record in read(path.read_text())] == [8, 8, 16, 16]
+    assert " 8 " in more.out and " 16 " in more.out  # the table has both
+
+
+@pytest.mark.parametrize("content", ["notes\n", '{"model": "minilm", "value": 1.0, "estimator": "described"}\n'])
+def test_a_file_of_something_else_or_of_an_earlier_version_is_refused(howsmooth, tiny, text_file, tmp_path, content):
+    path = tmp_path / "other.jsonl"
+    path.write_text(content)
+    refused = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --json {path}")
+    assert refused.code == 2 and refused.err.count("\n") == 1 and "line 1" in refused.err
+    assert path.read_text() == content
+
+
+def test_a_table_of_an_interrupted_run_does_not_count_samples_that_are_not_there(howsmooth, tiny, text_file):
+    from rich.console import Console
+
+    from howsmooth.fits import growth_laws
+    from howsmooth.report.measurement_tables import summary
+
+    lines = f"measure {tiny} --text {text_file} --layers 0 --lengths 8,12 --samples 3 --special-tokens"
+    whole, bare = howsmooth(f"{lines} add --json -"), howsmooth(f"{lines} none --json -")
+    assert "max of 3" in whole.err and "on river.txt, special tokens added" in " ".join(whole.err.split())
+    assert "on river.txt, no special tokens added" in " ".join(bare.err.split())
+    records = read(whole.out)[:-1]
+    screen = Console(width=120)
+    with screen.capture() as shown:
+        screen.print(summary(records, growth_laws(records)))
+    assert "max of" not in shown.get() and " max " in shown.get()
+
+
+@pytest.mark.parametrize("line", [
+    "bound {} --samples 1", "attack worst-case {} --restarts 2 --steps 2",
+    "attack ball {} --eps 0.01 --restarts 2 --steps 2",
+    "attack layer {} --attack noise", "attack model {} --attack noise", "meanfield splitting {}",
+    "meanfield splitting {} --repeat 2 --map attention", "meanfield distance {} --p 2", "flow model {} --no-growth",
+])
+def test_every_table_says_whether_special_tokens_were_added(howsmooth, tiny, text_file, line):
+    layers = "" if line.startswith(("attack model", "flow")) else " --layers 0"
+    line = line.format(tiny) + f" --text {text_file} --lengths 6{layers} --special-tokens"
+    added, bare = (" ".join(howsmooth(f"{line} {said}").out.split()) for said in ("add", "none"))
+    assert ", special tokens added" in added and ", no special tokens added" in bare
 
 
 def test_reader_that_goes_away(start, tiny, text_file):
@@ -220,7 +274,7 @@ def test_random_tokens_beyond_the_positions(howsmooth, tiny):
     assert "made for 64 positions" in result.err and "normalised" in result.err
 
 
-def test_a_file_of_attention_layers(howsmooth, tmp_path):
+def test_a_file_of_attention_layers(howsmooth, text_file, tmp_path):
     from safetensors.torch import save_file
 
     d, path = 12, tmp_path / "layers.safetensors"
@@ -231,8 +285,9 @@ def test_a_file_of_attention_layers(howsmooth, tmp_path):
     result = howsmooth(f"measure {path} --lengths 40 --samples 1 --stop residual --max-steps 30 --tol 1e-2 --json -")
     (record,) = read(result.out)
     assert result.code == 0 and record["layer"] == 3 and record["status"] == "residual"
-    for more, words in (("--inputs text", "reads text"), ("--text river.txt", "reads text"), ("--layers 0", "among 3"),
-                        ("--tokenizer minilm", "no --tokenizer"), ("--map block", "expected a text")):
+    for more, words in (("--inputs text", "reads text"), (f"--text {text_file}", "reads text"),
+                        ("--layers 0", "among 3"), ("--tokenizer minilm", "expected no tokenizer"),
+                        ("--map block", "expected a text")):
         refused = howsmooth(f"measure {path} --lengths 8 --samples 1 {more}")
         assert refused.code == 2 and words in refused.err and refused.err.count("\n") == 1
     assert "only with --inputs text" in howsmooth(f"measure {path} --inputs normalised --text a.txt").err

@@ -5,20 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howsmooth.cli.parsing import MANY, Bytes, Count, IntegerList, Number, show_bytes
+from howsmooth.cli.parsing import MANY, Bytes, Count, Number, NumberList, show_bytes
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, unique=True))
 def test_integer_lists_read_back(numbers):
-    kind = IntegerList(word="all", example="0,6")
+    kind = NumberList(integer=True, least=0, word="all", example="0,6")
     assert kind.convert(", ".join(map(str, numbers)), None, None) == tuple(numbers)
 
 
 def test_integer_lists_drop_duplicates_and_know_their_word():
-    assert IntegerList(example="1").convert("3,1,3", None, None) == (3, 1)
-    assert IntegerList(word="all", example="1").convert("all", None, None) == "all"
+    assert NumberList(integer=True, example="1").convert("3,1,3", None, None) == (3, 1)
+    assert NumberList(integer=True, word="all", example="1").convert("all", None, None) == "all"
     with pytest.raises(click.BadParameter):
-        IntegerList(example="1").convert("all", None, None)
+        NumberList(integer=True, example="1").convert("all", None, None)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", str(MANY + 1), "1" + "0" * 20, "9" * 5000, "nan", "1e3"])

@@ -37,7 +37,7 @@ def test_measure_keeps_the_share_of_every_token(lines):
 def test_report_writes_page_tables_and_figures(howsmooth, lines, tmp_path):
     pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     page, tables, figures = tmp_path / "r.html", tmp_path / "csv", tmp_path / "figures"
-    result = howsmooth(f"report {lines} -o {page} --csv {tables} --figures {figures} --title 'A <title>'")
+    result = howsmooth(f"report {lines} -o {page} --tables {tables} --figures {figures} --title 'A <title>'")
     assert result.code == 0, result.err
     assert "12 records" in result.err
     assert "<title>A &lt;title&gt;</title>" in page.read_text(encoding="utf-8")
@@ -73,8 +73,9 @@ def test_bad_input_is_one_line(howsmooth, content, words, tmp_path):
 
 
 @pytest.mark.parametrize("options, words", [
-    ("-o {missing}/r.html", "expected a folder that exists for --out"), ("-o {folder}", "expected a file for --out"),
-    ("--csv {lines}", "expected a folder that can be made for --csv"), ("-o {lines}", "expected different files"),
+    ("-o {missing}/r.html", "expected a folder that exists for --report"),
+    ("-o {folder}", "expected a file for --report"),
+    ("--tables {lines}", "expected a folder that can be made for --tables"), ("-o {lines}", "expected different files"),
     ("", "expected different files"),
 ])
 def test_outputs_that_cannot_be_written_are_refused(howsmooth, lines, options, words, tmp_path, monkeypatch):

@@ -38,10 +38,10 @@ def test_figures_of_a_named_model_and_one_that_is_missing(howsmooth, tiny, tmp_p
     assert "### Missing" in index and "embedded text stands in its place" in index
     assert all(name.removesuffix(".png") in index and name in (out / "index.html").read_text() for name in pictures)
     records = lines(out / "text.jsonl")
-    assert {record["estimator"] for record in records} == {"described", "released", "scripts", "bound"}
-    assert {record["text"] for record in records if record["estimator"] != "bound"} == {"embedded"}
+    assert {record["quantity"] for record in records} == {"lipschitz", "released", "scripts", "bound"}
+    assert {record["text"] for record in records if record["quantity"] != "bound"} == {"embedded"}
     # The second figure has the first one's numbers, and the same command finds all of them again.
-    tasks = [{record["task"] for record in lines(out / f"{name}.jsonl") if record["estimator"] == "described"}
+    tasks = [{record["task"] for record in lines(out / f"{name}.jsonl") if record["quantity"] == "lipschitz"}
              for name in ("text", "radius")]
     assert tasks[0] == tasks[1] != set()
     # exact: read from the store

@@ -10,7 +10,7 @@ import torch
 
 from howsmooth import load
 from howsmooth.lipschitz import splits
-from howsmooth.lipschitz.line import picture
+from howsmooth.lipschitz.criterion import picture
 from tests.oracles.splitting import split_norm
 from tests.tolerances import at_most, close
 
@@ -85,13 +85,13 @@ def test_repeated_tokens(howsmooth, tiny, text_file):
 
 def test_picture(howsmooth, tmp_path):
     plot = tmp_path / "picture.svg"
-    result = howsmooth(f"meanfield splitting --picture --points 100 --plot {plot} --json {tmp_path / 'p.json'}")
+    result = howsmooth(f"meanfield splitting --picture --resolution 100 --plot {plot} --json {tmp_path / 'p.json'}")
     assert result.code == 0 and plot.exists()
     record, = read((tmp_path / "p.json").read_text())
     assert record["share"] == pytest.approx(0.067, abs=2e-3) and "6.84 %" in result.out
-    three = howsmooth("meanfield splitting --picture --points 50 --third 1 --masses 1,1.5,2 --json -")
+    three = howsmooth("meanfield splitting --picture --resolution 50 --third 1 --masses 1,1.5,2 --json -")
     assert read(three.out)[0]["masses"] == [1.0, 1.5, 2.0]  # exact: as given on the command line
-    masked = howsmooth("meanfield splitting --picture --points 50 --masses 1,1 --masked --json -")
+    masked = howsmooth("meanfield splitting --picture --resolution 50 --masses 1,1 --masked --json -")
     assert close(read(masked.out)[0]["share"], picture(points=50, masked=True)[1].splits.double().mean(), tol=1e-3)
     assert "masked" in masked.err
 
@@ -118,10 +118,10 @@ def test_which(howsmooth):
         ("--third 1 --masses 1,1,1", "no --masses with a model"),
         ("minilm --picture", "no MODEL with --picture"),
         ("--picture --lengths 8", "no --lengths with --picture"),
-        ("--which --points 8", "no --points with --which"),
+        ("--which --resolution 8", "no --resolution with --which"),
         ("--picture --a nan", "a finite number"),
         ("nowhere.safetensors", "safetensors file"),
-        ("nowhere.safetensors --map layer", "whole model"),
+        ("nowhere.safetensors --map layer", "whose tokens come from a model"),
     ],
 )
 def test_bad_input(howsmooth, tiny, text_file, line, said):

@@ -21,7 +21,7 @@ def study(tiny, text_file, tmp_path):
 
     def write(samples: int = 2, more: str = "") -> Path:
         file = tmp_path / "growth.toml"
-        file.write_text(f'description = "small"\nmodels = "{tiny}"\ncorpora = "{text_file}"\nlengths = [6, 8]\n'
+        file.write_text(f'description = "small"\nmodels = "{tiny}"\ntexts = "{text_file}"\nlengths = [6, 8]\n'
                         f"samples = {samples}\n{more}[engine]\nworkers = 0\n")
         return file
 
@@ -48,7 +48,7 @@ def test_run_status_ls_export(howsmooth, study, tmp_path):
     for name in ("x.csv", "x.jsonl", "x.parquet"):
         if name.endswith("parquet"):
             pytest.importorskip("pyarrow", reason=reasons.extra("pyarrow", "parquet"))
-        assert howsmooth(f"study export {file} --out {tmp_path / name}").code == 0
+        assert howsmooth(f"study export {file} --file {tmp_path / name}").code == 0
     lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     with open(tmp_path / "x.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -102,23 +102,23 @@ def test_a_second_run_is_refused(howsmooth, study):
 
 
 def test_interrupted(howsmooth, study, monkeypatch):
-    from howsmooth.studies import running
+    from howsmooth.studies import run
 
     def interrupt(bundle):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "run_bundle", interrupt)
+    monkeypatch.setattr(run, "run_bundle", interrupt)
     result = howsmooth(f"study run {study()}")
     assert result.code == 130 and "go on with: howsmooth study resume" in result.err
 
 
 def test_tasks_that_fail_are_told(howsmooth, study, monkeypatch):
-    from howsmooth.studies import working
+    from howsmooth.studies import quantities
 
     def full(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(working, "local_lipschitz", full)
+    monkeypatch.setattr(quantities, "local_lipschitz", full)
     file = study()
     result = howsmooth(f"study run {file}")
     assert result.code == 1 and "8 failed" in result.err and "out of memory at n = 8" in result.err
@@ -132,7 +132,12 @@ def test_plan(howsmooth, study, tiny, text_file):
     result = howsmooth(line)
     assert result.code == 0, result.err
     assert [line.split()[:2] for line in result.out.splitlines()[1:3]] == [["8", "12"], ["16", "12"]]  # n, solves
-    assert "are free" in result.out and "steps at n = 8" in result.out
+    assert "are free" in result.out and "steps at n = 16" in result.out
+
+
+def test_a_plan_of_a_study_takes_no_dtype(howsmooth, study):
+    refused = howsmooth(f"plan {study()} --dtype float64")
+    assert refused.code == 2 and "expected --dtype only with a model" in refused.err
 
 
 def test_plan_as_a_record(howsmooth, tiny, text_file):
@@ -145,7 +150,8 @@ def test_plan_as_a_record(howsmooth, tiny, text_file):
         assert 0 < cost["steps"] <= cost["most_steps"] and cost["bytes"]["total"] < record["free_bytes"]
         assert cost["bytes"]["vectors"] >= 4 * cost["n"] * 16 * 4 and cost["seconds"]["solving"] > 0
     assert record["device"] == "cpu" and less(0, record["loading"], record["seconds"])
-    for more, words in (("8 --workers 2", "only with a study file"), ("8 --map block", "no plan"),
+    for more, words in (("8 --workers 2", "--workers only with a study file"),
+                        ("8 --set a=1", "--set only with a study file"), ("8 --map block", "no plan"),
                         ("8 --tol x", "a number"), ("80", "at most 64"), ("8 --max-memory 1K", "at least")):
         refused = howsmooth(f"{line} {more}")
         assert refused.code == 2 and words in refused.err, refused.err
@@ -155,7 +161,7 @@ def test_plan_as_a_record(howsmooth, tiny, text_file):
     ("run {file} --set lenghts=3", ("unknown key 'lenghts'", "'lengths'")),
     ("run {file} --set lengths", ("KEY=VALUE",)),
     ("run {file} --layers 7", ("between 0 and 1, got 7",)),
-    ("run {file} --samples 1000", ("tokens of text", "longer corpus")),
+    ("run {file} --samples 1000", ("tokens of text", "longer text")),
     ("run {file} --engine cloud", ("engine.kind",)),
     ("run no.toml", ("no.toml", "no such file")),
     ("validate {file} --tol 2", ("tol",)),
@@ -181,7 +187,7 @@ def test_validate(howsmooth, study):
 def test_export_refuses_what_it_cannot_do(howsmooth, study, tmp_path):
     file = study()
     howsmooth(f"study run {file}")
-    wrong = (("--out x.docx", ".parquet"), ("--format parquet", "stdout"), (f"--out {tmp_path}/no/x.csv", "folder"))
+    wrong = (("--file x.docx", ".parquet"), ("--format parquet", "stdout"), (f"--file {tmp_path}/no/x.csv", "folder"))
     for more, word in wrong:
         result = howsmooth(f"study export {file} {more}")
         assert result.code == 2 and word in result.err
@@ -194,7 +200,7 @@ def test_export_to_a_full_disk_keeps_what_was_there(howsmooth, study, tmp_path):
     howsmooth(f"study run {file}")
     kept.write_text("earlier")
     (tmp_path / ".kept.csv.partial").symlink_to("/dev/full")
-    result = howsmooth(f"study export {file} --out {kept}")
+    result = howsmooth(f"study export {file} --file {kept}")
     assert result.code == 2 and "no space left" in result.err and kept.read_text() == "earlier"
     assert not os.path.lexists(tmp_path / ".kept.csv.partial")
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
+
+import pytest
 
 import howsmooth
 from tests.docs.same import ROOT
@@ -11,12 +15,13 @@ from tests.test_street import ONLY_IN, STREET
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def test_the_floor_plan_is_that_of_the_street():
+def test_the_layers_are_those_of_the_imports():
     street = " → ".join(" | ".join(group) for group in STREET)
     assert street in GUIDE
     rows = {room: row for row in GUIDE.splitlines() if row.startswith("| `") for room in re.findall(r"`(\w+)`", row)}
     assert {room for group in STREET for room in group} <= set(rows)
-    assert [package for package, room in ONLY_IN.items() if package not in rows[room] and package != "tokenizers"] == []
+    assert [package for package, rooms in ONLY_IN.items() for room in rooms
+            if package not in rows[room] and package != "tokenizers"] == []
 
 
 def test_files_that_the_guide_names_are_there():
@@ -25,6 +30,55 @@ def test_files_that_the_guide_names_are_there():
     rooms = "|".join(room for group in STREET for room in group)
     for path in re.findall(rf"`((?:tests|benchmarks|docs|{rooms})/[\w/.]*)`", GUIDE):
         assert (ROOT / path).exists() or (ROOT / "src" / "howsmooth" / path).exists(), path
+
+
+WALKS = re.findall(r"^`(howsmooth [^`]+)`:\n\n((?:\d+\. .*\n)+)", GUIDE.partition("\n## Walk-through\n")[2], re.M)
+
+
+def defined(path: Path) -> set[str]:
+    """Functions and classes of a file, methods as Class.method."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return found
+
+
+def missing(hops: str) -> list[str]:
+    """Files and functions that a walk names and that are not there; a function belongs to the file named last."""
+    wrong, path = [], None
+    for name in re.findall(r"`([\w/.]+)`", hops):
+        if name.endswith(".py"):
+            path = ROOT / "src" / "howsmooth" / name
+            wrong += [] if path.is_file() else [name]
+        elif path is not None and path.is_file() and name not in defined(path):
+            wrong.append(f"{path.name}: {name}")
+    return wrong
+
+
+def test_four_walks_are_told():
+    assert [line.split()[1] for line, _ in WALKS] == ["measure", "study", "attack", "flow"]
+
+
+@pytest.mark.parametrize("line, hops", WALKS, ids=[line for line, _ in WALKS])
+def test_every_file_and_function_of_a_walk_is_there(line, hops):
+    assert len(hops.splitlines()) <= 12
+    for hop in hops.splitlines():
+        assert re.match(r"\d+\. `[\w/]+\.py`: `[\w.]+`", hop), "a hop names a file, then a function"
+    assert missing(hops) == []
+
+
+def test_a_walk_that_is_wrong_is_found():
+    walk = "1. `cli/main.py`: `main` and `no_such`.\n2. `cli/gone.py`: `command`."
+    assert missing(walk) == ["main.py: no_such", "cli/gone.py"]
+    assert missing("1. `studies/store.py`: `Store.write`, `Store.burn`.") == ["store.py: Store.burn"]
+
+
+def test_the_changelog_starts_with_this_version():
+    first = re.findall(r"^## (\S+),", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)[0]
+    assert first == howsmooth.__version__
 
 
 def test_the_citation_is_of_this_version():

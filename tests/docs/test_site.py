@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import subprocess
@@ -94,12 +95,12 @@ def test_every_page_is_in_the_navigation(site):
     assert {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")} == pages
 
 
-@pytest.mark.parametrize("room", [room for room in howsmooth._ROOMS if room != "report"])
-def test_the_reference_has_every_public_name(site, room):
-    hooks, module = script("hooks.py"), getattr(howsmooth, room)
-    anchors = Page((site / "reference" / f"{room}.html").read_text()).anchors
+@pytest.mark.parametrize("package", [name for name in howsmooth._PACKAGES if name != "report"] + ["measurements"])
+def test_the_reference_has_every_public_name(site, package):
+    hooks, module = script("hooks.py"), importlib.import_module(f"howsmooth.{package}")
+    anchors = Page((site / "reference" / f"{package}.html").read_text()).anchors
     names = [name for name in hooks.public(module) if not inspect.ismodule(getattr(module, name))]
-    documented = [name for name in names if room != "kernels" or callable(getattr(module, name))]
+    documented = [name for name in names if package != "kernels" or callable(getattr(module, name))]
     assert documented
     assert [name for name in documented if hooks.where(module, name, getattr(module, name)) not in anchors] == []
 

@@ -18,7 +18,7 @@ from howsmooth.attention.fields import (
     SoftmaxField,
 )
 from howsmooth.dynamics import Density, GaussianState, Grid, density_flow, gaussian_flow, integrate
-from howsmooth.dynamics.grid_velocity import velocity_on
+from howsmooth.dynamics.continuity import velocity_on
 from howsmooth.transport import TokenMeasure, wasserstein
 from tests.dynamics.test_gaussian_flow import draw, two_heads
 from tests.tolerances import assert_close, close

@@ -10,11 +10,8 @@ from scipy.linalg import sqrtm
 
 from howsmooth import InputError, SelfAttention
 from howsmooth.attention.fields import L2Field, LinearField, MeanPooling, SigmoidField, SinkhornField, SoftmaxField
-from howsmooth.dynamics.gaussian import SOLVERS, gaussian_flow
-from howsmooth.dynamics.gaussian_closed_form import blow_up_time, covariance_at
-from howsmooth.dynamics.gaussian_closure import closure
-from howsmooth.dynamics.gaussian_particles import particles_beside
-from howsmooth.dynamics.gaussian_state import GaussianState
+from howsmooth.dynamics.gaussian import GaussianState, blow_up_time, closure, covariance_at
+from howsmooth.dynamics.gaussian_flow import SOLVERS, gaussian_flow, particles_beside
 from tests.tolerances import FLOAT64, assert_close, at_most, close, less
 
 EYE = torch.eye(2, dtype=torch.float64)

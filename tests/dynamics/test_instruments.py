@@ -125,7 +125,7 @@ def test_pattern_of_p():
 def test_energy_in_blocks_and_its_law(monkeypatch):
     x, A = normal(7, 2), torch.tensor([[1.0, 0.2], [0.2, 0.5]], dtype=torch.float64)
     truth = float(torch.exp(x @ A @ x.mT).mean().log()) - math.log(2)
-    monkeypatch.setattr("howsmooth.dynamics.instruments.energy.BLOCK", 14)
+    monkeypatch.setattr("howsmooth.dynamics.instruments.geometry.BLOCK", 14)
     assert log_energy(x, A) == pytest.approx(truth, rel=1e-12)
     assert math.isfinite(log_energy(1e3 * x, A))  # the energy itself overflows
     for sphere in (False, True):  # A = Aᵀ = V: attention ascends it
@@ -136,7 +136,7 @@ def test_energy_in_blocks_and_its_law(monkeypatch):
 
 def test_distances(monkeypatch):
     x, y = normal(9, 2), normal(9, 2, seed=1)
-    monkeypatch.setattr("howsmooth.dynamics.instruments.distances.BLOCK", 18)
+    monkeypatch.setattr("howsmooth.dynamics.instruments.geometry.BLOCK", 18)
     assert diameter(x) == pytest.approx(float(torch.cdist(x, x).max()))
     assert farthest_move(x, y) == pytest.approx(float((x - y).norm(dim=-1).max()))
     from scipy.optimize import linear_sum_assignment

@@ -8,7 +8,7 @@ import torch
 
 from howsmooth.attention import L2Attention, SelfAttention, SoftmaxField
 from howsmooth.dynamics import Renormalised, Velocity, integrate
-from howsmooth.dynamics.mixing import mix
+from howsmooth.dynamics.renormalised import mix
 from howsmooth.errors import InputError
 from tests.dynamics.fields import normal
 from tests.tolerances import assert_close

@@ -6,7 +6,7 @@ import torch
 from howsmooth import InputError, NotConverged, SelfAttention, attend, local_lipschitz
 from howsmooth.lipschitz import AutodiffJacobian, token_gains
 from howsmooth.lipschitz.casts import CastsSeen, in_float64_throughout
-from howsmooth.lipschitz.own_norms import own_norms, own_operator
+from howsmooth.lipschitz.gains import own_norms, own_operator
 from howsmooth.spectral import MatrixOperator, power_method, singular_values
 from tests.attention.cases import normal
 from tests.tolerances import FLOAT32, assert_close, at_most, less

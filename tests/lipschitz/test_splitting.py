@@ -10,7 +10,7 @@ from howsmooth.attention import reference
 from howsmooth.attention.fields import L2Field, SoftmaxField
 from howsmooth.attention.own import OwnDerivatives
 from howsmooth.lipschitz import splits
-from howsmooth.lipschitz.own_norms import own_norms, own_operator, plus_identity
+from howsmooth.lipschitz.gains import own_norms, own_operator, plus_identity
 from howsmooth.transport import TimedMeasure, TokenMeasure
 from tests.oracles import far_pair
 from tests.oracles.splitting import split_norm

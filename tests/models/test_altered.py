@@ -146,6 +146,59 @@ def test_a_map_that_is_not_what_the_module_returned_is_refused(monkeypatch):
         model.map_at(torch.arange(12), 2)
 
 
+@pytest.fixture
+def faulty(monkeypatch):
+    """A tiny Llama whose adapter forgets a factor in layers 0 and 2, at every length."""
+    model = load(tiny_network("llama", dtype=torch.float64))
+    real = model._adapter.self_attention
+
+    def forgetful(network, layer, n):
+        f = real(network, layer, n)
+        if layer in (0, 2):
+            f.wo = 1.01 * f.wo
+        return f
+
+    monkeypatch.setattr(model._adapter, "self_attention", forgetful)
+    return model, real
+
+
+def test_an_adapter_that_is_wrong_from_the_start_is_named_once(faulty):
+    model, real = faulty
+    with pytest.warns(UserWarning, match=r"layers 0, 2 of .* module itself is measured") as seen:
+        at = model.map_at(torch.arange(6), 2)
+        model.map_at(torch.arange(6), 0)
+        model.activations(torch.arange(12), [0, 1, 2])
+    assert len(seen) == 1
+    assert not isinstance(at.f, SelfAttention) and isinstance(model.map_at(torch.arange(6), 1).f, SelfAttention)
+    with torch.no_grad():
+        assert_close(at(), real(model.network, 2, 6)(at.x), 1e-9)
+
+
+def test_a_difference_that_the_user_made_is_measured_without_a_warning(monkeypatch):
+    """Warnings are errors in these tests: so are those of all networks above with LoRA or a hook."""
+    network = tiny_network("llama", dtype=torch.float64)
+    module = network.layers[1].self_attn.o_proj
+    module.forward = lambda x: 2 * torch.nn.functional.linear(x, module.weight, module.bias)
+    model = load(network)
+    assert not isinstance(model.map_at(torch.arange(6), 1).f, SelfAttention)
+
+    def declines(network, layer, n):
+        raise InputError("expected another network, got this one")
+
+    monkeypatch.setattr(model._adapter, "self_attention", declines)
+    assert not isinstance(load(network).map_at(torch.arange(6), 0).f, SelfAttention)
+
+
+@pytest.mark.parametrize("kind, head", [("attention", None), ("head", 1)])
+def test_the_map_of_an_adapter_is_built_once(monkeypatch, kind, head):
+    model = load(tiny_network("llama", dtype=torch.float64))
+    real, built = model._adapter.self_attention, []
+    model.map_at(torch.arange(6), 1)  # compares all layers
+    monkeypatch.setattr(model._adapter, "self_attention", lambda *given: built.append(given[1:]) or real(*given))
+    model.map_at(torch.arange(6), 1, kind, head=head)
+    assert built == [(1, 6)]
+
+
 def hybrid() -> Lfm2Model:
     """Convolutions in layers 0, 2 and 3, attention in layers 1 and 4."""
     kinds = ["full_attention" if layer in (1, 4) else "conv" for layer in range(5)]

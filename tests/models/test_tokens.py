@@ -100,7 +100,7 @@ def test_texts_and_lengths_that_cannot_work(model):
             model.inputs(text, 0, n)
     with pytest.raises(InputError, match="64 positions"):
         model.chunks(text, 65, 1)
-    with pytest.raises(InputError, match="got a text of 3 tokens"):
+    with pytest.raises(InputError, match="tokens of text .* for n = 10.*, got 3; give a longer text"):
         model.inputs("In the spring", 0, 10)
     with pytest.raises(InputError, match="fewer samples"):
         model.chunks(text, 60, 1000)

@@ -9,7 +9,7 @@ import torch
 
 from howsmooth import SelfAttention, load, local_lipschitz
 from howsmooth.lipschitz.local import jacobian
-from howsmooth.models.maps import KINDS
+from howsmooth.models import KINDS
 from tests.oracles.eager import dense, eager, lifted, stretch
 from tests.tolerances import assert_close, at_most
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from types import SimpleNamespace
 
 import pytest
+
+from howsmooth.fits import growth_laws
+from howsmooth.records import SCHEMA
 
 
 def record(
@@ -14,6 +16,8 @@ def record(
 ) -> dict:
     value = (1 + layer) * n**0.25 * (1 + 0.01 * sample)
     return {
+        "kind": "measurement",
+        "schema": SCHEMA,
         "model": model,
         "layer": layer,
         "head": head,
@@ -51,17 +55,12 @@ def record(
 
 @pytest.fixture
 def records() -> list[dict]:
-    return [record(layer, n, sample) for n in (8, 16, 32) for sample in (0, 1) for layer in (0, 1)]
+    return [record(layer, n, sample) for n in (8, 16, 32, 64) for sample in (0, 1) for layer in (0, 1)]
 
 
 @pytest.fixture
-def growth() -> dict:
-    return {
-        ("tiny<model>", layer, None): SimpleNamespace(
-            exponent=0.25, constant=1.0 + layer, exponent_error=0.003
-        )
-        for layer in (0, 1)
-    }
+def growth(records) -> dict:
+    return growth_laws(records)
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def full_record(layer: int, head: int, n: int, sample: int) -> dict:
         layer, n, sample, head=head, model="openai-community/gpt2", value=value, lower=value * (1 - 1e-9 * noise()),
         upper=value * (1 + 1e-3 * noise()), residual=value * 1e-5 * noise(), relative=value / (1 + noise()),
         radius=11 + noise(), mean_radius=9 + noise(), seconds=noise(), task=f"{layer:08x}{head:08x}{n:08x}",
-        tokens="all", estimator="described", start=n * sample, document=sample, mean_norm=9.4, batch=4, study="grid",
+        tokens="all", quantity="lipschitz", start=n * sample, document=sample, mean_norm=9.4, batch=4, study="grid",
         series=None, checkpoint=None, cutting="prefixes", simultaneous=None, model_dtype="float32", tol=1e-3,
         source={"kind": "hub", "revision": "e" * 40, "sha256": {"model.safetensors": "5" * 64}}, commit="a" * 40,
         versions={"howsmooth": "0.1.0", "python": "3.11", "torch": "2.13.0", "transformers": "5.22", "numpy": "2.4"},
@@ -106,9 +105,9 @@ def large_page(many) -> str:
 def bound_record(layer: int, n: int, bound: str, side: str | None, factor: float | None, **changes) -> dict:
     measured = record(layer, n, 0)
     value = None if factor is None else measured["value"] * factor
-    return {**{name: measured[name] for name in ("model", "layer", "head", "map", "n", "sample", "text", "text_sha256",
-                                                 "tokens", "device", "versions", "weights")},
-            "bound": bound, "side": side, "holds": side and "on B_R^n", "value": value,
+    return {**{name: measured[name] for name in ("schema", "model", "layer", "head", "map", "n", "sample", "text",
+                                                 "text_sha256", "tokens", "device", "versions", "weights")},
+            "kind": "bound", "bound": bound, "side": side, "holds": side and "on B_R^n", "value": value,
             "log_value": value and math.log(value), "ratio": factor, "log_ratio": factor and math.log(factor),
             "refused": None if factor else "expected one head, got 12 heads; take f.head(i)", "reference": "a proof",
             "conditions": ["a < b", "c"], "R": 4.5, "radius_from": "norm", "argmax_share": [0.0],

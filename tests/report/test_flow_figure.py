@@ -7,9 +7,8 @@ import pytest
 
 from howsmooth.errors import InputError
 from howsmooth.report.figure import THEMES
-from howsmooth.report.flow_animation import check_animation_path, save_animation
-from howsmooth.report.flow_figure import flow_figure, palette
-from howsmooth.report.flow_table import flow_table
+from howsmooth.report.flow_figures import check_animation_path, flow_figure, palette, save_animation
+from howsmooth.report.flow_tables import flow_table
 
 KEYS = ("clusters", "vertices", "hyperplanes", "leading_clusters", "leading_vertices", "rank", "undecided", "diameter",
         "w2_to_last", "log_energy", "local")
@@ -48,9 +47,9 @@ def test_colours():
 
 def test_table_shows_only_what_there_is():
     table = flow_table(records(clusters=[5, 3, 2], local=[1.0, 2.0, None]), "A flow")
-    assert [column.header for column in table.columns] == ["depth", "clusters", "Lip of Γ"] and table.row_count == 3
+    assert table.headings == ["depth", "clusters", "Lip of Γ"] and len(table) == 3
     renormalised = flow_table(records(clusters=[5, 3, 2], local=[1.0, 2.0, None]), "A flow", renormalised=True)
-    assert renormalised.columns[-1].header == "Lip of ż"
+    assert renormalised.headings[-1] == "Lip of ż"
 
 
 @pytest.mark.parametrize("d", [1, 2])

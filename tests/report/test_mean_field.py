@@ -13,8 +13,8 @@ from tests import reasons
 pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
 
 from howsmooth.report.figure import THEMES, save_figure  # noqa: E402
-from howsmooth.report.mean_field_figure import masked_figure, rates_figure, regimes_figure  # noqa: E402
-from howsmooth.report.mean_field_table import masked_table, regimes_table, scientific  # noqa: E402
+from howsmooth.report.mean_field_figures import masked_figure, regimes_figure  # noqa: E402
+from howsmooth.report.mean_field_tables import masked_table, regimes_table, scientific  # noqa: E402
 from howsmooth.studies import lengths_up_to  # noqa: E402
 
 REGIMES = [{"gamma_r2": g, "scores": "negative", "log_n": n, "log_value": min(n / 2, g), "log_upper": min(n / 2, g) + 1,
@@ -24,14 +24,11 @@ REGIMES = [{"gamma_r2": g, "scores": "negative", "log_n": n, "log_value": min(n 
 MASKED = [{"a": a, "p": p, "n": 8, "attained": 1.1, "running_mean": 1.0, "bound": None if p == 1.0 else 2.0,
            "log_bound": None if p == 1.0 else math.log(2), "stated": 1.5, "verdict": verdict, "unmasked": 1.2}
           for a in (0.0, 1.0) for p, verdict in ((1.0, "false"), (2.0, "open"), ("inf", "true"))]
-RATES = [{"scores": "rotation", "radius_squared": r, "value": math.exp(r / 2)} for r in (2.0, 4.0, 8.0)]
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_pictures(theme):
-    rate = {"scores": "rotation", "exponent": 0.5, "turning": 0.0, "constant": 1.0, "true_exponent": 0.5}
-    for figure in (regimes_figure(REGIMES, theme=theme), masked_figure(MASKED, theme=theme),
-                   rates_figure(RATES, [rate], theme=theme)):
+    for figure in (regimes_figure(REGIMES, theme=theme), masked_figure(MASKED, theme=theme)):
         buffer = io.BytesIO()
         save_figure(figure, buffer)
         assert buffer.getvalue().startswith(b"\x89PNG")
@@ -39,10 +36,11 @@ def test_pictures(theme):
 
 def test_tables():
     shown = regimes_table(REGIMES)
-    assert shown.row_count == 2 and [column.header for column in shown.columns][-1] == "apart"
-    assert "1.97·10^434" in list(shown.columns[5].cells) + list(shown.columns[4].cells)
-    cells = [list(column.cells) for column in masked_table(MASKED).columns]
-    assert cells[1] == ["1", "2", "∞"] * 2 and cells[4][0] == "none" and str(cells[-1][1]) == "open"
+    assert len(shown) == 2 and shown.headings[-1] == "apart"
+    assert "1.97·10^434" in shown.values("plateau") + shown.values("from n* on")
+    masked = masked_table(MASKED)
+    assert masked.values("p") == ["1", "2", "∞"] * 2 and masked.values("≤ proved")[0] == "none"
+    assert str(masked.values("which is")[1]) == "open"
 
 
 def test_a_table_of_many_lengths_fits_a_hundred_columns():

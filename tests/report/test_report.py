@@ -11,12 +11,12 @@ from html.parser import HTMLParser
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.doubts import doubts_of
-from howsmooth.report.sources import sources_of
-from howsmooth.report.tables import Table, one_row_per_token, tables_of
+from howsmooth.records import json_line
+from howsmooth.report.caveats import caveats_of, sources_of
+from howsmooth.report.page_tables import one_row_per_token, packed, tables_of
+from howsmooth.report.table import Column, Table
 from howsmooth.report.web_page import report_page, write_csv
-from howsmooth.studies.lines import json_line
-from howsmooth.studies.reading import kind_of, read_records
+from howsmooth.studies.formats import read_records
 from howsmooth.studies.store import Store
 from tests import reasons
 
@@ -86,7 +86,7 @@ def test_embedded_data_equals_the_records(records, bounds):
 
 def test_constants_beside_bounds_are_measurements_too(bounds):
     measured = tables_of(bounds)["measurements"]
-    assert len(measured) == 6 and set(measured.columns["n"]) == {8, 16, 32}
+    assert len(measured) == 6 and set(measured.values("n")) == {8, 16, 32}
 
 
 def test_hostile_text_stays_text(directions):
@@ -133,7 +133,7 @@ def test_csv_equals_the_records(records, bounds, directions, tmp_path):
 
 @pytest.mark.parametrize("cells", [[1, 1, 1], [1, 2, 1, 2, 1, 2], [1, True, 1.0, None] * 4, [["a"], ["b"]] * 3, [1]])
 def test_packing_loses_nothing(cells):
-    back = unpacked(json.loads(json.dumps(Table({"x": cells}).packed())))["x"]
+    back = unpacked(json.loads(json.dumps(packed(Table("", [Column("x", lambda cell: cell)], cells)))))["x"]
     assert back == cells and [type(cell) for cell in back] == [type(json.loads(json.dumps(cell))) for cell in cells]
 
 
@@ -141,26 +141,26 @@ def test_directions_show_the_worst_sample_at_the_greatest_length(make):
     words = {n: [f"w{i}" for i in range(n)] for n in (4, 8)}
     records = [make(0, n, sample, shares=[1 / n] * n, words=words[n]) for n in (4, 8) for sample in (0, 1)]
     table = tables_of(records)["directions"]
-    assert len(table) == 1 and table.columns["n"] == [8] and table.columns["sample"] == [1]
+    assert len(table) == 1 and table.values("n") == [8] and table.values("sample") == [1]
     assert len(one_row_per_token(table)) == 8
     assert "directions" not in tables_of([make(0, 8, 0, shares=[1.0], words=["a", "b"])])  # words of another piece
 
 
-def test_doubts_say_what_is_wrong(make, bounds):
-    said = doubts_of([make(0, 8, 0), make(0, 8, 1, status="step limit"), make(0, 8, 2, status="lower bound only",
+def test_caveats_say_what_is_wrong(make, bounds):
+    said = caveats_of([make(0, 8, 0), make(0, 8, 1, status="step limit"), make(0, 8, 2, status="lower bound only",
                       upper=None), make(0, 16, 0, upper=None), *bounds], ["half of it is missing."])
-    texts = " ".join(doubt.text for doubt in said)
-    assert "beyond the positions" in doubts_of([make(0, 8, 0, extrapolated=True)])[0].text
+    texts = " ".join(caveat.text for caveat in said)
+    assert "beyond the positions" in caveats_of([make(0, 8, 0, extrapolated=True)])[0].text
     assert "step limit" in texts and "Raise max_steps" in texts and "lower bound only" in texts
     assert "1 intervals have no finite upper end" in texts and "half of it is missing." in texts
     assert "theorem1_upper" in texts and "one head, got 12" in texts
-    levels = [doubt.level for doubt in said]
+    levels = [caveat.level for caveat in said]
     assert levels == sorted(levels, key=lambda level: level != "warning") and "note" in levels
-    assert doubts_of([make(0, 8, 0)]) == []
+    assert caveats_of([make(0, 8, 0)]) == []
 
 
 def test_many_intervals_may_miss(many):
-    assert any("10.1" in doubt.text for doubt in doubts_of(many))  # 10,080 at 99.9 % each
+    assert any("10.1" in caveat.text for caveat in caveats_of(many))  # 10,080 at 99.9 % each
 
 
 def test_sources_name_hashes_revisions_and_seeds(many):
@@ -187,9 +187,9 @@ def test_reading_joins_stores_and_lines_and_says_what_it_left_out(records, bound
     read = read_records([str(lines), str(store)])
     assert len(read.records) == 4 + len(bounds) + 1
     notes = " ".join(read.notes)
-    for words in ("1 records came twice", "another kind", "cut off", "2 of 3 tasks are done"):
+    for words in ("1 records came twice", "without", "cut off", "2 of 3 tasks are done"):
         assert words in notes
-    assert {kind_of(record) for record in read.records} == {"measurement", "bound"}
+    assert {record["kind"] for record in read.records} == {"measurement", "bound"}
 
 
 @pytest.mark.parametrize("content, words", [(b"", "got none"), (b'{"a": 1}\n', "got none"), (b"\xff\xfe\0", "neither"),
@@ -216,6 +216,7 @@ def test_figures_are_vector_files_of_a_columns_width(many, bounds, records, tmp_
 
 
 def test_csv_is_what_a_reader_of_csv_expects():
-    table = Table({"token": ['a "quoted", word', "two\nlines", None], "x": [1e-300, 2, 0.1]})
+    table = Table.of_fields([{"token": 'a "quoted", word', "x": 1e-300}, {"token": "two\nlines", "x": 2}, {"x": 0.1}],
+                            ["token", "x"])
     rows = list(csv.reader(io.StringIO(table.csv(), newline="")))
     assert rows == [["token", "x"], ['a "quoted", word', "1e-300"], ["two\nlines", "2"], ["", "0.1"]]

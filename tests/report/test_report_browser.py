@@ -118,7 +118,7 @@ def test_csv_buttons_save_what_the_records_hold(chromium, small, records, bounds
         # exact: the page keeps every digit
         assert [float(row["log_value"]) if row["log_value"] else None for row in rows] == [
             record["log_value"] for record in bounds]
-        assert len(list(csv.reader(io.StringIO(saved(page, '[data-csv="lengths"]')[1])))) == 1 + 6
+        assert len(list(csv.reader(io.StringIO(saved(page, '[data-csv="lengths"]')[1])))) == 1 + 2 * 4
         page.locator("#view select").select_option(index=1)
         rows = list(csv.DictReader(io.StringIO(saved(page, '[data-csv="direction"]')[1], newline="")))
         assert [row["token"] for row in rows] == directions[0]["words"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import math
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.text import Text
 
+from howsmooth.fits import growth_laws
+from howsmooth.report.measurement_tables import growth_table, measurements_table, summary
 from howsmooth.report.rows import interval, rows_of
-from howsmooth.report.table import growth_table, summary
+from howsmooth.report.table import Column, Table
 from tests.tolerances import at_most
 
 
@@ -24,7 +26,7 @@ def printed(renderable, width: int = 120) -> str:
 
 def test_rows_group_samples_and_show_the_largest(records):
     rows = rows_of(reversed(records))
-    assert [(row.layer, row.n) for row in rows] == [(layer, n) for layer in (0, 1) for n in (8, 16, 32)]
+    assert [(row.layer, row.n) for row in rows] == [(layer, n) for layer in (0, 1) for n in (8, 16, 32, 64)]
     # exact: the largest of the same numbers
     assert all(row.worst["value"] == max(row.values) and len(row.values) == 2 for row in rows)
     assert rows[0].mean == pytest.approx(8**0.25 * 1.005)
@@ -48,7 +50,7 @@ def test_table_holds_every_row_and_no_markup_is_obeyed(records, growth):
     for row in rows_of(records):
         assert f"{max(row.values):#.4g}" in text
     assert "[bold]⏎" in text and "tiny<model>" in text
-    assert "0.25 ± 0.00" in text
+    assert text.count("0.25  0.24 … 0.26  a power law") == 2
     assert "!" not in text
 
 
@@ -66,11 +68,62 @@ def test_heads_get_a_column(make):
 
 
 def test_the_growth_title_stays_on_one_line(growth):
-    first = next(iter(growth))
-    narrow = {first: SimpleNamespace(exponent=0.5, constant=1, exponent_error=None)}
-    for fits in (growth, narrow):
-        assert "Growth with length, Lip ≈ C nᵅ" in printed(growth_table(fits))
+    assert "Growth with length, Lip ≈ C nᵅ" in printed(growth_table(growth))
+
+
+def test_three_lengths_have_no_exponent_and_say_why(records):
+    text = printed(summary([r for r in records if r["n"] < 64], growth_laws(r for r in records if r["n"] < 64)))
+    assert "Growth with length, Lip ≈ C nᵅ: no exponent from 3 lengths, at least 4 are needed" in text
+    assert "0.25" not in text
+
+
+def test_a_rejected_law_shows_its_verdict_and_no_exponent(make):
+    rough = [make(0, n, sample, value=(5.0 if n < 64 else 50.0) * (1 + 0.01 * sample))
+             for n in (8, 16, 32, 64, 128, 256) for sample in range(4)]
+    laws = growth_laws(rough)
+    (law,) = laws.values()
+    assert law.is_power_law is False and law.exponent is not None and not law.shown
+    text = printed(summary(rough, laws))
+    assert "not a power law" in text and f"{law.exponent:.2f}" not in text
 
 
 def test_fits_fit_on_eighty_columns(growth):
     assert max(len(line.rstrip()) for line in printed(growth_table(growth), 80).splitlines()) <= 80
+
+
+def test_rows_with_fewer_samples_say_so(records):
+    """As after an interrupted run: a heading "max of 2" would be wrong for one of the rows."""
+    assert "max of 2" in printed(summary(records, {}))
+    table = measurements_table(records[:-1])
+    assert table.headings[:6] == ["layer", "n", "mean", "max", "of", "interval, 99.9 % sure"]
+    assert table.values("of") == [2] * 7 + [1] and "max of" not in printed(table)
+
+
+TABLE = Table("Title", [Column("n", lambda row: row[0], key=True), Column("<b>", lambda row: row[1], "left"),
+                        Column("hidden", lambda row: 1 / 0, when=False)],
+              [(1, "a|b"), (2, Text("<i>", style="bold")), (3, None)])
+
+
+def test_a_table_as_html_and_markdown_is_escaped():
+    assert TABLE.html() == (
+        '<table><caption>Title</caption><thead><tr><th scope="col" class="number">n</th>'
+        '<th scope="col">&lt;b&gt;</th></tr></thead><tbody>'
+        '<tr><td class="number">1</td><td>a|b</td></tr><tr><td class="number">2</td><td>&lt;i&gt;</td></tr>'
+        '<tr><td class="number">3</td><td></td></tr></tbody></table>')
+    assert TABLE.markdown().splitlines() == ["| n | <b> |", "|---:|---|", "| 1 | a\\|b |", "| 2 | <i> |", "| 3 |  |"]
+    assert TABLE.csv() == "n,<b>\n1,a|b\n2,<i>\n3,\n"
+
+
+def test_a_cell_is_never_read_as_markup():
+    assert "[bold]x" in printed(Table("", [Column("cell", lambda row: row)], ["[bold]x"]))
+
+
+def test_a_table_too_wide_for_the_terminal_is_cut_between_columns():
+    wide = Table("Wide", [Column("n", lambda row: row, key=True), *(
+        Column(f"column{i}", lambda row, i=i: f"{row}.{i:08d}") for i in range(12))], [1, 2], caption="said once")
+    text = printed(wide, 60)
+    assert max(len(line) for line in text.splitlines()) <= 60 and "…" not in text
+    for row in (1, 2):
+        assert all(f"{row}.{i:08d}" in text for i in range(12))
+    assert text.count(" n ") == 3 and text.count("Wide") == text.count("said once") == 1
+    assert printed(wide, 200).count(" n ") == 1

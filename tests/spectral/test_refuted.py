@@ -8,7 +8,7 @@ import torch
 
 from howsmooth.errors import NotConverged
 from howsmooth.spectral import MatrixOperator, golub_kahan, singular_values
-from howsmooth.spectral.draws import own_generator
+from howsmooth.spectral.products import own_generator
 from tests.tolerances import at_most, close
 
 SEED, N = 0, 200

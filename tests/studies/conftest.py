@@ -34,5 +34,5 @@ def declared(tiny, tmp_path) -> dict:
     """A study of 2 layers × 3 lengths × 3 samples, in this process."""
     text = tmp_path / "river.txt"
     text.write_text(TEXT)
-    return {"name": "tiny", "models": [tiny], "corpora": [str(text)], "lengths": [6, 8, 12], "samples": 3,
+    return {"name": "tiny", "models": [tiny], "texts": [str(text)], "lengths": [6, 8, 12], "samples": 3,
             "engine": {"workers": 0}}

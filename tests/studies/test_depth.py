@@ -11,13 +11,14 @@ import torch
 from howsmooth.dynamics import follow
 from howsmooth.errors import InputError
 from howsmooth.models import load
-from howsmooth.studies import Text, depth_settings, model_flow, parse_weights, pass_through
-from howsmooth.studies.depth import picture
-from howsmooth.studies.lines import json_line
+from howsmooth.records import json_line
+from howsmooth.studies import chosen_depths, model_flow, parse_weights, pass_through, spec_of
+from howsmooth.studies.depth import TOLERANCES, picture
+from howsmooth.texts.corpora import read_corpus
 from tests.models.tiny import tiny_network, tiny_tokenizer
 from tests.tolerances import assert_close, at_most, less
 
-TEXT = Text.embedded()
+TEXT = read_corpus("embedded")
 FAMILIES = ("gpt2", "bert", "llama")
 
 
@@ -33,10 +34,16 @@ def models(tmp_path_factory):
     return found
 
 
-def records(model, n=5, **others):
-    settings = depth_settings(model, TEXT, lengths=[n], **{"tol": 1e-6, **others})
-    passage, = pass_through(model, TEXT, settings)
-    return passage, list(passage.records(model, TEXT, settings))
+def asked(model, depths=None, tolerances=TOLERANCES, **fields):
+    """A spec and its depths, checked."""
+    spec = spec_of({"lengths": [5], "samples": 1, **fields})
+    return spec, chosen_depths(model, TEXT, spec, depths=depths, tolerances=tolerances)
+
+
+def records(model, n=5, depths=None, **fields):
+    spec, chosen = asked(model, depths, lengths=[n], **{"tol": 1e-6, **fields})
+    passage, = pass_through(model, TEXT, spec)
+    return passage, list(passage.records(model, TEXT, spec, chosen))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -111,12 +118,12 @@ def test_records_are_plain_and_say_where_they_come_from(models):
 
 def test_each_record_comes_before_the_next_is_computed(models):
     model = models["gpt2"]
-    settings = depth_settings(model, TEXT, lengths=[5])
-    passage, = pass_through(model, TEXT, settings)
-    asked = []
-    stream = passage.records(model, TEXT, settings, step=lambda n, layer, head: asked.append(layer))
-    assert next(stream)["depth"] == 0 and asked == []
-    assert next(stream)["depth"] == 1 and asked == [0]
+    spec, chosen = asked(model)
+    passage, = pass_through(model, TEXT, spec)
+    steps = []
+    stream = passage.records(model, TEXT, spec, chosen, step=lambda n, layer, head: steps.append(layer))
+    assert next(stream)["depth"] == 0 and steps == []
+    assert next(stream)["depth"] == 1 and steps == [0]
 
 
 def test_picture_keeps_angles_that_three_axes_can_keep(models):
@@ -132,16 +139,17 @@ def test_picture_keeps_angles_that_three_axes_can_keep(models):
 @pytest.mark.parametrize("changes, words", [
     (dict(depths=[4]), "depths from 1 to 3, the layers of"), (dict(depths=[0]), "got 0"),
     (dict(lengths=[2]), "at least 4 tokens"), (dict(lengths=[65]), "64 positions"), (dict(samples=500), "longer text"),
-    (dict(tokens="some"), "one of all"), (dict(tolerances=(3.0,)), "between 0 and 2"),
+    (dict(tokens="some"), "tokens.0: expected 'all', 'no-special' or 'no-first'"),
+    (dict(tolerances=(3.0,)), "between 0 and 2"),
 ])
 def test_settings_are_refused_before_anything_runs(models, changes, words):
     with pytest.raises(InputError, match=words):
-        depth_settings(models["gpt2"], TEXT, **{"lengths": [6], **changes})
+        asked(models["gpt2"], **{"lengths": [6], **changes})
 
 
 def test_default_depths_of_a_deep_model(models, monkeypatch):
     monkeypatch.setattr(models["gpt2"], "layers", 30)
-    assert depth_settings(models["gpt2"], TEXT, lengths=[6]).depths == (1, 2, 5, 10, 15, 20, 25, 30)
+    assert asked(models["gpt2"], lengths=[6])[1].depths == (1, 2, 5, 10, 15, 20, 25, 30)
 
 
 @pytest.mark.parametrize("layer, head", [(1, None), (2, 1), (None, None)])

@@ -10,11 +10,12 @@ from transformers import LlamaConfig, LlamaModel
 from howsmooth.attention import outline
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
-from howsmooth.models import load
-from howsmooth.models.gpt2_file import AttentionFile
+from howsmooth.models import AttentionFile, load
 from howsmooth.spectral import plan
-from howsmooth.studies import Normalised, Text, measure, memory_plan, resolve
-from howsmooth.studies.inputs import Drawn
+from howsmooth.studies import measure, resolve, spec_of
+from howsmooth.studies.inputs import NormalisedInputs
+from howsmooth.studies.plan import solve_memory
+from howsmooth.texts.corpora import Corpus
 from tests.tolerances import FLOAT32, at_most, close
 
 D = 24
@@ -38,17 +39,18 @@ def file(path):
     return AttentionFile(path, dtype=torch.float64)
 
 
-def settings_of(model, inputs, **changes):
-    return resolve(model, inputs, **{"layers": (2,), "lengths": (20,), "samples": 1, "tol": 1e-6, **changes})
+def drawn_spec(model, **changes):
+    """A spec of drawn tokens, resolved against the model."""
+    return resolve(model, None, spec_of({"inputs": "normalised", "layers": [2], "lengths": [20], "samples": 1,
+                                         "tol": 1e-6, **changes}))
 
 
 def test_the_constant_is_the_norm_of_the_dense_jacobian(file):
-    inputs = Normalised(5)
-    records = list(measure(file, inputs, settings_of(file, inputs, layers="all", lengths=(9,), samples=2)))
+    records = list(measure(file, None, drawn_spec(file, layers="all", lengths=[9], samples=2, seed=5)))
     assert [(r["layer"], r["sample"]) for r in records] == [(0, 0), (2, 0), (0, 1), (2, 1)]
     assert len({r["value"] for r in records}) == 4
     for record in records:
-        x = inputs.drawn(file, Drawn(9, record["sample"]), record["layer"])
+        x = NormalisedInputs(file, 5).drawn(9, record["sample"], record["layer"])
         f = file.attention(record["layer"])
         truth = torch.linalg.matrix_norm(torch.func.jacrev(f)(x).reshape(9 * D, 9 * D), 2).item()
         assert at_most(record["lower"], truth, tol=1e-10) and at_most(truth, record["upper"], tol=1e-10)
@@ -59,7 +61,7 @@ def test_the_constant_is_the_norm_of_the_dense_jacobian(file):
 
 
 def test_tokens_are_normalised_by_the_layer_itself(file):
-    x = Normalised().drawn(file, Drawn(50, 0), 2)
+    x = NormalisedInputs(file).drawn(50, 0, 2)
     norm = file.normalisation(2)
     z = (x - norm.bias) / norm.gain
     assert z.mean(-1).abs().max() < 1e-5 and (z.square().mean(-1) - 1).abs().max() < 1e-3
@@ -67,68 +69,67 @@ def test_tokens_are_normalised_by_the_layer_itself(file):
 
 def test_shorter_draws_begin_longer_ones(file):
     """So that under a causal mask the constant cannot fall: the shorter Jacobian is a corner of the longer."""
-    inputs = Normalised(3)
-    long = inputs.drawn(file, Drawn(1500, 0), 0)
+    inputs = NormalisedInputs(file, 3)
+    long = inputs.drawn(1500, 0, 0)
     for n in (1, 7, 1024, 1025):
-        assert close(inputs.drawn(file, Drawn(n, 0), 0), long[:n], FLOAT32)
-    assert not close(inputs.drawn(file, Drawn(7, 1), 0), long[:7], FLOAT32)
-    assert not close(Normalised(4).drawn(file, Drawn(7, 0), 0), long[:7], FLOAT32)
-    values = [r["value"] for r in measure(file, inputs, settings_of(file, inputs, lengths=(4, 8, 16, 32)))]
+        assert close(inputs.drawn(n, 0, 0), long[:n], FLOAT32)
+    assert not close(inputs.drawn(7, 1, 0), long[:7], FLOAT32)
+    assert not close(NormalisedInputs(file, 4).drawn(7, 0, 0), long[:7], FLOAT32)
+    values = [r["value"] for r in measure(file, None, drawn_spec(file, lengths=[4, 8, 16, 32], seed=3))]
     assert at_most(*values, tol=1e-6)
 
 
 def test_lengths_beyond_the_positions_are_extrapolation(file):
-    inputs = Normalised()
     model = load(LlamaModel(LlamaConfig(vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
                                         num_attention_heads=2, max_position_embeddings=32)).eval())
     near, far = model.attention(0, 16), model.attention(0, model.positions + 8, beyond=True)
     assert close(near.rotary.cos, far.rotary.cos[:16], FLOAT32)
     with pytest.raises(InputError, match="length from 1 to"):
         model.attention(0, model.positions + 8)
-    assert inputs.facts(model, model.positions + 1) == {"extrapolated": True}
-    assert inputs.facts(model, model.positions) == {"extrapolated": False}
-    assert inputs.facts(file, 1025) == {"extrapolated": True}
+    assert NormalisedInputs(model).facts(model.positions + 1) == {"extrapolated": True}
+    assert NormalisedInputs(model).facts(model.positions) == {"extrapolated": False}
+    assert NormalisedInputs(file).facts(1025) == {"extrapolated": True}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_plan_needs_no_tokens(path, dtype):
     """What is said from shapes alone is what the solver itself plans."""
     file = AttentionFile(path, dtype=dtype)
-    inputs = Normalised()
-    settings = settings_of(file, inputs, lengths=(40,))
+    inputs = NormalisedInputs(file)
+    spec = drawn_spec(file, lengths=[40])
     f = file.attention(2).to(torch.float32 if dtype == torch.bfloat16 else dtype)
-    truth = jacobian(f, inputs.drawn(file, Drawn(40, 0), 2).to(f.dtype))
+    truth = jacobian(f, inputs.drawn(40, 0, 2).to(f.dtype))
     said = outline(file.attention(2), 40)
     for name in ("shape", "workspace", "held", "twin_held", "twin_size", "dtype"):
         assert getattr(said, name) == getattr(truth, name)
-    assert memory_plan(file, inputs, settings) == plan(truth, tol=settings.tol)
+    assert solve_memory(file, inputs, spec, 2) == plan(truth, tol=spec.tol)
 
 
 def test_heads_and_steps(file):
-    inputs = Normalised()
-    settings = settings_of(file, inputs, heads=(0, 11), stop="residual", max_steps=2, tol=1e-9, tokens="no-first")
-    first, second = measure(file, inputs, settings)
+    spec = drawn_spec(file, heads=[0, 11], stop="residual", max_steps=2, tol=1e-9, tokens="no-first")
+    first, second = measure(file, None, spec)
     assert not close(first["value"], second["value"], FLOAT32)
     assert first["steps"] == 2 and first["status"] == "step limit"
     assert (first["stop"], first["max_steps"]) == ("residual", 2)
 
 
 @pytest.mark.parametrize("change, words", [
-    ({"kind": "block"}, "expected a text for the map block"),
-    ({"layers": (1,)}, "among 0, 2, got 1"),
-    ({"lengths": (0,)}, "at least 1 token"),
-    ({"stop": "soon"}, "expected stop"),
-    ({"max_steps": 0}, "max_steps from 1"),
-    ({"lengths": (1,), "tokens": "no-first"}, "token left to perturb"),
+    ({"map": "block"}, "expected a text for the map block"),
+    ({"texts": ["river.txt"]}, 'expected a text only with inputs = "text"'),
+    ({"layers": [1]}, "among 0, 2, got 1"),
+    ({"lengths": [0]}, "lengths.0: expected .*, got 0"),
+    ({"stop": "soon"}, "stop: expected 'interval' or 'residual'"),
+    ({"max_steps": 0}, "max_steps: "),
+    ({"lengths": [1], "tokens": "no-first"}, "token left to perturb"),
 ])
 def test_what_is_refused(file, change, words):
     with pytest.raises(InputError, match=words):
-        settings_of(file, Normalised(), **change)
+        drawn_spec(file, **change)
 
 
 def test_a_text_keeps_to_the_positions(tiny):
     model = load(tiny)
     with pytest.raises(InputError, match="at most 32 tokens.*--inputs normalised"):
-        resolve(model, Text("t", "the of and " * 50), lengths=(33,), samples=1)
-    (record,) = measure(model, Normalised(), settings_of(model, Normalised(), layers=(1,), lengths=(33,), tol=1e-2))
+        resolve(model, Corpus("t", ("the of and " * 50,)), spec_of({"lengths": [33], "samples": 1}))
+    (record,) = measure(model, None, drawn_spec(model, layers=[1], lengths=[33], tol=1e-2))
     assert record["extrapolated"] and record["status"] == "converged"

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import json
 import re
 
-import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import load
-from howsmooth.studies import Settings, Text, measure, memory_plan, resolve
+from howsmooth.studies import Spec, measure, plan, resolve, spec_of
+from howsmooth.studies.inputs import TextInputs
+from howsmooth.studies.plan import solve_memory
+from howsmooth.texts.corpora import Corpus
 from tests.tolerances import FLOAT32, at_most, close
 
-TEXT = Text("river", "the old river moves slowly under the stone bridge and the light moves with it . " * 12)
+TEXT = Corpus("river", ("the old river moves slowly under the stone bridge and the light moves with it . " * 12,))
 
 
 @pytest.fixture(scope="module")
@@ -49,30 +50,38 @@ def model(tmp_path_factory):
     return load(str(folder), dtype=torch.float64)
 
 
+def resolved(model, corpus=TEXT, **fields) -> Spec:
+    """A spec, resolved against the model and the text."""
+    return resolve(model, corpus, spec_of({"samples": 1, **fields}))
+
+
 def test_order_and_count(model):
-    settings = resolve(model, TEXT, layers=(2, 0), heads=(1,), lengths=(10, 6), samples=2)
-    records = list(measure(model, TEXT, settings))
-    assert len(records) == settings.estimates == 8
-    assert [(r["n"], r["sample"], r["layer"], r["head"]) for r in records] == [
-        (n, sample, layer, 1) for n, sample, layer in itertools.product((10, 6), (0, 1), (2, 0))
+    """Lengths in order; the samples that are solved together, layer by layer."""
+    spec = resolved(model, layers=[2, 0], heads=[1], lengths=[10, 6], samples=2)
+    records = list(measure(model, TEXT, spec))
+    assert len(records) == spec.estimates == 8
+    assert [(r["n"], r["layer"], r["sample"], r["head"]) for r in records] == [
+        (n, layer, sample, 1) for n, layer, sample in itertools.product((6, 10), (2, 0), (0, 1))
     ]
 
 
-def test_one_forward_pass_per_chunk(model, monkeypatch):
-    settings = resolve(model, TEXT, lengths=(6, 10), samples=3)
+@pytest.mark.parametrize("at_once, expected", [(256, 2), (1, 6)], ids=["batches", "one by one"])
+def test_one_forward_pass_for_all_layers(model, monkeypatch, at_once, expected):
+    """One per batch of samples, whatever the number of layers."""
+    monkeypatch.setitem(plan.TOKENS_AT_ONCE, "cpu", at_once)
+    spec = resolved(model, lengths=[6, 10], samples=3)
     passes = []
     through = model.activations
     monkeypatch.setattr(
         model, "activations", lambda *arguments: passes.append(arguments) or through(*arguments)
     )
-    assert len(list(measure(model, TEXT, settings))) == 18
-    assert len(passes) == 6
+    assert len(list(measure(model, TEXT, spec))) == 18
+    assert len(passes) == expected
 
 
 def test_special_tokens_can_be_held_fixed(model):
     """With the specials held fixed the constant is that of the Jacobian's other columns."""
-    settings = resolve(model, TEXT, layers=(1,), lengths=(8,), samples=1, tokens="no-special", tol=1e-5)
-    (record,) = measure(model, TEXT, settings)
+    (record,) = measure(model, TEXT, resolved(model, layers=[1], lengths=[8], tokens="no-special", tol=1e-5))
     (chunk,) = model.chunks(TEXT.content, 8, 1)
     assert chunk.special.tolist() == [True, *[False] * 6, True]
     x = model.activations(chunk, [1])[1]
@@ -84,8 +93,7 @@ def test_special_tokens_can_be_held_fixed(model):
 
 
 def test_record_repeats_what_the_estimate_says(model):
-    settings = resolve(model, TEXT, layers=(0,), lengths=(8,), samples=1, seed=3)
-    (record,) = measure(model, TEXT, settings)
+    (record,) = measure(model, TEXT, resolved(model, layers=[0], lengths=[8], seed=3))
     (chunk,) = model.chunks(TEXT.content, 8, 1)
     estimate = local_lipschitz(model.attention(0), model.activations(chunk, [0])[0], seed=3)
     assert close(record["value"], estimate.value, FLOAT32) and record["steps"] == estimate.steps
@@ -97,64 +105,57 @@ def test_record_repeats_what_the_estimate_says(model):
 
 
 def test_no_special_tokens_are_added_when_not_wanted(model):
-    settings = resolve(model, TEXT, layers=(0,), lengths=(8,), samples=1, special_tokens=False)
-    (record,) = measure(model, TEXT, settings)
+    (record,) = measure(model, TEXT, resolved(model, layers=[0], lengths=[8], special_tokens="none"))
     assert record["special_tokens"] == "none"
     assert not {"[CLS]", "[SEP]"} & {top["token"] for top in record["top_tokens"]}
 
 
-def test_numpy_integers_become_plain_ones(model):
-    settings = resolve(model, TEXT, layers=np.array([2]), heads=np.array([0]), lengths=(6,), samples=1)
-    assert (settings.layers, settings.heads) == ((2,), (0,))
-    (record,) = measure(model, TEXT, settings)
-    json.dumps(record)
-
-
-def test_settings_are_frozen_and_resolved(model):
-    settings = resolve(model, TEXT, heads="all", lengths=(6,), samples=1)
-    assert (settings.layers, settings.heads, settings.map) == ((0, 1, 2), (0, 1, 2), "head")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        settings.samples = 2
-    assert Settings(layers=(0,), lengths=(4,), samples=1).map == "attention"
+def test_a_spec_is_frozen_and_resolved(model):
+    spec = resolved(model, heads="all", lengths=[6])
+    assert (spec.layers, spec.heads, spec.kind) == ((0, 1, 2), (0, 1, 2), "head")
+    with pytest.raises(ValidationError, match="frozen"):
+        spec.samples = 2
+    assert spec_of({"layers": [0], "lengths": [4]}).kind == "attention"
 
 
 def test_memory_is_said_and_kept_to(model):
-    settings = resolve(model, TEXT, lengths=(6, 20), samples=1)
-    said = memory_plan(model, TEXT, settings)
+    def planned(**changes):
+        spec = resolved(model, lengths=[6, 20], **changes)
+        return solve_memory(model, TextInputs(model, TEXT, spec), spec, 0)
+
+    said = planned()
     assert said.total > 20 * 12 * 8 * 3
-    tight = dataclasses.replace(settings, max_memory=said.total // 2)
-    assert memory_plan(model, TEXT, tight).total <= said.total // 2
-    assert len(list(measure(model, TEXT, tight))) == 6
+    assert planned(max_memory=said.total // 2).total <= said.total // 2
+    assert len(list(measure(model, TEXT, resolved(model, lengths=[6, 20], max_memory=said.total // 2)))) == 6
     with pytest.raises(InputError, match=r"0\.001 MiB; .*--max-memory.*--lengths") as caught:
-        memory_plan(model, TEXT, dataclasses.replace(settings, max_memory=1000))
+        planned(max_memory=1000)
     enough = float(re.search(r"at least ([\d.]+) MiB for n = 20", str(caught.value))[1])
-    assert memory_plan(model, TEXT, dataclasses.replace(settings, max_memory=int(enough * 2**20)))
-    fewer = dataclasses.replace(settings, tokens="no-special")
-    assert memory_plan(model, TEXT, fewer).bytes_per_vector == said.bytes_per_vector * 18 // 20
+    assert planned(max_memory=int(enough * 2**20))
+    assert planned(tokens="no-special").bytes_per_vector == said.bytes_per_vector * 18 // 20
 
 
 @pytest.mark.parametrize(
     "change, words",
     [
         ({"tokens": "some"}, "no-special"),
-        ({"samples": 0}, "at least 1 sample"),
-        ({"tol": 0.0}, "tolerance"),
-        ({"confidence": 1.0}, "confidence"),
-        ({"lengths": ()}, "at least 1 token"),
-        ({"lengths": (0,)}, "got 0"),
-        ({"lengths": (41,)}, "40 tokens"),
-        ({"lengths": (2,)}, "special"),
-        ({"layers": (3,)}, "between 0 and 2"),
-        ({"layers": ()}, "got none"),
-        ({"heads": (0, 3)}, "between 0 and 2"),
+        ({"samples": 0}, "samples: "),
+        ({"tol": 0.0}, "tol: "),
+        ({"confidence": 1.0}, "confidence: "),
+        ({"lengths": []}, "lengths: "),
+        ({"lengths": [0]}, "lengths.0: .*got 0"),
+        ({"lengths": [41]}, "40 tokens"),
+        ({"lengths": [2]}, "special"),
+        ({"layers": [3]}, "between 0 and 2"),
+        ({"layers": []}, 'layers: expected "all" or numbers'),
+        ({"heads": [0, 3]}, "between 0 and 2"),
         ({"samples": 50}, "tokens of text"),
     ],
 )
 def test_what_is_refused(model, change, words):
     with pytest.raises(InputError, match=words):
-        resolve(model, TEXT, **{"lengths": (8,), "samples": 1, **change})
+        resolved(model, **{"lengths": [8], **change})
 
 
 def test_empty_text_is_refused(model):
-    with pytest.raises(InputError, match="expected some text"):
-        resolve(model, Text("blank", " \n"), lengths=(8,), samples=1)
+    with pytest.raises(InputError, match="expected a text, got an empty one"):
+        resolved(model, Corpus("blank", (" \n",)), lengths=[8])

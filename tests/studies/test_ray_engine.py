@@ -11,11 +11,11 @@ import time
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.studies import running
-from howsmooth.studies.config import study_of
+from howsmooth.studies import plan, run
 from howsmooth.studies.engines import ray_engine as module
-from howsmooth.studies.planning import prepare
-from howsmooth.studies.running import run_study
+from howsmooth.studies.plan import prepare
+from howsmooth.studies.run import run_study
+from howsmooth.studies.spec import spec_of
 from howsmooth.studies.store import Store
 from tests import reasons
 
@@ -23,7 +23,7 @@ ray = pytest.importorskip("ray", reason=reasons.extra("ray", "ray"))
 
 HELD = '''
 import os, signal, time
-from howsmooth.studies.working import run_bundle
+from howsmooth.studies.worker import run_bundle
 
 def held(bundle):
     """The real work, leaving a mark for each run. The node to be killed stays in its second run until it is killed;
@@ -76,9 +76,9 @@ def test_a_node_dies_and_nothing_is_lost(cluster, declared, tmp_path, monkeypatc
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=80 << 20) for _ in range(2)]
     cluster.wait_for_nodes()
     (marks / "victim").write_text(nodes[1].node_id)
-    monkeypatch.setattr(running, "run_bundle", held_work.held)
+    monkeypatch.setattr(run, "run_bundle", held_work.held)
     study = {**declared, "samples": 8, "lengths": [6, 9, 12], "engine": {"kind": "ray", "address": cluster.address}}
-    monkeypatch.setitem(prepare.__globals__["batch_size"].__globals__["TOKENS_AT_ONCE"], "cpu", 48)
+    monkeypatch.setitem(plan.TOKENS_AT_ONCE, "cpu", 48)
 
     def kill_the_held_node():
         while not (marks / "in flight").exists():
@@ -87,16 +87,16 @@ def test_a_node_dies_and_nothing_is_lost(cluster, declared, tmp_path, monkeypatc
 
     killer = threading.Thread(target=kill_the_held_node, daemon=True)
     killer.start()
-    counts = run_study(study_of(study), tmp_path / "ray.sqlite")
+    counts = run_study(spec_of(study), tmp_path / "ray.sqlite")
     killer.join()
     assert counts == {"planned": 48, "done": 48, "failed": 0, "other": 0}
     runs = [len((marks / node.node_id).read_text()) for node in nodes]
-    bundles = len(list(prepare(study_of(study)).bundles()))
+    bundles = len(list(prepare(spec_of(study)).bundles()))
     assert runs[1] == 2 and sum(runs) == bundles + 1, "the lost task ran again, no other did"
 
     monkeypatch.undo()
-    monkeypatch.setitem(prepare.__globals__["batch_size"].__globals__["TOKENS_AT_ONCE"], "cpu", 48)
-    run_study(study_of({**study, "engine": {"workers": 0}}), tmp_path / "local.sqlite")
+    monkeypatch.setitem(plan.TOKENS_AT_ONCE, "cpu", 48)
+    run_study(spec_of({**study, "engine": {"workers": 0}}), tmp_path / "local.sqlite")
     stores = []
     for name in ("ray", "local"):
         with Store.read(tmp_path / f"{name}.sqlite") as store:

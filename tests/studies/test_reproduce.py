@@ -13,15 +13,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from howsmooth import InputError, load, local_lipschitz
 from howsmooth.attack.configurations import castin
-from howsmooth.models.gpt2_file import AttentionFile
+from howsmooth.fits import growth_laws
+from howsmooth.models import AttentionFile
 from howsmooth.models.released import dropped_out, script_map
-from howsmooth.studies import running
+from howsmooth.studies import quantities
+from howsmooth.studies import run as studies_run
 from howsmooth.studies.figures import Options, laws_of, names, ratios_of, read_figure, run_figure
 from howsmooth.studies.figures import made as made_inputs
 from howsmooth.studies.figures.running import _thinned
-from howsmooth.studies.growth import fits_of
-from howsmooth.studies.planning import Prepared
-from howsmooth.studies.released import as_released, by_scripts
+from howsmooth.studies.plan import Plan
+from howsmooth.studies.quantities import At
 from howsmooth.studies.store import Store
 from tests import data, reasons
 from tests.tolerances import FLOAT32, at_most, close
@@ -47,6 +48,16 @@ def run(name: str, store, **options):
         return run_figure(read_figure(name), opened, Options(workers=0, tol=1e-2, **options))
 
 
+def as_released(f, x: torch.Tensor) -> float:
+    """√‖Jᵀ f(X)‖ as the quantity of that name says it."""
+    return quantities.released(At(f, x, None, None, None, None, {}))[0]["value"]
+
+
+def by_scripts(model, ids: torch.Tensor, layer: int, x: torch.Tensor) -> dict:
+    """The same at the scripts' own map."""
+    return quantities.scripts(At(None, x, model, layer, ids[None], None, {"seed": 0}))[0]
+
+
 def as_the_scripts_do(f, x: torch.Tensor, steps: int = 3) -> float:
     """The published loop, with what it takes for the tangent: the first thing that jvp returns."""
     pull = torch.func.vjp(f, x)[1]
@@ -63,7 +74,7 @@ def test_every_figure_is_declared_well_and_every_published_line_has_a_panel():
     for name in names():
         figure = read_figure(name)
         panels = {(spec.label, corpus.source, layer, None) for study in figure.studies for spec in study.models
-                  for corpus in study.corpora for layer in spec.layers or study.layers if study.layers != "all"}
+                  for corpus in study.texts for layer in spec.layers or study.layers if study.layers != "all"}
         panels |= {(made.model.label, f"adversarial, R = {made.radius:g}", made.layer, made.head)
                    for made in figure.made if made.radius != "norm"}
         assert {(line.model, line.text, line.layer, line.head) for line in figure.published} <= panels
@@ -75,7 +86,7 @@ def test_every_figure_is_declared_well_and_every_published_line_has_a_panel():
 def test_the_released_formula_finds_a_quarter_where_nothing_grows():
     """The identity has Lip = 1 at every n; tokens of one size make √‖Jᵀf(X)‖ grow like n^¼."""
     ns = [4, 16, 64, 256]
-    values = [as_released(lambda x: x, torch.ones(n, 5, dtype=torch.float64))[0]["value"] for n in ns]
+    values = [as_released(lambda x: x, torch.ones(n, 5, dtype=torch.float64)) for n in ns]
     assert np.allclose(np.diff(np.log(values)) / np.diff(np.log(ns)), 0.25, atol=1e-12)
 
 
@@ -83,7 +94,7 @@ def test_the_released_formula_finds_nothing_behind_a_plain_layer_norm():
     """|LN(z)| is the same for every z, so Jᵀf = 0: what the scripts say of BERT's map is due to gains and biases."""
     norm = torch.nn.LayerNorm(16, eps=0.0).double()
     x = torch.randn(6, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert as_released(norm, x)[0]["value"] < 1e-6 < 0.1 < local_lipschitz(norm, x).value
+    assert as_released(norm, x) < 1e-6 < 0.1 < local_lipschitz(norm, x).value
 
 
 def test_the_scripts_map_of_bert_is_its_attention_module():
@@ -103,15 +114,15 @@ def test_the_scripts_map_of_bert_is_its_attention_module():
     for ours in (model, masked):
         f, about = script_map(ours, 2, 12)
         assert about.endswith("no mask") and torch.allclose(f(x), theirs(x.double()).float(), atol=1e-4)
-    value = by_scripts(masked, ids[None], 2, x[None], 0)[0]["value"]
+    value = by_scripts(masked, ids, 2, x)["value"]
     assert value == pytest.approx(as_the_scripts_do(theirs, x.double()), rel=1e-4)
 
 
 def test_the_scripts_leave_dropout_on_in_a_random_gpt2(gpt2):
     ids = torch.arange(1000, 1020)
     x = gpt2.activations(ids, [6])[6]
-    plain = as_released(gpt2.attention(6, 20), x)[0]["value"]
-    first, again = (by_scripts(gpt2, ids[None], 6, x[None], 0)[0] for _ in range(2))
+    plain = as_released(gpt2.attention(6, 20), x)
+    first, again = (by_scripts(gpt2, ids, 6, x) for _ in range(2))
     assert first["script_map"] == "attention with dropout on" and close(first["value"], again["value"], FLOAT32)
     assert first["value"] != pytest.approx(plain, rel=1e-3) and first["value"] == pytest.approx(plain, rel=0.3)
     assert not gpt2.network.training
@@ -121,7 +132,7 @@ def test_the_scripts_leave_dropout_on_in_a_random_gpt2(gpt2):
             module.p = 0.0
         tokens, one, other = dropped_out(gpt2, ids, 6, 0)
         assert torch.allclose(tokens, x, atol=1e-4) and close(one, other, FLOAT32)
-        assert by_scripts(gpt2, ids[None], 6, x[None], 0)[0]["value"] == pytest.approx(plain, rel=1e-4)
+        assert by_scripts(gpt2, ids, 6, x)["value"] == pytest.approx(plain, rel=1e-4)
     finally:
         for module, p in drops:
             module.p = p
@@ -151,7 +162,7 @@ def test_random_models_of_full_width_and_a_model_that_is_not_there(tmp_path):
     assert all("no-such-model" in lack.reason and lack.layers == (0, 6) for lack in found.missing)
     assert {bound["map"] for bound in found.bounds} == {"this_project.upper", "this_project.two_point_lower"}
     ceiling = {(b["layer"], b["n"]): b["value"] for b in found.bounds if b["side"] == "upper"}
-    described = [r for r in found.records if r["estimator"] == "described"]
+    described = [r for r in found.records if r["quantity"] == "lipschitz"]
     assert len(described) == len(found.records) / 3
     assert all(at_most(r["lower"], r["value"], r["upper"], ceiling[r["layer"], r["n"]])
                for r in described if (r["layer"], r["n"]) in ceiling)
@@ -160,14 +171,14 @@ def test_random_models_of_full_width_and_a_model_that_is_not_there(tmp_path):
 def test_nothing_is_computed_twice(tmp_path, monkeypatch, tiny):
     options = dict(models=(tiny,), lengths=(4, 6, 8), samples=2)
     first = run("text", tmp_path / "s.sqlite", **options)
-    assert len(first.records) == 2 * 3 * 2 * 3 and not first.missing  # layers, lengths, samples, estimators
+    assert len(first.records) == 2 * 3 * 2 * 3 and not first.missing  # layers, lengths, samples, quantities
     assert any("embedded text stands in" in line for line in first.notes)
     assert {record["text"] for record in first.records} == {"embedded"}
 
     def never(*_):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(running, "run_bundle", never)
+    monkeypatch.setattr(studies_run, "run_bundle", never)
     monkeypatch.setattr(made_inputs.Jobs, "work", staticmethod(never))
     again = run("text", tmp_path / "s.sqlite", **options)
     assert again.records == first.records and again.bounds == first.bounds  # exact: read from the store
@@ -182,20 +193,20 @@ def test_a_file_of_attention_on_adversarial_input(tmp_path):
     alone = figure.model_copy(update={"made": tuple(made for made in figure.made if made.model.label == "gpt2")})
     with Store.write(tmp_path / "s.sqlite") as store:
         found = run_figure(alone, store, Options(workers=0, tol=1e-2, gpt2_attention=str(path), lengths=lengths))
-    by = {(r["map"], r["estimator"], r["n"]): r for r in found.records}
+    by = {(r["map"], r["quantity"], r["n"]): r for r in found.records}
     assert not found.missing and not found.notes
     assert set(by) == {(*what, n) for what in made_inputs.ADVERSARIAL for n in lengths}
     layer = AttentionFile(path).attention(0).to(torch.float64)
     for n in lengths:
         x = castin(layer, n, 10.0, head=0).tokens
         for name, f in (("head", layer.head(0)), ("attention", layer)):
-            record, estimate = by[name, "described", n], local_lipschitz(f, x, tol=1e-6)
+            record, estimate = by[name, "lipschitz", n], local_lipschitz(f, x, tol=1e-6)
             assert at_most(record["lower"], estimate.upper) and at_most(estimate.lower, record["upper"])
-        released = as_released(layer, x)[0]["value"]
+        released = as_released(layer, x)
         assert by["attention", "released", n]["value"] == pytest.approx(released, rel=1e-6)
     uppers = [bound for bound in found.bounds if bound["side"] == "upper"]
     assert {bound["n"] for bound in uppers} == set(lengths)
-    assert all(at_most(by["head", "described", bound["n"]]["value"], bound["value"]) for bound in uppers)
+    assert all(at_most(by["head", "lipschitz", bound["n"]]["value"], bound["value"]) for bound in uppers)
 
 
 @data.needs(data.GPT2)
@@ -207,12 +218,12 @@ def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
     panel = ("gpt2", "adversarial, R = 10", 0, 0)
     laws = laws_of(found.records)[panel]
     line, = (line for line in found.figure.published if line.model == "gpt2")
-    assert laws["head", "described"].exponent == pytest.approx(0.5, abs=0.02)
+    assert laws["head", "lipschitz"].exponent == pytest.approx(0.5, abs=0.02)
     assert laws["scripts", "scripts"].exponent == pytest.approx(0.5, abs=0.05)
     for record in found.records:
-        if record["model"] == "gpt2" and record["estimator"] == "scripts":
+        if record["model"] == "gpt2" and record["quantity"] == "scripts":
             assert record["value"] == pytest.approx(line.constant * record["n"] ** line.exponent, rel=0.2)
-    assert laws["attention", "described"].exponent < 0.25
+    assert laws["attention", "lipschitz"].exponent < 0.25
     head = {r["n"]: r["value"] for r in found.records if r["model"] == "gpt2" and r["map"] == "head"}
     for bound in found.bounds:  # of the head, on the ball that the input lies in
         if bound["model"] == "gpt2" and bound["side"] == "upper":
@@ -225,7 +236,7 @@ def test_a_file_of_attention_on_noise_through_its_norm(source, tmp_path):
     found = run("synthetic", tmp_path / "s.sqlite", gpt2_attention=str(path), lengths=(8, 16), samples=2)
     assert {record["layer"] for record in found.records} == {0, 6, 11} and not found.missing
     model = AttentionFile(path)
-    record = next(r for r in found.records if r["layer"] == 0 and r["estimator"] == "described" and r["n"] == 8)
+    record = next(r for r in found.records if r["layer"] == 0 and r["quantity"] == "lipschitz" and r["n"] == 8)
     generator = torch.Generator().manual_seed(record["sample"])
     noise = torch.randn(8, model.normalisation(0).d, dtype=torch.float64, generator=generator) * made_inputs.EMBEDDING
     x = model.normalisation(0).to(torch.float64)(noise + model.learnt_positions(8).double())
@@ -246,7 +257,7 @@ def test_embedded_models_on_both_corpora(tmp_path, monkeypatch, model, layer):
     assert {record["text"] for record in found.records} == {"alice", "ag_news"} and not found.notes
     for panel, ratios in ratios_of(found.records).items():
         assert panel[0] == model and ("attention", "released") in ratios
-    exact = fits_of(r for r in found.records if r["estimator"] == "described")
+    exact = growth_laws(r for r in found.records if r["quantity"] == "lipschitz")
     assert len(exact) == 2 and all(law.lengths == 4 for law in exact.values())
 
 
@@ -258,7 +269,7 @@ def test_a_quick_figure_starts_no_processes(tmp_path, monkeypatch, tiny):
     for options, workers in (({}, 0), ({"workers": 2}, 2)):
         with Store.write(tmp_path / f"{workers}.sqlite") as store:
             run_figure(read_figure("text"), store, Options(models=(tiny,), quick=True, lengths=(4, 8), **options))
-        assert {work.study.engine.workers for work in chosen if isinstance(work, Prepared)} == {workers}
+        assert {work.spec.engine.workers for work in chosen if isinstance(work, Plan)} == {workers}
         chosen.clear()
 
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from howsmooth.errors import InputError
+from howsmooth.fits import growth_laws
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import load
-from howsmooth.studies import running, working
-from howsmooth.studies.config import study_of
-from howsmooth.studies.growth import fits_of
-from howsmooth.studies.planning import prepare
-from howsmooth.studies.running import run_study
+from howsmooth.studies import plan, quantities, run, worker
+from howsmooth.studies.plan import prepare
+from howsmooth.studies.run import run_study
+from howsmooth.studies.spec import spec_of
 from howsmooth.studies.store import Store
 from tests.tolerances import at_most
 
@@ -28,7 +28,7 @@ def records(path):
 
 
 def test_records_are_those_of_the_solver(declared, tiny, tmp_path):
-    study = study_of({**declared, "tokens": ["all", "no-first"], "tol": 1e-6,
+    study = spec_of({**declared, "tokens": ["all", "no-first"], "tol": 1e-6,
                       "models": [{"name": tiny, "dtype": "float64"}]})
     path = tmp_path / "s.sqlite"
     assert run_study(study, path) == {"planned": 36, "done": 36, "failed": 0, "other": 0}
@@ -53,10 +53,10 @@ def test_records_are_those_of_the_solver(declared, tiny, tmp_path):
 
 def test_as_released_is_the_released_formula(declared, tiny, tmp_path):
     """√‖Jᵀf(X)‖ by automatic differentiation, for each sample of a batch."""
-    study = study_of({**declared, "lengths": [8], "estimators": ["described", "released"]})
+    study = spec_of({**declared, "lengths": [8], "quantities": ["lipschitz", "released"]})
     run_study(study, tmp_path / "s.sqlite")
     model = load(tiny)
-    released = [r for r in records(tmp_path / "s.sqlite") if r["estimator"] == "released"]
+    released = [r for r in records(tmp_path / "s.sqlite") if r["quantity"] == "released"]
     assert len(released) == 6
     for record in released:
         chunk = model.chunks(TEXT, 8, 3, special_tokens=False)[record["sample"]]
@@ -71,15 +71,15 @@ def test_a_second_run_repeats_nothing_and_a_longer_one_only_the_rest(declared, t
 
     def counting(bundle):
         seen.extend(bundle.tasks)
-        return working.run_bundle(bundle)
+        return worker.run_bundle(bundle)
 
-    monkeypatch.setattr(running, "run_bundle", counting)
-    run_study(study_of(declared), path)
+    monkeypatch.setattr(run, "run_bundle", counting)
+    run_study(spec_of(declared), path)
     assert len(seen) == len(set(seen)) == 18
     first = records(path)
-    run_study(study_of(declared), path)
+    run_study(spec_of(declared), path)
     assert len(seen) == 18 and records(path) == first  # exact: read from the store
-    counts = run_study(study_of({**declared, "samples": 5, "lengths": [6, 8]}), path)
+    counts = run_study(spec_of({**declared, "samples": 5, "lengths": [6, 8]}), path)
     assert counts == {"planned": 20, "done": 20, "failed": 0, "other": 6}
     assert len(seen) == len(set(seen)) == 26
     again = {record["task"]: record for record in records(path)}
@@ -87,9 +87,9 @@ def test_a_second_run_repeats_nothing_and_a_longer_one_only_the_rest(declared, t
 
 
 def test_batches_change_nothing_that_matters(declared, tmp_path, monkeypatch):
-    run_study(study_of(declared), tmp_path / "together.sqlite")
-    monkeypatch.setitem(running.prepare.__globals__["batch_size"].__globals__["TOKENS_AT_ONCE"], "cpu", 1)
-    run_study(study_of(declared), tmp_path / "alone.sqlite")
+    run_study(spec_of(declared), tmp_path / "together.sqlite")
+    monkeypatch.setitem(plan.TOKENS_AT_ONCE, "cpu", 1)
+    run_study(spec_of(declared), tmp_path / "alone.sqlite")
     together, alone = ({r["task"]: r for r in records(tmp_path / f"{name}.sqlite")} for name in ("together", "alone"))
     assert together.keys() == alone.keys()
     assert {r["batch"] for r in alone.values()} == {1} and max(r["batch"] for r in together.values()) == 3
@@ -99,7 +99,7 @@ def test_batches_change_nothing_that_matters(declared, tmp_path, monkeypatch):
 
 def test_what_changes_a_number_changes_the_task(declared, tiny, tmp_path):
     def tasks(**changes):
-        return set(prepare(study_of({**declared, **changes})).tasks())
+        return set(prepare(spec_of({**declared, **changes})).tasks())
 
     base = tasks()
     assert tasks() == base and tasks(name="other", engine={"workers": 1}) == base
@@ -111,24 +111,24 @@ def test_what_changes_a_number_changes_the_task(declared, tiny, tmp_path):
 
 
 def test_simultaneous_shares_the_failure_probability(declared, tmp_path):
-    study = study_of({**declared, "simultaneous": True, "confidence": 0.99, "estimators": ["described", "released"]})
+    study = spec_of({**declared, "simultaneous": True, "confidence": 0.99, "quantities": ["lipschitz", "released"]})
     prepared = prepare(study)
     assert prepared.count == 36  # of which 18 have an interval
     assert prepared.confidence == pytest.approx(1 - 0.01 / 18)
     run_study(prepared, tmp_path / "s.sqlite")
-    found = [r for r in records(tmp_path / "s.sqlite") if r["estimator"] == "described"]
+    found = [r for r in records(tmp_path / "s.sqlite") if r["quantity"] == "lipschitz"]
     assert all(r["confidence"] == pytest.approx(1 - 0.01 / 18) for r in found) and len(found) == 18
     assert {r["simultaneous"] for r in found} == {0.99}  # exact: as given
 
 
 def test_checkpoints_are_a_series(declared, tmp_path):
     steps = [save_tiny(tmp_path / f"step{i}", seed=i) for i in range(2)]
-    study = study_of({**declared, "models": [{"name": "run", "checkpoints": steps}], "lengths": [6, 8], "layers": [0]})
+    study = spec_of({**declared, "models": [{"name": "run", "checkpoints": steps}], "lengths": [6, 8], "layers": [0]})
     run_study(study, tmp_path / "s.sqlite")
     found = records(tmp_path / "s.sqlite")
     assert [r["checkpoint"] for r in found] == [steps[0]] * 6 + [steps[1]] * 6
     assert {r["series"] for r in found} == {"run"}
-    assert len(fits_of(found, draws=10)) == 2
+    assert len(growth_laws(found, draws=10)) == 2
 
 
 def test_a_solve_that_fails_is_told_and_tried_again(declared, tmp_path, monkeypatch):
@@ -139,39 +139,39 @@ def test_a_solve_that_fails_is_told_and_tried_again(declared, tmp_path, monkeypa
 
     path = tmp_path / "s.sqlite"
     with monkeypatch.context() as patched:
-        patched.setattr(working, "local_lipschitz", moody)
-        assert run_study(study_of(declared), path) == {"planned": 18, "done": 12, "failed": 6, "other": 0}
+        patched.setattr(quantities, "local_lipschitz", moody)
+        assert run_study(spec_of(declared), path) == {"planned": 18, "done": 12, "failed": 6, "other": 0}
     with Store.read(path) as store:
         assert all("out of memory at n = 8 (no room); set max_memory" in why for _, why, _ in store.failures())
-    assert run_study(study_of(declared), path)["done"] == 18
+    assert run_study(spec_of(declared), path)["done"] == 18
 
 
 @pytest.mark.parametrize("change, words", [
     ({"layers": [2]}, "between 0 and 1, got 2"),
     ({"heads": [2]}, "heads of .* between 0 and 1, got 2"),
     ({"lengths": [33]}, "at most 32 tokens"),
-    ({"samples": 51}, r"expected 612 tokens of text \(51 pieces of 12, consecutive\).*for n = 12, got 600"),
+    ({"samples": 51}, r"expected 612 tokens of text \(51 × 12, consecutive\).*for n = 12, got 600"),
     ({"cutting": "documents", "samples": 2}, "expected 2 documents of 6 tokens or more.*got 1"),
-    ({"lengths": [1, 4], "tokens": ["no-first"]}, "at least 2"),
+    ({"lengths": [1, 4], "tokens": ["no-first"]}, "token left to perturb .*no-first, got a chunk of 1 tokens"),
     ({"max_memory": 1000}, "max_memory of at least .* MiB for n = 12"),
-    ({"corpora": ["-", "-"]}, "stdin"),
-    ({"corpora": ["embedded", "embedded"]}, "different names"),
+    ({"texts": ["-", "-"]}, "stdin"),
+    ({"texts": ["embedded", "embedded"]}, "different names"),
     ({"map": "sideways"}, "map"),
 ])
 def test_what_is_refused_before_anything_runs(declared, change, words):
     with pytest.raises(InputError, match=words):
-        prepare(study_of({**declared, **change}))
+        prepare(spec_of({**declared, **change}))
 
 
 def test_a_model_that_does_not_fit(declared, monkeypatch):
-    prepared = prepare(study_of({**declared, "engine": {}}))
-    monkeypatch.setattr("howsmooth.studies.planning.free_memory", lambda: 100 << 20)
+    prepared = prepare(spec_of({**declared, "engine": {}}))
+    monkeypatch.setattr("howsmooth.studies.plan.free_memory", lambda: 100 << 20)
     with pytest.raises(InputError, match=r"GiB of free memory for one worker at n = 12, got 0\.1 GiB; set max_memory"):
         prepared.split()
 
 
 def test_fits_of_prefixes_are_nested(declared, tmp_path):
-    study = study_of({**declared, "cutting": "prefixes", "lengths": [6, 8, 10, 12, 16, 20], "layers": [1]})
+    study = spec_of({**declared, "cutting": "prefixes", "lengths": [6, 8, 10, 12, 16, 20], "layers": [1]})
     run_study(study, tmp_path / "s.sqlite")
-    (key, law), = fits_of(records(tmp_path / "s.sqlite"), draws=50).items()
+    (key, law), = growth_laws(records(tmp_path / "s.sqlite"), draws=50).items()
     assert key[-1] == "prefixes" and law.points == 18 and law.exponent_interval[0] <= law.exponent_interval[1]

@@ -17,7 +17,7 @@ from howsmooth.transport import (
     TokenMeasure,
     conditional_distance,
     gaussian_wasserstein,
-    solving,
+    solvers,
     wasserstein,
 )
 from tests.attention.cases import normal
@@ -106,13 +106,13 @@ def test_reduced_costs_change_no_optimum(monkeypatch, equal):
     """With the potentials of a few Sinkhorn steps, and without, the same distance and a closed gap."""
     mu, nu = measure(1, 320, 5, equal), measure(7, 320, 5, equal)
     warm = wasserstein(mu, nu)
-    monkeypatch.setattr(solving, "WARM_PAIRS", 10**9)
+    monkeypatch.setattr(solvers, "WARM_PAIRS", 10**9)
     assert wasserstein(mu, nu).value == pytest.approx(warm.value, rel=1e-13)
     assert warm.gap <= 1e-11 and warm.method == ("assignment" if equal else "simplex")
     cost = torch.cdist(mu.points, nu.points).square().numpy()
     monkeypatch.undo()
     a, b = mu.weights.numpy(), nu.weights.numpy()
-    reduced, f, g = solving.reduce_costs(cost, a, b)
+    reduced, f, g = solvers.reduce_costs(cost, a, b)
     assert reduced.min() >= -1e-12 and np.abs(cost - f[:, None] - g - reduced).max() < 1e-12
     assert less(0.95 * warm.value**2, a @ f + b @ g) and at_most(a @ f + b @ g, warm.value**2)
     assert math.isnan(wasserstein(mu, nu, certify=False).gap) == equal
@@ -132,7 +132,7 @@ def test_costs_keep_their_digits():
     x, y = normal(1, 30, 4), normal(2, 40, 4)
     for shift in (0.0, 30.0):
         exact = (x[:, None] - y[None] - shift).square().sum(-1)
-        assert_close(torch.from_numpy(solving.squared_distances(x.numpy(), (y + shift).numpy())) / exact,
+        assert_close(torch.from_numpy(solvers.squared_distances(x.numpy(), (y + shift).numpy())) / exact,
                      torch.ones(30, 40, dtype=torch.float64))
 
 

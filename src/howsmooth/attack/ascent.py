@@ -25,8 +25,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from howsmooth.attack.constraints import Constraint, length
-from howsmooth.attack.refusals import another_seed, check_count, check_masses, check_seed, described
+from howsmooth.attack.constraints import (
+    Constraint,
+    another_seed,
+    check_count,
+    check_masses,
+    check_seed,
+    described,
+    length,
+)
 from howsmooth.attention import SelfAttention
 from howsmooth.attention.atoms import WeightedAttention, roots
 from howsmooth.errors import InputError

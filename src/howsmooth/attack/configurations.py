@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from howsmooth.attack.refusals import check_count, check_seed, check_size
+from howsmooth.attack.constraints import check_count, check_seed, check_size
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Refused

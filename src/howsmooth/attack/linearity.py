@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from howsmooth.attack.feature.objectives import Objective, OutputChange
-from howsmooth.attack.feature.problem import Problem
-from howsmooth.attack.feature.targets import Target
-from howsmooth.attack.refusals import check_size
+from howsmooth.attack.constraints import check_size
+from howsmooth.attack.feature.problem import FeatureProblem, Target
+from howsmooth.attack.objectives import FeatureObjective, OutputChange
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 
@@ -46,7 +45,7 @@ class Linearity:
                 "status": self.status, "calls": self.calls, "dtype": "float64"}
 
 
-def linearity(target: Target, eta: tuple[float, ...] | None = None, objective: Objective | None = None, *,
+def linearity(target: Target, eta: tuple[float, ...] | None = None, objective: FeatureObjective | None = None, *,
               tol: float = 1e-3, seed: int = 0) -> Linearity:
     """The gain along the first singular direction at sizes `eta`, 10⁻⁶ to 10 of ‖X‖ unless given.
 
@@ -63,7 +62,7 @@ def linearity(target: Target, eta: tuple[float, ...] | None = None, objective: O
         raise InputError(f"linearity: expected increasing sizes, got {eta!r}")
     for size in eta:
         check_size("linearity", "eta", size)
-    problem = Problem(target, objective or OutputChange())
+    problem = FeatureProblem(target, objective or OutputChange())
     found = local_lipschitz(problem.map, target.x, tol=tol, seed=seed, strict=False)
     problem.calls += found.products
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from howsmooth.attack.ascent import Ascent, ascend
 from howsmooth.attack.configurations import castin, far_token, two_point
-from howsmooth.attack.constraints import Constraint, Ellipsoid, Near
-from howsmooth.attack.refusals import another_seed, check_count, check_seed
+from howsmooth.attack.constraints import Constraint, Ellipsoid, Near, another_seed, check_count, check_seed
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from howsmooth.attention import L2Attention, SelfAttention
 from howsmooth.bounds import castin2024, geshkovski2023, kim2021, mean_field, this_project, yudin2025
-from howsmooth.bounds.arguments import check_tokens
 from howsmooth.bounds.ball import BallCertificate, certify_ball, vacuous_eps
 from howsmooth.bounds.bound import Bound, Refused
+from howsmooth.bounds.conditions import check_tokens
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.two_points import two_points
 from howsmooth.errors import InputError

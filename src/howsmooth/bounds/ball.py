@@ -15,13 +15,12 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
 from howsmooth.bounds import this_project
-from howsmooth.bounds.arguments import LARGEST_RADIUS, check_eps, is_number
-from howsmooth.bounds.at_tokens import AtTokens
 from howsmooth.bounds.bound import Bound, Refused, exp, log
+from howsmooth.bounds.conditions import LARGEST_RADIUS, check_eps, is_number
 from howsmooth.bounds.form import LayerForm, form_of
-from howsmooth.bounds.head_on_ball import HeadOnBall
-from howsmooth.bounds.joined import Joined
+from howsmooth.bounds.head_on_ball import AtTokens, HeadOnBall
 from howsmooth.bounds.norms import UNIT, top_value
+from howsmooth.bounds.overlap import Joined
 from howsmooth.errors import InputError
 
 HOLDS = "for |x'_i − x_i| ≤ ε"

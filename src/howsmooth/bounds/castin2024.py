@@ -10,8 +10,8 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.attention.winners import winners
 from howsmooth.bounds import conditions as asks
-from howsmooth.bounds.arguments import check_n, check_radius, check_tokens
 from howsmooth.bounds.bound import Bound, Refused, log
+from howsmooth.bounds.conditions import check_n, check_radius, check_tokens
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.norms import top_value
 

@@ -1,9 +1,78 @@
-"""What bounds ask of a layer. Each condition refuses by name, or hands back its wording for `Bound.conditions`."""
+"""What bounds ask: of their arguments (numbers, tokens, padding), and of a layer.
+
+Arguments that cannot be meant are refused by name. A condition on a layer refuses by name, or hands back its wording
+for `Bound.conditions`.
+"""
 
 from __future__ import annotations
 
+import math
+from numbers import Integral, Real
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from howsmooth.attention import SelfAttention
 from howsmooth.bounds.bound import Refused
-from howsmooth.bounds.form import LayerForm
+from howsmooth.errors import InputError
+
+if TYPE_CHECKING:
+    from howsmooth.bounds.form import LayerForm
+
+LARGEST_N = 2**53  # beyond, n − 1 and n are one number in float64
+LARGEST_RADIUS = LARGEST_EPS = 1e100  # scores grow like the square, which has to be a number
+LARGEST_WEIGHT = 1e100  # likewise
+
+
+def is_number(value) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_n(n: int) -> None:
+    if isinstance(n, bool) or not isinstance(n, Integral) or not 1 <= n <= LARGEST_N:
+        raise InputError(f"expected a number of tokens as a whole n ≥ 1 up to 2⁵³, got {n!r}; give len(x)")
+
+
+def check_radius(radius: float) -> None:
+    if not is_number(radius) or not 0 <= radius < math.inf:
+        raise InputError(f"expected a finite radius R ≥ 0, got {radius!r}; give float(x.norm(dim=-1).max()) or the "
+                         "radius of a normalisation")
+    if radius > LARGEST_RADIUS:
+        raise InputError(f"expected a radius R up to {LARGEST_RADIUS:g}, got {radius:.4g}; beyond, scores leave "
+                         "float64: put the scale into the weights")
+
+
+def check_eps(eps: float) -> None:
+    if not is_number(eps) or not 0 <= eps <= LARGEST_EPS:
+        raise InputError(f"expected 0 ≤ ε ≤ {LARGEST_EPS:g}, got {eps!r}; give how far each token may move")
+
+
+def check_tokens(x: Tensor, d: int) -> None:
+    if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != d or not len(x):
+        raise InputError(f"expected tokens of shape (n, d) with n ≥ 1 and d = {d}, one sequence at a time, got "
+                         + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__)
+                         + "; give a tensor of that shape")
+
+
+def check_weights(f: SelfAttention) -> None:
+    for name in ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"):
+        weight = getattr(f, name)
+        if weight is not None and (most := float(weight.detach().abs().max())) > LARGEST_WEIGHT:
+            raise InputError(f"expected weights of up to {LARGEST_WEIGHT:g}, got {most:.4g} in {name}; beyond, their "
+                             "products leave float64: divide them by a number")
+
+
+def check_padding(padding: Tensor | None, n: int) -> None:
+    if padding is None:
+        return
+    if not isinstance(padding, Tensor) or padding.dtype != torch.bool or tuple(padding.shape) != (n,):
+        got = f"{padding.dtype} of shape {tuple(padding.shape)}" if isinstance(padding, Tensor) else repr(padding)
+        raise InputError(f"expected padding as a tensor of dtype bool and shape ({n},), got {got}; give True where a "
+                         "token is real, or leave it out")
+    if not bool(padding.any()):
+        raise InputError("expected at least one real token, got padding that is False everywhere; it is True where a "
+                         "token is real")
 
 
 def one_head(form: LayerForm, bound: str) -> str:

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.bounds.arguments import check_radius, check_weights
+from howsmooth.attention.pattern import Pattern
 from howsmooth.bounds.bound import Refused
+from howsmooth.bounds.conditions import check_radius, check_weights
 from howsmooth.bounds.norms import top_value
-from howsmooth.bounds.offsets import offsets
 from howsmooth.errors import InputError
 
 
@@ -292,3 +292,17 @@ class LayerForm:
 def form_of(f: SelfAttention | LayerForm) -> LayerForm:
     """The form of a layer; one that is already made is used again."""
     return f if isinstance(f, LayerForm) else LayerForm(f)
+
+
+def offsets(f: SelfAttention, n: int) -> tuple[Tensor, Tensor]:
+    """β (h or 1, n, n), and which pairs the mask hides (n, n); both of one pair alone if there are no offsets."""
+    if f.score_bias is None:
+        return torch.zeros(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.bool)
+    pattern = Pattern(1.0, f.causal, f.window, None, f.score_bias)
+    i, j = torch.arange(n).unsqueeze(1), torch.arange(n).unsqueeze(0)
+    bias = pattern.bias(i.to(f.device), j.to(f.device), torch.float64).cpu()
+    bias = bias.reshape((1,) * (3 - bias.dim()) + bias.shape)
+    if isinstance(f.score_bias, Tensor) and tuple(bias.shape[-2:]) != (n, n):
+        raise InputError(f"expected a score_bias table of at least {n} × {n}, got {tuple(f.score_bias.shape)}")
+    seen = pattern.visible(i, j)
+    return bias.expand(-1, n, n), torch.zeros(n, n, dtype=torch.bool) if seen is None else ~seen

@@ -6,8 +6,8 @@ import math
 
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
-from howsmooth.bounds.arguments import check_n
 from howsmooth.bounds.bound import Bound, log
+from howsmooth.bounds.conditions import check_n
 from howsmooth.bounds.form import LayerForm, form_of
 
 

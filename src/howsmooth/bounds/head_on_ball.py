@@ -1,4 +1,4 @@
-"""One head while every token moves by at most ε: how far scores, probabilities and the three terms of J can go.
+"""A layer at given tokens, and one head while every token moves by at most ε: how far the three terms of J can go.
 
 J(E)_i = Σ_j P_ij V ε_j  +  M_i ε_i  +  Σ_j w_ij y_ij ⟨a_ij, ε_j⟩, with w = P (times the slopes of a soft cap),
 
@@ -11,16 +11,19 @@ docs/ball.md; rounding enters as a further small movement of scores, v, k and a.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from howsmooth.attention import Rotary
-from howsmooth.bounds import at_tokens
-from howsmooth.bounds.at_tokens import AtTokens
-from howsmooth.bounds.intervals import (
+from howsmooth.attention.blockwise import Linearisation
+from howsmooth.bounds.conditions import check_padding, check_tokens
+from howsmooth.bounds.form import LayerForm
+from howsmooth.bounds.norms import (
     UNIT,
     Outers,
     Within,
@@ -32,10 +35,51 @@ from howsmooth.bounds.intervals import (
     norm_of_nonnegative,
     root_of_top,
     softmax_within,
+    top_value,
 )
-from howsmooth.bounds.norms import top_value
 
+EXACT = 1024  # tokens up to which norms of n × n matrices are computed
 ROWS = 128  # queries at once
+
+
+class AtTokens:
+    """A layer in float64 at tokens x (n, d); padded tokens are neither moved nor looked at."""
+
+    def __init__(self, form: LayerForm, x: Tensor, padding: Tensor | None = None):
+        check_tokens(x, form.d)
+        check_padding(padding, len(x))
+        self.form, self.layer = form, form.f.to(device="cpu", dtype=torch.float64)
+        self.x = x.detach().to(device="cpu", dtype=torch.float64)
+        self.n = len(x)
+        self.real = torch.ones(self.n, dtype=torch.bool) if padding is None else padding.cpu()
+        jacobian = self.layer.jacobian(self.x, None if padding is None else self.real)
+        self.linearised = lin = cast(Linearisation, jacobian.linearised)  # on the CPU it is never the fused one
+        self.q, self.o = lin.q[0], lin.o[0]  # (h, n, ·); q and k are rotated where positions are rotary
+        self.k, self.v = (form.shared(t[0]) for t in (lin.k, lin.v))
+
+    def blocks(self) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Rows, the keys that they can see, and P between them, (h, rows, keys)."""
+        for at in self.linearised.blocks():
+            shape = (self.form.heads, at.last - at.first, at.stop - at.start)
+            yield slice(at.first, at.last), slice(at.start, at.stop), at.p.reshape(shape)
+
+    def probabilities(self) -> Tensor:
+        """P of the real tokens, (h, n, n)."""
+        p = torch.zeros(self.form.heads, self.n, self.n, dtype=torch.float64)
+        for rows, keys, part in self.blocks():
+            p[:, rows, keys] = part
+        return p[:, self.real]
+
+    def probability_norm(self) -> Tensor:
+        """‖P‖ (h,) of up to EXACT tokens; beyond, (max row sum · max column sum)^½, which is no smaller."""
+        if self.n <= EXACT:
+            return torch.tensor([norm_of_nonnegative(p) for p in self.probabilities()], dtype=torch.float64)
+        columns, rows = torch.zeros(self.form.heads, self.n, dtype=torch.float64), 0.0
+        for at, keys, p in self.blocks():
+            p = p[:, self.real[at]]
+            columns[:, keys] += p.sum(1)
+            rows = max(rows, float(p.sum(-1).max())) if p.numel() else rows
+        return (columns.amax(-1) * rows).sqrt()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +203,7 @@ class Head:
         w, _ = self.weights(rows)
         a, a_size = self.key_slopes(rows)
         found = self._y(w.square(), self.o[rows]), a
-        return found if self.n > at_tokens.EXACT else (*found, w * distance(self.o[rows], self.v) * a_size)
+        return found if self.n > EXACT else (*found, w * distance(self.o[rows], self.v) * a_size)
 
     def on_ball(self, eps: float) -> HeadOnBall:
         """All bounds for this head and this ε."""

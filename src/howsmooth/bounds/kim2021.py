@@ -10,8 +10,8 @@ from torch import Tensor
 
 from howsmooth.attention import L2Attention, SelfAttention
 from howsmooth.bounds import conditions as asks
-from howsmooth.bounds.arguments import check_n, check_radius
 from howsmooth.bounds.bound import Bound, log
+from howsmooth.bounds.conditions import check_n, check_radius
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.norms import top_value
 from howsmooth.errors import InputError

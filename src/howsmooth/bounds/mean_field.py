@@ -20,8 +20,8 @@ from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
-from howsmooth.bounds.arguments import is_number
 from howsmooth.bounds.bound import Bound, Refused, log
+from howsmooth.bounds.conditions import is_number
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.errors import InputError
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import Normalisation
-from howsmooth.bounds.arguments import is_number
 from howsmooth.bounds.bound import Bound, Refused, log, log_sum
+from howsmooth.bounds.conditions import is_number
 from howsmooth.errors import InputError
 
 HALVINGS = 110  # of an interval; more than enough for any two float64

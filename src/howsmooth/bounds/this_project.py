@@ -13,12 +13,11 @@ from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
-from howsmooth.bounds.arguments import check_n, check_radius
-from howsmooth.bounds.at_tokens import AtTokens
 from howsmooth.bounds.bound import Bound, log, log_sum
+from howsmooth.bounds.conditions import check_n, check_radius
 from howsmooth.bounds.form import LayerForm, form_of
-from howsmooth.bounds.head_on_ball import Head
-from howsmooth.bounds.joined import Joined
+from howsmooth.bounds.head_on_ball import AtTokens, Head
+from howsmooth.bounds.overlap import Joined
 from howsmooth.bounds.two_points import best_two_points
 
 PROOFS = "docs/bounds.md, proof {}"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
-from howsmooth.bounds.arguments import check_n, check_radius
+from howsmooth.bounds.conditions import check_n, check_radius
 from howsmooth.bounds.form import LayerForm, form_of
 
 LOOKED_AT = 24  # candidates, best as far as their own head can tell, of which the whole layer is looked at

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions as asks
-from howsmooth.bounds.at_tokens import AtTokens
 from howsmooth.bounds.bound import Bound, log
 from howsmooth.bounds.form import LayerForm, form_of
+from howsmooth.bounds.head_on_ball import AtTokens
 from howsmooth.bounds.norms import top_value
 
 

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
-from howsmooth.cli.choosing import (
-    MODEL,
-    confidence_option,
-    csv_option,
-    heads_option,
-    json_option,
-    layers_option,
-    lengths_option,
-    load_chosen,
-    loading_options,
-    read_text,
-    samples_option,
-    special_tokens_option,
-    text_option,
-    tol_option,
-)
-from howsmooth.cli.parsing import Radius
+from howsmooth.cli.options import CHUNKS, MODEL, SOLVER, loading_options, output_options, spec_from, spec_options
+from howsmooth.cli.parsing import radius_option
+
+DEFAULTS = {"lengths": "32,128,512", "samples": 1}
 
 
 @click.command(
@@ -33,91 +20,31 @@ from howsmooth.cli.parsing import Radius
     f"the table says which. A bound whose conditions a layer does not meet says so.\n\n    {MODEL}",
 )
 @click.argument("model", default="minilm")
-@text_option
-@layers_option
-@heads_option
-@lengths_option("32,128,512")
-@samples_option(1)
-@click.option(
-    "--radius",
-    type=Radius(),
-    default="norm",
-    show_default=True,
-    help="Of the ball: what the normalisation in front can give at most, what the tokens have, or a number.",
-)
-@special_tokens_option
-@tol_option(1e-3)
-@confidence_option
+@spec_options("inputs", *CHUNKS, "layers", "heads", *SOLVER, "max_memory", **DEFAULTS)
+@radius_option
 @loading_options
-@json_option
-@csv_option
-@click.option("--plot", "plot_path", metavar="FILE", help="All bounds against n as a figure (png, svg, pdf).")
-def command(
-    model,
-    text_path,
-    layers,
-    heads,
-    lengths,
-    samples,
-    radius,
-    special_tokens,
-    tol,
-    confidence,
-    seed,
-    json_path,
-    csv_path,
-    plot_path,
-    **loading,
-) -> int:
-    from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice
-    from howsmooth.cli.running import Run, announce, console, say
-    from howsmooth.report.bound_figure import bounds_figure, check_panels
-    from howsmooth.report.bound_table import bounds_summary
-    from howsmooth.report.figure import check_plot_path, save_figure
+@output_options("json", "csv", "plot", plot="all bounds against n")
+def command(radius: str | float, json_path: str | None, csv_path: str | None, plot_path: str | None,
+            **given: Any) -> int:
+    from howsmooth.cli.options import one_model
+    from howsmooth.cli.running import announce, run_and_show
+    from howsmooth.report.charts import check_panels
+    from howsmooth.report.figure import bounds_figure
+    from howsmooth.report.measurement_tables import bounds_summary
 
-    outputs = {"--json": json_path, "--csv": csv_path, "--plot": plot_path}
-    refuse_one_file_twice({"--text": None if text_path == "-" else text_path, **outputs})
-    files = record_files(json_path, csv_path)
-    if plot_path:
-        check_plot_path(plot_path)
-        check_writable(Path(plot_path), "--plot")
-    text = read_text(text_path)
+    spec = spec_from(given, **DEFAULTS)
 
-    from howsmooth.bounds import EVERY
-    from howsmooth.studies import bound, resolve
+    def work(notes, kept):
+        from howsmooth.bounds import EVERY
+        from howsmooth.studies import bound
 
-    notes = console(stderr=True)
-    loaded = load_chosen(model, seed=seed, **loading)
-    settings = resolve(
-        loaded,
-        text,
-        layers=layers,
-        heads=heads,
-        lengths=lengths,
-        samples=samples,
-        special_tokens=special_tokens == "add",
-        tol=tol,
-        confidence=confidence,
-        seed=seed,
-    )
-    if plot_path:
-        check_panels(len(settings.layers) * (1 if settings.heads is None else len(settings.heads)))
-    announce(loaded, text, settings, notes)
-    run = Run(files, notes, thing="bound")
-    try:
-        run.collect(
-            loaded.name,
-            settings.estimates * len(EVERY),
-            lambda step: bound(loaded, text, settings, radius=radius, step=step),
-        )
-    finally:
-        if run.records:
-            shown = notes if "-" in (json_path, csv_path) else console()
-            with run.writing("-", "the table"):
-                shown.print(bounds_summary(run.records))
-        if run.records and plot_path:
-            with run.writing(plot_path, "--plot"):
-                save_figure(bounds_figure(run.records), plot_path)
-                say(notes, f"drew {plot_path}")
-        code = run.finish()
-    return code
+        model, corpus, resolved = one_model(spec)
+        if plot_path:
+            check_panels(resolved.estimates // len(resolved.lengths) // resolved.samples)
+        announce(resolved, model, notes)
+        return model.name, resolved.estimates * len(EVERY), lambda step: bound(model, corpus, resolved, radius=radius,
+                                                                               step=step)
+
+    return run_and_show({"--json": json_path, "--csv": csv_path, "--plot": plot_path},
+                        inputs={"--text": given["texts"]}, work=work, thing="bound", table=bounds_summary,
+                        plot=bounds_figure)

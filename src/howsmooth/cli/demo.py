@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from howsmooth.cli.running import Run
+    from howsmooth.cli.running import Run, Step
+    from howsmooth.studies.plan import Plan
 
-
-@dataclass(frozen=True)
-class Plan:
-    """What the demo measures of one model: few enough layers and samples to end in a minute or two."""
-
-    model: str
-    layers: tuple[int, ...]
-    lengths: tuple[int, ...]
-    samples: int
-
-
-PLANS = (
-    Plan("minilm", layers=(0, 2, 5), lengths=(32, 64, 128, 256, 512), samples=2),
-    Plan("smollm2", layers=(0, 10, 29), lengths=(32, 64, 128, 256, 512, 1024), samples=2),
+# Few enough layers and samples to end in a minute or two.
+SPECS = (
+    {"models": "minilm", "layers": [0, 2, 5], "lengths": "32..512*2", "samples": 2},
+    {"models": "smollm2", "layers": [0, 10, 29], "lengths": "32..1024*2", "samples": 2},
 )
 
 
 @click.command(name="demo", short_help="Two embedded models: table, plot and page.")
 @click.option(
-    "--out", "folder", metavar="DIR", default="demo", show_default=True, help="Where the results go."
+    "--out", "folder", metavar="DIR", default="demo", show_default=True, help="Folder for the results."
 )
 @click.option(
     "--svg", "svg_path", metavar="FILE", hidden=True, help="A picture of the table as the terminal shows it."
@@ -40,7 +32,7 @@ def command(folder: str, svg_path: str | None) -> int:
     from howsmooth.cli.outputs import RecordFile, check_writable, writable_folder
     from howsmooth.cli.running import Run, announce, console, say
     from howsmooth.report.figure import check_plot_path
-    from howsmooth.report.table import summary
+    from howsmooth.report.measurement_tables import summary
 
     out = writable_folder(folder, "--out")
     plot, lines, page_path = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
@@ -51,24 +43,25 @@ def command(folder: str, svg_path: str | None) -> int:
         check_writable(Path(svg_path), "--svg")
     run = Run([RecordFile(str(lines), "--out", form="json")], console(stderr=True))
 
-    from howsmooth.models import load
-    from howsmooth.studies import Text, growth_of, measure, resolve
+    from howsmooth.cli.options import one_model
+    from howsmooth.fits import growth_laws
+    from howsmooth.studies.plan import prepare_model
+    from howsmooth.studies.spec import spec_of
 
-    text = Text.embedded()
     shown = console(record=svg_path is not None, width=98 if svg_path else None)
     try:
-        for plan in PLANS:
+        for declared in SPECS:
             if run.interrupted or run.failures:
                 break
             before = len(run.records)
-            model = load(plan.model)
-            settings = resolve(model, text, layers=plan.layers, lengths=plan.lengths, samples=plan.samples)
-            announce(model, text, settings, run.notes)
-            run.collect(model.name, settings.estimates, lambda step: measure(model, text, settings, step=step))
+            model, corpus, spec = one_model(spec_of({**declared, "name": "demo"}))
+            plan = prepare_model(spec, model, corpus)
+            announce(spec, model, run.notes, plan)
+            run.collect(model.name, plan.count, partial(_produce, plan))
             fresh = run.records[before:]
             if fresh:
                 with run.writing("-", "the table"):
-                    shown.print(summary(fresh, growth_of(fresh)))
+                    shown.print(summary(fresh, growth_laws(fresh)))
     finally:
         if run.records:
             _write_report(run, plot, page_path)
@@ -83,6 +76,12 @@ def command(folder: str, svg_path: str | None) -> int:
     return code
 
 
+def _produce(plan: Plan, step: Step) -> Iterator[dict[str, Any]]:
+    from howsmooth.studies.run import records_of
+
+    return records_of(plan, step=step)
+
+
 def _svg_without_web_fonts() -> str:
     """Rich's frame for a terminal picture, less the fonts it would fetch from elsewhere."""
     import re
@@ -93,11 +92,12 @@ def _svg_without_web_fonts() -> str:
 
 
 def _write_report(run: Run, plot: Path, page_path: Path) -> None:
-    from howsmooth.cli.outputs import write_report
+    from howsmooth.cli.outputs import write_page
+    from howsmooth.fits import growth_laws
     from howsmooth.report.figure import growth_figure, save_figure
-    from howsmooth.studies import growth_of
+    from howsmooth.report.web_page import report_page
 
     with run.writing(plot, "--out"):
-        save_figure(growth_figure(run.records, growth_of(run.records)), plot)
+        save_figure(growth_figure(run.records, growth_laws(run.records)), plot)
     with run.writing(page_path, "--out"):
-        write_report(page_path, run.records)
+        write_page(page_path, report_page(run.records))

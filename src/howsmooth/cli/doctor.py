@@ -27,7 +27,7 @@ def command() -> None:
 
     from howsmooth import __version__
     from howsmooth.cli.running import console
-    from howsmooth.models.embedded import EMBEDDED
+    from howsmooth.models import EMBEDDED
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
@@ -80,7 +80,7 @@ def _kernels() -> str:
 
 def _cache() -> str:
     from howsmooth.cli.parsing import show_bytes
-    from howsmooth.models.gguf_cache import cache_root
+    from howsmooth.models import cache_root
 
     folder = cache_root()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0

@@ -13,8 +13,8 @@ _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 @click.command(name="explore", short_help="Look around: a local web page where numbers arrive and can be clicked.")
-@click.option("--models", "folders", metavar="DIR", multiple=True,
-              help="Offer the models in this folder: subfolders with a config.json, GGUF files. May be repeated.")
+@click.option("--model-folder", "folders", metavar="DIR", multiple=True,
+              help="Offer the models in this folder: subfolders with a config.json, GGUF files; may be repeated.")
 @click.option("--hub", is_flag=True, help="Also take names of models on the Hugging Face Hub.")
 @click.option("--max-tokens", type=Count(16), metavar="COUNT", default=512, show_default=True,
               help="Longest text that is measured; the rest is cut off, with a note.")
@@ -22,7 +22,8 @@ _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
               help="Memory that one solve may take.")
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True,
               help="Where to listen; anything but localhost lets others compute here.")
-@click.option("--port", type=Count(1, 65535), metavar="NUMBER", help="[default: the first free one from 7860]")
+@click.option("--port", type=Count(1, 65535), metavar="NUMBER",
+              help="Port to listen on.  [default: the first free one from 7860]")
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
 def command(folders, hub, max_tokens, max_memory, host, port, open_browser) -> int:
     """Open a page to look around: paste a text, see constants arrive, click layers and tokens, follow flows.
@@ -31,7 +32,7 @@ def command(folders, hub, max_tokens, max_memory, host, port, open_browser) -> i
     those of the models on offer. Ctrl-C ends it.
     """
     from howsmooth.cli.running import console, say
-    from howsmooth.report.explorer import Limits, explorer, launch
+    from howsmooth.explorer import Limits, explorer, launch
 
     notes = console(stderr=True)
     page = explorer(Limits(folders=tuple(map(Path, folders)), hub=hub, max_tokens=max_tokens, max_memory=max_memory))

@@ -8,31 +8,31 @@ import sys
 import click
 
 from howsmooth import __version__
-from howsmooth.cli.lazy import LazyGroup
+from howsmooth.cli.lazy import Entry, LazyGroup
 from howsmooth.errors import InputError
 
 _COMMANDS = {
-    "measure": "howsmooth.cli.measure",
-    "bound": "howsmooth.cli.bound",
-    "attack": "howsmooth.cli.attack",
-    "meanfield": "howsmooth.cli.meanfield",
-    "flow": "howsmooth.cli.flow",
-    "study": "howsmooth.cli.study",
-    "plan": "howsmooth.cli.plan",
-    "report": "howsmooth.cli.report",
-    "reproduce": "howsmooth.cli.reproduce",
-    "explore": "howsmooth.cli.explore",
-    "demo": "howsmooth.cli.demo",
-    "models": "howsmooth.cli.models",
-    "doctor": "howsmooth.cli.doctor",
-    "cite": "howsmooth.cli.cite",
+    "measure": Entry("measure", "Measure the attention layers of a model on a text."),
+    "bound": Entry("bound", "Every bound of the theory beside the measured constant."),
+    "attack": Entry("attack", "Worst cases: search for them, certify against them."),
+    "meanfield": Entry("meanfield", "Infinite length: regimes, splitting, masks, distances."),
+    "flow": Entry("flow", "Depth: particles, Gaussians, densities, real layers."),
+    "study": Entry("study", "Run whole studies that survive interruption."),
+    "plan": Entry("plan", "What a study or a measurement would take."),
+    "report": Entry("report", "Records as a page to look at, as CSV and as figures."),
+    "reproduce": Entry("reproduce", "The paper's figures, made again."),
+    "explore": Entry("explore", "Look around: a local web page where numbers arrive and can be clicked."),
+    "demo": Entry("demo", "Two embedded models: table, plot and page."),
+    "models": Entry("models", "Which model families can be measured, and how."),
+    "doctor": Entry("doctor", "What is installed and what will run."),
+    "cite": Entry("cite", "BibTeX of the paper and the methods used."),
 }
 
 _LONGEST = 1000  # characters of a word of a complaint: a path may be long, an endless number is of no use
 EXIT_BROKEN_PIPE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
-@click.group(cls=LazyGroup, files=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, entries=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="howsmooth")
 def group() -> None:
     """How smooth is attention, in this model, on this text, at this length?

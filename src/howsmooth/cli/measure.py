@@ -2,165 +2,51 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
-from howsmooth.cli.choosing import (
-    MODEL,
-    choose_inputs,
-    confidence_option,
-    csv_option,
-    heads_option,
-    inputs_option,
-    json_option,
-    layers_option,
-    lengths_option,
-    load_weights,
-    loading_options,
-    max_steps_option,
-    products_option,
-    samples_option,
-    special_tokens_option,
-    stop_option,
-    text_option,
-    tol_option,
-)
-from howsmooth.cli.parsing import Bytes
-from howsmooth.errors import InputError
+from howsmooth.cli.options import CHUNKS, MODEL, SOLVER, loading_options, output_options, spec_from, spec_options
 
-MAPS = ("normed", "block", "layer")  # beyond attention and its heads
+FIELDS = ("inputs", *CHUNKS, "cutting", "map", "layers", "heads", "tokens", "quantities", *SOLVER, "max_memory",
+          "products", "stop", "max_steps")
 
 
 @click.command(
     name="measure",
     short_help="Measure the attention layers of a model on a text.",
     help="Measure the local Lipschitz constant of a model's attention layers, on a text or on random tokens.\n\n"
-    f"    {MODEL} A .safetensors file with GPT-2's attention layers alone can be measured on random tokens.",
+    f"    {MODEL}",
 )
 @click.argument("model", default="minilm")
-@text_option
-@inputs_option
-@layers_option
-@heads_option
-@lengths_option("64,128,256")
-@samples_option(4)
-@click.option(
-    "--map",
-    "map_name",
-    type=click.Choice(["attention", "head", "normed", "block", "layer"]),
-    help="Attention, each head alone, with the normalisation, with the residual, or the whole Transformer layer.  "
-    "[default: attention, or head with --heads]",
-)
-@click.option(
-    "--tokens",
-    type=click.Choice(["all", "no-special", "no-first"]),
-    default="all",
-    show_default=True,
-    help="Which tokens a perturbation may move.",
-)
-@special_tokens_option
-@tol_option(1e-3)
-@confidence_option
-@click.option("--max-memory", type=Bytes(), metavar="4G", help="Memory that one solve may take.")
-@products_option
-@stop_option
-@max_steps_option
+@spec_options(*FIELDS)
 @loading_options
-@json_option
-@csv_option
-@click.option("--plot", "plot_path", metavar="FILE", help="Growth with length as a figure (png, svg, pdf).")
-@click.option("--report", "report_path", metavar="FILE.html", help="A page that needs nothing else.")
-def command(
-    model,
-    text_path,
-    inputs,
-    layers,
-    heads,
-    lengths,
-    samples,
-    map_name,
-    tokens,
-    special_tokens,
-    tol,
-    confidence,
-    max_memory,
-    products,
-    stop,
-    max_steps,
-    seed,
-    json_path,
-    csv_path,
-    plot_path,
-    report_path,
-    **loading,
-) -> int:
-    from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice, write_report
-    from howsmooth.cli.running import Run, announce, console, say
-    from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
-    from howsmooth.report.table import summary
+@output_options("json", "csv", "plot", "report", json="records that it holds are not computed again",
+                plot="growth with length")
+def command(json_path: str | None, csv_path: str | None, plot_path: str | None, report_path: str | None,
+            **given: Any) -> int:
+    from howsmooth.cli.options import one_model
+    from howsmooth.cli.running import announce, run_and_show
+    from howsmooth.fits import growth_laws
+    from howsmooth.report.figure import growth_figure
+    from howsmooth.report.measurement_tables import summary
+    from howsmooth.report.web_page import report_page
+    from howsmooth.studies.formats import measured_before
 
-    if heads is not None and map_name not in (None, "head"):
-        raise InputError(
-            f"expected --heads only with --map head, got --map {map_name}; leave one of the two out"
-        )
-    if products != "auto" and map_name in MAPS:
-        raise InputError(
-            f"expected --products only with attention and its heads, got --map {map_name}; leave one of the two out"
-        )
-    if map_name == "head" and heads is None:
-        heads = "all"
-    outputs = {"--json": json_path, "--csv": csv_path, "--plot": plot_path, "--report": report_path}
-    # stdin and stdout may both be -, but no result may overwrite the text it came from.
-    refuse_one_file_twice({"--text": None if text_path == "-" else text_path, **outputs})
-    files = record_files(json_path, csv_path)
-    if plot_path:
-        check_plot_path(plot_path)
-        check_writable(Path(plot_path), "--plot")
-    if report_path:
-        check_writable(Path(report_path), "--report")
+    spec = spec_from(given, name="measure")
 
-    from howsmooth.studies import growth_of, measure, resolve
+    def work(notes, kept):
+        from howsmooth.studies.plan import prepare_model
+        from howsmooth.studies.run import records_of
 
-    notes = console(stderr=True)
-    text = choose_inputs(inputs, text_path, model, seed)
-    loaded = load_weights(model, seed=seed, **loading)
-    settings = resolve(
-        loaded,
-        text,
-        layers=layers,
-        heads=heads,
-        kind=map_name if map_name in MAPS else None,
-        lengths=lengths,
-        samples=samples,
-        tokens=tokens,
-        special_tokens=special_tokens == "add",
-        tol=tol,
-        confidence=confidence,
-        max_memory=max_memory,
-        products={"float64": None}.get(products, products) if map_name not in MAPS else None,
-        stop=stop,
-        max_steps=max_steps,
-        seed=seed,
-    )
-    announce(loaded, text, settings, notes)
-    run = Run(files, notes)
-    try:
-        run.collect(loaded.name, settings.estimates, lambda step: measure(loaded, text, settings, step=step))
-    finally:
-        # Whatever ended the loop, what was computed is shown.
-        growth = growth_of(run.records)
-        if run.records:
-            shown = notes if "-" in (json_path, csv_path) else console()
-            with run.writing("-", "the table"):
-                shown.print(summary(run.records, growth))
-        if run.records and plot_path:
-            with run.writing(plot_path, "--plot"):
-                save_figure(growth_figure(run.records, growth), plot_path)
-                say(notes, f"drew {plot_path}")
-        if run.records and report_path:
-            with run.writing(report_path, "--report"):
-                write_report(Path(report_path), run.records)
-                say(notes, f"wrote the report {report_path}")
-        code = run.finish()
-    return code
+        model, corpus, resolved = one_model(spec)
+        plan = prepare_model(resolved, model, corpus)
+        announce(resolved, model, notes, plan)
+        return model.name, plan.count, lambda step: records_of(plan, kept, step=step)
+
+    return run_and_show(
+        {"--json": json_path, "--csv": csv_path, "--plot": plot_path, "--report": report_path},
+        inputs={"--text": given["texts"]}, work=work, thing="estimate",
+        table=lambda records: summary(records, growth_laws(records)),
+        plot=lambda records: growth_figure(records, growth_laws(records)), page=report_page,
+        read=measured_before)

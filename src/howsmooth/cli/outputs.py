@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from howsmooth.errors import InputError
-from howsmooth.studies.lines import PER_TOKEN, csv_line, json_line
+from howsmooth.records import PER_TOKEN, csv_line, json_line
+
+Reader = Callable[[str], list[dict[str, Any]]]  # the records of a file that a run may go on with, or a refusal
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -71,21 +73,19 @@ def writable_folder(name: str, option: str) -> Path:
     return folder
 
 
-def write_report(path: Path, records: Sequence[dict[str, Any]], **about: Any) -> int:
-    """Write the page of the records, whole or not at all; its size in bytes."""
-    from howsmooth.report.web_page import report_page
-
-    page = report_page(records, **about).encode("utf-8")
+def write_page(path: Path, page: str) -> int:
+    """Write a page, whole or not at all; return its size in bytes."""
+    content = page.encode("utf-8")
     if path.exists() and not path.is_file():  # a device or a pipe takes what it is given
-        path.write_bytes(page)
-        return len(page)
+        path.write_bytes(content)
+        return len(content)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_bytes(page)
+        partial.write_bytes(content)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    return len(page)
+    return len(content)
 
 
 def refuse_one_file_twice(paths: dict[str, str | None]) -> None:
@@ -106,29 +106,40 @@ def refuse_one_file_twice(paths: dict[str, str | None]) -> None:
             )
 
 
-def record_files(json_path: str | None, csv_path: str | None) -> list[RecordFile]:
-    """The files that --json and --csv name, refused here if they cannot be written."""
+def record_files(json_path: str | None, csv_path: str | None, read: Reader | None = None) -> list[RecordFile]:
+    """The files that --json and --csv name, refused here if they cannot be written.
+
+    With `read`, a file of JSON lines that is there is gone on with; without, it is replaced.
+    """
     wanted = ((json_path, "--json", "json"), (csv_path, "--csv", "csv"))
-    return [RecordFile(path, option, form=form) for path, option, form in wanted if path]
+    return [RecordFile(path, option, form=form, read=read if form == "json" else None)
+            for path, option, form in wanted if path]
 
 
 class RecordFile:
     """A file of records that is opened at the first one, so that a run that fails early destroys nothing.
 
-    `path` is a file or "-" (stdout); each line is flushed the moment it is written.
+    `path` is a file or "-" (stdout); each line is flushed the moment it is written. `kept` are the records that were
+    there when a run that can be resumed began: they stay, and are not written again.
     """
 
-    def __init__(self, path: str, option: str, *, form: str):
+    def __init__(self, path: str, option: str, *, form: str, read: Reader | None = None):
         self.path, self.option, self.form = path, option, form
         self.count = 0
+        self.kept: list[dict[str, Any]] = []
         self._stream: TextIO | None = None
         self._columns: list[str] = []
         if path != "-":
             check_writable(Path(path), option)
+        self._resumed = read is not None and os.path.isfile(path)  # a pipe or a device holds no records
+        if read is not None and self._resumed:
+            self.kept = read(path)
 
     def write(self, record: dict[str, Any]) -> None:
+        if any(record is other for other in self.kept):
+            return
         if self._stream is None:
-            self._stream = sys.stdout if self.path == "-" else open(self.path, "w", encoding="utf-8")
+            self._stream = self._open()
             self._columns = [name for name in record if name not in PER_TOKEN]
             if self.form == "csv":
                 self._stream.write(csv_line(self._columns) + "\n")
@@ -140,6 +151,14 @@ class RecordFile:
         self._stream.write(line + "\n")
         self._stream.flush()
         self.count += 1
+
+    def _open(self) -> TextIO:
+        if self.path == "-":
+            return sys.stdout
+        if self._resumed:  # less a last line that a kill cut short
+            os.truncate(self.path, Path(self.path).read_bytes().rfind(b"\n") + 1)
+            return open(self.path, "a", encoding="utf-8")
+        return open(self.path, "w", encoding="utf-8")
 
     def close(self) -> None:
         if self._stream is not None and self._stream is not sys.stdout:

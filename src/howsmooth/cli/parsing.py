@@ -1,9 +1,10 @@
-"""What an option's text means: lists of numbers, sizes of memory."""
+"""What an option's text means, where it is no field of the spec: numbers, lists of them, sizes of memory."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -58,32 +59,75 @@ class Number(click.FloatRange):
         return number
 
 
-class IntegerList(click.ParamType):
-    """Comma-separated integers such as 64,128 (duplicates dropped, order kept), or a word such as `all`."""
+class NumberList(click.ParamType):
+    """Comma-separated numbers such as 0.01,0.1 from `least` to `most`, or a word such as `all`.
 
-    def __init__(self, *, word: str | None = None, least: int = 0, example: str):
-        self.word, self.least, self.example = word, least, example
-        self.name = "integers"
+    Duplicates are dropped unless they mean something; `integer` takes whole numbers alone, `infinite` also inf or ∞.
+
+    >>> NumberList(example="2,inf", least=1, infinite=True).convert("2,∞", None, None)
+    (2.0, inf)
+    >>> NumberList(example="0,3", integer=True, least=0, word="all").convert("0,3,3", None, None)
+    (0, 3)
+    """
+
+    name = "numbers"
+
+    def __init__(self, *, example: str, integer: bool = False, least: float | None = None, most: float = LARGEST,
+                 infinite: bool = False, word: str | None = None, duplicates: bool = False):
+        self.example, self.integer, self.least, self.most = example, integer, least, most
+        self.infinite, self.word, self.duplicates = infinite, word, duplicates
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         return f"{self.example}|{self.word}" if self.word else self.example
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        text = value.strip()
-        if self.word and text == self.word:
+        if self.word and value.strip() == self.word:
             return self.word
-        pieces = [piece.strip() for piece in text.split(",")]
-        if not all(re.fullmatch(r"[+-]?\d{1,18}", piece) for piece in pieces):  # more are no number of anything here
-            wanted = f"comma-separated integers such as {self.example}" + (
-                f", or {self.word}" if self.word else ""
-            )
-            self.fail(f"expected {wanted}, got {shorten(value)!r}", param, ctx)
-        numbers = tuple(dict.fromkeys(int(piece) for piece in pieces))
-        if min(numbers) < self.least:
-            self.fail(f"expected integers of at least {self.least}, got {min(numbers)}", param, ctx)
-        return numbers
+        numbers = [self._number(piece.strip()) for piece in value.split(",")]
+        if not all(self._fits(number) for number in numbers):
+            what = "integers" if self.integer else "numbers" if self.least is not None else "positive numbers"
+            ends = "" if self.least is None else f" from {self.least:g}"
+            if self.most < LARGEST or not self.integer:
+                ends += f" {'up ' if self.least is None else ''}to {self.most:g}"
+            ends += (", or inf" if self.infinite else "") + (f", or {self.word}" if self.word else "")
+            self.fail(f"expected comma-separated {what}{ends}, such as {self.example}, got {shorten(value)!r}", param,
+                      ctx)
+        return tuple(numbers) if self.duplicates else tuple(dict.fromkeys(numbers))
+
+    def _number(self, piece: str) -> float:
+        if self.integer:
+            return int(piece) if re.fullmatch(r"[+-]?\d{1,18}", piece) else math.nan
+        try:
+            return float(piece.replace("∞", "inf"))
+        except ValueError:
+            return math.nan
+
+    def _fits(self, number: float) -> bool:
+        if number == math.inf:
+            return self.infinite
+        return (0 < number if self.least is None else self.least <= number) and number <= self.most
+
+
+class Words(click.ParamType):
+    """Comma-separated words among those known, each once."""
+
+    name = "words"
+
+    def __init__(self, known: tuple[str, ...]):
+        self.known = known
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return "NAME,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        words = tuple(dict.fromkeys(piece.strip() for piece in value.split(",")))
+        if unknown := [word for word in words if word not in self.known]:
+            self.fail(f"expected names among {', '.join(self.known)}, got {shorten(unknown[0])!r}", param, ctx)
+        return words
 
 
 class Radius(click.ParamType):
@@ -109,31 +153,6 @@ class Radius(click.ParamType):
             self.fail(f"expected norm, data or a positive number up to {LARGEST:g}, got "
                       f"{shorten(str(value))!r}", param, ctx)
         return radius
-
-
-class NumberList(click.ParamType):
-    """Comma-separated positive numbers such as 0.01,0.1 (order kept, duplicates dropped unless they mean something)."""
-
-    name = "numbers"
-
-    def __init__(self, *, example: str, duplicates: bool = False):
-        self.example, self.duplicates = example, duplicates
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return self.example
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None):
-        if not isinstance(value, str):
-            return value
-        try:
-            numbers = tuple(float(piece) for piece in value.split(","))
-            numbers = numbers if self.duplicates else tuple(dict.fromkeys(numbers))
-        except ValueError:
-            numbers = (math.nan,)
-        if not all(0 < number <= LARGEST for number in numbers):
-            self.fail(f"expected comma-separated positive numbers such as {self.example}, at most {LARGEST:g}, got "
-                      f"{shorten(value)!r}", param, ctx)
-        return numbers
 
 
 class Bytes(click.ParamType):
@@ -163,6 +182,47 @@ def shorten(text: str) -> str:
     '9999…'
     """
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def ascent_options(*, restarts: int, steps: int) -> Callable:
+    """Make the options of a gradient ascent from several starts."""
+    def decorate(command: Callable) -> Callable:
+        command = click.option("--steps", type=Count(), metavar="COUNT", default=steps, show_default=True,
+                               help="Steps of ascent.")(command)
+        return click.option("--restarts", type=Count(), metavar="COUNT", default=restarts, show_default=True,
+                            help="Starting points, all moved at once; the best is kept.")(command)
+    return decorate
+
+
+radius_option = click.option(
+    "--radius", type=Radius(), default="norm", show_default=True,
+    help="Radius of the ball or sphere: the most that the normalisation in front can give (norm), what the tokens have "
+    "(data), or a number.")
+
+
+def seed_option(default: int | None) -> Callable:
+    """Make the option of a seed; None leaves it to a file."""
+    shown = "the file's" if default is None else str(default)
+    return click.option("--seed", type=Count(0, 2**63 - 1), metavar="NUMBER", default=default,
+                        help=f"Seed of everything that is drawn.  [default: {shown}]")
+
+
+def exponents_option(default: str) -> Callable:
+    """Make the option of the exponents of a distance."""
+    kind = NumberList(least=1, most=1e6, infinite=True, example=default)
+    return click.option("--p", "exponents", type=kind, default=default,
+                        show_default=True, help="Exponents p ≥ 1 of the distance.")
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(42), duration(400), duration(90000)
+    ('42 s', '7 min', '25.0 h')
+    """
+    if seconds < 120:
+        return f"{max(1, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def show_bytes(size: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.parsing import Count, Number
+from howsmooth.cli.options import spec_options
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,21 +18,17 @@ if TYPE_CHECKING:
     from howsmooth.studies.store import Store
 
 STORE = "reproduce.sqlite"
+FIGURES_OWN = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"), "the figure's")
 
 
 @click.command(name="reproduce", short_help="The paper's figures, made again.")
 @click.argument("figures", nargs=-1, metavar="[FIGURE…|all]")
-@click.option("--models", metavar="NAME,NAME", help="These models in place of the figures' own.")
-@click.option("--layers", metavar="0,6", help="These layers of every model.")
-@click.option("--lengths", metavar="16..512*2", help="These lengths in place of the figures' own.")
-@click.option("--samples", type=Count(), metavar="COUNT", help="Inputs for each length.")
-@click.option("--tol", type=Number(0, 1, open=True), help="Relative width of intervals.")
-@click.option("--out", "folder", metavar="DIR", default="reproduced", show_default=True, help="Where all of it goes.")
+@spec_options("models", "layers", "lengths", "samples", "tol", **FIGURES_OWN)
+@click.option("--out", "folder", metavar="DIR", default="reproduced", show_default=True, help="Folder for the results.")
 @click.option("--data", metavar="DIR", help="Holds alice.txt and ag_news_test.csv.  [default: $HOWSMOOTH_DATA]")
 @click.option("--gpt2-attention", metavar="FILE", help="GPT-2's attention layers (safetensors), for made inputs.")
-@click.option("--workers", type=Count(0, 1024), metavar="COUNT",
-              help="Processes; 0 is this one, which --quick takes.")
-@click.option("--quick", is_flag=True, help="A few short lengths and two samples: minutes, not hours.")
+@spec_options("workers")
+@click.option("--quick", is_flag=True, help="A few short lengths and two samples in this process: minutes, not hours.")
 def command(figures: tuple[str, ...], folder: str, data: str | None, **given: Any) -> int:
     """Make the figures of "How Smooth Is Attention?" again, and the same for other models.
 
@@ -49,7 +45,7 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, **given: An
 
     chosen = names() if not figures or "all" in figures else list(dict.fromkeys(figures))
     declared = [read_figure(name) for name in chosen]
-    options, notes = _options(**given), console(stderr=True)
+    options, notes = _options(given), console(stderr=True)
     check_plot_path("figure.png", "the figures")
     if data is not None:
         if not Path(data).is_dir():
@@ -78,25 +74,22 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, **given: An
     return 0
 
 
-def _options(models: str | None, layers: str | None, lengths: str | None, samples: int | None, tol: float | None,
-             gpt2_attention: str | None, workers: int | None, quick: bool) -> Options:
-    from howsmooth.cli.overriding import _list
-    from howsmooth.studies.config import _range
+def _options(given: dict[str, Any]) -> Options:
+    from howsmooth.cli.options import spec_from
     from howsmooth.studies.figures import Options
 
-    if gpt2_attention is not None and not Path(gpt2_attention).is_file():
-        raise InputError(f"expected a file for --gpt2-attention, got {gpt2_attention}; check the path")
-    try:
-        numbers = tuple(int(piece) for piece in layers.split(",")) if layers else None
-        wanted = tuple(sorted(set(_range(lengths)))) if lengths else None
-    except ValueError as error:
-        raise InputError(f"--layers or --lengths: {error}; for example --layers 0,6 --lengths 16..256*2") from None
-    if numbers and min(numbers) < 0:
-        raise InputError(f"expected layers from 0, got {min(numbers)}; for example --layers 0,6")
-    if wanted and wanted[0] < 2:
-        raise InputError(f"expected lengths of at least 2, got {wanted[0]}; one token has nothing to attend to")
-    return Options(models=tuple(_list(models or "")), layers=numbers, lengths=wanted, samples=samples, tol=tol,
-                   gpt2_attention=gpt2_attention, workers=workers, quick=quick)
+    weights = given["gpt2_attention"]
+    if weights is not None and not Path(weights).is_file():
+        raise InputError(f"expected a file for --gpt2-attention, got {weights}; check the path")
+    spec = spec_from(given)
+    said = {name: getattr(spec, name) for name in FIGURES_OWN if given[name] is not None}
+    if min(said.get("lengths", (2,))) < 2:
+        raise InputError(f"expected lengths of at least 2, got {min(spec.lengths)}; one token has nothing to attend to")
+    if "models" in said:
+        said["models"] = tuple(model.name for model in spec.models)
+    if said.get("layers") == "all":
+        del said["layers"]
+    return Options(**said, gpt2_attention=weights, workers=spec.engine.workers, quick=given["quick"])
 
 
 def _run(figure, store: Store, options: Options, notes: Console) -> Outcome:
@@ -110,9 +103,9 @@ def _run(figure, store: Store, options: Options, notes: Console) -> Outcome:
 
 def _write(outcome: Outcome, out: Path) -> list[str]:
     """Records as JSON lines and the pictures; the names of the pictures."""
+    from howsmooth.records import json_line
     from howsmooth.report.figure import save_figure
-    from howsmooth.report.paper_figure import draw, sheets
-    from howsmooth.studies.lines import json_line
+    from howsmooth.report.reproduction import draw, sheets
 
     name = outcome.figure.name
     with open(out / f".{name}.partial", "w", encoding="utf-8") as stream:
@@ -126,7 +119,7 @@ def _write(outcome: Outcome, out: Path) -> list[str]:
 
 
 def _write_index(made: list[tuple[Outcome, list[str]]], out: Path) -> None:
-    from howsmooth.report.paper_index import index_html, index_markdown
+    from howsmooth.report.reproduction import index_html, index_markdown
 
     (out / "index.md").write_text(index_markdown(made), encoding="utf-8")
     (out / "index.html").write_text(index_html(made), encoding="utf-8")

@@ -19,9 +19,8 @@ from howsmooth.report.rows import FINE, counted, model_name
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
-    from howsmooth.models.gpt2_file import AttentionFile
-    from howsmooth.studies import Settings
-    from howsmooth.studies.inputs import Inputs
+    from howsmooth.studies.plan import Plan
+    from howsmooth.studies.spec import Spec
 
 Step = Callable[..., None]  # (n, layer, head), or what `describe` takes: what is about to be computed
 
@@ -83,10 +82,10 @@ class Run:
                     bar.update(task, description=f"{name} {(describe or _place)(*what)}")
 
                 for record in produce(show):
-                    self.records.append(record)
                     for file in self.files:
                         with self.writing(file.path, file.option):
                             file.write(record)
+                    self.records.append(record)
                     if self.failures:
                         break
                     bar.advance(task)
@@ -123,32 +122,96 @@ class Run:
         return EXIT_INTERRUPTED
 
 
-def announce(model: Model | AttentionFile, text: Inputs, settings: Settings, notes: Console) -> None:
-    """Say what is about to be computed and the memory it needs; refused here if that is too much."""
+def announce(spec: Spec, model: Model, notes: Console, plan: Plan | None = None) -> None:
+    """Say what is about to be computed and the memory it needs."""
     from howsmooth.cli.parsing import show_bytes
-    from howsmooth.studies import memory_plan
 
-    memory = memory_plan(model, text, settings)
-    maps = counted(len(settings.layers), "layer")
-    if settings.heads is not None:
-        maps += " × " + counted(len(settings.heads), "head")
-    lengths = ", ".join(str(n) for n in settings.lengths)
+    maps = "the whole model" if spec.kind == "model" else counted(len(spec.layers), "layer")
+    if spec.heads is not None:
+        maps += " × " + counted(len(spec.heads), "head")
+    lengths = ", ".join(str(n) for n in spec.lengths)
+    memory = "" if plan is None else f", at most {show_bytes(plan.subjects[0].solve_bytes)} of memory for a solve"
+    tokens = "random tokens" if spec.inputs == "normalised" else (
+        f"special tokens {'added' if spec.adds_special_tokens else 'not added'}")
     say(
         notes,
-        f"{model_name(model.name)}: {counted(settings.estimates, 'estimate')} "
-        f"({maps} × n = {lengths} × {counted(settings.samples, 'sample')}) "
-        f"in {str(model.dtype).removeprefix('torch.')} on {model.device}, "
-        f"at most {show_bytes(memory.total)} of memory for a solve",
+        f"{model_name(model.name)}: {counted(spec.estimates, 'estimate')} "
+        f"({maps} × n = {lengths} × {counted(spec.samples, 'sample')}) "
+        f"in {str(model.dtype).removeprefix('torch.')} on {model.device}, {tokens}{memory}",
         style="dim",
     )
-    beyond = text.facts(model, max(settings.lengths)).get("extrapolated")
-    if beyond:
+    if spec.inputs == "normalised" and model.positions is not None and max(spec.lengths) > model.positions:
         say(notes, f"howsmooth: note: {model_name(model.name)} was made for {model.positions} positions; beyond them "
             "records say extrapolated", style="yellow")
 
 
-def _place(n: int, layer: int, head: int | None) -> str:
-    return f"layer {layer}{'' if head is None else f' head {head}'}, n = {n}"
+Work = tuple[str, int, Callable[[Step], Iterable[dict[str, Any]]]]  # name, number of records, what produces them
+
+
+def run_and_show(
+    outputs: dict[str, str | None],
+    *,
+    work: Callable[[Console, list[dict[str, Any]]], Work],
+    table: Callable[[list[dict[str, Any]]], Any],
+    thing: str,
+    plot: Callable[[list[dict[str, Any]]], Any] | None = None,
+    page: Callable[[list[dict[str, Any]]], str] | None = None,
+    inputs: dict[str, str | None] | None = None,
+    describe: Callable[..., str] | None = None,
+    read: Callable[[str], list[dict[str, Any]]] | None = None,
+) -> int:
+    """The protocol of a command: check the files, compute, show the table, draw, write the page, say how it ended.
+
+    `outputs` are paths by option ("--json", "--csv", "--plot", "--report"); no output may be one of the `inputs`.
+    `work` is called once all outputs are known to be good, with the console for notes and the records that the file of
+    --json holds already, if `read` makes the command one that can be resumed. Each record is written the moment it is
+    there, and whatever ends the computation, what was computed is shown.
+    """
+    from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice, write_page
+
+    for named in ({}, *({option: path} for option, path in (inputs or {}).items() if path != "-")):
+        refuse_one_file_twice({**named, **outputs})
+    files = record_files(outputs.get("--json"), outputs.get("--csv"), read)
+    drawn, written = outputs.get("--plot"), outputs.get("--report")
+    if drawn:
+        from howsmooth.report.figure import check_plot_path
+
+        check_plot_path(drawn)
+    for path, option in ((drawn, "--plot"), (written, "--report")):
+        if path:
+            check_writable(Path(path), option)
+    notes = console(stderr=True)
+    run = Run(files, notes, thing=thing)
+    kept = [record for file in files for record in file.kept]
+    name, total, produce = work(notes, kept)
+    try:
+        run.collect(name, total, produce, describe)
+    finally:
+        if run.records:
+            shown = notes if "-" in (outputs.get("--json"), outputs.get("--csv")) else console()
+            with run.writing("-", "the table"):
+                shown.print(table(run.records))
+        if run.records and drawn and plot is not None:
+            from howsmooth.report.figure import save_figure
+
+            with run.writing(drawn, "--plot"):
+                save_figure(plot(run.records), drawn)
+                say(notes, f"drew {drawn}")
+        if run.records and written and page is not None:
+            with run.writing(written, "--report"):
+                write_page(Path(written), page(run.records))
+                say(notes, f"wrote the report {written}")
+        there = {id(record) for record in kept}
+        reused = sum(id(record) in there for record in run.records)
+        if reused:
+            say(notes, f"{counted(reused, thing)} had been in {outputs['--json']} before", style="dim")
+        code = run.finish()
+    return code
+
+
+def _place(n: int, layer: int | None, head: int | None) -> str:
+    where = "" if layer is None else f"layer {layer}, " if head is None else f"layer {layer} head {head}, "
+    return f"{where}n = {n}"
 
 
 def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console, thing: str) -> None:

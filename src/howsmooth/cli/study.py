@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.overriding import ENGINE_FLAGS, override_options
+from howsmooth.cli.measure import FIELDS
+from howsmooth.cli.options import engine_options, overrides, set_option, spec_options
 from howsmooth.errors import InputError
 
-EXIT_FAILED_TASKS = 1
 _TRUST = {
-    "trust_remote_code": "Run code that comes with models of which the study says trust_remote_code = true.",
-    "allow_pickle": "Load pickled weights of models of which the study says allow_pickle = true.",
+    "trust_remote_code": "Run code that comes with the model. The study has to say trust_remote_code = true as well.",
+    "allow_pickle": "Load weights that are not safetensors. The study has to say allow_pickle = true as well.",
 }
 _store_option = click.option(
     "--store", metavar="FILE", help="The SQLite file.  [default: STUDY.sqlite beside the study]"
@@ -26,6 +26,11 @@ def _trust_options(command: Callable) -> Callable:
     for name, text in reversed(_TRUST.items()):
         command = click.option(f"--{name.replace('_', '-')}", is_flag=True, help=text)(command)
     return command
+
+
+def _override_options(command: Callable) -> Callable:
+    """Options that stand in place of what the file says."""
+    return spec_options("models", *FIELDS, "simultaneous")(engine_options(set_option(command)))
 
 
 @click.group(name="study", short_help="Run whole studies that survive interruption.")
@@ -40,26 +45,27 @@ def command() -> None:
 @click.argument("file", metavar="STUDY.toml")
 @_store_option
 @_trust_options
-@override_options()
+@_override_options
 def run(file: str, store: str | None, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...],
         **flags: Any) -> int:
     """Run a study; tasks that its store holds already are not repeated. Options override the file."""
-    from howsmooth.cli.overriding import overrides_of
-    from howsmooth.studies.config import read_study
+    from howsmooth.cli.progress import run_and_keep
+    from howsmooth.studies.spec import read_study
 
-    study = read_study(file, overrides_of(settings, **flags))
-    return _run(study, Path(store) if store else Path(file).with_suffix(".sqlite"),
+    study = read_study(file, overrides(settings, flags))
+    return run_and_keep(study, Path(store) if store else Path(file).with_suffix(".sqlite"),
                 trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
 
 
 @command.command(name="resume")
 @click.argument("place", metavar="STORE|STUDY.toml")
 @_trust_options
-@override_options(*ENGINE_FLAGS)
+@engine_options
+@set_option
 def resume(place: str, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **flags: Any) -> int:
     """Go on with a study as its store remembers it. Options change where it runs."""
-    from howsmooth.cli.overriding import overrides_of
-    from howsmooth.studies.config import _merged, study_of
+    from howsmooth.cli.progress import run_and_keep
+    from howsmooth.studies.spec import merged, spec_of
     from howsmooth.studies.store import Store
 
     path = _store_of(place)
@@ -71,7 +77,7 @@ def resume(place: str, trust_remote_code: bool, allow_pickle: bool, settings: tu
     if declared is None:
         raise InputError(f"expected a store that knows its study, got {path} without one; "
                          "use `howsmooth study run STUDY.toml`, which repeats nothing that is stored")
-    return _run(study_of(_merged(declared, overrides_of(settings, **flags)), str(path)), path, said,
+    return run_and_keep(spec_of(merged(declared, overrides(settings, flags)), str(path)), path, said,
                 trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
 
 
@@ -79,15 +85,16 @@ def resume(place: str, trust_remote_code: bool, allow_pickle: bool, settings: tu
 @click.argument("place", metavar="STORE|STUDY.toml")
 def status(place: str) -> None:
     """Say how far a study is, what failed, and what it shows so far."""
+    from howsmooth.cli.progress import failure_lines, progress_line, show_tables
     from howsmooth.cli.running import console, say
     from howsmooth.studies.store import Store
 
     with Store.read(_store_of(place)) as store:
         counts, shown = store.counts(), console()
-        say(shown, f"{store.path}: {_progress(counts)}")
-        for line in _reasons(store.failures()):
+        say(shown, f"{store.path}: {progress_line(counts)}")
+        for line in failure_lines(store.failures()):
             say(shown, line)
-        _show(store, shown)
+        show_tables(store, shown)
 
 
 @command.command(name="ls")
@@ -96,8 +103,9 @@ def ls(folder: str) -> None:
     """List the studies and stores of a folder."""
     from rich.table import Table
 
+    from howsmooth.cli.progress import progress_line
     from howsmooth.cli.running import console
-    from howsmooth.studies.config import read_study
+    from howsmooth.studies.spec import read_study
     from howsmooth.studies.store import Store
 
     root = Path(folder)
@@ -118,7 +126,7 @@ def ls(folder: str) -> None:
         try:
             if store.is_file():
                 with Store.read(store) as opened:
-                    state = _progress(opened.counts())
+                    state = progress_line(opened.counts())
             else:
                 state = "not begun"
         except InputError as error:
@@ -129,22 +137,21 @@ def ls(folder: str) -> None:
 
 @command.command(name="validate")
 @click.argument("file", metavar="STUDY.toml")
-@click.option("--full", is_flag=True, help="Load the models and cut the corpora, too.")
+@click.option("--full", is_flag=True, help="Load the models and cut the texts, too.")
 @_trust_options
-@override_options()
+@_override_options
 def validate(file: str, full: bool, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...],
              **flags: Any) -> None:
     """Check a study file without running it."""
-    from howsmooth.cli.overriding import overrides_of
     from howsmooth.cli.running import console, say
-    from howsmooth.studies.config import read_study, untrusted
+    from howsmooth.studies.spec import read_study, untrusted
 
-    study = read_study(file, overrides_of(settings, **flags))
+    study = read_study(file, overrides(settings, flags))
     for option, names in untrusted(study).items():
         say(console(), f"{file}: asks to run code that comes with {', '.join(names)} ({option} = true); that takes "
             f"--{option.replace('_', '-')} on the command line as well")
     if full:
-        from howsmooth.studies.planning import prepare
+        from howsmooth.studies.plan import prepare
 
         prepared = prepare(study, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
         say(console(), f"{file}: fine, {prepared.count} tasks")
@@ -154,79 +161,21 @@ def validate(file: str, full: bool, trust_remote_code: bool, allow_pickle: bool,
 
 @command.command(name="export")
 @click.argument("place", metavar="STORE|STUDY.toml")
-@click.option("--out", metavar="FILE|-", default="-", show_default=True, help="Ends in .parquet, .csv or .jsonl.")
-@click.option("--format", "form", type=click.Choice(["parquet", "csv", "jsonl"]), help="Instead of what the name says.")
+@click.option("--file", "out", metavar="FILE|-", default="-", show_default=True,
+              help="File of records, by its ending .parquet, .csv or .jsonl; - is stdout.")
+@click.option("--format", "form", type=click.Choice(["parquet", "csv", "jsonl"]),
+              help="Format of the file, instead of what its name says.")
 @click.option("--everything", is_flag=True, help="Also records that the study no longer asks for.")
 def export(place: str, out: str, form: str | None, everything: bool) -> None:
     """Write a study's records to a file; a study that is running can be exported, too."""
     from howsmooth.cli.running import console, say
-    from howsmooth.studies.export import export as write
+    from howsmooth.studies.formats import export as write
     from howsmooth.studies.store import Store
 
     with Store.read(_store_of(place)) as store:
         count = write(store, out, form, everything)
     if out != "-":
         say(console(stderr=True), f"wrote {count} records to {out}")
-
-
-def _run(study, path: Path, said: str | None = None, **trust: bool) -> int:
-    """Prepare, say what will be done, do it with a bar, show what came out."""
-    from howsmooth.cli.main import EXIT_INTERRUPTED
-    from howsmooth.cli.overriding import duration, show_plan
-    from howsmooth.cli.progress import Bar
-    from howsmooth.cli.running import console, say
-    from howsmooth.studies.planning import prepare
-    from howsmooth.studies.running import run_study
-    from howsmooth.studies.store import Store
-
-    notes, interrupted = console(stderr=True), False
-    with Store.write(path) as store:  # first of all: a second run is refused at once
-        for line in filter(None, (said, store.recovered)):
-            say(notes, f"howsmooth: {line}", style="yellow")
-        prepared = prepare(study, lambda line: say(notes, line, style="dim"), **trust)
-        store.plan(prepared.study.model_dump(mode="json"), prepared.tasks())
-        show_plan(prepared, notes, store.counts()["done"])
-        with Bar(notes) as bar:
-            try:
-                run_study(prepared, store, progress=bar.show)
-            except KeyboardInterrupt:
-                interrupted = True
-        counts = store.counts()
-        say(notes, f"{path}: {_progress(counts)}, {duration(bar.elapsed)}")
-        for line in _reasons(store.failures()):
-            say(notes, f"howsmooth: {line}", style="yellow")
-        _show(store, console())
-    if interrupted:
-        say(notes, f"howsmooth: interrupted; go on with: howsmooth study resume {path}")
-        return EXIT_INTERRUPTED
-    return EXIT_FAILED_TASKS if counts["done"] < counts["planned"] else 0
-
-
-def _show(store, shown) -> None:
-    from howsmooth.report.study import Summary, study_tables
-
-    summary = Summary(store.records())
-    for table in study_tables(summary):
-        shown.print(table)
-    for name, count in summary.unfinished.items():
-        shown.print(f"{count} intervals are wider than asked ({name})", style="yellow")
-
-
-def _progress(counts: dict[str, int]) -> str:
-    parts = [f"{counts['done']} of {counts['planned']} tasks done"]
-    if counts["failed"]:
-        parts.append(f"{counts['failed']} failed")
-    if counts["other"]:
-        parts.append(f"{counts['other']} records of an earlier plan")
-    return ", ".join(parts)
-
-
-def _reasons(failures: list[tuple[str, str, int]]) -> list[str]:
-    """Each reason once, with how many tasks it stopped."""
-    counted: dict[str, int] = {}
-    for _, error, _ in failures:
-        counted[error] = counted.get(error, 0) + 1
-    return [f"{count} tasks failed and will be tried again by resume: {error}" for error, count in counted.items()]
 
 
 def _store_of(place: str) -> Path:

@@ -1,223 +1,235 @@
-"""Gaussian flows: N(α, S) under x' = Γ_μ(x), an ordinary differential equation for its mean and covariance.
+"""A Gaussian N(α, S), and what attention does to it: Γ_μ is affine on it, for every kind but the sigmoid.
 
-Γ_μ is affine on a Gaussian, Γ_μ(x) = g + B(x − α), so that tokens move by an affine map and Gaussians stay Gaussian:
+Whatever the kind, a place x weighs the points y by a factor whose logarithm is quadratic in y and linear in x. The
+weighted Gaussian is a Gaussian again, its mean is affine in x, and
 
-    α' = g        Φ' = BΦ, Φ(0) = I        S = Φ S₀ Φᵀ        a token that starts at x is at α + Φ(x − α₀)
+    Γ_μ(x) = g + B (x − α),    g = Γ_μ(α)
 
-What is integrated is Φ, not S: ΦS₀Φᵀ is symmetric without negative eigenvalues whatever the error of the integrator,
-so nothing has to be projected back to the cone of covariances, and the rank of S is that of S₀ at every time. Collapse
-to a lower rank is a limit; `limiting_rank` reads it off.
+    softmax     g = Σ_h V_h(α + S(A_h α + c_h)) + b         B = Σ_h V_h S A_h
+    L2          g = V M⁻¹(α + 2SKᵀQα)                       B = 2 V M⁻¹ S KᵀQ,  M = I + 2SKᵀK
+    Sinkhorn    g = Vα                                      B = V Cov(y|x) A/ε,  Cov(y|x) = F (I − W γ² Wᵀ) Fᵀ,
+                                                            FᵀAᵀF/ε = U s Wᵀ,  γ = 2s/(1 + √(1 + 4s²)),  FFᵀ = S
+    linear      g = V(S + ααᵀ)Aα                            B = V(S + ααᵀ)A
+    mean        g = Vα                                      B = 0
+
+Nothing is divided by S, so that a Gaussian on a subspace (singular S) is served by the same lines.
+
+Under softmax attention with V = I the flow has a closed form, in which S⁻¹ is linear in time:
+
+    S(t)⁻¹ = S₀⁻¹ − t(A + Aᵀ)        without inverses:  S(t) = S₀^½ (I − tM)⁻¹ S₀^½,  M = S₀^½ (A + Aᵀ) S₀^½
+
+which holds for singular S₀ too and ends at t* = 1/λ_max(M) if M has a positive eigenvalue, never otherwise.
 """
 
 from __future__ import annotations
 
 import math
-import time
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import singledispatch
 
 import numpy as np
 import torch
-from scipy.integrate import DOP853, LSODA, RK45, Radau
+from numpy.typing import NDArray
 from torch import Tensor
 
-from howsmooth.attention.fields import Field
-from howsmooth.dynamics.gaussian_closure import Array, Closure, closure
-from howsmooth.dynamics.gaussian_state import GaussianState
+from howsmooth.attention.fields import Field, L2Field, LinearField, MeanPooling, SinkhornField, SoftmaxField
+from howsmooth.dynamics.velocity import heads_of
 from howsmooth.errors import InputError
+from howsmooth.transport import gaussian_wasserstein
 
-SOLVERS = {"lsoda": LSODA, "dop853": DOP853, "rk45": RK45, "radau": Radau}
-_TIMES, _SHARE = 8.0, 1e-4  # a flow is at its blow-up when its size has grown so many times in this share of the time
-_LARGEST = 1e120  # of a standard deviation: its square is a number still
-BLOWS_UP = 1e-3  # eigenvalues above this share of the largest blow up with it; others are about 1e6 times smaller
-
-REMEDY = {
-    "finished": "nothing to do: the flow was followed to its end",
-    "blew up": "the covariance is infinite at this time; stop before it",
-    "overflow": "it grows exponentially, or close to it: nothing is left to see, stop earlier",
-    "step limit": "raise max_steps or rtol, or stop earlier",
-    "step too small": "the solver gets no further at this tolerance; raise rtol, take another solver, or stop earlier",
-}
+_SYMMETRIC = 1e-10  # of ‖S‖: what rounding may leave of S − Sᵀ, and below 0 of its eigenvalues
+Array = NDArray[np.float64]
+Closure = Callable[[Array, Array], tuple[Array, Array]]  # (α, F) ↦ (g, B), FFᵀ = S
 
 
 @dataclass(frozen=True, eq=False)
-class BlowUp:
-    """When a flow ends in finite time, and along which directions (d, r): the columns, the fastest first.
+class GaussianState:
+    """N(mean, covariance) on R^d, in float64.
 
-    Seen by growth: the size of the Gaussian, (tr S + |α|²)^½, exceeds eight times all that it was a ten-thousandth of
-    the elapsed time ago. An exponential would have left the range of numbers before it did that. t* is extrapolated by
-    the pole of order one that S has there; `uncertainty` is that ten-thousandth or less.
+    >>> state = GaussianState.of([0.0, 1.0], [[2.0, 0.0], [0.0, 0.0]])
+    >>> state.d, state.rank
+    (2, 1)
+    >>> state.sample(3, torch.Generator().manual_seed(0))[:, 1].tolist()
+    [1.0, 1.0, 1.0]
     """
 
-    time: float
-    directions: Tensor
-    uncertainty: float
+    mean: Tensor
+    covariance: Tensor
+
+    def __post_init__(self):
+        mean, covariance = self.mean, self.covariance
+        if not isinstance(mean, Tensor) or not isinstance(covariance, Tensor):
+            raise InputError(f"expected mean and covariance as tensors, got {type(mean).__name__} and "
+                             f"{type(covariance).__name__}; GaussianState.of takes lists")
+        if mean.dim() != 1 or not len(mean) or covariance.shape != (len(mean), len(mean)):
+            raise InputError(f"expected a mean (d) and a covariance (d, d), got {tuple(mean.shape)} and "
+                             f"{tuple(covariance.shape)}")
+        for name, t in (("mean", mean), ("covariance", covariance)):
+            if not torch.isfinite(t).all():
+                raise InputError(f"expected a finite {name}, got NaN or ∞")
+        mean, covariance = mean.detach().double().cpu(), covariance.detach().double().cpu()
+        scale = float(covariance.abs().max())
+        gap = float((covariance - covariance.mT).abs().max())
+        if gap > _SYMMETRIC * scale:
+            raise InputError(f"expected a symmetric covariance, got one that differs from its transpose by {gap:.3g}; "
+                             "(S + Sᵀ)/2 is symmetric")
+        covariance = (covariance + covariance.mT) / 2
+        least = float(torch.linalg.eigvalsh(covariance)[0])
+        if least < -_SYMMETRIC * scale:
+            raise InputError(f"expected a covariance without negative eigenvalues, got one of {least:.3g}; "
+                             "a variance is never negative")
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "covariance", covariance)
+
+    @classmethod
+    def of(cls, mean, covariance) -> GaussianState:
+        """From lists, arrays or tensors."""
+        return cls(torch.as_tensor(mean, dtype=torch.float64), torch.as_tensor(covariance, dtype=torch.float64))
+
+    @classmethod
+    def standard(cls, d: int, variance: float = 1.0) -> GaussianState:
+        return cls.of([0.0] * d, (variance * torch.eye(d)).tolist())
+
+    @classmethod
+    def fitted(cls, tokens: Tensor) -> GaussianState:
+        """The mean and covariance (1/n) of tokens (n, d)."""
+        tokens = tokens.detach().double()
+        mean = tokens.mean(0)
+        centred = tokens - mean
+        return cls(mean, centred.mT @ centred / len(tokens))
 
     @property
-    def direction(self) -> Tensor:
-        return self.directions[:, 0]
+    def d(self) -> int:
+        return len(self.mean)
 
-    def as_record(self) -> dict[str, Any]:
-        return {"time": self.time, "directions": self.directions.mT.tolist(), "uncertainty": self.uncertainty}
+    @property
+    def root(self) -> Tensor:
+        """S^½, symmetric; directions that are 0 up to rounding are 0."""
+        values, vectors = torch.linalg.eigh(self.covariance)
+        values = torch.where(values > self.d * torch.finfo(values.dtype).eps * values[-1], values, 0.0)
+        return (vectors * values.sqrt()) @ vectors.mT
+
+    @property
+    def rank(self) -> int:
+        return int(torch.linalg.matrix_rank(self.covariance, hermitian=True))
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n tokens (n, d) drawn independently."""
+        return self.mean + torch.randn(n, self.d, dtype=torch.float64, generator=generator) @ self.root
+
+    def distance(self, other: GaussianState) -> float:
+        """W₂ to another Gaussian."""
+        return float(gaussian_wasserstein(self.mean, self.covariance, other.mean, other.covariance))
+
+    def as_record(self) -> dict:
+        return {"mean": self.mean.tolist(), "covariance": self.covariance.tolist()}
 
 
-@dataclass(frozen=True, eq=False)
-class GaussianFlow:
-    """A trajectory: times (T), means (T, d) and maps Φ (T, d, d); on blow-up, everything until then.
+def closure(field: Field) -> Closure:
+    """The map (α, F) ↦ (g, B) of a field with values where its tokens live."""
+    if not isinstance(field, Field):
+        raise InputError(f"expected a Field, got {type(field).__name__}; for matrices, SoftmaxField.of(A, V)")
+    if field.d_out != field.d:
+        raise InputError(f"a flow: expected a field from R^d to R^d (a square V), got R^{field.d} to R^{field.d_out}; "
+                         "add an output projection")
+    return _closure(field)
 
-    `status` is "finished", "blew up" (see `blow_up`), "overflow" (grown beyond any number that can be squared, but not
-    in finite time), "step limit" or "step too small"; `remedy` says what to do. `slope` is B at the end.
+
+@singledispatch
+def _closure(field: Field) -> Closure:
+    raise InputError(f"a Gaussian flow: expected softmax, L2, Sinkhorn, linear attention or mean pooling, got "
+                     f"{field.name}, under which Gaussians do not stay Gaussian; use particles or the grid")
+
+
+@_closure.register
+def _(field: SoftmaxField) -> Closure:
+    heads, constant = heads_of(field.layer, "a Gaussian flow")
+    parts = [(_numpy(head.A), _numpy(head.V), _numpy(head.c)) for head in heads]
+    constant = _numpy(constant)
+
+    def softmax(mean: Array, factor: Array) -> tuple[Array, Array]:
+        s = factor @ factor.T
+        return (sum((v @ (mean + s @ (a @ mean + c)) for a, v, c in parts), constant),
+                sum((v @ s @ a for a, v, _ in parts), np.zeros_like(s)))
+
+    return softmax
+
+
+@_closure.register
+def _(field: L2Field) -> Closure:
+    q, k, v = _numpy(field.q), _numpy(field.k), _numpy(field.v)
+    eye = np.eye(field.d)
+
+    def l2(mean: Array, factor: Array) -> tuple[Array, Array]:
+        s = factor @ factor.T
+        m = eye + 2 * s @ k.T @ k
+        slope = 2 * v @ np.linalg.solve(m, s @ k.T @ q)
+        return v @ np.linalg.solve(m, mean) + slope @ mean, slope
+
+    return l2
+
+
+@_closure.register
+def _(field: SinkhornField) -> Closure:
+    a, v = _numpy(field.A) / field.eps, _numpy(field.V)
+
+    def sinkhorn(mean: Array, factor: Array) -> tuple[Array, Array]:
+        _, s, w = np.linalg.svd(factor.T @ a.T @ factor)
+        g = 2 * s / (1 + np.sqrt(1 + 4 * s * s))
+        spread = factor @ (w.T * (1 - g * g)) @ w @ factor.T
+        return v @ mean, v @ spread @ a
+
+    return sinkhorn
+
+
+@_closure.register
+def _(field: LinearField) -> Closure:
+    a, v = _numpy(field.A), _numpy(field.V)
+
+    def linear(mean: Array, factor: Array) -> tuple[Array, Array]:
+        slope = v @ (factor @ factor.T + np.outer(mean, mean)) @ a
+        return slope @ mean, slope
+
+    return linear
+
+
+@_closure.register
+def _(field: MeanPooling) -> Closure:
+    v = _numpy(field.V)
+    return lambda mean, factor: (v @ mean, np.zeros_like(v))
+
+
+def _numpy(t: Tensor) -> Array:
+    return t.detach().double().cpu().numpy()
+
+
+def blow_up_time(a: Tensor, start: GaussianState) -> float:
+    """t* of S under softmax attention with score ⟨Ax, y⟩ and V = I; ∞ where nothing blows up. A query bias is no part.
+
+    >>> blow_up_time(torch.eye(2), GaussianState.of([0, 0], [[4.0, 0.0], [0.0, 0.0]]))
+    0.125
+    >>> blow_up_time(-torch.eye(2), GaussianState.standard(2))
+    inf
     """
-
-    field: str
-    start: GaussianState
-    times: Tensor
-    means: Tensor
-    maps: Tensor
-    slope: Tensor
-    status: str
-    until: float
-    blow_up: BlowUp | None
-    steps: int
-    rtol: float
-    seconds: float
-
-    @property
-    def remedy(self) -> str:
-        """What the status asks of the reader."""
-        return REMEDY[self.status]
-
-    @property
-    def ending(self) -> str:
-        """How it ended, in one line."""
-        if self.blow_up is None:
-            return f"{self.status} at t = {float(self.times[-1]):.6g}"
-        along = "; ".join(", ".join(f"{x:.3g}" for x in column) for column in self.blow_up.directions.mT.tolist())
-        return f"blew up at t = {self.blow_up.time:.6g} along ({along})"
-
-    @property
-    def covariances(self) -> Tensor:
-        """(T, d, d), symmetric and positive by construction."""
-        factors = self.maps @ self.start.root
-        return factors @ factors.mT
-
-    @property
-    def last(self) -> GaussianState:
-        return self.state(-1)
-
-    def state(self, index: int) -> GaussianState:
-        """N(α, S) at times[index]."""
-        return GaussianState(self.means[index], self.covariances[index])
-
-    def push(self, x: Tensor, index: int = -1) -> Tensor:
-        """Where tokens (n, d) that start at x are at times[index], in the limit of infinitely many of them."""
-        return self.means[index] + (x.double() - self.start.mean) @ self.maps[index].mT
-
-    def as_record(self) -> dict[str, Any]:
-        return {"field": self.field, "d": self.start.d, "status": self.status, "until": self.until,
-                "start": self.start.as_record(), "blow_up": None if self.blow_up is None else self.blow_up.as_record(),
-                "times": self.times.tolist(), "means": self.means.tolist(), "covariances": self.covariances.tolist(),
-                "steps": self.steps, "rtol": self.rtol, "dtype": "float64", "seconds": self.seconds}
+    top = float(torch.linalg.eigvalsh(_growth(a, start))[-1])
+    # Rounding alone can leave a positive eigenvalue of a matrix that has none.
+    small = start.d * torch.finfo(torch.float64).eps * float(_growth(a, start).abs().max())
+    return 1 / top if top > small else math.inf
 
 
-def gaussian_flow(field: Field, start: GaussianState, until: float, *, frames: int = 101, solver: str = "lsoda",
-                  rtol: float = 1e-9, max_steps: int = 20_000) -> GaussianFlow:
-    """Integrate N(α, S) under x' = Γ_μ(x) up to time `until`, with adaptive steps.
-
-    A flow that ends before, because it blows up or needs more than `max_steps` steps, is returned until then, with a
-    status that says so, and with the time and the directions of its blow-up. A covariance that collapses in one
-    direction while it grows in another is stiff; "lsoda" (SciPy's, as all of them) notices and changes its method.
-
-    >>> from howsmooth.attention.fields import SoftmaxField
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> flow = gaussian_flow(SoftmaxField.of(eye, eye), GaussianState.standard(2), until=1.0)
-    >>> flow.status, round(flow.blow_up.time, 4)     # V = I: 1 / λ_max(S₀^½ (A + Aᵀ) S₀^½)
-    ('blew up', 0.5)
-    """
-    _check(field, start, until, frames, solver, rtol, max_steps)
-    began = time.perf_counter()
-    rates = closure(field)
-
-    def integrate(last: float) -> tuple[list, str, BlowUp | None, int]:
-        return _integrate(rates, start, until, np.linspace(0, last, frames), SOLVERS[solver], rtol, max_steps)
-
-    kept, status, blow_up, steps = integrate(until)
-    if status != "finished":  # the same steps once more, with as many frames in the time that there was
-        kept, status, blow_up, steps = integrate(kept[-1][0])
-    d = start.d
-    means, maps = np.stack([y[:d] for _, y in kept]), np.stack([y[d:].reshape(d, d) for _, y in kept])
-    _, slope = rates(means[-1], maps[-1] @ start.root.numpy())
-    return GaussianFlow(field.name, start, torch.tensor([t for t, _ in kept], dtype=torch.float64),
-                        torch.from_numpy(means), torch.from_numpy(maps), torch.from_numpy(slope), status,
-                        float(until), blow_up, steps, rtol, time.perf_counter() - began)
+def covariance_at(a: Tensor, start: GaussianState, t: float) -> Tensor:
+    """S(t) under softmax attention with V = I, for times before the blow-up."""
+    end = blow_up_time(a, start)
+    if not 0 <= t < end:
+        raise InputError(f"expected a time from 0 to before the blow-up at {end:.6g}, got {t}")
+    root = start.root
+    return root @ torch.linalg.solve(torch.eye(start.d, dtype=torch.float64) - t * _growth(a, start), root)
 
 
-def _integrate(rates: Closure, start: GaussianState, until: float, frames: Array, method: type, rtol: float,
-               max_steps: int) -> tuple[list[tuple[float, Array]], str, BlowUp | None, int]:
-    """(t, (α, Φ)) at the frames that are reached and at the end, how it ended, and the number of steps."""
-    d, root = start.d, start.root.numpy()
-    size = max(float(start.mean.norm()), float(np.linalg.norm(root)), 1e-150)
-    slack = 1e-3 * rtol * np.concatenate([np.full(d, size), np.ones(d * d)])
-
-    def velocity(t: float, y: Array) -> Array:
-        mean, spread = y[:d], y[d:].reshape(d, d)
-        g, slope = rates(mean, spread @ root)
-        return np.concatenate([g, (slope @ spread).ravel()])
-
-    y = np.concatenate([start.mean.numpy(), np.eye(d).ravel()])
-    kept, wanted, status, blow_up, steps = [(0.0, y)], list(frames[1:]), "finished", None, 0
-    largest = [(0.0, size)]  # the size at each time at which it was larger than ever before
-    with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a trial step past the blow-up is taken back
-        solver = method(velocity, 0.0, y, until, rtol=rtol, atol=slack)
-        while solver.status == "running" and status == "finished":
-            if steps >= max_steps:
-                status = "step limit"
-                break
-            solver.step()
-            if solver.status == "failed" or not np.isfinite(solver.y).all():  # steps have shrunk below rounding
-                status = "step too small"
-                break
-            steps += 1
-            while wanted and wanted[0] <= solver.t:
-                moment = wanted.pop(0)
-                kept.append((moment, solver.y if moment == solver.t else solver.dense_output()(moment)))
-            factor = solver.y[d:].reshape(d, d) @ root
-            size = math.hypot(np.linalg.norm(factor), np.linalg.norm(solver.y[:d]))
-            if size > largest[-1][1]:
-                largest.append((solver.t, size))
-                since = solver.t - next(t for t, before in reversed(largest) if before <= size / _TIMES or t == 0)
-                if since <= _SHARE * solver.t:
-                    status = "blew up"
-                    left = since / (_TIMES**2 - 1)  # size² has a pole of order one
-                    blow_up = BlowUp(solver.t + left, _fastest(solver.y[:d], factor), since)
-                elif size > _LARGEST:
-                    status = "overflow"
-    if kept[-1][0] < solver.t and np.isfinite(solver.y).all():
-        kept.append((solver.t, solver.y))
-    return kept, status, blow_up, steps
-
-
-def _fastest(mean: Array, factor: Array) -> Tensor:
-    """The directions of second moment S + ααᵀ that are of the size of the largest, each with a positive largest entry.
-    """
-    vectors, sizes, _ = np.linalg.svd(np.column_stack([factor, mean]), full_matrices=False)
-    vectors = vectors[:, sizes**2 >= BLOWS_UP * sizes[0] ** 2]
-    return torch.from_numpy(vectors * np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(0)[None], 0)))
-
-
-def _check(field, start, until, frames, solver, rtol, max_steps) -> None:
-    if not isinstance(start, GaussianState):
-        raise InputError(f"expected a GaussianState to start from, got {type(start).__name__}; GaussianState.of(α, S)")
-    if isinstance(field, Field) and field.d != start.d:
-        raise InputError(f"expected a Gaussian on R^{field.d}, where the field lives, got one on R^{start.d}")
-    if not 0 < until < math.inf:
-        raise InputError(f"expected a positive finite time until, got {until}")
-    if solver not in SOLVERS:
-        raise InputError(f"expected a solver among {', '.join(SOLVERS)}, got {solver!r}")
-    if not 0 < rtol < 1:
-        raise InputError(f"expected rtol between 0 and 1, got {rtol}; the default 1e-9 is cheap")
-    for name, value, least in (("frames", frames, 2), ("max_steps", max_steps, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"expected {name} as a whole number of at least {least}, got {value!r}")
+def _growth(a: Tensor, start: GaussianState) -> Tensor:
+    if not isinstance(a, Tensor) or a.shape != (start.d, start.d) or not bool(torch.isfinite(a).all()):
+        got = f"shape {tuple(a.shape)}" if isinstance(a, Tensor) else type(a).__name__
+        raise InputError(f"expected A as a finite matrix ({start.d}, {start.d}), got {got}")
+    root = start.root
+    return root @ (a + a.mT).double() @ root

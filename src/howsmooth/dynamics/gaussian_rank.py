@@ -1,4 +1,4 @@
-"""The rank that the covariance of a Gaussian flow tends to: of every run, those that blow up included.
+"""The rank that the covariance of a Gaussian flow tends to, of flows that blow up, too.
 
 At each finite time S has the rank of S₀, so a rank that is lost is lost in the limit, and a threshold on eigenvalues
 alone would depend on when one looks. What is read off is how each eigenvalue λ moves in the last fifth of the time, by
@@ -11,17 +11,13 @@ vanishes exponentially, and stays positive for one that grows without bound.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from howsmooth.attention.fields import Field
-from howsmooth.dynamics.gaussian import BLOWS_UP, GaussianFlow, gaussian_flow
-from howsmooth.dynamics.gaussian_state import GaussianState
+from howsmooth.dynamics.gaussian_flow import BLOWS_UP, GaussianFlow
 from howsmooth.errors import InputError
 
 _STILL, _MOVING = 0.1, 0.5  # |p| of an eigenvalue that has come to rest, and of one that never will
@@ -55,6 +51,7 @@ def limiting_rank(flow: GaussianFlow) -> LimitingRank:
     """What becomes of each eigenvalue of S, from the end of a trajectory.
 
     >>> from howsmooth.attention.fields import SoftmaxField
+    >>> from howsmooth.dynamics import GaussianState, gaussian_flow
     >>> a = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))
     >>> eye = torch.eye(2, dtype=torch.float64)
     >>> found = limiting_rank(gaussian_flow(SoftmaxField.of(a, eye), GaussianState.standard(2), until=3.0))
@@ -97,29 +94,3 @@ def _fates(exponents: Tensor, eigenvalues: Tensor) -> list[str]:
         else:
             words.append("stays" if p <= _STILL else "grows")
     return words
-
-
-def limiting_ranks(fields: Callable[[torch.Generator], Field], start: GaussianState, until: float, runs: int, *,
-                   seed: int = 0, rtol: float = 1e-7, max_steps: int = 5_000) -> list[LimitingRank]:
-    """The fate of `runs` flows whose fields are drawn at random: none is left out, whatever becomes of it.
-
-    >>> from howsmooth.attention.fields import SoftmaxField
-    >>> def draw(generator):
-    ...     a = torch.randn(2, 2, dtype=torch.float64, generator=generator)
-    ...     return SoftmaxField.of(-a @ a.T, torch.eye(2, dtype=torch.float64))
-    >>> [found.fates for found in limiting_ranks(draw, GaussianState.standard(2), until=200.0, runs=2)]
-    [('vanishes', 'vanishes'), ('vanishes', 'vanishes')]
-    """
-    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
-        raise InputError(f"expected runs as a whole number of at least 1, got {runs!r}")
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    for _ in range(runs):
-        flow = gaussian_flow(fields(generator), start, until, rtol=rtol, max_steps=max_steps)
-        found.append(limiting_rank(flow))
-    return found
-
-
-def counts(found: list[LimitingRank]) -> dict[tuple[str, int, int], int]:
-    """How many runs ended with each (status, rank, shape rank), the most frequent first."""
-    return dict(Counter((one.status, one.rank, one.shape_rank) for one in found).most_common())

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from howsmooth.dynamics.gaussian_state import GaussianState
+from howsmooth.dynamics.gaussian import GaussianState
 from howsmooth.errors import InputError
 from howsmooth.transport import TokenMeasure
 

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from howsmooth.attention.fields import Field
 from howsmooth.dynamics.continuity import density_flow
-from howsmooth.dynamics.gaussian import gaussian_flow
-from howsmooth.dynamics.gaussian_state import GaussianState
+from howsmooth.dynamics.gaussian import GaussianState
+from howsmooth.dynamics.gaussian_flow import gaussian_flow
 from howsmooth.dynamics.grid import Density
-from howsmooth.dynamics.integrating import integrate
+from howsmooth.dynamics.integration import integrate
 from howsmooth.errors import InputError
 from howsmooth.transport import TimedMeasure, TokenMeasure, conditional_distance, wasserstein
 

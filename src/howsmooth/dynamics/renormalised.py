@@ -23,8 +23,11 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention, attend
-from howsmooth.dynamics.mixing import mix
+from howsmooth.dynamics.velocity import one_head
 from howsmooth.errors import InputError
+
+ROWS = 128  # of scores held at once: with some thousand keys they stay in the cache
+SMALLEST = -700.0  # e to this is still a normal number; below, exponentials take three times as long
 
 
 class Renormalised:
@@ -80,23 +83,25 @@ class Renormalised:
         return x
 
 
-def one_head(layer: SelfAttention) -> tuple[Tensor, Tensor | None, Tensor]:
-    """A, c and V of a layer with scores ⟨Ax + c, y⟩ and values Vy, refused where it is not of that form."""
-    if not isinstance(layer, SelfAttention):
-        raise InputError(f"expected softmax attention (SelfAttention or SoftmaxField), got {type(layer).__name__}; "
-                         "other kinds are followed as they are, without renormalisation")
-    traits = {f"{layer.heads} heads": layer.heads != 1, "rotary positions": layer.rotary is not None,
-              "a score_bias": layer.score_bias is not None, "a window": layer.window is not None,
-              "a soft cap": layer.softcap is not None,
-              "a value or output bias": any(b is not None and bool(b.any()) for b in (layer.bv, layer.bo)),
-              "a V that is not square": layer.d != layer.d_out}
-    for trait in (name for name, there in traits.items() if there):
-        raise InputError("renormalised coordinates: expected one head with scores ⟨Ax + c, y⟩ and values Vy, V "
-                         f"square, got a layer with {trait}; follow the tokens themselves")
-    A = layer.scale * layer.wk.mT @ layer.wq
-    c = None if layer.bq is None else layer.scale * layer.wk.mT @ layer.bq
-    return A, c, layer.wv if layer.wo is None else layer.wo @ layer.wv
-
-
 def _log_room(z: Tensor) -> float:
     return math.log(torch.finfo(z.dtype).max) - 12
+
+
+def mix(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:
+    """softmax(scale · q kᵀ) v for q, k (n, d) and v (n, w).
+
+    Without gradients, masks and GPUs, weights below e^{−700} of a row's largest come out as e^{−700}: no sum sees it.
+
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> mix(eye, eye, eye, 1000.0)[0, 0].item()
+    1.0
+    """
+    if causal or torch.is_grad_enabled() or q.device.type != "cpu" or q.dtype != torch.float64:
+        return attend(*(t.unsqueeze(-3) for t in (q, k, v)), scale=scale, causal=causal).squeeze(-3)
+    with_mass = torch.cat([v, torch.ones_like(v[:, :1])], 1)
+    parts = []
+    for rows in (scale * q).split(ROWS):
+        s = rows @ k.mT
+        parts.append(s.sub_(s.amax(1, keepdim=True)).clamp_(min=SMALLEST).exp_() @ with_mass)
+    whole = torch.cat(parts)
+    return whole[:, :-1] / whole[:, -1:]

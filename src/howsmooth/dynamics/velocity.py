@@ -1,4 +1,7 @@
-"""The velocity of tokens: attention of any kind as the right-hand side of x' = Γ_t(x) + drift(t, x)."""
+"""The velocity of tokens: attention of any kind as the right-hand side of x' = Γ_t(x) + drift(t, x).
+
+Measures see less of a softmax layer: its heads by scores ⟨A_h x + c_h, y⟩ and values V_h y, and a constant.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,8 @@ class Velocity:
                              f"{type(weights).__name__}; see howsmooth.attention.fields")
         if drift is not None and not callable(drift):
             raise InputError(f"expected a function (t, x) for the drift, got {type(drift).__name__}")
-        self.weights, self.sphere, self.drift = weights, sphere, drift
+        self.weights: Any = weights
+        self.sphere, self.drift = sphere, drift
         self.constant = self.layers is None and _is_layer(weights)
         for layer in self.layers or ([weights] if self.constant else ()):
             _refuse_other_widths(layer)
@@ -66,10 +70,9 @@ class Velocity:
     def pieces(self, until: float) -> tuple[Piece, ...]:
         """Stretches of [0, until] on which the velocity is smooth in t; one for each layer of a list."""
         if self.layers is None:
-            at = (lambda t: self.weights) if self.constant else self.weights
-            return (Piece(0.0, until, at, self),)
+            return (Piece(0.0, until, _always(self.weights) if self.constant else self.weights, self),)
         count = len(self.layers)
-        return tuple(Piece(until * i / count, until * (i + 1) / count, lambda t, layer=layer: layer, self)
+        return tuple(Piece(until * i / count, until * (i + 1) / count, _always(layer), self)
                      for i, layer in enumerate(self.layers))
 
     def __call__(self, t: float, x: Tensor) -> Tensor:
@@ -107,6 +110,10 @@ def as_velocity(given: Velocity | Layer) -> Velocity:
     return given if isinstance(given, Velocity) else Velocity(given)
 
 
+def _always(layer: Layer) -> Callable[[float], Layer]:
+    return lambda t: layer
+
+
 def _is_layer(weights: Any) -> bool:
     return hasattr(weights, "on_tokens") or isinstance(weights, (SelfAttention, L2Attention, torch.nn.Module))
 
@@ -116,3 +123,55 @@ def _refuse_other_widths(layer: Layer) -> None:
     if isinstance(d, int) and isinstance(d_out, int) and d != d_out:
         raise InputError(f"expected a layer from width {d} to width {d}, got one to width {d_out}; tokens move where "
                          "they live, so V (with the output projection) has to be square")
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One head: score ⟨Ax + c, y⟩, value Vy with the output projection in V; in float64."""
+
+    A: Tensor
+    V: Tensor
+    c: Tensor
+
+
+def heads_of(layer: SelfAttention, purpose: str) -> tuple[list[Head], Tensor]:
+    """The heads of a layer, and the constant that its value and output biases add.
+
+    Key biases are gone: they add a constant to each row of scores. `purpose` names who asks, for the error.
+    """
+    traits = {"a causal mask": layer.causal, "a window": layer.window is not None,
+              "rotary positions": layer.rotary is not None, "a soft cap": layer.softcap is not None,
+              "a score_bias": layer.score_bias is not None}
+    for trait in (name for name, there in traits.items() if there):
+        raise InputError(f"{purpose}: expected a layer without places and with plain scores, got one with {trait}; "
+                         "use particles")
+    layer = layer.to(torch.float64)
+    outs = (torch.eye(layer.d_out, dtype=torch.float64) if layer.wo is None else layer.wo).chunk(layer.heads, 1)
+    constant = torch.zeros(layer.d_out, dtype=torch.float64) if layer.bo is None else layer.bo
+    heads = []
+    for index, out in enumerate(outs):
+        head = layer.head(index)
+        key = layer.scale * head.wk.mT
+        c = torch.zeros(layer.d, dtype=torch.float64) if head.bq is None else key @ head.bq
+        heads.append(Head(key @ head.wq, out @ head.wv, c))
+        if head.bv is not None:
+            constant = constant + out @ head.bv
+    return heads, constant
+
+
+def one_head(layer: SelfAttention) -> tuple[Tensor, Tensor | None, Tensor]:
+    """A, c and V of a layer with scores ⟨Ax + c, y⟩ and values Vy, refused where it is not of that form."""
+    if not isinstance(layer, SelfAttention):
+        raise InputError(f"expected softmax attention (SelfAttention or SoftmaxField), got {type(layer).__name__}; "
+                         "other kinds are followed as they are, without renormalisation")
+    traits = {f"{layer.heads} heads": layer.heads != 1, "rotary positions": layer.rotary is not None,
+              "a score_bias": layer.score_bias is not None, "a window": layer.window is not None,
+              "a soft cap": layer.softcap is not None,
+              "a value or output bias": any(b is not None and bool(b.any()) for b in (layer.bv, layer.bo)),
+              "a V that is not square": layer.d != layer.d_out}
+    for trait in (name for name, there in traits.items() if there):
+        raise InputError("renormalised coordinates: expected one head with scores ⟨Ax + c, y⟩ and values Vy, V "
+                         f"square, got a layer with {trait}; follow the tokens themselves")
+    A = layer.scale * layer.wk.mT @ layer.wq
+    c = None if layer.bq is None else layer.scale * layer.wk.mT @ layer.bq
+    return A, c, layer.wv if layer.wo is None else layer.wo @ layer.wv

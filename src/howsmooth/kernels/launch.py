@@ -7,10 +7,10 @@ import math
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_cudnn_attention, can_use_flash_attention
 from triton.runtime import JITFunction
 
 from howsmooth.errors import InputError
-from howsmooth.kernels import fused
 from howsmooth.kernels.cotangent import dkdv_kernel, dq_kernel
 from howsmooth.kernels.primal import forward_kernel
 from howsmooth.kernels.tangent import jvp_kernel
@@ -21,6 +21,8 @@ INTERPRETED = not isinstance(forward_kernel, JITFunction)
 # How a precise product can be made of those that the matrix units have, and how it is made.
 WAYS = ("tf32x3", "bf16x3", "bf16x6", "f16x3", "ieee")
 PRECISE = "tf32x3"
+# PyTorch's own fused backward passes, in order of speed on a Hopper GPU: they need five products, ours seven.
+FUSED = (("cudnn", can_use_cudnn_attention), ("flash", can_use_flash_attention))
 # Tiles less than 64 wide are for rows that are loaded whole, from places of which Triton knows that they are aligned.
 # Where rows have to be cut, or lie at other strides, Triton 3.6 compiles products of narrow tiles on Hopper into reads
 # past their end: wrong results (widths 20 and 3, 24 and 8), or an illegal access (widths 32 and 16 in rows of 40 and
@@ -81,9 +83,9 @@ def jvp(q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offs
 
 def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, padding, precision, out_dtype, way=None,
         tiles: tuple[Tiles, Tiles] | None = None):
-    way = way or fused.choose(q, k, v, g, causal, window, softcap, offset, padding, out_dtype)
+    way = way or _fused_backward(q, k, v, g, causal, window, softcap, offset, padding, out_dtype)
     if way != "ours":
-        return fused.vjp(way, q, k, v, o, normaliser, g, scale, causal)
+        return _fused_vjp(way, q, k, v, o, normaliser, g, scale, causal)
     b, h, n, width = q.shape
     hkv, m = k.shape[1:3]
     w = v.shape[3]
@@ -106,6 +108,31 @@ def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, paddi
           *dk.stride()[:3], *dv.stride()[:3], mask_b, hkv, h // hkv, n, m, *pattern),
          TAIL=window is not None or n % by_key.keys != 0, **traits)
     return dq, dk, dv
+
+
+def _fused_backward(q, k, v, g, causal, window, softcap, offset, padding, out_dtype) -> str:
+    """"cudnn" or "flash" where PyTorch's own fused backward pass computes the same function, else "ours"."""
+    square = q.shape[2] == k.shape[2] and offset == 0
+    if (q.device.type != "cuda" or q.dtype not in (torch.float16, torch.bfloat16) or window is not None
+            or softcap is not None or padding is not None or (causal and not square) or q.shape[1] != k.shape[1]
+            or q.shape[3] != v.shape[3] or q.shape[3] > 128 or q.shape[3] % 8 != 0 or g.dtype != q.dtype
+            or out_dtype not in (None, q.dtype) or q.shape[2] < 2 or k.shape[2] < 2):
+        return "ours"
+    parameters = SDPAParams(q, k, v, None, 0.0, bool(causal), False)
+    return next((name for name, can in FUSED if can(parameters)), "ours")
+
+
+def _fused_vjp(way: str, q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, g: Tensor, scale: float,
+               causal: bool) -> tuple[Tensor, Tensor, Tensor]:
+    n, m = q.shape[2], k.shape[2]
+    total = normaliser.sum(-1)
+    o = o.to(q.dtype)
+    none = torch.empty(0, dtype=torch.uint64, device=q.device)
+    if way == "cudnn":
+        return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+            g, q, k, v, o, total.unsqueeze(-1), none, none, None, None, None, n, m, 0.0, bool(causal), scale=scale)
+    return torch.ops.aten._scaled_dot_product_flash_attention_backward(
+        g, q, k, v, o, total, None, None, n, m, 0.0, bool(causal), none, none, scale=scale)
 
 
 def _run(kernel, programs: int, tiles: Tiles, arguments: tuple, **traits) -> None:

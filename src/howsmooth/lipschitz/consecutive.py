@@ -25,8 +25,8 @@ from howsmooth.attention.op import pattern_of
 from howsmooth.attention.own import OwnDerivatives
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
+from howsmooth.lipschitz.gains import own_norms
 from howsmooth.lipschitz.local import local_lipschitz
-from howsmooth.lipschitz.own_norms import own_norms
 
 _LEVELS = 48  # values of log σ that are tried for all tokens at once
 

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
+from howsmooth.attention.backend import at_least_single
+from howsmooth.attention.blockwise import Linearisation
 from howsmooth.attention.winners import Winners, winners
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
@@ -98,7 +100,10 @@ def largest_probabilities(f: SelfAttention, x: Tensor, padding: Tensor | None = 
     if padding is not None and not isinstance(padding, Tensor):
         raise InputError(f"expected padding as a tensor of dtype bool, True where the token is real, got "
                          f"{type(padding).__name__}")
-    linearised = f.jacobian(x, padding).linearised
+    near = f.jacobian(x, padding).linearised
+    # The kernels never form probabilities, so that a block of them is made here whatever served the derivative.
+    linearised = near if isinstance(near, Linearisation) else Linearisation(
+        *(at_least_single(t) for t in (near.q, near.k, near.v, near.o)), near.normaliser, near.pattern, near.padding)
     rows = [at.p.reshape(f.heads, at.last - at.first, -1).amax(-1) if at.stop > at.start
             else x.new_zeros(f.heads, at.last - at.first) for at in linearised.blocks()]
     peaks = torch.cat(rows, 1)

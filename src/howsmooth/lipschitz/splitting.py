@@ -25,13 +25,12 @@ from howsmooth.attention.fields import SoftmaxField
 from howsmooth.attention.own import OwnDerivatives
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
-from howsmooth.lipschitz.gains import TokenGains
+from howsmooth.lipschitz.gains import TokenGains, own_norms, own_operator, plus_identity
 from howsmooth.lipschitz.local import local_lipschitz
 from howsmooth.lipschitz.mean_field import refuse_lost_masses
-from howsmooth.lipschitz.own_norms import own_norms, own_operator, plus_identity
 from howsmooth.spectral import LinearOperator
 from howsmooth.transport import TokenMeasure
-from howsmooth.transport.push import refuse_without_order
+from howsmooth.transport.measures import refuse_without_order
 
 SPLITS, DOES_NOT, UNDECIDED = "splits", "does not split", "undecided"
 _FINEST = 1e-9  # relative width beyond which float64 leaves nothing to decide

@@ -1,14 +1,22 @@
 """Models: pretrained or random transformers, the tokens entering their attention, and the map itself.
 
-The one room that imports transformers.
+The one package that imports transformers.
 """
 
 from __future__ import annotations
 
-from howsmooth.models.chain import Chain, layer_chain
+from howsmooth.models.cache import cache_root
+from howsmooth.models.embedding import LanguageHead, Prefix, TokenEmbedding
+from howsmooth.models.gpt2_file import AttentionFile
 from howsmooth.models.hook import register
-from howsmooth.models.load import load
+from howsmooth.models.layers import Chain, layer_chain, replaced
+from howsmooth.models.loading import load
+from howsmooth.models.maps import KINDS, MapAt, OwnMap
 from howsmooth.models.model import Model
-from howsmooth.models.tokens import TokenChunk
+from howsmooth.models.place import EMBEDDED
+from howsmooth.texts.cutting import TokenChunk
 
-__all__ = ["Chain", "Model", "TokenChunk", "layer_chain", "load", "register"]
+__all__ = [
+    "EMBEDDED", "KINDS", "AttentionFile", "Chain", "LanguageHead", "MapAt", "Model", "OwnMap", "Prefix", "TokenChunk",
+    "TokenEmbedding", "cache_root", "layer_chain", "load", "register", "replaced",
+]

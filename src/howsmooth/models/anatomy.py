@@ -9,22 +9,92 @@ attention module and the layer around it. The rest follows from which tensor goe
                     (Gemma's second norm, DINOv2's layer scale)
     closing         the norm of a post-norm layer, which takes the sum of the stream and attention
 
-Tensors are kept while a layer runs, so one address means one tensor.
+A module's call is kept with all of its arguments (`Call`), as a function of its hidden states. Tensors are kept while a
+layer runs, so one address means one tensor.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from howsmooth.errors import InputError
-from howsmooth.models.calls import Call, first, hidden_states
 from howsmooth.models.hook import watched_by
+
+
+class Call(torch.nn.Module):
+    """x (b, n, d) ↦ module(x, …) with masks, positions and all else as they were; `x` is what came in then.
+
+    Where the module was given x more than once (as queries, keys and values), it is given the new one as often.
+    """
+
+    def __init__(self, module: torch.nn.Module, args: tuple, kwargs: dict):
+        super().__init__()
+        self.module = module
+        self.x = hidden_states(module, args, kwargs)
+        self.again = tuple(i for i, arg in enumerate(args) if arg is self.x)
+        self.named = tuple(key for key, value in kwargs.items() if value is self.x)
+        self.args = tuple(None if i in self.again else arg for i, arg in enumerate(args))
+        self.kwargs = {key: value for key, value in kwargs.items() if key not in self.named}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The module's output, the first of several."""
+        args = (x if i in self.again else arg for i, arg in enumerate(self.args))
+        return first(self.module(*args, **self.kwargs, **dict.fromkeys(self.named, x)), self.module)
+
+    def other_tokens(self) -> list[str]:
+        """Names of arguments that are keys or values of other tokens than x."""
+        try:
+            given = inspect.signature(self.module.forward).bind_partial(*self.args, **self.kwargs).arguments
+        except TypeError:  # a forward without a signature of its own
+            given = self.kwargs
+        return [name for name, value in given.items()
+                if name.startswith(("key_", "value_")) and isinstance(value, Tensor) and value.is_floating_point()]
+
+    def _apply(self, fn, *more, **others):
+        """Move what was captured along with the weights; a mask keeps its plan."""
+        def move(leaf):
+            if not isinstance(leaf, Tensor):
+                return leaf
+            moved = fn(leaf)
+            moved.__dict__.update(leaf.__dict__)
+            return moved
+
+        self.args, self.kwargs = pytree.tree_map(move, (self.args, self.kwargs))
+        self.x = fn(self.x)
+        return super()._apply(fn, *more, **others)
+
+
+def hidden_states(module: torch.nn.Module, args: tuple, kwargs: dict) -> Tensor:
+    x = args[0] if args else kwargs.get("hidden_states")
+    if not isinstance(x, Tensor):
+        raise InputError(
+            f"expected {type(module).__name__} to take hidden states first, got {type(x).__name__}; this family "
+            "needs an adapter"
+        )
+    return x
+
+
+def first(output: object, module: torch.nn.Module) -> Tensor:
+    """The tensor that a module has returned, or the first of several."""
+    y = _first_or_none(output)
+    if y is None:
+        raise InputError(f"expected {type(module).__name__} to return a tensor first, got something else; this family "
+                         "needs an adapter")
+    return y
+
+
+def _first_or_none(output) -> Tensor | None:
+    while isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    return output if isinstance(output, Tensor) else getattr(output, "last_hidden_state", None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +186,8 @@ def sites(network, inputs: dict, layers: Iterable[int], scope: str = "", total: 
 
 class _Watch:
     def __init__(self, network, wanted: set[int], scope: str, total: int | None):
-        self.wanted, self.found, self.count = wanted, {}, 0
+        self.wanted, self.count = wanted, 0
+        self.found: dict[int, Site] = {}
         self.seen: list[int] = []
         self.stack: list[_Frame] = []
         self.norms: deque[_Event] = deque(maxlen=8)
@@ -157,12 +228,12 @@ class _Watch:
 
     def leave(self, module, args, kwargs, output) -> None:
         frame = self.stack.pop()
-        y = first(output)
+        y = _first_or_none(output)
         x = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
         if frame.attention is not None:
             number = self.number(frame)
             if number in self.wanted:
-                self.found[number] = _dissect(frame, y)
+                self.found[number] = _dissect(frame, frame.attention, y)
             self.seen.append(number)
             self.count += 1
             if self.wanted <= self.found.keys():
@@ -182,9 +253,10 @@ def _listed(numbers: list[int]) -> str:
     return f"layers {', '.join(map(str, numbers))}" if numbers else "no layers"
 
 
-def _dissect(frame: _Frame, output: Tensor) -> Site:
+def _dissect(frame: _Frame, inside: _Frame, output: Tensor) -> Site:
+    """The site of a layer that has returned its output; `inside` is the attention module that ran in it."""
     layer = Call(frame.module, frame.args, frame.kwargs)
-    attention = Call(frame.attention.module, frame.attention.args, frame.attention.kwargs)
+    attention = Call(inside.module, inside.args, inside.kwargs)
     later = frame.events[frame.since :]
     projection = next((e for e in later if _is_matrix(e.module) and _same(e.x, frame.heads)), None)
     if projection is None:

@@ -1,9 +1,10 @@
-"""GPT-2's attention layers from a file that holds nothing else: for bounds, made inputs and attacks, not for text."""
+"""GPT-2's attention layers from a file that holds nothing else: for random tokens, bounds and attacks, not for text."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -12,14 +13,18 @@ from safetensors.torch import load_file
 
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
+from howsmooth.models.model import Model
 
 HEADS, POSITIONS = 12, 1024  # of GPT-2 small; a file of attention alone does not say
 
 
-class AttentionFile:
-    """Some layers of GPT-2 small, named as in the checkpoint: h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj; and wpe."""
+class AttentionFile(Model):
+    """Some layers of GPT-2 small, named as in the checkpoint: h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj; and wpe.
 
-    family, heads = "gpt2", HEADS
+    A `Model` that has attention maps and normalisations and nothing else: no network, no tokenizer, no text.
+    """
+
+    family, heads, modality, tokenizer, reads_text = "gpt2", HEADS, "text", None, False
 
     def __init__(self, path: str | Path, name: str = "gpt2", *, dtype: torch.dtype = torch.float32,
                  device: torch.device | str = "cpu"):
@@ -33,13 +38,21 @@ class AttentionFile:
             raise InputError(f"expected a safetensors file of GPT-2's attention, got {path} ({said.lower()}); "
                              "check the path") from None
         self._tensors = {key.removeprefix("transformer."): value for key, value in tensors.items()}
-        self.layers = tuple(sorted(int(match[1]) for key in self._tensors
-                                   if (match := re.fullmatch(r"h\.(\d+)\.attn\.c_attn\.weight", key))))
-        if not self.layers:
+        self._numbers = tuple(sorted(int(match[1]) for key in self._tensors
+                                     if (match := re.fullmatch(r"h\.(\d+)\.attn\.c_attn\.weight", key))))
+        if not self._numbers:
             raise InputError(f"expected h.L.attn.c_attn.weight in {path}, got {', '.join(sorted(tensors)[:3])} …; give "
                              "a file with GPT-2's names")
+        self.layers, self.width = len(self._numbers), len(self._tensors[f"h.{self._numbers[0]}.attn.c_attn.weight"])
         self.source = {"kind": "file", "path": str(path), "sha256": hashlib.sha256(raw).hexdigest(),
-                       "weights": f"attention layers {', '.join(map(str, self.layers))} alone"}
+                       "weights": f"attention layers {', '.join(map(str, self._numbers))} alone"}
+
+    def __repr__(self) -> str:
+        return f"AttentionFile({str(self.path)!r}, layers {', '.join(map(str, self._numbers))}, d = {self.width})"
+
+    @property
+    def layer_numbers(self) -> tuple[int, ...]:
+        return self._numbers
 
     def attention(self, layer: int, n: int | None = None, beyond: bool = False) -> SelfAttention:
         """The map of a layer, causal as GPT-2 is; it knows no positions, so that n may be anything."""
@@ -54,8 +67,8 @@ class AttentionFile:
         get = self._part(layer)
         return Normalisation(get("ln_1.weight"), get("ln_1.bias"), 1e-5)
 
-    def parameters(self) -> list[torch.Tensor]:
-        return list(self._tensors.values())
+    def parameters(self) -> Iterator[torch.Tensor]:
+        return iter(self._tensors.values())
 
     def learnt_positions(self, n: int) -> torch.Tensor:
         """The learnt positions of n tokens, (n, d)."""
@@ -64,8 +77,8 @@ class AttentionFile:
         return self._tensors["wpe.weight"][:n]
 
     def _part(self, layer: int):
-        if layer not in self.layers:
-            raise InputError(f"expected a layer among {', '.join(map(str, self.layers))}, in {self.path.name}, got "
+        if layer not in self._numbers:
+            raise InputError(f"expected a layer among {', '.join(map(str, self._numbers))}, in {self.path.name}, got "
                              f"{layer}; choose one of them")
 
         def get(key: str) -> torch.Tensor:

@@ -1,19 +1,25 @@
-"""Images and sounds as models take them: through the model's own processor, or generated from a seed."""
+"""What a network takes: token numbers, images and sounds, each through the model's own tokenizer or processor.
+
+Images and sounds may also be generated from a seed.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoFeatureExtractor, AutoImageProcessor
+from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 
 from howsmooth.errors import InputError
-from howsmooth.models.quiet import quiet_transformers
+from howsmooth.models.network import quiet_transformers
+from howsmooth.models.place import Place, locate
+from howsmooth.texts.cutting import TokenChunk
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _AXES = {"vision": ("an image (c, h, w)", "pixel_values"), "audio": ("features (mel, frames)", "input_features")}
@@ -110,6 +116,51 @@ def sounds(config, processor: Processor, audio, count: int | None, seed: int) ->
     return made["input_features"]
 
 
+def token_numbers(tokens, vocabulary: int, positions: int) -> Tensor:
+    """Return token numbers, or those of one or more chunks, as integers (n,) or (b, n), checked."""
+    if isinstance(tokens, TokenChunk):
+        tokens = tokens.ids
+    elif isinstance(tokens, (list, tuple)) and tokens and all(isinstance(t, TokenChunk) for t in tokens):
+        lengths = sorted({len(chunk) for chunk in tokens})
+        if len(lengths) > 1:
+            raise InputError(f"expected chunks of one length, got {lengths}; pass them one by one")
+        tokens = torch.stack([chunk.ids for chunk in tokens])
+    try:
+        ids = torch.as_tensor(tokens)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(tokens).__name__
+        raise InputError(
+            f"expected token numbers or chunks, got {kind} ({error}); tokenize first"
+        ) from error
+    if ids.ndim not in (1, 2) or ids.numel() == 0 or ids.is_floating_point() or ids.is_complex():
+        raise InputError(
+            f"expected token numbers of shape (n,) or (b, n) with n >= 1, got shape {tuple(ids.shape)} "
+            f"of {ids.dtype}; pass a TokenChunk or integers"
+        )
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        raise InputError(
+            f"expected token numbers from 0 to {vocabulary - 1}, got {int(ids.min())} to "
+            f"{int(ids.max())}; use the model's own tokenizer"
+        )
+    if ids.shape[-1] > positions:
+        raise InputError(
+            f"expected at most {positions} tokens (the model's positions), got {ids.shape[-1]}; "
+            "cut them"
+        )
+    return ids.long()
+
+
+def axes(tokens) -> int:
+    """How many axes an input came with; chunks are one each."""
+    if isinstance(tokens, TokenChunk):
+        return 1
+    if isinstance(tokens, dict):
+        return 0
+    if isinstance(tokens, (list, tuple)) and tokens and isinstance(tokens[0], TokenChunk):
+        return 2
+    return torch.as_tensor(tokens).ndim
+
+
 def batch(input, modality: str) -> Tensor:
     """Return a tensor of one or more images or features as a batch, checked."""
     what, key = _AXES.get(modality, ("a tensor", modality))
@@ -135,3 +186,61 @@ def placed(given: dict, device, dtype) -> dict:
 def _check_count(count: int | None) -> None:
     if count is not None and (not isinstance(count, int) or count < 1):
         raise InputError(f"expected a count of at least 1, got {count!r}")
+
+
+def find_tokenizer(
+    asked: str | os.PathLike | PreTrainedTokenizerBase | None,
+    place: Place,
+    vocabulary: int,
+    cache_dir,
+    remote: dict,
+) -> tuple[object | None, str, str | None]:
+    """Return (tokenizer, why there is none, where it came from)."""
+    if asked is None and place.path is not None:
+        tokenizer, reason = _read(place, remote)
+        return tokenizer, reason, None if tokenizer is None else "the model's own"
+    wanted = place.tokenizer if asked is None else asked
+    if wanted is None:
+        return None, "a model given as an object comes without one", None
+    if isinstance(wanted, PreTrainedTokenizerBase):
+        name = wanted.name_or_path or type(wanted).__name__
+        _refuse_larger(wanted, name, vocabulary)
+        return wanted, "", name
+    if not isinstance(wanted, (str, os.PathLike)) or not os.fspath(wanted):
+        what = "an empty one" if isinstance(wanted, str) else f"an object of type {type(wanted).__name__}"
+        raise InputError(
+            f"expected the name of a tokenizer, or a transformers tokenizer, got {what}; try 'minilm'"
+        )
+    name = os.fspath(wanted)
+    tokenizer, reason = _read(locate(name, None, cache_dir), {**remote, "revision": None})
+    if tokenizer is None and asked is None:
+        return None, f"an architecture without weights has none of its own; {name}: {reason}", None
+    if tokenizer is None:
+        raise InputError(f"expected a tokenizer at {name!r}, got none ({reason}); name another one")
+    _refuse_larger(tokenizer, name, vocabulary)
+    return tokenizer, "", name
+
+
+def _refuse_larger(tokenizer, name: str, vocabulary: int) -> None:
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= vocabulary:
+        raise InputError(
+            f"expected a tokenizer within the model's vocabulary of {vocabulary}, got {name!r} with token "
+            f"numbers up to {largest}; name a smaller one"
+        )
+
+
+def _read(place: Place, remote: dict) -> tuple[object | None, str]:
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(place.path, local_files_only=place.local_only, **remote)
+    except Exception as error:  # missing or damaged files surface as almost any exception
+        if place.is_hub and place.local_only:
+            return None, "not in the hub's local cache, and the hub cannot be reached"
+        return None, (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+    # Without its files the library may hand out a tokenizer that knows special tokens only.
+    if not tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"] or (
+        len(tokenizer.get_vocab()) <= len(tokenizer.all_special_ids)
+    ):
+        return None, "the tokenizer's vocabulary is missing"
+    return tokenizer, ""

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
-from howsmooth.models.anatomy import Site
-from howsmooth.models.calls import Call, first
+from howsmooth.models.anatomy import Call, Site, first
 from howsmooth.models.hook import only_head, what_is_seen_held
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
 
 KINDS = ("attention", "head", "normed", "block", "layer", "model")
 
@@ -163,7 +163,7 @@ class NetworkMap(torch.nn.Module):
 
         handle = self.entrance.register_forward_pre_hook(replace, with_kwargs=True)
         try:
-            return first(self.network(**self.inputs)).squeeze(0)
+            return first(self.network(**self.inputs), self.network).squeeze(0)
         finally:
             handle.remove()
 
@@ -218,3 +218,24 @@ def check_kind(kind: str, layer: int | None, head: int | None) -> None:
         raise InputError(f'expected head= with kind "head" and only there, got kind {kind!r} and head {head!r}')
     if (layer is None) == (kind != "model"):
         raise InputError(f'expected a layer for every kind but "model", got kind {kind!r} and layer {layer!r}')
+
+
+def read_norm(module: torch.nn.Module | None, x: Tensor, where: str) -> Normalisation:
+    """Return the LayerNorm or RMSNorm that agrees with the module at x (b, n, d); refuse one that none agrees with."""
+    if module is None:
+        raise InputError(f"expected a normalisation whose output enters attention, got none at {where}")
+    eps = next((e for name in ("eps", "variance_epsilon") if isinstance(e := getattr(module, name, None), float)), 0.0)
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    weight = x.new_ones(x.shape[-1]) if weight is None else weight
+    want = module(x)
+    for gain in (weight, 1 + weight):  # Gemma stores the gain less one
+        for centred in (True, False):
+            norm = Normalisation(gain.detach(), None if bias is None else bias.detach(), eps, centred)
+            gap = (norm(x) - want).abs().max()
+            # Some modules compute in float32 whatever they are given.
+            if gap <= 1e3 * max(torch.finfo(x.dtype).eps, torch.finfo(torch.float32).eps / 10) * (1 + want.abs().max()):
+                return norm
+    raise InputError(
+        f"expected a LayerNorm or an RMSNorm in front of attention, got a {type(module).__name__} that is neither, at "
+        f"{where}"
+    )

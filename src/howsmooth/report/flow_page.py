@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
-from howsmooth.report.depth_figure import place
-from howsmooth.report.depth_table import stage
-from howsmooth.report.flow_figure import COUNTS, SIZES, SMALLEST
+from howsmooth.report.flow_figures import COUNTS, SIZES, SMALLEST, depth_of
+from howsmooth.report.flow_tables import plateau_lines, stage
 from howsmooth.report.rows import model_name, token
+from howsmooth.report.web_page import embedded, rendered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,15 +33,7 @@ def flow_page(scenes: Sequence[dict[str, Any]]) -> str:
     """The page of one scene, or of several to choose among; `particle_scene` and `depth_scene` make them."""
     if not scenes:
         raise InputError("expected at least one flow to show, got none")
-    assets = files("howsmooth.report").joinpath("assets")
-    # No text of the data can end the block: every < is written as its number.
-    data = json.dumps(scenes, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    page = assets.joinpath("flow.html").read_text(encoding="utf-8")
-    for mark, content in (("/*style*/", assets.joinpath("flow.css").read_text(encoding="utf-8")),
-                          ("/*script*/", assets.joinpath("flow.js").read_text(encoding="utf-8")),
-                          ("/*data*/", data)):
-        page = page.replace(mark, content)
-    return page
+    return rendered("flow.html", data=embedded(list(scenes)))
 
 
 def particle_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], labels: Sequence[int], *,
@@ -60,12 +50,14 @@ def particle_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Seq
     words = [f"token {i}" for i in range(0, paths.shape[1], every)]
     paths, labels, many = paths[:, ::every], list(labels)[::every], max(labels) + 1
     shades = [label / max(many - 1, 1) for label in labels] if many > _CLUSTER_COLOURS else labels
+    formed = "; ".join(plateau_lines(records))
+    about = " ".join([*about.split(), f"{formed[0].upper()}{formed[1:]}." if formed else ""]).strip()
     if every > 1:
         facts += f" One token of every {every} is drawn."
     return _scene(paths, names, depths, [f"depth {t:.4g}" for t in depths], words, shades, many > _CLUSTER_COLOURS,
                   [_chart("How many", _curves(records, COUNTS), log=True, steps=True),
                    _chart("How large", _curves(records, SIZES), log=True, least=SMALLEST)],
-                  title=title, choice=title, about=" ".join(about.split()), facts=facts, trace=trace, sink=None)
+                  title=title, choice=title, about=about, facts=facts, trace=trace, sink=None)
 
 
 def depth_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], words: Sequence[str]
@@ -81,7 +73,8 @@ def depth_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequen
                                              f"{first['sink']}; dashed curves leave it out.")
     text = "the embedded text" if first["text"] == "embedded" else first["text"]
     clock = [f"{stage(r)} of {first['layers']} layers" if not r["normed"] else "after the norm" for r in records]
-    return _scene(paths, names, [place(r) for r in records], clock, [f"{token(w)}  @{i}" for i, w in enumerate(words)],
+    shown = [f"{token(word)}  @{i}" for i, word in enumerate(words)]
+    return _scene(paths, names, [depth_of(r) for r in records], clock, shown,
                   [i / max(n - 1, 1) for i in range(n)], True, _depth_charts(records),
                   title=f"{name}: {n} tokens through {first['layers']} layers",
                   choice=f"{name}, n = {n}, piece {first['sample'] + 1}",

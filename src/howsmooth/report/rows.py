@@ -1,17 +1,22 @@
-"""What a table shows of the records: one row per map and length, and numbers as people read them."""
+"""What tables and charts show of the records: one row per map and length or bound; numbers and names as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from howsmooth.lipschitz import Growth
+from howsmooth.records import CURVE
+from howsmooth.studies.spec import QUANTITIES
 
-FINE = ("converged", "residual", "lower bound only", "fine")  # statuses that are what was asked for
+if TYPE_CHECKING:
+    from howsmooth.fits import Law
+
+LARGEST_PLAIN = 1e6  # beyond, a bound is shown as a power of ten
+LOG10 = math.log(10)
+FINE = ("converged", "residual", "lower bound only", "as released", "fine")  # statuses that are what was asked for
 
 
 @dataclass(frozen=True)
@@ -47,14 +52,90 @@ def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
         groups.setdefault((record["model"], record["layer"], record["head"], record["n"]), []).append(record)
     order = sorted(groups, key=lambda key: (models[key[0]], key[1], -1 if key[2] is None else key[2], key[3]))
     return [
-        Row(
-            *key,
-            values=tuple(record["value"] for record in groups[key]),
-            worst=max(groups[key], key=lambda record: record["value"]),
-            unfinished=tuple(record["status"] for record in groups[key] if record["status"] not in FINE),
-        )
-        for key in order
+        Row(model, layer, head, n, values=tuple(record["value"] for record in group),
+            worst=max(group, key=lambda record: record["value"]),
+            unfinished=tuple(record["status"] for record in group if record["status"] not in FINE))
+        for (model, layer, head, n), group in ((key, groups[key]) for key in order)
     ]
+
+
+@dataclass(frozen=True)
+class BoundRow:
+    """One bound of one map; `cells` has the record of the most sensitive sample at each length."""
+
+    layer: int
+    head: int | None
+    bound: str
+    side: str
+    holds: str
+    cells: dict[int, dict[str, Any]]
+
+    @property
+    def height(self) -> float:
+        """Where the bound stands among the others: its mean log-ratio to the measured constant."""
+        return sum(cell["log_ratio"] for cell in self.cells.values()) / len(self.cells)
+
+
+def worst_samples(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each map, length and bound the record of the sample with the largest measured constant."""
+    worst: dict[tuple, dict[str, Any]] = {}
+    for record in records:
+        key = (record["model"], record["layer"], record["head"], record["n"], record["bound"])
+        if key not in worst or record["measured"]["value"] > worst[key]["measured"]["value"]:
+            worst[key] = record
+    return list(worst.values())
+
+
+def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None], list[BoundRow]]:
+    """The rows of each map (layer, head) of one model: lower bounds first, each side by height; refusals left out."""
+    cells: dict[tuple, dict[int, dict[str, Any]]] = {}
+    for record in worst_samples(records):
+        if record["refused"] is None:
+            key = (record["layer"], record["head"], record["bound"], record["side"], record["holds"])
+            cells.setdefault(key, {})[record["n"]] = record
+    maps: dict[tuple[int, int | None], list[BoundRow]] = {}
+    for key, at in cells.items():
+        maps.setdefault(key[:2], []).append(BoundRow(*key, cells=at))
+    for rows in maps.values():
+        rows.sort(key=lambda row: (row.side != "lower", row.height))
+    return dict(sorted(maps.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])))
+
+
+def refusals(records: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
+    """Why bounds refused → which ones, the most common reason first."""
+    reasons: dict[str, dict[str, None]] = {}
+    for record in records:
+        if record["refused"] is not None:
+            reasons.setdefault(record["refused"], {})[record["bound"]] = None
+    return {why: list(names) for why, names in sorted(reasons.items(), key=lambda item: -len(item[1]))}
+
+
+def by_quantity(records: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Records by (model, quantity, tokens that move), as met: what one table or chart may show together."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for record in records:
+        key = record["model"], record.get("quantity") or "lipschitz", record.get("tokens") or "all"
+        groups.setdefault(key, []).append(record)
+    return groups
+
+
+def laws_by_quantity(laws: dict[tuple, Law]) -> dict[tuple[str, str, str], dict[tuple, Law]]:
+    """Laws by the same keys."""
+    model, quantity, tokens = (CURVE.index(name) for name in ("model", "quantity", "tokens"))
+    groups: dict[tuple[str, str, str], dict[tuple, Law]] = {}
+    for key, law in laws.items():
+        groups.setdefault((key[model], key[quantity] or "lipschitz", key[tokens] or "all"), {})[key] = law
+    return groups
+
+
+def symbol(quantity: str | None) -> str:
+    """The symbol of a quantity; the name itself where it is not of this version.
+
+    >>> symbol("lipschitz"), symbol("of another version")
+    ('Lip', 'of another version')
+    """
+    known = QUANTITIES.get(quantity or "lipschitz")
+    return str(quantity) if known is None else known.symbol
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -69,12 +150,16 @@ def number(value: float | None, digits: int = 4) -> str:
     return text.rstrip(".")
 
 
-def interval(lower: float, upper: float | None, digits: int = 5) -> str:
+def interval(lower: float | None, upper: float | None, digits: int = 5) -> str:
     """Both ends rounded outwards, so that what is printed contains what was computed; one end where there is no other.
+
+    Empty for a quantity that has no interval.
 
     >>> interval(10.931279, 10.938021), interval(10.931279, None)
     ('10.931 – 10.939', '≥ 10.931')
     """
+    if lower is None:
+        return ""
     if upper is None or upper == math.inf:
         return f"≥ {_outward(lower, digits, math.floor)}"
     return f"{_outward(lower, digits, math.floor)} – {_outward(upper, digits, math.ceil)}"
@@ -90,6 +175,76 @@ def _outward(value: float, digits: int, rounding: Any) -> str:
     return number(count * unit, digits)
 
 
+def magnitude(log_value: float, digits: int = 3) -> str:
+    """A number given by its logarithm, as plain as its size allows.
+
+    >>> magnitude(math.log(65.3)), magnitude(math.log(26912)), magnitude(5000.0), magnitude(-math.inf)
+    ('65.3', '26,900', '10^2171', '0')
+    """
+    if log_value == -math.inf:
+        return "0"
+    if log_value >= math.log(LARGEST_PLAIN):
+        return f"10^{log_value / LOG10:.0f}"
+    value = math.exp(log_value)
+    return number(value, digits) if value < 1000 else f"{float(f'{value:.{digits}g}'):,.0f}"
+
+
+def times(log_ratio: float) -> str:
+    """A ratio given by its logarithm.
+
+    >>> times(math.log(6.04)), times(math.log(0.123)), times(5000.0)
+    ('×6.0', '×0.12', '×10^2171')
+    """
+    if not math.isfinite(log_ratio):
+        return "×0" if log_ratio < 0 else "×∞"
+    return f"×{magnitude(log_ratio, 3 if log_ratio > math.log(99.5) else 2)}"
+
+
+def scientific(log_value: float) -> str:
+    """A number given by its logarithm: plain up to a million, then with the power of ten.
+
+    >>> scientific(math.log(65.3)), scientific(100.0), scientific(0.0)
+    ('65.3', '2.69·10^43', '1.00')
+    """
+    if log_value < math.log(LARGEST_PLAIN):
+        return magnitude(log_value)
+    power = math.floor(log_value / LOG10)
+    return f"{math.exp(log_value - power * LOG10):.2f}·10^{power}"
+
+
+def confidence_text(records: Sequence[dict[str, Any]]) -> str:
+    """The confidence of the intervals.
+
+    >>> confidence_text([{"confidence": 0.999}])
+    '99.9 % sure'
+    """
+    known = [record["confidence"] for record in records if record.get("confidence") is not None]
+    return f"{100 * min(known, default=1):.10g} % sure"
+
+
+_SPECIAL = {"add": ", special tokens added", "none": ", no special tokens added"}
+
+
+def text_name(record: dict[str, Any]) -> str:
+    """The text as headings name it, and whether special tokens were added to its chunks.
+
+    >>> text_name({"text": "embedded", "text_sha256": "9f", "special_tokens": "none"})
+    'the embedded text, no special tokens added'
+    """
+    name = "the embedded text" if record.get("text") == "embedded" else str(record.get("text"))
+    return name + special_tokens_text(record)
+
+
+def special_tokens_text(record: dict[str, Any]) -> str:
+    """Whether special tokens were added to the text, for a heading; nothing where there is no text.
+
+    >>> special_tokens_text({"text_sha256": "9f", "special_tokens": "add"})
+    ', special tokens added'
+    """
+    read = record.get("text_sha256") or record.get("texts")
+    return _SPECIAL.get(record.get("special_tokens", ""), "") if read else ""
+
+
 def counted(number: int, thing: str) -> str:
     """A number of things.
 
@@ -99,21 +254,38 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
-def exponent(growth: Growth) -> str:
-    """The fitted exponent with its standard error, where there is one.
+def law_text(law: Law) -> str:
+    """The fitted law with the interval of its exponent; nothing where there is none, or where it is rejected.
 
     >>> from types import SimpleNamespace
-    >>> exponent(SimpleNamespace(exponent=0.2512, exponent_error=0.013))
-    '0.25 ± 0.01'
+    >>> law_text(SimpleNamespace(exponent=0.2512, constant=3.0, exponent_interval=(0.24, 0.26), shown=True))
+    '3.00 n^0.25 (0.24 … 0.26)'
     """
-    error = growth.exponent_error
-    known = error is not None and math.isfinite(error)
-    return f"{growth.exponent:.2f} ± {error:.2f}" if known else f"{growth.exponent:.2f}"
+    if not law.shown or law.constant is None:
+        return ""
+    interval = exponent_interval(law)
+    return f"{number(law.constant, 3)} n^{exponent(law)}" + (f" ({interval})" if interval else "")
 
 
-def law(growth: Growth) -> str:
-    """The fitted law in words of mathematics."""
-    return f"{number(growth.constant, 3)} n^{growth.exponent:.2f}"
+def exponent(law: Law | None) -> str:
+    """The exponent as it may stand in a legend or a table: empty where there is none, or where it is rejected."""
+    return "" if law is None or not law.shown else _power(law.exponent)
+
+
+def exponent_interval(law: Law | None) -> str:
+    """The ends of the exponent's interval, under the same conditions."""
+    if law is None or not law.shown or law.exponent_interval is None:
+        return ""
+    return " … ".join(_power(end) for end in law.exponent_interval)
+
+
+def _power(value: float | None) -> str:
+    return "" if value is None else f"{round(value, 2) + 0.0:.2f}"  # no −0.00
+
+
+def short_verdict(law: Law) -> str:
+    """The verdict without its figures, for legends."""
+    return law.verdict.split(" (Δ")[0]
 
 
 def token(word: str, limit: int = 14) -> str:
@@ -129,7 +301,7 @@ def token(word: str, limit: int = 14) -> str:
 
 def places(record: dict[str, Any], count: int = 2, least: float = 0.05) -> list[tuple[str, int, float]]:
     """Where the worst direction sits: (token, position, share), the largest first, small shares left out."""
-    top = record["top_tokens"][:count]
+    top = record.get("top_tokens", [])[:count]
     return [
         (token(entry["token"]), entry["position"], entry["share"])
         for index, entry in enumerate(top)
@@ -147,5 +319,5 @@ def model_name(name: str) -> str:
     return path.name if path.is_absolute() or name.startswith(".") else name
 
 
-def map_name(layer: int, head: int | None) -> str:
-    return f"layer {layer}" if head is None else f"layer {layer} head {head}"
+def map_name(layer: int | None, head: int | None) -> str:
+    return ("all layers" if layer is None else f"layer {layer}") + ("" if head is None else f" head {head}")

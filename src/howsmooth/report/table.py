@@ -1,133 +1,186 @@
-"""The table on the terminal: one row per map and length, then the growth with length."""
+"""One table: a title, columns and rows; rendered for the terminal, as HTML, as Markdown and as CSV.
+
+A column is a heading and a function from a row to its cell, so that a table is declared in a few lines:
+
+>>> table = Table("Squares", [Column("n", lambda n: n), Column("n²", lambda n: n * n, style="bold")], range(2, 4))
+>>> print(table.markdown())
+| n | n² |
+|---:|---:|
+| 2 | 4 |
+| 3 | 9 |
+<BLANKLINE>
+>>> table.csv()
+'n,n²\\n2,4\\n3,9\\n'
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich import table as rich_table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from howsmooth.report.rows import Row, exponent, interval, law, model_name, number, places, rows_of
-
-if TYPE_CHECKING:
-    from howsmooth.lipschitz import Growth
+from howsmooth.records import csv_line, finite
 
 
-def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Lip with its interval, the radius and the place of the worst direction; of several samples the largest.
+@dataclass(frozen=True)
+class Column:
+    """A heading, the cell of a row (a string, a number, a styled `Text` or None for nothing), and how it looks."""
 
-    A mark on a value says that a sample of this row did not reach the tolerance.
-    """
-    rows = rows_of(records)
-    with_heads = any(row.head is not None for row in rows)
-    samples = max((len(row.values) for row in rows), default=1)
-    table = plain_table(_title(records))
-    table.add_column("layer", justify="right")
-    if with_heads:
-        table.add_column("head", justify="right")
-    table.add_column("n", justify="right", style="bold")
-    if samples > 1:
-        table.add_column("mean", justify="right", style="dim", no_wrap=True)
-    table.add_column(
-        "Lip" if samples == 1 else f"max of {samples}", justify="right", style="bold green", no_wrap=True
-    )
-    table.add_column(f"interval, {confidence_text(records)}", no_wrap=True)
-    table.add_column("R", justify="right", no_wrap=True)
-    table.add_column("worst direction sits on", min_width=16)  # the one column that may wrap
-    doubts = sorted({status for row in rows for status in row.unfinished})
-    if doubts:
-        table.caption = Text(f"! not within the tolerance: {', '.join(doubts)}", style="yellow")
-        table.caption_justify = "left"
-
-    for index, row in enumerate(rows):
-        last = index + 1 == len(rows)
-        table.add_row(
-            *_cells(row, with_heads, samples),
-            end_section=last or (rows[index + 1].layer, rows[index + 1].head) != (row.layer, row.head),
-        )
-    return table
+    heading: str
+    cell: Callable[[Any], Any]
+    align: str = "right"
+    style: str = ""
+    wrap: bool = True
+    min_width: int | None = None
+    css: str = ""  # a class of its cells in HTML
+    key: bool = False  # says what a row is about: part of every piece of a table that is cut
+    when: bool = True  # whether the table has this column at all
 
 
-def plain_table(title: Text) -> Table:
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", title_justify="left",
-                 title=title)
+@dataclass(frozen=True)
+class Table:
+    """`group` of a row: a rule separates rows of different groups. `row_style` of a row: its style on the terminal."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    group: Callable[[Any], Any] | None = None
+    row_style: Callable[[Any], str] | None = None
+    caption: str = ""
+    caption_style: str = "dim"
+    wrap_title: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(column for column in self.columns if column.when))
+
+    @classmethod
+    def of_fields(cls, rows: Sequence[dict[str, Any]], names: Sequence[str], title: str = "") -> Table:
+        """A table of the named fields of dictionaries, as they are; numbers that are not finite become None."""
+        return cls(title, [Column(name, _field(name)) for name in names], rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def headings(self) -> list[str]:
+        return [column.heading for column in self.columns]
+
+    def values(self, heading: str) -> list[Any]:
+        """The cells under a heading."""
+        column = self.columns[self.headings.index(heading)]
+        return [column.cell(row) for row in self.rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """One table; where it is too wide for the terminal several beneath each other, so that no number is cut."""
+        parts = self._parts(options.max_width)
+        for columns in parts:
+            yield self._rich(columns, title=columns is parts[0], caption=len(parts) == 1)
+        if self.caption and len(parts) > 1:
+            yield Text(self.caption, style=self.caption_style)
+
+    def _parts(self, width: int) -> list[list[Column]]:
+        """The columns of each part: the key columns and so many others; one without a heading follows its neighbour."""
+        keys = [column for column in self.columns if column.key] or [self.columns[0]]
+        blocks: list[list[Column]] = []
+        for column in self.columns:
+            if column.heading == "" and blocks:
+                blocks[-1].append(column)
+            elif column not in keys:
+                blocks.append([column])
+        room = width - sum(self._width(column) for column in keys)
+        parts, taken = [list(keys)], 0
+        for block in blocks:
+            needed = sum(self._width(column) for column in block)
+            taken += needed
+            if taken > room and len(parts[-1]) > len(keys):
+                parts, taken = [*parts, list(keys)], needed
+            parts[-1] += block
+        return [sorted(part, key=self.columns.index) for part in parts]
+
+    def _width(self, column: Column) -> int:
+        """What a column needs with the space behind it: words wrap, numbers do not."""
+        cells = [_plain(column.cell(row)) for row in self.rows]
+        if column.align == "left" and column.wrap:
+            cells = [word for cell in cells for word in cell.split()]
+        words = column.heading.split() if column.wrap else [column.heading]
+        return max(*map(cell_len, [*cells, *words, ""]), column.min_width or 0) + 2
+
+    def _rich(self, columns: Sequence[Column], *, title: bool, caption: bool) -> rich_table.Table:
+        shown = plain_table(Text(self.title, style="bold cyan", **({} if self.wrap_title else _ONE_LINE))
+                            if title else None)
+        if self.caption and caption:
+            shown.caption, shown.caption_justify = Text(self.caption, style=self.caption_style), "left"
+        for column in columns:
+            shown.add_column(column.heading, justify="right" if column.align == "right" else "left",
+                             style=column.style, no_wrap=not column.wrap, min_width=self._width(column) - 2)
+        for row, last in self._grouped():
+            shown.add_row(*(_printed(column.cell(row)) for column in columns), end_section=last,
+                          style=self.row_style(row) if self.row_style else None)
+        return shown
+
+    def _grouped(self) -> Iterator[tuple[Any, bool]]:
+        """(row, whether it is the last of its group)."""
+        for index, row in enumerate(self.rows):
+            after = self.rows[index + 1] if index + 1 < len(self.rows) else None
+            yield row, self.group is not None and (after is None or self.group(after) != self.group(row))
+
+    def html(self, css_class: str = "") -> str:
+        """A <table>, every cell escaped; a cell that is markup already (`markupsafe.Markup`) stays as it is."""
+        classes = [" ".join(filter(None, ("number" if column.align == "right" else "", column.css)))
+                   for column in self.columns]
+        kinds = [f' class="{escape(name)}"' if name else "" for name in classes]
+        head = "".join(f'<th scope="col"{kind}>{escape(column.heading)}</th>'
+                       for kind, column in zip(kinds, self.columns, strict=True))
+        body = "".join("<tr>" + "".join(f"<td{kind}>{_markup(column.cell(row))}</td>" for kind, column
+                                        in zip(kinds, self.columns, strict=True)) + "</tr>" for row in self.rows)
+        opened = f'<table class="{escape(css_class)}">' if css_class else "<table>"
+        caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        return f"{opened}{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def markdown(self) -> str:
+        lines = ["| " + " | ".join(self.headings) + " |",
+                 "|" + "|".join("---:" if column.align == "right" else "---" for column in self.columns) + "|"]
+        lines += ["| " + " | ".join(_plain(column.cell(row)).replace("|", "\\|") for column in self.columns) + " |"
+                  for row in self.rows]
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        """Numbers with all their digits, lists and dictionaries as JSON."""
+        rows = ([_raw(column.cell(row)) for column in self.columns] for row in self.rows)
+        return "\n".join([csv_line(self.headings), *map(csv_line, rows)]) + "\n"
 
 
-def growth_table(growth: dict[tuple, Growth]) -> Table:
-    """Lip ~ C n^alpha for each map: the exponent with its standard error, and the fitted law."""
-    # The table may be narrower than its title, which stays on one line all the same.
-    table = plain_table(Text("Growth with length, Lip ≈ C nᵅ", style="bold cyan", no_wrap=True, overflow="ignore"))
-    with_heads = any(head is not None for _, _, head in growth)
-    table.add_column("layer", justify="right")
-    if with_heads:
-        table.add_column("head", justify="right")
-    table.add_column("α", justify="right", style="bold green", no_wrap=True)
-    table.add_column("fit", no_wrap=True)
-    for (_, layer, head), fit in sorted(growth.items(), key=lambda item: (item[0][1], item[0][2] or 0)):
-        head_cell = [str(head)] if with_heads else []
-        table.add_row(str(layer), *head_cell, exponent(fit), law(fit))
-    return table
+_ONE_LINE: dict[str, Any] = {"no_wrap": True, "overflow": "ignore"}  # even where the table is narrower
 
 
-def summary(records: Sequence[dict[str, Any]], growth: dict[tuple, Growth]) -> RenderableType:
-    """Everything the terminal shows of a run: a table per model, the growth beneath it."""
-    parts: list[RenderableType] = []
-    for model in dict.fromkeys(record["model"] for record in records):
-        parts.append(measurements_table([record for record in records if record["model"] == model]))
-        fits = {key: fit for key, fit in growth.items() if key[0] == model}
-        if fits:
-            parts.append(growth_table(fits))
-    return Group(*parts)
+def plain_table(title: Text | None) -> rich_table.Table:
+    """An empty table of rich in the one style of the terminal."""
+    return rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold",
+                            title_justify="left", title=title)
 
 
-def confidence_text(records: Sequence[dict[str, Any]]) -> str:
-    """The confidence of the intervals.
-
-    >>> confidence_text([{"confidence": 0.999}])
-    '99.9 % sure'
-    """
-    return f"{100 * min((record['confidence'] for record in records), default=1):.10g} % sure"
+def _field(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: finite(row.get(name))
 
 
-def _title(records: Sequence[dict[str, Any]]) -> Text:
-    first = records[0]
-    weights = f" ({first['weights']})" if first.get("weights") else ""
-    what = {"attention": "attention layers", "head": "attention heads", "normed": "normed attention",
-            "block": "attention blocks", "layer": "Transformer layers"}[first["map"]]
-    moved = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
-    text = "the embedded text" if first["text"] == "embedded" else first["text"]
-    return Text(
-        f"{model_name(first['model'])}{weights}: Lip of its {what} on {text}{moved[first['tokens']]}",
-        style="bold cyan",
-    )
+def _printed(cell: Any) -> Text:
+    return cell if isinstance(cell, Text) else Text(_plain(cell))  # a plain string would be read as markup
 
 
-def _cells(row: Row, with_heads: bool, samples: int) -> list[str | Text]:
-    cells: list[str | Text] = [str(row.layer)]
-    if with_heads:
-        cells.append(str(row.head))
-    cells.append(str(row.n))
-    if samples > 1:
-        cells.append(number(row.mean))
-    worst = row.worst
-    value = Text("! ", style="yellow") if row.unfinished else Text()
-    cells += [
-        value.append(number(worst["value"])),
-        interval(worst["lower"], worst["upper"]),
-        number(worst["radius"], 3),
-        _where(worst),
-    ]
-    return cells
+def _plain(cell: Any) -> str:
+    return "" if cell is None else cell.plain if isinstance(cell, Text) else str(cell)
 
 
-def _where(record: dict[str, Any]) -> Text:
-    text = Text()
-    for index, (word, position, share) in enumerate(places(record)):
-        text.append("  " if index else "")
-        text.append(word, style="magenta")
-        text.append(f" @{position} ", style="dim")
-        text.append(f"{share:.0%}".replace("%", " %"))
-    return text
+def _markup(cell: Any) -> str:
+    return cell.__html__() if hasattr(cell, "__html__") else escape(_plain(cell))
+
+
+def _raw(cell: Any) -> Any:
+    return cell.plain if isinstance(cell, Text) else cell

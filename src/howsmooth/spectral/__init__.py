@@ -3,10 +3,8 @@
 from howsmooth.spectral.golub_kahan import singular_values
 from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import FunctionOperator, LinearOperator, MatrixOperator, restrict
-from howsmooth.spectral.p_norm import attained_p_norm
-from howsmooth.spectral.power import power_method
+from howsmooth.spectral.power import attained_p_norm, power_method, warm_triplet
 from howsmooth.spectral.result import SingularTriplets
-from howsmooth.spectral.warm import warm_triplet
 
 __all__ = [
     "FunctionOperator", "LinearOperator", "MatrixOperator", "MemoryPlan", "SingularTriplets",

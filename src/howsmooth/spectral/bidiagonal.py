@@ -12,7 +12,6 @@ Reference: Golub and Kahan 1965; Simon and Zha 2000 for the one-sided orthogonal
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,7 @@ import numpy as np
 import torch
 from scipy.linalg import eigh_tridiagonal
 
-from howsmooth.errors import InputError
-from howsmooth.spectral.operator import LinearOperator
+from howsmooth.spectral.products import Products, scaled
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -30,71 +28,7 @@ if TYPE_CHECKING:
 
 LARGEST_CHUNK = 8  # vectors that room is made for at once: at a million tokens each has 3 GiB
 MUCH = 0.7  # of a vector's norm that is left after one orthogonalisation
-MODERATE = 1e100  # norms up to this and down to its inverse can be squared, and summed, without a thought
 NEGLIGIBLE = 4  # units of rounding of λ₁ under which a computed β̂ says no more than that it is small
-
-
-class Products:
-    """Products of one operator on a flat batch (b, ·), counted, and in units of a number for each member.
-
-    A unit is 1, unless σ² would leave float64. Then it is a power of two near ‖J v‖, v the first vector of norm
-    one to come by, so that nothing is rounded: what follows is the operator J / unit.
-    """
-
-    def __init__(self, operator: LinearOperator, unit: float | None = None):
-        self.operator, self.unit = operator, unit
-        self.members = torch.Size(operator.batch).numel()
-        self.count = 0
-
-    def forward(self, v: Float[Tensor, "b cols"]) -> Float[Tensor, "b rows"]:
-        image = self._apply(self.operator.matvec, v, self.operator.shape[::-1], "matvec")
-        if self.unit is None:
-            norms = self.norm(image, "J v")
-            usual = (norms == 0) | ((norms >= 1 / MODERATE) & (norms <= MODERATE))
-            self.unit = np.where(usual, 1.0, np.ldexp(1.0, np.frexp(norms)[1] - 1))
-        return self._in_units(image)
-
-    def adjoint(self, u: Float[Tensor, "b rows"]) -> Float[Tensor, "b cols"]:
-        return self._in_units(self._apply(self.operator.rmatvec, u, self.operator.shape, "rmatvec"))
-
-    def _in_units(self, image: Tensor) -> Tensor:
-        return image if np.all(self.unit == 1) else image / torch.from_numpy(self.unit).to(image)[:, None]
-
-    def _apply(self, product, vector: Tensor, sizes: tuple[int, int], name: str) -> Tensor:
-        self.count += 1
-        image = product(vector.reshape(*self.operator.batch, sizes[0]))
-        expected = (*self.operator.batch, sizes[1])
-        if tuple(image.shape) != expected or image.dtype != self.operator.dtype:
-            raise InputError(f"expected {name} to return {self.operator.dtype} of shape {expected}, got "
-                             f"{image.dtype} of shape {tuple(image.shape)}; correct the operator")
-        return image.detach().reshape(self.members, sizes[1])
-
-    def norm(self, vector: Float[Tensor, "b size"], name: str) -> NDArray[np.float64]:
-        """Norms (b,) in float64, where 1e30 squared is a number; a norm that is not finite is refused.
-
-        Those whose squares float64 cannot hold either are taken again, in units of the largest entry.
-        """
-        norms = torch.linalg.vector_norm(vector, dim=-1, dtype=torch.float64).cpu().numpy()
-        lost = np.flatnonzero(~((norms >= 1 / MODERATE) & (norms <= MODERATE)))
-        if len(lost) and vector.dtype == torch.float64:
-            again = vector[torch.from_numpy(lost).to(vector.device)]
-            peak = torch.linalg.vector_norm(again, ord=math.inf, dim=-1, keepdim=True)
-            peak = torch.where(peak > 0, peak, 1.0)
-            norms[lost] = (torch.linalg.vector_norm(again / peak, dim=-1) * peak[:, 0]).cpu().numpy()
-        wrong = np.flatnonzero(~np.isfinite(norms))
-        if len(wrong):
-            batch = self.operator.batch
-            where = [tuple(int(i) for i in np.unravel_index(w, batch)) for w in wrong[:5]] if batch else []
-            raise InputError(f"expected finite products, got NaN or infinity in {name}"
-                             + (f" of batch member {', '.join(map(str, where))}" if batch else "")
-                             + "; look for non-finite entries in what the operator is made of")
-        return norms
-
-
-def scaled(vector: Float[Tensor, "b size"], divisor: NDArray[np.float64]) -> Float[Tensor, "b size"]:
-    """vector / divisor for each member, and zero where the divisor is zero."""
-    safe = torch.from_numpy(np.where(divisor > 0, divisor, np.inf)).to(vector)
-    return vector / safe[:, None]
 
 
 class Basis:

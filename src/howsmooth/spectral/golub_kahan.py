@@ -12,12 +12,11 @@ import numpy as np
 import torch
 
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.spectral.bidiagonal import NEGLIGIBLE, Bidiagonalisation, Products, Ritz
+from howsmooth.spectral.bidiagonal import NEGLIGIBLE, Bidiagonalisation, Ritz
 from howsmooth.spectral.certificate import smallest_bound, within
-from howsmooth.spectral.draws import gaussian, own_generator
-from howsmooth.spectral.evaluation import rayleigh_ritz
 from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import LinearOperator, refuse_autocast
+from howsmooth.spectral.products import Products, gaussian, own_generator, rayleigh_ritz
 from howsmooth.spectral.result import (
     CONTRADICTED,
     CONVERGED,

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from howsmooth.spectral.bidiagonal import Bidiagonalisation, Products, scaled
-from howsmooth.spectral.draws import gaussian
+from howsmooth.spectral.bidiagonal import Bidiagonalisation
 from howsmooth.spectral.operator import LinearOperator
+from howsmooth.spectral.products import Products, gaussian, scaled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""Studies: what to measure, where to measure it, and the store that remembers.
+"""Studies: one spec of what to measure, its plan, the worker, the engines it runs on, and the store that remembers.
 
 Names are looked up when first used: reading a study file needs no torch.
 """
@@ -8,15 +8,13 @@ from __future__ import annotations
 import importlib
 
 _WHERE = {
-    "Settings": "measuring", "Text": "measuring", "measure": "measuring", "memory_plan": "measuring",
-    "resolve": "measuring", "growth_of": "growth", "fits_of": "growth", "file_distances": "distances",
-    "text_distances": "distances", "balls": "attacking", "worst_cases": "attacking", "bound": "bounding",
-    "mitigations": "mitigating", "Study": "config", "read_study": "config", "Store": "store", "prepare": "planning",
-    "run_study": "running", "masked_constants": "mean_field", "regimes": "mean_field", "lengths_up_to": "mean_field",
-    "roughest_measures": "mean_field", "fit_rate": "mean_field", "Normalised": "inputs", "forecast": "forecasting",
-    "DepthSettings": "depth", "Passage": "depth", "depth_settings": "depth", "pass_through": "depth",
-    "model_flow": "weights", "parse_weights": "weights", "move_one_token": "moving", "predictions": "predicting",
-    "judge": "judging", "rank_correlation": "correlations",
+    "Spec": "spec", "spec_of": "spec", "read_study": "spec", "QUANTITIES": "spec",
+    "prepare": "plan", "prepare_model": "plan", "measure": "run", "records_of": "run", "run_study": "run",
+    "resolve": "inputs", "sites": "inputs", "CostModel": "costs", "Store": "store", "read_records": "formats",
+    "write_records": "formats", "bound": "bounding", "worst_cases": "attacking", "balls": "attacking",
+    "move_one_token": "moving", "text_distances": "distances", "file_distances": "distances",
+    "chosen_depths": "depth", "pass_through": "depth", "model_flow": "weights", "parse_weights": "weights",
+    "masked_constants": "mean_field", "regimes": "mean_field", "lengths_up_to": "mean_field",
 }
 
 __all__ = list(_WHERE)

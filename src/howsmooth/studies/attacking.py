@@ -14,20 +14,22 @@ from howsmooth.bounds import Bound, LayerForm, certify_ball, every, vacuous_eps
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
+from howsmooth.records import stamped
 from howsmooth.studies.bounding import ball_radius
-from howsmooth.studies.measuring import Settings, Text, attention_maps, run_facts
+from howsmooth.studies.inputs import Step, run_facts, sites
+from howsmooth.studies.spec import Spec
+from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
 
 WITHIN = ("norm", "ball", "sphere", "near")
-Step = Callable[[int, int, int | None], None]
 
 
 def worst_cases(
     model: Model,
-    text: Text,
-    settings: Settings,
+    corpus: Corpus | None,
+    spec: Spec,
     *,
     within: str = "norm",
     radius: str | float = "norm",
@@ -47,25 +49,26 @@ def worst_cases(
         raise InputError(f"expected within to be one of {', '.join(WITHIN)}, got {within!r}")
     if (eps is None) == (within == "near"):
         raise InputError(f"expected eps with within = 'near' and only there, got eps = {eps} with {within!r}")
-    shared = run_facts(model, text, settings)
-    for n, layer, head, f, x in _places(model, text, settings, step):
+    shared = run_facts(model, corpus, spec)
+    for site in sites(model, corpus, spec, samples=1, step=step):
+        n, layer, head, f, x = site.n, site.layer, site.head, site.f, site.x
         norm = model.normalisation(layer).to(f.dtype)
         R = ball_radius(radius, radius_of(norm), x)
         constraint = _constraint(within, norm, R, x, eps)
-        climb = dict(restarts=restarts, steps=steps, seed=settings.seed, tol=settings.tol)
+        climb = dict(restarts=restarts, steps=steps, seed=spec.seed, tol=spec.tol)
         found = worst_case(f, n, constraint, **climb)
-        on_text = local_lipschitz(f, x, tol=settings.tol, confidence=settings.confidence, seed=settings.seed,
+        on_text = local_lipschitz(f, x, **spec.accuracy,
                                   strict=False)
         outer = float(torch.linalg.vector_norm(found.x, dim=-1, dtype=torch.float64).max())
         ceiling = _smallest_upper(f, n, max(R, outer))
-        record = {
-            "model": model.name, "layer": layer, "head": head, "map": settings.map, "n": n, "within": within,
+        record = stamped("worst case", {
+            "model": model.name, "layer": layer, "head": head, "map": spec.kind, "n": n, "within": within,
             "R": R if within in ("ball", "sphere") else None, "eps": eps, **found.estimate.as_record(),
             "value": found.value, "best_start": float(found.start.max()), "restarts": restarts,
             "ascent_steps": found.steps,
             "on_text": on_text.as_record(), "over_text": found.value / on_text.value if on_text.value > 0 else None,
             "upper_bound": ceiling.as_record(), "masses": masses_of(found.x), **shared,
-        }
+        })
         if keep is not None:
             keep(record, found)
         yield record
@@ -73,8 +76,8 @@ def worst_cases(
 
 def balls(
     model: Model,
-    text: Text,
-    settings: Settings,
+    corpus: Corpus | None,
+    spec: Spec,
     *,
     eps: tuple[float, ...],
     restarts: int = 4,
@@ -85,24 +88,25 @@ def balls(
 
     Beside it the largest constant that ascent finds in there: the truth lies between the two.
     """
-    shared = run_facts(model, text, settings)
-    for n, layer, head, f, x in _places(model, text, settings, step):
+    shared = run_facts(model, corpus, spec)
+    for site in sites(model, corpus, spec, samples=1, step=step):
+        n, layer, head, f, x = site.n, site.layer, site.head, site.f, site.x
         f, x = f.to(torch.float64), x.double()
-        centre = local_lipschitz(f, x, tol=settings.tol, confidence=settings.confidence, seed=settings.seed)
+        centre = local_lipschitz(f, x, **spec.accuracy)
         vacuous = vacuous_eps(f, x)
         for size in sorted(eps):
             certificate = certify_ball(f, x, size, at_center=centre.upper)
-            found = worst_case(f, n, Near(x, size), restarts=restarts, steps=steps, seed=settings.seed,
-                               tol=settings.tol)
+            found = worst_case(f, n, Near(x, size), restarts=restarts, steps=steps, seed=spec.seed,
+                               tol=spec.tol)
             bound = certificate.bound
-            yield {
-                "model": model.name, "layer": layer, "head": head, "map": settings.map, "n": n, "eps": size,
+            yield stamped("ball", {
+                "model": model.name, "layer": layer, "head": head, "map": spec.kind, "n": n, "eps": size,
                 "certified": bound.value, "log_certified": bound.log_value, "method": certificate.method,
                 "found": found.estimate.as_record(), "centre": centre.as_record(),
                 "tightness": bound.value / found.value if bound.value is not None and found.value > 0 else None,
                 "parts": certificate.parts, "vacuous_eps": vacuous, "status": found.estimate.status,
                 "radius": centre.radius, **shared,
-            }
+            })
 
 
 def masses_of(x: torch.Tensor, apart: float = 1e-2) -> list[int]:
@@ -118,18 +122,6 @@ def masses_of(x: torch.Tensor, apart: float = 1e-2) -> list[int]:
         masses.append(int(here.sum()))
         rest = rest[~here]
     return sorted(masses, reverse=True)
-
-
-def _places(model: Model, text: Text, settings: Settings, step: Step | None):
-    """(n, layer, head, map, tokens of the text's first piece) for all that the settings ask."""
-    for n in settings.lengths:
-        chunk, *_ = model.chunks(text.content, n, 1, special_tokens=settings.special_tokens)
-        activations = model.activations(chunk, settings.layers)
-        for layer in settings.layers:
-            for head, f in attention_maps(model, layer, n, settings.heads):
-                if step is not None:
-                    step(n, layer, head)
-                yield n, layer, head, f, activations[layer]
 
 
 def _constraint(within: str, norm, R: float, x: torch.Tensor, eps: float | None) -> Constraint:

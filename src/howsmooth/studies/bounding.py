@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,10 @@ from howsmooth.bounds import LayerForm, Refused, every
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import argmax_share, local_lipschitz
-from howsmooth.studies.measuring import Settings, Text, attention_maps, run_facts
+from howsmooth.records import stamped
+from howsmooth.studies.inputs import Step, run_facts, sites
+from howsmooth.studies.spec import Spec
+from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -23,11 +26,11 @@ NEAR_ARGMAX = 0.99  # a row whose largest probability is at least this counts as
 
 def bound(
     model: Model,
-    text: Text,
-    settings: Settings,
+    corpus: Corpus | None,
+    spec: Spec,
     *,
     radius: str | float = "norm",
-    step: Callable[[int, int, int | None], None] | None = None,
+    step: Step | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield one record per length, sample, layer (and head) and bound, as soon as it is known.
 
@@ -36,29 +39,20 @@ def bound(
     """
     if isinstance(radius, str) and radius not in RADIUS_CHOICES:
         raise InputError(f"expected a radius of {' or '.join(RADIUS_CHOICES)} or a number, got {radius!r}")
-    shared = run_facts(model, text, settings)
-    norm_radii = {layer: radius_of(model.normalisation(layer)) for layer in settings.layers} if radius == "norm" else {}
-    for n in settings.lengths:
-        chosen = {layer: [(head, f, LayerForm(f)) for head, f in attention_maps(model, layer, n, settings.heads)]
-                  for layer in settings.layers}
-        chunks = model.chunks(text.content, n, settings.samples, special_tokens=settings.special_tokens)
-        for sample, chunk in enumerate(chunks):
-            activations = model.activations(chunk, settings.layers)
-            for layer in settings.layers:
-                x = activations[layer]
-                R = ball_radius(radius, norm_radii.get(layer), x)
-                for head, f, form in chosen[layer]:
-                    if step is not None:
-                        step(n, layer, head)
-                    estimate = local_lipschitz(f, x, tol=settings.tol, confidence=settings.confidence,
-                                               max_memory=settings.max_memory, seed=settings.seed, strict=False)
-                    where = {"model": model.name, "layer": layer, "head": head, "map": settings.map, "n": n,
-                             "sample": sample}
-                    measured = estimate.as_record()
-                    shares = argmax_share(f, x, NEAR_ARGMAX).tolist()
-                    for outcome in every(form, n, R, x):
-                        yield {**where, **_compared(outcome, measured), "R": R, "radius_from": str(radius),
-                               "measured": measured, "status": measured["status"], "argmax_share": shares, **shared}
+    shared = run_facts(model, corpus, spec)
+    norm_radii = {layer: radius_of(model.normalisation(layer)) for layer in spec.layers} if radius == "norm" else {}
+    forms: dict[tuple, LayerForm] = {}
+    for site in sites(model, corpus, spec, step=step):
+        R = ball_radius(radius, norm_radii.get(site.layer), site.x)
+        form = forms.setdefault((site.n, site.layer, site.head), LayerForm(site.f))
+        estimate = local_lipschitz(site.f, site.x, **spec.accuracy, max_memory=spec.max_memory, strict=False)
+        measured = estimate.as_record()
+        shares = argmax_share(site.f, site.x, NEAR_ARGMAX).tolist()
+        for outcome in every(form, site.n, R, site.x):
+            yield stamped("bound", {
+                "model": model.name, "map": spec.kind, **site.place, **_compared(outcome, measured), "R": R,
+                "radius_from": str(radius), "measured": measured, "status": measured["status"],
+                "argmax_share": shares, **shared})
 
 
 def ball_radius(radius: str | float, norm_radius: float | None, x: torch.Tensor) -> float:

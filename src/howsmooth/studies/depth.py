@@ -19,9 +19,11 @@ from howsmooth.dynamics.growth import Growth, growth_by_map
 from howsmooth.dynamics.instruments import clusters, diameter, directions, principal_view, probabilities, spread
 from howsmooth.errors import InputError
 from howsmooth.spectral import SingularTriplets
-from howsmooth.studies.facts import provenance
-from howsmooth.studies.measuring import TOKEN_CHOICES, Text, moved_tokens
-from howsmooth.studies.places import top_tokens
+from howsmooth.studies.inputs import moved_tokens
+from howsmooth.studies.provenance import provenance
+from howsmooth.studies.quantities import top_tokens
+from howsmooth.studies.spec import Spec
+from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
     from howsmooth.models import Chain, Model, TokenChunk
@@ -33,23 +35,16 @@ MOST_LOOKS = 1024  # tokens up to which all attention weights are looked at
 
 
 @dataclass(frozen=True)
-class DepthSettings:
-    """What to look at, resolved against one model and one text. `depths` are numbers of layers passed."""
+class Depths:
+    """Which depths to look at, as numbers of layers passed, and how close directions of one cluster are."""
 
     depths: tuple[int, ...]
-    lengths: tuple[int, ...]
-    samples: int = 1
     tolerances: tuple[float, ...] = TOLERANCES
-    tokens: str = "all"
-    special_tokens: bool = True
-    tol: float = 1e-2
-    confidence: float = 0.999
-    seed: int = 0
 
 
-def depth_settings(model: Model, text: Text, *, depths: Sequence[int] | str | None = None, lengths: Sequence[int],
-                   **others: Any) -> DepthSettings:
-    """Settings checked before anything is computed; None takes all depths of a small model, a few of a deep one.
+def chosen_depths(model: Model, corpus: Corpus, spec: Spec, *, depths: Sequence[int] | str | None = None,
+                  tolerances: Sequence[float] = TOLERANCES) -> Depths:
+    """Check everything before anything is computed; None takes all depths of a small model, a few of a deep one.
 
     `depths` = () leaves the growth of perturbations out.
     """
@@ -61,18 +56,14 @@ def depth_settings(model: Model, text: Text, *, depths: Sequence[int] | str | No
     if beyond:
         raise InputError(f"expected depths from 1 to {model.layers}, the layers of {model.name}, got {beyond[0]}; "
                          "choose among them or say all")
-    settings = DepthSettings(tuple(sorted(set(depths))), tuple(lengths), **others)
-    if settings.tokens not in TOKEN_CHOICES:
-        raise InputError(f"expected tokens to be one of {', '.join(TOKEN_CHOICES)}, got {settings.tokens!r}")
-    if not settings.lengths or min(settings.lengths) < 4:
+    if min(spec.lengths) < 4:
         raise InputError("expected lengths of at least 4 tokens, to see how they are spread, got "
-                         f"{min(settings.lengths, default='none')}")
-    if not settings.tolerances or not all(0 < tol < 2 for tol in settings.tolerances):
-        raise InputError("expected tolerances between 0 and 2, distances of directions, got "
-                         f"{list(settings.tolerances)}")
-    for n in settings.lengths:  # too few words, too many positions: the cutting refuses both
-        model.chunks(text.content, n, settings.samples, settings.special_tokens)
-    return settings
+                         f"{min(spec.lengths)}")
+    if not tolerances or not all(0 < tol < 2 for tol in tolerances):
+        raise InputError(f"expected tolerances between 0 and 2, distances of directions, got {list(tolerances)}")
+    for n in spec.lengths:  # too few words, too many positions: the cutting refuses both
+        model.chunks(corpus.content, n, spec.samples, spec.adds_special_tokens)
+    return Depths(tuple(sorted(set(depths))), tuple(tolerances))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,18 +82,18 @@ class Passage:
     looks: list[dict[str, float]]
     sink: int | None
 
-    def records(self, model: Model, text: Text, settings: DepthSettings,
+    def records(self, model: Model, corpus: Corpus, spec: Spec, chosen: Depths,
                 step: Callable[[int, int, int | None], None] | None = None) -> Iterator[dict[str, Any]]:
         """A record for each depth, as soon as it is known; the last is after the final norm, if there is one."""
-        layers, facts = len(self.chain.layers), self._facts(model, text, settings)
-        if not settings.depths:
-            yield from (self._spread(depth, settings) | _unknown() | facts for depth in range(len(self.states)))
+        layers, facts = len(self.chain.layers), self._facts(model, corpus, spec, chosen)
+        if not chosen.depths:
+            yield from (self._spread(depth, chosen) | _unknown() | facts for depth in range(len(self.states)))
             return
-        yield self._spread(0, settings) | _unmoved() | facts
-        moved = moved_tokens(self.chunk, settings.tokens, torch.device("cpu"))
-        at = [*settings.depths, *([layers + 1] if self.chain.norm is not None else [])]
-        found = growth_by_map(self.chain.maps, self.chain.x, at, moved=None if moved is None else moved.tolist(),
-                              tol=settings.tol, confidence=settings.confidence, seed=settings.seed)
+        yield self._spread(0, chosen) | _unmoved() | facts
+        moved = moved_tokens(self.chunk.special, spec.tokens[0])
+        at = [*chosen.depths, *([layers + 1] if self.chain.norm is not None else [])]
+        rows = None if moved is None else moved.nonzero().flatten().tolist()
+        found = growth_by_map(self.chain.maps, self.chain.x, at, moved=rows, **spec.accuracy)
         log_product = 0.0
         for depth in range(1, len(self.states)):
             if step is not None:
@@ -113,13 +104,13 @@ class Passage:
             known = _of_layer(own, log_product)
             if grown is not None:
                 known |= _of_chain(grown, self.states[0], self.states[depth], self.chunk)
-            yield self._spread(depth, settings) | known | facts
+            yield self._spread(depth, chosen) | known | facts
 
-    def _spread(self, depth: int, settings: DepthSettings) -> dict[str, Any]:
+    def _spread(self, depth: int, chosen: Depths) -> dict[str, Any]:
         x, layers = self.states[depth], len(self.chain.layers)
-        with_all = _seen(x, settings.tolerances)
+        with_all = _seen(x, chosen.tolerances)
         others = [i for i in range(self.n) if i != self.sink]
-        without = _seen(x[others], settings.tolerances) if self.sink is not None else dict.fromkeys(with_all)
+        without = _seen(x[others], chosen.tolerances) if self.sink is not None else dict.fromkeys(with_all)
         look = self.looks[depth] if depth < len(self.looks) else {}
         return {
             "depth": min(depth, layers), "normed": depth > layers, "n": self.n, "sample": self.sample,
@@ -128,25 +119,25 @@ class Passage:
             "sharpness": look.get("sharpness"), "to_sink": look.get("to_sink"),
         }
 
-    def _facts(self, model: Model, text: Text, settings: DepthSettings) -> dict[str, Any]:
+    def _facts(self, model: Model, corpus: Corpus, spec: Spec, chosen: Depths) -> dict[str, Any]:
         word = None if self.sink is None else self.chunk.words[self.sink]
         return {
             "model": model.name, "layers": len(self.chain.layers), "d": self.states[0].shape[1], "sink": self.sink,
             "sink_token": word, "distinct": len(set(self.chunk.ids.tolist())),
-            "tolerances": list(settings.tolerances), "tokens": settings.tokens,
-            "special_tokens": "add" if settings.special_tokens else "none", "tol": settings.tol,
-            "seed": settings.seed, "device": str(model.device),
+            "tolerances": list(chosen.tolerances), "tokens": spec.tokens[0],
+            "special_tokens": spec.special_tokens, "tol": spec.tol,
+            "seed": spec.seed, "device": str(model.device),
             "dtype": str(self.states[0].dtype).removeprefix("torch."),
             "model_dtype": str(model.dtype).removeprefix("torch."), "weights": model.source.get("weights"),
-            "source": dict(model.source), "text": text.name, "text_sha256": text.sha256, **provenance()}
+            "source": dict(model.source), "text": corpus.name, "text_sha256": corpus.sha256, **provenance()}
 
 
-def pass_through(model: Model, text: Text, settings: DepthSettings) -> Iterator[Passage]:
-    """The pieces of the text that settings ask for, each with its tokens at all depths."""
+def pass_through(model: Model, corpus: Corpus, spec: Spec) -> Iterator[Passage]:
+    """Yield the chunks of the text that the spec asks for, each with its tokens at all depths."""
     from howsmooth.models import layer_chain
 
-    for n in settings.lengths:
-        for sample, chunk in enumerate(model.chunks(text.content, n, settings.samples, settings.special_tokens)):
+    for n in spec.lengths:
+        for sample, chunk in enumerate(model.chunks(corpus.content, n, spec.samples, spec.adds_special_tokens)):
             chain = layer_chain(model, chunk)
             looks, sink = _attention(model, chunk)
             yield Passage(chunk, n, sample, chain, chain.states(), looks, sink)

@@ -10,8 +10,9 @@ import torch
 
 from howsmooth.attention import SelfAttention, SoftmaxField
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.studies.facts import provenance
-from howsmooth.studies.measuring import Text, chosen
+from howsmooth.studies.inputs import chosen
+from howsmooth.studies.provenance import provenance
+from howsmooth.texts.corpora import Corpus
 from howsmooth.transport import TimedMeasure, TokenMeasure, conditional_distance, push_forward, wasserstein
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ DISTANCES = ("auto", "W", "d")
 CLOSED = 1e-9  # a relative duality gap below this is rounding
 
 
-def text_distances(model: Model, text: Text, other: Text | None, *, layers: tuple[int, ...] | str,
+def text_distances(model: Model, text: Corpus, other: Corpus | None, *, layers: tuple[int, ...] | str,
                    lengths: Sequence[int], exponents: Sequence[float], distance: str = "auto",
                    special_tokens: bool = True, step: Callable[[int, int, int | None], None] | None = None
                    ) -> Iterator[dict[str, Any]]:
@@ -34,7 +35,7 @@ def text_distances(model: Model, text: Text, other: Text | None, *, layers: tupl
     """
     if distance not in DISTANCES:
         raise InputError(f"expected a distance among {', '.join(DISTANCES)}, got {distance!r}")
-    layers = chosen(layers, model.layers, f"layers of {model.name}")
+    layers = chosen(layers, model.layer_numbers, f"layers of {model.name}")
     names = [text.name, text.name if other is None else other.name]
     facts = {"texts": names, "special_tokens": "add" if special_tokens else "none",
              "dtype": str(model.dtype).removeprefix("torch."), "source": dict(model.source), **provenance()}
@@ -72,7 +73,7 @@ def file_distances(first: TokenMeasure, second: TokenMeasure, names: Sequence[st
         return
     facts["source"] = dict(model.source)
     pair = [measure.with_points(measure.points.to(model.device, model.dtype)) for measure in pair]
-    for layer in chosen(layers, model.layers, f"layers of {model.name}"):
+    for layer in chosen(layers, model.layer_numbers, f"layers of {model.name}"):
         f = model.attention(layer)
         if not isinstance(f, SelfAttention):
             raise InputError(f"expected a model whose attention is known by its weights, got {model.name}; use texts")

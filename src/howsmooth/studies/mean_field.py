@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from howsmooth.attack import Ascent, Ball, ascend
+from howsmooth.attack import Ball, ascend
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import LayerForm, mean_field, this_project
 from howsmooth.bounds.bound import Refused
@@ -22,9 +20,6 @@ from howsmooth.spectral import attained_p_norm
 ONE = torch.ones(1, 1, dtype=torch.float64)
 TURN = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
 SCORE_MATRICES = {"negative": -ONE, "positive": ONE, "rotation": TURN}
-# Of log Lip against ‖A‖R², as R → ∞: half of the largest ⟨Az, y − z⟩ in the unit ball, and γ.
-EXPONENTS = {"negative": 1.0, "positive": 1 / 8, "rotation": 1 / 2}
-GAMMAS = {"negative": 1.0, "positive": 1 / 8, "rotation": 0.0}
 
 
 def unit_layer(scores: str, size: float = 1.0, causal: bool = False) -> SelfAttention:
@@ -69,69 +64,6 @@ def regimes(gamma_r2: Sequence[float], log_lengths: Sequence[float], scores: str
                    "status": "converged"}
 
 
-def roughest_measures(scores: str, radii_squared: Sequence[float], *, atoms: int = 3, restarts: int = 8,
-                      steps: int = 150, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """One record per R²: where ascent over positions and masses ends from random measures in the ball, ‖A‖ = 1.
-
-    The three kinds are A = −1 and A = 1 in d = 1, and a quarter turn in d = 2.
-    """
-    f = unit_layer(scores)
-    for squared in radii_squared:
-        R = math.sqrt(squared)
-        found = ascend(f, _draw(restarts, atoms, f.d, R, seed), Ball(R), move="both", steps=steps, seed=seed, tol=1e-4)
-        upper = mean_field.unmasked(f, 2, R)
-        yield {"scores": scores, "radius_squared": float(squared), "gamma_r2": GAMMAS[scores] * squared,
-               **found.estimate.as_record(), "value": found.value, "atoms": atoms, "restarts": restarts,
-               "ascent_steps": found.steps, "places": places(found), "upper_bound": upper.as_record()}
-
-
-def places(found: Ascent, apart: float = 1e-2) -> list[dict[str, Any]]:
-    """The distinct places of a measure that ascent found, the heaviest first; nearer than `apart`·R is one place."""
-    rest = sorted(range(len(found.x)), key=lambda i: -float(found.masses[i]))
-    radius, listed = float(torch.linalg.vector_norm(found.x, dim=-1).max()), []
-    while rest:
-        near = [i for i in rest if float((found.x[i] - found.x[rest[0]]).norm()) <= apart * radius]
-        mass = float(found.masses[near].sum())
-        listed.append({"place": found.x[near[0]].tolist(), "mass": mass, "log_mass": math.log(mass)})
-        rest = [i for i in rest if i not in near]
-    return sorted(listed, key=lambda entry: -entry["mass"])
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Lip ≈ constant·e^{exponent·R²}(1 + turning·R²), which is the shape of two Diracs, beside what theory says."""
-
-    scores: str
-    exponent: float
-    exponent_error: float | None  # standard error; None without a degree of freedom to spare
-    turning: float
-    constant: float
-    gamma: float  # the exponent of the published lower bound
-    true_exponent: float  # half the largest ⟨Az, y − z⟩ in the unit ball
-    upper_exponent: float  # of the upper bound, ‖A‖; the published one has 2‖A‖
-
-    def as_record(self) -> dict:
-        return asdict(self)
-
-
-def fit_rate(records: Sequence[dict[str, Any]]) -> Rate:
-    """The growth of what ascent found with R², from records of `roughest_measures` for one kind of scores."""
-    from scipy.optimize import curve_fit
-
-    kinds = {record["scores"] for record in records}
-    if len(kinds) != 1 or len({record["radius_squared"] for record in records}) < 3:
-        raise InputError(f"expected records of one kind of scores at three radii or more, got {len(records)} of "
-                         f"{', '.join(sorted(kinds)) or 'none'}")
-    kind = kinds.pop()
-    squared = np.array([record["radius_squared"] for record in records])
-    logs = np.log([record["value"] for record in records])
-    (exponent, turning, constant), covariance = curve_fit(
-        lambda r, exponent, turning, constant: exponent * r + np.log1p(turning * r) + constant, squared, logs,
-        p0=(1.0, 1.0, 0.0), bounds=([0, 0, -np.inf], np.inf))
-    error = float(np.sqrt(covariance[0, 0])) if len(records) > 3 else None
-    return Rate(kind, float(exponent), error, float(turning), math.exp(constant), GAMMAS[kind], EXPONENTS[kind], 1.0)
-
-
 def masked_constants(exponents: Sequence[float], sizes: Sequence[float], *, n: int = 32, restarts: int = 6,
                      steps: int = 100, seed: int = 0, step: Callable[[float], None] | None = None
                      ) -> Iterator[dict[str, Any]]:
@@ -173,10 +105,6 @@ def _stated(f: SelfAttention, p: float) -> tuple[float, str]:
     except Refused as refusal:
         verdict = "false" if refusal.condition == "a statement that is true" else "open"
     return (1 + 3 * a) * math.exp(2 * a), verdict
-
-
-def _draw(restarts: int, atoms: int, d: int, R: float, seed: int) -> torch.Tensor:
-    return Ball(R).draw((restarts, atoms, d), torch.Generator().manual_seed(seed))
 
 
 def _masked_starts(n: int, restarts: int, seed: int) -> torch.Tensor:

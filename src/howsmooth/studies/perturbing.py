@@ -18,7 +18,6 @@ from howsmooth.attack.feature import (
     GradientSign,
     NextToken,
     Noise,
-    Objective,
     OutputChange,
     ProjectedGradient,
     Similarity,
@@ -27,20 +26,22 @@ from howsmooth.attack.feature import (
     run,
     save_attack,
 )
-from howsmooth.attack.feature.artefact import read
-from howsmooth.attack.feature.problem import Problem
+from howsmooth.attack.feature import FeatureObjective as Objective
+from howsmooth.attack.feature import FeatureProblem as Problem
+from howsmooth.attack.feature.result import read
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import certify_ball
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
-from howsmooth.studies.lines import finite
-from howsmooth.studies.measuring import Settings, Text, run_facts
+from howsmooth.records import finite
+from howsmooth.studies.inputs import Step, run_facts
+from howsmooth.studies.spec import Spec
+from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
 
 OBJECTIVES = ("output", "next-token", "cosine")
-Step = Callable[[int, int | None, int | None], None]
 
 
 def named_attack(name: str, steps: int = 20, tol: float = 1e-2) -> Attack:
@@ -81,8 +82,8 @@ class Shares:
 
 def feature_attacks(
     model: Model,
-    text: Text,
-    settings: Settings,
+    corpus: Corpus,
+    spec: Spec,
     *,
     attacks: Sequence[Attack],
     shares: Shares,
@@ -96,36 +97,36 @@ def feature_attacks(
     kind: attention unless given ("model" attacks the whole model once, whatever the layers). With a `folder` each
     attack is kept there as a file that `howsmooth.attack.feature.verify` checks, and is not done again.
     """
-    kind = kind or settings.map
+    kind = kind or spec.kind
     objective = OutputChange() if objective is None else objective
-    facts = run_facts(model, text, settings)
-    for n in settings.lengths:
-        for sample, chunk in enumerate(model.chunks(text.content, n, settings.samples,
-                                                    special_tokens=settings.special_tokens)):
-            for layer in (None,) if kind == "model" else settings.layers:
-                for head in settings.heads or (None,):
+    facts = run_facts(model, corpus, spec)
+    for n in spec.lengths:
+        for sample, chunk in enumerate(model.chunks(corpus.content, n, spec.samples,
+                                                    special_tokens=spec.adds_special_tokens)):
+            for layer in (None,) if kind == "model" else spec.layers:
+                for head in spec.heads or (None,):
                     if step is not None:
                         step(n, layer, head)
-                    place = _Place(Target.in_model(model, chunk, layer, kind, head=head), objective, settings)
+                    place = _Place(Target.in_model(model, chunk, layer, kind, head=head), objective, spec)
                     where = {"model": model.name, "layer": layer, "head": head, "map": kind, "n": n, "sample": sample}
                     for share, budget in shares.of(place.target.x):
                         for attack in attacks:
-                            yield _kept(place, attack, budget, {**where, "share": share}, facts, settings, folder)
+                            yield _kept(place, attack, budget, {**where, "share": share}, facts, spec, folder)
 
 
-def _kept(place: _Place, attack: Attack, budget: Budget, where: dict, facts: dict, settings: Settings,
+def _kept(place: _Place, attack: Attack, budget: Budget, where: dict, facts: dict, spec: Spec,
           folder: Path | None) -> dict[str, Any]:
     """The record of one attack: from its file if there is one, else made and kept."""
-    key = {**where, "attack": attack.as_record(), "budget": budget.as_record(), "seed": settings.seed,
-           "objective": place.objective.as_record(), "dtype": str(place.target.dtype), "tol": settings.tol,
-           "confidence": settings.confidence, "text": facts["text_sha256"],
+    key = {**where, "attack": attack.as_record(), "budget": budget.as_record(), "seed": spec.seed,
+           "objective": place.objective.as_record(), "dtype": str(place.target.dtype), "tol": spec.tol,
+           "confidence": spec.confidence, "text": facts["text_sha256"],
            "weights": facts["source"].get("sha256"), "source": facts["source"],
            "special_tokens": facts["special_tokens"]}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
     path = None if folder is None else folder / f"{_slug(where)}-{digest}.safetensors"
     if path is not None and path.exists():
         return read(path)[0]
-    found = run(attack, place.target, budget, place.objective, seed=settings.seed)
+    found = run(attack, place.target, budget, place.objective, seed=spec.seed)
     edited = replace(place, target=place.target.rows(found.x)) if attack.edit is not None else place
     noise = found.gain if isinstance(attack, Noise) else edited.noise(budget)
     record = {**where, **found.as_record(), "n": where["n"], "attacked_n": found.n, "sigma": edited.sigma(),
@@ -141,7 +142,7 @@ class _Place:
 
     target: Target
     objective: Objective
-    settings: Settings
+    spec: Spec
 
     def __post_init__(self):
         object.__setattr__(self, "known", {})
@@ -149,12 +150,12 @@ class _Place:
     def sigma(self) -> dict[str, Any]:
         """σ₁ of the map with the objective behind it, at the clean tokens."""
         return self._once("sigma", lambda: local_lipschitz(
-            Problem(self.target, self.objective).map, self.target.x, tol=self.settings.tol, seed=self.settings.seed,
-            confidence=self.settings.confidence, strict=False).as_record())
+            Problem(self.target, self.objective).map, self.target.x, tol=self.spec.tol, seed=self.spec.seed,
+            confidence=self.spec.confidence, strict=False).as_record())
 
     def noise(self, budget: Budget) -> float:
         return self._once(("noise", budget), lambda: run(Noise(), self.target, budget, self.objective,
-                                                         seed=self.settings.seed).gain)
+                                                         seed=self.spec.seed).gain)
 
     def certified(self, budget: Budget) -> float | None:
         """An upper bound on every gain within the budget, for attention layers: ‖E‖ ≤ s is inside |ε_i| ≤ s."""

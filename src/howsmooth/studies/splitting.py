@@ -2,80 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Splitting, local_lipschitz, splits
-from howsmooth.lipschitz.own_norms import own_operator
+from howsmooth.lipschitz.gains import own_operator
 from howsmooth.lipschitz.splitting import decide
-from howsmooth.models.gpt2_file import AttentionFile
-from howsmooth.models.maps import OwnMap
-from howsmooth.studies.facts import provenance
-from howsmooth.studies.measuring import Settings, Text, attention_maps, chosen, run_facts
+from howsmooth.models import OwnMap
+from howsmooth.studies.inputs import Step, run_facts, sites
+from howsmooth.studies.spec import Spec
+from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
 
-Step = Callable[[int, int, int | None], None]
 _NAMED = 8  # how many of the tokens that split are named in a record
 
 
-def splittings(model: Model, text: Text, settings: Settings, *, step: Step | None = None) -> Iterator[dict[str, Any]]:
-    """Yield one record per length, sample, layer (and head): does the text's measure split there, and at which token.
+def splittings(model: Model, corpus: Corpus | None, spec: Spec, *, step: Step | None = None
+               ) -> Iterator[dict[str, Any]]:
+    """Yield one record per length, sample, layer (and head): does the measure split there, and at which token.
 
     Copies keep their position and, in a causal model, have the time of their token: they see each other. With the
-    kinds "normed", "block" and "layer" the criterion is that of the whole map, MLP and residual included.
+    maps "normed", "block" and "layer" the criterion is that of the whole map, MLP and residual included.
     """
-    facts = run_facts(model, text, settings)
-    accuracy = dict(tol=settings.tol, confidence=settings.confidence, seed=settings.seed)
-    for n in settings.lengths:
-        maps = {layer: attention_maps(model, layer, n, settings.heads) for layer in settings.layers
-                if settings.kind is None}
-        for sample, chunk in enumerate(model.chunks(text.content, n, settings.samples,
-                                                    special_tokens=settings.special_tokens)):
-            activations = {} if settings.kind else model.activations(chunk, settings.layers)
-            for layer in settings.layers:
-                for head, f in maps.get(layer, [(None, None)]):
-                    if step is not None:
-                        step(n, layer, head)
-                    if settings.kind is None:
-                        found = splits(f, activations[layer], **accuracy)
-                    else:
-                        at = model.map_at(chunk, layer, settings.kind)
-                        found = decide(at.f, own_operator(OwnMap(at.f), at.x), at.x, **accuracy)
-                    yield _record(found, chunk.words, model=model.name, layer=layer, head=head, map=settings.map, n=n,
-                                  sample=sample) | facts
+    facts = run_facts(model, corpus, spec)
+    if spec.is_attention:
+        for site in sites(model, corpus, spec, step=step):
+            words = site.chunk.words if corpus is not None else [f"#{i}" for i in range(site.n)]
+            yield _record(splits(site.f, site.x, **spec.accuracy), words, model=model.name, map=spec.kind,
+                          **site.place) | facts
+        return
+    for n in spec.lengths:
+        for sample, chunk in enumerate(model.cutter(corpus, special_tokens=spec.adds_special_tokens).chunks(
+                n, spec.samples)):
+            for layer in spec.layers:
+                if step is not None:
+                    step(n, layer, None)
+                at = model.map_at(chunk, layer, spec.kind)
+                found = decide(at.f, own_operator(OwnMap(at.f), at.x), at.x, **spec.accuracy)
+                yield _record(found, chunk.words, model=model.name, layer=layer, head=None, map=spec.kind, n=n,
+                              sample=sample) | facts
 
 
-def file_splittings(path: str | Path, *, layers: tuple[int, ...] | str = "all", heads: tuple[int, ...] | str | None,
-                    lengths: tuple[int, ...], samples: int, tol: float, confidence: float, seed: int,
-                    step: Step | None = None) -> Iterator[dict[str, Any]]:
-    """The same for GPT-2's true attention weights, at random tokens behind the layer's own normalisation."""
-    file = AttentionFile(path)
-    wanted = file.layers if layers == "all" else layers
-    each = None if heads is None else chosen(heads, file.heads, "heads of GPT-2")
-    for layer in wanted:
-        file.attention(layer)  # refused before anything is computed
-    facts = {"text": "random tokens, layer-normalised", "source": file.source, "tol": tol, **provenance()}
-    for n in lengths:
-        generator = torch.Generator().manual_seed(seed)
-        for sample in range(samples):
-            for layer in wanted:
-                f, norm = file.attention(layer), file.normalisation(layer)
-                x = norm(torch.randn(n, f.d, generator=generator))
-                for head, one in [(None, f)] if each is None else [(h, f.head(h)) for h in each]:
-                    if step is not None:
-                        step(n, layer, head)
-                    found = splits(one, x, tol=tol, confidence=confidence, seed=seed)
-                    yield _record(found, [f"#{i}" for i in range(n)], model=file.name, layer=layer, head=head,
-                                  map="attention" if head is None else "head", n=n, sample=sample) | facts
-
-
-def repeated_tokens(model: Model, text: Text, settings: Settings, *, copies: int = 2, step: Step | None = None
+def repeated_tokens(model: Model, corpus: Corpus, spec: Spec, *, copies: int = 2, step: Step | None = None
                     ) -> Iterator[dict[str, Any]]:
     """Yield one record per length, layer and token: ‖D‖ of the map when the input says that token `copies` times.
 
@@ -84,12 +57,12 @@ def repeated_tokens(model: Model, text: Text, settings: Settings, *, copies: int
     """
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 2:
         raise InputError(f"expected at least 2 copies, got {copies!r}")
-    kind = settings.kind or "attention"
-    facts = run_facts(model, text, settings)
-    accuracy = dict(tol=settings.tol, confidence=settings.confidence, seed=settings.seed, strict=False)
-    for n in settings.lengths:
-        chunk, *_ = model.chunks(text.content, n, 1, special_tokens=settings.special_tokens)
-        for layer in settings.layers:
+    kind = spec.kind
+    facts = run_facts(model, corpus, spec)
+    accuracy = dict(spec.accuracy, strict=False)
+    for n in spec.lengths:
+        chunk, *_ = model.chunks(corpus.content, n, 1, special_tokens=spec.adds_special_tokens)
+        for layer in spec.layers:
             at = model.map_at(chunk, layer, kind)
             before = local_lipschitz(at.f, at.x, **accuracy)
             for token in range(n):

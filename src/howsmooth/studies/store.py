@@ -20,10 +20,10 @@ from typing import Any
 
 from howsmooth import __version__
 from howsmooth.errors import InputError
-from howsmooth.studies.lines import json_line
+from howsmooth.records import json_line, parsed
 from howsmooth.studies.salvage import salvage
 
-APPLICATION, FORM = 0x686F7773, 1  # "hows"; raise FORM when a store can no longer be read by what came before
+APPLICATION, FORM = 0x686F7773, 2  # "hows"; raise FORM when stores of different forms cannot be read alike
 _SCHEMA = f"""
     CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
     CREATE TABLE tasks (position INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE);
@@ -124,7 +124,13 @@ class Store:
     def study(self) -> dict[str, Any] | None:
         with _errors(self.path):
             row = self._db.execute("SELECT value FROM meta WHERE key = 'study'").fetchone()
-        return None if row is None else json.loads(row[0])
+        if row is None:
+            return None
+        try:
+            return parsed(row[0])
+        except (ValueError, TypeError):
+            raise InputError(f"expected a study in {self.path}, got something else; use "
+                             "`howsmooth study run STUDY.toml`, which repeats nothing that is stored") from None
 
     def counts(self) -> dict[str, int]:
         """Tasks planned, done and failed, and records that the study no longer asks for."""
@@ -137,11 +143,18 @@ class Store:
 
     def records(self, everything: bool = False) -> Iterator[dict[str, Any]]:
         """Records in the order of the plan, or all that there are in the order they came."""
-        query = ("SELECT record FROM records ORDER BY id" if everything else
-                 "SELECT record FROM tasks JOIN records USING (hash) ORDER BY position")
+        query = ("SELECT id, record FROM records ORDER BY id" if everything else
+                 "SELECT id, record FROM tasks JOIN records USING (hash) ORDER BY position")
         with _errors(self.path):
-            for record, in self._db.execute(query):
-                yield json.loads(record)
+            for place, text in self._db.execute(query):
+                try:
+                    record = parsed(text)
+                except (ValueError, TypeError):
+                    record = None
+                if not isinstance(record, dict):
+                    raise InputError(f"expected a JSON object in record {place} of {self.path}, got something else; "
+                                     "the file was changed by another program: delete that row, or run the study anew")
+                yield record
 
     def failures(self) -> list[tuple[str, str, int]]:
         """(task, why, attempts) of those that have no record."""
@@ -167,6 +180,9 @@ def _errors(path: Path) -> Iterator[None]:
     """SQLite's complaints in words that help."""
     try:
         yield
+    except UnicodeDecodeError:
+        raise InputError(f"expected a whole store, got {path}, which is damaged; "
+                         "`howsmooth study resume` saves what can be read") from None
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", "") or ""
         if name.startswith("SQLITE_NOTADB"):
@@ -184,10 +200,11 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
     if application != APPLICATION:
         raise InputError(f"expected a store, got {path}, an SQLite file of another program; name another store")
     form, = db.execute("PRAGMA user_version").fetchone()
-    if form > FORM:
+    if form != FORM:
         made = db.execute("SELECT value FROM meta WHERE key = 'howsmooth'").fetchone()
-        raise InputError(f"expected a store of form {FORM} or older, got {path} of form {form}, written by howsmooth "
-                         f"{made[0] if made else 'of a later version'}; install that version, or name another store")
+        raise InputError(f"expected a store of form {FORM}, got {path} of form {form}, written by howsmooth "
+                         f"{made[0] if made else 'of another version'}; install that version, or run the study into "
+                         "another store")
 
 
 def _repaired(path: Path) -> str | None:

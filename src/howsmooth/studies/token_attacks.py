@@ -14,22 +14,22 @@ from howsmooth.attack.tokens import (
     Flip,
     Hidden,
     Limits,
-    Objective,
     SentenceJudge,
     Singular,
     Victim,
     attack_text,
     verify,
 )
+from howsmooth.attack.tokens import TextObjective as Objective
 from howsmooth.attack.tokens.methods import Method
 from howsmooth.errors import InputError
-from howsmooth.models.tokens import TokenChunk, special_frame
-from howsmooth.studies.facts import provenance
-from howsmooth.studies.lines import read_lines
+from howsmooth.records import read_lines
+from howsmooth.studies.provenance import provenance
+from howsmooth.texts.cutting import TokenChunk
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
-    from howsmooth.studies.measuring import Text
+    from howsmooth.texts.corpora import Corpus
 
 ALL_METHODS = {**METHODS, Singular.name: Singular}
 # Two records that agree in these are of the same attack: seeds reproduce the rest.
@@ -65,9 +65,10 @@ def objective_named(name: str, *, layer: int | None = None, threshold: float | N
     return OBJECTIVES[name](**settings, **({} if threshold is None else {"threshold": threshold}))
 
 
-def pieces(model: Model, text: Text, n: int, count: int) -> list[TokenChunk]:
+def chunks_to_attack(model: Model, text: Corpus, n: int, count: int) -> list[TokenChunk]:
     """Up to `count` consecutive pieces of n tokens; a shorter text is one piece, as long as it is."""
-    tokens = len(model.tokenize(text.content)) + sum(map(len, special_frame(model._need_tokenizer())))
+    cutter = model.cutter(text)
+    tokens = cutter.tokens + cutter.framed
     return model.chunks(text.content, min(n, tokens), count if tokens >= n * count else None)[:count]
 
 
@@ -81,11 +82,11 @@ def check(model: Model, chunks: Sequence[TokenChunk], objective: Objective, limi
         limits.places(chunk.special.tolist(), model.positions)
 
 
-def token_attacks(model: Model, text: Text, chunks: Sequence[TokenChunk], methods: Sequence[Method], *,
+def token_attacks(model: Model, text: Corpus, chunks: Sequence[TokenChunk], methods: Sequence[Method], *,
                   objective: Objective | None = None, limits: Limits | None = None, calls: int = 40, seed: int = 0,
                   judge: SentenceJudge | None = None, done: Sequence[dict[str, Any]] = (), step: Step | None = None
-                  ) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield (record, whether it is new) for every text and method; what is among `done` is not computed again.
+                  ) -> Iterator[dict[str, Any]]:
+    """Yield a record for every text and method; what is among `done` is not computed again.
 
     A record holds `TokenAttack.as_record`, the text's number and name, and `verified`: that the value, and success with
     it, came out again from the saved token numbers. The seed of text number i is `seed` + i.
@@ -103,7 +104,7 @@ def token_attacks(model: Model, text: Text, chunks: Sequence[TokenChunk], method
                       "objective": objective.as_record(), "limits": limits.as_record(), "judge": judged,
                       "budget": calls, "seed": seed + number, "dtype": str(model.dtype).removeprefix("torch.")}
             if (found := known.get(_key(wanted))) is not None:
-                yield found, False
+                yield found
                 continue
             if step is not None:
                 step(number, method.name)
@@ -111,7 +112,7 @@ def token_attacks(model: Model, text: Text, chunks: Sequence[TokenChunk], method
                                  seed=seed + number, judge=judge).as_record()
             again = verify(victim, record)
             yield {"text": text.name, "piece": number, **record, "verified": again.holds, "judge": judged,
-                   "sha256": sha256, **facts}, True
+                   "sha256": sha256, **facts}
 
 
 def read_attacks(path: str | Path) -> list[dict[str, Any]]:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.dynamics.declared import Course, Example, Tokens, Watch
+from howsmooth.dynamics.example import Course, Example, Tokens, Watch
 from howsmooth.errors import InputError
-from howsmooth.studies.measuring import Text, chosen
+from howsmooth.studies.inputs import chosen
+from howsmooth.texts.corpora import Corpus, read_corpus
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -42,13 +43,22 @@ def parse_weights(given: str) -> tuple[str, int, int | None]:
     return model, int(layer), int(head) if slash else None
 
 
-def model_flow(model: Model, text: Text, n: int, layer: int | None = None, head: int | None = None) -> ModelFlow:
+def read_model_flow(weights: str | None, depth_weights: str | None, text: str, n: int) -> ModelFlow:
+    """Load a model and read a text: MODEL:LAYER or MODEL:LAYER/HEAD in `weights`, or a model in `depth_weights`."""
+    from howsmooth.models import load
+
+    name, layer, head = parse_weights(weights) if weights else (depth_weights or "minilm", None, None)
+    corpus = read_corpus(text)
+    return model_flow(load(name), corpus, n, layer, head)
+
+
+def model_flow(model: Model, text: Corpus, n: int, layer: int | None = None, head: int | None = None) -> ModelFlow:
     """One layer, or one head of it, for all depths; all layers one after the other where `layer` is None.
 
     The flow is as deep as the model: one unit of depth for each layer, on spheres, as its norms keep tokens. The first
     tokens are what enters the (first) layer's attention at the beginning of the text.
     """
-    numbers = chosen("all" if layer is None else (layer,), model.layers, f"layers of {model.name}")
+    numbers = chosen("all" if layer is None else (layer,), model.layer_numbers, f"layers of {model.name}")
     layers = []
     for number in numbers:
         f = model.attention(number, n)
@@ -56,7 +66,7 @@ def model_flow(model: Model, text: Text, n: int, layer: int | None = None, head:
             raise InputError(f"expected a model whose attention is known by its weights, got {model.name} "
                              f"({model.family}); follow its true layers: howsmooth flow model {model.name}")
         if head is not None:
-            f = f.head(*chosen((head,), model.heads, f"heads of {model.name}"))
+            f = f.head(*chosen((head,), tuple(range(model.heads)), f"heads of {model.name}"))
         layers.append(f.to(torch.float64))
     chunk, *_ = model.chunks(text.content, n, 1)
     x = model.activations(chunk, [numbers[0]])[numbers[0]].double()

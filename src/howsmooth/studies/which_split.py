@@ -1,7 +1,7 @@
 """Which maps split at all: a table, each row a map with the measure that splits it, or with why none does.
 
-Measures were found by `howsmooth.lipschitz.which_split.search`, or are written down in docs/splitting.md; their ratios
-are computed here and now.
+Measures were found by `experiments/splitting_search.py`, or are written down in docs/splitting.md; their ratios are
+computed here and now.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from howsmooth.attention.fields import (
     SinkhornField,
     SoftmaxField,
 )
-from howsmooth.lipschitz.which_split import criterion
+from howsmooth.lipschitz.criterion import criterion
 
 ONE, PLANE = torch.ones(1, 1, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
 TURN = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)

@@ -2,11 +2,8 @@
 
 from howsmooth.transport.conditional import ConditionalTransport, conditional_distance
 from howsmooth.transport.files import read_measure
-from howsmooth.transport.gaussian import gaussian_wasserstein
-from howsmooth.transport.measures import TimedMeasure, TokenMeasure
-from howsmooth.transport.plans import Plan, Transport
-from howsmooth.transport.push import push_forward
-from howsmooth.transport.wasserstein import wasserstein
+from howsmooth.transport.measures import TimedMeasure, TokenMeasure, push_forward
+from howsmooth.transport.wasserstein import Plan, Transport, gaussian_wasserstein, wasserstein
 
 __all__ = ["ConditionalTransport", "Plan", "TimedMeasure", "TokenMeasure", "Transport", "conditional_distance",
            "gaussian_wasserstein", "push_forward", "read_measure", "wasserstein"]

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.transport.measures import TimedMeasure, TokenMeasure
-from howsmooth.transport.plans import Plan, check_exponent, power_mean
-from howsmooth.transport.wasserstein import wasserstein
+from howsmooth.transport.wasserstein import Plan, check_exponent, power_mean, wasserstein
 
 # Masses of a slice that differ by no more than this, relatively, are the same but for rounding.
 SAME_MASS = 1e-9

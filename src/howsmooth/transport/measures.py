@@ -1,17 +1,19 @@
-"""Probability measures on tokens: atoms with masses, and atoms with masses at times in [0, 1].
+"""Probability measures on tokens: atoms with masses, and atoms with masses at times in [0, 1]; attention as their map.
 
 Masses are kept by their logarithms, so that 10⁻⁴⁰ and 1 − 10⁻⁴⁰ stand side by side: two atoms are exponentially many
-tokens.
+tokens. Attention maps a measure to F(μ) = (Γ_μ)♯μ, and where tokens have times (s, x) to (s, Γ_μ(s, x)).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from howsmooth.attention import Field, SelfAttention, SoftmaxField
 from howsmooth.errors import InputError
 
 
@@ -74,7 +76,8 @@ class TokenMeasure:
             return cls(centres[full], counts[full], normalise=normalise)
         if counts.dim() == 1:
             raise InputError("expected counts of two axes for a timed measure, time and place, got one")
-        return cls(centres[full][:, 0], centres[full][:, 1:], counts[full], normalise=normalise)
+        timed = cast(type[TimedMeasure], cls)
+        return timed(centres[full][:, 0], centres[full][:, 1:], counts[full], normalise=normalise)
 
     @property
     def weights(self) -> Tensor:
@@ -258,3 +261,33 @@ def _refuse_bad_weights(weights: Tensor, zero: bool = False) -> None:
     if wrong.any():
         i, hint = int(torch.nonzero(wrong)[0]), "; leave out atoms without mass" if (weights[wrong] == 0).all() else ""
         raise InputError(f"expected finite positive weights, got {float(weights[i])} at atom {i}{hint}")
+
+
+def push_forward(field: Field, measure: TokenMeasure) -> TokenMeasure:
+    """(Γ_μ)♯μ: every atom moves to Γ_μ(x) with its mass; of a timed measure it sees times up to its own.
+
+    >>> import torch
+    >>> from howsmooth.attention import MeanPooling
+    >>> mu = TimedMeasure.from_sequence(torch.tensor([[0.0], [4.0]], dtype=torch.float64))
+    >>> push_forward(MeanPooling(torch.eye(1, dtype=torch.float64)), mu).points.flatten()
+    tensor([0., 2.], dtype=torch.float64)
+    """
+    if not isinstance(field, Field) or not isinstance(measure, TokenMeasure):
+        raise InputError("expected a field (SoftmaxField, MeanPooling, …) and a TokenMeasure or TimedMeasure, got "
+                         f"{type(field).__name__} and {type(measure).__name__}")
+    if measure.d != field.d:
+        raise InputError(f"expected a measure in dimension {field.d} for this {field.name} field, got {measure.d}")
+    x = measure.points
+    # Equal masses say nothing to a softmax: without them the map is the layer's own, to the last bit.
+    logs = None if measure.equal else measure.log_weights.to(x)
+    if isinstance(measure, TimedMeasure):
+        return measure.with_points(field(x, x, logs, times=measure.times, source_times=measure.times).detach())
+    refuse_without_order(field.layer if isinstance(field, SoftmaxField) else None, measure)
+    return measure.with_points(field(x, x, logs).detach())
+
+
+def refuse_without_order(layer: SelfAttention | None, measure: TokenMeasure) -> None:
+    """A causal layer goes by the order of atoms, which a measure without times does not have."""
+    if layer is not None and layer.causal and not isinstance(measure, TimedMeasure):
+        raise InputError("expected a TimedMeasure for a causal layer, got a TokenMeasure, whose atoms have no order; "
+                         "use TimedMeasure.from_sequence(x)")

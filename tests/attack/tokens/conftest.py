@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from howsmooth import load
-from howsmooth.attack.tokens import Limits, Problem, Victim
+from howsmooth.attack.tokens import Limits, TextProblem, Victim
 from howsmooth.attack.tokens.attack import whole_chunk
 from howsmooth.texts import default_text
 
@@ -42,5 +42,5 @@ def small() -> Victim:
     return Victim(load(network, tokenizer=tokenizer))
 
 
-def problem_of(victim, objective, text=SMALL_TEXT, calls=10_000, **limits) -> Problem:
-    return Problem(victim, whole_chunk(victim.model, text), objective, Limits(**limits), calls)
+def problem_of(victim, objective, text=SMALL_TEXT, calls=10_000, **limits) -> TextProblem:
+    return TextProblem(victim, whole_chunk(victim.model, text), objective, Limits(**limits), calls)

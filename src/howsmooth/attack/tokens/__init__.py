@@ -1,16 +1,15 @@
 """Attacks in token space: real tokens substituted, inserted and duplicated, every success evaluated exactly."""
 
+from howsmooth.attack.objectives import KL, Cosine, Flip, Hidden, TextObjective
+from howsmooth.attack.objectives import TEXT_OBJECTIVES as OBJECTIVES
 from howsmooth.attack.tokens.attack import TokenAttack, attack_text
-from howsmooth.attack.tokens.edits import Edit, apply
-from howsmooth.attack.tokens.inversion import Inversion, captured_share, invert
-from howsmooth.attack.tokens.judge import SentenceJudge
-from howsmooth.attack.tokens.limits import Limits
+from howsmooth.attack.tokens.edits import Edit, Limits, SentenceJudge, apply
+from howsmooth.attack.tokens.inversion import Inversion, Singular, captured_share, invert
 from howsmooth.attack.tokens.methods import METHODS, Greedy, HotFlip, Probe, Random
-from howsmooth.attack.tokens.objectives import KL, OBJECTIVES, Cosine, Flip, Hidden, Objective
-from howsmooth.attack.tokens.problem import Problem, Victim
-from howsmooth.attack.tokens.singular import Singular
-from howsmooth.attack.tokens.verify import Verification, verify
+from howsmooth.attack.tokens.problem import TextProblem, Victim
+from howsmooth.attack.verification import Verification
+from howsmooth.attack.verification import verify_text as verify
 
 __all__ = ["KL", "METHODS", "OBJECTIVES", "Cosine", "Edit", "Flip", "Greedy", "Hidden", "HotFlip", "Inversion",
-           "Limits", "Objective", "Probe", "Problem", "Random", "SentenceJudge", "Singular", "TokenAttack",
+           "Limits", "Probe", "Random", "SentenceJudge", "Singular", "TextObjective", "TextProblem", "TokenAttack",
            "Verification", "Victim", "apply", "attack_text", "captured_share", "invert", "verify"]

@@ -6,17 +6,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-
-from howsmooth.attack.refusals import check_seed
-from howsmooth.attack.tokens.edits import Edit
-from howsmooth.attack.tokens.judge import SentenceJudge
-from howsmooth.attack.tokens.limits import Limits
+from howsmooth.attack.constraints import check_seed
+from howsmooth.attack.objectives import Flip, TextObjective
+from howsmooth.attack.tokens.edits import Edit, Limits, SentenceJudge
 from howsmooth.attack.tokens.methods import Method, Probe
-from howsmooth.attack.tokens.objectives import Flip, Objective
-from howsmooth.attack.tokens.problem import Problem, Trial, Victim
+from howsmooth.attack.tokens.problem import TextProblem, Trial, Victim
 from howsmooth.models import TokenChunk
-from howsmooth.models.tokens import special_frame, word
+from howsmooth.texts.cutting import special_frame, word
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -71,7 +67,7 @@ class TokenAttack:
 
 
 def attack_text(model: Model | Victim, text: str | TokenChunk, method: Method | None = None, *,
-                objective: Objective | None = None, limits: Limits | None = None, calls: int = CALLS, seed: int = 0,
+                objective: TextObjective | None = None, limits: Limits | None = None, calls: int = CALLS, seed: int = 0,
                 judge: SentenceJudge | None = None) -> TokenAttack:
     """Attack a text, or a chunk of one, by a method (`Probe` unless given) within `calls` calls of the model.
 
@@ -83,7 +79,7 @@ def attack_text(model: Model | Victim, text: str | TokenChunk, method: Method | 
     method.check(limits)
     chunk = text if isinstance(text, TokenChunk) else whole_chunk(victim.model, text)
     began = time.perf_counter()
-    problem = Problem(victim, chunk, objective, limits, calls, judge)
+    problem = TextProblem(victim, chunk, objective, limits, calls, judge)
     method(problem, seed)
     clean = float(problem.original.output.detach())
     best = problem.best
@@ -110,8 +106,3 @@ def whole_chunk(model: Model, text: str) -> TokenChunk:
     chunk, = model.chunks(text, n, 1)
     return chunk
 
-
-def chunk_of(model: Model, ids: list[int], special: list[bool]) -> TokenChunk:
-    """The chunk that a record holds."""
-    tokenizer = model._need_tokenizer()
-    return TokenChunk(torch.tensor(ids), torch.tensor(special), tuple(word(tokenizer, i) for i in ids))

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from howsmooth.attack.refusals import check_count
-from howsmooth.attack.tokens.edits import Edit, apply, first_change, kept
-from howsmooth.attack.tokens.limits import Limits, Room
-from howsmooth.attack.tokens.objectives import Objective
-from howsmooth.attack.tokens.vocabulary import round_trips, writable
+from howsmooth.attack.constraints import check_count
+from howsmooth.attack.objectives import TextObjective
+from howsmooth.attack.tokens.edits import Edit, Limits, Room, apply, first_change, kept, round_trips, writable
 from howsmooth.errors import InputError
-from howsmooth.models.embedding import Prefix, TokenEmbedding
+from howsmooth.models import Prefix, TokenEmbedding
 
 if TYPE_CHECKING:
-    from howsmooth.attack.tokens.judge import SentenceJudge
+    from howsmooth.attack.tokens.edits import SentenceJudge
     from howsmooth.models import Model, TokenChunk
 
 BATCH = 8  # sequences in one forward pass
@@ -62,13 +60,13 @@ class Victim:
         return writable(self.model).to(self.model.device)
 
 
-class Problem:
+class TextProblem:
     """A text (a `TokenChunk`), an objective and limits, with `calls` calls of the model to spend.
 
     The original's own forward pass, `original`, is the first call. `best` is the best trial so far.
     """
 
-    def __init__(self, victim: Victim, chunk: TokenChunk, objective: Objective, limits: Limits, calls: int,
+    def __init__(self, victim: Victim, chunk: TokenChunk, objective: TextObjective, limits: Limits, calls: int,
                  judge: SentenceJudge | None = None):
         check_count("attack on tokens", "calls", calls, least=2)
         self.victim, self.embedding, self.objective, self.limits = victim, victim.embedding, objective, limits

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from howsmooth.attention.fields.field import BilinearField, Field, check_matrices
 from howsmooth.attention.fields.softmax import one_head
-from howsmooth.attention.fields.visible import integrate
 from howsmooth.errors import InputError
+
+# Pairs (place, point) held at once by an integral in blocks.
+BLOCK_PAIRS = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,3 +104,22 @@ class Pointwise(Field):
 
 def _or_equal(log_weights: Tensor | None, points: Tensor) -> Tensor:
     return points.new_zeros(points.shape[:-1]) if log_weights is None else log_weights
+
+
+def integrate(kernel, x: Tensor, points: Tensor, log_weights: Tensor, values: Tensor, times: Tensor | None,
+              source_times: Tensor | None) -> Tensor:
+    """∫ k(x, y) v(y) dμ(y), or with times dμ(y | τ ≤ s), a block of places at a time; kernel: rows, points → pairs."""
+    pairs = points.shape[-2] * max(1, x.shape[:-2].numel())
+    rows = max(1, BLOCK_PAIRS // pairs)
+    pieces = []
+    for first in range(0, x.shape[-2], rows):
+        block = kernel(x[..., first:first + rows, :], points)
+        weights = torch.log_softmax(log_weights, -1).unsqueeze(-2).exp()
+        if times is not None:
+            # In logarithms, since what is seen at first may weigh less than the smallest double.
+            seen = source_times.unsqueeze(-2) <= times[..., first:first + rows].unsqueeze(-1)
+            nothing = ~seen.any(-1, keepdim=True)
+            weights = torch.softmax(log_weights.unsqueeze(-2).masked_fill(~seen & ~nothing, -torch.inf), -1)
+            weights = weights.masked_fill(nothing, 0.0)
+        pieces.append((block * weights) @ values)
+    return torch.cat(pieces, -2)

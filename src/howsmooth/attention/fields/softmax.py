@@ -11,7 +11,6 @@ from torch import Tensor
 
 from howsmooth.attention.atoms import WeightedAttention
 from howsmooth.attention.fields.field import Field, check_matrices, check_square
-from howsmooth.attention.fields.visible import attend_by_time
 from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.op import attend
 from howsmooth.errors import InputError
@@ -124,3 +123,36 @@ def one_head(queries: Tensor, keys: Tensor, offset: Tensor, values: Tensor, time
 def _heads(t: Tensor, heads: int) -> Tensor:
     """(…, n, h·k) → (…, h, n, k)."""
     return t.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def attend_by_time(q: Tensor, k: Tensor, v: Tensor, scale: float, times: Tensor | None,
+                   source_times: Tensor | None) -> Tensor:
+    """`attend` where query i sees the keys of source times ≤ its own; q (…, h, m, k), times (…, m).
+
+    Nothing of size m·n is kept. One point per time is the causal op on sorted tokens, and as fast.
+    """
+    if times is None:
+        return attend(q, k, v, scale=scale)
+    if times.dim() == 1:
+        return _attend_one(q, k, v, scale, times, source_times)
+    lead = times.shape[:-1]
+    members = zip(*(t.flatten(0, len(lead) - 1) for t in (q, k, v, times, source_times)), strict=True)
+    outputs = [_attend_one(a, b, c, scale, t, s) for a, b, c, t, s in members]
+    return torch.stack(outputs).unflatten(0, lead)
+
+
+def _attend_one(q: Tensor, k: Tensor, v: Tensor, scale: float, times: Tensor, source_times: Tensor) -> Tensor:
+    if torch.equal(times, source_times):
+        order = torch.argsort(times, stable=True)
+        steps = times[order].diff()
+        if (steps > 0).all():
+            if (times.diff() > 0).all():
+                return attend(q, k, v, scale=scale, causal=True)
+            back = torch.argsort(order)
+            return attend(*(t[..., order, :] for t in (q, k, v)), scale=scale, causal=True)[..., back, :]
+
+    def hidden(i: Tensor, j: Tensor) -> Tensor:
+        seen = source_times[j] <= times[i]
+        return torch.where(seen, 0.0, -torch.inf)
+
+    return attend(q, k, v, scale=scale, score_bias=hidden)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import click
 
-from howsmooth.cli.lazy import LazyGroup
+from howsmooth.cli.lazy import Entry, LazyGroup
 
-_FILES = {
-    "worst-case": "howsmooth.cli.attack.worst_case",
-    "ball": "howsmooth.cli.attack.ball",
-    "layer": "howsmooth.cli.attack.layer",
-    "model": "howsmooth.cli.attack.model",
-    "tokens": "howsmooth.cli.attack.tokens",
-    "predict": "howsmooth.cli.attack.predict",
+_COMMANDS = {
+    "worst-case": Entry("attack.worst_case", "The largest constant that ascent finds in a set of tokens."),
+    "ball": Entry("attack.ball", "What is certified for all tokens within ε of a text."),
+    "layer": Entry("attack.layer", "Perturb the features that enter a layer, within a budget."),
+    "model": Entry("attack.layer:model_command", "Perturb a text's embeddings to change the model's output."),
+    "tokens": Entry("attack.tokens", "Substitute, insert or duplicate real tokens of a text."),
 }
 
 
-@click.group(name="attack", cls=LazyGroup, files=_FILES,
+@click.group(name="attack", cls=LazyGroup, entries=_COMMANDS,
              short_help="Worst cases: search for them, certify against them.")
 def command() -> None:
     """Find inputs on which attention is far less smooth than on text, or certify that none is near."""

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from howsmooth.cli.attack.searching import restarts_option, run_over_maps, steps_option
-from howsmooth.cli.choosing import (
-    MODEL,
-    confidence_option,
-    csv_option,
-    heads_option,
-    json_option,
-    layers_option,
-    lengths_option,
-    loading_options,
-    special_tokens_option,
-    text_option,
-    tol_option,
-)
-from howsmooth.cli.parsing import NumberList
+from howsmooth.cli.options import CHUNKS, MODEL, SOLVER, loading_options, output_options, spec_from, spec_options
+from howsmooth.cli.parsing import NumberList, ascent_options
+
+DEFAULTS = {"lengths": "64", "samples": 1}
 
 
 @click.command(
@@ -29,25 +20,27 @@ from howsmooth.cli.parsing import NumberList
     f"    {MODEL}",
 )
 @click.argument("model", default="minilm")
-@text_option
-@layers_option
-@heads_option
-@lengths_option("64")
+@spec_options("inputs", *(name for name in CHUNKS if name != "samples"), "layers", "heads", *SOLVER, **DEFAULTS)
 @click.option("--eps", type=NumberList(example="0.001,0.01,0.1"), default="0.001,0.01,0.1", show_default=True,
               help="How far each token may move.")
-@restarts_option(4)
-@steps_option(30)
-@special_tokens_option
-@tol_option(1e-3)
-@confidence_option
+@ascent_options(restarts=4, steps=30)
 @loading_options
-@json_option
-@csv_option
-def command(model, text_path, eps, restarts, steps, json_path, csv_path, **chosen) -> int:
-    from howsmooth.report.attack_table import ball_table
-    from howsmooth.studies import balls
+@output_options("json", "csv")
+def command(eps: tuple[float, ...], restarts: int, steps: int, json_path: str | None, csv_path: str | None,
+            **given: Any) -> int:
+    from howsmooth.cli.options import one_model
+    from howsmooth.cli.running import announce, run_and_show
+    from howsmooth.report.attack_tables import ball_table
 
-    def produce(loaded, text, settings, step):
-        return balls(loaded, text, settings, eps=eps, restarts=restarts, steps=steps, step=step)
+    spec = spec_from(given, **DEFAULTS)
 
-    return run_over_maps(model, text_path, json_path, csv_path, produce, ball_table, len(eps), "ball", **chosen)
+    def work(notes, kept):
+        from howsmooth.studies import balls
+
+        model, corpus, resolved = one_model(spec)
+        announce(resolved, model, notes)
+        return model.name, resolved.estimates * len(eps), lambda step: balls(
+            model, corpus, resolved, eps=eps, restarts=restarts, steps=steps, step=step)
+
+    return run_and_show({"--json": json_path, "--csv": csv_path}, inputs={"--text": given["texts"]}, work=work,
+                        thing="ball", table=ball_table)

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from howsmooth.cli.attack.searching import restarts_option, run_over_maps, steps_option
-from howsmooth.cli.choosing import (
-    MODEL,
-    confidence_option,
-    csv_option,
-    heads_option,
-    json_option,
-    layers_option,
-    lengths_option,
-    loading_options,
-    special_tokens_option,
-    text_option,
-    tol_option,
-)
-from howsmooth.cli.parsing import Number, Radius
+from howsmooth.cli.options import CHUNKS, MODEL, SOLVER, loading_options, output_options, spec_from, spec_options
+from howsmooth.cli.parsing import Number, ascent_options, radius_option
 from howsmooth.errors import InputError
+
+DEFAULTS = {"lengths": "64", "samples": 1}
 
 
 @click.command(
@@ -31,61 +21,55 @@ from howsmooth.errors import InputError
     f"    {MODEL}",
 )
 @click.argument("model", default="minilm")
-@text_option
-@layers_option
-@heads_option
-@lengths_option("64")
+@spec_options("inputs", *(name for name in CHUNKS if name != "samples"), "layers", "heads", *SOLVER, **DEFAULTS)
 @click.option(
     "--within",
     type=click.Choice(["norm", "ball", "sphere", "near"]),
     default="norm",
     show_default=True,
-    help="What the normalisation in front can put out, a ball or sphere (--radius), or near the text (--eps).",
+    help="The set of tokens: what the normalisation in front can put out, a ball or sphere (--radius), or near the "
+    "text (--eps).",
 )
-@click.option("--radius", type=Radius(), default="norm", show_default=True, help="Of the ball or sphere.")
+@radius_option
 @click.option("--eps", type=Number(0, open=True), metavar="NUMBER",
-              help="How far each token may move with --within near.")
-@restarts_option(16)
-@steps_option(100)
-@special_tokens_option
-@tol_option(1e-3)
-@confidence_option
+              help="How far each token may move; with --within near.")
+@ascent_options(restarts=16, steps=100)
 @loading_options
-@json_option
-@csv_option
-@click.option("--save", "folder", metavar="DIR", help="Keep the tokens that were found, as safetensors.")
-def command(model, text_path, within, radius, eps, restarts, steps, json_path, csv_path, folder, **chosen) -> int:
-    from howsmooth.report.attack_table import worst_case_table
-    from howsmooth.studies import worst_cases
+@output_options("json", "csv")
+@click.option("--artefacts", "folder", metavar="DIR",
+              help="Tensors to keep, as safetensors: the tokens that were found.")
+def command(within: str, radius: str | float, eps: float | None, restarts: int, steps: int, json_path: str | None,
+            csv_path: str | None, folder: str | None, **given: Any) -> int:
+    from howsmooth.cli.options import one_model
+    from howsmooth.cli.outputs import writable_folder
+    from howsmooth.cli.running import announce, run_and_show
+    from howsmooth.report.attack_tables import worst_case_table
 
     if (eps is None) == (within == "near"):
         raise InputError(f"expected --eps with --within near and only there, got --within {within} "
                          + ("without it" if eps is None else "with it"))
-    keep = None if folder is None else _Keeper(folder)
+    spec = spec_from(given, **DEFAULTS)
+    place = None if folder is None else writable_folder(folder, "--artefacts")
 
-    def produce(loaded, text, settings, step):
-        return worst_cases(loaded, text, settings, within=within, radius=radius, eps=eps, restarts=restarts,
-                           steps=steps, step=step, keep=keep)
+    def work(notes, kept):
+        from howsmooth.studies import worst_cases
 
-    return run_over_maps(model, text_path, json_path, csv_path, produce, worst_case_table, 1, "worst case", **chosen)
+        model, corpus, resolved = one_model(spec)
+        announce(resolved, model, notes)
+        return model.name, resolved.estimates, lambda step: worst_cases(
+            model, corpus, resolved, within=within, radius=radius, eps=eps, restarts=restarts, steps=steps, step=step,
+            keep=None if place is None else lambda record, found: _keep(place, record, found))
+
+    return run_and_show({"--json": json_path, "--csv": csv_path}, inputs={"--text": given["texts"]}, work=work,
+                        thing="worst case", table=worst_case_table)
 
 
-class _Keeper:
-    """Writes the tokens of each worst case into a folder, one safetensors file per map and length."""
+def _keep(folder: Path, record: dict[str, Any], found: Any) -> None:
+    """Write the tokens of a worst case, one safetensors file per map and length."""
+    from safetensors.torch import save_file
 
-    def __init__(self, folder: str):
-        self.folder = Path(folder)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"expected a folder that can be made for --save, got {folder} "
-                             f"({(error.strerror or str(error)).lower()}); name another one") from None
-
-    def __call__(self, record: dict, found) -> None:
-        from safetensors.torch import save_file
-
-        head = "" if record["head"] is None else f"-head{record['head']}"
-        name = f"layer{record['layer']}{head}-n{record['n']}.safetensors"
-        facts = {key: str(record[key]) for key in ("model", "layer", "head", "n", "within", "value")}
-        save_file({"tokens": found.x.contiguous(), "direction": found.estimate.direction.contiguous()},
-                  self.folder / name, metadata=facts)
+    head = "" if record["head"] is None else f"-head{record['head']}"
+    name = f"layer{record['layer']}{head}-n{record['n']}.safetensors"
+    facts = {key: str(record[key]) for key in ("model", "layer", "head", "n", "within", "value")}
+    save_file({"tokens": found.x.contiguous(), "direction": found.estimate.direction.contiguous()}, folder / name,
+              metadata=facts)

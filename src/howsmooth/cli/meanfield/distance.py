@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from howsmooth.cli.choosing import (
-    MODEL,
-    csv_option,
-    json_option,
-    layers_option,
-    lengths_option,
-    load_chosen,
-    loading_options,
-    read_text,
-    special_tokens_option,
-    text_option,
-)
-from howsmooth.cli.meanfield.numbers import Numbers, plot_option, run_and_show
+from howsmooth.cli.options import MODEL, loading_options, output_options, spec_from, spec_options
+from howsmooth.cli.parsing import exponents_option
 from howsmooth.errors import InputError
+
+DEFAULTS = {"lengths": "64", "samples": 1}
 
 
 @click.command(
@@ -30,53 +23,54 @@ from howsmooth.errors import InputError
     f"    {MODEL}",
 )
 @click.argument("model", required=False)
-@text_option
-@click.option("--other", "other_path", metavar="FILE", help="The other text.  [default: the next piece of --text]")
+@spec_options("texts", "special_tokens", "lengths", "layers", "seed", **DEFAULTS)
+@click.option("--other", "other_path", metavar="FILE", help="The other text.  [default: the next chunk of --text]")
 @click.option("--files", nargs=2, metavar="FILE FILE", help="Two measures in place of texts; with MODEL also after it.")
 @click.option("--normalise", is_flag=True, help="Divide the weights in --files by their sum.")
-@layers_option
-@lengths_option("64")
-@click.option("--p", "exponents", type=Numbers(least=1, infinite=True, example="1,2,inf"), default="1,2,inf",
-              show_default=True, help="Exponents p ≥ 1.")
+@exponents_option("1,2,inf")
 @click.option("--distance", "distance", type=click.Choice(["auto", "W", "d"]), default="auto", show_default=True,
-              help="Of texts: without places, with places as times, or what suits the layer's mask.")
-@special_tokens_option
+              help="Distance of texts: without places (W), with places as times (d), or what suits the layer's mask.")
 @loading_options
-@json_option
-@csv_option
-@plot_option
-def command(model, text_path, other_path, files, normalise, layers, lengths, exponents, distance, special_tokens, seed,
-            json_path, csv_path, plot_path, **loading) -> int:
-    from howsmooth.report.distance_table import distance_table
-    from howsmooth.report.mean_field_figure import distance_figure
-    from howsmooth.studies import file_distances, text_distances
+@output_options("json", "csv", "plot")
+def command(model: str | None, other_path: str | None, files: tuple[str, str] | None, normalise: bool,
+            exponents: tuple[float, ...], distance: str, json_path: str | None, csv_path: str | None,
+            plot_path: str | None, **given: Any) -> int:
+    from howsmooth.cli.running import run_and_show
+    from howsmooth.report.mean_field_figures import distance_figure
+    from howsmooth.report.mean_field_tables import distance_table
 
-    if files and (text_path or other_path or distance != "auto"):
+    if files and (given["texts"] or other_path or distance != "auto"):
         raise InputError("expected --files, or texts (--text, --other, --distance), got both; leave one out")
     if normalise and not files:
         raise InputError("expected --normalise only with --files, got it with texts, whose tokens weigh the same")
+    spec = spec_from({**given, "model": model or "minilm"}, **DEFAULTS)
     named = {"--files": files[0], "--files ": files[1]} if files else {}
-    inputs = {"--text": None if text_path == "-" else text_path, "--other": other_path}
 
-    def work():
+    def work(notes, kept):
+        from howsmooth.cli.options import one_model
+        from howsmooth.studies import file_distances, text_distances
+        from howsmooth.studies.plan import loading_of
+        from howsmooth.studies.worker import loaded_model
+        from howsmooth.texts.corpora import read_corpus
+
         if files:
             first, second = (_read(path, normalise) for path in files)
-            loaded = None if model is None else load_chosen(model, seed=seed, **loading)
-            maps = 1 if loaded is None else loaded.layers if layers == "all" else len(layers)
+            loaded = None if model is None else loaded_model(loading_of(spec, spec.models[0]))
+            maps = 1 if loaded is None else loaded.layers if spec.layers == "all" else len(spec.layers)
             return "files" if loaded is None else loaded.name, maps * len(exponents), lambda step: file_distances(
-                first, second, files, exponents=exponents, model=loaded, layers=layers, step=step)
-        text, other = read_text(text_path), None if other_path is None else read_text(other_path)
-        loaded = load_chosen(model or "minilm", seed=seed, **loading)
-        maps = len(lengths) * (loaded.layers if layers == "all" else len(layers))
-        return loaded.name, maps * len(exponents), lambda step: text_distances(
-            loaded, text, other, layers=layers, lengths=lengths, exponents=exponents, distance=distance,
-            special_tokens=special_tokens == "add", step=step)
+                first, second, files, exponents=exponents, model=loaded, layers=spec.layers, step=step)
+        other = None if other_path is None else read_corpus(other_path)
+        loaded, text, resolved = one_model(spec)
+        return loaded.name, resolved.estimates * len(exponents), lambda step: text_distances(
+            loaded, text, other, layers=resolved.layers, lengths=resolved.lengths, exponents=exponents,
+            distance=distance, special_tokens=resolved.adds_special_tokens, step=step)
 
-    return run_and_show(json_path, csv_path, plot_path, work=work, table=distance_table, figure=distance_figure,
-                        thing="distance", inputs={**named, **inputs})
+    return run_and_show({"--json": json_path, "--csv": csv_path, "--plot": plot_path}, work=work, table=distance_table,
+                        plot=distance_figure, thing="distance",
+                        inputs={**named, "--text": given["texts"], "--other": other_path})
 
 
-def _read(path: str, normalise: bool):
+def _read(path: str, normalise: bool) -> Any:
     from howsmooth.transport import read_measure
 
     try:

@@ -35,7 +35,7 @@ def family_of(config, name: str) -> ModuleType:
             f"model {name!r}: expected plain floating point weights, got a checkpoint with a "
             "quantization_config; give the unquantised checkpoint or a GGUF file"
         )
-    kind = getattr(config, "model_type", None)
+    kind = getattr(config, "model_type", "")
     if kind in FAMILIES:
         return FAMILIES[kind]
     network = MODEL_MAPPING.get(type(config), None)

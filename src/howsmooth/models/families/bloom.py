@@ -40,7 +40,7 @@ def self_attention(network: BloomModel, layer: int, positions: int | None) -> Se
         return slopes.to(j.device) * j
 
     return SelfAttention(
-        *(w.flatten(0, 1) for w in (wq, wk, wv)), module.dense.weight,
+        wq.flatten(0, 1), wk.flatten(0, 1), wv.flatten(0, 1), module.dense.weight,
         bq=bq.flatten(), bk=bk.flatten(), bv=bv.flatten(), bo=module.dense.bias,
         heads=module.num_heads, scale=module.inv_norm_factor, causal=True, score_bias=score_bias,
     )

@@ -1,8 +1,6 @@
 "use strict";
 // Bounds beside the measured constant, and how tight each is.
 
-const IN_SIGHT = Math.log(1e5); // times the measured constant: what is further away is told in the table alone
-
 function boundsSection(section, chosen) {
   section.hidden = !BOUNDS.length;
   if (!BOUNDS.length) return;
@@ -21,7 +19,9 @@ function boundsSection(section, chosen) {
       csvButton("bounds", () => [BOUNDS, columnsOf("bounds")], "CSV of all bounds")),
     make("div", { class: "controls" }, choice("map", maps.map(([key, [row]]) => [key, name(row)]), map,
       (value) => boundsSection(section, { map: value }))));
-  if (kept.length) section.append(boundsFigure(section, rows, kept, name(rows[0])), boundTable(kept, name(rows[0])));
+  const chart = BOUND_CHARTS.get(map);
+  if (chart) section.append(chartFigure(section, "bounds-of-map", chart, () => [rows, columnsOf("bounds")]));
+  if (kept.length) section.append(boundTable(kept, name(rows[0])));
 }
 
 // Of several samples the one with the largest constant is shown.
@@ -69,33 +69,4 @@ function boundTable(kept, name) {
       [`n = ${n}`, (rows) => (rows ? value(rows, n) : number(at(kept, n).measured)), "number"],
       ["over measured", (rows) => (rows ? over(rows, n) : ""), "number"]])],
   `${name}: lower bounds, the measured constant, upper bounds`);
-}
-
-function boundsFigure(section, rows, kept, name) {
-  const lengths = ascending(kept.map((row) => row.n)), measured = lengths.map((n) => kept.find((row) => row.n === n));
-  const groups = [...groupBy(kept, (row) => row.bound).values()];
-  const near = (row) => row.log_ratio !== null && Math.abs(row.log_ratio) < IN_SIGHT;
-  const inSight = groups.filter((group) => group.every(near)).sort((a, b) => b.at(-1).log_value - a.at(-1).log_value);
-  const values = [...measured.map((row) => row.measured), ...inSight.flat().map((row) => Math.exp(row.log_value))];
-  const plot = logPlot({ ...sizeFor(section), lengths, values,
-    label: `${name}: ${inSight.length} bounds and the measured constant against length` });
-  const entries = [{ words: "measured on the text", ink: true }];
-  inSight.forEach((group, i) => {
-    const stroke = COLOURS[i % COLOURS.length], dash = DASHES[i % DASHES.length];
-    let points = group.map((row) => [plot.x(row.n), plot.y(Math.exp(row.log_value))]).sort((a, b) => a[0] - b[0]);
-    if (points.length === 1) points = [-14, 14].map((side) => [points[0][0] + side, points[0][1]]);
-    plot.svg.append(draw("g", {}, draw("title", {}, group[0].bound),
-      path(points, { stroke, "stroke-width": 2, "stroke-dasharray": dash || null })));
-    entries.push({ words: `${sign(group[0])} ${group[0].bound}, ${group[0].holds}`, stroke, dash });
-  });
-  plot.svg.append(path(measured.map((row) => [plot.x(row.n), plot.y(row.measured)]),
-    { class: "ink", "stroke-width": 2.4 }));
-  for (const row of measured) {
-    const said = `measured ${number(row.measured)} (${number(row.measured_lower)} to ${number(row.measured_upper)})`;
-    plot.svg.append(draw("circle", { class: "dot", cx: plot.x(row.n), cy: plot.y(row.measured), r: 4 },
-      draw("title", {}, `${said} at n = ${row.n}`)));
-  }
-  const away = groups.length - inSight.length;
-  const caption = `${name}${away ? `; off the scale, and in the table alone: ${away}` : ""}.`;
-  return figure("bounds-of-map", plot.svg, caption, () => [rows, columnsOf("bounds")], legend(entries));
 }

@@ -3,21 +3,23 @@
 
 const MEASURED = rowsOf("measurements"), BOUNDS = rowsOf("bounds"), DIRECTIONS = rowsOf("directions");
 const LAWS = new Map(rowsOf("laws").map((law) => [JSON.stringify(CURVE.map((name) => law[name] ?? null)), law]));
-const VIEWS = distinct(MEASURED.map(viewOf));
+// What Python made for each view and each map with bounds: charts as chart.py describes them.
+const VIEWS = new Map(DATA.charts.views.map((view) => [JSON.stringify(view.view), view]));
+const BOUND_CHARTS = new Map(DATA.charts.bounds.map(({ map, chart }) => [JSON.stringify(map), chart]));
 const WORDS = { all: "all tokens move", "no-first": "without the first token", "no-special": "without special tokens",
-  described: "as described", released: "as released" };
+  lipschitz: "as described", released: "as released" };
 const place = (name) => document.getElementById(name);
-let shown = VIEWS[0];
+let shown = VIEWS.keys().next().value;
 
 function viewWords(view) {
-  const parts = JSON.parse(view), others = VIEWS.map((other) => JSON.parse(other));
+  const parts = JSON.parse(view), others = [...VIEWS.values()].map((other) => other.view);
   const varies = (i) => distinct(others.map((other) => other[i])).length > 1;
   const words = parts.map((part, i) => (i && !varies(i) ? "" : i ? WORDS[part] ?? part ?? "" : modelName(String(part))));
   return words.filter(Boolean).join(", ");
 }
 
 function drawView() {
-  if (!VIEWS.length) return;
+  if (!VIEWS.size) return;
   growthSection(place("growth"), shown);
   heatSection(place("heat"), shown);
   directionSection(place("direction"), shown);
@@ -25,7 +27,7 @@ function drawView() {
 
 function drawAll() { drawView(); boundsSection(place("bounds")); }
 
-place("view").append(choice("shown", VIEWS.map((view) => [view, viewWords(view)]), shown, (view) => {
+place("view").append(choice("shown", [...VIEWS.keys()].map((view) => [view, viewWords(view)]), shown, (view) => {
   shown = view;
   drawView();
 }));

@@ -2,7 +2,7 @@
 // The embedded tables as rows, elements made without markup, numbers as people read them, files to save.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const CURVE = ["model", "checkpoint", "text", "map", "layer", "head", "tokens", "estimator", "cutting"];
+const CURVE = ["model", "checkpoint", "text", "map", "layer", "head", "tokens", "quantity", "cutting"];
 const VIEW = CURVE.filter((name) => name !== "layer" && name !== "head");
 
 function rowsOf(name) {
@@ -69,7 +69,6 @@ const mapName = (row) =>
   (row.layer === null ? "all layers" : `layer ${row.layer}`) + (row.head === null ? "" : ` head ${row.head}`);
 // Asked of every row at every change, so each remembers its own; tables of columns do not see it.
 const viewOf = (row) => (row.view ??= JSON.stringify(VIEW.map((name) => row[name] ?? null)));
-const drawable = (row) => row.value !== null && row.value > 0;
 
 function csvOf(rows, columns) {
   const cell = (value) => {

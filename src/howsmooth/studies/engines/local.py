@@ -8,7 +8,7 @@ import pickle
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from typing import Any
@@ -18,7 +18,7 @@ from howsmooth.studies.engines.rows import Hand, lost
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def in_this_process(bundles: Iterable[Any], work: Callable) -> Iterator[list]:
+def in_this_process(bundles: Iterable[Any], work: Callable) -> Generator[list, None, None]:
     """No workers at all: for tests, debuggers, and callers that bring their own processes."""
     for bundle in bundles:
         try:
@@ -28,7 +28,7 @@ def in_this_process(bundles: Iterable[Any], work: Callable) -> Iterator[list]:
 
 
 def local_engine(bundles: Iterable[Any], work: Callable, *, workers: int, threads: int, retries: int = 3
-                 ) -> Iterator[list]:
+                 ) -> Generator[list, None, None]:
     """Run bundles on so many processes of so many threads each."""
     source = iter(bundles)
     again: deque[Hand] = deque()

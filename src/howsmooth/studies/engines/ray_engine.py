@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from howsmooth.errors import InputError
@@ -19,7 +19,7 @@ PATIENCE = 5.0  # seconds for a cluster to answer at its port
 
 
 def ray_engine(bundles: Iterable[Any], work: Callable, *, address: str | None = None, cpus: float = 1,
-               gpus: float = 0, retries: int = 3) -> Iterator[list]:
+               gpus: float = 0, retries: int = 3) -> Generator[list, None, None]:
     """Run bundles on the cluster at `address`, or on one that Ray starts on this machine."""
     try:
         import ray

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from howsmooth.errors import InputError
-from howsmooth.studies.config import ModelSpec, Study, _Declared, _lengths
+from howsmooth.studies.spec import ModelSpec, Spec, _Declared, _lengths
 
 ORDER = ("text", "radius", "adversarial", "norms", "others", "synthetic")
 
@@ -49,7 +49,7 @@ class Figure(_Declared):
     y: Literal["value", "mean_radius"] = "value"
     sheet: Literal["model", "figure"] = "model"  # one picture for each model, or one for all
     bounds: bool = True
-    studies: tuple[Study, ...] = ()
+    studies: tuple[Spec, ...] = ()
     made: tuple[Made, ...] = ()
     published: tuple[Published, ...] = ()
 

@@ -25,26 +25,25 @@ from howsmooth.attention import SelfAttention
 from howsmooth.bounds import LayerForm, Refused, this_project
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import local_lipschitz
-from howsmooth.models import Model, load
-from howsmooth.models.gpt2_file import AttentionFile
+from howsmooth.models import AttentionFile, Model, load
 from howsmooth.models.released import without_mask
-from howsmooth.studies.config import EngineSpec
-from howsmooth.studies.facts import provenance
-from howsmooth.studies.released import as_released
-from howsmooth.studies.working import Row, identity_of
+from howsmooth.records import stamped
+from howsmooth.studies.provenance import provenance
+from howsmooth.studies.quantities import At, compute
+from howsmooth.studies.spec import EngineSpec
+from howsmooth.studies.worker import Row, identity_of
 
 JOB_FORM = 1  # part of every hash: raise it when the same job comes to mean another number
 EMBEDDING = 0.14  # spread of token embeddings beside the positions: assumed, a file of attention does not hold them
-ADVERSARIAL = (("head", "described"), ("attention", "described"), ("attention", "released"), ("scripts", "scripts"))
-SYNTHETIC = (("attention", "described"), ("attention", "released"))
+ADVERSARIAL = (("head", "lipschitz"), ("attention", "lipschitz"), ("attention", "released"), ("scripts", "scripts"))
+SYNTHETIC = (("attention", "lipschitz"), ("attention", "released"))
 _provenance = cache(provenance)
 BOUNDS = (("this_project.upper", "bound"), ("this_project.two_point_lower", "bound"))
 
 
 @dataclass(frozen=True)
 class Job:
-    """One made input, or one ball, and what is asked there: (map or bound, estimator) → task."""
+    """One made input, or one ball, and what is asked there: (map or bound, quantity) → task."""
 
     kind: str
     source: dict[str, Any]  # arguments of `load`, or {"file": path}
@@ -75,7 +74,7 @@ class Jobs:
     jobs: tuple[Job, ...]
 
     @property
-    def study(self) -> Jobs:
+    def spec(self) -> Jobs:
         return self
 
     @property
@@ -108,7 +107,7 @@ class Weights:
 
     label: str
     source: dict[str, Any]
-    model: Model | AttentionFile
+    model: Model
     identity: dict[str, Any] = field(default_factory=dict)
 
     def radius(self, layer: int) -> float:
@@ -117,9 +116,7 @@ class Weights:
 
 def weights_of(label: str, source: dict[str, Any]) -> Weights:
     model = _weights(source)
-    identity = identity_of(model) if isinstance(model, Model) else {
-        name: model.source[name] for name in ("kind", "sha256")}
-    return Weights(label, source, model, identity)
+    return Weights(label, source, model, identity_of(model))
 
 
 def job(weights: Weights, kind: str, what: tuple, *, layer: int, head: int | None, n: int, sample: int = 0,
@@ -140,19 +137,19 @@ def run_job(job: Job) -> Iterator[list[Row]]:
     """The rows of a job, each as soon as it is known."""
     model = _weights(job.source)
     f = model.attention(job.layer, job.n)
-    for (what, estimator), task in job.asked.items():
+    for (what, quantity), task in job.asked.items():
         try:
-            if estimator == "bound":
+            if quantity == "bound":
                 numbers = _bound(f, what, job)
             else:
                 g, x = _at(model, f, what, job)
-                numbers = _measured(g, x, estimator, job.solver)
+                numbers = _measured(g, x, quantity, job.solver)
         except Exception as error:  # the other rows go on
             yield [Row(task, None, str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")]
             continue
-        yield [Row(task, {
-            "task": task, "layer": job.layer, "head": job.head, "map": what, "n": job.n, "estimator": estimator,
-            "sample": job.sample, "R": job.radius, **numbers, **job.facts})]
+        yield [Row(task, stamped("ball bound" if quantity == "bound" else "measurement", {
+            "task": task, "layer": job.layer, "head": job.head, "map": what, "n": job.n, "quantity": quantity,
+            "sample": job.sample, "R": job.radius, **numbers, **job.facts}))]
 
 
 def _bound(f: SelfAttention, name: str, job: Job) -> dict[str, Any]:
@@ -208,17 +205,17 @@ def _scripts_input(family: str, f: SelfAttention, job: Job) -> Tensor:
     return job.radius * torch.cat([first[None], others.expand(job.n - 1, -1)])
 
 
-def _measured(f: SelfAttention, x: Tensor, estimator: str, solver: dict[str, Any]) -> dict[str, Any]:
-    if estimator == "described":
-        return local_lipschitz(f, x, strict=False, **solver).as_record()
-    return as_released(f, x)[0]
+def _measured(f: SelfAttention, x: Tensor, quantity: str, solver: dict[str, Any]) -> dict[str, Any]:
+    (numbers,) = compute("released" if quantity == "scripts" else quantity, At(f, x, None, None, None, None, solver))
+    numbers.pop("direction_shares", None)
+    return numbers
 
 
 _kept: dict[str, Any] = {}  # of this process: the last weights used
 _directions: dict[str, tuple[Tensor, Tensor]] = {}
 
 
-def _weights(source: dict[str, Any]) -> Model | AttentionFile:
+def _weights(source: dict[str, Any]) -> Model:
     key = repr(sorted(source.items()))
     if key not in _kept:
         _kept.clear()

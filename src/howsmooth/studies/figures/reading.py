@@ -9,11 +9,11 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from howsmooth.lipschitz import Law
-from howsmooth.studies.growth import CURVE, fits_of
+from howsmooth.fits import Law, growth_laws
+from howsmooth.records import CURVE
 
 PANEL = ("model", "text", "layer", "head")
-SERIES = ("map", "estimator")
+SERIES = ("map", "quantity")
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ def panel_of(record: dict[str, Any]) -> tuple:
 
 
 def series_of(record: dict[str, Any]) -> tuple[str, str]:
-    return record["map"], record["estimator"]
+    return record["map"], record["quantity"]
 
 
 def laws_of(records: Iterable[dict[str, Any]], y: str = "value") -> dict[tuple, dict[tuple, Law]]:
-    """panel → series → law in n. A curve with fewer than two lengths has none."""
+    """panel → series → law in n. A law of fewer than four lengths has no exponent."""
     found: dict[tuple, dict[tuple, Law]] = {}
-    for key, law in fits_of({**record, "value": record[y]} for record in records).items():
+    for key, law in growth_laws({**record, "value": record[y]} for record in records).items():
         at = dict(zip(CURVE, key, strict=True))
         found.setdefault(panel_of(at), {})[series_of(at)] = law
     return found
@@ -48,9 +48,9 @@ def ratios_of(records: Iterable[dict[str, Any]]) -> dict[tuple, dict[tuple, Rati
     others: dict[tuple, dict[tuple, dict[int, list[tuple[int, float]]]]] = {}
     for record in records:
         panel, place = panel_of(record), (record["n"], record["sample"])
-        if series_of(record) == ("attention", "described"):
+        if series_of(record) == ("attention", "lipschitz"):
             described[panel, place] = record["value"]
-        elif record["estimator"] != "described":
+        elif record["quantity"] != "lipschitz":
             at = others.setdefault(panel, {}).setdefault(series_of(record), {})
             at.setdefault(record["n"], []).append((record["sample"], record["value"]))
     found: dict[tuple, dict[tuple, Ratio]] = {}
@@ -70,7 +70,7 @@ def correlations_of(records: Iterable[dict[str, Any]]) -> dict[tuple, tuple[floa
     """panel → Spearman's ρ of Lip and mean radius, over all inputs, and the mean of those at equal n."""
     points: dict[tuple, dict[int, list[tuple[float, float]]]] = {}
     for record in records:
-        if series_of(record) == ("attention", "described"):
+        if series_of(record) == ("attention", "lipschitz"):
             points.setdefault(panel_of(record), {}).setdefault(record["n"], []).append(
                 (record["mean_radius"], record["value"]))
     found = {}

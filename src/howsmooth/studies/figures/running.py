@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from howsmooth.errors import InputError
-from howsmooth.studies.config import CorpusSpec, ModelSpec, Study
 from howsmooth.studies.figures.declared import Figure, Made
 from howsmooth.studies.figures.made import ADVERSARIAL, BOUNDS, SYNTHETIC, Jobs, Weights, job, weights_of
-from howsmooth.studies.planning import prepare
-from howsmooth.studies.running import Progress, run_study
+from howsmooth.studies.plan import prepare
+from howsmooth.studies.run import Progress, run_study
+from howsmooth.studies.spec import ModelSpec, Spec, TextSpec
 from howsmooth.studies.store import Store
 from howsmooth.texts.corpora import read_corpus
 
@@ -64,7 +64,7 @@ class Outcome:
         known = {record["task"] for record in (*self.records, *self.bounds)}
         for record in store.records():
             if record["task"] not in known:
-                (self.bounds if record["estimator"] == "bound" else self.records).append(record)
+                (self.bounds if record["quantity"] == "bound" else self.records).append(record)
         for reason in dict.fromkeys(error for _, error, _ in store.failures()):
             self.note(f"some tasks failed: {reason}")
 
@@ -89,7 +89,7 @@ def run_figure(
     return outcome
 
 
-def _resolved(study: Study, options: Options, outcome: Outcome) -> Study:
+def _resolved(study: Spec, options: Options, outcome: Outcome) -> Spec:
     """The study with the user's options, on the corpora that there are."""
     update: dict[str, Any] = {}
     # Each study starts its own processes, which takes longer than the few short tasks of a quick one.
@@ -102,21 +102,21 @@ def _resolved(study: Study, options: Options, outcome: Outcome) -> Study:
     if options.quick:
         lengths, samples = _thinned([n for n in lengths if n <= QUICK_LONGEST], QUICK_LENGTHS), QUICK_SAMPLES
     update["lengths"], update["samples"] = options.lengths or lengths, options.samples or samples
-    corpora: list[CorpusSpec] = []
-    for corpus in study.corpora:
+    corpora: list[TextSpec] = []
+    for corpus in study.texts:
         try:
             read_corpus(study.path(corpus.source), **corpus.model_dump(exclude={"source"}))
         except InputError as error:
             outcome.note(f"{corpus.name or corpus.source} is not here, so the embedded text stands in its place, with "
                          f"at most {EMBEDDED_SAMPLES} samples ({error})")
-            corpus = CorpusSpec(source="embedded")
+            corpus = TextSpec(source="embedded")
             update["samples"] = min(update["samples"], EMBEDDED_SAMPLES)
         if corpus not in corpora:
             corpora.append(corpus)
-    return study.model_copy(update={**update, "corpora": tuple(corpora)})
+    return study.model_copy(update={**update, "texts": tuple(corpora)})
 
 
-def _parts(study: Study, options: Options) -> Iterator[Study]:
+def _parts(study: Spec, options: Options) -> Iterator[Spec]:
     """One study for each model, so that one that cannot be had stops no other."""
     specs = study.models
     if options.models:
@@ -128,7 +128,7 @@ def _parts(study: Study, options: Options) -> Iterator[Study]:
         yield study.model_copy(update={"models": (spec,)})
 
 
-def _run_part(study: Study, figure: Figure, store: Store, options: Options, outcome: Outcome, progress, note) -> None:
+def _run_part(study: Spec, figure: Figure, store: Store, options: Options, outcome: Outcome, progress, note) -> None:
     spec, = study.models
     note(f"{figure.name}: {spec.label}")
     try:
@@ -143,7 +143,7 @@ def _run_part(study: Study, figure: Figure, store: Store, options: Options, outc
         prepared = prepare(study.model_copy(update={"models": (spec,), "lengths": fitting or study.lengths}))
     except InputError as error:
         layers = spec.layers or study.layers
-        for text in study.corpora:
+        for text in study.texts:
             outcome.missing.append(Missing(spec.label, () if layers == "all" else tuple(layers),
                                            text.name or text.source, str(error)))
         return
@@ -153,12 +153,12 @@ def _run_part(study: Study, figure: Figure, store: Store, options: Options, outc
         solver = {"tol": study.tol, "confidence": study.confidence, "seed": study.seed}
         jobs = [job(weights, "bounds", BOUNDS, layer=layer, head=None, n=n, radius=weights.radius(layer), text="norm",
                     solver=solver)
-                for layer in prepared.subjects[0].layers for n in _thinned(prepared.study.lengths, BOUND_LENGTHS)]
+                for layer in prepared.subjects[0].layers for n in _thinned(prepared.spec.lengths, BOUND_LENGTHS)]
         run_study(Jobs(figure.name, tuple(jobs)), store, progress=progress)
         outcome.take(store)
 
 
-def _loading(study: Study, spec: ModelSpec) -> dict[str, Any]:
+def _loading(study: Spec, spec: ModelSpec) -> dict[str, Any]:
     return {"name": ("random:" if spec.weights == "random" else "") + study.path(spec.name), "causal": spec.causal,
             "seed": study.seed if spec.seed is None else spec.seed, "revision": spec.revision}
 
@@ -204,8 +204,7 @@ def _run_made(label: str, specs: list[Made], figure: Figure, store: Store, optio
     for made in specs:
         try:
             if made.layer == -1:
-                layers = weights.model.layers
-                made = made.model_copy(update={"layer": (layers if isinstance(layers, int) else len(layers)) // 2})
+                made = made.model_copy(update={"layer": weights.model.layer_numbers[weights.model.layers // 2]})
             jobs += _jobs_of(weights, made, figure, options)
         except InputError as error:
             outcome.missing.append(Missing(label, (made.layer,), _made_text(made), str(error)))

@@ -1,0 +1,1 @@
+"""The figures of the documentation: each script writes into docs/images."""

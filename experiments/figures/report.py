@@ -1,0 +1,53 @@
+"""The pictures of docs/report.md: MiniLM on the embedded text, its report in light, in dark and on a phone.
+
+    python -m experiments.figures.report [FOLDER]
+
+FOLDER keeps the records (about two minutes of one core): a second run only draws. Needs playwright and chromium.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.browser import Page, browser
+
+RUNS = {
+    "layers": "measure minilm --lengths 32,64,128,256,512 --samples 3",
+    "heads": "measure minilm --heads all --lengths 64,256 --samples 1",
+    "bounds": "bound minilm --layers 0,2,5 --lengths 32,128,512",
+}
+SHOTS = {"light": {"height": 1500}, "dark": {"height": 1500, "theme": "dark"}, "phone": {"width": 390, "height": 844}}
+
+
+def howsmooth(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "howsmooth", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def main(folder: Path) -> None:
+    for name, line in RUNS.items():
+        if not (folder / f"{name}.jsonl").is_file():
+            howsmooth(*line.split(), "--json", str(folder / f"{name}.jsonl"))
+    page = folder / "report.html"
+    howsmooth("report", *(str(folder / f"{name}.jsonl") for name in RUNS), "-o", str(page))
+    with browser() as opened:
+        for name, options in SHOTS.items():
+            with Page(opened, **options) as shown:
+                shown.page.goto(page.as_uri())
+                shown.page.wait_for_selector("#growth svg")
+                # The dark picture shows another part: where the worst direction of layer 0 sits.
+                part = "#direction" if name == "dark" else "#growth"
+                shown.page.select_option("#direction select >> nth=0", index=0)
+                shown.page.evaluate(f"document.querySelector('{part}').scrollIntoView()")
+                shown.page.wait_for_timeout(300)
+                shown.page.screenshot(path=f"docs/images/report-{name}.png")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            main(Path(made))

@@ -1,0 +1,119 @@
+"""What might foretell how far an attacker gets: the local constant, bounds, splitting, plain numbers.
+
+All of them know the map and the clean tokens alone. A predictor that does not apply to a layer is None, and says why.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsmooth.attack.feature import Budget, Noise, Target, run
+from howsmooth.attention import SelfAttention
+from howsmooth.bounds import LayerForm, Refused, certify_ball, this_project
+from howsmooth.errors import InputError
+from howsmooth.lipschitz import splits
+
+AT_LAYERS = {
+    "sigma": "σ₁ = ‖D_X f‖",
+    "after_splitting": "norm after splitting",
+    "splitting_ratio": "max_i ‖∂₁G(x_i)‖ / σ₁",
+    "splitting_gain": "gain of splitting, ≥ 1",
+    "local_bound": "this_project.local at X",
+    "yudin": "Yudin's bound at X",
+    "certified_small": "certified ball, small budget",
+    "certified_large": "certified ball, large budget",
+    "ball_upper": "this_project.upper, R = max |x_i|",
+    "ball_lower": "two_point_lower, R = max |x_i|",
+    "max_norm": "max |x_i|",
+    "noise_gain": "gain of one noise",
+    "mean_norm": "mean |x_i|",
+    "mean_radius": "mean radius ‖X‖/√n",
+    "spread": "distance to the mean token, RMS",
+    "spectral_norm": "‖X‖₂ of the tokens",
+    "entropy": "mean attention entropy",
+    "peak": "mean largest probability",
+}
+AT_MODELS = {
+    "model_sigma": "σ₁ of the whole model",
+    "objective_sigma": "σ₁ of model and objective",
+    "sigma_product": "product of the layers' σ₁",
+    "model_noise_gain": "gain of one noise, model",
+    "objective_noise_gain": "gain of one noise, objective",
+    "input_radius": "mean radius of the embeddings",
+    "next_entropy": "entropy of the next token",
+    "embedding_norm": "|mean of the last hidden states|",
+}
+LABELS = AT_LAYERS | AT_MODELS
+
+
+def named_predictors(names: tuple[str, ...] | str = "all") -> tuple[str, ...]:
+    """Names of predictors, each once, in the order of the tables above.
+
+    >>> named_predictors(("entropy", "sigma"))
+    ('sigma', 'entropy')
+    """
+    if names == "all":
+        return tuple(LABELS)
+    if unknown := [name for name in names if name not in LABELS]:
+        raise InputError(f"expected predictors among {', '.join(LABELS)}, got {unknown[0]!r}; leave it out")
+    return tuple(name for name in LABELS if name in names)
+
+
+def layer_predictors(f: SelfAttention, x: Tensor, sizes: tuple[float, float], *, tol: float, confidence: float,
+                     seed: int) -> dict[str, Any]:
+    """All predictors of one layer at tokens (n, d); why some are None under "refused".
+
+    sizes: the small and the large budget ‖E‖, which the certified balls and the noise take.
+    """
+    if not isinstance(f, SelfAttention):
+        raise InputError(f"expected an attention layer with formulas, got {type(f).__name__}; this model's attention "
+                         "can be measured, but has no bounds to compare")
+    found = splits(f, x, tol=tol, confidence=confidence, seed=seed)
+    bounds, refused = _bounds(f, x, sizes, found.norm.upper)
+    noise = run(Noise(), Target.of(f, x), Budget(sizes[0]), seed=seed)
+    values = {"sigma": found.norm.value, "after_splitting": found.after, "splitting_ratio": found.ratio,
+              "splitting_gain": found.gain, **bounds, "noise_gain": noise.gain, **_norms(x), **_attention(f, x)}
+    sigma = {name: value for name, value in found.norm.as_record().items() if name != "seconds"}
+    return {"predictors": {name: values[name] for name in AT_LAYERS}, "refused": refused, "sigma": sigma,
+            "verdict": found.status}
+
+
+def _bounds(f: SelfAttention, x: Tensor, sizes: tuple[float, float], sigma: float
+            ) -> tuple[dict[str, float | None], dict[str, str]]:
+    """Logarithms where a number may be too large: only its rank matters."""
+    form, x = LayerForm(f), x.double()
+    at = certify_ball(form, x, 0.0, at_center=sigma)
+    values: dict[str, float | None] = {"local_bound": at.parts["this_project.local"], "yudin": at.parts["yudin"]}
+    refused = {"yudin": at.reasons["yudin"]} if "yudin" in at.reasons else {}
+    for name, size in zip(("certified_small", "certified_large"), sizes, strict=True):
+        values[name] = certify_ball(form, x, size, at_center=sigma).bound.log_value
+    R = float(torch.linalg.vector_norm(x, dim=-1).max())
+    for name, bound in (("ball_upper", this_project.upper), ("ball_lower", this_project.two_point_lower)):
+        try:
+            values[name] = bound(form, len(x), R).log_value
+        except Refused as refusal:
+            values[name], refused[name] = None, str(refusal)
+    return values, refused
+
+
+def _norms(x: Tensor) -> dict[str, float]:
+    """Plain sizes of the tokens. ‖X‖ is √n times the mean radius, and ranks texts of one length alike."""
+    x = x.double()
+    rows = torch.linalg.vector_norm(x, dim=-1)
+    return {"mean_norm": float(rows.mean()), "max_norm": float(rows.max()),
+            "mean_radius": float(rows.square().mean().sqrt()),
+            "spread": float((x - x.mean(0)).square().sum(-1).mean().sqrt()),
+            "spectral_norm": float(torch.linalg.matrix_norm(x, 2))}
+
+
+def _attention(f: SelfAttention, x: Tensor) -> dict[str, float]:
+    """Entropy in nats and largest probability of a row, both averaged over heads and queries."""
+    entropies, peaks = [], []
+    for at in f.to(torch.float64).jacobian(x.double()).linearised.blocks():
+        p = at.p.reshape(f.heads, at.last - at.first, -1)
+        entropies.append(torch.special.entr(p).sum(-1))
+        peaks.append(p.amax(-1))
+    return {"entropy": float(torch.cat(entropies, 1).mean()), "peak": float(torch.cat(peaks, 1).mean())}

@@ -1,0 +1,196 @@
+"""One run of a declared flow with all that is said of it: particles, a Gaussian, a density, each with its records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsmooth.attention import Field
+from howsmooth.dynamics.example import (
+    Attention,
+    Example,
+    attention_behind,
+    example_of,
+    field_of,
+    follow,
+    matrix,
+    read_example,
+)
+from howsmooth.dynamics.gaussian import GaussianState, blow_up_time
+from howsmooth.dynamics.gaussian_flow import GaussianFlow, ParticlesBeside, gaussian_flow, particles_beside
+from howsmooth.dynamics.gaussian_rank import LimitingRank, limiting_rank
+from howsmooth.dynamics.grid import Density, Grid
+from howsmooth.dynamics.growth import perturbation_growth
+from howsmooth.dynamics.instruments import plateaus
+from howsmooth.dynamics.instruments.records import watch
+from howsmooth.dynamics.trajectory import INTERRUPTED, Interrupted, Trajectory
+from howsmooth.dynamics.velocity import Layer, Velocity
+from howsmooth.errors import InputError
+
+MATRICES = ("identity", "-identity", "rotation", "random")
+
+
+def named_matrix(given: Any, d: int, seed: int) -> Any:
+    """Return the matrix of a name in dimension d; anything else as it is.
+
+    >>> named_matrix("rotation", 2, 0)
+    [[0.0, -1.0], [1.0, 0.0]]
+    """
+    if not isinstance(given, str):
+        return given
+    if given == "random":  # entries of variance 1/d: eigenvalues of size one, whatever d
+        generator = torch.Generator().manual_seed(seed)
+        return (torch.randn(d, d, dtype=torch.float64, generator=generator) / math.sqrt(d)).tolist()
+    if given == "rotation":
+        if d % 2:
+            raise InputError(f"expected an even dimension for a rotation by a quarter turn, got {d}; add --dim 2")
+        quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
+        return torch.block_diag(*[quarter] * (d // 2)).tolist()
+    return 1.0 if given == "identity" else -1.0
+
+
+def declared_attention(example: str | None, *, kind: str | None, a: Any, v: Any, dim: int | None, until: float | None,
+                       seed: int, default_dim: int) -> Example:
+    """Return the example or file with what is changed here; without either, softmax attention with A = V = I."""
+    if example is None:
+        declared = example_of("flow", {"tokens": {"dim": dim or default_dim}, "flow": {"until": 1.0}})
+    else:
+        declared = read_example(example).but("tokens", dim=dim)
+    d = declared.tokens.dim
+    if declared.flow.sphere or declared.flow.noise:
+        raise InputError(f"expected a flow off the sphere and without noise, got {example} with "
+                         f"{'sphere' if declared.flow.sphere else 'noise'}; use howsmooth flow particles")
+    if declared.attention.heads and (a is not None or v is not None):
+        raise InputError(f"expected --A and --V for attention of one head, got them with the heads of {example}; "
+                         "change the file")
+    return (declared.but("attention", kind=kind, A=named_matrix(a, d, 2 * seed), V=named_matrix(v, d, 2 * seed + 1))
+            .but("flow", until=until))
+
+
+@dataclass(frozen=True, eq=False)
+class ParticleRun:
+    """Tokens as particles: where they went, under what attention, and whether Ctrl-C ended it."""
+
+    declared: Example
+    trajectory: Trajectory
+    field: Field | Layer | list[Layer] = field(repr=False)
+
+    @property
+    def interrupted(self) -> bool:
+        return self.trajectory.status == INTERRUPTED
+
+    @property
+    def title(self) -> str:
+        return self.declared.title or self.declared.name
+
+    @property
+    def renormalised(self) -> bool:
+        return self.declared.flow.coordinates == "renormalised"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What every record of the run says."""
+        declared = self.declared
+        return {"example": declared.name, "kind": declared.attention.kind, "coordinates": declared.flow.coordinates,
+                "sphere": declared.flow.sphere, "tol": declared.watch.tol, **self.trajectory.as_record(),
+                "seed": declared.tokens.seed}
+
+    def depths(self) -> Iterator[dict[str, Any]]:
+        """Yield what the instruments see at each saved depth."""
+        return watch(self.trajectory, self.field, tol=self.declared.watch.tol, renormalised=self.renormalised,
+                     lipschitz=self.declared.watch.lipschitz)
+
+    def growth(self, depths: int, layers: int) -> list[dict[str, Any]]:
+        """Return how a perturbation of the first tokens grows, at so many depths, through so many residual layers."""
+        if isinstance(self.field, list):  # no step may cross from one layer to the next
+            layers = -(-layers // len(self.field)) * len(self.field)
+        grown = perturbation_growth(Velocity(self.field, sphere=self.declared.flow.sphere), self.trajectory.tokens[0],
+                                    self.trajectory.reached, steps=layers, depths=min(depths, layers))
+        return [growth.as_record() for growth in grown]
+
+    def save(self, path: str | Path) -> None:
+        """Write depths and tokens as safetensors."""
+        from safetensors.torch import save_file
+
+        facts = {key: str(value) for key, value in self.trajectory.as_record().items()} | {
+            "example": self.declared.name, "coordinates": self.declared.flow.coordinates}
+        save_file({"times": self.trajectory.times, "tokens": self.trajectory.tokens.contiguous()}, path, metadata=facts)
+
+
+def run_particles(declared: Example, progress: Callable[[float], None] | None = None, *,
+                  layers: Sequence[Layer] | None = None, x: Tensor | None = None) -> ParticleRun:
+    """Follow a declared flow of particles; Ctrl-C leaves what there is until then."""
+    try:
+        return ParticleRun(declared, *follow(declared, progress=progress, layers=layers, x=x))
+    except Interrupted as stopped:
+        partial = stopped.partial
+        return ParticleRun(declared, partial, attention_behind(declared, partial.last.shape[1], layers))
+
+
+def what_forms(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return in words how many clusters there are, and along which depths they stay so many."""
+    if records[0]["clusters"] is None or len(records) < 3:
+        return []
+    found = plateaus([r["t"] for r in records], [r["clusters"] for r in records], least=0.1)
+    return [f"{p.count} cluster{'s' if p.count > 1 else ''} from depth {p.start:.4g} to {p.end:.4g}"
+            for p in found if p.count < (records[0]["clusters"] or 0)]
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianRun:
+    """A Gaussian under a declared attention, its limiting rank, and particles beside it where they were asked for."""
+
+    declared: Example
+    field: Field = field(repr=False)
+    flow: GaussianFlow
+    rank: LimitingRank
+    closed_form: float | None  # the blow-up time where a formula gives it; inf: none
+    beside: ParticlesBeside | None
+    seed: int
+
+    def as_record(self) -> dict[str, Any]:
+        attention, d = self.declared.attention, self.declared.tokens.dim
+        return {"record": "gaussian flow", "example": self.declared.name, "kind": attention.kind,
+                "A": matrix(attention.A, d, "A").tolist(), "V": matrix(attention.V, d, "V").tolist(),
+                "heads": len(attention.heads) or 1, "seed": self.seed, **self.flow.as_record(),
+                "closed_form_blow_up": self.closed_form, "limiting_rank": self.rank.as_record(),
+                "particles": None if self.beside is None else self.beside.as_record()}
+
+
+def run_gaussian(declared: Example, mean: Sequence[float] | None, covariance: Any, *, frames: int, rtol: float,
+                 max_steps: int, particles: int | None, seed: int) -> GaussianRun:
+    """Follow N(mean, covariance) under a declared attention; a mean of zero unless told."""
+    d = declared.tokens.dim
+    if mean is not None and len(mean) != d:
+        raise InputError(f"expected a --mean of {d} numbers, got {len(mean)}; --dim says how many")
+    start = GaussianState.of(mean or [0.0] * d, matrix(covariance, d, "--covariance"))
+    gamma = field_of(declared.attention, d)
+    flow = gaussian_flow(gamma, start, declared.flow.until, frames=frames, rtol=rtol, max_steps=max_steps)
+    beside = None if particles is None else particles_beside(flow, gamma, particles, seed=seed)
+    exact = _closed_form(declared.attention, start)
+    return GaussianRun(declared, gamma, flow, limiting_rank(flow), exact, beside, seed)
+
+
+def _closed_form(attention: Attention, start: GaussianState) -> float | None:
+    """The blow-up time where it is known: softmax attention of one head with V = I."""
+    eye = torch.eye(start.d, dtype=torch.float64)
+    if attention.kind != "softmax" or attention.heads or not torch.equal(matrix(attention.V, start.d, "V"), eye):
+        return None
+    return blow_up_time(matrix(attention.A, start.d, "A"), start)
+
+
+def first_density(grid: Grid, start: str, slices: int | None, seed: int) -> Density:
+    """Return a standard Gaussian ("gaussian"), or three drawn bumps ("bumps"); with `slices`, a bump for each time."""
+    if start == "gaussian":
+        return Density.gaussian(GaussianState.standard(grid.d), grid)
+    generator = torch.Generator().manual_seed(seed)
+    places = 4 * torch.rand(slices or 3, grid.d, dtype=torch.float64, generator=generator) - 2
+    eye = torch.eye(grid.d, dtype=torch.float64)
+    bumps = [Density.gaussian(GaussianState(place, 0.15 * eye), grid) for place in places]
+    return Density.mixture(bumps) if slices is None else Density.slices(bumps)

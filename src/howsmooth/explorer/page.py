@@ -1,0 +1,87 @@
+"""The page itself, and serving it: localhost, nothing shared, nothing fetched from elsewhere."""
+
+from __future__ import annotations
+
+import socket
+from importlib.resources import files
+from typing import Any
+
+import gradio as gr
+
+from howsmooth.errors import InputError
+from howsmooth.explorer.app import App, Session
+from howsmooth.explorer.catalog import Limits, ModelCatalog
+from howsmooth.explorer.model_tabs import attack_tab, growth_tab, layers_tab
+from howsmooth.explorer.theory_tabs import flow_tab, measures_tab
+from howsmooth.texts import default_text
+
+TITLE = "How smooth is attention?"
+_TABS = (("Layers", layers_tab), ("Growth", growth_tab), ("Measures", measures_tab), ("Flows", flow_tab),
+         ("Attacks", attack_tab))
+_SYSTEM = ("system-ui", "-apple-system", "Segoe UI", "Liberation Sans", "sans-serif")
+_MONO = ("ui-monospace", "SFMono-Regular", "DejaVu Sans Mono", "monospace")
+
+
+def build(limits: Limits) -> gr.Blocks:
+    """All tabs, and the queue in which computations wait."""
+    app = App(ModelCatalog(limits))
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
+        gr.HTML(f"<h1>{TITLE}</h1><p>The local Lipschitz constant of attention: by how much a small change of the "
+                "tokens that enter a layer can move what comes out of it, at worst.</p>", elem_classes="hs-title",
+                apply_default_css=False)
+        app.session = gr.State(Session())
+        with gr.Row():
+            names = app.catalog.names()
+            app.model = gr.Dropdown(names, value=names[0], label="Model", allow_custom_value=True, elem_id="model",
+                                     info="one of the list" + (", or a name on the Hugging Face Hub" * limits.hub),
+                                     scale=1, min_width=220)
+            app.text = gr.Textbox(_first_sentences(120), label="Text", lines=3, max_lines=8,
+                                   elem_id="text", scale=3, min_width=280,
+                                   info=f"the first {limits.max_tokens:,} tokens at most are measured")
+        with gr.Tabs():
+            for name, tab in _TABS:
+                with gr.Tab(name, elem_id=f"tab-{name.lower()}"):
+                    tab(app)
+
+        def leave(request: gr.Request) -> None:
+            app.leave(request.session_hash)
+
+        page.unload(leave)
+    return page.queue(default_concurrency_limit=1, max_size=limits.waiting)
+
+
+def _first_sentences(words: int) -> str:
+    """The beginning of the embedded text, up to so many words and to the end of a sentence."""
+    return " ".join(default_text().split()[:words]).rpartition(". ")[0] + "."
+
+
+def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, open_browser: bool) -> str:
+    theme = gr.themes.Base(primary_hue="blue", font=_SYSTEM, font_mono=_MONO).set(
+        block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400", layout_gap="0.7rem",
+        body_background_fill="#ffffff", body_background_fill_dark="#14181d", block_background_fill_dark="#1c2229")
+    style = files(__package__).joinpath("explorer.css").read_text(encoding="utf-8")
+    settings: dict[str, Any] = {"share": False, "ssr_mode": False, "pwa": False, "mcp_server": False,
+                                "enable_monitoring": False, "run_history": False, "footer_links": []}
+    # No field takes a file, so none may be sent; and no file of this machine is served but the visitor's own report.
+    _, local, _ = page.launch(server_name=_listening(host), server_port=port, inbrowser=open_browser,
+                              prevent_thread_lock=not block, quiet=True, theme=theme, css=style, allowed_paths=[],
+                              max_file_size=1, **settings)
+    return local
+
+
+def _listening(host: str | None) -> str | None:
+    """The address as Gradio takes it, IPv6 in brackets; refused unless this machine can listen there."""
+    if host is None:
+        return None
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(bare or None, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a machine
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"expected an address of this machine to listen on, got {host[:60]!r} ({reason.lower()}); "
+                         "give 127.0.0.1, or 0.0.0.0 for all of them") from None
+    if not bare:
+        raise InputError("expected an address of this machine to listen on, got an empty one; give 127.0.0.1")
+    return f"[{bare}]" if family == socket.AF_INET6 and ":" in bare else bare

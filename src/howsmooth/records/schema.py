@@ -1,0 +1,166 @@
+"""The fields of each kind of record that a page shows, and the check of a record against them.
+
+Fields that are not listed are kept as they are: no reader looks at them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+_MOST_COMPLAINTS = 3
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Length = Annotated[int, Field(ge=1, lt=2**63)]
+Plain = str | int | float | bool | None
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class Number(_Fields):
+    """A constant with its interval."""
+
+    value: float
+    lower: float
+    upper: float | None
+    dtype: str | None = None
+
+
+class LogNumber(_Fields):
+    """A bound, which may be too large for a float and is then known by its logarithm."""
+
+    name: str
+    value: float | None
+    log_value: float | None
+
+
+class TopToken(_Fields):
+    """A token with a large share of the worst direction."""
+
+    position: Count
+    token: str
+    share: float
+
+
+class Record(_Fields):
+    """What all kinds have: the place, what was fed in, and the software."""
+
+    kind: str
+    schema_: int = Field(alias="schema")
+    model: str
+    layer: Count | None
+    head: Count | None
+    map: str
+    n: Length
+    status: str
+    checkpoint: str | None = None
+    text: str | None = None
+    text_sha256: str | None = None
+    tokens: str | None = None
+    quantity: str | None = None
+    cutting: str | None = None
+    study: str | None = None
+    weights: str | None = None
+    source: dict[str, Plain | list[Plain] | dict[str, Plain]] | None = None
+    special_tokens: str | None = None
+    dtype: str | None = None
+    model_dtype: str | None = None
+    product_dtype: str | None = None
+    tol: float | None = None
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: int | None = None
+    device: str | None = None
+    versions: dict[str, str | None] = {}
+    commit: str | None = None
+    extrapolated: bool | None = None
+
+
+class Measurement(Record):
+    """One estimate of ‖D_X f‖₂ (or of another quantity) at one text."""
+
+    sample: Count
+    value: float | None
+    lower: float | None
+    upper: float | None
+    residual: float | None = None
+    steps: Count | None = None
+    radius: float | None = None
+    mean_radius: float | None = None
+    relative: float | None = None
+    seconds: float | None = None
+    top_tokens: list[TopToken] = []
+    shares: list[float] | None = None
+    words: list[str] | None = None
+
+
+class BoundRecord(Record):
+    """One bound, or its refusal, beside the constant measured on the text."""
+
+    sample: Count
+    bound: str
+    side: str | None
+    holds: str | None
+    value: float | None
+    log_value: float | None
+    ratio: float | None
+    log_ratio: float | None
+    R: float | None
+    radius_from: str | None = None
+    refused: str | None
+    reference: str | None = None
+    conditions: list[str] = []
+    measured: Number
+
+
+class WorstCase(Record):
+    """The largest constant that ascent found within a set of tokens."""
+
+    within: str
+    R: float | None
+    eps: float | None
+    value: float
+    lower: float
+    upper: float | None
+    best_start: float
+    on_text: Number
+    over_text: float | None
+    upper_bound: LogNumber
+    masses: list[Count] = []
+
+
+class Ball(Record):
+    """What is certified for all tokens within eps of a text's, and what ascent found there."""
+
+    eps: float
+    certified: float | None
+    log_certified: float | None
+    tightness: float | None
+    method: str
+    vacuous_eps: float | None
+    found: Number
+    centre: Number
+
+
+KINDS: dict[str, type[Record]] = {"measurement": Measurement, "bound": BoundRecord, "worst case": WorstCase,
+                                   "ball": Ball}
+
+
+def broken(record: dict[str, Any]) -> str | None:
+    """Return what is wrong with the fields of a record of a known kind, or None."""
+    try:
+        KINDS[record["kind"]].model_validate(record)
+    except ValidationError as error:
+        return "; ".join(_complaint(item) for item in error.errors(include_url=False)[:_MOST_COMPLAINTS])
+    return None
+
+
+def _complaint(item: Any) -> str:
+    """One of pydantic's errors as "field: expected …, got …"."""
+    where = ".".join(str(part) for part in item["loc"][:3])
+    if item["type"] == "missing":
+        return f"{where}: missing"
+    said = item["msg"][:1].lower() + item["msg"][1:]
+    return f"{where}: {said}, got {repr(item['input'])[:40]}"

@@ -1,1 +1,0 @@
-"""The tabs of the explorer, one file each: fields, what they compute, where it is shown."""

@@ -1,0 +1,233 @@
+"""Measurements, bounds and studies on the terminal: Lip with its interval, what bounds say, the law of the growth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from howsmooth.fits import growth_laws
+from howsmooth.records import CURVE
+from howsmooth.report.rows import (
+    FINE,
+    BoundRow,
+    Row,
+    bound_rows,
+    by_quantity,
+    confidence_text,
+    exponent,
+    exponent_interval,
+    interval,
+    laws_by_quantity,
+    magnitude,
+    map_name,
+    model_name,
+    number,
+    places,
+    refusals,
+    rows_of,
+    special_tokens_text,
+    symbol,
+    text_name,
+    times,
+)
+from howsmooth.report.table import Column, Table
+
+if TYPE_CHECKING:
+    from howsmooth.fits import Law
+
+MOVED = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
+_MAPS = {"attention": "attention layers", "head": "attention heads", "normed": "normed attention",
+         "block": "attention blocks", "layer": "Transformer layers", "model": "layers together"}
+_MOST_LENGTHS = 6
+_STUDIED = {"checkpoint": "checkpoint", "text": "text", "map": "map", "layer": "layer", "head": "head",
+            "tokens": "moved", "quantity": "quantity", "cutting": "cutting"}
+_WORDS = {"all": "all tokens", "no-first": "without the first", "no-special": "without special",
+          "lipschitz": "as described", "released": "as released", None: "–"}
+
+
+def summary(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> RenderableType:
+    """Everything the terminal shows of a run: a table per model, the growth beneath it."""
+    parts: list[RenderableType] = []
+    own = laws_by_quantity(laws)
+    for key, chosen in by_quantity(records).items():
+        parts.append(measurements_table(chosen))
+        if key in own:
+            parts.append(growth_table(own[key]))
+    return Group(*parts)
+
+
+def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
+    """Lip with its interval, the radius and the place of the worst direction; of several samples the largest.
+
+    A mark on a value says that a sample of this row did not reach the tolerance. Where rows have different numbers of
+    samples, as after an interrupted run, each row says its own.
+    """
+    rows, first = rows_of(records), records[0]
+    name = symbol(first.get("quantity"))
+    counts = {len(row.values) for row in rows}
+    largest = name if counts == {1} else f"max of {counts.pop()}" if len(counts) == 1 else "max"
+    weights = f" ({first['weights']})" if first.get("weights") else ""
+    unfinished = sorted({status for row in rows for status in row.unfinished})
+    return Table(
+        f"{model_name(first['model'])}{weights}: {name} of its {_MAPS.get(first['map'], 'maps')} on {text_name(first)}"
+        f"{MOVED.get(first.get('tokens', 'all'), '')}",
+        [Column("layer", lambda row: row.layer, key=True),
+         Column("head", lambda row: row.head, when=any(row.head is not None for row in rows), key=True),
+         Column("n", lambda row: row.n, style="bold", key=True),
+         Column("mean", lambda row: number(row.mean), style="dim", wrap=False, when=largest != name),
+         Column(largest, _largest, style="bold green", wrap=False),
+         Column("of", lambda row: len(row.values), style="dim", when=largest == "max"),
+         Column(f"interval, {confidence_text(records)}",
+                lambda row: interval(row.worst["lower"], row.worst["upper"]), "left", wrap=False),
+         Column("R", lambda row: number(row.worst.get("radius"), 3), wrap=False),
+         Column("worst direction sits on", _where, "left", min_width=16)],  # the one column that may wrap
+        rows, group=lambda row: (row.layer, row.head),
+        caption=f"! not within the tolerance: {', '.join(unfinished)}" if unfinished else "", caption_style="yellow")
+
+
+def _largest(row: Row) -> Text:
+    mark = Text("! ", style="yellow") if row.unfinished else Text()
+    return mark.append(number(row.worst["value"]))
+
+
+def _where(row: Row) -> Text:
+    text = Text()
+    for index, (word, position, share) in enumerate(places(row.worst)):
+        text.append("  " if index else "")
+        text.append(word, style="magenta")
+        text.append(f" @{position} ", style="dim")
+        text.append(f"{share:.0%}".replace("%", " %"))
+    return text
+
+
+def growth_table(laws: dict[tuple, Law]) -> RenderableType:
+    """Lip ~ C n^alpha for each map: the exponent with its interval, and whether it is a power law at all."""
+    title, verdicts = "Growth with length, Lip ≈ C nᵅ", {law.verdict for law in laws.values()}
+    if len(verdicts) == 1 and all(law.exponent is None for law in laws.values()):
+        said = Text(title, style="bold cyan", no_wrap=True, overflow="ignore")
+        return said.append(f": {verdicts.pop()}", style="not bold default")
+    layer, head = CURVE.index("layer"), CURVE.index("head")
+    ordered = sorted(laws.items(), key=lambda item: tuple(-1 if item[0][i] is None else item[0][i]
+                                                          for i in (layer, head)))
+    return Table(title, [
+        Column("layer", lambda item: "all" if item[0][layer] is None else item[0][layer], key=True),
+        Column("head", lambda item: item[0][head], when=any(key[head] is not None for key in laws), key=True),
+        *_law_columns(laws.values(), lambda item: item[1])], ordered, wrap_title=False)
+
+
+def _law_columns(laws: Iterable[Law], law_of: Any, width: int | None = None) -> list[Column]:
+    """The exponent, its interval and the verdict of each row's law; `law_of` a row may be None."""
+    confidence = next((law.confidence for law in laws), 0.95)
+    return [Column("α", lambda row: exponent(law_of(row)), style="bold green", wrap=False),
+            Column(f"{100 * confidence:g} %", lambda row: exponent_interval(law_of(row)), "left", wrap=False),
+            Column("is it Lip ≈ C nᵅ?", lambda row: law_of(row) and law_of(row).verdict, "left", min_width=width)]
+
+
+def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
+    """One table per map: lower bounds, the measured constant, upper bounds; then what refused, with its reason."""
+    parts: list[RenderableType] = []
+    for model in dict.fromkeys(record["model"] for record in records):
+        chosen = [record for record in records if record["model"] == model]
+        for key, rows in bound_rows(chosen).items():
+            parts.append(_bounds_table(model, key, rows))
+        for reason, names in refusals(chosen).items():
+            line = Text("Refused: ", style="yellow").append(reason, style="default")
+            parts.append(line.append("\n  " + ", ".join(names), style="dim"))
+    return Group(*parts)
+
+
+def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow]) -> Table:
+    lengths = sorted({n for row in rows for n in row.cells})
+    cells = {n: next(row.cells[n] for row in rows if n in row.cells) for n in lengths}
+    radii = sorted({number(cell["R"], 3) for cell in cells.values()})
+    lower = [row for row in rows if row.side == "lower"]
+    measured = f"measured, {confidence_text([cells[lengths[0]]['measured']])}"
+
+    def value(n: int) -> Column:
+        return Column(f"n = {n}", lambda row: number(cells[n]["measured"]["value"]) if row is None else
+                      magnitude(row.cells[n]["log_value"]) if n in row.cells else "", wrap=False)
+
+    def over(n: int) -> Column:
+        return Column("", lambda row: times(row.cells[n]["log_ratio"]) if row and n in row.cells else "", style="dim",
+                      wrap=False)
+
+    shares = cells[lengths[-1]]["argmax_share"]
+    heads = f" (mean of {len(shares)} heads, {max(shares):.0%} in the most decided)" if len(shares) > 1 else ""
+    decided = f"{sum(shares) / len(shares):.0%} of rows at n = {lengths[-1]} put 0.99 or more on one token{heads}"
+    return Table(
+        f"{model_name(model)} {map_name(*key)}: bounds on the ball of radius R = "
+        f"{' … '.join(dict.fromkeys((radii[0], radii[-1])))}{special_tokens_text(cells[lengths[0]])}",
+        [Column("bound", lambda row: measured if row is None else f"{'≥' if row.side == 'lower' else '≤'} {row.bound}",
+                "left", wrap=False, key=True),
+         Column("holds", lambda row: "at X" if row is None else row.holds, "left", style="dim", wrap=False),
+         *(column(n) for n in lengths for column in (value, over))],
+        [*lower, None, *rows[len(lower):]],  # None: the measured constant's own row
+        row_style=lambda row: "bold green" if row is None else "",
+        caption=f"near the large-radius limit: {decided}".replace("%", " %"))
+
+
+class Summary:
+    """Medians of a study by curve and length, gathered in one pass; of a record only the number is kept."""
+
+    def __init__(self, records: Iterable[dict[str, Any]], **fit_options: Any):
+        self.values: dict[tuple, dict[int, list[float]]] = {}
+        self.unfinished: dict[str, int] = {}
+        self.fits: dict[tuple, Law] = growth_laws(self._seen(records), **fit_options)
+
+    def _seen(self, records: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+        for record in records:
+            key = tuple(record.get(name) for name in CURVE)
+            self.values.setdefault(key, {}).setdefault(record["n"], []).append(record["value"])
+            if record["status"] not in (*FINE, "as released"):
+                self.unfinished[record["status"]] = self.unfinished.get(record["status"], 0) + 1
+            yield record
+
+
+def study_tables(summary: Summary) -> list[Table]:
+    """One table per model, one row per curve; what is the same in all of its rows is said in the title."""
+    models = dict.fromkeys(key[0] for key in summary.values)
+    series = {key[0]: key[1] for key in summary.values}
+    if len(models) > 1 and all(series.values()):  # checkpoints of one model belong in one table
+        return [_study_table(list(summary.values), summary, "checkpoints")]
+    return [_study_table([key for key in summary.values if key[0] == model], summary, model_name(model))
+            for model in models]
+
+
+def _study_table(keys: list[tuple], summary: Summary, title: str) -> Table:
+    varying = [name for name in _STUDIED if len({key[CURVE.index(name)] for key in keys}) > 1 or name == "layer"]
+    fixed = {name: keys[0][CURVE.index(name)] for name in _STUDIED if name not in varying}
+    said = [f"{fixed['map']} on {fixed['text']}" if "map" in fixed and "text" in fixed else "",
+            *(_word(fixed[name]) for name in ("tokens", "cutting") if name in fixed),
+            *(["as released"] if fixed.get("quantity") == "released" else [])]
+
+    def named(name: str) -> Column:
+        return Column(_STUDIED[name], lambda key: _word(key[CURVE.index(name)]),
+                      "right" if name in ("layer", "head") else "left", wrap=False, key=True)
+
+    def at(n: int) -> Column:
+        return Column(f"n={n}", lambda key: number(median(summary.values[key][n]), 3) if n in summary.values[key] else
+                      "", wrap=False)
+
+    rank = {key: i for i, key in enumerate(keys)}
+    place = [CURVE.index(name) for name in ("text", "layer", "head")]
+    return Table(f"{title}: median Lip, {', '.join(word for word in said if word)}",
+                 [*map(named, varying), *map(at, _some(sorted({n for key in keys for n in summary.values[key]}))),
+                  *_law_columns(summary.fits.values(), summary.fits.get, width=18)],
+                 sorted(keys, key=lambda key: (*((str(type(key[i])), key[i]) for i in place), rank[key])),
+                 wrap_title=False)
+
+
+def _word(value: Any) -> str:
+    return _WORDS.get(value, None) or str(value)
+
+
+def _some(lengths: list[int]) -> list[int]:
+    """Not more columns than a terminal holds: the first, the last, and some between."""
+    if len(lengths) <= _MOST_LENGTHS:
+        return lengths
+    step = (len(lengths) - 1) / (_MOST_LENGTHS - 1)
+    return [lengths[round(i * step)] for i in range(_MOST_LENGTHS)]

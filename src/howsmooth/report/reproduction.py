@@ -1,0 +1,252 @@
+"""What `howsmooth reproduce` made: each figure as charts, and an index with its laws, ratios and what is missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from howsmooth.report.chart import Axis, Chart, Series
+from howsmooth.report.charts import LENGTH, curve, grouped, samples_text
+from howsmooth.report.figure import draw as draw_charts
+from howsmooth.report.rows import law_text, magnitude, model_name, number, short_verdict
+from howsmooth.report.table import Column, Table
+from howsmooth.report.web_page import rendered
+from howsmooth.studies.figures.reading import correlations_of, laws_of, panel_of, ratios_of, series_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from howsmooth.fits import Law
+    from howsmooth.studies.figures.declared import Published
+    from howsmooth.studies.figures.running import Outcome
+
+TITLE = "The figures of “How Smooth Is Attention?”, made again"
+ABOUT = ("As described: the largest singular value of the Jacobian of attention, with its interval. As released: "
+         "√‖Jᵀf(X)‖, which is what the published scripts return, on the described map and on the scripts' own. "
+         "A published line is drawn as published; nothing in it was fitted here.")
+_NEAR = math.log(30)  # how far above or below the points a bound is still drawn; beyond, it is named
+# (map, quantity) → words, and how the series looks
+_STYLES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
+    ("attention", "lipschitz"): ("as described", {"colour": 0, "marker": 0, "law_line": "solid"}),
+    ("head", "lipschitz"): ("as described, the head alone", {"colour": 2, "marker": 3, "law_line": "solid"}),
+    ("attention", "released"): ("released formula, described map",
+                                {"colour": 1, "marker": 1, "law_line": "dashed", "hollow": True}),
+    ("attention", "scripts"): ("as released: formula and map",
+                               {"colour": 3, "marker": 2, "law_line": "dotted", "hollow": True}),
+    ("scripts", "scripts"): ("as released: formula, map and input",
+                             {"colour": 3, "marker": 2, "law_line": "dotted", "hollow": True}),
+}
+
+
+@dataclass
+class Panel:
+    """What is to be seen at one (model, text, layer, head)."""
+
+    key: tuple
+    records: list[dict[str, Any]] = field(default_factory=list)
+    bounds: list[dict[str, Any]] = field(default_factory=list)
+    laws: dict[tuple, Law] = field(default_factory=dict)
+    published: Published | None = None
+    correlation: tuple[float, float | None] | None = None
+    missing: str | None = None
+
+    @property
+    def title(self) -> str:
+        model, text, layer, head = self.key
+        where = ", ".join([f"layer {layer}" if layer is not None else "all layers",
+                           *([f"head {head}"] if head is not None else [])])
+        return f"{model_name(model)}, {where}\n{text}"
+
+
+def sheets(outcome: Outcome) -> dict[str, list[Panel]]:
+    """The pictures of a figure by name, each as its panels; those that are missing among them."""
+    found: dict[str, list[Panel]] = {}
+    for panel in _panels(outcome):
+        model = model_name(panel.key[0])
+        tag = "".join(char if char.isalnum() or char in "-." else "-" for char in model).strip("-")
+        name = outcome.figure.name if outcome.figure.sheet == "figure" else f"{outcome.figure.name}-{tag}"
+        found.setdefault(name, []).append(panel)
+    return found
+
+
+def _panels(outcome: Outcome) -> Iterator[Panel]:
+    figure = outcome.figure
+    panels: dict[tuple, Panel] = {}
+    for record in told_apart(outcome.records):
+        panels.setdefault(panel_of(record), Panel(panel_of(record))).records.append(record)
+    laws, correlations = laws_of(outcome.records, figure.y), correlations_of(outcome.records)
+    for key, panel in panels.items():
+        panel.laws, panel.correlation = laws.get(key, {}), correlations.get(key)
+        panel.bounds = [bound for bound in outcome.bounds if bound["model"] == key[0] and bound["layer"] == key[2]
+                        and bound["head"] == key[3]]
+        panel.published = next((line for line in figure.published
+                                if (line.model, line.text, line.layer, line.head) == key), None)
+    for lack in outcome.missing:
+        for layer in lack.layers or (None,):
+            if not any((key[0], key[1], key[2]) == (lack.model, lack.text, layer) for key in panels):
+                key = (lack.model, lack.text, layer, None)
+                line = next((line for line in figure.published
+                             if (line.model, line.text, line.layer) == key[:3]), None)
+                panels[key] = Panel(key, missing=lack.reason, published=line)
+    order = list(dict.fromkeys(key[0] for key in panels))
+    texts = list(dict.fromkeys(key[1] for key in panels))
+    yield from sorted(panels.values(), key=lambda p: (order.index(p.key[0]), texts.index(p.key[1]), p.key[2] or 0))
+
+
+def told_apart(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the scripts' numbers of models for which the scripts have no map of their own: they are there already."""
+    return [record for record in records if record.get("script_map") != "attention"]
+
+
+def draw(panels: list[Panel], outcome: Outcome, *, theme: str = "light") -> Figure:
+    """One picture."""
+    layers = len({panel.key[2] for panel in panels})
+    columns = 3 if outcome.figure.sheet == "figure" or not 1 < layers <= 4 else layers
+    return draw_charts([panel_chart(panel, outcome.figure.x, outcome.figure.y) for panel in panels], theme=theme,
+                       columns=columns, width=4.1, height=4.4, size="small", title=outcome.figure.title)
+
+
+def panel_chart(panel: Panel, x: str = "n", y: str = "value") -> Chart:
+    """One panel: against n the series with their laws, the published line and bounds; or Lip against the radius."""
+    if panel.missing:
+        line = panel.published
+        said = f"\n\npublished: {line.constant:g} n^{line.exponent:g}" if line else ""
+        return Chart(panel.title, Axis(LENGTH), Axis(""), message=f"missing: {panel.missing}{said}")
+    return _radius_chart(panel) if x == "mean_radius" else _growth_chart(panel, y)
+
+
+def _growth_chart(panel: Panel, y: str) -> Chart:
+    series: list[Series] = []
+    notes: list[str] = []
+    for key, records in grouped(panel.records, "map", "quantity").items():
+        words, looks = _STYLES[key]
+        law = panel.laws.get(key)
+        words = words if y == "value" else "measured"
+        if law is not None:
+            words = "\n".join(filter(None, (f"{words}: {law_text(law)}".rstrip(": "), short_verdict(law))))
+        series.append(curve(records, words, law, y, line="", **looks))
+    if panel.published:
+        line = panel.published
+        series.append(Series(line.lengths, [line.constant * n**line.exponent for n in line.lengths], line="dashdot",
+                             name=f"published line: {line.constant:g} n^{line.exponent:g}", width=1.5, colour="ink"))
+    if panel.bounds:
+        bounds, notes = _bounds(panel)
+        series += bounds
+    lengths = sorted({record["n"] for record in panel.records})
+    if y == "value":
+        axis = Axis("Lip = ‖D$_X$f‖$_2$", "log")
+    else:  # a norm hardly changes: a linear scale with room around it
+        values = [record[y] for record in panel.records]
+        room = 0.05 * max(values)
+        axis = Axis("root mean square of |x$_i$|", low=min(values) - room, high=max(values) + room)
+    return Chart(panel.title, Axis(LENGTH, "log", lengths), axis, series, notes=notes,
+                 caption=samples_text(panel.records))
+
+
+def _bounds(panel: Panel) -> tuple[list[Series], list[str]]:
+    """Bounds near the points as lines; the others in words."""
+    values = [record["value"] for record in panel.records if record["value"]]
+    low, high = math.log(min(values)) - _NEAR, math.log(max(values)) + _NEAR
+    lines, said = [], []
+    for (name,), group in grouped(panel.bounds, "map").items():
+        rows = sorted(group, key=lambda bound: bound["n"])
+        short, last = name.removeprefix("this_project."), rows[-1]
+        whose = "" if panel.key[3] is None else ", of the head,"
+        if last["refused"]:
+            said.append(f"{short}: none ({last['refused'].split('got ')[-1].split(';')[0]})")
+            continue
+        sign = "≥" if last["side"] == "lower" else "≤"
+        words = f"largest on the ball of R = {last['R']:.3g}{whose} {sign} {short}"
+        if all(low < bound["log_value"] < high for bound in rows):
+            lines.append(Series([bound["n"] for bound in rows], [bound["value"] for bound in rows], name=words,
+                                line="dotted" if sign == "≥" else "dashed", width=1.4, colour="faint"))
+        else:
+            said.append(f"{words}:\n{magnitude(last['log_value'])} at n = {last['n']}")
+    return lines, ["off the scale, or none:", *said] if said else []
+
+
+def _radius_chart(panel: Panel) -> Chart:
+    points = [record for record in panel.records if series_of(record) == ("attention", "lipschitz")]
+    lengths = sorted({record["n"] for record in points})
+    series = []
+    for i, n in enumerate(lengths):
+        at = [record for record in points if record["n"] == n]
+        named = i in (0, len(lengths) // 2, len(lengths) - 1)
+        series.append(Series([record["mean_radius"] for record in at], [record["value"] for record in at], marks=True,
+                             marker=0, colour=i / max(1, len(lengths) - 1), name=f"n = {n}" if named else ""))
+    corner = ""
+    if panel.correlation:
+        whole, equal = panel.correlation
+        corner = f"rank correlation {whole:+.2f}" + (f"\nat equal n {equal:+.2f}" if equal is not None else "")
+    return Chart(panel.title, Axis("mean radius"), Axis("Lip = ‖D$_X$f‖$_2$", "log"), series, corner=corner)
+
+
+def index_markdown(made: list[tuple[Outcome, list[str]]]) -> str:
+    """For each figure its pictures, its laws and what it lacks."""
+    lines = [f"# {TITLE}", "", ABOUT, ""]
+    for outcome, pictures in made:
+        lines += [f"## {outcome.figure.title}", "", _about(outcome), ""]
+        lines += [f"![{name}]({name}.png)" for name in pictures] + [""]
+        lines += [f"Records: [{outcome.figure.name}.jsonl]({outcome.figure.name}.jsonl)", ""]
+        for table in _tables(outcome):
+            lines += [f"### {table.title}", "", table.markdown()]
+        lines += [f"* {line}" for line in outcome.notes] + ([""] if outcome.notes else [])
+    return "\n".join(lines)
+
+
+def index_html(made: list[tuple[Outcome, list[str]]]) -> str:
+    """The same as one page beside the pictures."""
+    figures = [{"name": outcome.figure.name, "title": outcome.figure.title, "about": _about(outcome),
+                "pictures": pictures, "tables": list(_tables(outcome)), "notes": outcome.notes}
+               for outcome, pictures in made]
+    return rendered("index.html", title=TITLE, about=ABOUT, figures=figures)
+
+
+def _about(outcome: Outcome) -> str:
+    """What the figure shows, and how much of it was computed."""
+    described = [record for record in outcome.records if record["quantity"] == "lipschitz"]
+    counted = f"{samples_text(described).capitalize()}." if described else ""
+    return " ".join(filter(None, (outcome.figure.about, counted)))
+
+
+def _tables(outcome: Outcome) -> Iterator[Table]:
+    if outcome.figure.x == "mean_radius":
+        table = Table("Lip and radius", [
+            Column("model", lambda row: model_name(row[0][0]), "left"), Column("text", lambda row: row[0][1], "left"),
+            Column("layer", lambda row: row[0][2]),
+            Column("rank correlation of Lip and mean radius", lambda row: f"{row[1][0]:+.2f}"),
+            Column("at equal n", lambda row: "" if row[1][1] is None else f"{row[1][1]:+.2f}")],
+            list(correlations_of(outcome.records).items()))
+    else:
+        table = _laws_table(outcome)
+    if len(table):
+        yield table
+    if outcome.missing:
+        yield Table("Missing", [
+            Column("model", lambda lack: model_name(lack.model), "left"),
+            Column("text", lambda lack: lack.text, "left"),
+            Column("layers", lambda lack: ", ".join(map(str, lack.layers)) or "all", "left"),
+            Column("reason", lambda lack: lack.reason, "left")], list(dict.fromkeys(outcome.missing)))
+
+
+def _laws_table(outcome: Outcome) -> Table:
+    of_values = outcome.figure.y == "value"
+    ratios = ratios_of(outcome.records) if of_values else {}
+    rows = [(panel, series, law) for panel, laws in laws_of(told_apart(outcome.records), outcome.figure.y).items()
+            for series, law in laws.items()]
+
+    confidence = f"{100 * (rows[0][2].confidence if rows else 0.95):g} %"
+
+    def ratio(row: tuple) -> str:
+        found = ratios.get(row[0], {}).get(row[1])
+        return "" if found is None else (f"{number(found.median, 3)} ({number(found.least, 3)} … "
+                                         f"{number(found.most, 3)})")
+
+    return Table("Laws" if of_values else "Laws of the norm", [
+        Column("model", lambda row: model_name(row[0][0]), "left"), Column("text", lambda row: row[0][1], "left"),
+        Column("layer", lambda row: row[0][2]), Column("head", lambda row: row[0][3]),
+        Column("what", lambda row: _STYLES[row[1]][0] if of_values else "mean radius", "left"),
+        Column(f"law, {confidence} interval of the exponent", lambda row: law_text(row[2]), "left"),
+        Column("is it one?", lambda row: short_verdict(row[2]), "left"), Column("over described", ratio, "left")], rows)

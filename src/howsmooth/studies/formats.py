@@ -1,0 +1,234 @@
+"""Records in files: read from stores, JSON lines and Parquet, joined; written to JSON lines, CSV and Parquet.
+
+Files are written beside their target and moved there when complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from howsmooth.errors import InputError
+from howsmooth.records import complaint, csv_line, flat, json_line, parsed, read_lines
+from howsmooth.studies.store import Store
+
+FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+_SQLITE, _PARQUET = b"SQLite format 3\0", b"PAR1"
+_ROWS_AT_ONCE = 10_000
+_NESTED = {b"howsmooth": b"json"}  # marks a Parquet column whose cells are JSON
+
+
+@dataclass
+class Read:
+    """The records that were found, each once, and what is to be said about how they were found."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_records(paths: Sequence[str]) -> Read:
+    """Read stores, studies (STUDY.toml beside its store), JSON lines and Parquet files; "-" is stdin.
+
+    What is not a record of this version is left out, and a note says what was wrong with the first of them.
+    """
+    read, seen, again = Read(), set(), 0
+    for path in paths:
+        wrong: list[str] = []
+        for where, record in _records_of(path, read.notes):
+            reason = complaint(record)
+            if reason is not None:
+                wrong.append(f"{where}: {reason}")
+                continue
+            line = hash(json_line(record))
+            again += line in seen
+            if line not in seen:
+                seen.add(line)
+                read.records.append(record)
+        if wrong:
+            many = f"{len(wrong)} records were left out, the first of them " if len(wrong) > 1 else "left out "
+            read.notes.append(f"{many}{wrong[0]}")
+    if again:
+        read.notes.append(f"{again} records came twice and count once.")
+    if not read.records:
+        said = f" ({read.notes[0]})" if read.notes else ""
+        raise InputError(f"expected records of measure, bound, attack or a study, got none in {', '.join(paths)}{said};"
+                         " write some with --json, or run the study first")
+    return read
+
+
+def measured_before(path: str) -> list[dict[str, Any]]:
+    """Return the records of a file that a measurement goes on with; refused if it holds anything else."""
+    def check(record: dict[str, Any]) -> None:
+        if (reason := complaint(record)) is not None:
+            raise ValueError(reason)
+
+    return read_lines(path, check, "measurements of this version", '{"kind": "')
+
+
+def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
+    """(where, record) of one file."""
+    if path == "-":
+        return _lines("stdin", sys.stdin.buffer.read(), notes)
+    if FORMATS.get(Path(path).suffix.lower()) == "csv":
+        raise InputError(f"expected JSON lines, Parquet or a store, got {path}: CSV does not say what is a number, a "
+                         "text or nothing; save the records as .jsonl or .parquet as well")
+    place = Path(path).with_suffix(".sqlite") if path.endswith(".toml") else Path(path)
+    try:
+        with place.open("rb") as stream:
+            magic = stream.read(len(_SQLITE))
+        if magic == _SQLITE:
+            return _stored(place, notes)
+        return _from_parquet(place) if magic.startswith(_PARQUET) else _lines(path, place.read_bytes(), notes)
+    except OSError as error:
+        raise InputError(f"expected a store or a file of JSON lines, got {path} "
+                         f"({(error.strerror or str(error)).lower()}); name another one") from None
+
+
+def _stored(path: Path, notes: list[str]) -> list[tuple[str, Any]]:
+    with Store.read(path) as store:
+        counts, records = store.counts(), list(store.records())
+        if not records:  # a store that knows no plan still has what was put into it
+            records = list(store.records(everything=True))
+    if counts["done"] < counts["planned"]:
+        notes.append(f"{path.name}: {counts['done']} of {counts['planned']} tasks are done, {counts['failed']} failed; "
+                     "curves may lack lengths or samples.")
+    return [(f"record {number} of {path.name}", record) for number, record in enumerate(records, 1)]
+
+
+def _lines(name: str, raw: bytes, notes: list[str]) -> list[tuple[str, Any]]:
+    try:
+        lines = raw.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise InputError(f"expected a store or a file of JSON lines, got {name}, which is neither; "
+                         "name what --json wrote, or a study's .sqlite") from None
+    records = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            records.append((f"line {number} of {name}", parsed(line)))
+        except ValueError:
+            if number == len(lines) and records:  # a run that was killed while it wrote
+                notes.append(f"{name}: the last line is cut off and was left out.")
+                break
+            raise InputError(f"expected one JSON object per line, got something else in line {number} of {name}; "
+                             "name what --json wrote, or a study's .sqlite") from None
+    return records
+
+
+def export(store: Store, path: str, form: str | None = None, everything: bool = False) -> int:
+    """Write the records of a store to a file, or to stdout for "-"; return how many there were."""
+    if path != "-":
+        return write_records(lambda: store.records(everything), path, form)
+    form = form or "jsonl"
+    if form == "parquet":
+        raise InputError("expected a file for Parquet, got - (stdout); name a file")
+    return _write_lines(lambda: store.records(everything), sys.stdout, form)
+
+
+def write_records(records: Any, path: str | Path, form: str | None = None) -> int:
+    """Write records, given by a function that iterates over them anew at each call, to a file; return how many."""
+    target = Path(path)
+    form = form or _format_of(target)
+    if target.is_dir() or not target.parent.is_dir():
+        raise InputError(f"expected a file in a folder that exists, got {path}; name another one")
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        if form == "parquet":
+            count = _write_parquet(records, partial)
+        else:
+            with open(partial, "w", encoding="utf-8", newline="") as stream:
+                count = _write_lines(records, stream, form)
+        os.replace(partial, target)
+    except OSError as error:
+        raise InputError(f"expected a writable file, got {path} ({(error.strerror or str(error)).lower()}); "
+                         "name another one") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def _format_of(path: Path) -> str:
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"expected a file ending in {', '.join(FORMATS)}, got {path}; name the format with --format")
+    return FORMATS[path.suffix.lower()]
+
+
+def _write_lines(records: Any, stream: Any, form: str) -> int:
+    count, columns = 0, list(_columns(records)) if form == "csv" else []
+    if columns:
+        stream.write(csv_line(columns) + "\n")
+    for record in records():
+        line = json_line(record) if form == "jsonl" else csv_line([record.get(name) for name in columns])
+        stream.write(line + "\n")
+        count += 1
+    return count
+
+
+def _write_parquet(records: Any, path: Path) -> int:
+    pa, pq = _pyarrow()
+    schema = pa.schema([pa.field(name, _arrow(pa, types), metadata=_NESTED if types & {dict, list, tuple} else None)
+                        for name, types in _columns(records).items()])
+    count, rows = 0, iter(records())
+    with pq.ParquetWriter(path, schema) as writer:
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            cells = {name: [_cell(row.get(name), schema.field(name)) for row in some] for name in schema.names}
+            writer.write_table(pa.table(cells, schema=schema))
+            count += len(some)
+    return count
+
+
+def _cell(value: Any, column: Any) -> Any:
+    """A value as its column holds it: JSON where the column is nested, None for numbers that are not finite."""
+    if column.metadata == _NESTED:
+        return None if value is None else json.dumps(value, ensure_ascii=False)
+    value = flat(value)
+    return str(value) if value is not None and str(column.type) == "string" else value
+
+
+def _from_parquet(path: Path) -> Iterator[tuple[str, Any]]:
+    pa, pq = _pyarrow()
+    try:
+        table = pq.read_table(path)
+        rows, nested = table.to_pylist(), [f.name for f in table.schema if f.metadata == _NESTED]
+        for number, row in enumerate(rows, 1):
+            read = {name: parsed(row[name]) for name in nested if row[name] is not None}
+            # What a record of this kind does not have, its row holds as null.
+            yield f"row {number} of {path.name}", {name: read.get(name, cell) for name, cell in row.items()}
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise InputError(f"expected a Parquet file of records, got {path} ({str(error).splitlines()[0]}); name another "
+                         "one") from None
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise InputError("expected the package pyarrow for Parquet, got none; pip install 'howsmooth[parquet]', or "
+                         "export to .csv or .jsonl") from None
+    return pa, pq
+
+
+def _arrow(pa: Any, types: set[type]) -> Any:
+    types = types - {type(None)}
+    if types <= {bool} and types:
+        return pa.bool_()
+    if types <= {int} and types:
+        return pa.int64()
+    return pa.float64() if types and types <= {int, float} else pa.string()
+
+
+def _columns(records: Any) -> dict[str, set[type]]:
+    """The names of all fields in the order they are met, with the types of their values."""
+    names: dict[str, set[type]] = {}
+    for record in records():
+        for name, value in record.items():
+            names.setdefault(name, set()).add(type(value))
+    return names

@@ -1,0 +1,149 @@
+"""One vocabulary: an option's name means one thing in every command, and docs/notation.md says what and its default."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+import pytest
+
+from howsmooth.cli.main import group
+from howsmooth.cli.options import ENGINE, LOADING, _shown
+from howsmooth.studies.spec import EngineSpec, ModelSpec, Spec
+from tests.docs.same import ROOT
+
+ENDS = (".", ":", ";", " [")  # what may follow a meaning in a help text
+
+
+class Option(NamedTuple):
+    """An option of a command as its help shows it; no default: it is left out unless given."""
+
+    command: str
+    name: str
+    field: str
+    help: str
+    default: str
+
+
+class Row(NamedTuple):
+    """A line of the table: `own` are the defaults of commands that have one of their own."""
+
+    meaning: str
+    default: str
+    where: str
+    own: dict[str, str]
+
+
+def options(command: click.Command = group, path: tuple[str, ...] = ()) -> Iterator[Option]:
+    context = click.Context(command)
+    for param in command.params:
+        if isinstance(param, click.Option):
+            name = next(name for name in param.opts if name.startswith("--"))
+            yield Option(" ".join(path) or "howsmooth", name, param.name, *_help_and_default(param, context))
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        yield from options(command.get_command(context, name), (*path, name))
+
+
+def _help_and_default(param: click.Option, context: click.Context) -> tuple[str, str]:
+    said = " ".join((param.help or "").split())
+    told = re.search(r"\[default: (.*)\]", said)
+    if told:
+        return said, told[1]
+    default = None if param.is_flag else param.get_default(context, call=False)
+    return said, str(default) if isinstance(default, (str, int, float)) else ""
+
+
+def table(text: str) -> dict[str, Row]:
+    """The rows of the options' table, by option."""
+    rows = {}
+    for line in text.partition("\n## Options\n")[2].splitlines():
+        if line.startswith("| `--"):
+            cells = [cell.strip() for cell in line.replace("\\|", "¦").strip("|").split(" |")]
+            name, meaning, default, where, own = (cell.replace("¦", "|") for cell in cells)
+            assert name.strip("`") not in rows, f"{name} is in the table twice"
+            rows[name.strip("`")] = Row(meaning, default.strip("`"), where,
+                                        dict(re.findall(r"([a-z][a-z -]*) `([^`]*)`", own)))
+    return rows
+
+
+def wrong(found: list[Option], rows: dict[str, Row]) -> list[str]:
+    """What the options say that the table does not, one line each."""
+    lines = [f"{name}: in the table, in no command" for name in rows.keys() - {option.name for option in found}]
+    for option in found:
+        row = rows.get(option.name)
+        if row is None:
+            lines.append(f"{option.command} {option.name}: not in the table")
+            continue
+        rest = option.help.removeprefix(row.meaning)
+        if rest == option.help or not rest.startswith(ENDS):
+            lines.append(f"{option.command} {option.name}: means {option.help!r}, in the table {row.meaning!r}")
+        wanted = row.own.get(option.command, row.default)
+        if option.default != wanted:
+            lines.append(f"{option.command} {option.name}: default {option.default!r}, in the table {wanted!r}")
+    commands = {(option.name, option.command) for option in found}
+    lines += [f"{name}: a default of {command}, which has no such option" for name, row in rows.items()
+              for command in row.own if (name, command) not in commands]
+    return lines
+
+
+FOUND, ROWS = list(options()), table((ROOT / "docs" / "notation.md").read_text(encoding="utf-8"))
+
+
+def test_every_option_means_what_the_table_says():
+    assert len(FOUND) > 200 and wrong(FOUND, ROWS) == []
+
+
+def test_defaults_of_the_spec_are_the_specs():
+    """The table's defaults are those of the spec's own fields, not just of the help texts made from them."""
+    fields = {option.name: option.field for option in FOUND if ROWS[option.name].where == "spec"}
+    assert {"--lengths", "--samples", "--tol", "--special-tokens", "--dtype", "--workers"} <= fields.keys()
+    for name, field in fields.items():
+        of = ModelSpec if field in LOADING else EngineSpec if field in ENGINE else Spec
+        declared = of.model_fields["kind" if field == "engine" else field]
+        if declared.annotation is bool:
+            assert declared.default is False and ROWS[name].default == ""
+        elif "[default" not in (declared.description or ""):
+            assert ROWS[name].default == _shown(declared.default), name
+
+
+@pytest.mark.parametrize("module, command, name", [
+    ("bound", "bound", "DEFAULTS"), ("attack.worst_case", "attack worst-case", "DEFAULTS"),
+    ("attack.ball", "attack ball", "DEFAULTS"), ("attack.layer", "attack layer", "DEFAULTS"),
+    ("attack.layer", "attack model", "MODEL_DEFAULTS"), ("attack.tokens", "attack tokens", "DEFAULTS"),
+    ("meanfield.splitting", "meanfield splitting", "DEFAULTS"),
+    ("meanfield.distance", "meanfield distance", "DEFAULTS"),
+    ("flow.model", "flow model", "DEFAULTS"), ("reproduce", "reproduce", "FIGURES_OWN"),
+])
+def test_a_commands_own_defaults_are_in_the_table(module, command, name):
+    own = getattr(importlib.import_module(f"howsmooth.cli.{module}"), name)
+    known = {option.field: option for option in FOUND if option.command == command}
+    for field, default in own.items():
+        if field in known:  # `samples` of an attack that takes one is no option
+            row = ROWS[known[field].name]
+            assert row.own.get(command, row.default) == _shown(default)
+    stated = {option for option, row in ROWS.items() if command in row.own and row.where == "spec"}
+    assert stated <= {known[field].name for field in own if field in known}
+
+
+def test_a_table_of_two_lines_is_read():
+    text = ("\n## Options\n\n| `--p` | Exponents | `1,2` | command | bound `3`; flow model `4` |\n"
+            "| `--q` | Q | | spec | |\n")
+    assert table(text) == {"--p": Row("Exponents", "1,2", "command", {"bound": "3", "flow model": "4"}),
+                           "--q": Row("Q", "", "spec", {})}
+
+
+@pytest.mark.parametrize("option, said", [
+    (Option("a", "--new", "new", "New.", ""), "not in the table"),
+    (Option("a", "--p", "p", "Pressure.", "2"), "means 'Pressure.'"),
+    (Option("a", "--p", "p", "Exponents of something else.", "2"), "means"),
+    (Option("a", "--p", "p", "Exponents.", "3"), "default '3'"),
+    (Option("b", "--p", "p", "Exponents.", "2"), "default '2', in the table '5'"),
+])
+def test_the_check_can_fail(option, said):
+    rows = {"--p": Row("Exponents", "2", "command", {"b": "5"})}
+    fine = [Option("a", "--p", "p", "Exponents: of a distance.", "2"), Option("b", "--p", "p", "Exponents.", "5")]
+    assert wrong(fine, rows) == []
+    assert [line for line in wrong([*fine, option], rows) if said in line]

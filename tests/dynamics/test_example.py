@@ -1,0 +1,145 @@
+"""Declared flows: each named example does what it says, a wrong file is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from howsmooth.dynamics import follow, integrate, read_example, watch
+from howsmooth.dynamics.example import NAMES, example_of, field_of, tokens_of, unmet
+from howsmooth.errors import InputError
+from tests.tolerances import assert_close, close
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_examples_do_what_they_say(name):
+    example = read_example(name)
+    trajectory, field = follow(example.but("flow", saves=3))
+    assert example.expect and trajectory.status == "finished"
+    *_, last = watch(trajectory, field, tol=example.watch.tol, renormalised=example.flow.coordinates == "renormalised")
+    assert unmet(example.expect, last) == []
+
+
+def test_expectations_can_fail():
+    assert unmet({"clusters": 5, "rank": {"at_least": 3, "at_most": 4}}, {"clusters": 6, "rank": 2}) == [
+        "clusters: expected equal to 5, got 6", "rank: expected at_least 3, got 2"]
+    assert unmet({"rank": 1}, {"rank": None})
+
+
+def test_collapse_is_slow():
+    """|x| ~ t^{−1/2}: four times the depth halves the diameter."""
+    example = read_example("collapse").but("flow", until=1600.0)
+    trajectory, _ = follow(example.but("flow", saves=5))
+    at = dict(zip(trajectory.times.tolist(), trajectory.tokens))
+    ratio = float(at[1600.0].norm() / at[400.0].norm())
+    assert ratio == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_sphere_has_plateaus():
+    from howsmooth.dynamics.instruments import clusters, plateaus
+
+    trajectory, _ = follow(read_example("sphere"))
+    counts = [clusters(x, 0.1).count for x in trajectory.tokens]
+    found = plateaus(trajectory.times.tolist(), counts, least=0.2)
+    assert [p.count for p in found] == [3, 2] and found[0].start < 10 and 30 < found[0].end < 45
+
+
+@pytest.mark.parametrize("kind", ["l2", "sinkhorn", "linear", "sigmoid", "softmax"])
+def test_every_kind_can_be_declared(kind):
+    example = example_of("mine", {"attention": {"kind": kind, "V": -0.5}, "tokens": {"count": 5},
+                                  "flow": {"until": 0.5, "saves": 3}, "watch": {"lipschitz": True}})
+    trajectory, field = follow(example)
+    records = list(watch(trajectory, field, tol=0.05, lipschitz=True))
+    assert field.name == kind and len(records) == 3
+    assert all(record["local"] > 0 for record in records)
+    assert (records[-1]["rank"] is not None) == (kind == "softmax")
+
+
+def test_heads_add_up():
+    a, b = {"A": 1.0, "V": [1.0, 2.0]}, {"A": [[0.0, 1.0], [1.0, 0.0]], "V": -1.0}
+    x = tokens_of(read_example("polytope").tokens)
+    both = example_of("mine", {"attention": {"heads": [a, b]}}).attention
+    one, other = (example_of("mine", {"attention": head}).attention for head in (a, b))
+    assert_close(field_of(both, 2).on_tokens(x), field_of(one, 2).on_tokens(x) + field_of(other, 2).on_tokens(x))
+
+
+def test_tokens_are_drawn_from_their_seed():
+    tokens = read_example("polytope").tokens
+    assert close(tokens_of(tokens), tokens_of(tokens))
+    ball = read_example("polytope").but("tokens", law="sphere", size=2.0).tokens
+    assert_close(tokens_of(ball).norm(dim=-1), torch.full((40,), 2.0, dtype=torch.float64))
+    points = example_of("mine", {"tokens": {"points": [[1.0, 2.0], [3, 4]]}}).tokens
+    assert tokens_of(points).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize("declared, words", [
+    ({"tokens": {"cuont": 3}}, "unknown key 'cuont' in tokens; did you mean 'count'"),
+    ({"atention": {}}, "did you mean 'attention'"),
+    ({"attention": {"kind": "soft"}}, "attention.kind: expected 'softmax', 'l2'.*got 'soft'"),
+    ({"attention": {"heads": [{"B": 1}]}}, "unknown key 'B' in attention; known are A, V"),
+    ({"tokens": {"count": 2.5}}, "tokens.count: expected an integer, got 2.5"),
+    ({"tokens": {"count": 0}}, "tokens.count: expected a number greater than or equal to 1, got 0"),
+    ({"tokens": {"points": [["a"]]}}, "tokens.points: expected a list of rows of numbers"),
+    ({"flow": {"until": "far"}}, "flow.until: expected a number, got 'far'"),
+    ({"flow": {"coordinates": "renormalised", "sphere": True}}, "off the sphere"),
+    ({"attention": {"kind": "l2", "causal": True}}, "softmax alone"),
+    ({"tokens": 3}, "tokens: expected a table, got 3"),
+    ({"expect": 3}, "expect: expected a table, got 3"),
+    ({"expect": {"clusters": {"at_most": "4"}}}, "expect.clusters: expected a number, got '4'"),
+    ({"expect": {"rank": {"at_most": [1]}}}, "expect.rank: expected a number"),
+    ({"expect": {"rank": {"about": 1}}}, "expect.rank: expected at_least or at_most, got 'about'"),
+    ({"tokens": {"seed": 2**70}}, "tokens.seed: expected a number less than 9223372036854775808"),
+    ({"attention": {"A": 10**400}}, "attention.A: expected a number, a diagonal"),
+    ({"flow": {"until": 10**400}}, "flow.until: expected a number"),
+    ({"tokens": {"points": [[10**400]]}}, "tokens.points: expected a list of rows"),
+    ({"tokens": {"points": [[1.0, 2.0]], "count": 5}}, "points to decide alone"),
+    ({"tokens": {"points": [[1.0, 2.0]], "size": 5.0}}, "points to decide alone"),
+    ({"attention": {"bias": 1.0}}, "bias with sigmoid alone"),
+    ({"attention": {"eps": 0.5, "kind": "l2"}}, "eps with sinkhorn alone"),
+    ({"attention": {"A": 2.0, "heads": [{"A": 1.0}]}}, "A and V in the heads"),
+    ({"tokens": {"count": True}}, "tokens.count: expected an integer, got True"),
+    ({"watch": {"lipschitz": 1}}, "watch.lipschitz: expected a boolean, got 1"),
+    ({"name": "other"}, "unknown key 'name'"),
+    ({"watch": {"tol": "x"}, "flow": {"solvr": "rk4"}}, "unknown key 'solvr' in flow; .*; watch.tol: "),
+])
+def test_wrong_files(declared, words):
+    with pytest.raises(InputError, match=words):
+        example_of("mine", declared)
+
+
+def test_wrong_names_and_matrices(tmp_path):
+    with pytest.raises(InputError, match="did you mean 'polytope'"):
+        read_example("polytop")
+    with pytest.raises(InputError, match="readable TOML"):
+        read_example(str(tmp_path / "none.toml"))
+    broken = tmp_path / "broken.toml"
+    broken.write_text("title = ")
+    with pytest.raises(InputError, match="broken: expected TOML"):
+        read_example(str(broken))
+    with pytest.raises(InputError, match=r"expected V of shape \(3, 3\)"):
+        follow(example_of("mine", {"attention": {"V": [1.0, 2.0]}, "tokens": {"dim": 3}}))
+    with pytest.raises(InputError, match="expected A as a number"):
+        follow(example_of("mine", {"attention": {"A": [[10**400, 0], [0, 1]]}}))
+    with pytest.raises(InputError, match="got 0 as token 1"):
+        follow(example_of("mine", {"tokens": {"points": [[1, 0], [0, 0]]}, "flow": {"sphere": True}}))
+    with pytest.raises(InputError, match="something to watch"):
+        unmet({"colour": 1}, {"clusters": 1})
+
+
+def test_other_values_are_checked_too():
+    example = read_example("polytope")
+    assert example.but("tokens", count=None) is example
+    assert not example.but("tokens", count=9).expect  # expected of the declared flow alone
+    with pytest.raises(InputError, match="polytope: tokens.count: .* greater than or equal to 1, got -1"):
+        example.but("tokens", count=-1)
+    points = example_of("mine", {"tokens": {"points": [[1.0, 2.0, 3.0]]}})
+    assert (points.tokens.count, points.tokens.dim) == (1, 3)
+    with pytest.raises(InputError, match="points to decide alone"):
+        points.but("tokens", count=7)
+
+
+def test_a_blow_up_is_watched_until_then():
+    trajectory, field = follow(example_of("mine", {"attention": {"kind": "linear"}, "flow": {"saves": 5}}))
+    records = list(watch(trajectory, field, tol=0.1))
+    assert trajectory.status == "blew up" and close(records[-1]["t"], trajectory.reached) and trajectory.reached < 10.0
+    assert integrate(field, trajectory.tokens[0], 0.1).status == "finished"

@@ -1,0 +1,127 @@
+"""The scripts of the documentation's figures run, at a small size or from the records that are kept."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import shutil
+
+import pytest
+
+from tests.docs.same import ROOT
+
+pytest.importorskip("matplotlib")
+
+FIGURES = sorted(path.stem for path in (ROOT / "experiments" / "figures").glob("*.py") if path.stem != "__init__")
+IMAGES = ROOT / "docs" / "images"
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A folder with the kept records of what follows: nothing in docs/ is written."""
+    for name in ("prediction.json", "depth.jsonl"):
+        shutil.copy(IMAGES / name, tmp_path)
+    return tmp_path
+
+
+def is_png(path) -> bool:
+    return path.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_script_says_how_it_is_run_and_a_page_names_it(name):
+    script = (ROOT / "experiments" / "figures" / f"{name}.py").read_text(encoding="utf-8")
+    assert f"    python -m experiments.figures.{name}" in script
+    assert f"`{name}`" in (ROOT / "experiments" / "README.md").read_text(encoding="utf-8")
+
+
+def test_prediction_is_drawn_from_its_numbers(images, capsys):
+    from experiments.figures.prediction import main
+
+    main(["--out", str(images / "prediction")])
+    assert is_png(images / "prediction.png") and "attacks on tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name, options, written", [
+    ("depth", ["--redraw"], "depth.png"),
+    ("gpu", [str(ROOT / "benchmarks" / "results")], "gpu_time_memory.png"),
+    ("long_context", [str(ROOT / "benchmarks" / "results" / "h200-long-context.jsonl")], "long_context.png"),
+])
+def test_figures_of_kept_records(name, options, written, images):
+    importlib.import_module(f"experiments.figures.{name}").main([*options, "--out", str(images)])
+    assert is_png(images / written)
+
+
+@pytest.mark.parametrize("name", ["flows", "gaussian_flows", "robustness", "tightness"])
+def test_scripts_that_take_minutes_start(name, capsys):
+    with pytest.raises(SystemExit) as left:
+        importlib.import_module(f"experiments.figures.{name}").main(["--help"])
+    assert left.value.code == 0 and "--out" in capsys.readouterr().out
+
+
+def test_splitting_on_the_line(images, monkeypatch, capsys):
+    from experiments.figures import splitting
+
+    monkeypatch.setattr(splitting, "PICTURES", (dict(points=20), dict(points=20, masked=True)))
+    splitting.main(["--out", str(images)])
+    assert is_png(images / "splitting-line.png") and capsys.readouterr().out.count("splits") == 2
+
+
+def test_regimes_stay_between_their_bounds(images, monkeypatch):
+    from experiments.figures import regimes
+    from tests.tolerances import at_most
+
+    monkeypatch.setattr(regimes, "LENGTHS", [2, 4, 8, 16])
+    monkeypatch.setattr(regimes, "ASCENDED", [2, 4])
+    regimes.main(["--out", str(images), "--restarts", "4", "--steps", "20"])
+    rows = json.loads((images / "regimes.json").read_text(encoding="utf-8"))
+    assert len(rows) == 8 and is_png(images / "regimes.png")
+    assert all(at_most(row["value"], row["upper"]) for row in rows)
+
+
+def test_mean_field_at_a_few_sizes(images, monkeypatch):
+    from experiments.figures import mean_field
+
+    for name, few in (("GAMMA_R2", (0.5, 2.0)), ("SIZES", (0.3,)), ("EXPONENTS", (2.0, float("inf")))):
+        monkeypatch.setattr(mean_field, name, few)
+    mean_field.main(["--out", str(images)])
+    assert is_png(images / "mean_field_regimes.png") and is_png(images / "mean_field_masked.png")
+    rows = (images / "mean_field_masked.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(row)["p"] for row in rows] == [2.0, "inf"]  # exact: as given
+
+
+def test_the_growth_along_flows(images, monkeypatch):
+    from experiments.figures import flows
+
+    for name, few in (("KINDS", ("softmax", "masked")), ("BETAS", (1.0,)), ("LAYERS", (8, 16))):
+        monkeypatch.setattr(flows, name, few)
+    flows.growth(images)
+    found = json.loads((images / "flow_growth.json").read_text(encoding="utf-8"))
+    assert is_png(images / "flow_growth.png") and {row["kind"] for row in found["local"]} == set(flows.KINDS)
+
+
+def test_a_gaussian_blows_up_where_the_closed_form_says(images):
+    from experiments.figures import gaussian_flows
+
+    found = gaussian_flows.blow_up(images)
+    assert found["found"] == pytest.approx(found["closed_form"], rel=1e-3) and is_png(images / "gaussian_flow.png")
+
+
+def test_linearity_of_two_layers(images, tiny, monkeypatch):
+    from experiments.figures import robustness
+
+    monkeypatch.setattr(robustness, "LAYERS", {tiny: (0,), f"{tiny}/": (1,)})
+    robustness.main(["--n", "6", "--only", "linearity", "--out", str(images)])
+    rows = json.loads((images / "linearity.json").read_text(encoding="utf-8"))
+    assert [row["layer"] for row in rows] == [0, 1] and is_png(images / "linearity.png")
+
+
+def test_tightness_of_one_layer(tiny):
+    from experiments.figures.tightness import layers_of, measure
+    from tests.tolerances import at_most
+
+    row, = measure("tiny", layers_of(tiny, 6, [1]), 6, restarts=2, steps=5)
+    assert row["layer"] == 1
+    assert at_most(math.log(row["worst"]["value"]), row["bounds"]["this_project.upper"], tol=1e-5)
+    assert at_most(math.log(row["on_tokens"]["value"]), row["bounds"]["this_project.local"], tol=1e-5)

@@ -1,0 +1,71 @@
+"""Mitigations on a tiny model: records whose answer is known, the command, and going on where it stopped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments.mitigations import USUAL, main, mitigation_table, mitigations
+from howsmooth import InputError, load
+from howsmooth.attack.mitigation import L2, Temperature
+from howsmooth.studies import resolve, spec_of
+from howsmooth.texts.corpora import read_corpus
+from tests.docs.same import ROOT
+from tests.models.tiny import tiny_network, tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def study():
+    model = load(tiny_network("llama"), tokenizer=tiny_tokenizer("llama"))
+    corpus = read_corpus("embedded")
+    return model, corpus, resolve(model, corpus, spec_of({"layers": [1], "lengths": [8], "samples": 1, "tol": 0.05}))
+
+
+def test_records(study):
+    records = list(mitigations(*study, tried=(Temperature(1.0), Temperature(4.0), L2())))
+    same, hot, distance, *whole = records
+    assert same["constant_ratio"] == pytest.approx(1, rel=0.05) and same["output_apart"] < 1e-5
+    assert same["cosine"] == pytest.approx(1, abs=1e-5)
+    assert hot["constant_ratio"] < 0.9 and hot["attack_ratio"] < 0.9 and hot["output_apart"] > 0.1
+    assert distance["mitigation"] == "L2" and [record["layer"] for record in whole] == [None] * 3
+    assert [record["layers"] for record in records] == [[1]] * 6
+    assert "mitigations" in str(mitigation_table(records).title)
+
+
+def test_a_change_below_rounding_says_so(study):
+    lost = list(mitigations(*study, tried=(Temperature(2.0),), budget=1e-8))
+    assert lost[-1]["layer"] is None and lost[-1]["status"] == "rounding"
+
+
+def test_a_budget_has_to_be_a_share(study):
+    with pytest.raises(InputError, match="positive share"):
+        next(mitigations(*study, budget=0.0))
+
+
+def test_the_command_goes_on_where_it_was_stopped(tiny, tmp_path, capsys):
+    out = tmp_path / "out.jsonl"
+    line = [tiny, "--layers", "0,1", "--length", "6", "--samples", "1", "--out", str(out)]
+    assert main(line) == 0
+    written = out.read_text(encoding="utf-8")
+    records = [json.loads(one) for one in written.splitlines()]
+    assert [record["layer"] for record in records] == [layer for layer in (0, 1, None) for _ in USUAL]
+    shown = capsys.readouterr().out
+    out.write_text("".join(written.splitlines(True)[:7]) + written.splitlines()[7][:40], encoding="utf-8")
+    assert main(line) == 0
+    printed = capsys.readouterr()
+    assert "18 records" in printed.err and "7 of them from before" in printed.err and printed.out == shown
+    assert out.read_text(encoding="utf-8").startswith("".join(written.splitlines(True)[:7]))
+
+
+def test_the_records_of_the_page_are_complete(capsys):
+    kept = (ROOT / "docs" / "images" / "mitigations.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in kept]
+    assert len(records) == 48 and "minilm" in str(mitigation_table(records[:24]).title)
+
+
+def test_bad_input(tiny, tmp_path, capsys):
+    for options in (["--layers", "7"], ["--length", "900"], ["--budget", "-1"]):
+        with pytest.raises(SystemExit) as left:
+            main([tiny, "--out", str(tmp_path / "out.jsonl"), *options])
+        assert left.value.code == 2 and "expected" in capsys.readouterr().err

@@ -1,0 +1,3 @@
+"""The records of the report's tests."""
+
+from tests.report.conftest import make, records  # noqa: F401

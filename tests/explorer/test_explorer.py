@@ -1,0 +1,236 @@
+"""The functions behind the explorer's page: what is offered, what is refused, what is escaped, what stops."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from howsmooth.errors import InputError
+from howsmooth.explorer import Limits, html
+from howsmooth.explorer.app import App, Cancellation, Cancellations, Cancelled, Session
+from howsmooth.explorer.catalog import ModelCatalog
+from howsmooth.explorer.choice import Choice, doubling, numbers, prepare
+from howsmooth.studies import measure, move_one_token
+from tests.tolerances import at_most, same_record
+
+TEXT = "The harbour was quiet, and the keeper counted the ships. " * 8
+HOSTILE = '</td><script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+class Outline(HTMLParser):
+    """The elements and the names of attributes that a browser would see."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+@pytest.fixture(scope="module")
+def catalog() -> ModelCatalog:
+    return ModelCatalog(Limits(max_tokens=24))
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    models = tmp_path / "models"
+    for name in ("one", "two"):
+        (models / name).mkdir(parents=True)
+        (models / name / "config.json").write_text("{}")
+    (models / "three.gguf").write_bytes(b"GGUF")
+    (models / "notes.txt").write_text("no model")
+    outside = tmp_path / "secret"
+    outside.mkdir()
+    (outside / "config.json").write_text("{}")
+    (models / "link").symlink_to(outside)
+    return models
+
+
+def test_the_catalog_offers_what_is_in_the_folders_and_nothing_beyond(folder):
+    catalog = ModelCatalog(Limits(folders=(folder,)))
+    assert catalog.names() == ["minilm", "smollm2", "models/one", "models/three.gguf", "models/two"]
+    assert catalog.place("models/one") == str(folder / "one")
+    for name in ("models/link", "../secret", str(folder / "one"), str(folder.parent / "secret"), "models/../secret", "",
+                 "models/notes.txt", "gpt2", "random:gpt2", "/etc", None):
+        with pytest.raises(InputError, match="expected a model among"):
+            catalog.place(name)
+
+
+def test_the_hub_is_asked_only_where_it_is_allowed(folder, monkeypatch):
+    catalog = ModelCatalog(Limits(hub=True))
+    assert catalog.place(" openai-community/gpt2 ") == "openai-community/gpt2"
+    for name in ("../secret", "/etc/passwd", "a/b/c", "a/..", "-x", "file:///etc", "random:gpt2"):
+        with pytest.raises(InputError):
+            catalog.place(name)
+    monkeypatch.chdir(folder)
+    with pytest.raises(InputError, match="place on this machine"):
+        catalog.place("one")
+
+
+def test_limits_are_checked(tmp_path):
+    with pytest.raises(InputError, match="folder of models"):
+        Limits(folders=(tmp_path / "none",))
+    with pytest.raises(InputError, match="16"):
+        Limits(max_tokens=4)
+
+
+def test_numbers_are_those_of_the_measuring_loop(catalog):
+    from howsmooth import load
+    from howsmooth.studies import resolve, spec_of
+    from howsmooth.texts.corpora import Corpus
+
+    work = prepare(Choice("minilm", TEXT, "0, 2", length=24), catalog)
+    model, text = load("minilm"), Corpus("file.txt", (TEXT,))
+    plain = resolve(model, text, spec_of({"layers": [0, 2], "lengths": [24], "samples": 1}))  # as `howsmooth measure`
+    same = ("value", "lower", "upper", "residual", "status", "steps", "shares", "top_tokens", "seed")
+    for ours, theirs in zip(measure(work.model, work.text, work.settings), measure(model, text, plain), strict=True):
+        assert same_record({name: ours[name] for name in same}, {name: theirs[name] for name in same}, tol=1e-3)
+
+
+def test_the_text_is_cut_with_a_note(catalog):
+    assert "the first 24 of" in prepare(Choice("minilm", TEXT * 100, "0", length=1000), catalog).note
+    short = prepare(Choice("minilm", "Ships and a harbour.", "0"), catalog)
+    assert short.note == f"all {short.settings.lengths[0]} tokens"
+    assert f"--lengths {short.settings.lengths[0]}" in short.choice.command  # what was measured, not what was asked
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"text": "a" * 1_000_001}, "at most 1,000,000 characters, got 1,000,001"),
+    ({"text": "  "}, "expected a text"), ({"layers": "17"}, "layers of minilm between 0 and 5"),
+    ({"layers": "one"}, 'expected "all" or numbers from 0 such as 0,6'), ({"map": "matrix"}, "map among"),
+    ({"tokens": "none"}, "expected 'all', 'no-special' or 'no-first'"),
+    ({"model": "no-such-model"}, "expected a model among minilm, smollm2"),
+])
+def test_bad_choices_are_refused(catalog, changes, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        prepare(Choice(**{"model": "minilm", "text": TEXT, "layers": "0", "length": 16, **changes}), catalog)
+
+
+def test_memory_is_refused_before_anything_is_computed():
+    with pytest.raises(InputError, match="max_memory"):
+        prepare(Choice("minilm", TEXT, "0", length=24), ModelCatalog(Limits(max_memory=1000)))
+
+
+def test_commands_say_what_was_chosen():
+    choice = Choice("models/my model", "text", "0, 2", map="block", length=32, tokens="no-first")
+    assert choice.command == ("howsmooth measure 'models/my model' --text text.txt --layers 0,2 --lengths 32 "
+                              "--samples 1 --map block --tokens no-first")
+
+
+def test_lists_of_numbers():
+    assert doubling(8) == (8,) and doubling(5) == (5,) and doubling(9) == (8, 9)
+    for said in ("", "0", "nan", "1e9", "1,2,3,4,5,6,7,8,9", "x"):
+        with pytest.raises(InputError):
+            numbers(said, "γR²")
+
+
+def test_a_moved_token_has_its_gain(catalog):
+    from howsmooth import token_gains
+
+    work = prepare(Choice("minilm", TEXT, "1", length=12), catalog)
+    found = move_one_token(work.model, work.text, work.settings, 3)
+    x = work.model.inputs(TEXT, 1, 12)
+    gains = token_gains(work.model.attention(1, 12), x, tol=1e-3)
+    assert found["value"] == pytest.approx(float(gains.value[3]), rel=2e-3)
+    assert at_most(found["lower"], float(gains.upper[3])) and at_most(float(gains.lower[3]), found["upper"])
+    assert sum(found["response_shares"]) == pytest.approx(1, abs=1e-2) and found["token"] == work.model.chunks(
+        TEXT, 12, 1)[0].words[3]
+    with pytest.raises(InputError, match="between 0 and 11"):
+        move_one_token(work.model, work.text, work.settings, 12)
+
+
+def test_cancelling_ends_the_loop_before_the_next_solve(catalog):
+    work, cancellation, found = prepare(Choice("minilm", TEXT, "all", length=12), catalog), Cancellation(), []
+    with pytest.raises(Cancelled):
+        for record in measure(work.model, work.text, work.settings, step=cancellation.check):
+            found.append(record)
+            cancellation.stop()
+    assert len(found) == 1
+
+
+def test_a_visitor_has_one_computation():
+    cancellations = Cancellations()
+    first, other = cancellations.start("a"), cancellations.start("b")
+    second = cancellations.start("a")
+    with pytest.raises(Cancelled):
+        first.check()
+    second.check()
+    other.check()
+    cancellations.forget("a")
+    with pytest.raises(Cancelled):
+        second.check()
+    cancellations.stop("nobody")
+
+
+def test_errors_and_stops_end_in_a_line(catalog):
+    app = App(catalog)
+
+    def wrong(cancellation):
+        yield {"table": "one"}
+        raise InputError("expected <b>, got <i>")
+
+    def stopped(cancellation):
+        cancellation.stop()
+        cancellation.check()
+        yield {}
+
+    assert [*app.run("a", "status", wrong)][1]["status"].count("&lt;b&gt;") == 1
+    def broken(cancellation):
+        yield {}
+        raise RuntimeError("/private/path")
+
+    assert "Cancelled" in [*app.run("a", "status", stopped)][0]["status"]
+    seen = []
+    with pytest.raises(RuntimeError):
+        for shown in app.run("a", "status", broken):
+            seen.append(shown)
+    assert "RuntimeError" in seen[-1]["status"] and "private" not in seen[-1]["status"]
+
+
+def test_hostile_words_stay_words(make):
+    record = make(0, 8, 0, relative=1.0, status=HOSTILE, top_tokens=[{"position": 0, "token": HOSTILE, "share": 0.5}])
+    moved = {"token": HOSTILE, "position": 0, "layer": 0, "value": 1.0, "lower": 1.0, "upper": 1.0,
+             "response_shares": [1.0], "words": [HOSTILE]}
+    for piece in (html.constants([record]), html.words([HOSTILE], [1.0], caption=HOSTILE), html.said(HOSTILE, "warn"),
+                  html.progress(0, 1, HOSTILE), html.command_line(HOSTILE), html.moved(moved, 0.5, 2.0),
+                  html.framed(HOSTILE, HOSTILE)):
+        outline = Outline()
+        outline.feed(piece)
+        assert not outline.tags & {"script", "img"} and not any(name.startswith("on") for name in outline.attributes)
+        assert "&lt;/td" in piece or "&lt;script" in piece  # it is there, as words
+
+
+def test_layers_and_tokens_are_buttons(make):
+    table = html.constants([make(layer, 8, 0, relative=1.0) for layer in (0, 3)], chosen=3)
+    assert re.findall(r'data-layer="(\d)" aria-pressed="(\w+)"', table) == [("0", "false"), ("3", "true")]
+    words = html.words(["a", "b"], [0.25, 0.75], chosen=1, caption="")
+    assert re.findall(r'data-token="(\d)" style="--share:([\d.]+)" aria-pressed="(\w+)"', words) == [
+        ("0", "0.333", "false"), ("1", "1.000", "true")]
+    assert html.words(["a"], [0.0]).count("<button") == 1 and html.constants([]) == ""
+
+
+def test_the_report_is_in_a_folder_of_the_visitors_own(catalog, records):
+    app = App(catalog)
+    assert app.report("x", Session()) == {"value": None, "interactive": False}
+    for visitor in ("../../escape", "/etc/x", None):
+        path = Path(app.report(visitor, Session(records=records))["value"])
+        assert path.resolve().is_relative_to(app.reports.resolve()) and "<title>" in path.read_text(encoding="utf-8")
+        app.leave(visitor)
+        assert not path.exists()
+
+
+def test_without_gradio_it_says_how_to_get_it(monkeypatch):
+    import sys
+
+    from howsmooth.explorer import explorer
+
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(InputError, match=r"pip install 'howsmooth\[explore\]'"):
+        explorer()

@@ -1,0 +1,225 @@
+"""The explorer in a real browser: paste, run, click, cancel, change tabs; numbers are those of the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+
+import pytest
+
+from tests import reasons
+from tests.browser import Page, browser, require_chromium
+from tests.tolerances import FLOAT32
+
+require_chromium()
+pytest.importorskip("gradio", reason=reasons.GRADIO)
+
+from howsmooth.cli.main import group  # noqa: E402
+from howsmooth.explorer import Limits, explorer, launch  # noqa: E402
+from howsmooth.explorer.app import Cancellation, Cancelled  # noqa: E402
+
+TEXT = "The harbour was quiet, and the keeper counted the ships before the tide came in and the lamps went out."
+HOSTILE = ('<img src=hacked onerror="window.hacked=1"> </button><script>window.hacked=2</script> ${window.hacked=3} '
+           "{{value}} {{#each value}} & the end")
+
+
+@pytest.fixture(scope="module")
+def address() -> str:
+    page = explorer(Limits(max_tokens=64))
+    address = launch(page, host="127.0.0.1", block=False)
+    yield address
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def opened():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def visit(opened, address):
+    """A page that says nothing in its console and asks nothing of any other machine."""
+    with Page(opened) as visited:
+        page = visited.page
+        page.goto(address)
+        page.wait_for_selector("#measure-run")
+        yield page
+        assert visited.errors == []
+        assert [url for url in visited.requests if not url.startswith((address, "data:", "blob:"))] == []
+
+
+def fill(page, **fields) -> None:
+    for name, value in fields.items():
+        page.fill(f"#{name} textarea, #{name} input[type=text], #{name} input[type=number]", str(value))
+        page.keyboard.press("Tab")
+
+
+def says(page, where: str, words: str) -> None:
+    page.wait_for_function("([id, words]) => document.getElementById(id).innerText.includes(words)", arg=[where, words])
+
+
+def choose_model(page, name: str) -> None:
+    page.fill("#model input", name)
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+
+
+def test_numbers_equal_those_of_the_command_line(visit, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    group.main(["measure", "minilm", "--text", str(tmp_path / "text.txt"), "--layers", "0,2", "--lengths", "16",
+                "--samples", "1", "--json", str(tmp_path / "lines.jsonl")], standalone_mode=False)
+    records = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    fill(visit, text=TEXT, layers="0,2")
+    visit.fill("#length input[type=number]", "16")
+    visit.keyboard.press("Tab")
+    visit.click("#measure-run")
+    says(visit, "measure-status", "Measured on the first 16 of")
+    rows = visit.locator("#constants tbody tr").all_inner_texts()
+    assert len(rows) == 2
+    for row, record in zip(rows, records, strict=True):
+        shown = [float(digits) for digits in re.findall(r"\d+\.\d+", row)]
+        for name in ("value", "lower", "upper"):
+            assert any(digits == pytest.approx(record[name], rel=1e-3) for digits in shown), row
+    assert "measure minilm --text text.txt --layers 0,2 --lengths 16 --samples 1" in visit.inner_text("#command")
+
+    with visit.expect_download() as waiting:
+        visit.click("#download")
+    report = waiting.value.path().read_text(encoding="utf-8")
+    data = json.loads(report[report.index('id="data"'):].partition(">")[2].partition("</script>")[0])
+    assert data["tables"]["measurements"]["columns"]["value"] == pytest.approx(
+        [record["value"] for record in records], rel=FLOAT32)
+
+
+def test_layers_and_tokens_open_by_keyboard(visit):
+    fill(visit, text=TEXT, layers="1")
+    visit.click("#measure-run")
+    says(visit, "measure-status", "Measured on all")
+    visit.focus("#constants [data-layer='1']")
+    visit.keyboard.press("Enter")
+    says(visit, "measure-status", "All heads of layer 1")
+    assert visit.locator("#heads tbody tr").count() == 12
+    visit.focus("#words [data-token='2']")
+    visit.keyboard.press("Enter")
+    says(visit, "token", "moved alone, by ε")
+    assert visit.locator("#words [data-token='2']").get_attribute("aria-pressed") == "true"
+    assert visit.evaluate("document.activeElement.dataset.token") == "2"  # the keyboard stays where it was
+
+
+def test_cancelling_stops_the_worker_and_the_page_answers_meanwhile(visit, monkeypatch):
+    gate, asked, ended, steps = threading.Semaphore(1), threading.Event(), threading.Event(), []
+
+    def gated(flag, *step, check=Cancellation.check):
+        gate.acquire()  # the first step may pass; the second waits until the test has cancelled
+        try:
+            check(flag, *step)
+        except Cancelled:
+            ended.set()
+            raise
+        steps.append(step)
+
+    def stop(flag, stop=Cancellation.stop):
+        stop(flag)
+        asked.set()
+
+    monkeypatch.setattr(Cancellation, "check", gated)
+    monkeypatch.setattr(Cancellation, "stop", stop)
+    fill(visit, text=TEXT, layers="all")
+    visit.click("#measure-run")
+    visit.wait_for_selector("#constants tbody tr")
+    visit.get_by_role("tab", name="Growth").click()  # nothing waits for the computation
+    assert visit.is_visible("#growth-run")
+    visit.get_by_role("tab", name="Layers").click()
+    visit.click("#measure-cancel")
+    asked.wait()
+    gate.release(1000)
+    ended.wait()
+    says(visit, "measure-status", "Cancelled. What was computed stays.")
+    assert len(steps) == 1 and visit.locator("#constants tbody tr").count() == 1
+
+    monkeypatch.undo()
+    fill(visit, layers="0")
+    visit.click("#measure-run")  # the queue is free again
+    says(visit, "measure-status", "Measured on all")
+
+
+def test_a_text_of_html_stays_text(visit):
+    fill(visit, text=HOSTILE, layers="0")
+    visit.click("#measure-run")
+    says(visit, "measure-status", "Measured on all")
+    words = visit.inner_text("#words").replace("\n", "").replace("##", "")
+    assert "onerror" in words and "script" in words and "{" in words
+    assert visit.evaluate("window.hacked") is None and visit.locator("#words img, #words script").count() == 0
+    visit.click("#words [data-token='3']")
+    says(visit, "token", "moved alone")
+    assert visit.evaluate("window.hacked") is None
+
+
+def test_fifty_thousand_characters_are_cut_with_a_note(visit):
+    fill(visit, text=("Ships sail. " * 5000)[:50_000], layers="0")
+    visit.click("#measure-run")
+    says(visit, "measure-status", "Measured on the first 64 of 12,")
+    assert "n = 64" in visit.inner_text("#constants")
+
+
+@pytest.mark.parametrize("name", ["no/such-model", "../../etc", "/etc/passwd", "<b>x</b>"])
+def test_a_model_that_does_not_exist(visit, name):
+    choose_model(visit, name)
+    visit.click("#measure-run")
+    says(visit, "measure-status", "expected a model among minilm, smollm2, got")
+    assert name in visit.inner_text("#measure-status") and visit.locator("#measure-status b").count() == 0
+
+
+def test_all_tabs_show_something(visit):
+    fill(visit, text=TEXT)
+    visit.get_by_role("tab", name="Growth").click()
+    visit.click("#growth-run")
+    says(visit, "growth-status", "exponent")
+    assert visit.locator("#growth-pictures img:visible").count() == 2
+    visit.get_by_role("tab", name="Measures").click()
+    fill(visit, sizes="0.5,2")
+    visit.click("#regimes-run")
+    says(visit, "regimes-status", "Exact for two places")
+    visit.click("#split-run")
+    says(visit, "split-status", "of the square splits")
+    fill(visit, sizes="a,b")
+    visit.click("#regimes-run")
+    says(visit, "regimes-status", "expected up to 8 positive numbers")
+    visit.get_by_role("tab", name="Flows").click()
+    visit.click("#flow-run")
+    says(visit, "flow-status", "depths to play, pause and scrub")
+    frame = visit.frame_locator("#flow iframe")
+    frame.locator("h1").wait_for()
+    assert "sphere" in frame.locator("h1").inner_text().lower()
+    assert "allow-same-origin" not in visit.get_attribute("#flow iframe", "sandbox")
+    visit.get_by_role("tab", name="Attacks").click()
+    fill(visit, **{"attack-sizes": "0.01"})
+    visit.click("#attack-run")
+    says(visit, "attack-status", "Attacked on")
+    assert visit.locator("#attacks tbody tr").count() == 4
+    visit.click("#words-attack-run")
+    says(visit, "words-attack-status", "evaluated again and holds")
+    assert visit.locator("#difference ins").count() >= 1
+
+
+def test_no_file_of_this_machine_is_served_and_none_is_taken(visit, address):
+    for path in ("/etc/passwd", __file__):
+        assert visit.request.get(f"{address}gradio_api/file={path}").status in (403, 404)
+    sent = visit.request.post(f"{address}gradio_api/upload",
+                              multipart={"files": {"name": "a.txt", "mimeType": "text/plain", "buffer": b"x" * 999}})
+    assert sent.status >= 400
+
+
+def test_every_field_has_a_name_and_the_page_fits_a_phone(opened, address):
+    with Page(opened, width=390, height=844, theme="dark") as visited:
+        page = visited.page
+        page.goto(address)
+        page.wait_for_selector("#measure-run")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        nameless = page.evaluate("""() => [...document.querySelectorAll('input, textarea, select')]
+            .filter(e => e.offsetParent && !(e.labels && e.labels.length) && !e.getAttribute('aria-label')
+                         && !e.getAttribute('aria-labelledby')).map(e => e.outerHTML)""")
+        assert nameless == []
+        assert page.evaluate("document.body.classList.contains('dark')") and visited.errors == []

@@ -1,0 +1,140 @@
+"""A chart holds what the records hold, and both renderers draw the same one."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from howsmooth.fits import growth_laws
+from howsmooth.report.chart import FEW, Axis, Chart, Series, Slope
+from howsmooth.report.charts import (
+    bounds_charts,
+    growth_chart,
+    growth_charts,
+    heat_maps,
+    samples_text,
+    tightness_chart,
+)
+from howsmooth.report.page_tables import tables_of
+from howsmooth.report.web_page import page_charts
+from tests import reasons
+from tests.tolerances import assert_close
+
+
+def test_growth_holds_samples_intervals_and_laws(records, growth):
+    chart = growth_chart(records, growth)
+    assert [series.name for series in chart.series] == ["layer 0", "layer 1"] and chart.few
+    for layer, series in enumerate(chart.series):
+        chosen = [record for record in records if record["layer"] == layer]
+        # exact: the chart holds the records' own numbers
+        assert [*zip(series.x, series.y, series.lower, series.upper, strict=True)] == [
+            (record["n"], record["value"], record["lower"], record["upper"]) for record in chosen]
+        assert_close(series.law.exponent, 0.25, tol=1e-3)
+        assert series.medians()[0] == [8, 16, 32, 64]
+    assert [slope.name for slope in chart.slopes] == ["√n", "n$^{1/4}$"]
+    assert "(2 samples at each length)" in chart.caption
+
+
+def test_captions_count_what_was_computed(records):
+    assert samples_text(records) == "2 samples at each length"
+    assert samples_text(records[:-1]) == "1 to 2 samples at each length"
+    assert samples_text(records[:1]) == "1 sample at each length"
+
+
+def test_zeros_are_counted_and_not_drawn(records, growth, make):
+    chart = growth_chart([*records, make(0, 8, 5, value=0.0, lower=0.0)], growth)
+    assert chart.series[0].omitted == 1 and 0.0 not in chart.series[0].y
+    assert chart.notes == ["1 values are zero or missing and have no place on this scale."]
+
+
+def test_a_rejected_law_is_in_no_chart(make):
+    rough = [make(0, n, sample, value=(5.0 if n < 64 else 50.0) * (1 + 0.01 * sample))
+             for n in (8, 16, 32, 64, 128, 256) for sample in range(4)]
+    laws = growth_laws(rough)
+    chart = growth_chart(rough, laws)
+    assert chart.series[0].law is not None and not chart.series[0].law.shown
+    assert "law" not in chart.json()["series"][0]
+
+
+def test_slopes_begin_below_the_points_and_end_inside():
+    chart = Chart("", Axis("", "log"), Axis("", "log"), [Series([8, 512], [1.0, 2.0])], slopes=[Slope(0.5, "√n")])
+    ((line, label),) = chart.slope_lines()
+    assert_close(line.y[0], 0.72, tol=1e-12)
+    assert_close(math.log(line.y[1] / line.y[0]) / math.log(line.x[1] / line.x[0]), 0.5, tol=1e-9)
+    assert line.x[1] < 512 and label.text == "√n"
+
+
+def test_bounds_far_away_are_words(bounds):
+    far = [{**record, "bound": "far", "log_value": 5000.0, "log_ratio": 4999.0} for record in bounds
+           if record["bound"] == "local"]
+    chart = bounds_charts([*bounds, *far])[0]
+    assert [series.name for series in chart.series] == ["measured on the text", "≥ two_point_lower, on B_R^n",
+                                                        "≤ local, on B_R^n"]
+    assert chart.notes == ["off the scale, at n = 32:", "far 10^2171"] and len(chart.bands) == 1
+
+
+def test_heat_maps_are_medians_and_of_heads_the_largest(make):
+    values = {(0, 0): (1.0, 3.0), (0, 1): (5.0, 7.0), (1, 0): (2.0, 2.0), (1, 1): (9.0, 1.0)}
+    records = [make(layer, n, sample, head=head, value=value * n) for (layer, head), pair in values.items()
+               for sample, value in enumerate(pair) for n in (8, 16)]
+    maps = heat_maps(records)
+    # exact: sums of small whole numbers
+    assert [heat.values for heat in maps["heads"]] == [[[16.0, 48.0], [16.0, 40.0]], [[32.0, 96.0], [32.0, 80.0]]]
+    # exact: as above
+    assert maps["lengths"][0].values == [[48.0, 96.0], [40.0, 80.0]] and maps["lengths"][0].columns == [8, 16]
+    # exact: as above
+    assert heat_maps(records, "largest sample")["lengths"][0].values == [[56.0, 112.0], [72.0, 144.0]]
+
+
+def test_tightness_has_a_row_for_each_bound(bounds):
+    chart = tightness_chart(bounds)
+    assert chart.y.names == ["≤ local", "≥ two_point_lower"]
+    assert_close([series.x[0] for series in chart.series[1:]], [3.5, 0.5], tol=1e-9)
+
+
+def test_json_is_strict_and_says_the_same(records, growth, bounds):
+    for chart in (*growth_charts(records, growth), *bounds_charts(bounds), *heat_maps(records)["lengths"]):
+        text = json.dumps(chart.json(), allow_nan=False)
+        assert json.loads(text)["title"] == chart.title
+
+
+def test_the_page_names_rows_of_its_table(records, bounds):
+    tables = tables_of([*records, *bounds])
+    charts = page_charts([*records, *bounds], tables)
+    rows = tables["measurements"].rows
+    (view,) = charts["views"]
+    for series in view["growth"]["series"]:
+        assert {rows[i]["layer"] for i in series["rows"]} == {series["layer"]} and len(series["rows"]) == 8
+    assert len(charts["bounds"]) == 2
+
+
+@pytest.mark.parametrize("theme", ["light", "dark", "paper"])
+def test_matplotlib_draws_the_same_points_in_every_theme(records, growth, theme):
+    pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
+    from howsmooth.report.figure import draw
+
+    chart = growth_chart(records, growth)
+    (panel,) = draw([chart], theme=theme).axes
+    medians = [[*zip(*series.medians(), strict=True)] for series in chart.series]
+    drawn = [[*zip(*line.get_data(), strict=True)] for line in panel.lines]
+    assert all(curve in drawn for curve in medians) and panel.get_xscale() == panel.get_yscale() == "log"
+
+
+def test_many_curves_are_lines_alone(make):
+    pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
+    from howsmooth.report.figure import draw
+
+    many = [make(layer, n, 0) for layer in range(FEW + 1) for n in (8, 16)]
+    chart = growth_chart(many, {})
+    (panel,) = draw([chart]).axes
+    assert not chart.few and panel.containers == []
+
+
+def test_a_message_stands_where_nothing_is_there():
+    pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
+    from howsmooth.report.figure import draw
+
+    (panel,) = draw([Chart("gone", Axis(""), Axis(""), message="missing: no weights")], size="small").axes
+    assert panel.texts[0].get_text() == "missing: no weights" and panel.lines[:] == []

@@ -1,0 +1,94 @@
+"""A quantity is one entry in `QUANTITIES`: records, tables, figures, files and pages know of it from there."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import howsmooth
+from howsmooth.cli import main
+from howsmooth.lipschitz import jacobian
+from howsmooth.studies.quantities import At
+from howsmooth.studies.spec import QUANTITIES, Quantity
+from tests import reasons
+from tests.tolerances import less
+
+from .conftest import TEXT
+
+LENGTHS = [4, 6, 8, 12]
+
+
+def frobenius(at: At) -> list[dict[str, Any]]:
+    """‖J‖_F of the dense Jacobian of each sequence."""
+    found = []
+    for x in at.x if at.x.ndim == 3 else at.x[None]:
+        value = float(torch.linalg.matrix_norm(jacobian(at.f, x).dense().double()))
+        found.append({"value": value, "lower": None, "upper": None, "confidence": None, "status": "converged"})
+    return found
+
+
+@pytest.fixture
+def known(monkeypatch) -> None:
+    monkeypatch.setitem(QUANTITIES, "frobenius", Quantity("‖J‖_F", "the Frobenius norm of the Jacobian",
+                                                          f"{__name__}:frobenius", every_token=True))
+
+
+@pytest.fixture
+def river(tmp_path) -> str:
+    (tmp_path / "river.txt").write_text(TEXT, encoding="utf-8")
+    return str(tmp_path / "river.txt")
+
+
+def test_unknown_without_its_entry(tiny, river):
+    with pytest.raises(howsmooth.InputError, match="expected a quantity among lipschitz, released, scripts"):
+        howsmooth.measure(tiny, river, quantities=["frobenius"])
+
+
+def test_known_everywhere_with_it(known, tiny, river, tmp_path, capfd):
+    pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
+    out = {name: tmp_path / f"r.{name}" for name in ("jsonl", "csv", "svg", "html")}
+    with pytest.raises(SystemExit) as left:
+        main(["measure", tiny, "--text", river, "--layers", "1", "--lengths", ",".join(map(str, LENGTHS)), "--samples",
+              "2", "--quantities", "lipschitz,frobenius", "--json", str(out["jsonl"]), "--csv", str(out["csv"]),
+              "--plot", str(out["svg"]), "--report", str(out["html"])])
+    shown = capfd.readouterr().out
+    assert left.value.code == 0
+
+    records = howsmooth.read(out["jsonl"])
+    values = {(r["quantity"], r["n"], r["sample"]): r["value"] for r in records}
+    assert len(values) == 2 * len(LENGTHS) * 2
+    model = howsmooth.load(tiny)
+    for n in LENGTHS:
+        for sample, chunk in enumerate(model.chunks(TEXT, n, 2)):
+            J = torch.func.jacrev(model.attention(1, n))(model.activations(chunk, [1])[1])
+            assert values["frobenius", n, sample] == pytest.approx(float(J.norm()), rel=1e-5)
+            assert less(values["lipschitz", n, sample], values["frobenius", n, sample])
+
+    from howsmooth.report.rows import number
+
+    largest = [number(max(values["frobenius", n, sample] for sample in (0, 1))) for n in LENGTHS]
+    assert "‖J‖_F of its attention layers" in shown and all(text in shown for text in largest)
+    with open(out["csv"], encoding="utf-8", newline="") as stream:
+        assert sum(row["quantity"] == "frobenius" for row in csv.DictReader(stream)) == 8
+    assert "‖J‖_F" in titles(records)[1] and "Lip" in titles(records)[0]
+    assert out["svg"].read_text(encoding="utf-8").startswith("<?xml")
+    table = page_table(out["html"])
+    assert "frobenius" in json.dumps(table["columns"]["quantity"]) and table["rows"] == 16
+    laws = {dict(zip(howsmooth.records.CURVE, key, strict=True))["quantity"] for key in records.fits}
+    assert laws == {"lipschitz", "frobenius"}
+
+
+def titles(records: howsmooth.Measurements) -> list[str]:
+    return [panel.get_title(loc="left") for panel in records.plot().axes]
+
+
+def page_table(page: Path) -> dict:
+    """The table of measurements that a page holds."""
+    text = page.read_text(encoding="utf-8")
+    data = text.split('type="application/json"', 1)[1].split(">", 1)[1].split("</script>", 1)[0]
+    return json.loads(data)["tables"]["measurements"]

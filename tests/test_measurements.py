@@ -1,0 +1,243 @@
+"""`howsmooth.measure` and `howsmooth.read`: names and defaults of the command, records, laws, figures, pages, files."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from pydantic_core import PydanticUndefined
+
+import howsmooth
+from howsmooth import InputError, Measurements
+from howsmooth.fits import fit_law
+from howsmooth.records import CURVE, complaint
+from howsmooth.studies.spec import ModelSpec, Spec, spec_of
+from howsmooth.studies.store import Store
+from howsmooth.texts.corpora import Corpus
+from tests import reasons
+from tests.studies.conftest import TEXT, save_tiny
+from tests.tolerances import at_most, same_record
+
+FEW = {"layers": [1], "lengths": [4, 6, 8, 12], "samples": 2, "tol": 1e-2}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> str:
+    return save_tiny(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture(scope="module")
+def river(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("text") / "river.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def found(tiny, river) -> Measurements:
+    return howsmooth.measure(tiny, river, **FEW)
+
+
+def same(one, other) -> bool:
+    """Two runs of one question: all but the time that they took."""
+    return len(one) == len(other) and all(same_record(a, b, but=("seconds",)) for a, b in zip(one, other, strict=True))
+
+
+def test_names_and_defaults_are_those_of_the_command():
+    from howsmooth.cli.measure import FIELDS, command
+    from howsmooth.cli.options import LOADING
+
+    options = {option.name for option in command.params} - {"model"}
+    fields = {*FIELDS, *LOADING}
+    assert fields <= options and {name for name in options - fields if not name.endswith("_path")} == set()
+    said = inspect.getdoc(howsmooth.measure)
+    for name in fields - {"texts"}:
+        assert name in said, f"{name} is not in the docstring"
+        field = (ModelSpec if name in LOADING else Spec).model_fields[name]
+        assert field.default is not PydanticUndefined, "a field without a default would be another in each place"
+    assert spec_of({}) == spec_of({"models": ["minilm"], "texts": ["embedded"]})
+    assert inspect.signature(howsmooth.measure).parameters["model"].default == spec_of({}).models[0].name
+
+
+def test_records_can_be_gone_through(found):
+    assert isinstance(found, Measurements) and len(found) == 8 == len(list(found))
+    assert [(record["n"], record["sample"]) for record in found] == [(n, s) for n in FEW["lengths"] for s in (0, 1)]
+    assert found[0] is found.records[0] and found[0] in found
+    assert isinstance(found[:2], Measurements) and len(found[:2]) == 2
+    assert all(complaint(record) is None for record in found)
+    assert "8 records of" in repr(found) and "n = 4, 6, 8, 12" in repr(found)
+    assert repr(Measurements([])) == "Measurements(0 records of nothing at n = –)"
+
+
+def test_the_truth(found, tiny):
+    """Each interval holds the norm of the dense Jacobian in float64, at the tokens that the model computed."""
+    model = howsmooth.load(tiny)
+    for record in found:
+        # Both samples in one forward pass: alone, the tokens in float32 are others by a rounding or two.
+        x = model.activations(model.chunks(TEXT, record["n"], 2), [1])[1][record["sample"]].double()
+        J = model.attention(1, record["n"]).to(torch.float64).jacobian(x).dense()
+        assert at_most(record["lower"], float(torch.linalg.matrix_norm(J, 2)), record["upper"], tol=1e-10)
+
+
+@pytest.mark.parametrize("given", ["path", "content", "corpus"])
+def test_a_text_by_name_or_itself(found, tiny, river, given):
+    text = {"path": river, "content": TEXT, "corpus": Corpus("river.txt", (TEXT,))}[given]
+    again = howsmooth.measure(tiny, text, **FEW)
+    but = ("seconds", *(("text", "task") if given == "content" else ()))
+    assert all(same_record(a, b, but=but) for a, b in zip(found, again, strict=True))
+
+
+def test_a_model_by_name_or_loaded_or_of_transformers(found, tiny, river):
+    model = howsmooth.load(tiny)
+    assert same(found, howsmooth.measure(model, river, **FEW))
+    whole = howsmooth.measure(model.network, river, **FEW, tokenizer=tiny)
+    assert [record["value"] for record in whole] == pytest.approx([record["value"] for record in found], rel=1e-6)
+
+
+def test_values_as_numpy_and_torch_have_them(found, tiny, river):
+    again = howsmooth.measure(tiny, river, layers=np.array([1]), lengths=np.array([4, 6, 8, 12]), samples=np.int64(2),
+                              tol=np.float64(1e-2), dtype=torch.float32, device=torch.device("cpu"))
+    assert same(found, again)
+    listed = howsmooth.measure(tiny, river, **{**FEW, "layers": [np.int64(1)], "lengths": range(4, 7, 2)})
+    json.dumps(listed.records)
+    assert {record["n"] for record in listed} == {4, 6} and {record["layer"] for record in listed} == {1}
+
+
+def test_progress_hears_of_every_record(tiny, river):
+    heard: list[dict] = []
+    again = howsmooth.measure(tiny, river, progress=heard.append, layers=[0], lengths=[4], samples=2)
+    assert heard == again.records
+
+
+def test_a_file_of_attention_has_random_tokens(tmp_path):
+    from tests.data import make_gpt2
+
+    (record,) = howsmooth.measure(make_gpt2(tmp_path), layers=[6], lengths=[5], samples=1)
+    assert (record["inputs"], record["layer"]) == ("normalised", 6)
+
+
+def test_laws(found):
+    ((key, law),) = found.fits.items()
+    values = [record["value"] for record in found]
+    assert dict(zip(CURVE, key, strict=True))["layer"] == 1 and law.lengths == 4 and law.points == 8
+    assert law == fit_law([record["n"] for record in found], values, [record["sample"] for record in found])
+    assert all(law.exponent is None for law in found[:6].fits.values()), "three lengths have no exponent"
+    assert "no exponent from 3 lengths" in str(found[:6])
+
+
+def test_what_the_terminal_shows(found):
+    from howsmooth.report.rows import number
+
+    for n in FEW["lengths"]:
+        assert number(max(record["value"] for record in found if record["n"] == n)) in str(found)
+
+
+def test_pandas(found):
+    pytest.importorskip("pandas", reason="needs pandas, which is not installed: pip install pandas")
+    frame = found.to_pandas()
+    assert len(frame) == 8 and list(frame["n"]) == [record["n"] for record in found]
+    assert list(frame["value"]) == [record["value"] for record in found]  # exact: copied
+    assert frame["source"][0] == found[0]["source"]
+
+
+def test_a_figure(found, tmp_path):
+    pytest.importorskip("matplotlib", reason=reasons.extra("matplotlib", "plot"))
+    figure = found.plot(tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+    assert "layer 1" in figure.axes[0].get_legend_handles_labels()[1][0]
+    with pytest.raises(InputError, match="ending in .png, .svg or .pdf for path, got 'growth.doc'"):
+        found.plot("growth.doc")
+
+
+def test_a_page(found, tmp_path):
+    path = found.report(tmp_path / "page.html", title="the tiny one")
+    page = path.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "the tiny one" in page
+    assert not re.search(r'(src|href)="https?:', page), "it needs nothing else"
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
+def test_saved_and_read_back(found, tmp_path, ending):
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow", reason=reasons.extra("pyarrow", "parquet"))
+    path = found.save(tmp_path / f"records{ending}")
+    again = howsmooth.read(path)
+    assert again.records == found.records and not again.notes  # exact: written in full
+    assert again.fits == found.fits
+    twice = howsmooth.read(path, path)
+    assert len(twice) == 8 and twice.notes == ["8 records came twice and count once."]
+
+
+def test_a_store_is_read(found, tmp_path):
+    with Store.write(tmp_path / "s.sqlite") as store:
+        store.plan({"name": "s"}, [record["task"] for record in found] + ["one more"])
+        store.add((record["task"], record, None) for record in found)
+    again = howsmooth.read(tmp_path / "s.sqlite")
+    assert again.records == found.records  # exact: written in full
+    assert "8 of 9 tasks are done" in again.notes[0]
+
+
+def test_csv_is_written_and_not_read(found, tmp_path):
+    path = found.save(tmp_path / "records.csv")
+    with open(path, encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["value"]) for row in rows] == [record["value"] for record in found]  # exact: written in full
+    with pytest.raises(InputError, match=r"expected JSON lines, Parquet or a store, got .*records\.csv: CSV .*\.jsonl"):
+        howsmooth.read(path)
+
+
+def test_files_that_are_refused(found, tmp_path):
+    with pytest.raises(InputError, match="ending in .jsonl"):
+        found.save(tmp_path / "records.txt")
+    with pytest.raises(InputError, match="folder that exists"):
+        found.save(tmp_path / "no" / "records.jsonl")
+    with pytest.raises(InputError, match="no such file"):
+        howsmooth.read(tmp_path / "nothing.jsonl")
+    (tmp_path / "old.jsonl").write_text('{"model": "minilm", "value": 2.0}\n', encoding="utf-8")
+    with pytest.raises(InputError, match="expected a record with a kind"):
+        howsmooth.read(tmp_path / "old.jsonl")
+
+
+@pytest.mark.parametrize("fields, words", [
+    ({"lenghts": [4]}, "measure: unknown key 'lenghts'; did you mean 'lengths'"),
+    ({"samples": 0}, "measure: samples"),
+    ({"tokens": "none"}, "measure: tokens.0"),
+    ({"quantities": "entropy"}, "expected a quantity among lipschitz"),
+    ({"dtype": "int8"}, "measure: models.0.dtype"),
+    ({"models": ["minilm"]}, "expected one model and one text, measured in this process, got 'models'"),
+    ({"texts": ["embedded"]}, "got 'texts'; for several"),
+    ({"engine": {"workers": 2}}, "got 'engine'"),
+    ({"text": "no/such/file"}, "no such file"),
+    ({"text": ""}, "texts.0.source: expected a value with at least 1 character, got ''"),
+    ({"inputs": "normalised", "map": "layer"}, "expected a text for the map layer"),
+])
+def test_what_is_wrong_is_said_before_a_model_is_loaded(fields, words, monkeypatch):
+    monkeypatch.setattr("howsmooth.studies.worker.load", lambda **_: pytest.fail("a model was loaded"))
+    with pytest.raises(InputError, match=words):
+        howsmooth.measure("a model that is not there", **fields)
+
+
+def test_what_does_not_fit_the_model_is_said_before_anything_is_computed(tiny, river, monkeypatch):
+    model = howsmooth.load(tiny)
+    monkeypatch.setattr("howsmooth.studies.quantities.local_lipschitz", lambda *_, **__: pytest.fail("computed"))
+    for fields, words in (({"layers": [2]}, "between 0 and 1, got 2"), ({"lengths": [33]}, "at most 32 tokens"),
+                          ({"lengths": [8], "samples": 200}, "expected 1600 tokens of text"),
+                          ({"max_memory": 1000}, "max_memory of at least")):
+        with pytest.raises(InputError, match=words):
+            howsmooth.measure(model, river, **{"lengths": [8], "samples": 1, **fields})
+    with pytest.raises(InputError, match="expected dtype only with a model that is yet to be loaded"):
+        howsmooth.measure(model, river, dtype="float64")
+    with pytest.raises(InputError, match="expected the name of a model"):
+        howsmooth.measure(3.5, river)
+
+
+def test_importing_the_name_loads_nothing_heavy():
+    code = "import howsmooth, sys; howsmooth.measure; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
