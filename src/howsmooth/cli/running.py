@@ -215,7 +215,7 @@ def _place(n: int, layer: int | None, head: int | None) -> str:
 
 
 def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console, thing: str) -> None:
-    one_sided = sum(record.get("upper", 0.0) is None and record.get("value") is not None for record in records)
+    one_sided = sum(record.get("upper", 0.0) is None and record.get("lower") is not None for record in records)
     if one_sided:
         say(notes, f"howsmooth: note: {one_sided} of {len(records)} {thing}s have a certified lower end alone",
             style="yellow")

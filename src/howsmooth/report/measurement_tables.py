@@ -56,7 +56,7 @@ def summary(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> Render
     for key, chosen in by_quantity(records).items():
         parts.append(measurements_table(chosen))
         if key in own:
-            parts.append(growth_table(own[key]))
+            parts.append(growth_table(own[key], symbol(key[1])))
     return Group(*parts)
 
 
@@ -82,9 +82,12 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
          Column(largest, _largest, style="bold green", wrap=False),
          Column("of", lambda row: len(row.values), style="dim", when=largest == "max"),
          Column(f"interval, {confidence_text(records)}",
-                lambda row: interval(row.worst["lower"], row.worst["upper"]), "left", wrap=False),
-         Column("R", lambda row: number(row.worst.get("radius"), 3), wrap=False),
-         Column("worst direction sits on", _where, "left", min_width=16)],  # the one column that may wrap
+                lambda row: interval(row.worst["lower"], row.worst["upper"]), "left", wrap=False,
+                when=any(row.worst["lower"] is not None for row in rows)),
+         Column("R", lambda row: number(row.worst.get("radius"), 3), wrap=False,
+                when=any(row.worst.get("radius") is not None for row in rows)),
+         Column("worst direction sits on", _where, "left", min_width=16,  # the one column that may wrap
+                when=any(row.worst.get("top_tokens") for row in rows))],
         rows, group=lambda row: (row.layer, row.head),
         caption=f"! not within the tolerance: {', '.join(unfinished)}" if unfinished else "", caption_style="yellow")
 
@@ -104,9 +107,9 @@ def _where(row: Row) -> Text:
     return text
 
 
-def growth_table(laws: dict[tuple, Law]) -> RenderableType:
+def growth_table(laws: dict[tuple, Law], name: str = "Lip") -> RenderableType:
     """Lip ~ C n^alpha for each map: the exponent with its interval, and whether it is a power law at all."""
-    title, verdicts = "Growth with length, Lip ≈ C nᵅ", {law.verdict for law in laws.values()}
+    title, verdicts = f"Growth with length, {name} ≈ C nᵅ", {law.verdict for law in laws.values()}
     if len(verdicts) == 1 and all(law.exponent is None for law in laws.values()):
         said = Text(title, style="bold cyan", no_wrap=True, overflow="ignore")
         return said.append(f": {verdicts.pop()}", style="not bold default")
@@ -116,15 +119,15 @@ def growth_table(laws: dict[tuple, Law]) -> RenderableType:
     return Table(title, [
         Column("layer", lambda item: "all" if item[0][layer] is None else item[0][layer], key=True),
         Column("head", lambda item: item[0][head], when=any(key[head] is not None for key in laws), key=True),
-        *_law_columns(laws.values(), lambda item: item[1])], ordered, wrap_title=False)
+        *_law_columns(laws.values(), lambda item: item[1], name=name)], ordered, wrap_title=False)
 
 
-def _law_columns(laws: Iterable[Law], law_of: Any, width: int | None = None) -> list[Column]:
+def _law_columns(laws: Iterable[Law], law_of: Any, width: int | None = None, name: str = "Lip") -> list[Column]:
     """The exponent, its interval and the verdict of each row's law; `law_of` a row may be None."""
     confidence = next((law.confidence for law in laws), 0.95)
     return [Column("α", lambda row: exponent(law_of(row)), style="bold green", wrap=False),
             Column(f"{100 * confidence:g} %", lambda row: exponent_interval(law_of(row)), "left", wrap=False),
-            Column("is it Lip ≈ C nᵅ?", lambda row: law_of(row) and law_of(row).verdict, "left", min_width=width)]
+            Column(f"is it {name} ≈ C nᵅ?", lambda row: law_of(row) and law_of(row).verdict, "left", min_width=width)]
 
 
 def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
