@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +37,12 @@ _SLOPES = (Slope(0.5, "√n"), Slope(0.25, "n$^{1/4}$", "dotted"))
 
 
 def growth_charts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> list[Chart]:
-    """One chart of `growth_chart` for each model, quantity and choice of tokens that move."""
-    own = laws_by_quantity(laws)
-    return [growth_chart(chosen, own.get(key, {})) for key, chosen in by_quantity(records).items()]
+    """One chart of `growth_chart` for each model, quantity and choice of tokens that move; titles tell them apart."""
+    own, groups = laws_by_quantity(laws), by_quantity(records)
+    several = len({quantity for _, quantity, _ in groups}) > 1
+    charts = [growth_chart(chosen, own.get(key, {})) for key, chosen in groups.items()]
+    return [replace(chart, title=f"{chart.title}, {symbol(quantity)}") if several else chart
+            for chart, (_, quantity, _) in zip(charts, groups, strict=True)]
 
 
 def growth_chart(records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, named: int = _NAMED,

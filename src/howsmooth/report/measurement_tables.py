@@ -88,7 +88,7 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
                 when=any(row.worst.get("radius") is not None for row in rows)),
          Column("worst direction sits on", _where, "left", min_width=16,  # the one column that may wrap
                 when=any(row.worst.get("top_tokens") for row in rows))],
-        rows, group=lambda row: (row.layer, row.head),
+        rows, wrap_title=False, group=lambda row: (row.layer, row.head),
         caption=f"! not within the tolerance: {', '.join(unfinished)}" if unfinished else "", caption_style="yellow")
 
 
