@@ -16,6 +16,8 @@ import howsmooth  # noqa: E402
 from howsmooth import SelfAttention, attend, kernels, local_lipschitz  # noqa: E402
 from howsmooth.attention import backend  # noqa: E402
 from howsmooth.attention.op import pattern_of  # noqa: E402
+from howsmooth.lipschitz import argmax_share  # noqa: E402
+from howsmooth.lipschitz.large_radius import largest_probabilities  # noqa: E402
 from tests.attention.cases import normal  # noqa: E402
 from tests.gpu.test_gpu import dense, derivatives, draw, error  # noqa: E402
 from tests.tolerances import at_most, less
@@ -175,3 +177,13 @@ def test_a_model_of_transformers_in_bf16(used):
     theirs, ours = (error(last_state(name, torch.bfloat16), truth) for name in ("eager", "howsmooth"))
     assert used["forward"] == 3  # one for each layer
     assert ours <= 2 * theirs < 0.5
+
+
+def test_largest_probabilities_are_those_of_the_cpu():
+    """The kernels form no probabilities: they are made in blocks, beside a derivative that the kernels serve."""
+    f, x = layer(causal=True)
+    here, there = f.to(DEVICE), x.to(DEVICE)
+    assert isinstance(here.jacobian(there).linearised, backend.FusedLinearisation)
+    found, truth = largest_probabilities(here, there), largest_probabilities(f.to(torch.float64), x.double())
+    assert at_most(float((found.cpu().double() - truth).abs().max()), 1e-3)
+    assert at_most(float((argmax_share(here, there).cpu() - argmax_share(f, x)).abs().max()), 1e-2)
