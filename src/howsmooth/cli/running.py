@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from howsmooth.cli.main import EXIT_INTERRUPTED
 from howsmooth.cli.outputs import RecordFile, unwritable
@@ -53,6 +54,7 @@ class Run:
     interrupted: bool = False
     failures: dict[str, InputError] = field(default_factory=dict)  # path -> why it could not be written
     thing: str = "estimate"  # what a record is called when counted
+    doubts: Callable[[list[dict[str, Any]]], Iterable[str]] | None = None  # lines of warning; None: of estimates
 
     @contextmanager
     def writing(self, path: str | Path, option: str) -> Iterator[None]:
@@ -82,7 +84,10 @@ class Run:
                     bar.update(task, description=f"{name} {(describe or _place)(*what)}")
 
                 for record in produce(show):
+                    first = self.records[0] if self.records else record
                     for file in self.files:
+                        if file.form == "csv" and record.get("record") != first.get("record"):
+                            continue  # its columns are those of the first kind of record
                         with self.writing(file.path, file.option):
                             file.write(record)
                     self.records.append(record)
@@ -106,7 +111,9 @@ class Run:
             if not self.interrupted:
                 paths = " and ".join(path for path in written if counts[path] == count)
                 say(self.notes, f"wrote {counted(count, self.thing)} to {paths}")
-        _warn_unfinished(self.records, self.notes, self.thing)
+        if self.records:
+            for line in self.doubts(self.records) if self.doubts else _unfinished(self.records, self.thing):
+                say(self.notes, f"howsmooth: {line}", style="yellow")
         if self.failures:
             first, *others = self.failures.values()
             for failure in others:
@@ -159,29 +166,27 @@ def run_and_show(
     inputs: dict[str, str | None] | None = None,
     describe: Callable[..., str] | None = None,
     read: Callable[[str], list[dict[str, Any]]] | None = None,
+    also: dict[str, Callable[[str, list[dict[str, Any]]], None]] | None = None,
+    doubts: Callable[[list[dict[str, Any]]], Iterable[str]] | None = None,
 ) -> int:
     """The protocol of a command: check the files, compute, show the table, draw, write the page, say how it ended.
 
     `outputs` are paths by option ("--json", "--csv", "--plot", "--report"); no output may be one of the `inputs`.
+    `also` are functions of path and records that write the outputs of other options. `doubts` are the lines of warning
+    about the records; without it, those about estimates that did not reach the tolerance.
     `work` is called once all outputs are known to be good, with the console for notes and the records that the file of
     --json holds already, if `read` makes the command one that can be resumed. Each record is written the moment it is
     there, and whatever ends the computation, what was computed is shown.
     """
-    from howsmooth.cli.outputs import check_writable, record_files, refuse_one_file_twice, write_page
+    from howsmooth.cli.outputs import record_files, refuse_one_file_twice, write_page
 
     for named in ({}, *({option: path} for option, path in (inputs or {}).items() if path != "-")):
         refuse_one_file_twice({**named, **outputs})
     files = record_files(outputs.get("--json"), outputs.get("--csv"), read)
+    _check_pictures_and_pages(outputs)
     drawn, written = outputs.get("--plot"), outputs.get("--report")
-    if drawn:
-        from howsmooth.report.figure import check_plot_path
-
-        check_plot_path(drawn)
-    for path, option in ((drawn, "--plot"), (written, "--report")):
-        if path:
-            check_writable(Path(path), option)
     notes = console(stderr=True)
-    run = Run(files, notes, thing=thing)
+    run = Run(files, notes, thing=thing, doubts=doubts)
     kept = [record for file in files for record in file.kept]
     name, total, produce = work(notes, kept)
     try:
@@ -190,7 +195,9 @@ def run_and_show(
         if run.records:
             shown = notes if "-" in (outputs.get("--json"), outputs.get("--csv")) else console()
             with run.writing("-", "the table"):
-                shown.print(table(run.records))
+                found = table(run.records)
+                for part in found.renderables if isinstance(found, Group) else [found]:
+                    shown.print(part, soft_wrap=isinstance(part, Text))  # a line below a table is never wrapped
         if run.records and drawn and plot is not None:
             from howsmooth.report.figure import save_figure
 
@@ -201,6 +208,11 @@ def run_and_show(
             with run.writing(written, "--report"):
                 write_page(Path(written), page(run.records))
                 say(notes, f"wrote the report {written}")
+        for option, write in (also or {}).items():
+            path = outputs[option]
+            if run.records and path:
+                with run.writing(path, option):
+                    write(path, run.records)
         there = {id(record) for record in kept}
         reused = sum(id(record) in there for record in run.records)
         if reused:
@@ -209,16 +221,33 @@ def run_and_show(
     return code
 
 
+def _check_pictures_and_pages(outputs: dict[str, str | None]) -> None:
+    """Refuse what could not be drawn or written later; files of records are checked where they are made."""
+    from howsmooth.cli.outputs import check_writable
+
+    for option, path in outputs.items():
+        if not path or option in ("--json", "--csv"):
+            continue
+        if option.startswith("--plot"):
+            from howsmooth.report.figure import check_plot_path
+
+            check_plot_path(path, option)
+        elif option == "--animate":
+            from howsmooth.report.flow_figures import check_animation_path
+
+            check_animation_path(path, option)
+        check_writable(Path(path), option)
+
+
 def _place(n: int, layer: int | None, head: int | None) -> str:
     where = "" if layer is None else f"layer {layer}, " if head is None else f"layer {layer} head {head}, "
     return f"{where}n = {n}"
 
 
-def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console, thing: str) -> None:
+def _unfinished(records: Sequence[dict[str, Any]], thing: str) -> Iterator[str]:
     one_sided = sum(record.get("upper", 0.0) is None and record.get("lower") is not None for record in records)
     if one_sided:
-        say(notes, f"howsmooth: note: {one_sided} of {len(records)} {thing}s have a certified lower end alone",
-            style="yellow")
+        yield f"note: {one_sided} of {len(records)} {thing}s have a certified lower end alone"
     unfinished = [record for record in records if record.get("status", FINE[0]) not in FINE  # searches have none
                   and record.get("upper", 0.0) is not None]
     if unfinished:
@@ -226,4 +255,4 @@ def _warn_unfinished(records: Sequence[dict[str, Any]], notes: Console, thing: s
         doubt = (f"changed nothing that can be read ({statuses}): try --dtype float64 or another --budget"
                  if thing == "attack" else f"did not reach the tolerance ({statuses}); their intervals hold but are "
                  "wider: try --dtype float64 or a larger --tol")
-        say(notes, f"howsmooth: warning: {len(unfinished)} of {len(records)} {thing}s {doubt}", style="yellow")
+        yield f"warning: {len(unfinished)} of {len(records)} {thing}s {doubt}"

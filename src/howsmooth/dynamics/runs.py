@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import Field
+from howsmooth.dynamics.continuity import DensityFlow, density_flow
 from howsmooth.dynamics.example import (
     Attention,
     Example,
@@ -29,9 +30,11 @@ from howsmooth.dynamics.grid import Density, Grid
 from howsmooth.dynamics.growth import perturbation_growth
 from howsmooth.dynamics.instruments import plateaus
 from howsmooth.dynamics.instruments.records import watch
+from howsmooth.dynamics.integration import integrate
+from howsmooth.dynamics.mean_field import convergence_runs, summarise
 from howsmooth.dynamics.trajectory import INTERRUPTED, Interrupted, Trajectory
 from howsmooth.dynamics.velocity import Layer, Velocity
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, NotConverged
 
 MATRICES = ("identity", "-identity", "rotation", "random")
 
@@ -154,6 +157,20 @@ class GaussianRun:
     beside: ParticlesBeside | None
     seed: int
 
+    @property
+    def title(self) -> str:
+        declared = self.declared
+        return f"{declared.title or 'A Gaussian flow'}: {self.field.name} attention in dimension {declared.tokens.dim}"
+
+    @property
+    def tokens(self) -> Any:
+        """The particles beside it as an array (T, n, d); None without any."""
+        return None if self.beside is None else self.beside.tokens.numpy()
+
+    def doubts(self) -> list[str]:
+        """Return why it did not reach its end, if so."""
+        return [] if self.flow.status == "finished" else [f"{self.flow.ending}; {self.flow.remedy}"]
+
     def as_record(self) -> dict[str, Any]:
         attention, d = self.declared.attention, self.declared.tokens.dim
         return {"record": "gaussian flow", "example": self.declared.name, "kind": attention.kind,
@@ -183,6 +200,69 @@ def _closed_form(attention: Attention, start: GaussianState) -> float | None:
     if attention.kind != "softmax" or attention.heads or not torch.equal(matrix(attention.V, start.d, "V"), eye):
         return None
     return blow_up_time(matrix(attention.A, start.d, "A"), start)
+
+
+@dataclass(frozen=True, eq=False)
+class DensityRun:
+    """A density under a declared attention on a grid, and particles to compare with it where they were asked for."""
+
+    declared: Example
+    field: Field
+    first: Density
+    flow: DensityFlow
+    start: str
+    seed: int
+    failure: NotConverged | None  # why the flow ends before its time
+
+    @property
+    def title(self) -> str:
+        times = f", {len(self.first.mass)} times" if self.first.is_masked else ""
+        return f"{self.declared.title or 'A density'}: {self.field.name} attention{times}"
+
+    def as_record(self) -> dict[str, Any]:
+        return {"record": "density flow", "example": self.declared.name, "kind": self.declared.attention.kind,
+                "seed": self.seed, "start": self.start, **self.flow.as_record()}
+
+    def records(self, particles: Sequence[int] | None, repeats: int) -> Iterator[dict[str, Any]]:
+        """Yield the record of the flow, one for each run of particles, and from two numbers of them on the rate.
+
+        Raises:
+            InputError: after the record of a flow that ended before its time.
+        """
+        yield self.as_record()
+        if self.failure is not None:
+            raise InputError(str(self.failure))
+        if particles is None:
+            return
+        until, runs = self.declared.flow.until, []
+        for run in convergence_runs(self.field, self.first, until, particles, repeats=repeats, seed=self.seed):
+            runs.append(run)
+            yield {"record": "particles", **run}
+        if len(particles) > 1:
+            found = summarise(self.field, self.first, until, self.seed, runs).as_record()
+            yield {"record": "rate", **{key: value for key, value in found.items() if key != "runs"}}
+
+    def beside(self, particles: Sequence[int] | None) -> Any:
+        """Return the largest number of particles at the times of the flow, an array (T, n, d); None without any."""
+        if particles is None or self.failure is not None or self.first.is_masked:
+            return None
+        x = self.first.sample(particles[-1], torch.Generator().manual_seed(self.seed))
+        return integrate(self.field, x, self.flow.until, saves=self.flow.times.tolist()).tokens.numpy()
+
+
+def run_density(declared: Example, *, start: str, slices: int | None, cells: int | None, extent: float, order: int,
+                frames: int, seed: int, progress: Callable[[float], None] | None = None) -> DensityRun:
+    """Follow a density under a declared attention; one that leaves its grid is kept until then."""
+    d = declared.tokens.dim
+    if d > 2:
+        raise InputError(f"expected dimension 1 or 2 for a grid, got {d}; use howsmooth flow particles")
+    gamma, failure = field_of(declared.attention, d), None
+    first = first_density(Grid.square(d, extent, cells or (256 if d == 1 else 64)), start, slices, seed)
+    try:
+        flow = density_flow(gamma, first, declared.flow.until, order=order, frames=frames, progress=progress)
+    except NotConverged as error:
+        flow, failure = error.partial, error
+    return DensityRun(declared, gamma, first, flow, start, seed, failure)
 
 
 def first_density(grid: Grid, start: str, slices: int | None, seed: int) -> Density:

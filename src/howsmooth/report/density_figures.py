@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.report.charts import rate_chart
-from howsmooth.report.figure import THEMES, draw, plain
+from howsmooth.report.figure import THEMES, draw, plain, save_figure
 from howsmooth.report.flow_figures import check_animation_path, save_frames
+from howsmooth.report.flow_tables import rates
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -191,6 +192,13 @@ def density_figure(record: dict[str, Any], values: NDArray, *, tokens: NDArray |
 def rate_figure(records: Sequence[dict[str, Any]], *, title: str, theme: str = "light") -> Figure:
     """`rate_chart`, drawn."""
     return draw([rate_chart(records, title)], theme=theme, width=7.0, height=4.6 + 0.22 * (len(records) + 1))
+
+
+def save_rate_figure(path: str | Path, records: Sequence[dict[str, Any]], *, title: str, theme: str = "light") -> None:
+    """The rate among the records of a density's flow; nothing where the comparison was interrupted before it."""
+    found = rates(records)
+    if found:
+        save_figure(rate_figure(found, title=title, theme=theme), path)
 
 
 def save_density_animation(path: str | Path, record: dict[str, Any], values: NDArray, *, tokens: NDArray | None = None,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
+from rich.text import Text
 
 from howsmooth.dynamics.instruments import plateaus
 from howsmooth.report.measurement_tables import MOVED
 from howsmooth.report.rows import FINE, confidence_text, counted, interval, model_name, number, places, text_name, token
 from howsmooth.report.table import Column, Table
+
+if TYPE_CHECKING:
+    from howsmooth.dynamics.runs import DensityRun, GaussianRun
 
 _DEPTHS, _TIMES = 12, 10  # rows of a table of a flow
 # key of the record, heading, digits (None: a whole number)
@@ -78,6 +82,44 @@ def moments_table(record: dict[str, Any], title: str, beside: dict[str, Any] | N
         Column(f"{particles['n']} particles: to the flow", distance("coupled"), when=beside is not None),
         Column("W₂ of moments", distance("moments"), when=beside is not None)],
         _spread(len(record["times"]), _TIMES), wrap_title=False)
+
+
+def gaussian_tables(run: GaussianRun, record: dict[str, Any]) -> Group:
+    """The moments of a Gaussian flow, and below how it ended, its blow-up in closed form, its limiting rank."""
+    flow, exact, rank = run.flow, run.closed_form, run.rank
+    lines = [] if exact is None else [
+        "V = I in closed form: " + (f"blow-up at t = {exact:.6g}" if exact < 1e300 else "no blow-up")]
+    lines.append("eigenvalues of the covariance: " + ", ".join(rank.fates) + f"; rank {rank.rank} in the limit, "
+                 f"{rank.shape_rank} in shape" + ("" if rank.settled else "; not settled yet, follow it for longer"))
+    return Group(moments_table(record, run.title, record["particles"]),
+                 Text(f"{flow.ending}, {flow.steps} steps, {flow.seconds:.2g} s", style="dim"), *map(Text, lines))
+
+
+def density_tables(run: DensityRun, records: Sequence[dict[str, Any]]) -> Group:
+    """The moments of a density and how its flow ended, and below how far particles are from it."""
+    flow, runs = run.flow, of_kind(records, "particles")
+    parts: list[Table | Text] = [moments_table(records[0], run.title), Text(
+        f"{flow.status} at t = {float(flow.times[-1]):.4g} on {flow.grid}, {flow.steps} steps of order {flow.order}, "
+        f"mass lost {flow.mass_error:.1g}, against the walls {flow.leaked:.1g}, {flow.seconds:.2g} s", style="dim")]
+    for found in rates(records):
+        repeats = counted(1 + max(one["repeat"] for one in runs), "draw")
+        parts += [rate_table(found, f"Particles to the density, mean of {repeats}"),
+                  Text(f"{found['distance']} ≈ {found['rate']['constant']:.3g} "
+                       f"n^({round(found['rate']['exponent'], 2) + 0.0:.2f})")]
+    if len({one["n"] for one in runs}) == 1:
+        gap, name = sum(one["distance"] for one in runs) / len(runs), "d₂" if run.first.is_masked else "W₂"
+        parts.append(Text(f"{runs[0]['n']} particles: {name} to the density {gap:.3g}, mean of {len(runs)}"))
+    return Group(*parts)
+
+
+def of_kind(records: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The records of one kind among those of a flow."""
+    return [record for record in records if record["record"] == kind]
+
+
+def rates(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rate with its runs of particles, where it is known: an interrupted run has none."""
+    return [{**rate, "runs": of_kind(records, "particles")} for rate in of_kind(records, "rate")]
 
 
 def rate_table(record: dict[str, Any], title: str) -> Table:

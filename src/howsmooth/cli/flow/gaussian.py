@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from howsmooth.cli.flow.protocol import MatrixText, attention_options, picture_options
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parsing import LARGEST, Count, Number, NumberList
+
+if TYPE_CHECKING:
+    from howsmooth.dynamics.runs import GaussianRun
 
 
 @click.command(
@@ -34,43 +37,29 @@ from howsmooth.cli.parsing import LARGEST, Count, Number, NumberList
 def command(example: str | None, mean: tuple[float, ...] | None, covariance: Any, particles: int | None, frames: int,
             rtol: float, max_steps: int, json_path: str | None, plot_path: str | None, animation_path: str | None,
             theme: str, **attention: Any) -> int:
-    from howsmooth.cli.flow.protocol import check_files
-    from howsmooth.cli.outputs import record_files
-    from howsmooth.cli.running import console, say
+    from howsmooth.cli.running import run_and_show
+    from howsmooth.report.density_figures import gaussian_flow_figure, save_gaussian_animation
+    from howsmooth.report.flow_tables import gaussian_tables
 
-    check_files({"--json": json_path, "--plot": plot_path, "--animate": animation_path})
-    files = record_files(json_path, None)
+    runs: list[GaussianRun] = []
 
-    from howsmooth.dynamics.runs import declared_attention, run_gaussian
+    def work(notes, kept):
+        from howsmooth.dynamics.runs import declared_attention, run_gaussian
 
-    run = run_gaussian(declared_attention(example, default_dim=2, **attention), mean, covariance, frames=frames,
-                       rtol=rtol, max_steps=max_steps, particles=particles, seed=attention["seed"])
-    record, flow = run.as_record(), run.flow
-    for file in files:
-        file.write(record)
-        file.close()
-    title = (f"{run.declared.title or 'A Gaussian flow'}: {run.field.name} attention in dimension "
-             f"{run.declared.tokens.dim}")
-    if json_path != "-":
-        from howsmooth.report.flow_tables import moments_table
+        declared = declared_attention(example, default_dim=2, **attention)
 
-        shown, exact, rank = console(), run.closed_form, run.rank
-        shown.print(moments_table(record, title, record["particles"]))
-        say(shown, f"{flow.ending}, {flow.steps} steps, {flow.seconds:.2g} s", style="dim")
-        if exact is not None:
-            say(shown, "V = I in closed form: " + (f"blow-up at t = {exact:.6g}" if exact < 1e300 else "no blow-up"))
-        say(shown, "eigenvalues of the covariance: " + ", ".join(rank.fates) + f"; rank {rank.rank} in the limit, "
-            f"{rank.shape_rank} in shape" + ("" if rank.settled else "; not settled yet, follow it for longer"))
-    if flow.status != "finished":
-        say(console(stderr=True), f"howsmooth: {flow.ending}; {flow.remedy}", style="yellow")
-    tokens = None if run.beside is None else run.beside.tokens.numpy()
-    if plot_path is not None:
-        from howsmooth.report.density_figures import gaussian_flow_figure
-        from howsmooth.report.figure import save_figure
+        def produce(step):
+            runs.append(run_gaussian(declared, mean, covariance, frames=frames, rtol=rtol, max_steps=max_steps,
+                                     particles=particles, seed=attention["seed"]))
+            yield runs[0].as_record()
 
-        save_figure(gaussian_flow_figure(record, tokens, title=title, theme=theme), plot_path)
-    if animation_path is not None:
-        from howsmooth.report.density_figures import save_gaussian_animation
+        return declared.name, 1, produce
 
-        save_gaussian_animation(animation_path, record, tokens, title=title, theme=theme)
-    return 0
+    def picture():
+        return {"tokens": runs[0].tokens, "title": runs[0].title, "theme": theme}
+
+    return run_and_show(
+        {"--json": json_path, "--plot": plot_path, "--animate": animation_path}, work=work, thing="record",
+        table=lambda records: gaussian_tables(runs[0], records[0]), doubts=lambda _: runs[0].doubts(),
+        plot=lambda records: gaussian_flow_figure(records[0], **picture()),
+        also={"--animate": lambda path, records: save_gaussian_animation(path, records[0], **picture())})

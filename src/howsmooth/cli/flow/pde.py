@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +10,9 @@ from howsmooth.cli.flow.protocol import POSITIVE, attention_options, picture_opt
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parsing import Count, NumberList
 from howsmooth.errors import InputError
+
+if TYPE_CHECKING:
+    from howsmooth.dynamics.runs import DensityRun
 
 
 @click.command(
@@ -41,52 +44,37 @@ from howsmooth.errors import InputError
 def command(example: str | None, start: str, slices: int | None, cells: int | None, extent: float, order: str,
             frames: int, particles: tuple[int, ...] | None, repeats: int, json_path: str | None, plot_path: str | None,
             rate_path: str | None, animation_path: str | None, theme: str, **attention: Any) -> int:
-    from howsmooth.cli.flow.protocol import bar_along, check_files
-    from howsmooth.cli.outputs import record_files
-    from howsmooth.cli.running import console, say
+    from howsmooth.cli.running import run_and_show
+    from howsmooth.report.density_figures import density_figure, save_density_animation, save_rate_figure
+    from howsmooth.report.flow_tables import density_tables
 
-    check_files({"--json": json_path, "--plot": plot_path, "--plot-rate": rate_path, "--animate": animation_path})
     _refuse_contradictions(start, slices, particles, rate_path)
-    files, seed = record_files(json_path, None), attention["seed"]
+    runs: list[DensityRun] = []
 
-    from howsmooth.dynamics import Grid, density_flow
-    from howsmooth.dynamics.example import field_of
-    from howsmooth.dynamics.runs import declared_attention, first_density
-    from howsmooth.errors import NotConverged
+    def work(notes, kept):
+        from howsmooth.dynamics.runs import declared_attention, run_density
 
-    declared = declared_attention(example, default_dim=1, **attention)
-    d, until = declared.tokens.dim, declared.flow.until
-    if d > 2:
-        raise InputError(f"expected dimension 1 or 2 for a grid, got {d}; use howsmooth flow particles")
-    field = field_of(declared.attention, d)
-    first = first_density(Grid.square(d, extent, cells or (256 if d == 1 else 64)), start, slices, seed)
-    quiet, notes, late = json_path == "-", console(stderr=True), None
-    try:
-        with bar_along(notes, "t = ", until) as progress:
-            flow = density_flow(field, first, until, order=int(order), frames=frames, progress=progress)
-    except NotConverged as error:  # what there is until then is shown all the same
-        flow, late = error.partial, error
-    record = {"record": "density flow", "example": declared.name, "kind": declared.attention.kind, "seed": seed,
-              "start": start, **flow.as_record()}
-    for file in files:
-        file.write(record)
-    title = f"{declared.title or 'A density'}: {field.name} attention" + (f", {slices} times" if slices else "")
-    if not quiet:
-        from howsmooth.report.flow_tables import moments_table
+        declared = declared_attention(example, default_dim=1, **attention)
 
-        console().print(moments_table(record, title))
-        say(console(), f"{flow.status} at t = {float(flow.times[-1]):.4g} on {flow.grid}, {flow.steps} steps of order "
-            f"{order}, mass lost {flow.mass_error:.1g}, against the walls {flow.leaked:.1g}, {flow.seconds:.2g} s",
-            style="dim")
-    beside = particles if late is None and slices is None else None
-    _draw(flow, record, field, first, beside, title, plot_path, animation_path, theme)  # comparing may take long
-    if particles is not None and late is None:
-        _compare(field, first, until, particles, repeats, seed, files, title, rate_path, theme, notes, quiet)
-    for file in files:
-        file.close()
-    if late is not None:
-        raise InputError(str(late))
-    return 0
+        def produce(step):
+            runs.append(run_density(
+                declared, start=start, slices=slices, cells=cells, extent=extent, order=int(order), frames=frames,
+                seed=attention["seed"], progress=lambda t: step(f"t = {t:.4g} of {declared.flow.until:g}")))
+            yield from runs[0].records(particles, repeats)
+
+        compared = repeats * len(particles or ())
+        return declared.name, 1 + compared + (len(particles or ()) > 1), produce
+
+    def picture():
+        return {"values": runs[0].flow.densities.numpy(), "tokens": runs[0].beside(particles), "title": runs[0].title,
+                "theme": theme}
+
+    return run_and_show(
+        {"--json": json_path, "--plot": plot_path, "--plot-rate": rate_path, "--animate": animation_path}, work=work,
+        thing="record", describe=str, table=lambda records: density_tables(runs[0], records),
+        plot=lambda records: density_figure(records[0], **picture()), doubts=lambda _: (),
+        also={"--animate": lambda path, records: save_density_animation(path, records[0], **picture()),
+              "--plot-rate": lambda path, records: save_rate_figure(path, records, title=runs[0].title, theme=theme)})
 
 
 def _refuse_contradictions(start: str, slices: int | None, particles: tuple[int, ...] | None, rate_path: str | None
@@ -99,56 +87,3 @@ def _refuse_contradictions(start: str, slices: int | None, particles: tuple[int,
     if slices is not None and any(count % slices for count in particles or ()):
         raise InputError(f"expected --particles in multiples of the {slices} slices, got "
                          f"{','.join(map(str, particles or ()))}; change one of them")
-
-
-def _compare(field, first, until, counts, repeats, seed, files, title, rate_path, theme, notes, quiet) -> None:
-    """Distances of particles to the density; every run is written the moment it is there."""
-    from howsmooth.cli.running import console, say
-    from howsmooth.dynamics.mean_field import convergence_runs, summarise
-
-    runs, shown = [], notes if quiet else console()
-    for run in convergence_runs(field, first, until, counts, repeats=repeats, seed=seed):
-        runs.append(run)
-        for file in files:
-            file.write({"record": "particles", **run})
-    if len(counts) < 2:
-        gap = sum(run["distance"] for run in runs) / len(runs)
-        name = "d₂" if first.is_masked else "W₂"
-        say(shown, f"{counts[0]} particles: {name} to the density {gap:.3g}, mean of {len(runs)}")
-        return
-    summary = summarise(field, first, until, seed, runs)
-    found = summary.as_record()
-    for file in files:
-        file.write({"record": "rate", **{key: value for key, value in found.items() if key != "runs"}})
-    if not quiet:
-        from howsmooth.report.flow_tables import rate_table
-        from howsmooth.report.rows import counted
-
-        shown.print(rate_table(found, f"Particles to the density, mean of {counted(repeats, 'draw')}"))
-        say(shown, f"{found['distance']} ≈ {summary.rate.constant:.3g} n^({round(summary.rate.exponent, 2) + 0.0:.2f})")
-    if rate_path is not None:
-        from howsmooth.report.density_figures import rate_figure
-        from howsmooth.report.figure import save_figure
-
-        save_figure(rate_figure([found], title=title, theme=theme), rate_path)
-
-
-def _draw(flow, record, field, first, particles, title, plot_path, animation_path, theme) -> None:
-    """The densities, with the largest number of particles beside them where some were asked for."""
-    if plot_path is None and animation_path is None:
-        return
-    import torch
-
-    from howsmooth.dynamics import integrate
-    from howsmooth.report.density_figures import density_figure, save_density_animation
-    from howsmooth.report.figure import save_figure
-
-    tokens = None
-    if particles is not None:
-        x = first.sample(particles[-1], torch.Generator().manual_seed(record["seed"]))
-        tokens = integrate(field, x, flow.until, saves=flow.times.tolist()).tokens.numpy()
-    values = flow.densities.numpy()
-    if plot_path is not None:
-        save_figure(density_figure(record, values, tokens=tokens, title=title, theme=theme), plot_path)
-    if animation_path is not None:
-        save_density_animation(animation_path, record, values, tokens=tokens, title=title, theme=theme)
