@@ -22,13 +22,13 @@ from howsmooth.dynamics.example import (
     follow,
     matrix,
     read_example,
+    unmet,
 )
 from howsmooth.dynamics.gaussian import GaussianState, blow_up_time
 from howsmooth.dynamics.gaussian_flow import GaussianFlow, ParticlesBeside, gaussian_flow, particles_beside
 from howsmooth.dynamics.gaussian_rank import LimitingRank, limiting_rank
 from howsmooth.dynamics.grid import Density, Grid
 from howsmooth.dynamics.growth import perturbation_growth
-from howsmooth.dynamics.instruments import plateaus
 from howsmooth.dynamics.instruments.records import watch
 from howsmooth.dynamics.integration import integrate
 from howsmooth.dynamics.mean_field import convergence_runs, summarise
@@ -37,6 +37,12 @@ from howsmooth.dynamics.velocity import Layer, Velocity
 from howsmooth.errors import InputError, NotConverged
 
 MATRICES = ("identity", "-identity", "rotation", "random")
+SECTIONS = {  # of an example: what a command may change in each
+    "tokens": ("count", "dim", "size", "seed"),
+    "attention": ("kind", "causal"),
+    "flow": ("coordinates", "sphere", "until", "solver", "steps", "rtol", "noise", "saves"),
+    "watch": ("tol", "lipschitz"),
+}
 
 
 def named_matrix(given: Any, d: int, seed: int) -> Any:
@@ -74,6 +80,13 @@ def declared_attention(example: str | None, *, kind: str | None, a: Any, v: Any,
                          "change the file")
     return (declared.but("attention", kind=kind, A=named_matrix(a, d, 2 * seed), V=named_matrix(v, d, 2 * seed + 1))
             .but("flow", until=until))
+
+
+def changed(declared: Example, changes: dict[str, Any]) -> Example:
+    """Return the example with other values, each in the section it belongs to; None changes nothing."""
+    for section, names in SECTIONS.items():
+        declared = declared.but(section, **{name: changes.get(name) for name in names})
+    return declared
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +130,24 @@ class ParticleRun:
                                     self.trajectory.reached, steps=layers, depths=min(depths, layers))
         return [growth.as_record() for growth in grown]
 
+    def records(self, growth: int | None, layers: int) -> Iterator[dict[str, Any]]:
+        """Yield a record for each depth, then those of growth at so many depths; Ctrl-C on the way is raised again."""
+        facts = self.facts
+        for seen in self.depths():
+            yield {"record": "depth", **facts, **seen}
+        if self.interrupted:
+            raise KeyboardInterrupt
+        for grown in [] if growth is None else self.growth(growth, layers):
+            yield {"record": "growth", "example": self.declared.name, **grown}
+
+    def doubts(self, records: Sequence[dict[str, Any]]) -> list[str]:
+        """Return why the flow did not reach its end, and what was expected of it and is not so."""
+        last, facts = [record for record in records if record["record"] == "depth"][-1], self.facts
+        seen = {key: value for key, value in last.items() if key not in facts and key != "record"}
+        late = [] if self.trajectory.status == "finished" else [f"{self.trajectory.ending}; {self.trajectory.remedy}"]
+        return [f"warning: {line}" for line in [*late, *(f"{line} (stated in {self.declared.name})" for line in
+                                                         unmet(self.declared.expect, seen))]]
+
     def save(self, path: str | Path) -> None:
         """Write depths and tokens as safetensors."""
         from safetensors.torch import save_file
@@ -134,15 +165,6 @@ def run_particles(declared: Example, progress: Callable[[float], None] | None = 
     except Interrupted as stopped:
         partial = stopped.partial
         return ParticleRun(declared, partial, attention_behind(declared, partial.last.shape[1], layers))
-
-
-def what_forms(records: Sequence[dict[str, Any]]) -> list[str]:
-    """Return in words how many clusters there are, and along which depths they stay so many."""
-    if records[0]["clusters"] is None or len(records) < 3:
-        return []
-    found = plateaus([r["t"] for r in records], [r["clusters"] for r in records], least=0.1)
-    return [f"{p.count} cluster{'s' if p.count > 1 else ''} from depth {p.start:.4g} to {p.end:.4g}"
-            for p in found if p.count < (records[0]["clusters"] or 0)]
 
 
 @dataclass(frozen=True, eq=False)

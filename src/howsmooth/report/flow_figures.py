@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.errors import InputError
 from howsmooth.report.chart import Axis, Band, Chart, Series
 from howsmooth.report.figure import THEMES, draw, plain
-from howsmooth.report.flow_tables import piece
+from howsmooth.report.flow_tables import of_kind, piece
 from howsmooth.report.rows import model_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
+
+    from howsmooth.dynamics.runs import ParticleRun
 
 MANY = 400  # tokens whose paths are drawn; of more every so-manyth
 _WIDE = 40.0  # a spread so many times that of the start is drawn on a scale that is linear only near 0
@@ -29,6 +31,24 @@ SMALLEST = 1e-12  # of a size that is drawn: below, rounding is all there is
 _TAIL = 8  # saved depths that a token's tail reaches back
 _RATE = 12  # frames per second
 _HELD = 12  # frames that the last picture stays
+
+
+def particle_figure(run: ParticleRun, records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
+    """`flow_figure` of a run and its records."""
+    return flow_figure(of_kind(records, "depth"), *_drawing(run), title=run.title, theme=theme)
+
+
+def save_particle_animation(path: str | Path, run: ParticleRun, *, theme: str = "light") -> None:
+    """`save_animation` of a run."""
+    save_animation(path, run.trajectory.times.tolist(), *_drawing(run), title=run.title, theme=theme)
+
+
+def _drawing(run: ParticleRun) -> tuple[NDArray, Sequence[str], Sequence[int]]:
+    """Paths in the plane or on the line, the names of the axes, and the cluster that each token ends in."""
+    from howsmooth.dynamics.instruments import drawing
+
+    seen, labels = drawing(run.trajectory, run.field, run.declared.watch.tol)
+    return seen(run.trajectory.tokens).numpy(), seen.names, labels
 
 
 def flow_figure(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], labels: Sequence[int], *,

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
 from howsmooth.report.flow_figures import COUNTS, SIZES, SMALLEST, depth_of
-from howsmooth.report.flow_tables import plateau_lines, stage
+from howsmooth.report.flow_tables import of_kind, plateau_lines, stage
 from howsmooth.report.rows import model_name, token
 from howsmooth.report.web_page import embedded, rendered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from howsmooth.dynamics.runs import ParticleRun
+    from howsmooth.studies.depth import Passage
 
 MOST = 600  # tokens that are drawn; of more every so-manyth
 _WIDE = 40.0  # a spread so many times that of the start is drawn as asinh
@@ -34,6 +37,33 @@ def flow_page(scenes: Sequence[dict[str, Any]]) -> str:
     if not scenes:
         raise InputError("expected at least one flow to show, got none")
     return rendered("flow.html", data=embedded(list(scenes)))
+
+
+def particle_page(run: ParticleRun, records: Sequence[dict[str, Any]]) -> str:
+    """The page of a flow of particles; from dimension 3 on it can be turned."""
+    from howsmooth.dynamics.instruments import drawing, principal_view
+
+    declared, trajectory, (n, d) = run.declared, run.trajectory, run.trajectory.last.shape
+    seen, labels = drawing(trajectory, run.field, declared.watch.tol)
+    if d > 2:
+        seen = principal_view(trajectory.tokens, 3)
+    facts = (f"{n} tokens in dimension {d}, {declared.flow.coordinates}: {trajectory.ending}, {trajectory.steps} steps "
+             f"of {trajectory.solver}; tokens closer than {declared.watch.tol:g} are together. Seed "
+             f"{declared.tokens.seed}.")
+    return flow_page([particle_scene(of_kind(records, "depth"), seen(trajectory.tokens).numpy(), seen.names, labels,
+                                     title=run.title, about=declared.about, facts=facts)])
+
+
+def depth_page(passages: Sequence[Passage], records: Sequence[dict[str, Any]]) -> str:
+    """The page of the pieces of text that went through a model, as far as there are records of them."""
+    from howsmooth.studies.depth import picture
+
+    scenes = []
+    for passage in passages:
+        seen = [r for r in records if (r["n"], r["sample"]) == (passage.n, passage.sample)]
+        if seen:
+            scenes.append(depth_scene(seen, *picture(passage), passage.chunk.words))
+    return flow_page(scenes)
 
 
 def particle_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], labels: Sequence[int], *,

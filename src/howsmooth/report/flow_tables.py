@@ -15,7 +15,7 @@ from howsmooth.report.rows import FINE, confidence_text, counted, interval, mode
 from howsmooth.report.table import Column, Table
 
 if TYPE_CHECKING:
-    from howsmooth.dynamics.runs import DensityRun, GaussianRun
+    from howsmooth.dynamics.runs import DensityRun, GaussianRun, ParticleRun
 
 _DEPTHS, _TIMES = 12, 10  # rows of a table of a flow
 # key of the record, heading, digits (None: a whole number)
@@ -40,6 +40,18 @@ def flow_table(records: Sequence[dict[str, Any]], title: str, renormalised: bool
     return Table(title, [Column("depth", lambda r: f"{r['t']:.4g}", style="bold", key=True),
                          *(instrument(*column) for column in _INSTRUMENTS)],
                  [records[k] for k in _spread(len(records), _DEPTHS)])
+
+
+def particle_tables(run: ParticleRun, records: Sequence[dict[str, Any]]) -> Group:
+    """The depths of a flow of particles, how it ended and what forms, and below how a perturbation grows."""
+    depths, grown = of_kind(records, "depth"), of_kind(records, "growth")
+    trajectory, (n, d) = run.trajectory, run.trajectory.last.shape
+    ending = Text(
+        f"{n} tokens in dimension {d}, {'e^{−tV}x' if run.renormalised else 'x'}: {trajectory.ending}, "
+        f"{trajectory.steps} steps of {trajectory.solver}, {trajectory.evaluations} evaluations, "
+        f"{trajectory.seconds:.2g} s; tokens closer than {run.declared.watch.tol:g} are together", style="dim")
+    return Group(flow_table(depths, run.title, run.renormalised), ending, *map(Text, plateau_lines(depths)),
+                 *([growth_of_perturbations_table(grown, run.renormalised)] if grown else []))
 
 
 def plateau_lines(records: Sequence[dict[str, Any]]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.flow.protocol import MatrixText, attention_options, picture_options
+from howsmooth.cli.flow.options import MatrixText, attention_options, picture_options
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parsing import LARGEST, Count, Number, NumberList
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.flow.protocol import theme_option
+from howsmooth.cli.flow.options import theme_option
 from howsmooth.cli.options import CHUNKS, MODEL, SOLVER, loading_options, output_options, spec_from, spec_options
 from howsmooth.cli.parsing import NumberList
 from howsmooth.errors import InputError
@@ -37,7 +37,7 @@ def command(depths: Any, no_growth: bool, tolerances: tuple[float, ...], json_pa
             plot_path: str | None, report_path: str | None, theme: str, **given: Any) -> int:
     from howsmooth.cli.running import run_and_show
     from howsmooth.report.flow_figures import depth_figure
-    from howsmooth.report.flow_page import check_page_path
+    from howsmooth.report.flow_page import check_page_path, depth_page
     from howsmooth.report.flow_tables import depth_tables
 
     if no_growth and depths is not None:
@@ -63,16 +63,4 @@ def command(depths: Any, no_growth: bool, tolerances: tuple[float, ...], json_pa
     return run_and_show({"--json": json_path, "--csv": csv_path, "--plot": plot_path, "--report": report_path},
                         inputs={"--text": given["texts"]}, work=work, thing="depth", table=depth_tables,
                         plot=lambda records: depth_figure(records, theme=theme),
-                        page=lambda records: _page(passages, records))
-
-
-def _page(passages: list, records: list[dict[str, Any]]) -> str:
-    from howsmooth.report.flow_page import depth_scene, flow_page
-    from howsmooth.studies.depth import picture
-
-    scenes = []
-    for passage in passages:
-        seen = [r for r in records if (r["n"], r["sample"]) == (passage.n, passage.sample)]
-        if seen:
-            scenes.append(depth_scene(seen, *picture(passage), passage.chunk.words))
-    return flow_page(scenes)
+                        page=lambda records: depth_page(passages, records))

@@ -6,22 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.flow.protocol import POSITIVE, dim_option, kind_option, picture_options, until_option
+from howsmooth.cli.flow.options import POSITIVE, dim_option, kind_option, picture_options, until_option
 from howsmooth.cli.options import output_options, spec_options
 from howsmooth.cli.parsing import Count, Number, seed_option
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
-    from howsmooth.cli.outputs import RecordFile
     from howsmooth.dynamics.runs import ParticleRun
 
-# Options that change a value of the example or file, by the section they belong to.
-SECTIONS = {
-    "tokens": ("count", "dim", "size", "seed"),
-    "attention": ("kind", "causal"),
-    "flow": ("coordinates", "sphere", "until", "solver", "steps", "rtol", "noise", "saves"),
-    "watch": ("tol", "lipschitz"),
-}
 OF_THE_MODEL = {"dim": "--dim", "size": "--size", "kind": "--attention", "causal": "--causal",
                 "coordinates": "--coordinates"}
 
@@ -70,60 +62,50 @@ def command(example: str | None, weights: str | None, depth_weights: str | None,
             residual_layers: int, json_path: str | None, csv_path: str | None, plot_path: str | None,
             report_path: str | None, animation_path: str | None, tokens_path: str | None, theme: str,
             **changes: Any) -> int:
-    from howsmooth.cli.flow.protocol import bar_along, check_files
-    from howsmooth.cli.main import EXIT_INTERRUPTED
-    from howsmooth.cli.outputs import record_files
-    from howsmooth.cli.running import console, say
+    from howsmooth.cli.running import run_and_show, say
+    from howsmooth.report.flow_figures import particle_figure, save_particle_animation
+    from howsmooth.report.flow_page import particle_page
+    from howsmooth.report.flow_tables import particle_tables
 
     _refuse_contradictions(example, weights, depth_weights, texts, changes)
-    check_files({"--json": json_path, "--csv": csv_path, "--plot": plot_path, "--animate": animation_path,
-                 "--report": report_path, "--artefacts": tokens_path},
-                {"EXAMPLE": example if (example or "").endswith(".toml") else None,
-                 "--text": None if texts == "-" else texts})
-    files, notes = record_files(json_path, csv_path), console(stderr=True)
+    _refuse_names(report_path, tokens_path)
+    runs: list[ParticleRun] = []
 
-    from howsmooth.dynamics import read_example
-    from howsmooth.dynamics.example import unmet
-    from howsmooth.dynamics.runs import run_particles
+    def work(notes, kept):
+        from howsmooth.dynamics.example import read_example
+        from howsmooth.dynamics.runs import changed, run_particles
 
-    given: dict[str, Any] = {}
-    if weights or depth_weights:
-        from howsmooth.studies.weights import read_model_flow
+        given: dict[str, Any] = {}
+        if weights or depth_weights:
+            from howsmooth.studies.weights import read_model_flow
 
-        found = read_model_flow(weights, depth_weights, texts or "embedded", changes.pop("count") or 32)
-        declared, given = found.example, {"layers": found.layers, "x": found.x}
-    else:
-        declared = read_example(example or "polytope")
-    for section, names in SECTIONS.items():
-        declared = declared.but(section, **{name: changes.get(name) for name in names})
-    if growth is not None and declared.flow.noise:
-        raise InputError("expected --growth without noise, got both: a perturbation is followed through layers that "
-                         "draw nothing; leave one out")
-    with bar_along(notes, "depth ", declared.flow.until) as progress:
-        run = run_particles(declared, progress, **given)
-    if tokens_path is not None:
-        run.save(tokens_path)
-        say(notes, f"wrote {len(run.trajectory.times)} depths to {tokens_path}", style="dim")
-    records, shown = [], None if "-" in (json_path, csv_path) else console()
-    for seen in run.depths():
-        records.append(seen)
-        for file in files:
-            file.write({"record": "depth", **run.facts, **seen})
-    if shown is not None:
-        _show(run, records, shown)
-    if run.trajectory.status != "finished":
-        say(notes, f"howsmooth: warning: {run.trajectory.ending}; {run.trajectory.remedy}", style="yellow")
-    for line in unmet(declared.expect, records[-1]):
-        say(notes, f"howsmooth: warning: {line} (stated in {declared.name})", style="yellow")
-    if growth is not None and not run.interrupted:
-        _grow(run, growth, residual_layers, files, shown)
-    for file in files:
-        file.close()
-    _draw(run, records, plot_path, animation_path, theme)
-    if report_path is not None:
-        _write_page(report_path, run, records)
-        say(notes, f"wrote {report_path}", style="dim")
-    return EXIT_INTERRUPTED if run.interrupted else 0
+            found = read_model_flow(weights, depth_weights, texts or "embedded", changes.pop("count") or 32)
+            declared, given = found.example, {"layers": found.layers, "x": found.x}
+        else:
+            declared = read_example(example or "polytope")
+        declared = changed(declared, changes)
+        if growth is not None and declared.flow.noise:
+            raise InputError("expected --growth without noise, got both: a perturbation is followed through layers "
+                             "that draw nothing; leave one out")
+
+        def produce(step):
+            run = run_particles(declared, lambda t: step(f"depth {t:.4g} of {declared.flow.until:g}"), **given)
+            runs.append(run)
+            if tokens_path is not None:  # before the instruments, which may take long
+                run.save(tokens_path)
+                say(notes, f"wrote {len(run.trajectory.times)} depths to {tokens_path}", style="dim")
+            yield from run.records(growth, residual_layers)
+
+        return declared.name, declared.flow.saves + min(growth or 0, residual_layers), produce
+
+    return run_and_show(
+        {"--json": json_path, "--csv": csv_path, "--plot": plot_path, "--animate": animation_path,
+         "--report": report_path, "--artefacts": tokens_path}, work=work, thing="record", describe=str,
+        inputs={"EXAMPLE": example if (example or "").endswith(".toml") else None, "--text": texts},
+        table=lambda records: particle_tables(runs[0], records), doubts=lambda records: runs[0].doubts(records),
+        plot=lambda records: particle_figure(runs[0], records, theme=theme),
+        page=lambda records: particle_page(runs[0], records),
+        also={"--animate": lambda path, _: save_particle_animation(path, runs[0], theme=theme)})
 
 
 def _refuse_contradictions(example: str | None, weights: str | None, depth_weights: str | None, texts: str | None,
@@ -140,62 +122,10 @@ def _refuse_contradictions(example: str | None, weights: str | None, depth_weigh
         raise InputError("expected --text only with --weights or --depth-weights, got it alone; leave it out")
 
 
-def _show(run: ParticleRun, records: list[dict[str, Any]], shown: Any) -> None:
-    from howsmooth.cli.running import say
-    from howsmooth.dynamics.runs import what_forms
-    from howsmooth.report.flow_tables import flow_table
+def _refuse_names(report_path: str | None, tokens_path: str | None) -> None:
+    from howsmooth.report.flow_page import check_page_path
 
-    trajectory, (n, d) = run.trajectory, run.trajectory.last.shape
-    shown.print(flow_table(records, run.title, run.renormalised))
-    say(shown, f"{n} tokens in dimension {d}, {'e^{−tV}x' if run.renormalised else 'x'}: {trajectory.ending}, "
-        f"{trajectory.steps} steps of {trajectory.solver}, {trajectory.evaluations} evaluations, "
-        f"{trajectory.seconds:.2g} s; tokens closer than {run.declared.watch.tol:g} are together", style="dim")
-    for line in what_forms(records):
-        say(shown, line)
-
-
-def _grow(run: ParticleRun, depths: int, layers: int, files: list[RecordFile], shown: Any) -> None:
-    from howsmooth.report.flow_tables import growth_of_perturbations_table
-
-    records = run.growth(depths, layers)
-    for file in files:
-        for record in records if file.form == "json" else []:
-            file.write({"record": "growth", "example": run.declared.name, **record})
-    if shown is not None:
-        shown.print(growth_of_perturbations_table(records, run.renormalised))
-
-
-def _draw(run: ParticleRun, records: list[dict[str, Any]], plot_path: str | None, animation_path: str | None,
-          theme: str) -> None:
-    if plot_path is None and animation_path is None:
-        return
-    from howsmooth.dynamics.instruments import drawing
-    from howsmooth.report.figure import save_figure
-    from howsmooth.report.flow_figures import flow_figure, save_animation
-
-    trajectory = run.trajectory
-    seen, labels = drawing(trajectory, run.field, run.declared.watch.tol)
-    paths = seen(trajectory.tokens).numpy()
-    if plot_path is not None:
-        save_figure(flow_figure(records, paths, seen.names, labels, title=run.title, theme=theme), plot_path)
-    if animation_path is not None:
-        save_animation(animation_path, trajectory.times.tolist(), paths, seen.names, labels, title=run.title,
-                       theme=theme)
-
-
-def _write_page(path: str, run: ParticleRun, records: list[dict[str, Any]]) -> None:
-    from pathlib import Path
-
-    from howsmooth.dynamics.instruments import drawing, principal_view
-    from howsmooth.report.flow_page import flow_page, particle_scene
-
-    declared, trajectory, (n, d) = run.declared, run.trajectory, run.trajectory.last.shape
-    seen, labels = drawing(trajectory, run.field, declared.watch.tol)
-    if d > 2:  # a page can be turned
-        seen = principal_view(trajectory.tokens, 3)
-    facts = (f"{n} tokens in dimension {d}, {declared.flow.coordinates}: {trajectory.ending}, {trajectory.steps} steps "
-             f"of {trajectory.solver}; tokens closer than {declared.watch.tol:g} are together. Seed "
-             f"{declared.tokens.seed}.")
-    scene = particle_scene(records, seen(trajectory.tokens).numpy(), seen.names, labels, title=run.title,
-                           about=declared.about, facts=facts)
-    Path(path).write_text(flow_page([scene]), encoding="utf-8")
+    if report_path:
+        check_page_path(report_path, "--report")
+    if tokens_path and not tokens_path.endswith(".safetensors"):
+        raise InputError(f"expected a file ending in .safetensors for --artefacts, got {tokens_path!r}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.flow.protocol import POSITIVE, attention_options, picture_options
+from howsmooth.cli.flow.options import POSITIVE, attention_options, picture_options
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parsing import Count, NumberList
 from howsmooth.errors import InputError

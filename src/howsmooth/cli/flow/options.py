@@ -1,19 +1,14 @@
-"""What the flows share: the options of attention and of pictures, checks of files, the bar along depth."""
+"""Options that the flows share: those of attention and of pictures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from howsmooth.cli.parsing import Count, Number, seed_option
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 NAMES = ("identity", "-identity", "rotation", "random")  # of matrices, as howsmooth.dynamics.runs makes them
 POSITIVE = Number(0, open=True)
@@ -93,40 +88,3 @@ def _in_order(options: tuple[Callable, ...]) -> Callable:
             command = option(command)
         return command
     return decorate
-
-
-def check_files(outputs: dict[str, str | None], inputs: dict[str, str | None] | None = None) -> None:
-    """Refuse names that cannot be written or drawn, before anything is computed; both are path by option."""
-    from howsmooth.cli.outputs import check_writable, refuse_one_file_twice
-    from howsmooth.errors import InputError
-
-    refuse_one_file_twice(outputs | (inputs or {}))
-    for option, path in outputs.items():
-        if path is None or option in ("--json", "--csv"):
-            continue
-        if option.startswith("--plot"):
-            from howsmooth.report.figure import check_plot_path
-
-            check_plot_path(path)
-        elif option == "--animate":
-            from howsmooth.report.flow_figures import check_animation_path
-
-            check_animation_path(path)
-        elif option == "--report":
-            from howsmooth.report.flow_page import check_page_path
-
-            check_page_path(path, option)
-        elif option == "--artefacts" and not path.endswith(".safetensors"):
-            raise InputError(f"expected a file ending in .safetensors for --artefacts, got {path!r}")
-        check_writable(Path(path), option)
-
-
-@contextmanager
-def bar_along(notes: Console, what: str, until: float) -> Iterator[Callable[[float], None]]:
-    """Give what is to be called with each depth on the way; shown on a terminal alone."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn(what + "{task.completed:.4g} of {task.total:g}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=notes, disable=not notes.is_terminal, transient=True) as bar:
-        task = bar.add_task("", total=until)
-        yield lambda t: bar.update(task, completed=t)
