@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howsmooth.cli.parsing import MANY, Bytes, Count, Number, NumberList, show_bytes
+from howsmooth.cli.parsing import MANY, Bytes, Count, Number, NumberList
+from howsmooth.report.plan_tables import show_bytes
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, unique=True))

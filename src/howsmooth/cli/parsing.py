@@ -214,22 +214,8 @@ def exponents_option(default: str) -> Callable:
                         show_default=True, help="Exponents p ≥ 1 of the distance.")
 
 
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    >>> duration(42), duration(400), duration(90000)
-    ('42 s', '7 min', '25.0 h')
-    """
-    if seconds < 120:
-        return f"{max(1, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def show_bytes(size: float) -> str:
-    """A size for people.
+    """A size for people, as tables show it."""
+    from howsmooth.report.plan_tables import show_bytes as shown
 
-    >>> show_bytes(1610612736)
-    '1.5 GiB'
-    """
-    power = max(p for p in range(4) if size >= 1024**p or p == 0)
-    return f"{size / 1024**power:.{1 if power else 0}f} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+    return shown(size)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Display
 
-from howsmooth.cli.parsing import duration
+from howsmooth.report.plan_tables import duration, plan_table
 from howsmooth.studies.run import Progress
 
 if TYPE_CHECKING:
@@ -76,7 +76,6 @@ def remaining(done: float, left: float, elapsed: float) -> str:
 def run_and_keep(study: Spec, path: Path, said: str | None = None, **trust: bool) -> int:
     """Prepare, say what will be done, do it with a bar, show what came out."""
     from howsmooth.cli.main import EXIT_INTERRUPTED
-    from howsmooth.cli.plan import show_plan
     from howsmooth.cli.running import console, say
     from howsmooth.studies.plan import prepare
     from howsmooth.studies.run import run_study
@@ -88,7 +87,7 @@ def run_and_keep(study: Spec, path: Path, said: str | None = None, **trust: bool
             say(notes, f"howsmooth: {line}", style="yellow")
         prepared = prepare(study, lambda line: say(notes, line, style="dim"), **trust)
         store.plan(prepared.spec.model_dump(mode="json"), prepared.tasks())
-        show_plan(prepared, notes, store.counts()["done"])
+        notes.print(plan_table(prepared, store.counts()["done"]))
         with Bar(notes) as bar:
             try:
                 run_study(prepared, store, progress=bar.show)

