@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from howsmooth.cli.options import spec_options
+from howsmooth.cli.options import spec_from, spec_options
 from howsmooth.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from howsmooth.studies.figures import Options, Outcome
-    from howsmooth.studies.store import Store
 
 STORE = "reproduce.sqlite"
 FIGURES_OWN = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"), "the figure's")
@@ -29,7 +23,8 @@ FIGURES_OWN = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"), "
 @click.option("--gpt2-attention", metavar="FILE", help="GPT-2's attention layers (safetensors), for made inputs.")
 @spec_options("workers")
 @click.option("--quick", is_flag=True, help="A few short lengths and two samples in this process: minutes, not hours.")
-def command(figures: tuple[str, ...], folder: str, data: str | None, **given: Any) -> int:
+def command(figures: tuple[str, ...], folder: str, data: str | None, gpt2_attention: str | None, quick: bool,
+            **given: Any) -> int:
     """Make the figures of "How Smooth Is Attention?" again, and the same for other models.
 
     FIGURE is text (Lip against n), radius (Lip against the mean radius), adversarial, norms (token norms against n),
@@ -38,28 +33,35 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, **given: An
     """
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.outputs import writable_folder
+    from howsmooth.cli.progress import Bar
     from howsmooth.cli.running import console, say
     from howsmooth.report.figure import check_plot_path
-    from howsmooth.studies.figures import names, read_figure
+    from howsmooth.report.reproduction import write_figure, write_index
+    from howsmooth.studies.figures import Options, names, read_figure, run_figure
     from howsmooth.studies.store import Store
 
     chosen = names() if not figures or "all" in figures else list(dict.fromkeys(figures))
     declared = [read_figure(name) for name in chosen]
-    options, notes = _options(given), console(stderr=True)
+    if gpt2_attention is not None and not Path(gpt2_attention).is_file():
+        raise InputError(f"expected a file for --gpt2-attention, got {gpt2_attention}; check the path")
+    options = Options.of_spec(spec_from(given), [name for name in FIGURES_OWN if given[name] is not None],
+                              gpt2_attention=gpt2_attention, quick=quick)
     check_plot_path("figure.png", "the figures")
     if data is not None:
         if not Path(data).is_dir():
             raise InputError(f"expected a folder for --data, got {data}; name one that exists")
         os.environ["HOWSMOOTH_DATA"] = data
-    out, made = writable_folder(folder, "--out"), []
+    notes, out, made = console(stderr=True), writable_folder(folder, "--out"), []
     with Store.write(out / STORE) as store:
         if store.recovered:
             say(notes, f"howsmooth: {store.recovered}", style="yellow")
         try:
             for figure in declared:
-                outcome = _run(figure, store, options, notes)
-                made.append((outcome, _write(outcome, out)))
-                _write_index(made, out)
+                with Bar(notes) as bar:
+                    outcome = run_figure(figure, store, options, progress=bar.show,
+                                         note=lambda line: say(notes, line, style="dim"))
+                made.append((outcome, write_figure(outcome, out)))
+                write_index(made, out)
         except KeyboardInterrupt:
             say(notes, "howsmooth: interrupted; the same command goes on from here")
             return EXIT_INTERRUPTED
@@ -72,54 +74,3 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, **given: An
             say(shown, f"  missing {model}: {reason}", style="yellow")
     say(shown, f"index    {out / 'index.md'}, {out / 'index.html'}")
     return 0
-
-
-def _options(given: dict[str, Any]) -> Options:
-    from howsmooth.cli.options import spec_from
-    from howsmooth.studies.figures import Options
-
-    weights = given["gpt2_attention"]
-    if weights is not None and not Path(weights).is_file():
-        raise InputError(f"expected a file for --gpt2-attention, got {weights}; check the path")
-    spec = spec_from(given)
-    said = {name: getattr(spec, name) for name in FIGURES_OWN if given[name] is not None}
-    if min(said.get("lengths", (2,))) < 2:
-        raise InputError(f"expected lengths of at least 2, got {min(spec.lengths)}; one token has nothing to attend to")
-    if "models" in said:
-        said["models"] = tuple(model.name for model in spec.models)
-    if said.get("layers") == "all":
-        del said["layers"]
-    return Options(**said, gpt2_attention=weights, workers=spec.engine.workers, quick=given["quick"])
-
-
-def _run(figure, store: Store, options: Options, notes: Console) -> Outcome:
-    from howsmooth.cli.progress import Bar
-    from howsmooth.cli.running import say
-    from howsmooth.studies.figures import run_figure
-
-    with Bar(notes) as bar:
-        return run_figure(figure, store, options, progress=bar.show, note=lambda line: say(notes, line, style="dim"))
-
-
-def _write(outcome: Outcome, out: Path) -> list[str]:
-    """Records as JSON lines and the pictures; the names of the pictures."""
-    from howsmooth.records import json_line
-    from howsmooth.report.figure import save_figure
-    from howsmooth.report.reproduction import draw, sheets
-
-    name = outcome.figure.name
-    with open(out / f".{name}.partial", "w", encoding="utf-8") as stream:
-        for record in (*outcome.records, *outcome.bounds):
-            stream.write(json_line({**record, "figure": name}) + "\n")
-    os.replace(out / f".{name}.partial", out / f"{name}.jsonl")
-    pictures = sheets(outcome)
-    for picture, panels in pictures.items():
-        save_figure(draw(panels, outcome), out / f"{picture}.png")
-    return list(pictures)
-
-
-def _write_index(made: list[tuple[Outcome, list[str]]], out: Path) -> None:
-    from howsmooth.report.reproduction import index_html, index_markdown
-
-    (out / "index.md").write_text(index_markdown(made), encoding="utf-8")
-    (out / "index.html").write_text(index_html(made), encoding="utf-8")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from howsmooth.records import json_line
 from howsmooth.report.chart import Axis, Chart, Series
 from howsmooth.report.charts import LENGTH, curve, grouped, samples_text
 from howsmooth.report.figure import draw as draw_charts
+from howsmooth.report.figure import save_figure
 from howsmooth.report.rows import law_text, magnitude, model_name, number, short_verdict
 from howsmooth.report.table import Column, Table
 from howsmooth.report.web_page import rendered
@@ -58,6 +62,25 @@ class Panel:
         where = ", ".join([f"layer {layer}" if layer is not None else "all layers",
                            *([f"head {head}"] if head is not None else [])])
         return f"{model_name(model)}, {where}\n{text}"
+
+
+def write_figure(outcome: Outcome, folder: Path) -> list[str]:
+    """Write a figure's records as JSON lines, and its pictures; return the names of the pictures."""
+    name = outcome.figure.name
+    with open(folder / f".{name}.partial", "w", encoding="utf-8") as stream:
+        for record in (*outcome.records, *outcome.bounds):
+            stream.write(json_line({**record, "figure": name}) + "\n")
+    os.replace(folder / f".{name}.partial", folder / f"{name}.jsonl")
+    pictures = sheets(outcome)
+    for picture, panels in pictures.items():
+        save_figure(draw(panels, outcome), folder / f"{picture}.png")
+    return list(pictures)
+
+
+def write_index(made: list[tuple[Outcome, list[str]]], folder: Path) -> None:
+    """Write the index of figures and the names of their pictures, as Markdown and as a page."""
+    (folder / "index.md").write_text(index_markdown(made), encoding="utf-8")
+    (folder / "index.html").write_text(index_html(made), encoding="utf-8")
 
 
 def sheets(outcome: Outcome) -> dict[str, list[Panel]]:

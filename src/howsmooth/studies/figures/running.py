@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,20 @@ class Options:
     gpt2_attention: str | None = None
     workers: int | None = None
     quick: bool = False
+
+    @classmethod
+    def of_spec(cls, spec: Spec, said: Collection[str], **others: Any) -> Options:
+        """The fields of a spec that were `said`; what was not is the figure's."""
+        if "lengths" in said and min(spec.lengths) < 2:
+            raise InputError(
+                f"expected lengths of at least 2, got {min(spec.lengths)}; one token has nothing to attend to")
+        fields = {name: getattr(spec, name) for name in ("models", "layers", "lengths", "samples", "tol")
+                  if name in said}
+        if "models" in fields:
+            fields["models"] = tuple(model.name for model in spec.models)
+        if fields.get("layers") == "all":
+            del fields["layers"]
+        return cls(**fields, workers=spec.engine.workers, **others)
 
 
 @dataclass(frozen=True)
