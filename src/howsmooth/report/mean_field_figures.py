@@ -16,6 +16,8 @@ from howsmooth.report.rows import LOG10, model_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from howsmooth.studies.splitting import LinePicture
+
 SCORES = {"negative": "A = −1", "positive": "A = +1", "rotation": "A a quarter turn"}
 LINE, HEADS = (0.5, 1.5), (0.0, 2.0)  # ratios between which the colours of splitting change
 
@@ -147,6 +149,13 @@ def title(a: float, masses: Sequence[float], third: float | None = None, masked:
     at = "" if third is None else f", third atom at {third:g}"
     mask = ", masked" if masked else ""
     return f"a = {a:g}, masses {' : '.join(f'{m:g}' for m in masses)}{at}{mask}".replace("-", "−")
+
+
+def picture_figure(picture: LinePicture, *, theme: str = "light") -> Figure:
+    """One picture of the line."""
+    axis, found = picture.found
+    named = title(picture.a, picture.all_masses, picture.third, picture.masked)
+    return line_figure([{"title": named, "axis": axis, "ratio": found.ratio}], theme=theme)
 
 
 def line_figure(pictures: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from howsmooth.lipschitz.splitting import SPLITS, UNDECIDED
+from howsmooth.report.mean_field_figures import title
 from howsmooth.report.rows import (
     interval,
     magnitude,
@@ -179,6 +180,14 @@ def which_table(records: Sequence[dict[str, Any]]) -> Table:
          Column("ratio", lambda r: "∞" if r["ratio"] > 1e9 else number(r["ratio"], 5), style="bold green"),
          Column("limit", lambda r: r["limit"], "left", wrap=False)],
         records, group=lambda r: r["kind"])
+
+
+def picture_line(records: Sequence[dict[str, Any]]) -> str:
+    """The one record of a picture of the line, in a sentence."""
+    r = records[0]
+    square = f"[−{r['extent']:g}, {r['extent']:g}]²"
+    return (f"{title(r['a'], r['masses'], r['third'], r['masked'])}: {100 * r['share']:.3g} % of {square} splits; the "
+            f"largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, y = {r['y']:.4g}")
 
 
 def _by_layer(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -82,4 +82,4 @@ def which_split() -> Iterator[dict[str, Any]]:
         pieces = torch.stack([0.3 * masses, 0.7 * masses], -1).flatten()
         cut = criterion(case.field, points.repeat_interleave(2, 0), pieces.log())
         yield {"kind": case.kind, "where": case.where, **found.as_record(), "after": cut.norm, "limit": case.limit,
-               "never": case.never, "splits": found.ratio > 1 + 1e-12}
+               "never": case.never, "splits": found.ratio > 1 + 1e-12, "status": "converged"}

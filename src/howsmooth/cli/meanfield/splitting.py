@@ -6,7 +6,16 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.options import CHUNKS, MODEL, SOLVER, loading_options, output_options, spec_from, spec_options
+from howsmooth.cli.options import (
+    CHUNKS,
+    MODEL,
+    SOLVER,
+    loading_options,
+    one_model,
+    output_options,
+    spec_from,
+    spec_options,
+)
 from howsmooth.cli.parsing import Count, Number, NumberList
 from howsmooth.errors import InputError
 
@@ -46,38 +55,50 @@ def command(ctx: click.Context, picture: bool, which: bool, a: float, masses: tu
             third: float | None, extent: float, points: int, masked: bool, repeat: int | None, json_path: str | None,
             csv_path: str | None, plot_path: str | None, **given: Any) -> int:
     from howsmooth.cli.running import run_and_show
-    from howsmooth.report import mean_field_figures, mean_field_tables
+    from howsmooth.report.mean_field_figures import picture_figure
+    from howsmooth.report.mean_field_tables import picture_line, which_table
+    from howsmooth.studies.splitting import LinePicture
+    from howsmooth.studies.which_split import CASES, which_split
 
     if picture + which + (repeat is not None) > 1:
         raise InputError("expected one of --picture, --which and --repeat, got several; leave out the others")
     if plot_path and (which or repeat is not None):
         raise InputError("expected --plot with a model or with --picture, got --which or --repeat; leave it out")
     _refuse_idle_options(ctx, picture, which, repeat is not None)
-    if repeat is not None and given["map"] == "head":
-        raise InputError("expected a whole map with --repeat, got --map head; take attention, normed, block or layer")
-    spec = spec_from(given, **DEFAULTS, **({} if repeat is not None or given["map"] else {"map": "head"}))
-    drawn: list[dict] = []
+    shown: dict[str, Any]
     if picture:
-        table, figure = _picture_line, lambda _: mean_field_figures.line_figure(drawn)
-
-        def work(notes, kept):
-            return "picture", 1, lambda _step: _picture(drawn, extent, points, a, masses, third, masked)
+        line = LinePicture(extent, points, a, masses, third, masked)
+        shown = {"work": lambda notes, kept: ("picture", 1, lambda step: [line.record()]), "table": picture_line,
+                 "plot": lambda records: picture_figure(line)}
     elif which:
-        from howsmooth.studies.which_split import CASES, which_split
-
-        table, figure = mean_field_tables.which_table, None
-
-        def work(notes, kept):
-            return "maps", len(CASES), lambda _step: (record | {"status": "converged"} for record in which_split())
+        shown = {"work": lambda notes, kept: ("maps", len(CASES), lambda step: which_split()), "table": which_table}
     else:
-        table = mean_field_tables.splitting_table if repeat is None else mean_field_tables.repeated_table
-        figure = mean_field_figures.heads_figure
+        shown = _of_model(given, repeat)
+    return run_and_show({"--json": json_path, "--csv": csv_path, "--plot": plot_path}, thing="record",
+                        inputs={"--text": given["texts"]}, **shown)
 
-        def work(notes, kept):
-            return _model(spec, repeat)
 
-    return run_and_show({"--json": json_path, "--csv": csv_path, "--plot": plot_path}, work=work, table=table,
-                        plot=figure, thing="record", inputs={"--text": given["texts"]})
+def _of_model(given: dict[str, Any], copies: int | None) -> dict[str, Any]:
+    """What is computed and shown of a model: its heads or whole maps, or its text with tokens repeated."""
+    from howsmooth.report.mean_field_figures import heads_figure
+    from howsmooth.report.mean_field_tables import repeated_table, splitting_table
+    from howsmooth.studies.splitting import repeated_tokens, splittings
+
+    if copies is not None and given["map"] == "head":
+        raise InputError("expected a whole map with --repeat, got --map head; take attention, normed, block or layer")
+    spec = spec_from(given, **DEFAULTS, **({"map": "head"} if copies is None and not given["map"] else {}))
+    if copies is not None and spec.inputs == "normalised":
+        raise InputError("expected a model that reads text with --repeat, got random tokens; give a whole model")
+
+    def work(notes: Any, kept: Any) -> tuple:
+        model, corpus, resolved = one_model(spec)
+        if copies is None:
+            return model.name, resolved.estimates, lambda step: splittings(model, corpus, resolved, step=step)
+        assert corpus is not None  # random tokens were refused
+        return model.name, sum(resolved.lengths) * len(resolved.layers), lambda step: repeated_tokens(
+            model, corpus, resolved, copies=copies, step=step)
+
+    return {"work": work, "table": splitting_table if copies is None else repeated_table, "plot": heads_figure}
 
 
 def _refuse_idle_options(ctx: click.Context, picture: bool, which: bool, repeat: bool) -> None:
@@ -95,40 +116,3 @@ def _refuse_idle_options(ctx: click.Context, picture: bool, which: bool, repeat:
         if name in idle and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             said = "MODEL" if isinstance(param, click.Argument) else param.opts[0]
             raise InputError(f"expected no {said} with {mode}, where it would do nothing; leave it out")
-
-
-def _picture(drawn: list[dict], extent, points, a, masses, third, masked):
-    """The one record of --picture; what is to be drawn is added to `drawn`."""
-    from howsmooth.lipschitz.criterion import picture
-    from howsmooth.report.mean_field_figures import title
-
-    masses = (1.0,) * (2 if third is None else 3) if masses is None else masses
-    axis, found = picture(extent, points, a, masses, third, masked=masked)
-    share, top = float(found.splits.double().mean()), int(found.ratio.argmax())
-    drawn.append({"title": title(a, masses, third, masked), "axis": axis, "ratio": found.ratio})
-    yield {"a": a, "masses": list(masses), "third": third, "masked": masked, "extent": extent, "points": points,
-           "share": share, "ratio": float(found.ratio.max()), "x": float(axis[top % points]),
-           "y": float(axis[top // points]), "status": "converged", "dtype": "float64"}
-
-
-def _picture_line(records) -> str:
-    from howsmooth.report.mean_field_figures import title
-
-    r = records[0]
-    square = f"[−{r['extent']:g}, {r['extent']:g}]²"
-    return (f"{title(r['a'], r['masses'], r['third'], r['masked'])}: {100 * r['share']:.3g} % of {square} splits; the "
-            f"largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, y = {r['y']:.4g}")
-
-
-def _model(spec: Any, repeat: int | None) -> tuple:
-    """Name, number of records and what produces them, for a model."""
-    from howsmooth.cli.options import one_model
-    from howsmooth.studies.splitting import repeated_tokens, splittings
-
-    if repeat is not None and spec.inputs == "normalised":
-        raise InputError("expected a model that reads text with --repeat, got random tokens; give a whole model")
-    model, corpus, resolved = one_model(spec)
-    if repeat is None:
-        return model.name, resolved.estimates, lambda step: splittings(model, corpus, resolved, step=step)
-    return model.name, sum(resolved.lengths) * len(resolved.layers), lambda step: repeated_tokens(
-        model, corpus, resolved, copies=repeat, step=step)
