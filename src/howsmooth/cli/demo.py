@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from howsmooth.cli.running import Run, Step
-    from howsmooth.studies.plan import Plan
+    from howsmooth.cli.running import Run
 
 # Few enough layers and samples to end in a minute or two.
 SPECS = (
@@ -21,83 +18,62 @@ SPECS = (
 
 
 @click.command(name="demo", short_help="Two embedded models: table, plot and page.")
-@click.option(
-    "--out", "folder", metavar="DIR", default="demo", show_default=True, help="Folder for the results."
-)
-@click.option(
-    "--svg", "svg_path", metavar="FILE", hidden=True, help="A picture of the table as the terminal shows it."
-)
+@click.option("--out", "folder", metavar="DIR", default="demo", show_default=True, help="Folder for the results.")
+@click.option("--svg", "svg_path", metavar="FILE", hidden=True, help="A picture of the table as the terminal shows it.")
 def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; leave a plot, the records and a page."""
-    from howsmooth.cli.outputs import RecordFile, check_writable, writable_folder
-    from howsmooth.cli.running import Run, announce, console, say
-    from howsmooth.report.figure import check_plot_path
+    from howsmooth.cli.outputs import RecordFile, check_writable, writable_folder, write_page, write_screen
+    from howsmooth.cli.running import Run, console, say
+    from howsmooth.fits import growth_laws
+    from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
     from howsmooth.report.measurement_tables import summary
+    from howsmooth.report.web_page import report_page
 
     out = writable_folder(folder, "--out")
-    plot, lines, page_path = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
+    plot, lines, page = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
     check_plot_path(str(plot), "the demo's plot")
-    for path in (plot, page_path):
+    for path in (plot, page):
         check_writable(path, "--out")
     if svg_path:
         check_writable(Path(svg_path), "--svg")
     run = Run([RecordFile(str(lines), "--out", form="json")], console(stderr=True))
-
-    from howsmooth.cli.options import one_model
-    from howsmooth.fits import growth_laws
-    from howsmooth.studies.plan import prepare_model
-    from howsmooth.studies.spec import spec_of
-
     shown = console(record=svg_path is not None, width=98 if svg_path else None)
     try:
         for declared in SPECS:
-            if run.interrupted or run.failures:
-                break
-            before = len(run.records)
-            model, corpus, spec = one_model(spec_of({**declared, "name": "demo"}))
-            plan = prepare_model(spec, model, corpus)
-            announce(spec, model, run.notes, plan)
-            run.collect(model.name, plan.count, partial(_produce, plan))
-            fresh = run.records[before:]
+            fresh = _measure(run, declared)
             if fresh:
                 with run.writing("-", "the table"):
                     shown.print(summary(fresh, growth_laws(fresh)))
+            if run.interrupted or run.failures:
+                break
     finally:
         if run.records:
-            _write_report(run, plot, page_path)
-            for what, path in (("plot", plot), ("records", lines), ("page", page_path)):
+            with run.writing(plot, "--out"):
+                save_figure(growth_figure(run.records, growth_laws(run.records)), plot)
+            with run.writing(page, "--out"):
+                write_page(page, report_page(run.records))
+            for what, path in (("plot", plot), ("records", lines), ("page", page)):
                 if str(path) not in run.failures:
                     with run.writing("-", "the table"):
                         say(shown, f"{what:8} {path}")
         if svg_path:
             with run.writing(svg_path, "--svg"):
-                shown.save_svg(svg_path, title="howsmooth demo", code_format=_svg_without_web_fonts())
+                write_screen(svg_path, shown, "howsmooth demo")
         code = run.finish()
     return code
 
 
-def _produce(plan: Plan, step: Step) -> Iterator[dict[str, Any]]:
+def _measure(run: Run, declared: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run one of the two specs; its records."""
+    from howsmooth.cli.options import one_model
+    from howsmooth.cli.running import announce
+    from howsmooth.studies.plan import prepare_model
     from howsmooth.studies.run import records_of
+    from howsmooth.studies.spec import spec_of
 
-    return records_of(plan, step=step)
-
-
-def _svg_without_web_fonts() -> str:
-    """Rich's frame for a terminal picture, less the fonts it would fetch from elsewhere."""
-    import re
-
-    from rich.console import CONSOLE_SVG_FORMAT
-
-    return re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-
-
-def _write_report(run: Run, plot: Path, page_path: Path) -> None:
-    from howsmooth.cli.outputs import write_page
-    from howsmooth.fits import growth_laws
-    from howsmooth.report.figure import growth_figure, save_figure
-    from howsmooth.report.web_page import report_page
-
-    with run.writing(plot, "--out"):
-        save_figure(growth_figure(run.records, growth_laws(run.records)), plot)
-    with run.writing(page_path, "--out"):
-        write_page(page_path, report_page(run.records))
+    before = len(run.records)
+    model, corpus, spec = one_model(spec_of({**declared, "name": "demo"}))
+    plan = prepare_model(spec, model, corpus)
+    announce(spec, model, run.notes, plan)
+    run.collect(model.name, plan.count, lambda step: records_of(plan, step=step))
+    return run.records[before:]

@@ -8,10 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from howsmooth.errors import InputError
 from howsmooth.records import PER_TOKEN, csv_line, json_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Reader = Callable[[str], list[dict[str, Any]]]  # the records of a file that a run may go on with, or a refusal
 
@@ -86,6 +89,16 @@ def write_page(path: Path, page: str) -> int:
     finally:
         partial.unlink(missing_ok=True)
     return len(content)
+
+
+def write_screen(path: str, shown: Console, title: str) -> None:
+    """Write what a recording console has shown as an SVG picture, less the fonts that rich would fetch from the web."""
+    import re
+
+    from rich.console import CONSOLE_SVG_FORMAT
+
+    frame = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    shown.save_svg(path, title=title, code_format=frame)
 
 
 def refuse_one_file_twice(paths: dict[str, str | None]) -> None:
