@@ -127,3 +127,11 @@ def test_a_table_too_wide_for_the_terminal_is_cut_between_columns():
         assert all(f"{row}.{i:08d}" in text for i in range(12))
     assert text.count(" n ") == 3 and text.count("Wide") == text.count("said once") == 1
     assert printed(wide, 200).count(" n ") == 1
+
+
+def test_facts_are_lines_without_headings_and_rules():
+    facts = Table.of_facts([("n", 8), ("cache", "/a/" + "b" * 40), ("kernels", Text("[none]", style="yellow"))])
+    assert [line.split() for line in printed(facts).splitlines()] == [
+        ["n", "8"], ["cache", "/a/" + "b" * 40], ["kernels", "[none]"]]
+    narrow = printed(facts, 30)  # a long word goes on in the next line
+    assert "…" not in narrow and narrow.count("b") == 40

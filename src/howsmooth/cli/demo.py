@@ -24,10 +24,8 @@ def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; leave a plot, the records and a page."""
     from howsmooth.cli.outputs import RecordFile, check_writable, writable_folder, write_page, write_screen
     from howsmooth.cli.running import Run, console, say
-    from howsmooth.fits import growth_laws
     from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
     from howsmooth.report.measurement_tables import summary
-    from howsmooth.report.web_page import report_page
 
     out = writable_folder(folder, "--out")
     plot, lines, page = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
@@ -37,6 +35,10 @@ def command(folder: str, svg_path: str | None) -> int:
     if svg_path:
         check_writable(Path(svg_path), "--svg")
     run = Run([RecordFile(str(lines), "--out", form="json")], console(stderr=True))
+
+    from howsmooth.fits import growth_laws
+    from howsmooth.report.web_page import report_page
+
     shown = console(record=svg_path is not None, width=98 if svg_path else None)
     try:
         for declared in SPECS:

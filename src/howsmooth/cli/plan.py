@@ -38,12 +38,12 @@ def command(what: str, settings: tuple[str, ...], json_path: str | None, trust_r
     """
     from howsmooth.cli.outputs import record_files
     from howsmooth.cli.running import console
-    from howsmooth.report.plan_tables import forecast_line, forecast_table, plan_table
 
     _refuse_idle_options(what, settings, given)
     trust: dict[str, Any] = {"trust_remote_code": bool(trust_remote_code), "allow_pickle": bool(allow_pickle)}
     files = record_files(json_path, None)
     if what.endswith(".toml"):
+        from howsmooth.report.plan_tables import plan_table
         from howsmooth.studies.plan import prepare
         from howsmooth.studies.spec import read_study
 
@@ -51,6 +51,7 @@ def command(what: str, settings: tuple[str, ...], json_path: str | None, trust_r
         return
     spec = spec_from({**given, **trust, "model": what})
     from howsmooth.cli.options import one_model
+    from howsmooth.report.plan_tables import forecast_line, forecast_table
     from howsmooth.studies.costs import PLAN_PAIR, CostModel
     from howsmooth.studies.plan import prepare_model
 

@@ -33,18 +33,22 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, gpt2_attent
     """
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.outputs import writable_folder
-    from howsmooth.cli.progress import Bar
     from howsmooth.cli.running import console, say
     from howsmooth.report.figure import check_plot_path
-    from howsmooth.report.reproduction import write_figure, write_index
-    from howsmooth.studies.figures import Options, names, read_figure, run_figure
+    from howsmooth.studies.figures import names, read_figure
     from howsmooth.studies.store import Store
 
     chosen = names() if not figures or "all" in figures else list(dict.fromkeys(figures))
     declared = [read_figure(name) for name in chosen]
     if gpt2_attention is not None and not Path(gpt2_attention).is_file():
         raise InputError(f"expected a file for --gpt2-attention, got {gpt2_attention}; check the path")
-    options = Options.of_spec(spec_from(given), [name for name in FIGURES_OWN if given[name] is not None],
+    spec = spec_from(given)
+
+    from howsmooth.cli.progress import Bar
+    from howsmooth.report.reproduction import write_figure, write_index
+    from howsmooth.studies.figures import Options, run_figure
+
+    options = Options.of_spec(spec, [name for name in FIGURES_OWN if given[name] is not None],
                               gpt2_attention=gpt2_attention, quick=quick)
     check_plot_path("figure.png", "the figures")
     if data is not None:

@@ -26,7 +26,6 @@ from howsmooth.studies import bound, measure, move_one_token
 from howsmooth.studies.perturbing import Shares, feature_attacks, named_attack
 from howsmooth.studies.token_attacks import (
     ALL_METHODS,
-    check,
     chunks_to_attack,
     methods_named,
     objective_named,
@@ -237,8 +236,7 @@ def attack_tab(app: App) -> None:
         work = prepare(Choice(model, text, "0", length=min(128, longest)), app.catalog)
         methods, aim = methods_named([method]), objective_named(objective)
         limits, calls = Limits(edits=min(int(edits), MOST_EDITS)), min(int(calls), MOST_CALLS)
-        chunks = chunks_to_attack(work.model, work.text, work.settings.lengths[0], 1)
-        check(work.model, chunks, aim, limits)
+        chunks = chunks_to_attack(work.model, work.text, work.settings.lengths[0], 1, aim, limits)
         yield {words_status: html.progress(0, 1, f"{method}, at most {calls} calls of the model")}
         for record in token_attacks(work.model, work.text, chunks, methods, objective=aim, limits=limits,
                                        calls=calls, step=cancellation.check):

@@ -21,6 +21,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -155,3 +157,37 @@ def picture(extent: float = 4.0, points: int = 400, a: float = -1.0, masses: tup
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     atoms = [x, y] if third is None else [x, y, torch.full_like(x, third)]
     return axis, line_splitting(torch.stack(atoms, -1), a, torch.tensor(masses), masked=masked)
+
+
+@dataclass(frozen=True)
+class LinePicture:
+    """Where atoms x and y on the line (d = 1, V = 1) split, and a third one that stands still; computed when asked for.
+
+    >>> LinePicture(extent=4.0, points=80, masses=(1.0, 3.0)).record()["masses"]
+    [1.0, 3.0]
+    """
+
+    extent: float
+    points: int
+    a: float = -1.0
+    masses: tuple[float, ...] | None = None  # equal ones
+    third: float | None = None
+    masked: bool = False
+
+    @property
+    def all_masses(self) -> tuple[float, ...]:
+        return (1.0,) * (2 if self.third is None else 3) if self.masses is None else self.masses
+
+    @cached_property
+    def found(self) -> tuple[Tensor, LineSplitting]:
+        """The axis (points,) and the criterion (points, points)."""
+        return picture(self.extent, self.points, self.a, self.all_masses, self.third, masked=self.masked)
+
+    def record(self) -> dict[str, Any]:
+        """The share of the square that splits, and the largest ratio with its place."""
+        axis, found = self.found
+        top = int(found.ratio.argmax())
+        return {"a": self.a, "masses": list(self.all_masses), "third": self.third, "masked": self.masked,
+                "extent": self.extent, "points": self.points, "share": float(found.splits.double().mean()),
+                "ratio": float(found.ratio.max()), "x": float(axis[top % self.points]),
+                "y": float(axis[top // self.points]), "status": "converged", "dtype": "float64"}

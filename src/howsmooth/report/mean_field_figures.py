@@ -16,7 +16,7 @@ from howsmooth.report.rows import LOG10, model_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from howsmooth.studies.splitting import LinePicture
+    from howsmooth.lipschitz.criterion import LinePicture
 
 SCORES = {"negative": "A = −1", "positive": "A = +1", "rotation": "A a quarter turn"}
 LINE, HEADS = (0.5, 1.5), (0.0, 2.0)  # ratios between which the colours of splitting change

@@ -56,7 +56,7 @@ class Table:
     caption: str = ""
     caption_style: str = "dim"
     wrap_title: bool = True
-    ruled: bool = True  # False: no rule under the headings and no lines around; without headings, rows alone
+    ruled: bool = True  # False: no rules and blank lines, no line for empty headings, and long words are folded
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(column for column in self.columns if column.when))
@@ -132,7 +132,8 @@ class Table:
             shown.caption, shown.caption_justify = Text(self.caption, style=self.caption_style), "left"
         for column in columns:
             shown.add_column(column.heading, justify="right" if column.align == "right" else "left",
-                             style=column.style, no_wrap=not column.wrap, min_width=self._width(column) - 2,
+                             style=column.style, no_wrap=not column.wrap,
+                             min_width=self._width(column) - 2 if self.ruled else None,
                              overflow="ellipsis" if self.ruled else "fold")
         for row, last in self._grouped():
             shown.add_row(*(_printed(column.cell(row)) for column in columns), end_section=last,

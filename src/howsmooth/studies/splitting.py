@@ -1,21 +1,14 @@
-"""Mass splitting where it matters: the heads and layers of real models, on text; and what a repeated token buys.
-
-Beside them the picture of two or three atoms on a line, where everything can be seen.
-"""
+"""Mass splitting where it matters: the heads and layers of real models, on text; and what a repeated token buys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Splitting, local_lipschitz, splits
-from howsmooth.lipschitz.criterion import LineSplitting, picture
 from howsmooth.lipschitz.gains import own_operator
 from howsmooth.lipschitz.splitting import decide
 from howsmooth.models import OwnMap
@@ -92,40 +85,6 @@ def repeated_tokens(model: Model, corpus: Corpus, spec: Spec, *, copies: int = 2
                     "status": next((e.status for e in (before, *found.values()) if e.status != "converged"),
                                    "converged"), **facts,
                 }
-
-
-@dataclass(frozen=True)
-class LinePicture:
-    """Where atoms x and y on the line (d = 1, V = 1) split, and a third one that stands still; computed when asked for.
-
-    >>> LinePicture(extent=4.0, points=80, masses=(1.0, 3.0)).record()["masses"]
-    [1.0, 3.0]
-    """
-
-    extent: float
-    points: int
-    a: float = -1.0
-    masses: tuple[float, ...] | None = None  # equal ones
-    third: float | None = None
-    masked: bool = False
-
-    @property
-    def all_masses(self) -> tuple[float, ...]:
-        return (1.0,) * (2 if self.third is None else 3) if self.masses is None else self.masses
-
-    @cached_property
-    def found(self) -> tuple[Tensor, LineSplitting]:
-        """The axis (points,) and the criterion (points, points)."""
-        return picture(self.extent, self.points, self.a, self.all_masses, self.third, masked=self.masked)
-
-    def record(self) -> dict[str, Any]:
-        """The share of the square that splits, and the largest ratio with its place."""
-        axis, found = self.found
-        top = int(found.ratio.argmax())
-        return {"a": self.a, "masses": list(self.all_masses), "third": self.third, "masked": self.masked,
-                "extent": self.extent, "points": self.points, "share": float(found.splits.double().mean()),
-                "ratio": float(found.ratio.max()), "x": float(axis[top % self.points]),
-                "y": float(axis[top // self.points]), "status": "converged", "dtype": "float64"}
 
 
 def _record(found: Splitting, words, **where: Any) -> dict[str, Any]:

@@ -65,21 +65,22 @@ def objective_named(name: str, *, layer: int | None = None, threshold: float | N
     return OBJECTIVES[name](**settings, **({} if threshold is None else {"threshold": threshold}))
 
 
-def chunks_to_attack(model: Model, text: Corpus, n: int, count: int) -> list[TokenChunk]:
-    """Up to `count` consecutive pieces of n tokens; a shorter text is one piece, as long as it is."""
+def chunks_to_attack(model: Model, text: Corpus, n: int, count: int, objective: Objective, limits: Limits
+                     ) -> list[TokenChunk]:
+    """Up to `count` consecutive pieces of n tokens; a shorter text is one piece, as long as it is.
+
+    What cannot work is refused here, before anything is computed: no language head, no room for the edits.
+    """
     cutter = model.cutter(text)
     tokens = cutter.tokens + cutter.framed
-    return model.chunks(text.content, min(n, tokens), count if tokens >= n * count else None)[:count]
-
-
-def check(model: Model, chunks: Sequence[TokenChunk], objective: Objective, limits: Limits) -> None:
-    """Refuse what cannot work before anything is computed: no language head, no room for the edits."""
+    chunks = model.chunks(text.content, min(n, tokens), count if tokens >= n * count else None)[:count]
     if objective.last_only:
         _ = model.language_head
     if isinstance(objective, Hidden) and objective.layer is not None:
         model._layer(objective.layer)
     for chunk in chunks:
         limits.places(chunk.special.tolist(), model.positions)
+    return chunks
 
 
 def token_attacks(model: Model, text: Corpus, chunks: Sequence[TokenChunk], methods: Sequence[Method], *,

@@ -62,33 +62,24 @@ def command(methods: str, objective: str, layer: int | None, threshold: float | 
         raise InputError(f"expected one length for attacks on tokens, got {len(spec.lengths)}; ask for one at a time")
 
     from howsmooth.attack.tokens import Limits, SentenceJudge
-    from howsmooth.studies.token_attacks import (
-        check,
-        chunks_to_attack,
-        methods_named,
-        objective_named,
-        read_attacks,
-        token_attacks,
-    )
+    from howsmooth.models import load
+    from howsmooth.studies import token_attacks as study
 
-    chosen = methods_named([name.strip() for name in methods.split(",")])
-    aim = objective_named(objective, layer=layer, threshold=threshold)
+    chosen = study.methods_named([name.strip() for name in methods.split(",")])
+    aim = study.objective_named(objective, layer=layer, threshold=threshold)
     limits = Limits(edits=edits, allow=tuple(kind.strip() for kind in allow.split(",")),
                     protected=() if protect == "none" else protect, similarity=similarity)
 
     def work(notes, kept):
-        from howsmooth.models import load
-
         model, corpus, _ = one_model(spec.model_copy(update={"lengths": (limits.edits + 1,), "samples": 1}))
         second = None if judge is None else SentenceJudge(load("minilm"), judge)
-        chunks = chunks_to_attack(model, corpus, spec.lengths[0], spec.samples)
-        check(model, chunks, aim, limits)
+        chunks = study.chunks_to_attack(model, corpus, spec.lengths[0], spec.samples, aim, limits)
         say(notes, f"{model.name}: {counted(len(chunks), 'text')} of {len(chunks[0])} tokens, "
             f"{counted(len(chosen), 'method')}, {counted(edits, 'edit')}, at most {calls} calls each", style="dim")
-        return model.name, len(chunks) * len(chosen), lambda step: token_attacks(
+        return model.name, len(chunks) * len(chosen), lambda step: study.token_attacks(
             model, corpus, chunks, chosen, objective=aim, limits=limits, calls=calls, seed=spec.seed, judge=second,
             done=kept, step=step)
 
     return run_and_show({"--json": json_path}, inputs={"--text": given["texts"]}, work=work, thing="attack",
-                        table=token_tables, read=read_attacks,
+                        table=token_tables, read=study.read_attacks,
                         describe=lambda number, method: f"text {number}, {method}")

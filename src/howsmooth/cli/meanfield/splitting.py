@@ -55,10 +55,6 @@ def command(ctx: click.Context, picture: bool, which: bool, a: float, masses: tu
             third: float | None, extent: float, points: int, masked: bool, repeat: int | None, json_path: str | None,
             csv_path: str | None, plot_path: str | None, **given: Any) -> int:
     from howsmooth.cli.running import run_and_show
-    from howsmooth.report.mean_field_figures import picture_figure
-    from howsmooth.report.mean_field_tables import picture_line, which_table
-    from howsmooth.studies.splitting import LinePicture
-    from howsmooth.studies.which_split import CASES, which_split
 
     if picture + which + (repeat is not None) > 1:
         raise InputError("expected one of --picture, --which and --repeat, got several; leave out the others")
@@ -67,10 +63,17 @@ def command(ctx: click.Context, picture: bool, which: bool, a: float, masses: tu
     _refuse_idle_options(ctx, picture, which, repeat is not None)
     shown: dict[str, Any]
     if picture:
+        from howsmooth.lipschitz.criterion import LinePicture
+        from howsmooth.report.mean_field_figures import picture_figure
+        from howsmooth.report.mean_field_tables import picture_line
+
         line = LinePicture(extent, points, a, masses, third, masked)
         shown = {"work": lambda notes, kept: ("picture", 1, lambda step: [line.record()]), "table": picture_line,
                  "plot": lambda records: picture_figure(line)}
     elif which:
+        from howsmooth.report.mean_field_tables import which_table
+        from howsmooth.studies.which_split import CASES, which_split
+
         shown = {"work": lambda notes, kept: ("maps", len(CASES), lambda step: which_split()), "table": which_table}
     else:
         shown = _of_model(given, repeat)
@@ -82,7 +85,6 @@ def _of_model(given: dict[str, Any], copies: int | None) -> dict[str, Any]:
     """What is computed and shown of a model: its heads or whole maps, or its text with tokens repeated."""
     from howsmooth.report.mean_field_figures import heads_figure
     from howsmooth.report.mean_field_tables import repeated_table, splitting_table
-    from howsmooth.studies.splitting import repeated_tokens, splittings
 
     if copies is not None and given["map"] == "head":
         raise InputError("expected a whole map with --repeat, got --map head; take attention, normed, block or layer")
@@ -91,6 +93,8 @@ def _of_model(given: dict[str, Any], copies: int | None) -> dict[str, Any]:
         raise InputError("expected a model that reads text with --repeat, got random tokens; give a whole model")
 
     def work(notes: Any, kept: Any) -> tuple:
+        from howsmooth.studies.splitting import repeated_tokens, splittings
+
         model, corpus, resolved = one_model(spec)
         if copies is None:
             return model.name, resolved.estimates, lambda step: splittings(model, corpus, resolved, step=step)
