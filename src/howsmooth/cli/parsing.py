@@ -212,10 +212,3 @@ def exponents_option(default: str) -> Callable:
     kind = NumberList(least=1, most=1e6, infinite=True, example=default)
     return click.option("--p", "exponents", type=kind, default=default,
                         show_default=True, help="Exponents p ≥ 1 of the distance.")
-
-
-def show_bytes(size: float) -> str:
-    """A size for people, as tables show it."""
-    from howsmooth.report.plan_tables import show_bytes as shown
-
-    return shown(size)

@@ -131,7 +131,7 @@ class Run:
 
 def announce(spec: Spec, model: Model, notes: Console, plan: Plan | None = None) -> None:
     """Say what is about to be computed and the memory it needs."""
-    from howsmooth.cli.parsing import show_bytes
+    from howsmooth.report.plan_tables import show_bytes
 
     maps = "the whole model" if spec.kind == "model" else counted(len(spec.layers), "layer")
     if spec.heads is not None:
