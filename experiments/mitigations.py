@@ -55,7 +55,7 @@ def mitigations(model: Model, corpus: Corpus, spec: Spec, *, tried: Sequence[Mit
     attack, done = attack or ProjectedGradient(), done or {}
     facts = run_facts(model, corpus, spec)
     for n in spec.lengths:
-        chunks = model.chunks(corpus.content, n, spec.samples, special_tokens=spec.adds_special_tokens)
+        chunks = model.chunks(corpus, n, spec.samples, special_tokens=spec.adds_special_tokens)
         clean = [_outcome(model, chunk) for chunk in chunks]
         activations = model.activations(chunks[0], spec.layers)
         for layer in (*spec.layers, None):

@@ -15,6 +15,7 @@ from howsmooth.models import load
 from howsmooth.studies import Spec, measure, plan, resolve, spec_of
 from howsmooth.studies.inputs import TextInputs
 from howsmooth.studies.plan import solve_memory
+from howsmooth.texts import cutting
 from howsmooth.texts.corpora import Corpus
 from tests.tolerances import FLOAT32, at_most, close
 
@@ -159,3 +160,12 @@ def test_what_is_refused(model, change, words):
 def test_empty_text_is_refused(model):
     with pytest.raises(InputError, match="expected a text, got an empty one"):
         resolved(model, Corpus("blank", (" \n",)), lengths=[8])
+
+
+def test_a_text_is_tokenised_once_however_often_it_is_asked_for(model, monkeypatch):
+    """The checks, the plan and the run share one cutter."""
+    tokenised, through = [], cutting.tokenize
+    monkeypatch.setattr(cutting, "tokenize", lambda *given: tokenised.append(given) or through(*given))
+    corpus = Corpus("river again", TEXT.documents)
+    spec = resolve(model, corpus, spec_of({"lengths": [6, 10], "samples": 2}))
+    assert len(list(measure(model, corpus, spec))) == 12 and len(tokenised) == 1

@@ -24,10 +24,18 @@ def model(tiny):
 
 
 @pytest.fixture
-def framed(model, monkeypatch):
-    """The same model with a tokenizer that puts token 3 before a text and tokens 4, 5 after it."""
+def framed(tiny, monkeypatch):
+    """A model of its own, whose tokenizer puts token 3 before a text and tokens 4, 5 after it."""
     monkeypatch.setattr("howsmooth.texts.cutting.special_frame", lambda tokenizer: ([3], [4, 5]))
-    return model
+    return load(tiny)
+
+
+def test_another_tokenizer_has_another_cutter(tiny, tiny_bert):
+    model = load(tiny)
+    before = model.cutter(RIVER)
+    assert model.cutter(RIVER) is before and model.cutter(RIVER, special_tokens=False) is not before
+    model.tokenizer = tiny_bert
+    assert model.cutter(RIVER).framed == 2
 
 
 def ids(chunks: list[TokenChunk]) -> list[list[int]]:

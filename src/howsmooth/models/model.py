@@ -51,6 +51,7 @@ class Model:
         self._processor = processor or inputs.Processor(None)
         self._read_head = read_head
         self._unchecked: frozenset[int] = frozenset()
+        self._last_cutter: tuple[tuple, Cutter] | None = None
 
     def __repr__(self) -> str:
         length = "" if self.positions is None else f"{self.positions} positions, "
@@ -161,7 +162,7 @@ class Model:
         """Return the token numbers of a text, without special tokens."""
         return tokenize(self._need_tokenizer(), text)
 
-    def chunks(self, text: str, n: int, samples: int | None = None, special_tokens: bool = True
+    def chunks(self, text: str | Corpus, n: int, samples: int | None = None, special_tokens: bool = True
                ) -> list[TokenChunk]:
         """Cut a text into consecutive chunks of `n` tokens, the model's special tokens counted."""
         cutter = self.cutter(text, special_tokens=special_tokens)  # refused for a model that reads no text
@@ -171,8 +172,12 @@ class Model:
     def cutter(self, text: str | Corpus, rule: str = "consecutive", *, longest: int = 0, special_tokens: bool = True
                ) -> Cutter:
         """Return a cutter of a text, or of a corpus, by this model's tokenizer."""
+        tokenizer = self._need_tokenizer()
         corpus = text if isinstance(text, Corpus) else Corpus("the text", (text,))
-        return Cutter(self._need_tokenizer(), corpus, rule, longest=longest, special_tokens=special_tokens)
+        key = (id(tokenizer), corpus, rule, longest, special_tokens)
+        if self._last_cutter is None or self._last_cutter[0] != key:  # the checks and the run ask for the same one
+            self._last_cutter = key, Cutter(tokenizer, corpus, rule, longest=longest, special_tokens=special_tokens)
+        return self._last_cutter[1]
 
     def inputs(self, text: str, layer: int, n: int | None = None, special_tokens: bool = True
                ) -> Float[torch.Tensor, "n d"]:

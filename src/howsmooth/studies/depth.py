@@ -62,7 +62,7 @@ def chosen_depths(model: Model, corpus: Corpus, spec: Spec, *, depths: Sequence[
     if not tolerances or not all(0 < tol < 2 for tol in tolerances):
         raise InputError(f"expected tolerances between 0 and 2, distances of directions, got {list(tolerances)}")
     for n in spec.lengths:  # too few words, too many positions: the cutting refuses both
-        model.chunks(corpus.content, n, spec.samples, spec.adds_special_tokens)
+        model.chunks(corpus, n, spec.samples, spec.adds_special_tokens)
     return Depths(tuple(sorted(set(depths))), tuple(tolerances))
 
 
@@ -137,7 +137,7 @@ def pass_through(model: Model, corpus: Corpus, spec: Spec) -> Iterator[Passage]:
     from howsmooth.models import layer_chain
 
     for n in spec.lengths:
-        for sample, chunk in enumerate(model.chunks(corpus.content, n, spec.samples, spec.adds_special_tokens)):
+        for sample, chunk in enumerate(model.chunks(corpus, n, spec.samples, spec.adds_special_tokens)):
             chain = layer_chain(model, chunk)
             looks, sink = _attention(model, chunk)
             yield Passage(chunk, n, sample, chain, chain.states(), looks, sink)

@@ -41,9 +41,9 @@ def text_distances(model: Model, text: Corpus, other: Corpus | None, *, layers: 
              "dtype": str(model.dtype).removeprefix("torch."), "source": dict(model.source), **provenance()}
     for n in lengths:
         if other is None:
-            pair = model.chunks(text.content, n, 2, special_tokens)
+            pair = model.chunks(text, n, 2, special_tokens)
         else:
-            pair = [model.chunks(one.content, n, 1, special_tokens)[0] for one in (text, other)]
+            pair = [model.chunks(one, n, 1, special_tokens)[0] for one in (text, other)]
         inputs = [model.activations(chunk, layers) for chunk in pair]
         for layer in layers:
             f = model.attention(layer, n)

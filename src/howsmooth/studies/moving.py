@@ -23,7 +23,7 @@ def move_one_token(model: Model, corpus: Corpus, spec: Spec, position: int) -> d
     n, layer = spec.lengths[0], spec.layers[0]
     if not 0 <= position < n:
         raise InputError(f"expected a token between 0 and {n - 1}, got {position}; choose one of the text")
-    chunk, *_ = model.chunks(corpus.content, n, 1, special_tokens=spec.adds_special_tokens)
+    chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
     if spec.is_attention:
         f, x = model.attention(layer, n), model.activations(chunk, [layer])[layer]
     else:

@@ -101,7 +101,7 @@ def feature_attacks(
     objective = OutputChange() if objective is None else objective
     facts = run_facts(model, corpus, spec)
     for n in spec.lengths:
-        for sample, chunk in enumerate(model.chunks(corpus.content, n, spec.samples,
+        for sample, chunk in enumerate(model.chunks(corpus, n, spec.samples,
                                                     special_tokens=spec.adds_special_tokens)):
             for layer in (None,) if kind == "model" else spec.layers:
                 for head in spec.heads or (None,):

@@ -61,7 +61,7 @@ def repeated_tokens(model: Model, corpus: Corpus, spec: Spec, *, copies: int = 2
     facts = run_facts(model, corpus, spec)
     accuracy = dict(spec.accuracy, strict=False)
     for n in spec.lengths:
-        chunk, *_ = model.chunks(corpus.content, n, 1, special_tokens=spec.adds_special_tokens)
+        chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
         for layer in spec.layers:
             at = model.map_at(chunk, layer, kind)
             before = local_lipschitz(at.f, at.x, **accuracy)

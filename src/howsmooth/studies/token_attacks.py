@@ -73,7 +73,7 @@ def chunks_to_attack(model: Model, text: Corpus, n: int, count: int, objective: 
     """
     cutter = model.cutter(text)
     tokens = cutter.tokens + cutter.framed
-    chunks = model.chunks(text.content, min(n, tokens), count if tokens >= n * count else None)[:count]
+    chunks = model.chunks(text, min(n, tokens), count if tokens >= n * count else None)[:count]
     if objective.last_only:
         _ = model.language_head
     if isinstance(objective, Hidden) and objective.layer is not None:

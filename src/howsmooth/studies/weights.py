@@ -68,7 +68,7 @@ def model_flow(model: Model, text: Corpus, n: int, layer: int | None = None, hea
         if head is not None:
             f = f.head(*chosen((head,), tuple(range(model.heads)), f"heads of {model.name}"))
         layers.append(f.to(torch.float64))
-    chunk, *_ = model.chunks(text.content, n, 1)
+    chunk, *_ = model.chunks(text, n, 1)
     x = model.activations(chunk, [numbers[0]])[numbers[0]].double()
     size = float(torch.linalg.vector_norm(x, dim=-1).median())
     which = "its attention layers one after the other" if layer is None else f"attention of layer {layer}" + (
