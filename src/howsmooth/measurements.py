@@ -146,12 +146,9 @@ def measure(model: str | os.PathLike | Model | Any = "minilm", text: str | os.Pa
     label = named or getattr(model, "name", None) or type(model).__name__
     corpus = _given(text)
     declared = {"name": "measure", **{name: _plain(value) for name, value in fields.items()},
-                "models": [{"name": label.removeprefix("random:"), **loading,
-                            **({"weights": "random"} if label.startswith("random:") else {})}]}
+                "models": [{"name": label, **loading}]}
     if isinstance(text, (str, os.PathLike)) and corpus is None:
         declared["texts"] = [os.fspath(text)]
-    elif text is None and label.endswith(".safetensors"):  # nothing but random tokens can be had from such a file
-        declared.setdefault("inputs", "normalised")
     spec = spec_of(declared, "measure")
     corpora = (corpus,) if corpus is not None else read_texts(spec)
     if named is not None:

@@ -86,3 +86,11 @@ def test_a_file_that_is_no_study(tmp_path, content, words):
 def test_reading_a_study_needs_no_torch():
     code = "import sys; from howsmooth.studies.spec import spec_of; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_name_means_the_same_wherever_it_is_given():
+    assert spec_of({"models": ["random:gpt2"]}) == spec_of({"models": [{"name": "gpt2", "weights": "random"}]})
+    for models in ("a.safetensors", ["a.safetensors"], [{"name": "a.safetensors", "dtype": "float64"}]):
+        assert spec_of({"models": models}).inputs == "normalised"
+        assert spec_of({"models": models, "texts": ["alice"]}).inputs == "text"
+    assert spec_of({"models": ["a.safetensors", "minilm"]}).inputs == "text"

@@ -96,10 +96,7 @@ def output_options(*names: str, **contents: str) -> Callable:
 
 def spec_from(given: dict[str, Any], **defaults: Any) -> Spec:
     """Return the spec that options say; `defaults` stand where nothing was typed."""
-    # Of a file with attention layers alone nothing but random tokens can be measured.
-    alone = str(given.get("model")).endswith(".safetensors") and given.get("texts") is None
-    found = {**defaults, **({"inputs": "normalised"} if alone else {}), **declared(given)}
-    return spec_of(found, name=_flag)
+    return spec_of({**defaults, **declared(given)}, name=_flag)
 
 
 def declared(given: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +104,7 @@ def declared(given: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     said = {name: value for name, value in given.items() if value is not None}
     if "model" in said:
-        found["models"] = [_model_table(said)]
+        found["models"] = [{"name": said["model"], **{key: said[key] for key in LOADING if key in said}}]
     elif "models" in said:
         found["models"] = _list(said["models"])
     if "texts" in said:  # a command about one model takes one text, whose path may hold commas
@@ -123,14 +120,6 @@ def _list(said: str) -> list[str]:
     if not said.isascii() and said.encode("utf-8", "replace").decode("utf-8") != said:
         raise InputError(f"expected names in UTF-8, got {said[:60]!r}; check how the terminal encodes them")
     return [piece.strip() for piece in said.split(",") if piece.strip()]
-
-
-def _model_table(said: dict[str, Any]) -> dict[str, Any]:
-    name = said["model"]
-    own = {key: said[key] for key in LOADING if key in said}
-    if name.startswith("random:"):
-        return {"name": name.removeprefix("random:"), "weights": "random", **own}
-    return {"name": name, **own}
 
 
 def _flag(path: str) -> str:

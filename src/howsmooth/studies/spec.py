@@ -153,6 +153,15 @@ class ModelSpec(_Declared):
     series: str | None = None
     checkpoint: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _random(cls, given: Any) -> Any:
+        """random:NAME is NAME with random weights."""
+        name = given.get("name") if isinstance(given, dict) else None
+        if isinstance(name, str) and name.startswith("random:") and "weights" not in given:
+            return {**given, "name": name.removeprefix("random:"), "weights": "random"}
+        return given
+
     @model_validator(mode="after")
     def _one_way(self) -> ModelSpec:
         if self.checkpoints and self.revisions:
@@ -263,6 +272,18 @@ class Spec(_Declared):
                                  json_schema_extra={"metavar": "NUMBER"})] = 0
     engine: EngineSpec = EngineSpec()
     base: str | None = None  # the folder that relative paths start from: the study file's
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_attention_files(cls, given: Any) -> Any:
+        """Of files with attention layers alone nothing but random tokens can be measured, unless a text is named."""
+        if not isinstance(given, dict) or "inputs" in given or "texts" in given:
+            return given
+        models = given.get("models", ())
+        names = [model.get("name") if isinstance(model, dict) else getattr(model, "name", model)
+                 for model in (models if isinstance(models, (list, tuple)) else [models])]
+        alone = names and all(isinstance(name, str) and name.endswith(".safetensors") for name in names)
+        return {**given, "inputs": "normalised"} if alone else given
 
     @model_validator(mode="after")
     def _consistent(self) -> Spec:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, complaints
 from howsmooth.studies.spec import ModelSpec, Spec, _Declared, _lengths
 
 ORDER = ("text", "radius", "adversarial", "norms", "others", "synthetic")
@@ -79,5 +79,4 @@ def figure_of(declared: dict[str, Any]) -> Figure:
     try:
         return Figure.model_validate(declared)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"the figure {declared['name']}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise InputError(f"the figure {declared['name']}: {complaints(error.errors(), Figure)}") from None

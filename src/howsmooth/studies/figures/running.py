@@ -134,8 +134,7 @@ def _parts(study: Spec, options: Options) -> Iterator[Spec]:
     """One study for each model, so that one that cannot be had stops no other."""
     specs = study.models
     if options.models:
-        specs = tuple(ModelSpec(name=name.removeprefix("random:"), weights="random" if name.startswith("random:") else
-                                "pretrained", layers=options.layers) for name in options.models)
+        specs = tuple(ModelSpec(name=name, layers=options.layers) for name in options.models)
     elif options.layers is not None:
         specs = tuple(spec.model_copy(update={"layers": options.layers}) for spec in specs)
     for spec in specs:
@@ -183,8 +182,7 @@ def _made(figure: Figure, options: Options) -> list[Made]:
     if options.models and found:
         first = found[0]
         found = [first.model_copy(update={
-            "model": ModelSpec(name=name.removeprefix("random:"),
-                               weights="random" if name.startswith("random:") else "pretrained"),
+            "model": ModelSpec(name=name),
             "layer": layer, "head": 0, "radius": "norm"})
             for name in options.models for layer in options.layers or (0, -1)]  # −1: the middle one, once it is known
     for i, spec in enumerate(found):
