@@ -147,9 +147,10 @@ class RecordFile:
         self._resumed = read is not None and os.path.isfile(path)  # a pipe or a device holds no records
         if read is not None and self._resumed:
             self.kept = read(path)
+        self._kept = {id(record) for record in self.kept}
 
     def write(self, record: dict[str, Any]) -> None:
-        if any(record is other for other in self.kept):
+        if id(record) in self._kept:
             return
         if self._stream is None:
             self._stream = self._open()

@@ -140,10 +140,12 @@ def announce(spec: Spec, model: Model, notes: Console, plan: Plan | None = None)
     memory = "" if plan is None else f", at most {show_bytes(plan.subjects[0].solve_bytes)} of memory for a solve"
     tokens = "random tokens" if spec.inputs == "normalised" else (
         f"special tokens {'added' if spec.adds_special_tokens else 'not added'}")
+    variants = 1 if plan is None else plan.count // spec.estimates  # quantities and choices of tokens
+    each = f" × {variants} quantities or choices of tokens" if variants > 1 else ""
     say(
         notes,
-        f"{model_name(model.name)}: {counted(spec.estimates, 'estimate')} "
-        f"({maps} × n = {lengths} × {counted(spec.samples, 'sample')}) "
+        f"{model_name(model.name)}: {counted(spec.estimates * variants, 'estimate')} "
+        f"({maps} × n = {lengths} × {counted(spec.samples, 'sample')}{each}) "
         f"in {str(model.dtype).removeprefix('torch.')} on {model.device}, {tokens}{memory}",
         style="dim",
     )
