@@ -59,8 +59,9 @@ class Stopwatch:
         took, value = time.perf_counter() - self.began, float(values.max())
         if self.value is not None and value > self.value:  # in the first step libraries load what they load
             self.times["step"].append(took)
-            self.times["certified"].append(seconds(lambda: singular_values(
-                self.f.jacobian(self.x), tol=1e-3, strict=False)))
+            self.times["certified"].append(
+                seconds(lambda: singular_values(self.f.jacobian(self.x), tol=1e-3, strict=False))
+            )
             self.times["warm"].append(seconds(lambda: warm_triplet(self.f.jacobian(self.x), self.start, WARM_STEPS)))
         self.value, self.began = value, time.perf_counter()
 
@@ -89,8 +90,10 @@ def main() -> None:
     parser.add_argument("--lengths", default="64,128")
     parser.add_argument("--steps", type=int, default=12)
     arguments = parser.parse_args()
-    print(f"float32, {torch.get_num_threads()} threads, torch {torch.__version__}; medians over steps that gain, of at "
-          f"most {arguments.steps}")
+    print(
+        f"float32, {torch.get_num_threads()} threads, torch {torch.__version__}; medians over steps that gain, of at "
+        f"most {arguments.steps}"
+    )
     print("                     ------- seconds -------   -- step over --   ---- error ----")
     print("layer     n  steps     step  certified    warm   certified  warm     value   slope")
     worst = 0.0
@@ -103,9 +106,12 @@ def main() -> None:
             error = abs(float(found.values[0]) / truth(twin, at) - 1)
             over = {key: t["step"] / t[key] for key in ("certified", "warm")}
             worst = max(worst, over["certified"])
-            print(f"{name:8s}{n:4d}  {len(times['step']):5d}  {t['step']:7.3f}  {t['certified']:9.3f} "
-                  f"{t['warm']:7.3f}   {over['certified']:9.2f} {over['warm']:5.2f}   {error:7.1e} "
-                  f"{slope_error(twin, at):7.1e}", flush=True)
+            print(
+                f"{name:8s}{n:4d}  {len(times['step']):5d}  {t['step']:7.3f}  {t['certified']:9.3f} "
+                f"{t['warm']:7.3f}   {over['certified']:9.2f} {over['warm']:5.2f}   {error:7.1e} "
+                f"{slope_error(twin, at):7.1e}",
+                flush=True,
+            )
     print(f"largest: {worst:.2f} certified evaluations for a step (goal {GOAL:g})")
 
 

@@ -73,8 +73,9 @@ def main() -> None:
         return [every(LayerForm(f), n, radius) for (f, _), radius in zip(layers, radii, strict=True)]
 
     wall, cpu, found = timed(on_balls, arguments.repeats)
-    least = [min(b.value or float("inf") for b in bounds if isinstance(b, Bound) and b.side == "upper")
-             for bounds in found]
+    least = [
+        min(b.value or float("inf") for b in bounds if isinstance(b, Bound) and b.side == "upper") for bounds in found
+    ]
     ratio = statistics.mean(bound / sigma.value for bound, sigma in zip(least, sigmas, strict=True))
     print(f"on a ball, {len(layers):2d} layers  {wall:6.2f}  {cpu:6.2f}   {ratio:.4g}", flush=True)
 
@@ -82,7 +83,8 @@ def main() -> None:
     wall, cpu, bound = timed(lambda: this_project.local(LayerForm(f), x), arguments.repeats)
     print(f"local                  {wall:6.2f}  {cpu:6.2f}   {bound.value / sigma.value:.4g}", flush=True)
     wall, cpu, certificate = timed(
-        lambda: certify_ball(LayerForm(f), x, 1e-3 * radius, at_center=sigma.upper), arguments.repeats)
+        lambda: certify_ball(LayerForm(f), x, 1e-3 * radius, at_center=sigma.upper), arguments.repeats
+    )
     interval, value = (v / sigma.value for v in (certificate.parts["interval"], certificate.value))
     print(f"certify_ball           {wall:6.2f}  {cpu:6.2f}   {interval:.4g} interval, {value:.4g} {certificate.method}")
 

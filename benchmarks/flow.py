@@ -32,7 +32,7 @@ GOAL = 10.0
 
 
 def peer(z: np.ndarray, until: float, rtol: float) -> np.ndarray:
-    """z' = Σ_j P_ij (z_j − z_i), scores e^{2t}⟨z_i, z_j⟩, all of P at once."""
+    """Z' = Σ_j P_ij (z_j − z_i), scores e^{2t}⟨z_i, z_j⟩, all of P at once."""
     shape = z.shape
 
     def f(t, y):
@@ -64,11 +64,16 @@ def to_depth(n: int, until: float) -> None:
         times["peer"].append(since(began))
     fine = integrate(velocity, z, until, rtol=1e-9, atol=1e-12, saves=2).last
     (wall, cpu), (peer_wall, peer_cpu) = (np.min(times[name], axis=0) for name in ("howsmooth", "peer"))
-    print(f"{n} tokens in the plane to depth {until:g}: {wall:.2f} s, CPU {cpu:.2f} s ({found.steps} steps, "
-          f"{found.evaluations} evaluations); peer {peer_wall:.2f} s, CPU {peer_cpu:.2f} s, {peer_cpu / cpu:.1f} times "
-          f"as much; goal {GOAL:g} s {'met' if wall < GOAL else 'missed'}")
-    print(f"  ends differ by {float((found.last - other).abs().max()):.1e}; from rtol 1e-9: howsmooth "
-          f"{float((found.last - fine).abs().max()):.1e}, peer {float((other - fine).abs().max()):.1e}", flush=True)
+    print(
+        f"{n} tokens in the plane to depth {until:g}: {wall:.2f} s, CPU {cpu:.2f} s ({found.steps} steps, "
+        f"{found.evaluations} evaluations); peer {peer_wall:.2f} s, CPU {peer_cpu:.2f} s, {peer_cpu / cpu:.1f} times "
+        f"as much; goal {GOAL:g} s {'met' if wall < GOAL else 'missed'}"
+    )
+    print(
+        f"  ends differ by {float((found.last - other).abs().max()):.1e}; from rtol 1e-9: howsmooth "
+        f"{float((found.last - fine).abs().max()):.1e}, peer {float((other - fine).abs().max()):.1e}",
+        flush=True,
+    )
 
 
 def big(n: int = 100_000, d: int = 64) -> None:
@@ -85,9 +90,12 @@ def big(n: int = 100_000, d: int = 64) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     s = few @ A.double().mT @ x.double().mT
     truth = few + torch.softmax(s, -1) @ x.double() @ V.double().mT
-    print(f"one layer on {n} tokens in dimension {d}, float32: {seconds:.1f} s, {peak / 2**20:.2f} GiB at the peak "
-          f"(tokens alone {x.nbytes / 2**30:.3f}, all scores {n * n * 4 / 2**30:.0f}); error "
-          f"{float((moved[:64].double() - truth).abs().max()):.1e}", flush=True)
+    print(
+        f"one layer on {n} tokens in dimension {d}, float32: {seconds:.1f} s, {peak / 2**20:.2f} GiB at the peak "
+        f"(tokens alone {x.nbytes / 2**30:.3f}, all scores {n * n * 4 / 2**30:.0f}); error "
+        f"{float((moved[:64].double() - truth).abs().max()):.1e}",
+        flush=True,
+    )
 
 
 def growth(n: int = 256, d: int = 16, layers: int = 64) -> None:
@@ -99,12 +107,17 @@ def growth(n: int = 256, d: int = 16, layers: int = 64) -> None:
     found = singular_values(J, tol=1e-3)
     seconds = time.perf_counter() - began
     v, eta = found.v[0].view(x.shape), 1e-5
-    ends = [integrate(SoftmaxField.of(A, V), x + s * eta * v, 1.0, solver="residual", steps=layers, saves=2).last
-            for s in (1, -1)]
+    ends = [
+        integrate(SoftmaxField.of(A, V), x + s * eta * v, 1.0, solver="residual", steps=layers, saves=2).last
+        for s in (1, -1)
+    ]
     check = float((ends[0] - ends[1]).norm() / (2 * eta))
-    print(f"σ₁ of {layers} layers, n = {n}, d = {d}: {float(found.value[0]):.4f} in [{float(found.lower[0]):.4f}, "
-          f"{float(found.upper[0]):.4f}], {seconds:.1f} s, {found.products} products; by finite differences "
-          f"{check:.4f}", flush=True)
+    print(
+        f"σ₁ of {layers} layers, n = {n}, d = {d}: {float(found.value[0]):.4f} in [{float(found.lower[0]):.4f}, "
+        f"{float(found.upper[0]):.4f}], {seconds:.1f} s, {found.products} products; by finite differences "
+        f"{check:.4f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

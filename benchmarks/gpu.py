@@ -33,6 +33,7 @@ ROWS: list[dict] = []
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 
+
 def milliseconds(call, budget: float = 300.0) -> float:
     """Median by CUDA events, after a warm-up, with the cache cleared before each run as do_bench does."""
     from triton.testing import do_bench
@@ -97,6 +98,7 @@ def relative(actual: torch.Tensor, truth: torch.Tensor) -> float:
 
 # --- truth and peers -------------------------------------------------------------------------------------------------
 
+
 def tensors(h: int, n: int, width: int, dtype, count: int, seed: int = 0) -> list[torch.Tensor]:
     g = torch.Generator("cuda").manual_seed(seed)
     return [torch.randn(1, h, n, width, device="cuda", generator=g).to(dtype) for _ in range(count)]
@@ -113,7 +115,10 @@ def plain_attention(q, k, v, scale, causal):
 def truths(q, k, v, dq, dk, dv, g, scale, causal):
     """(o, do, (dq, dk, dv)) in float64."""
     at = [t.double() for t in (q, k, v)]
-    f = lambda *x: plain_attention(*x, scale, causal)
+
+    def f(*x):
+        return plain_attention(*x, scale, causal)
+
     o, do = torch.func.jvp(f, tuple(at), tuple(t.double() for t in (dq, dk, dv)))
     return o, do, torch.func.vjp(f, *at)[1](g.double())
 
@@ -136,13 +141,16 @@ def peer_backward(name, q, k, v, g, scale, causal):
     if name == "flash":
         o, lse, cq, ck, mq, mk, seed, offset, _ = flash_forward(q, k, v, scale, causal)
         return lambda: torch.ops.aten._scaled_dot_product_flash_attention_backward(
-            g, q, k, v, o, lse, cq, ck, mq, mk, 0.0, causal, seed, offset, scale=scale)
+            g, q, k, v, o, lse, cq, ck, mq, mk, 0.0, causal, seed, offset, scale=scale
+        )
     o, lse, cq, ck, mq, mk, seed, offset, _ = cudnn_forward(q, k, v, scale, causal)
     return lambda: torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        g, q, k, v, o, lse, seed, offset, None, cq, ck, n, m, 0.0, causal, scale=scale)
+        g, q, k, v, o, lse, seed, offset, None, cq, ck, n, m, 0.0, causal, scale=scale
+    )
 
 
 # --- the cases -------------------------------------------------------------------------------------------------------
+
 
 def ceilings(quick: bool) -> dict:
     found = {}
@@ -158,8 +166,12 @@ def ceilings(quick: bool) -> dict:
     a = torch.randn(1 << 30, device="cuda")
     b = torch.empty_like(a)
     ms = milliseconds(lambda: b.copy_(a))
-    row = dict(name="copy of 4 GiB", ms=ms, bandwidth=2 * a.numel() * 4 / ms * 1e-9,
-               note=f"{2 * a.numel() * 4 / ms * 1e-9:.2f} TB/s")
+    row = dict(
+        name="copy of 4 GiB",
+        ms=ms,
+        bandwidth=2 * a.numel() * 4 / ms * 1e-9,
+        note=f"{2 * a.numel() * 4 / ms * 1e-9:.2f} TB/s",
+    )
     ROWS.append(row)
     show(row)
     return found
@@ -171,7 +183,8 @@ def flops(products: int, h: int, n: int, width: int, causal: bool) -> float:
 
 def errors(h, width, dtype, causal, precision=None, ways=()) -> dict:
     """Errors against float64 of all that is timed, by name: at n = 1,999, for float32 at 2,048, since its kernels take
-    long to compile and these are the ones that are timed."""
+    long to compile and these are the ones that are timed.
+    """
     from howsmooth import kernels
 
     h, n, scale = min(h, 4), 2048 if dtype == torch.float32 else 1999, width**-0.5
@@ -298,14 +311,20 @@ def math_jvp(h: int, n: int, width: int, causal: bool) -> None:
 
     def backend():
         with sdpa_kernel(SDPBackend.MATH):
-            f = lambda *x: torch.nn.functional.scaled_dot_product_attention(*x, is_causal=causal, scale=scale)
+
+            def f(*x):
+                return torch.nn.functional.scaled_dot_product_attention(*x, is_causal=causal, scale=scale)
+
             return torch.func.jvp(f, (q, k, v), (dq, dk, dv))[1]
 
     def written_out():
         return torch.func.jvp(lambda *x: plain_attention(*x, scale, causal), (q, k, v), (dq, dk, dv))[1]
 
     o, normaliser = kernels.forward(q, k, v, scale=scale, causal=causal)
-    ours = lambda: kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, scale=scale, causal=causal)
+
+    def ours():
+        return kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, scale=scale, causal=causal)
+
     mine = attempt(f"{'jvp':16s} {label}", lambda: dict(ms=milliseconds(ours)))
     for name, call in (("MATH jvp", backend), ("jvp written out", written_out)):
         row = attempt(f"{name:16s} {label}", lambda call=call: dict(ms=milliseconds(call)))
@@ -318,12 +337,18 @@ def math_jvp(h: int, n: int, width: int, causal: bool) -> None:
     except ImportError:
         print("jvp_flash_attention is not installed")
     else:
-        attempt(f"{'jvp_flash_attention':16s} {label}", lambda: dict(ms=milliseconds(
-            lambda: torch.func.jvp(lambda *x: JVPAttn.fwd_dual(*x, causal=causal), (q, k, v), (dq, dk, dv))[1])))
+        attempt(
+            f"{'jvp_flash_attention':16s} {label}",
+            lambda: dict(
+                ms=milliseconds(
+                    lambda: torch.func.jvp(lambda *x: JVPAttn.fwd_dual(*x, causal=causal), (q, k, v), (dq, dk, dv))[1]
+                )
+            ),
+        )
 
 
 def short(h: int, width: int) -> None:
-    """n = 1,024: the launch counts, so the time of 20 calls on the host's clock stands beside the device's."""
+    """N = 1,024: the launch counts, so the time of 20 calls on the host's clock stands beside the device's."""
     from howsmooth import kernels
 
     q, k, v, dq, dk, dv, g = tensors(h, 1024, width, torch.bfloat16, 7)
@@ -338,6 +363,7 @@ def short(h: int, width: int) -> None:
     }
     found = {}
     for name, call in calls.items():
+
         def body(call=call):
             ms = milliseconds(call, 100)
             began = time.perf_counter()
@@ -352,9 +378,13 @@ def short(h: int, width: int) -> None:
             print(f"{'':58s} {row['host_ms']:.3f} ms a call by the host's clock, {row['graph_ms']:.4f} ms in a graph")
     one, other = found["jvp"], found["flash forward"]
     if "ms" in one and "ms" in other:
-        print(f"{'':58s} jvp / flash forward: " + ", ".join(
-            f"{one[key] / other[key]:.2f} by {name}"
-            for key, name in (("ms", "events"), ("host_ms", "host"), ("graph_ms", "graph"))))
+        print(
+            f"{'':58s} jvp / flash forward: "
+            + ", ".join(
+                f"{one[key] / other[key]:.2f} by {name}"
+                for key, name in (("ms", "events"), ("host_ms", "host"), ("graph_ms", "graph"))
+            )
+        )
 
 
 def graph_milliseconds(call, copies: int = 20) -> float:
@@ -370,7 +400,8 @@ def graph_milliseconds(call, copies: int = 20) -> float:
 
 def precise_cases(lengths: tuple[int, ...], ways: tuple[str, ...], ceiling: float) -> None:
     """float32, by each way to make its products, in a process of its own: an illegal access ends a process. The share
-    is of the bf16 ceiling: three products of tf32, at half the rate of bf16, can reach a sixth of it."""
+    is of the bf16 ceiling: three products of tf32, at half the rate of bf16, can reach a sixth of it.
+    """
     for way in ways:
         try:
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -393,13 +424,24 @@ def machine(commit: str | None) -> dict:
     import triton
 
     try:
-        commit = commit or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True,
-                                          cwd=Path(__file__).parent).stdout.strip()
+        commit = (
+            commit
+            or subprocess.run(
+                ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+            ).stdout.strip()
+        )
     except (OSError, subprocess.CalledProcessError):
         commit = "unknown"
-    return dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, triton=triton.__version__,
-                cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(), python=sys.version.split()[0],
-                commit=commit, when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    return dict(
+        gpu=torch.cuda.get_device_name(),
+        torch=torch.__version__,
+        triton=triton.__version__,
+        cuda=torch.version.cuda,
+        cudnn=torch.backends.cudnn.version(),
+        python=sys.version.split()[0],
+        commit=commit,
+        when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
 
 
 def main() -> None:

@@ -62,7 +62,10 @@ def of_torch(n: int, way: str):
 
     def call():
         with sdpa_kernel(SDPBackend.MATH):
-            f = lambda *x: torch.nn.functional.scaled_dot_product_attention(*x, is_causal=True)
+
+            def f(*x):
+                return torch.nn.functional.scaled_dot_product_attention(*x, is_causal=True)
+
             return torch.func.jvp(f, tuple(tensors[:3]), tuple(tensors[3:]))[1]
 
     yield row("torch jvp", call, {"n": n, "h": HEADS, "width": WIDTH, "dtype": "bf16", "causal": True})

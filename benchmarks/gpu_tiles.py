@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gpu import flops, machine, once_and_again, relative, tensors, truths  # noqa: E402
+from gpu import flops, machine, once_and_again, relative, tensors, truths
 
 WAYS = {"bfloat16": (None,), "float16": (None,), "float32": ("tf32x3", "f16x3", "bf16x3")}
 # An error up to this is a matter of rounding. f16x3 is tried for its speed: nothing keeps small probabilities above the
@@ -34,10 +34,23 @@ def candidates(kind: str, width: int, itemsize: int) -> list:
     from howsmooth.kernels.tiles import Tiles
 
     found = []
-    for rows, keys, warps in ((64, 32, 4), (64, 64, 4), (128, 16, 8), (128, 32, 8), (128, 64, 8), (128, 32, 4),
-                              (128, 64, 4), (64, 32, 8), (64, 16, 4), (64, 64, 8)):
-        choices = itertools.product((2, 3) if keys == 64 else (2, 3, 4), (None, 128) if warps == 8 else (None,),
-                                    (2, 4) if kind == "jvps" else (1,))
+    for rows, keys, warps in (
+        (64, 32, 4),
+        (64, 64, 4),
+        (128, 16, 8),
+        (128, 32, 8),
+        (128, 64, 8),
+        (128, 32, 4),
+        (128, 64, 4),
+        (64, 32, 8),
+        (64, 16, 4),
+        (64, 64, 8),
+    ):
+        choices = itertools.product(
+            (2, 3) if keys == 64 else (2, 3, 4),
+            (None, 128) if warps == 8 else (None,),
+            (2, 4) if kind == "jvps" else (1,),
+        )
         for stages, registers, tangents in choices:
             held = rows * width * itemsize * {"forward": 1, "jvps": 1 + tangents}.get(kind, 2)
             walked = keys * width * itemsize * {"jvp": 4, "jvps": 2 + 2 * tangents}.get(kind, 2)
@@ -73,7 +86,8 @@ def sweep_call(kind: str, tiles, h: int, n: int, width: int, dtype_name: str, ca
 
 def compiles(job) -> str | None:
     """In a process of its own: fills Triton's cache on disk, and says why a choice of tiles does not work. One that
-    is fast and wrong does not work either: two heads are compared with float64."""
+    is fast and wrong does not work either: two heads are compared with float64.
+    """
     global broken
     if broken:
         return NOT_TRIED
@@ -109,9 +123,14 @@ def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
     shapes = [(12, 64), (32, 128)] if dtype != "float32" else [(12, 64)]
     n, began = 16384 if dtype != "float32" else 8192, time.time()
     masks = (False, True) if dtype != "float32" else (False,)
-    jobs = [(kind, tiles, h, 2048, width, dtype, causal, way)
-            for h, width in shapes for kind in kinds for causal in masks for way in WAYS[dtype]
-            for tiles in candidates(kind, width, getattr(torch, dtype).itemsize)]
+    jobs = [
+        (kind, tiles, h, 2048, width, dtype, causal, way)
+        for h, width in shapes
+        for kind in kinds
+        for causal in masks
+        for way in WAYS[dtype]
+        for tiles in candidates(kind, width, getattr(torch, dtype).itemsize)
+    ]
     print(f"{len(jobs)} choices; compiling in 14 processes", flush=True)
     reasons = compile_all(jobs)
     for job, reason in zip(jobs, reasons, strict=True):
@@ -142,8 +161,18 @@ def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
         for ms, tiles in timed[:5]:
             rate = flops(products, h, n, width, causal) / ms * 1e-9
             print(f"   {ms:8.3f} ms  {rate:6.1f} TFLOP/s  {tiles}", flush=True)
-        out.setdefault("sweep", []).append(dict(kind=kind, h=h, n=n, width=width, dtype=dtype, causal=causal,
-                                                way=precision, times=[[ms, str(tiles)] for ms, tiles in timed]))
+        out.setdefault("sweep", []).append(
+            dict(
+                kind=kind,
+                h=h,
+                n=n,
+                width=width,
+                dtype=dtype,
+                causal=causal,
+                way=precision,
+                times=[[ms, str(tiles)] for ms, tiles in timed],
+            )
+        )
     out["sweep_failed"] = failed
 
 

@@ -46,11 +46,17 @@ def pages(runs: int) -> None:
     from tests.browser import Page, browser
     from tests.report.conftest import full_record, record
 
-    many = [full_record(layer, head, n, sample) for n in (16, 32, 64, 128, 256, 512, 1024) for sample in range(10)
-            for layer in range(12) for head in range(12)]
+    many = [
+        full_record(layer, head, n, sample)
+        for n in (16, 32, 64, 128, 256, 512, 1024)
+        for sample in range(10)
+        for layer in range(12)
+        for head in range(12)
+    ]
     words = [f"word{i % 89}" for i in range(8192)]
     long = [record(layer, 8192, 0, shares=[1 / 8192] * 8192, words=words) for layer in (0, 1)]
     with tempfile.TemporaryDirectory() as folder, browser() as opened:
+
         def written(name: str, text: str) -> str:
             path = Path(folder) / name
             path.write_text(text, encoding="utf-8")
@@ -61,6 +67,7 @@ def pages(runs: int) -> None:
                 with Page(opened) as visited:
                     visited.page.goto(address)
                     visited.page.wait_for_selector(selector, state="attached")
+
             return call
 
         empty = best(opening(written("empty.html", "<!doctype html><p>nothing</p>"), "p"), runs)

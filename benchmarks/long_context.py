@@ -33,16 +33,16 @@ from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from howsmooth import SelfAttention, local_lipschitz  # noqa: E402
-from howsmooth.bounds.form import LayerForm  # noqa: E402
-from howsmooth.bounds.normalisation import radius  # noqa: E402
-from howsmooth.bounds.two_points import Crowd, two_points  # noqa: E402
-from howsmooth.models import AttentionFile  # noqa: E402
-from howsmooth.records import json_line  # noqa: E402
-from howsmooth.spectral.rounding import allowance  # noqa: E402
-from howsmooth.studies.inputs import NormalisedInputs  # noqa: E402
-from howsmooth.studies.memory import peak, solver_limit, start_peak  # noqa: E402
-from howsmooth.studies.provenance import provenance  # noqa: E402
+from howsmooth import SelfAttention, local_lipschitz
+from howsmooth.bounds.form import LayerForm
+from howsmooth.bounds.normalisation import radius
+from howsmooth.bounds.two_points import RepeatedToken, two_points
+from howsmooth.models import AttentionFile
+from howsmooth.records import json_line
+from howsmooth.spectral.rounding import allowance
+from howsmooth.studies.inputs import NormalisedInputs
+from howsmooth.studies.memory import peak, solver_limit, start_peak
+from howsmooth.studies.provenance import provenance
 
 LONGEST_TWIN = 4096  # tokens up to which rounding is measured against float64
 WEIGHTS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
@@ -56,8 +56,13 @@ class Random:
 
     def __init__(self, file: AttentionFile, layer: int):
         self.file, self.layer, self.f = file, layer, file.attention(layer)
-        self.facts = {"model": "gpt2", "layer": layer, "sha256": file.source["sha256"],
-                      **NormalisedInputs(file).run_facts, "R": radius(file.normalisation(layer).to("cpu"))}
+        self.facts = {
+            "model": "gpt2",
+            "layer": layer,
+            "sha256": file.source["sha256"],
+            **NormalisedInputs(file).run_facts,
+            "R": radius(file.normalisation(layer).to("cpu")),
+        }
         self.longest = None
 
     def tokens(self, n: int) -> torch.Tensor:
@@ -91,20 +96,31 @@ class Adversarial(Random):
         n = len(x)
         with torch.no_grad():
             y, z = (t[None] for t in self.pair(n))
-            (closed,), (direction,) = Crowd(self.form, n).at(y, z).norm()
+            (closed,), (direction,) = RepeatedToken(self.form, n).at(y, z).norm()
         record = {"closed_form": float(closed)}
         if certified:
             return estimated(self.f, x, True, arguments) | record
-        operator = self.f.jacobian(x, products=torch.float32)
+        operator = self.f.jacobian(x, product_dtype=torch.float32)
         v = torch.zeros_like(x)
         v[0] = direction.to(v)
         v = (v / v.norm()).flatten()
         u = operator.matvec(v)
         value = float(u.double().norm())
         defect = operator.rmatvec(u / value) - value * v
-        return {"value": value, "lower": value * (1 - allowance(operator)), "upper": None, "width": None,
-                "confidence": 1.0, "residual": float(defect.double().norm()), "steps": 0, "products": 2,
-                "status": "lower bound only", "dtype": "float32", "product_dtype": "float32", **record}
+        return {
+            "value": value,
+            "lower": value * (1 - allowance(operator)),
+            "upper": None,
+            "width": None,
+            "confidence": 1.0,
+            "residual": float(defect.double().norm()),
+            "steps": 0,
+            "products": 2,
+            "status": "lower bound only",
+            "dtype": "float32",
+            "product_dtype": "float32",
+            **record,
+        }
 
 
 class Text(Random):
@@ -115,7 +131,7 @@ class Text(Random):
     def __init__(self, path: Path, device: str):
         with safe_open(path, "pt", device=device) as file:
             self.facts = json.loads(file.metadata()["facts"])
-            found = {name: file.get_tensor(name) for name in file.keys()}
+            found = {name: file.get_tensor(name) for name in file}
         rotary = (found["cos"], found["sin"]) if "cos" in found else None
         self.f = SelfAttention(**{name: found.get(name) for name in WEIGHTS}, rotary=rotary, **self.facts["traits"])
         self.x, self.longest = found["x"], len(found["x"])
@@ -129,13 +145,21 @@ def estimated(f: SelfAttention, x: torch.Tensor, certified: bool, arguments) -> 
     limit = solver_limit(x.device, None)
     if certified:
         # A float64 twin to measure rounding against costs nothing up to here.
-        products = torch.float32 if x.is_cuda and len(x) > LONGEST_TWIN else None
-        found = local_lipschitz(f, x, tol=arguments.tol, products=products, max_memory=limit, strict=False)
+        product_dtype = torch.float32 if x.is_cuda and len(x) > LONGEST_TWIN else None
+        found = local_lipschitz(f, x, tol=arguments.tol, product_dtype=product_dtype, max_memory=limit, strict=False)
     else:
-        products = torch.bfloat16 if x.is_cuda else None
-        found = local_lipschitz(f, x, tol=arguments.tol, products=products, stop="residual", strict=False,
-                                max_steps=arguments.max_steps, max_memory=limit)
-    return found.as_record() | {"width": found.width, "product_dtype": str(products).removeprefix("torch.")}
+        product_dtype = torch.bfloat16 if x.is_cuda else None
+        found = local_lipschitz(
+            f,
+            x,
+            tol=arguments.tol,
+            product_dtype=product_dtype,
+            stop="residual",
+            strict=False,
+            max_steps=arguments.max_steps,
+            max_memory=limit,
+        )
+    return found.as_record() | {"width": found.width, "product_dtype": str(product_dtype).removeprefix("torch.")}
 
 
 def extract(arguments) -> None:
@@ -144,7 +168,7 @@ def extract(arguments) -> None:
     from howsmooth.texts.corpora import read_corpus
 
     model, corpus = load(arguments.what), read_corpus(arguments.text)
-    piece, = model.chunks(corpus.content, arguments.n, 1, special_tokens=False)
+    (piece,) = model.chunks(corpus.content, arguments.n, 1, special_tokens=False)
     f = model.attention(arguments.layer, arguments.n)
     tensors = {name: t.detach().clone().contiguous() for name in WEIGHTS if (t := getattr(f, name)) is not None}
     if f.rotary is not None:
@@ -152,13 +176,28 @@ def extract(arguments) -> None:
     tensors["x"] = model.activations(piece, [arguments.layer])[arguments.layer].contiguous()
     if not f.causal:
         sys.exit("expected a causal model, whose shorter texts begin longer ones")
-    traits = {"heads": f.heads, "kv_heads": f.kv_heads, "scale": f.scale, "causal": f.causal, "window": f.window,
-              "softcap": f.softcap}
-    facts = {"model": arguments.what, "layer": arguments.layer, "text": corpus.name, "text_sha256": corpus.sha256,
-             "source": dict(model.source), "inputs": "text", "traits": traits}
+    traits = {
+        "heads": f.heads,
+        "kv_heads": f.kv_heads,
+        "scale": f.scale,
+        "causal": f.causal,
+        "window": f.window,
+        "softcap": f.softcap,
+    }
+    facts = {
+        "model": arguments.what,
+        "layer": arguments.layer,
+        "text": corpus.name,
+        "text_sha256": corpus.sha256,
+        "source": dict(model.source),
+        "inputs": "text",
+        "traits": traits,
+    }
     save_file(tensors, arguments.file, {"facts": json.dumps(facts)})
-    print(f"wrote layer {arguments.layer} of {arguments.what} and {arguments.n} tokens of {corpus.name} to "
-          f"{arguments.file}")
+    print(
+        f"wrote layer {arguments.layer} of {arguments.what} and {arguments.n} tokens of {corpus.name} to "
+        f"{arguments.file}"
+    )
 
 
 def measure(arguments) -> None:
@@ -171,8 +210,11 @@ def measure(arguments) -> None:
         subjects += [made[kind](file, arguments.layer) for kind in kinds if kind in made]
     if not subjects:
         sys.exit("expected --weights or --activations; give one of them")
-    facts = {"gpu": torch.cuda.get_device_name(0) if device == "cuda" else None, "torch": torch.__version__,
-             **provenance()}
+    facts = {
+        "gpu": torch.cuda.get_device_name(0) if device == "cuda" else None,
+        "torch": torch.__version__,
+        **provenance(),
+    }
     ends = time.perf_counter() + arguments.seconds
     took: dict[tuple, tuple[int, float]] = {}  # (subject, certified) -> the last length and its seconds
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -214,8 +256,11 @@ def one(subject, n: int, arguments, facts: dict, ends: float, took: dict, lines,
     lines.write(json_line(record) + "\n")
     lines.flush()
     width = "no upper end" if found["upper"] is None else f"width {found['width']:.1e}"
-    print(f"{name} {found['value']:12.6g}  {width:14} residual {found['residual'] / found['value']:.1e}  "
-          f"{found['status']:28} {found['steps']:3} steps  {wall:7.1f} s  {gib:6.1f} GiB", flush=True)
+    print(
+        f"{name} {found['value']:12.6g}  {width:14} residual {found['residual'] / found['value']:.1e}  "
+        f"{found['status']:28} {found['steps']:3} steps  {wall:7.1f} s  {gib:6.1f} GiB",
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -45,9 +45,11 @@ def check(d: int, causal: bool) -> None:
     """2,000 columns: the matrix itself against the interval of the solver."""
     f, (x, logs) = layer_and_measure(2000 // d, d, causal)
     truth = mean_field_lipschitz(f.to(torch.float64), (x.double(), logs.double()), dense=True)
-    found = mean_field_lipschitz(f, (x, logs), dense=False, products=torch.float32)
-    print(f"{len(x)} atoms: dense {truth.value:.6g}, matrix-free {found.value:.6g} in [{found.lower:.6g}, "
-          f"{found.upper:.6g}], relative difference {abs(found.value / truth.value - 1):.1e}")
+    found = mean_field_lipschitz(f, (x, logs), dense=False, product_dtype=torch.float32)
+    print(
+        f"{len(x)} atoms: dense {truth.value:.6g}, matrix-free {found.value:.6g} in [{found.lower:.6g}, "
+        f"{found.upper:.6g}], relative difference {abs(found.value / truth.value - 1):.1e}"
+    )
 
 
 def main() -> None:
@@ -68,12 +70,22 @@ def main() -> None:
         seconds = time.perf_counter() - began
         print(f"  step {step}: [{float(lower):.5g}, {float(upper):.5g}], {seconds:.0f} s", flush=True)
 
-    found = mean_field_lipschitz(f, measure, dense=False, tol=arguments.tol, max_steps=arguments.max_steps,
-                                 products=torch.float32, strict=False, progress=progress)
+    found = mean_field_lipschitz(
+        f,
+        measure,
+        dense=False,
+        tol=arguments.tol,
+        max_steps=arguments.max_steps,
+        product_dtype=torch.float32,
+        strict=False,
+        progress=progress,
+    )
     peak = high_water_mark() - base
-    print(f"{m} atoms{', causal' if arguments.causal else ''}: {found.value:.5g} in [{found.lower:.5g}, "
-          f"{found.upper:.5g}] at {found.confidence}, {found.status}; {found.products} products in "
-          f"{found.seconds:.0f} s, peak {peak / GIB:.2f} GiB (all pairs: {4 * m * m / GIB:.0f} GiB)")
+    print(
+        f"{m} atoms{', causal' if arguments.causal else ''}: {found.value:.5g} in [{found.lower:.5g}, "
+        f"{found.upper:.5g}] at {found.confidence}, {found.status}; {found.products} products in "
+        f"{found.seconds:.0f} s, peak {peak / GIB:.2f} GiB (all pairs: {4 * m * m / GIB:.0f} GiB)"
+    )
 
 
 if __name__ == "__main__":

@@ -93,13 +93,18 @@ def main() -> None:
     for causal in (False, True):
         for part in ("forward", "jvp", "vjp"):
             peak, seconds = in_own_process(op, n, causal, part)
-            print(f"op {part:8s} {'causal' if causal else 'full':7s} peak {peak / GIB:5.2f} GiB (target 1.0)  "
-                  f"{seconds:6.1f} s", flush=True)
+            print(
+                f"op {part:8s} {'causal' if causal else 'full':7s} peak {peak / GIB:5.2f} GiB (target 1.0)  "
+                f"{seconds:6.1f} s",
+                flush=True,
+            )
     peak, seconds, needed, record = in_own_process(solve, n // 2, True, limit)
     print(f"solve, causal, n = {n // 2}, limit {limit / GIB:.2f} GiB: peak {peak / GIB:.2f} GiB  {seconds:.0f} s")
     print(f"  said beforehand: {needed}")
-    print(f"  {record['value']:.4f} in [{record['lower']:.4f}, {record['upper']:.4f}] at {record['confidence']}, "
-          f"{record['status']}, {record['steps']} steps, {record['products']} products")
+    print(
+        f"  {record['value']:.4f} in [{record['lower']:.4f}, {record['upper']:.4f}] at {record['confidence']}, "
+        f"{record['status']}, {record['steps']} steps, {record['products']} products"
+    )
 
 
 if __name__ == "__main__":

@@ -23,13 +23,17 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 WITHIN = 0.3
-CPU = [("minilm", dict(lengths=(128,), samples=2, tol=1e-3)),
-       ("minilm", dict(lengths=(64, 256), samples=1, tol=1e-3)),
-       ("weights", dict(lengths=(512,), layers=(6,), samples=1, tol=1e-2)),
-       ("weights", dict(lengths=(1024,), layers=(0, 6), samples=1, tol=1e-2))]
-CUDA = [("weights", dict(lengths=(4096,), layers=(0, 6), samples=1, tol=1e-2)),
-        ("weights", dict(lengths=(32768,), layers=(0, 6), samples=1, tol=1e-2)),
-        ("weights", dict(lengths=(131072,), layers=(6,), samples=1, tol=1e-2))]
+CPU = [
+    ("minilm", dict(lengths=(128,), samples=2, tol=1e-3)),
+    ("minilm", dict(lengths=(64, 256), samples=1, tol=1e-3)),
+    ("weights", dict(lengths=(512,), layers=(6,), samples=1, tol=1e-2)),
+    ("weights", dict(lengths=(1024,), layers=(0, 6), samples=1, tol=1e-2)),
+]
+CUDA = [
+    ("weights", dict(lengths=(4096,), layers=(0, 6), samples=1, tol=1e-2)),
+    ("weights", dict(lengths=(32768,), layers=(0, 6), samples=1, tol=1e-2)),
+    ("weights", dict(lengths=(131072,), layers=(6,), samples=1, tol=1e-2)),
+]
 
 
 def run(what: str, options: dict, weights: str | None, device: str, cpu_time: bool) -> dict:
@@ -55,11 +59,23 @@ def run(what: str, options: dict, weights: str | None, device: str, cpu_time: bo
     if device == "cuda":
         torch.cuda.synchronize()
     seconds = clock() - began
-    return {"case": what, **options, "device": device, "planning": planning, "plan": said.as_record(),
-            "predicted_seconds": said.seconds - said.first_call, "seconds": seconds, "predicted_bytes": said.bytes,
-            "bytes": peak(device), "steps": [record["steps"] for record in records],
-            "status": sorted({record["status"] for record in records}), "threads": torch.get_num_threads(),
-            "gpu": torch.cuda.get_device_name() if device == "cuda" else None, "clock": clock.__name__, **provenance()}
+    return {
+        "case": what,
+        **options,
+        "device": device,
+        "planning": planning,
+        "plan": said.as_record(),
+        "predicted_seconds": said.seconds - said.first_call,
+        "seconds": seconds,
+        "predicted_bytes": said.bytes,
+        "bytes": peak(device),
+        "steps": [record["steps"] for record in records],
+        "status": sorted({record["status"] for record in records}),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+        "clock": clock.__name__,
+        **provenance(),
+    }
 
 
 def main() -> None:
@@ -71,8 +87,10 @@ def main() -> None:
     arguments = parser.parse_args()
     cases = CUDA if arguments.device == "cuda" else CPU
     cases = [case for case in cases if arguments.weights or case[0] != "weights"]
-    print(f"{'case':44} {'plan [s]':>9} {'said [s]':>9} {'took [s]':>9} {'ratio':>6} {'said GiB':>9} {'took GiB':>9} "
-          f"{'ratio':>6}  steps said, taken")
+    print(
+        f"{'case':44} {'plan [s]':>9} {'said [s]':>9} {'took [s]':>9} {'ratio':>6} {'said GiB':>9} {'took GiB':>9} "
+        f"{'ratio':>6}  steps said, taken"
+    )
     for what, options in cases:
         spawned = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=spawned) as pool:  # memory of one case is not another's
@@ -83,9 +101,12 @@ def main() -> None:
         said = ", ".join(f"{cost['steps']:.0f}" for cost in found["plan"]["lengths"])
         shown = (f"{key}={options[key]}" for key in ("lengths", "layers") if key in options)
         label = " ".join([what, *shown])
-        print(f"{label:44} {found['planning']:9.2f} {found['predicted_seconds']:9.2f} {found['seconds']:9.2f} "
-              f"{time_ratio:6.2f} {found['predicted_bytes'] / 2**30:9.2f} {found['bytes'] / 2**30:9.2f} {ratio:6.2f}  "
-              f"{said}; {sum(found['steps']) / len(found['steps']):.1f}  {'PASS' if passed else 'MISS'}", flush=True)
+        print(
+            f"{label:44} {found['planning']:9.2f} {found['predicted_seconds']:9.2f} {found['seconds']:9.2f} "
+            f"{time_ratio:6.2f} {found['predicted_bytes'] / 2**30:9.2f} {found['bytes'] / 2**30:9.2f} {ratio:6.2f}  "
+            f"{said}; {sum(found['steps']) / len(found['steps']):.1f}  {'PASS' if passed else 'MISS'}",
+            flush=True,
+        )
         if arguments.out:
             with arguments.out.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(found) + "\n")

@@ -51,13 +51,20 @@ class Counted:
         return product(torch.as_tensor(x, dtype=torch.float64).reshape(-1))
 
     def torch(self) -> LinearOperator:
-        return FunctionOperator(lambda v: self._through(self.forward, v),
-                                lambda u: self._through(self.adjoint, u), self.shape, dtype=torch.float64)
+        return FunctionOperator(
+            lambda v: self._through(self.forward, v),
+            lambda u: self._through(self.adjoint, u),
+            self.shape,
+            dtype=torch.float64,
+        )
 
     def scipy(self) -> sla.LinearOperator:
-        return sla.LinearOperator(self.shape, dtype=np.float64,
-                                  matvec=lambda v: self._through(self.forward, v).numpy(),
-                                  rmatvec=lambda u: self._through(self.adjoint, u).numpy())
+        return sla.LinearOperator(
+            self.shape,
+            dtype=np.float64,
+            matvec=lambda v: self._through(self.forward, v).numpy(),
+            rmatvec=lambda u: self._through(self.adjoint, u).numpy(),
+        )
 
 
 def diagonal(values: np.ndarray) -> Counted:
@@ -70,13 +77,15 @@ def ours(J: Counted, seed: int, steps: int) -> float:
 
 
 def propack(J: Counted, seed: int, budget: tuple[float, int]) -> float:
-    return sla.svds(J.scipy(), k=1, solver="propack", tol=budget[0], maxiter=budget[1], rng=seed,
-                    return_singular_vectors=False).max()
+    return sla.svds(
+        J.scipy(), k=1, solver="propack", tol=budget[0], maxiter=budget[1], rng=seed, return_singular_vectors=False
+    ).max()
 
 
 def arpack_svds(J: Counted, seed: int, budget: tuple[float, int]) -> float:
-    return sla.svds(J.scipy(), k=1, solver="arpack", tol=budget[0], ncv=budget[1], rng=seed,
-                    return_singular_vectors=False).max()
+    return sla.svds(
+        J.scipy(), k=1, solver="arpack", tol=budget[0], ncv=budget[1], rng=seed, return_singular_vectors=False
+    ).max()
 
 
 def arpack_eigsh(J: Counted, seed: int, budget: tuple[float, int]) -> float:
@@ -145,8 +154,11 @@ def main() -> None:
             print(f"model layers left out: {type(problem).__name__}: {problem}", file=sys.stderr)
 
     ratios = {error: [] for error in errors}
-    print(f"{'case':22} {'error':>6}" + "".join(f"{solver.__name__:>21}" for solver in BUDGETS)
-          + f"{'ours/best':>11}{'certified 1e-3':>16}")
+    print(
+        f"{'case':22} {'error':>6}"
+        + "".join(f"{solver.__name__:>21}" for solver in BUDGETS)
+        + f"{'ours/best':>11}{'certified 1e-3':>16}"
+    )
     for name, (J, truth) in cases.items():
         seeds = SEEDS if name in prescribed() else SEEDS[:3]  # products of a model take longer
         runs = {solver: [attempts(solver, J, truth, seed) for seed in seeds] for solver in BUDGETS}
@@ -158,11 +170,17 @@ def main() -> None:
             means = {s: np.mean([cheapest(found, error) for found in runs[s]], axis=0) for s in BUDGETS}
             best = min(means[s][0] for s in BUDGETS if s is not ours)
             ratios[error].append(means[ours][0] / best)
-            print(f"{name:22} {error:6.0e}" + "".join(f"{c:11.1f} ({e:7.1e})" for c, e in means.values())
-                  + f"{ratios[error][-1]:11.2f}{certified:16d}", flush=True)
+            print(
+                f"{name:22} {error:6.0e}"
+                + "".join(f"{c:11.1f} ({e:7.1e})" for c, e in means.values())
+                + f"{ratios[error][-1]:11.2f}{certified:16d}",
+                flush=True,
+            )
     for error in errors:
-        print(f"error {error:.0e}: geometric mean of ours/best {np.exp(np.mean(np.log(ratios[error]))):.2f} "
-              f"(target at most 1.2)")
+        print(
+            f"error {error:.0e}: geometric mean of ours/best {np.exp(np.mean(np.log(ratios[error]))):.2f} "
+            f"(target at most 1.2)"
+        )
 
 
 if __name__ == "__main__":

@@ -93,10 +93,13 @@ def main() -> None:
             for name in ratios:
                 ratios[name].append(t["paper"] / t[name])
             width = (estimate.upper - estimate.lower) / estimate.value
-            print(f"{n:4d} {layer:4d}  {t['paper']:8.3f} {steps:6d} {abs(sigma / truth - 1):8.1e}  "
-                  f"{t['error']:8.3f} {few:5d} {max(quick_errors):8.1e} {ratios['error'][-1]:5.1f}  "
-                  f"{t['certified']:8.3f} {estimate.steps:5d} {abs(estimate.value / truth - 1):8.1e} {width:7.1e} "
-                  f"{ratios['certified'][-1]:5.1f}", flush=True)
+            print(
+                f"{n:4d} {layer:4d}  {t['paper']:8.3f} {steps:6d} {abs(sigma / truth - 1):8.1e}  "
+                f"{t['error']:8.3f} {few:5d} {max(quick_errors):8.1e} {ratios['error'][-1]:5.1f}  "
+                f"{t['certified']:8.3f} {estimate.steps:5d} {abs(estimate.value / truth - 1):8.1e} {width:7.1e} "
+                f"{ratios['certified'][-1]:5.1f}",
+                flush=True,
+            )
     for name, target in (("error", 10), ("certified", 5)):
         print(f"geometric mean, {name}: {statistics.geometric_mean(ratios[name]):.1f} times faster (target {target})")
 

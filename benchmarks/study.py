@@ -86,12 +86,22 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=1e-3)
     parser.add_argument("--tasks", type=int, default=5000)
     arguments = parser.parse_args()
-    spec = spec_of({"models": "minilm", "texts": arguments.text, "lengths": arguments.lengths,
-                    "samples": arguments.samples, "tol": arguments.tol, "special_tokens": "none"})
+    spec = spec_of(
+        {
+            "models": "minilm",
+            "texts": arguments.text,
+            "lengths": arguments.lengths,
+            "samples": arguments.samples,
+            "tol": arguments.tol,
+            "special_tokens": "none",
+        }
+    )
     plan, model = prepare(spec), load("minilm")
     exact = load("minilm", dtype="float64")
-    print(f"MiniLM, 6 layers × {arguments.samples} samples, float32, {torch.get_num_threads()} thread(s), "
-          f"torch {torch.__version__}, interval {arguments.tol:g}")
+    print(
+        f"MiniLM, 6 layers × {arguments.samples} samples, float32, {torch.get_num_threads()} thread(s), "
+        f"torch {torch.__version__}, interval {arguments.tol:g}"
+    )
     print("   n   ours [s]  paper [s]  ratio   ours: worst error   paper: worst error, steps at most")
     totals = {"ours": 0.0, "paper": 0.0}
     by_length: dict[int, list] = {}
@@ -116,12 +126,16 @@ def main() -> None:
         ours, theirs = (sum(cell[i] for cell in cells) for i in (0, 1))
         totals["ours"] += ours
         totals["paper"] += theirs
-        print(f"{n:4d} {ours:10.2f} {theirs:10.2f} {theirs / ours:6.1f}   {max(c[2] for c in cells):17.1e}   "
-              f"{max(c[3] for c in cells):18.1e}, {max(c[4] for c in cells)}", flush=True)
+        print(
+            f"{n:4d} {ours:10.2f} {theirs:10.2f} {theirs / ours:6.1f}   {max(c[2] for c in cells):17.1e}   "
+            f"{max(c[3] for c in cells):18.1e}, {max(c[4] for c in cells)}",
+            flush=True,
+        )
     print(f"grid {totals['ours']:9.2f} {totals['paper']:10.2f} {totals['paper'] / totals['ours']:6.1f}   (target 10)")
     each, grown = engine_overhead(arguments.tasks)
-    print(f"engine: {1e3 * each:.2f} ms a task over {arguments.tasks} tasks (target 5), "
-          f"driver's peak grew by {grown} KiB")
+    print(
+        f"engine: {1e3 * each:.2f} ms a task over {arguments.tasks} tasks (target 5), driver's peak grew by {grown} KiB"
+    )
 
 
 if __name__ == "__main__":

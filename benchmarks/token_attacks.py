@@ -23,8 +23,19 @@ from howsmooth.records import json_line
 from howsmooth.texts.corpora import read_corpus
 
 METHODS = {method.name: method for method in (Random(), HotFlip(), Greedy(), Probe(), Singular())}
-KEPT = ("method", "success", "value", "clean", "edits", "calls", "seconds", "ids", "attacked_ids", "objective",
-        "limits")
+KEPT = (
+    "method",
+    "success",
+    "value",
+    "clean",
+    "edits",
+    "calls",
+    "seconds",
+    "ids",
+    "attacked_ids",
+    "objective",
+    "limits",
+)
 DRAWS = 10_000
 
 
@@ -70,8 +81,10 @@ def main() -> None:
     print(f"{'method':<10}{'verified flips':>16}{'calls':>8}{'flips per 100 calls':>22}{'s per text':>12}{'CPU s':>8}")
     for name, (seconds, worked) in totals.items():
         flips, calls = np.sum(counts[name], axis=0)
-        print(f"{name:<10}{flips:>9} of {len(chunks):<3}{calls:>8}{100 * flips / calls:>22.1f}"
-              f"{seconds / len(chunks):>12.1f}{worked / len(chunks):>8.1f}")
+        print(
+            f"{name:<10}{flips:>9} of {len(chunks):<3}{calls:>8}{100 * flips / calls:>22.1f}"
+            f"{seconds / len(chunks):>12.1f}{worked / len(chunks):>8.1f}"
+        )
     if {"hotflip", "probe"} <= set(counts):
         for what, (low, value, high) in differences(counts["probe"], counts["hotflip"]).items():
             print(f"probe − hotflip, {what}: {value:.1f}, 95 % of resampled texts from {low:.1f} to {high:.1f}")
@@ -82,8 +95,10 @@ def differences(one: list[tuple[bool, int]], other: list[tuple[bool, int]]) -> d
     pair = np.array([one, other], dtype=float)  # (method, text, flips | calls)
     texts = np.random.default_rng(0).integers(pair.shape[1], size=(DRAWS, pair.shape[1]))
     found = {}
-    for what, rate in (("flips per 100 calls", lambda t: 100 * t[..., 0].sum(-1) / t[..., 1].sum(-1)),
-                       ("flips per 100 texts", lambda t: 100 * t[..., 0].mean(-1))):
+    for what, rate in (
+        ("flips per 100 calls", lambda t: 100 * t[..., 0].sum(-1) / t[..., 1].sum(-1)),
+        ("flips per 100 texts", lambda t: 100 * t[..., 0].mean(-1)),
+    ):
         drawn, value = (np.subtract(*rate(t)) for t in (pair[:, texts], pair))
         found[what] = (*np.quantile(drawn, [0.025]), value, *np.quantile(drawn, [0.975]))
     return found

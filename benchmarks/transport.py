@@ -62,8 +62,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     wasserstein(*clouds(50, arguments.d, equal=False))  # libraries load what they load
-    print(f"W₂ of {arguments.n} × {arguments.n} points in d = {arguments.d}, {arguments.threads} thread(s), "
-          f"POT {ot.__version__}")
+    print(
+        f"W₂ of {arguments.n} × {arguments.n} points in d = {arguments.d}, {arguments.threads} thread(s), "
+        f"POT {ot.__version__}"
+    )
     print("masses   howsmooth s  by          gap      difference   POT s    SciPy s   POT / howsmooth")
     for equal in (True, False):
         mu, nu = clouds(arguments.n, arguments.d, equal)
@@ -74,9 +76,12 @@ def main() -> None:
             took, value = seconds(by_pot, mu, nu)
             theirs.append(took)
             scipys.append(seconds(by_scipy, mu, nu)[0] if equal else float("nan"))
-        print(f"{'equal' if equal else 'unequal':8s} {min(ours):11.3f}  {found.method:10s}  {found.gap:.1e}  "
-              f"{abs(found.value / value - 1):.1e}    {min(theirs):8.3f}  {min(scipys):8.3f}   "
-              f"{min(theirs) / min(ours):.2f}", flush=True)
+        print(
+            f"{'equal' if equal else 'unequal':8s} {min(ours):11.3f}  {found.method:10s}  {found.gap:.1e}  "
+            f"{abs(found.value / value - 1):.1e}    {min(theirs):8.3f}  {min(scipys):8.3f}   "
+            f"{min(theirs) / min(ours):.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

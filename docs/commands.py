@@ -52,75 +52,135 @@ class Example:
 
 
 PAGE_OF = {
-    "measure": ("Measure", [
-        Example("measure minilm --layers 0,3 --lengths 16,32,64 --samples 2",
+    "measure": (
+        "Measure",
+        [
+            Example(
+                "measure minilm --layers 0,3 --lengths 16,32,64 --samples 2",
                 "The largest of the samples has its interval; *worst direction* names the tokens that a perturbation "
-                "moves most, with their share of it."),
-        Example("measure minilm --layers 3 --heads 0,1,2 --lengths 32 --samples 1", "Each head alone."),
-        Example("measure minilm --map layer --layers 0,5 --lengths 32 --samples 1 --tokens no-special",
-                "Whole Transformer layers; `[CLS]` and `[SEP]` are held fixed."),
-        Example("measure minilm --layers 3 --lengths 16 --samples 1 --json found.jsonl",
+                "moves most, with their share of it.",
+            ),
+            Example("measure minilm --layers 3 --heads 0,1,2 --lengths 32 --samples 1", "Each head alone."),
+            Example(
+                "measure minilm --map layer --layers 0,5 --lengths 32 --samples 1 --tokens no-special",
+                "Whole Transformer layers; `[CLS]` and `[SEP]` are held fixed.",
+            ),
+            Example(
+                "measure minilm --layers 3 --lengths 16 --samples 1 --json found.jsonl",
                 "One JSON object for each estimate, the moment it is known; here it is, with line breaks. Called "
                 "again, the command computes only what the file does not hold.",
-                record="found.jsonl"),
-        Example("report found.jsonl -o report.html", "The same as a page to look at; it opens offline."),
-        Example("explore --help", "A page that computes while one looks at it: [the explorer](../explore.md)."),
-    ]),
-    "bound": ("Bound", [
-        Example("bound minilm --layers 3 --lengths 16,64",
+                record="found.jsonl",
+            ),
+            Example("report found.jsonl -o report.html", "The same as a page to look at; it opens offline."),
+            Example("explore --help", "A page that computes while one looks at it: [the explorer](../explore.md)."),
+        ],
+    ),
+    "bound": (
+        "Bound",
+        [
+            Example(
+                "bound minilm --layers 3 --lengths 16,64",
                 "Lower bounds, the constant as measured, upper bounds, and how far each is from it. A bound that does "
-                "not apply says why."),
-    ]),
-    "attack": ("Attack", [
-        Example("attack worst-case minilm --layers 3 --lengths 16 --restarts 2 --steps 15",
-                "Ascent on σ₁ over all that the LayerNorm in front can put out."),
-        Example("attack ball minilm --layers 3 --lengths 16 --eps 0.001,0.01 --restarts 2 --steps 5",
-                "What is certified for all tokens within ε of the text's, and what ascent finds there."),
-        Example("attack layer minilm --layers 3 --lengths 16 --budget 0.001,0.1",
-                "Attacks on the features that enter a layer, beside σ₁ and what is certified."),
-        Example("attack model minilm --objective cosine --lengths 16 --budget 0.01 --attack noise,singular --steps 5",
-                "The same for the whole model, here on its sentence embedding."),
-        Example("attack tokens minilm --objective cosine --samples 2 --lengths 24 --edits 1 --calls 12 "
+                "not apply says why.",
+            )
+        ],
+    ),
+    "attack": (
+        "Attack",
+        [
+            Example(
+                "attack worst-case minilm --layers 3 --lengths 16 --restarts 2 --steps 15",
+                "Ascent on σ₁ over all that the LayerNorm in front can put out.",
+            ),
+            Example(
+                "attack ball minilm --layers 3 --lengths 16 --eps 0.001,0.01 --restarts 2 --steps 5",
+                "What is certified for all tokens within ε of the text's, and what ascent finds there.",
+            ),
+            Example(
+                "attack layer minilm --layers 3 --lengths 16 --budget 0.001,0.1",
+                "Attacks on the features that enter a layer, beside σ₁ and what is certified.",
+            ),
+            Example(
+                "attack model minilm --objective cosine --lengths 16 --budget 0.01 --attack noise,singular --steps 5",
+                "The same for the whole model, here on its sentence embedding.",
+            ),
+            Example(
+                "attack tokens minilm --objective cosine --samples 2 --lengths 24 --edits 1 --calls 12 "
                 "--method random,probe",
-                "Real tokens are exchanged, and the edited text goes through the model."),
-    ]),
-    "meanfield": ("Mean field", [
-        Example("meanfield regimes --gamma-r2 0.5,2,8 --to 12 --points 3",
-                "√n·log n up to n*, nothing from there on."),
-        Example("meanfield masked --p 2,inf --sizes 0,0.3,1 --atoms 8 --restarts 2 --steps 10",
-                "Masked attention: what is proved, what is attained, and whether the unmasked bound holds."),
-        Example("meanfield splitting minilm --layers 0 --heads 0,1,2,3 --lengths 24", "Does the text's measure split?"),
-        Example("meanfield distance minilm --layers 0,3 --lengths 24 --p 2",
-                "Two chunks of text as measures, before and after attention."),
-    ]),
-    "flow": ("Flow", [
-        Example("flow particles polytope --particles 24 --until 10", "Tokens gather at the vertices of a polytope."),
-        Example("flow gaussian --A '1,0.5;-0.5,-0.3' --mean 0.5,0.2 --covariance 0.6,0.3 --until 2",
-                "A Gaussian that blows up, and when."),
-        Example("flow pde --V -identity --until 1 --cells 96 --particles 50,200 --repeats 2",
-                "A density on a grid, and how fast particles come to it."),
-        Example("flow model minilm --lengths 16 --depths 2,6", "Real layers in place of an equation: what becomes of "
-                "directions, norms and a perturbation."),
-    ]),
-    "study": ("Study and plan", [
-        Example("study validate growth.toml", "The file is read and checked; nothing runs.", listing="growth.toml"),
-        Example("plan growth.toml", "How many tasks, about how long. Times depend on the machine."),
-        Example("study run growth.toml", "Each record is stored the moment it is known."),
-        Example("study resume growth.sqlite", "What is stored is not computed again."),
-        Example("study status growth.toml", "Tables and fits so far, also while it runs."),
-        Example("study ls", "Studies and stores of this folder."),
-        Example("study export growth.toml --file growth.csv", "Also .parquet and .jsonl."),
-    ]),
-    "reproduce": ("Reproduce", [
-        Example("reproduce text --models minilm --layers 3 --lengths 16..64*2 --samples 2 --workers 0 --out figures",
-                "One figure of the paper, in small.", picture="figures/text-minilm.png"),
-    ]),
-    "around": ("Demo, models, doctor, cite", [
-        Example("demo", "Two models, a table, a plot and a page: what `make demo` runs."),
-        Example("models", "Families that can be measured, and what is refused.", lines=24),
-        Example("doctor", "What is installed and what will run."),
-        Example("cite", "BibTeX of the paper and the methods used.", lines=12),
-    ]),
+                "Real tokens are exchanged, and the edited text goes through the model.",
+            ),
+        ],
+    ),
+    "meanfield": (
+        "Mean field",
+        [
+            Example(
+                "meanfield regimes --gamma-r2 0.5,2,8 --to 12 --points 3", "√n·log n up to n*, nothing from there on."
+            ),
+            Example(
+                "meanfield masked --p 2,inf --sizes 0,0.3,1 --atoms 8 --restarts 2 --steps 10",
+                "Masked attention: what is proved, what is attained, and whether the unmasked bound holds.",
+            ),
+            Example(
+                "meanfield splitting minilm --layers 0 --heads 0,1,2,3 --lengths 24", "Does the text's measure split?"
+            ),
+            Example(
+                "meanfield distance minilm --layers 0,3 --lengths 24 --p 2",
+                "Two chunks of text as measures, before and after attention.",
+            ),
+        ],
+    ),
+    "flow": (
+        "Flow",
+        [
+            Example(
+                "flow particles polytope --particles 24 --until 10", "Tokens gather at the vertices of a polytope."
+            ),
+            Example(
+                "flow gaussian --A '1,0.5;-0.5,-0.3' --mean 0.5,0.2 --covariance 0.6,0.3 --until 2",
+                "A Gaussian that blows up, and when.",
+            ),
+            Example(
+                "flow pde --V -identity --until 1 --cells 96 --particles 50,200 --repeats 2",
+                "A density on a grid, and how fast particles come to it.",
+            ),
+            Example(
+                "flow model minilm --lengths 16 --depths 2,6",
+                "Real layers in place of an equation: what becomes of directions, norms and a perturbation.",
+            ),
+        ],
+    ),
+    "study": (
+        "Study and plan",
+        [
+            Example("study validate growth.toml", "The file is read and checked; nothing runs.", listing="growth.toml"),
+            Example("plan growth.toml", "How many tasks, about how long. Times depend on the machine."),
+            Example("study run growth.toml", "Each record is stored the moment it is known."),
+            Example("study resume growth.sqlite", "What is stored is not computed again."),
+            Example("study status growth.toml", "Tables and fits so far, also while it runs."),
+            Example("study ls", "Studies and stores of this folder."),
+            Example("study export growth.toml --file growth.csv", "Also .parquet and .jsonl."),
+        ],
+    ),
+    "reproduce": (
+        "Reproduce",
+        [
+            Example(
+                "reproduce text --models minilm --layers 3 --lengths 16..64*2 --samples 2 --workers 0 --out figures",
+                "One figure of the paper, in small.",
+                picture="figures/text-minilm.png",
+            )
+        ],
+    ),
+    "around": (
+        "Demo, models, doctor, cite",
+        [
+            Example("demo", "Two models, a table, a plot and a page: what `make demo` runs."),
+            Example("models", "Families that can be measured, and what is refused.", lines=24),
+            Example("doctor", "What is installed and what will run."),
+            Example("cite", "BibTeX of the paper and the methods used.", lines=12),
+        ],
+    ),
 }
 
 
@@ -145,9 +205,9 @@ def command_of(line: str, names: list[str]) -> str:
 
 def printed(line: str) -> str:
     """What the command prints on both streams, 100 columns wide, without colours and times."""
-    from howsmooth.cli import main, running
+    from howsmooth.cli import main, run
 
-    running._PLAIN_WIDTH = COLUMNS
+    run._PLAIN_WIDTH = COLUMNS
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):
         main(shlex.split(line))
@@ -204,7 +264,7 @@ def section(example: Example, name: str, again: bool, folder: Path) -> str:
     text = printed(example.line)
     rows = text.splitlines()
     if example.lines and len(rows) > example.lines:
-        rows = [*rows[:example.lines], "…"]
+        rows = [*rows[: example.lines], "…"]
     parts = [] if again else [f"## howsmooth {name}"]
     parts.append(example.shows)
     if example.listing:
@@ -254,11 +314,16 @@ The exit code is 0, or 2 with one line on bad input, 1 if a task of a study fail
 def overview() -> str:
     """The table of all commands, each with a link to its example."""
     found = dict(commands())
-    page_of = {command_of(example.line, list(found)): key
-               for key, (_, examples) in PAGE_OF.items() for example in examples}
+    page_of = {
+        command_of(example.line, list(found)): key for key, (_, examples) in PAGE_OF.items() for example in examples
+    }
     links = {name: f"{page_of[name]}.md#howsmooth-{name.replace(' ', '-')}" for name in found}
-    return OVERVIEW.format(rows="\n".join(f"| [`howsmooth {name}`]({links[name]}) | {command.get_short_help_str(120)} |"
-                                          for name, command in found.items()))
+    return OVERVIEW.format(
+        rows="\n".join(
+            f"| [`howsmooth {name}`]({links[name]}) | {command.get_short_help_str(120)} |"
+            for name, command in found.items()
+        )
+    )
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -54,16 +55,23 @@ def entry_points(_: str, page) -> str:
 
 def public(module: ModuleType) -> list[str]:
     """`__all__`, or what a module without it defines itself."""
-    return sorted(getattr(module, "__all__", None) or (
-        name for name, thing in vars(module).items()
-        if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__))
+    return sorted(
+        getattr(module, "__all__", None)
+        or (
+            name
+            for name, thing in vars(module).items()
+            if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
+        )
+    )
 
 
 def where(package: ModuleType, name: str, thing: object) -> str:
     """The full name of the place where a thing is defined; packages that look names up lazily know their modules."""
     home = getattr(thing, "__module__", None)
-    if home is None and name in getattr(package, "_WHERE", {}):
-        return f"{package.__name__}.{package._WHERE[name]}.{name}"
+    if home is None:  # a constant: the module of the package that has it
+        loaded = (module for path, module in sys.modules.items() if path.startswith(f"{package.__name__}."))
+        home = next((module.__name__ for module in loaded if vars(module).get(name) is thing), None)
+        return f"{home or package.__name__}.{name}"
     return f"{home}.{thing.__qualname__}" if home and hasattr(thing, "__qualname__") else f"{package.__name__}.{name}"
 
 
@@ -103,7 +111,7 @@ def reference(entry: dict[str, str]) -> str:
     venue = entry.get("journal") or entry.get("booktitle")
     number = f" {entry['volume']}" if "volume" in entry and "journal" in entry else ""
     parts = [", ".join(people), f"*{entry['title']}*", f"{venue}{number}" if venue else "", entry["year"], link]
-    return f"- <span id=\"{entry['key']}\"></span>" + ". ".join(part for part in parts if part) + f". `{entry['key']}`"
+    return f'- <span id="{entry["key"]}"></span>' + ". ".join(part for part in parts if part) + f". `{entry['key']}`"
 
 
 MACROS = {"names": names, "entry_points": entry_points, "file": file, "references": references}

@@ -35,21 +35,40 @@ FIELDS: dict[str, Callable[[Tensor, Tensor], Field]] = {
 }
 
 
-def census(kind: str, d: int, runs: int, until: float, *, seed: int = 0, rtol: float = 1e-7, max_steps: int = 2000,
-           done: Mapping[tuple, Record] | None = None) -> Iterator[Record]:
+def census(
+    kind: str,
+    d: int,
+    runs: int,
+    until: float,
+    *,
+    seed: int = 0,
+    rtol: float = 1e-7,
+    max_steps: int = 2000,
+    done: Mapping[tuple, Record] | None = None,
+) -> Iterator[Record]:
     """Yield one record per run, in order; what is in `done`, by `key_of`, is yielded as it is.
 
     >>> [record["run"] for record in census("linear", 2, 3, 0.1)]
     [0, 1, 2]
     """
     if kind not in FIELDS or min(d, runs, max_steps) < 1 or not 0 < until < math.inf:
-        raise InputError(f"expected a kind among {', '.join(FIELDS)}, a dimension, runs and steps of at least 1 and a "
-                         f"positive time, got {kind!r}, {d}, {runs}, {max_steps} and {until}")
+        raise InputError(
+            f"expected a kind among {', '.join(FIELDS)}, a dimension, runs and steps of at least 1 and a "
+            f"positive time, got {kind!r}, {d}, {runs}, {max_steps} and {until}"
+        )
     generator = torch.Generator().manual_seed(seed)
     for run in range(runs):
         A, V = (torch.randn(d, d, dtype=torch.float64, generator=generator) / math.sqrt(d) for _ in range(2))
-        where = {"record": "limiting rank", "run": run, "kind": kind, "d": d, "until": until, "rtol": rtol,
-                 "max_steps": max_steps, "seed": seed}
+        where = {
+            "record": "limiting rank",
+            "run": run,
+            "kind": kind,
+            "d": d,
+            "until": until,
+            "rtol": rtol,
+            "max_steps": max_steps,
+            "seed": seed,
+        }
         if done and (key := key_of(where)) in done:
             yield done[key]
             continue
@@ -68,8 +87,13 @@ def census_table(records: Sequence[Record], title: str) -> Table:
     for record in records:
         groups.setdefault((record["status"], record["rank"], record["shape_rank"]), []).append(record)
     table = plain_table(Text(title, style="bold cyan", no_wrap=True, overflow="ignore"))
-    for heading, style in (("runs", "bold green"), ("ended", ""), ("rank of S", ""), ("rank of S/‖S‖", ""),
-                           ("not settled", "dim")):
+    for heading, style in (
+        ("runs", "bold green"),
+        ("ended", ""),
+        ("rank of S", ""),
+        ("rank of S/‖S‖", ""),
+        ("not settled", "dim"),
+    ):
         table.add_column(heading, justify="left" if heading == "ended" else "right", style=style)
     for (status, rank, shape), members in sorted(groups.items(), key=lambda item: -len(item[1])):
         unsettled = sum(not record["settled"] for record in members)
@@ -78,23 +102,34 @@ def census_table(records: Sequence[Record], title: str) -> Table:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.gaussian_census", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.gaussian_census",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--kind", choices=list(FIELDS), default="softmax", help="of attention")
     parser.add_argument("--dim", type=int, default=3)
     parser.add_argument("--until", type=float, default=30.0, help="time at which a run ends")
     parser.add_argument("--max-steps", type=int, default=2000, help="of the integrator in one run")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("docs/images/gaussian_census.jsonl"),
-                        help="the records, one JSON line each")
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/images/gaussian_census.jsonl"), help="the records, one JSON line each"
+    )
     chosen = parser.parse_args(given)
     records: list[Record] = []
     stopped = False
     try:
         saved = Records(chosen.out, key_of, "records of a census", '{"record": "limiting rank"')
-        for record in census(chosen.kind, chosen.dim, chosen.runs, chosen.until, seed=chosen.seed,
-                             max_steps=chosen.max_steps, done=saved.done):
+        for record in census(
+            chosen.kind,
+            chosen.dim,
+            chosen.runs,
+            chosen.until,
+            seed=chosen.seed,
+            max_steps=chosen.max_steps,
+            done=saved.done,
+        ):
             if key_of(record) not in saved.done:
                 saved.append(record)
             records.append(record)
@@ -103,8 +138,10 @@ def main(given: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # the runs so far are a census, too
         stopped = True
     if records:
-        title = (f"{len(records)} Gaussian flows of {chosen.kind} attention, d = {chosen.dim}, random A and V, up to "
-                 f"t = {chosen.until:g}")
+        title = (
+            f"{len(records)} Gaussian flows of {chosen.kind} attention, d = {chosen.dim}, random A and V, up to "
+            f"t = {chosen.until:g}"
+        )
         Console(width=120).print(census_table(records, title))
     return 130 if stopped else 0
 

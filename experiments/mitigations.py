@@ -43,9 +43,16 @@ BUDGET = 0.01  # of ‖X‖
 LAYERS = {"minilm": (0, 3, 5), "smollm2": (0, 10, 29)}  # first, middle and last of other models
 
 
-def mitigations(model: Model, corpus: Corpus, spec: Spec, *, tried: Sequence[Mitigation] = USUAL,
-                budget: float = BUDGET, attack: Attack | None = None, done: Mapping[tuple, Record] | None = None
-                ) -> Iterator[Record]:
+def mitigations(
+    model: Model,
+    corpus: Corpus,
+    spec: Spec,
+    *,
+    tried: Sequence[Mitigation] = USUAL,
+    budget: float = BUDGET,
+    attack: Attack | None = None,
+    done: Mapping[tuple, Record] | None = None,
+) -> Iterator[Record]:
     """Yield one record per length, layer and mitigation, then one with all these layers mitigated at once.
 
     What is in `done`, by `key_of`, is yielded as it is.
@@ -61,8 +68,15 @@ def mitigations(model: Model, corpus: Corpus, spec: Spec, *, tried: Sequence[Mit
         for layer in (*spec.layers, None):
             layers, before = spec.layers if layer is None else (layer,), None
             for mitigation in tried:
-                where = {"model": model.name, "layer": layer, "layers": list(layers), "mitigation": mitigation.name,
-                         "n": n, "samples": len(chunks), "budget": budget}
+                where = {
+                    "model": model.name,
+                    "layer": layer,
+                    "layers": list(layers),
+                    "mitigation": mitigation.name,
+                    "n": n,
+                    "samples": len(chunks),
+                    "budget": budget,
+                }
                 if (key := key_of(where)) in done:
                     yield done[key]
                     continue
@@ -78,15 +92,24 @@ def mitigations(model: Model, corpus: Corpus, spec: Spec, *, tried: Sequence[Mit
                     constant_ratio = after["value"] / before["value"]
                     with torch.no_grad():
                         apart = float(torch.linalg.vector_norm(g(x) - f(x)) / torch.linalg.vector_norm(f(x)))
-                yield {**where, "before": before, "after": after, "constant_ratio": constant_ratio,
-                       "attack_ratio": after["change"] / before["change"], "output_apart": apart,
-                       **_price(model, chunks, clean, maps), **facts, "status": after["status"]}
+                yield {
+                    **where,
+                    "before": before,
+                    "after": after,
+                    "constant_ratio": constant_ratio,
+                    "attack_ratio": after["change"] / before["change"],
+                    "output_apart": apart,
+                    **_price(model, chunks, clean, maps),
+                    **facts,
+                    "status": after["status"],
+                }
 
 
 def key_of(record: Record) -> tuple:
     """What tells records apart; KeyError for a record of something else."""
-    return tuple(record["layers"]), *(record[name] for name in ("model", "layer", "mitigation", "n", "samples",
-                                                                "budget"))
+    return tuple(record["layers"]), *(
+        record[name] for name in ("model", "layer", "mitigation", "n", "samples", "budget")
+    )
 
 
 def _layer(f: Callable[[Tensor], Tensor], x: Tensor, attack: Attack, budget: float, spec: Spec) -> Record:
@@ -131,8 +154,12 @@ def _price(model: Model, chunks: Sequence[TokenChunk], clean: Sequence[tuple], m
 def mitigation_table(records: Sequence[Record]) -> Table:
     """One row per layer and mitigation, the rows of all layers at once last."""
     first = records[0]
-    table = plain_table(Text(f"{model_name(first['model'])}: mitigations, n = {first['n']}, attacked with "
-                              f"{first['budget']:g} of ‖X‖", style="bold cyan"))
+    table = plain_table(
+        Text(
+            f"{model_name(first['model'])}: mitigations, n = {first['n']}, attacked with {first['budget']:g} of ‖X‖",
+            style="bold cyan",
+        )
+    )
     table.add_column("layer", justify="right")
     table.add_column("mitigation", no_wrap=True)
     table.add_column("σ₁ before", justify="right", style="dim")
@@ -147,19 +174,34 @@ def mitigation_table(records: Sequence[Record]) -> Table:
         layer = "together" if record["layer"] is None else str(record["layer"])
         apart = "" if record["output_apart"] is None else f"{100 * record['output_apart']:.0f} %"
         loss = [f"{record['loss_before']:.2f} → {record['loss_after']:.2f}"] if has_loss else []
-        sigmas = ("", "") if record["constant_ratio"] is None else (number(record["before"]["value"]),
-                                                                    number(record["after"]["value"]))
-        table.add_row(layer, record["mitigation"], *sigmas, f"× {record['attack_ratio']:.2f}", apart,
-                      f"{record['cosine']:.3f}", *loss, end_section=last)
+        sigmas = (
+            ("", "")
+            if record["constant_ratio"] is None
+            else (number(record["before"]["value"]), number(record["after"]["value"]))
+        )
+        table.add_row(
+            layer,
+            record["mitigation"],
+            *sigmas,
+            f"× {record['attack_ratio']:.2f}",
+            apart,
+            f"{record['cosine']:.3f}",
+            *loss,
+            end_section=last,
+        )
     return table
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.mitigations", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.mitigations",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("models", nargs="*", default=["minilm", "smollm2"], help="what howsmooth.load takes")
-    parser.add_argument("--out", type=Path, default=Path("docs/images/mitigations.jsonl"),
-                        help="the records, one JSON line each")
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/images/mitigations.jsonl"), help="the records, one JSON line each"
+    )
     parser.add_argument("--layers", type=lambda text: tuple(map(int, text.split(","))), help="for example 0,3,5")
     parser.add_argument("--length", type=int, default=32, help="of a piece of text, in tokens")
     parser.add_argument("--samples", type=int, default=2, help="pieces of the embedded text")
@@ -171,8 +213,11 @@ def main(given: Sequence[str] | None = None) -> int:
             model, corpus = howsmooth.load(name), read_corpus("embedded")
             last = model.layers - 1
             layers = chosen.layers or LAYERS.get(name, tuple(dict.fromkeys((0, last // 2, last))))
-            spec = resolve(model, corpus, spec_of({"layers": layers, "lengths": [chosen.length], "tol": 1e-2,
-                                                   "samples": chosen.samples}))
+            spec = resolve(
+                model,
+                corpus,
+                spec_of({"layers": layers, "lengths": [chosen.length], "tol": 1e-2, "samples": chosen.samples}),
+            )
             records = []
             for record in mitigations(model, corpus, spec, budget=chosen.budget, done=saved.done):
                 if key_of(record) not in saved.done:

@@ -33,31 +33,52 @@ from howsmooth.studies.mean_field import unit_layer
 
 # ‖A‖R² where two Diracs are best: for positive scores that is far out.
 RADII_SQUARED: dict[str, tuple[float, ...]] = {
-    "negative": (1, 2, 3, 4, 6, 8, 10, 12), "rotation": (4, 6, 8, 10, 12, 16, 20, 24),
-    "positive": (48, 64, 80, 96, 112, 128)}
+    "negative": (1, 2, 3, 4, 6, 8, 10, 12),
+    "rotation": (4, 6, 8, 10, 12, 16, 20, 24),
+    "positive": (48, 64, 80, 96, 112, 128),
+}
 NAMES = {"negative": "A = −1", "positive": "A = +1", "rotation": "A a quarter turn"}
 EXPONENTS = {"negative": 1.0, "positive": 1 / 8, "rotation": 1 / 2}  # D*/2
 GAMMAS = {"negative": 1.0, "positive": 1 / 8, "rotation": 0.0}
 
 
-def roughest_measures(scores: str, radii_squared: Sequence[float], *, atoms: int = 3, restarts: int = 8,
-                      steps: int = 150, seed: int = 0, done: Mapping[tuple, Record] | None = None) -> Iterator[Record]:
+def roughest_measures(
+    scores: str,
+    radii_squared: Sequence[float],
+    *,
+    atoms: int = 3,
+    restarts: int = 8,
+    steps: int = 150,
+    seed: int = 0,
+    done: Mapping[tuple, Record] | None = None,
+) -> Iterator[Record]:
     """Yield one record per R²: where ascent over positions and masses ends from random measures in the ball.
 
     What is in `done`, by `key_of`, is yielded as it is.
     """
     f = unit_layer(scores)
     for squared in radii_squared:
-        where = {"scores": scores, "radius_squared": float(squared), "gamma_r2": GAMMAS[scores] * squared,
-                 "atoms": atoms, "restarts": restarts}
+        where = {
+            "scores": scores,
+            "radius_squared": float(squared),
+            "gamma_r2": GAMMAS[scores] * squared,
+            "atoms": atoms,
+            "restarts": restarts,
+        }
         if done and (key := key_of(where)) in done:
             yield done[key]
             continue
         R = math.sqrt(squared)
         start = Ball(R).draw((restarts, atoms, f.d), torch.Generator().manual_seed(seed))
         found = ascend(f, start, Ball(R), move="both", steps=steps, seed=seed, tol=1e-4)
-        yield {**where, **found.estimate.as_record(), "value": found.value, "ascent_steps": found.steps,
-               "places": places(found), "upper_bound": mean_field.unmasked(f, 2, R).as_record()}
+        yield {
+            **where,
+            **found.estimate.as_record(),
+            "value": found.value,
+            "ascent_steps": found.steps,
+            "places": places(found),
+            "upper_bound": mean_field.unmasked(f, 2, R).as_record(),
+        }
 
 
 def key_of(record: Record) -> tuple:
@@ -90,7 +111,7 @@ class Rate:
     true_exponent: float
 
     def log_at(self, squared: float) -> float:
-        """log Lip of the fit at R²."""
+        """Log Lip of the fit at R²."""
         return self.exponent * squared + math.log1p(self.turning * squared) + math.log(self.constant)
 
 
@@ -98,14 +119,20 @@ def fit_rate(records: Sequence[Record]) -> Rate:
     """The growth of what ascent found with R², from records of one kind of scores."""
     kinds = {record["scores"] for record in records}
     if len(kinds) != 1 or len({record["radius_squared"] for record in records}) < 3:
-        raise InputError(f"expected records of one kind of scores at three radii or more, got {len(records)} of "
-                         f"{', '.join(sorted(kinds)) or 'none'}; add others")
+        raise InputError(
+            f"expected records of one kind of scores at three radii or more, got {len(records)} of "
+            f"{', '.join(sorted(kinds)) or 'none'}; add others"
+        )
     kind = kinds.pop()
     squared = np.array([record["radius_squared"] for record in records])
     logs = np.log([record["value"] for record in records])
     (exponent, turning, constant), covariance = curve_fit(
-        lambda r, exponent, turning, constant: exponent * r + np.log1p(turning * r) + constant, squared, logs,
-        p0=(1.0, 1.0, 0.0), bounds=([0, 0, -np.inf], np.inf))
+        lambda r, exponent, turning, constant: exponent * r + np.log1p(turning * r) + constant,
+        squared,
+        logs,
+        p0=(1.0, 1.0, 0.0),
+        bounds=([0, 0, -np.inf], np.inf),
+    )
     error = float(np.sqrt(covariance[0, 0])) if len(records) > 3 else None
     return Rate(kind, float(exponent), error, float(turning), math.exp(constant), GAMMAS[kind], EXPONENTS[kind])
 
@@ -125,11 +152,24 @@ def rates_figure(records: Sequence[Record], rates: Sequence[Rate]) -> Figure:
         colour, label = colours["maps"][index], f"{NAMES[rate.scores]}: e$^{{{rate.exponent:.3f}\\,R²}}$,  in theory "
         chosen = sorted((r for r in records if r["scores"] == rate.scores), key=lambda r: r["radius_squared"])
         at = [record["radius_squared"] for record in chosen]
-        panel.plot(at, [math.log10(record["value"]) for record in chosen], MARKERS[index], color=colour, markersize=7,
-                   markeredgewidth=0, zorder=3)
+        panel.plot(
+            at,
+            [math.log10(record["value"]) for record in chosen],
+            MARKERS[index],
+            color=colour,
+            markersize=7,
+            markeredgewidth=0,
+            zorder=3,
+        )
         line = np.linspace(min(at), max(at), 101).tolist()
-        panel.plot(line, [rate.log_at(r) / math.log(10) for r in line], color=colour, linewidth=1.8, zorder=2,
-                   label=f"{label}{rate.true_exponent:g}")
+        panel.plot(
+            line,
+            [rate.log_at(r) / math.log(10) for r in line],
+            color=colour,
+            linewidth=1.8,
+            zorder=2,
+            label=f"{label}{rate.true_exponent:g}",
+        )
     panel.set_xscale("log", base=2)
     panel.set_xlabel("‖A‖R²", color=colours["ink"], fontsize=11)
     panel.set_ylabel("largest constant found over measures", color=colours["ink"], fontsize=11)
@@ -137,18 +177,23 @@ def rates_figure(records: Sequence[Record], rates: Sequence[Rate]) -> Figure:
     panel.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda p, _: f"$10^{{{p:.0f}}}$" if abs(p) > 1e-9 else "1"))
     panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9.5, handlelength=2.2, loc="upper left")
-    panel.set_title("Growth with the radius, V = I and ‖A‖ = 1", color=colours["ink"], fontsize=13, fontweight="bold",
-                    loc="left")
+    panel.set_title(
+        "Growth with the radius, V = I and ‖A‖ = 1", color=colours["ink"], fontsize=13, fontweight="bold", loc="left"
+    )
     return figure
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.radius_growth", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.radius_growth",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--scores", nargs="+", choices=list(RADII_SQUARED), default=list(RADII_SQUARED))
     parser.add_argument("--restarts", type=int, default=8, help="random measures to start from")
-    parser.add_argument("--out", type=Path, default=Path("docs/images/mean_field_rates.jsonl"),
-                        help="the records, one JSON line each")
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/images/mean_field_rates.jsonl"), help="the records, one JSON line each"
+    )
     parser.add_argument("--plot", type=Path, default=Path("docs/images/mean_field_rates.png"))
     chosen = parser.parse_args(given)
     try:

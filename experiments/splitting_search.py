@@ -29,8 +29,17 @@ KINDS: dict[str, Callable[[Tensor, Tensor], Field]] = {**FIELDS, "sigmoid": Sigm
 SETTINGS = ("kind", "A", "atoms", "equal_masses", "starts", "steps", "radius", "seed")
 
 
-def search(g: Callable, d: int, atoms: int, *, starts: int = 20, steps: int = 200, radius: float = 4.0,
-           masses: bool = True, seed: int = 0) -> Criterion:
+def search(
+    g: Callable,
+    d: int,
+    atoms: int,
+    *,
+    starts: int = 20,
+    steps: int = 200,
+    radius: float = 4.0,
+    masses: bool = True,
+    seed: int = 0,
+) -> Criterion:
     """The measure of so many atoms with the largest ratio that Nelder–Mead finds from random starts.
 
     Positions, and masses if asked, move freely; `radius` is the size of the starts. A search shows that a map splits;
@@ -59,8 +68,9 @@ def search(g: Callable, d: int, atoms: int, *, starts: int = 20, steps: int = 20
     for _ in range(starts):
         start = torch.randn(atoms * d + (atoms - 1 if masses else 0), generator=generator, dtype=torch.float64)
         start[: atoms * d] *= radius * float(torch.rand(1, generator=generator))
-        run = minimize(loss, start.numpy(), method="Nelder-Mead", options={"maxiter": steps, "xatol": 1e-9,
-                                                                          "fatol": 1e-12})
+        run = minimize(
+            loss, start.numpy(), method="Nelder-Mead", options={"maxiter": steps, "xatol": 1e-9, "fatol": 1e-12}
+        )
         if best is None or run.fun < best.fun:
             best = run
         if best.fun <= math.log(ZERO):
@@ -74,8 +84,11 @@ def key_of(record: Record) -> tuple:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.splitting_search", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.splitting_search",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("kind", choices=list(KINDS), help="of attention, on the line and with V = 1")
     parser.add_argument("--A", type=float, default=-1.0, help="of the scores A·x·y (l2: |Ax − y|²)")
     parser.add_argument("--atoms", type=int, default=2)
@@ -92,8 +105,16 @@ def main(given: Sequence[str] | None = None) -> int:
         saved = None if chosen.out is None else Records(chosen.out, key_of, "records of searches", '{"kind": ')
         record = None if saved is None else saved.done.get(key_of(where))
         if record is None:
-            found = search(KINDS[chosen.kind](chosen.A * one, one), 1, chosen.atoms, starts=chosen.starts,
-                           steps=chosen.steps, radius=chosen.radius, masses=not chosen.equal_masses, seed=chosen.seed)
+            found = search(
+                KINDS[chosen.kind](chosen.A * one, one),
+                1,
+                chosen.atoms,
+                starts=chosen.starts,
+                steps=chosen.steps,
+                radius=chosen.radius,
+                masses=not chosen.equal_masses,
+                seed=chosen.seed,
+            )
             record = {**where, **found.as_record()}
             if saved is not None:
                 saved.append(record)

@@ -57,8 +57,9 @@ class Page:
     """A page with what its console said; `errors` has to stay empty, and nothing may be asked of a network."""
 
     def __init__(self, browser, *, width: int = 1280, height: int = 900, theme: str = "light"):
-        self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme,
-                                           accept_downloads=True)
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=theme, accept_downloads=True
+        )
         self.page = self.context.new_page()
         self.page.set_default_timeout(0)  # a slow machine is no failure; pytest ends a test that hangs
         self.errors: list[str] = []

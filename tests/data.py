@@ -18,7 +18,7 @@ DATA = Path(os.environ.get("HOWSMOOTH_DATA") or Path(__file__).parents[2] / "sha
 GPT2, ALICE, AG_NEWS = "gpt2_attention.safetensors", "alice.txt", "ag_news_test.csv"
 CONTENTS = {
     GPT2: "holds wpe.weight and, for layers 0, 6 and 11, ln_1, attn.c_attn and attn.c_proj of OpenAI's GPT-2 small, in "
-          "float32 and named as on the Hugging Face Hub",
+    "float32 and named as on the Hugging Face Hub",
     ALICE: "is the text of Alice's Adventures in Wonderland (public domain)",
     AG_NEWS: "is the test split of AG_NEWS: 7600 rows of class, title and description",
 }
@@ -42,7 +42,7 @@ _NEWS = (
     (3, "Oil falls for a third day", "Prices fell on Tuesday after stocks rose by more than analysts had expected."),
     (4, "Probe reaches its orbit", "Engineers said the spacecraft had fired its engine for forty minutes, as planned."),
     (3, "Bank raises rates", "The central bank raised its main rate by a quarter of a point, as was expected."),
-    (4, "New chip uses less power", "The maker says that \"idle\" phones with the new chip last two days longer."),
+    (4, "New chip uses less power", 'The maker says that "idle" phones with the new chip last two days longer.'),
 )
 
 
@@ -102,5 +102,6 @@ def make_ag_news(folder: Path) -> Path:
     path = folder / AG_NEWS
     with open(path, "w", encoding="utf-8", newline="") as stream:
         csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(
-            (str(label), title, description) for label, title, description in _NEWS)
+            (str(label), title, description) for label, title, description in _NEWS
+        )
     return path

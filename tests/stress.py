@@ -42,17 +42,31 @@ DISTURBANCES = {
     "threads-1": Disturbance("one thread", {"OMP_NUM_THREADS": "1"}),
     "threads-2": Disturbance("two threads in every process", {"OMP_NUM_THREADS": "2", **PASSIVE}),
     "threads-8": Disturbance("eight threads in every process", {"OMP_NUM_THREADS": "8", **PASSIVE}),
-    "avx2": Disturbance("nothing newer than AVX2", {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
-                                                    "OPENBLAS_CORETYPE": "Haswell"}),
-    "no-avx": Disturbance("no AVX", {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ATEN_CPU_CAPABILITY": "default",
-                                     "OPENBLAS_CORETYPE": "Nehalem"}),
+    "avx2": Disturbance(
+        "nothing newer than AVX2",
+        {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OPENBLAS_CORETYPE": "Haswell"},
+    ),
+    "no-avx": Disturbance(
+        "no AVX",
+        {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"},
+    ),
     "busy": Disturbance("a busy loop on every core", busy=True),
     "shuffled": Disturbance("tests in random order", options=("-p", "randomly")),
     "nice": Disturbance("lowest priority", niceness=19),  # not together with busy: it would get one part in seventy
     "serial": Disturbance("all tests in one process", options=("-n", "0")),
 }
-RUNS = ("threads-1", "threads-2", "threads-8", "avx2", "no-avx", "shuffled", "busy", "nice+shuffled", "nice+no-avx",
-        "threads-2+avx2+shuffled")
+RUNS = (
+    "threads-1",
+    "threads-2",
+    "threads-8",
+    "avx2",
+    "no-avx",
+    "shuffled",
+    "busy",
+    "nice+shuffled",
+    "nice+no-avx",
+    "threads-2+avx2+shuffled",
+)
 
 
 def parsed(name: str) -> list[Disturbance]:
@@ -90,8 +104,11 @@ def run(name: str, tests: Sequence[str], seed: int) -> int:
     command = [sys.executable, "-m", "pytest", "-q", *options, *tests]
     if niceness:
         command = ["nice", "-n", str(niceness), *command]
-    print(f"== {name}: {', '.join(disturbance.what for disturbance in chosen)}"
-          + (f"; seed {seed}" if "randomly" in options else ""), flush=True)
+    print(
+        f"== {name}: {', '.join(disturbance.what for disturbance in chosen)}"
+        + (f"; seed {seed}" if "randomly" in options else ""),
+        flush=True,
+    )
     with busy_loops((os.cpu_count() or 1) if any(disturbance.busy for disturbance in chosen) else 0):
         return subprocess.run(command, cwd=ROOT, env=environment).returncode
 

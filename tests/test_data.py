@@ -38,8 +38,10 @@ def test_made_corpora_are_read_by_name(monkeypatch, tmp_path):
 def test_made_weights_have_the_real_names_and_shapes(tmp_path):
     def shapes(path: Path, width: int) -> dict[str, tuple[int, ...]]:
         """Sizes that are multiples of the width, as multiples."""
-        return {key: tuple(size // width for size in tensor.shape if key != "wpe.weight" or size == width)
-                for key, tensor in load_file(path).items()}
+        return {
+            key: tuple(size // width for size in tensor.shape if key != "wpe.weight" or size == width)
+            for key, tensor in load_file(path).items()
+        }
 
     assert shapes(data.make_gpt2(tmp_path), data.WIDTH) == shapes(data.DATA / data.GPT2, 768)
 

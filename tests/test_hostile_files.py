@@ -26,31 +26,125 @@ from howsmooth.studies.spec import read_study
 from howsmooth.studies.store import Store
 
 BUDGET = 4000
-HOSTILE = (None, True, -1, 0, 2**70, 1.5, -0.0, 1e308, float("nan"), float("inf"), "", "x", "\x00", "\ud800", "é" * 40,
-           [], {}, [None], [[1]], {"value": None}, "9" * 5000, 10**400)
-PLACE = {"model": "m", "layer": 0, "head": None, "map": "attention", "text": "t", "tokens": "all",
-         "versions": {"howsmooth": "0.2", "torch": "2"}, "source": {"kind": "folder", "sha256": {"a": "b"}},
-         "device": "cpu", "status": "converged", "confidence": 0.999, "seed": 0, "dtype": "float32", "tol": 1e-3}
+HOSTILE = (
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1.5,
+    -0.0,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "\x00",
+    "\ud800",
+    "é" * 40,
+    [],
+    {},
+    [None],
+    [[1]],
+    {"value": None},
+    "9" * 5000,
+    10**400,
+)
+PLACE = {
+    "model": "m",
+    "layer": 0,
+    "head": None,
+    "map": "attention",
+    "text": "t",
+    "tokens": "all",
+    "versions": {"howsmooth": "0.2", "torch": "2"},
+    "source": {"kind": "folder", "sha256": {"a": "b"}},
+    "device": "cpu",
+    "status": "converged",
+    "confidence": 0.999,
+    "seed": 0,
+    "dtype": "float32",
+    "tol": 1e-3,
+}
 NUMBER = {"value": 2.0, "lower": 1.9, "upper": 2.1, "dtype": "float32", "status": "converged"}
 
 
 def sound_records() -> list[dict]:
     """A record of each kind, measurements at several lengths."""
-    measured = [stamped("measurement", {
-        **PLACE, "n": n, "sample": sample, "value": 2.0 * n**0.3, "lower": 1.9 * n**0.3, "upper": 2.1 * n**0.3,
-        "residual": 1e-5, "steps": 9, "radius": 4.0, "mean_radius": 3.0, "relative": 1.0, "seconds": 0.1,
-        "top_tokens": [{"position": 1, "token": "a", "share": 0.5}], "shares": [1 / n] * n,
-        "words": ["w"] * n if sample == 0 else None}) for n in (4, 8, 16, 32) for sample in (0, 1)]
-    bound = stamped("bound", {
-        **PLACE, "n": 8, "sample": 0, "bound": "local", "side": "upper", "holds": "at X", "value": 3.0,
-        "log_value": 1.1, "ratio": 1.5, "log_ratio": 0.4, "R": 4.0, "refused": None, "conditions": ["a"],
-        "measured": NUMBER})
-    worst = stamped("worst case", {
-        **PLACE, "n": 8, "within": "norm", "R": None, "eps": None, **NUMBER, "best_start": 1.0, "on_text": NUMBER,
-        "over_text": 1.5, "upper_bound": {"name": "u", "value": 9.0, "log_value": 2.2}, "masses": [3, 5]})
-    ball = stamped("ball", {
-        **PLACE, "n": 8, "eps": 0.1, "certified": 4.0, "log_certified": 1.4, "tightness": 2.0, "method": "m",
-        "vacuous_eps": 0.5, "found": NUMBER, "centre": NUMBER})
+    measured = [
+        stamped(
+            "measurement",
+            {
+                **PLACE,
+                "n": n,
+                "sample": sample,
+                "value": 2.0 * n**0.3,
+                "lower": 1.9 * n**0.3,
+                "upper": 2.1 * n**0.3,
+                "residual": 1e-5,
+                "steps": 9,
+                "radius": 4.0,
+                "mean_radius": 3.0,
+                "relative": 1.0,
+                "seconds": 0.1,
+                "top_tokens": [{"position": 1, "token": "a", "share": 0.5}],
+                "shares": [1 / n] * n,
+                "words": ["w"] * n if sample == 0 else None,
+            },
+        )
+        for n in (4, 8, 16, 32)
+        for sample in (0, 1)
+    ]
+    bound = stamped(
+        "bound",
+        {
+            **PLACE,
+            "n": 8,
+            "sample": 0,
+            "bound": "local",
+            "side": "upper",
+            "holds": "at X",
+            "value": 3.0,
+            "log_value": 1.1,
+            "ratio": 1.5,
+            "log_ratio": 0.4,
+            "R": 4.0,
+            "refused": None,
+            "conditions": ["a"],
+            "measured": NUMBER,
+        },
+    )
+    worst = stamped(
+        "worst case",
+        {
+            **PLACE,
+            "n": 8,
+            "within": "norm",
+            "R": None,
+            "eps": None,
+            **NUMBER,
+            "best_start": 1.0,
+            "on_text": NUMBER,
+            "over_text": 1.5,
+            "upper_bound": {"name": "u", "value": 9.0, "log_value": 2.2},
+            "masses": [3, 5],
+        },
+    )
+    ball = stamped(
+        "ball",
+        {
+            **PLACE,
+            "n": 8,
+            "eps": 0.1,
+            "certified": 4.0,
+            "log_certified": 1.4,
+            "tightness": 2.0,
+            "method": "m",
+            "vacuous_eps": 0.5,
+            "found": NUMBER,
+            "centre": NUMBER,
+        },
+    )
     return [*measured, bound, worst, ball]
 
 
@@ -110,7 +204,7 @@ def test_mutated_json_lines(tmp_path):
         lines = [loose_json(mutated(record, rng)) for record in sound_records()]
         if rng.random() < 0.2:
             cut = rng.randrange(len(lines))
-            lines[cut] = lines[cut][:rng.randrange(1, len(lines[cut]))]
+            lines[cut] = lines[cut][: rng.randrange(1, len(lines[cut]))]
         path.write_text("".join(line + "\n" for line in lines), encoding="utf-8", errors="surrogateescape")
         try:
             show_everything([str(path)], tmp_path)
@@ -132,8 +226,11 @@ def test_mutated_stores(tmp_path):
             store.add((str(i), record, None) for i, record in enumerate(records))
         with sqlite3.connect(path) as db:
             for i in range(len(records)):
-                text = loose_json(mutated(records[i], rng)) if rng.random() < 0.8 else rng.choice(
-                    ("", "{", "[]", "null", b"\xff\xfe"))
+                text = (
+                    loose_json(mutated(records[i], rng))
+                    if rng.random() < 0.8
+                    else rng.choice(("", "{", "[]", "null", b"\xff\xfe"))
+                )
                 db.execute("UPDATE records SET record = ? WHERE id = ?", (text, i + 1))
         db.close()
         if rng.random() < 0.5:
@@ -141,8 +238,11 @@ def test_mutated_stores(tmp_path):
             for _ in range(rng.randrange(1, 30)):
                 raw[rng.randrange(16, len(raw))] = rng.randrange(256)
             path.write_bytes(bytes(raw))
-        for use in (lambda: show_everything([str(path)], tmp_path), lambda: _export(path, tmp_path),
-                    lambda: _status(path)):
+        for use in (
+            lambda: show_everything([str(path)], tmp_path),
+            lambda: _export(path, tmp_path),
+            lambda: _status(path),
+        ):
             try:
                 use()
             except InputError:
@@ -175,14 +275,36 @@ engine = { workers = 2, kind = "local" }
 
 def test_mutated_study_files(tmp_path):
     path = tmp_path / "s.toml"
-    pieces = ("=", "[", "]", "{", "}", "\n", '"', "1e999", "nan", "-1", "16..", "*", "\x00", "lengths", "= [[", "é",
-              "9" * 5000, "true", "1979-05-27", "'''", "..", ",")
+    pieces = (
+        "=",
+        "[",
+        "]",
+        "{",
+        "}",
+        "\n",
+        '"',
+        "1e999",
+        "nan",
+        "-1",
+        "16..",
+        "*",
+        "\x00",
+        "lengths",
+        "= [[",
+        "é",
+        "9" * 5000,
+        "true",
+        "1979-05-27",
+        "'''",
+        "..",
+        ",",
+    )
     for seed in range(BUDGET):
         rng = random.Random(2000 + seed)
         text = STUDY
         for _ in range(rng.choice((1, 1, 2, 3))):
             at, length = rng.randrange(len(text)), rng.choice((0, 1, 3, 8))
-            text = text[:at] + rng.choice(pieces) + text[at + length:]
+            text = text[:at] + rng.choice(pieces) + text[at + length :]
         path.write_text(text, encoding="utf-8")
         try:
             read_study(path)

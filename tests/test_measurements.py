@@ -102,8 +102,16 @@ def test_a_model_by_name_or_loaded_or_of_transformers(found, tiny, river):
 
 
 def test_values_as_numpy_and_torch_have_them(found, tiny, river):
-    again = howsmooth.measure(tiny, river, layers=np.array([1]), lengths=np.array([4, 6, 8, 12]), samples=np.int64(2),
-                              tol=np.float64(1e-2), dtype=torch.float32, device=torch.device("cpu"))
+    again = howsmooth.measure(
+        tiny,
+        river,
+        layers=np.array([1]),
+        lengths=np.array([4, 6, 8, 12]),
+        samples=np.int64(2),
+        tol=np.float64(1e-2),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
     assert same(found, again)
     listed = howsmooth.measure(tiny, river, **{**FEW, "layers": [np.int64(1)], "lengths": range(4, 7, 2)})
     json.dumps(listed.records)
@@ -152,7 +160,7 @@ def test_a_figure(found, tmp_path):
     figure = found.plot(tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
     assert "layer 1" in figure.axes[0].get_legend_handles_labels()[1][0]
-    with pytest.raises(InputError, match="ending in .png, .svg or .pdf for path, got 'growth.doc'"):
+    with pytest.raises(InputError, match=r"ending in .png, .svg or .pdf for path, got 'growth.doc'"):
         found.plot("growth.doc")
 
 
@@ -194,7 +202,7 @@ def test_csv_is_written_and_not_read(found, tmp_path):
 
 
 def test_files_that_are_refused(found, tmp_path):
-    with pytest.raises(InputError, match="ending in .jsonl"):
+    with pytest.raises(InputError, match=r"ending in .jsonl"):
         found.save(tmp_path / "records.txt")
     with pytest.raises(InputError, match="folder that exists"):
         found.save(tmp_path / "no" / "records.jsonl")
@@ -205,19 +213,22 @@ def test_files_that_are_refused(found, tmp_path):
         howsmooth.read(tmp_path / "old.jsonl")
 
 
-@pytest.mark.parametrize("fields, words", [
-    ({"lenghts": [4]}, "measure: unknown key 'lenghts'; did you mean 'lengths'"),
-    ({"samples": 0}, "measure: samples"),
-    ({"tokens": "none"}, "measure: tokens.0"),
-    ({"quantities": "entropy"}, "expected a quantity among lipschitz"),
-    ({"dtype": "int8"}, "measure: models.0.dtype"),
-    ({"models": ["minilm"]}, "expected one model and one text, measured in this process, got 'models'"),
-    ({"texts": ["embedded"]}, "got 'texts'; for several"),
-    ({"engine": {"workers": 2}}, "got 'engine'"),
-    ({"text": "no/such/file"}, "no such file"),
-    ({"text": ""}, "texts.0.source: expected a value with at least 1 character, got ''"),
-    ({"inputs": "normalised", "map": "layer"}, "expected a text for the map layer"),
-])
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"lenghts": [4]}, "measure: unknown key 'lenghts'; did you mean 'lengths'"),
+        ({"samples": 0}, "measure: samples"),
+        ({"tokens": "none"}, "measure: tokens.0"),
+        ({"quantities": "entropy"}, "expected a quantity among lipschitz"),
+        ({"dtype": "int8"}, "measure: models.0.dtype"),
+        ({"models": ["minilm"]}, "expected one model and one text, measured in this process, got 'models'"),
+        ({"texts": ["embedded"]}, "got 'texts'; for several"),
+        ({"engine": {"workers": 2}}, "got 'engine'"),
+        ({"text": "no/such/file"}, "no such file"),
+        ({"text": ""}, "texts.0.source: expected a value with at least 1 character, got ''"),
+        ({"inputs": "normalised", "map": "layer"}, "expected a text for the map layer"),
+    ],
+)
 def test_what_is_wrong_is_said_before_a_model_is_loaded(fields, words, monkeypatch):
     monkeypatch.setattr("howsmooth.studies.worker.load", lambda **_: pytest.fail("a model was loaded"))
     with pytest.raises(InputError, match=words):
@@ -227,9 +238,12 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(fields, words, monkeypat
 def test_what_does_not_fit_the_model_is_said_before_anything_is_computed(tiny, river, monkeypatch):
     model = howsmooth.load(tiny)
     monkeypatch.setattr("howsmooth.studies.quantities.local_lipschitz", lambda *_, **__: pytest.fail("computed"))
-    for fields, words in (({"layers": [2]}, "between 0 and 1, got 2"), ({"lengths": [33]}, "at most 32 tokens"),
-                          ({"lengths": [8], "samples": 200}, "expected 1600 tokens of text"),
-                          ({"max_memory": 1000}, "max_memory of at least")):
+    for fields, words in (
+        ({"layers": [2]}, "between 0 and 1, got 2"),
+        ({"lengths": [33]}, "at most 32 tokens"),
+        ({"lengths": [8], "samples": 200}, "expected 1600 tokens of text"),
+        ({"max_memory": 1000}, "max_memory of at least"),
+    ):
         with pytest.raises(InputError, match=words):
             howsmooth.measure(model, river, **{"lengths": [8], "samples": 1, **fields})
     with pytest.raises(InputError, match="expected dtype only with a model that is yet to be loaded"):

@@ -61,7 +61,7 @@ def test_a_failure_is_reported(suite, capfd):
 
 
 def test_a_disturbance_that_does_not_exist(suite):
-    with pytest.raises(SystemExit, match="expected disturbances among threads-1.*got 'earthquake'"):
+    with pytest.raises(SystemExit, match=r"expected disturbances among threads-1.*got 'earthquake'"):
         stress.main(["--runs", "threads-1 busy+earthquake", suite()])
 
 

@@ -45,6 +45,15 @@ def test_records_agree_up_to_rounding():
     record = {"n": 8, "value": 3.0, "top": [{"share": 0.1, "token": "a"}], "seconds": 1.0, "head": None}
     assert same_record(record, {**record, "value": math.nextafter(3.0, 4.0)})
     assert same_record(record, {**record, "seconds": 2.0}, but=("seconds",))
-    for change in ({"n": 9}, {"value": 3.0001}, {"top": [{"share": 0.2, "token": "a"}]}, {"head": 0}, {"value": 3},
-                   {"top": [{"share": 0.1, "token": "b"}]}, {"top": []}, {"more": 1}, {"value": math.nan}):
+    for change in (
+        {"n": 9},
+        {"value": 3.0001},
+        {"top": [{"share": 0.2, "token": "a"}]},
+        {"head": 0},
+        {"value": 3},
+        {"top": [{"share": 0.1, "token": "b"}]},
+        {"top": []},
+        {"more": 1},
+        {"value": math.nan},
+    ):
         assert not same_record(record, {**record, **change}), change

@@ -17,7 +17,7 @@ ORDER = 1e-12  # relative to the two numbers compared: what rounding in float64 
 
 
 def assert_close(actual, expected, tol: float = FLOAT64) -> None:
-    """max |actual − expected| ≤ tol · max(1, max |expected|), of one shape, without NaN."""
+    """Max |actual − expected| ≤ tol · max(1, max |expected|), of one shape, without NaN."""
     actual, expected = _tensor(actual), _tensor(expected)
     assert actual.shape == expected.shape, f"shapes {tuple(actual.shape)} and {tuple(expected.shape)}"
     if not actual.numel():
@@ -51,7 +51,8 @@ def same_record(one, other, tol: float = FLOAT64, but: tuple[str, ...] = ()) -> 
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         keys = [key for key in one if key not in but]
         return set(keys) == {key for key in other if key not in but} and all(
-            same_record(one[key], other[key], tol, but) for key in keys)
+            same_record(one[key], other[key], tol, but) for key in keys
+        )
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(same_record(a, b, tol, but) for a, b in zip(one, other, strict=True))
     if isinstance(one, float) and isinstance(other, float):
@@ -64,7 +65,7 @@ def _tensor(numbers) -> torch.Tensor:
 
 
 def _gaps(numbers, tol: float):
-    """b − a and what rounding may make of it, for neighbours a, b. An infinite number is far from all others."""
+    """B − a and what rounding may make of it, for neighbours a, b. An infinite number is far from all others."""
     assert len(numbers) > 1, "one number has no order"
     for a, b in pairwise(map(_tensor, numbers)):
         a, b = torch.broadcast_tensors(a, b)

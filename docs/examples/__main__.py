@@ -1,7 +1,7 @@
 """Runs the examples and keeps what they print, beside them, and what they draw, in docs/images.
 
-    python docs/examples                    # all
-    python docs/examples flow penalty       # these alone
+python docs/examples                    # all
+python docs/examples flow penalty       # these alone
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ model = howsmooth.load("minilm")
 x = model.inputs("The harbour was quiet, and the keeper counted the ships.", layer=3)
 f = model.attention(3)
 found = howsmooth.local_lipschitz(f, x)
-R = float(radius(model.normalisation(3)))             # no token can be further out than this
+R = float(radius(model.normalisation(3)))  # no token can be further out than this
 
 print(f"measured {found.value:.2f} on {len(x)} tokens within R = {R:.2f}")
 for bound in bounds.every(f, len(x), R, x):

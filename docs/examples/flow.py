@@ -16,5 +16,7 @@ for depth, tokens in zip(path.times, path.tokens, strict=True):
     print(f"depth {float(depth):4.1f}: {len(clusters(tokens, tol=0.1).sizes):2} clusters")
 
 for grown in perturbation_growth(gamma, x, 6.0, steps=60, depths=3):
-    print(f"depth {grown.depth:4.1f}: a perturbation grows by {grown.value:5.2f} at most, "
-          f"by the layers' product {grown.product:5.1f}")
+    print(
+        f"depth {grown.depth:4.1f}: a perturbation grows by {grown.value:5.2f} at most, "
+        f"by the layers' product {grown.product:5.1f}"
+    )

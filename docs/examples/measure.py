@@ -2,10 +2,10 @@
 
 import howsmooth
 
-model = howsmooth.load("minilm")                      # or a folder, a .gguf file, a name on the hub
+model = howsmooth.load("minilm")  # or a folder, a .gguf file, a name on the hub
 text = "The harbour was quiet, and the keeper counted the ships."
-x = model.inputs(text, layer=3)                       # the tokens that enter attention, (n, d)
-f = model.attention(3)                                # the map: all heads, no residual
+x = model.inputs(text, layer=3)  # the tokens that enter attention, (n, d)
+f = model.attention(3)  # the map: all heads, no residual
 
 found = howsmooth.local_lipschitz(f, x)
 print(f"σ₁ = {found.value:.3f} in [{found.lower:.3f}, {found.upper:.3f}], {found.confidence:.1%} sure")
@@ -13,6 +13,6 @@ print(f"relative: an input error of 1 % becomes up to {found.relative:.0f} % of 
 print(f"by finite differences along the worst direction: {found.check():.3f}")
 
 words = model.tokenizer.tokenize(text, add_special_tokens=True)
-gains = howsmooth.token_gains(f, x).value             # what moving each token alone does
+gains = howsmooth.token_gains(f, x).value  # what moving each token alone does
 for i in found.shares.argsort(descending=True)[:3].tolist():
     print(f"{words[i]:>8}  {found.shares[i]:4.0%} of the worst direction, {gains[i]:5.2f} if it moves alone")

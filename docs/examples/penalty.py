@@ -14,7 +14,7 @@ def weights(seed: int, size: float) -> list[torch.Tensor]:
     return [size * torch.randn(d, d, generator=draw, dtype=torch.float64) for _ in range(4)]
 
 
-teacher = SelfAttention(*weights(0, 1.5))             # rough, to be imitated
+teacher = SelfAttention(*weights(0, 1.5))  # rough, to be imitated
 x = torch.randn(24, n, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 seen, unseen = x[:16], x[16:]
 
@@ -27,7 +27,7 @@ def train(weight: float) -> tuple[float, float]:
     parameters = [w.requires_grad_() for w in weights(2, 1.0)]
     student = SelfAttention(*parameters)
     optimiser = torch.optim.Adam(parameters, lr=0.03)
-    penalty = LipschitzPenalty(above=2.0)             # remembers its vectors: few steps do
+    penalty = LipschitzPenalty(above=2.0)  # remembers its vectors: few steps do
     for _ in range(80):
         optimiser.zero_grad()
         loss = (student(seen) - teacher(seen)).square().mean()

@@ -7,7 +7,8 @@ from howsmooth.records import CURVE
 from howsmooth.report.figure import growth_figure, save_figure
 from howsmooth.studies import Store, read_study, run_study
 
-Path("growth.toml").write_text("""
+Path("growth.toml").write_text(
+    """
 models = ["minilm"]
 texts = ["embedded"]
 cutting = "prefixes"             # nested texts: growth in n alone
@@ -15,13 +16,15 @@ lengths = "16..128*2"
 samples = 2
 layers = [0, 3]
 engine = { workers = 0 }         # this process; a number of processes, or kind = "ray"
-""", encoding="utf-8")
+""",
+    encoding="utf-8",
+)
 study = read_study("growth.toml")
 
 
 def stop_halfway(state):
     if state.done * 2 >= state.total:
-        raise KeyboardInterrupt                       # as Ctrl-C would, or a machine that goes away
+        raise KeyboardInterrupt  # as Ctrl-C would, or a machine that goes away
 
 
 try:
@@ -37,5 +40,5 @@ with Store.read("growth.sqlite") as store:
 laws = growth_laws(records)
 for curve, law in laws.items():
     print(f"layer {curve[CURVE.index('layer')]}: {law.verdict}", end="")
-    print(f", n^{law.exponent:.2f}" if law.shown else "")      # a law that is rejected has no exponent to tell
+    print(f", n^{law.exponent:.2f}" if law.shown else "")  # a law that is rejected has no exponent to tell
 save_figure(growth_figure(records, laws), "example-study.png")

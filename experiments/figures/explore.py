@@ -44,8 +44,9 @@ def growth(page: Page) -> None:
 
 
 def take(browser: Browser, address: str, path: Path, act, *, width: int, theme: str, height: int) -> None:
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme,
-                                  device_scale_factor=1 if width > 1000 else 2)
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=theme, device_scale_factor=1 if width > 1000 else 2
+    )
     page = context.new_page()
     page.set_default_timeout(120_000)
     page.goto(address)
@@ -65,8 +66,9 @@ def main() -> None:
     page = explorer()
     address = launch(page, host="127.0.0.1", block=False)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium"),
-                                             args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium"), args=["--no-sandbox"]
+        )
         take(browser, address, out / "explore-light.png", layers, width=1280, height=1360, theme="light")
         take(browser, address, out / "explore-dark.png", growth, width=1280, height=1400, theme="dark")
         take(browser, address, out / "explore-phone.png", layers, width=390, height=1600, theme="light")

@@ -36,8 +36,9 @@ def shapes(out: Path) -> None:
     for panel, name in zip(figure.subplots(2, 3).flatten(), NAMES, strict=True):
         example = read_example(name)
         trajectory, field = follow(example)
-        *_, last = watch(trajectory, field, tol=example.watch.tol,
-                         renormalised=example.flow.coordinates == "renormalised")
+        *_, last = watch(
+            trajectory, field, tol=example.watch.tol, renormalised=example.flow.coordinates == "renormalised"
+        )
         wrong = unmet(example.expect, last)
         print(f"{name}: {trajectory.ending}; {'as stated' if not wrong else '; '.join(wrong)}")
         seen, labels = drawing(trajectory, field, example.watch.tol)
@@ -59,7 +60,7 @@ def growth(out: Path) -> None:
     x = tokens_of(Tokens(count=16, dim=4, law="normal", seed=0), sphere=True)
     found: dict[str, list] = {"discretisation": [], "growth": [], "local": []}
     _discretisation(left, x, found["discretisation"])
-    for (beta, colour) in zip(BETAS, COLOURS["maps"], strict=False):
+    for beta, colour in zip(BETAS, COLOURS["maps"], strict=False):
         velocity = Velocity(field_of(Attention(A=beta), 4), sphere=True)
         grown = perturbation_growth(velocity, x, 12.0, steps=96, depths=24)
         found["growth"] += [{"beta": beta, **g.as_record()} for g in grown]
@@ -84,8 +85,10 @@ def _discretisation(panel, x: torch.Tensor, found: list) -> None:
     velocity = Velocity(field_of(Attention(A=4.0), 4), sphere=True)
     truth = integrate(velocity, x, 4.0, solver="dop853", rtol=1e-12, atol=1e-13, saves=2).last
     for (scheme, order), colour in zip((("residual", 1), ("rk4", 4)), COLOURS["maps"], strict=False):
-        gaps = [float((integrate(velocity, x, 4.0, solver=scheme, steps=steps, saves=2).last - truth).norm())
-                for steps in LAYERS]
+        gaps = [
+            float((integrate(velocity, x, 4.0, solver=scheme, steps=steps, saves=2).last - truth).norm())
+            for steps in LAYERS
+        ]
         found += [{"scheme": scheme, "layers": steps, "error": gap} for steps, gap in zip(LAYERS, gaps, strict=True)]
         panel.plot(LAYERS, gaps, "o-", color=colour, linewidth=1.8, label=f"{scheme} (order {order})")
         panel.plot(LAYERS, [gaps[-1] * (LAYERS[-1] / steps) ** order for steps in LAYERS], ":", color=COLOURS["faint"])

@@ -43,11 +43,22 @@ def blow_up(out: Path) -> dict:
     calm = SoftmaxField.of(A, -0.5 * EYE + 0.8 * torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64))
     shown = gaussian_flow(calm, START, 2.0)
     beside = particles_beside(shown, calm, 800)
-    save_figure(gaussian_flow_figure(shown.as_record(), beside.tokens.numpy(),
-                                     title="A Gaussian and 800 particles: softmax attention, V turns and contracts"),
-                out / "gaussian_flow.png")
-    return {"closed_form": exact, "found": flow.blow_up.time, "direction": flow.blow_up.direction.tolist(),
-            "steps": flow.steps, "seconds": flow.seconds, "coupled_at_end": float(beside.coupled[-1])}
+    save_figure(
+        gaussian_flow_figure(
+            shown.as_record(),
+            beside.tokens.numpy(),
+            title="A Gaussian and 800 particles: softmax attention, V turns and contracts",
+        ),
+        out / "gaussian_flow.png",
+    )
+    return {
+        "closed_form": exact,
+        "found": flow.blow_up.time,
+        "direction": flow.blow_up.direction.tolist(),
+        "steps": flow.steps,
+        "seconds": flow.seconds,
+        "coupled_at_end": float(beside.coupled[-1]),
+    }
 
 
 def densities(out: Path) -> dict:
@@ -58,9 +69,15 @@ def densities(out: Path) -> dict:
     flow = density_flow(field, start, 4.0)
     tokens = integrate(field, start.sample(300, torch.Generator().manual_seed(0)), 4.0, saves=flow.times.tolist())
     values = (flow.masses / math.prod(grid.widths)).numpy()
-    save_figure(density_figure(flow.as_record(), values, tokens=tokens.tokens.numpy(),
-                               title="A density on 64 × 64 cells and 300 particles: softmax attention, V = −I"),
-                out / "density_flow.png")
+    save_figure(
+        density_figure(
+            flow.as_record(),
+            values,
+            tokens=tokens.tokens.numpy(),
+            title="A density on 64 × 64 cells and 300 particles: softmax attention, V = −I",
+        ),
+        out / "density_flow.png",
+    )
     return {"steps": flow.steps, "seconds": flow.seconds, "mass_error": flow.mass_error}
 
 

@@ -18,8 +18,13 @@ from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 
 from howsmooth.report.figure import THEMES, dress
 
-CALLS = {("forward", "bf16"): "forward", ("jvp", "bf16"): "JVP", ("vjp", "bf16"): "VJP",
-         ("jvp", "float32"): "JVP, precise float32", ("torch jvp", "bf16"): "PyTorch's JVP (all n² scores)"}
+CALLS = {
+    ("forward", "bf16"): "forward",
+    ("jvp", "bf16"): "JVP",
+    ("vjp", "bf16"): "VJP",
+    ("jvp", "float32"): "JVP, precise float32",
+    ("torch jvp", "bf16"): "PyTorch's JVP (all n² scores)",
+}
 SOLVES = {True: "a certified constant, whole layer", False: "its lower bound alone"}
 TITLES = ("Time", "Peak memory (of single calls: beyond their inputs)")
 NAMES = {"random", "normalised"}  # of long_context's kinds: the ones at ordinary tokens
@@ -42,22 +47,39 @@ def draw(folder: Path, out: Path) -> None:
             solved = name in SOLVES.values()
             ns = sorted(n for n in points if points[n].get(key) is not None)
             if ns:
-                panel.plot(ns, [points[n][key] for n in ns], label=name, linewidth=0 if solved else 1.6, markersize=5.5,
-                           markeredgewidth=0, **style)
+                panel.plot(
+                    ns,
+                    [points[n][key] for n in ns],
+                    label=name,
+                    linewidth=0 if solved else 1.6,
+                    markersize=5.5,
+                    markeredgewidth=0,
+                    **style,
+                )
         guide(panel, series, key, 2 if key == "seconds" else 1, colours)
         dress(panel, [{"n": n} for n in lengths], colours)
         panel.set_xticks(lengths[::-2])
-        panel.xaxis.set_major_formatter(FuncFormatter(
-            lambda n, _: f"{n:.0f}" if n < 1024 else f"{n / 1024:.0f}k" if n < 2**20 else f"{n / 2**20:.0f}M"))
+        panel.xaxis.set_major_formatter(
+            FuncFormatter(
+                lambda n, _: f"{n:.0f}" if n < 1024 else f"{n / 1024:.0f}k" if n < 2**20 else f"{n / 2**20:.0f}M"
+            )
+        )
         panel.yaxis.set_major_locator(LogLocator(base=10))
         panel.yaxis.set_major_formatter(LogFormatterMathtext())
         panel.set_title(title, loc="left", fontsize=12, fontweight="bold", color=colours["ink"])
         panel.set_ylabel(unit, color=colours["ink"], fontsize=11)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9.5,
-                  labelcolor=colours["ink"])
-    figure.suptitle(f"Causal attention, 12 heads of width 64, on one {gpu}", x=0.01, ha="left", fontsize=13,
-                    fontweight="bold", color=colours["ink"])
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9.5, labelcolor=colours["ink"]
+    )
+    figure.suptitle(
+        f"Causal attention, 12 heads of width 64, on one {gpu}",
+        x=0.01,
+        ha="left",
+        fontsize=13,
+        fontweight="bold",
+        color=colours["ink"],
+    )
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "gpu_time_memory.png", facecolor=figure.get_facecolor())
     print(f"drew {out / 'gpu_time_memory.png'}: {', '.join(f'{name} ({len(p)})' for name, p in series.items())}")
@@ -71,10 +93,19 @@ def guide(panel, series: dict, key: str, power: int, colours: dict) -> None:
     last = max(n for n, _ in known)
     low = min(value for n, value in known if n == last)
     ends = [last / 32, last]
-    panel.plot(ends, [low / 4 * (n / last) ** power for n in ends], color=colours["faint"], linewidth=1.1,
-               dashes=(6, 3))
-    panel.annotate("n²" if power == 2 else "n", (ends[0], low / 4 / 32**power), xytext=(-4, 0), ha="right", va="center",
-                   textcoords="offset points", color=colours["faint"], fontsize=10)
+    panel.plot(
+        ends, [low / 4 * (n / last) ** power for n in ends], color=colours["faint"], linewidth=1.1, dashes=(6, 3)
+    )
+    panel.annotate(
+        "n²" if power == 2 else "n",
+        (ends[0], low / 4 / 32**power),
+        xytext=(-4, 0),
+        ha="right",
+        va="center",
+        textcoords="offset points",
+        color=colours["faint"],
+        fontsize=10,
+    )
 
 
 def read(folder: Path) -> tuple[dict, dict, str]:
@@ -99,7 +130,9 @@ def read(folder: Path) -> tuple[dict, dict, str]:
                 # The first solve of a run waits for kernels to be compiled.
                 first = record["n"] == 128
                 solves[record["upper"] is not None][record["n"]] = {
-                    "seconds": None if first else record["wall"], "gib": record["peak_gib"]}
+                    "seconds": None if first else record["wall"],
+                    "gib": record["peak_gib"],
+                }
                 gpus.append(record["gpu"])
     return calls, solves, max(set(gpus), key=gpus.count) if gpus else "GPU"
 

@@ -19,8 +19,12 @@ from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 from howsmooth.fits import fit_law
 from howsmooth.report.figure import THEMES, dress
 
-NAMES = {"random": "random normalised tokens, fresh ones at each n", "normalised": "random normalised tokens",
-         "adversarial": "two-point input on the LayerNorm's sphere", "text": "text"}
+NAMES = {
+    "random": "random normalised tokens, fresh ones at each n",
+    "normalised": "random normalised tokens",
+    "adversarial": "two-point input on the LayerNorm's sphere",
+    "text": "text",
+}
 
 
 def draw(files: list[Path], out: Path) -> None:
@@ -31,39 +35,65 @@ def draw(files: list[Path], out: Path) -> None:
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     roots, hollow = [], False
-    for colour, key in zip(colours["maps"], sorted({curve(r) for r in records}, key=lambda k: [*NAMES].index(k[0])),
-                           strict=False):
+    for colour, key in zip(
+        colours["maps"], sorted({curve(r) for r in records}, key=lambda k: [*NAMES].index(k[0])), strict=False
+    ):
         chosen = sorted((r for r in records if curve(r) == key), key=lambda r: r["n"])
         name = NAMES[key[0]] if key[0] != "text" else f"{chosen[0]['text']} into layer {key[2]} of {key[1]}"
         whole = [r for r in chosen if r["upper"] is not None]
         fit = fit_law([r["n"] for r in whole], [r["value"] for r in whole]) if whole else None
         law = f":  n$^{{{fit.exponent:.2f}}}$" if fit is not None and fit.shown else ""
-        panel.errorbar([r["n"] for r in whole], [r["value"] for r in whole],
-                       yerr=([r["value"] - r["lower"] for r in whole], [r["upper"] - r["value"] for r in whole]),
-                       fmt="o", color=colour, markersize=5.5, markeredgewidth=0, capsize=2,
-                       label=name + law)
+        panel.errorbar(
+            [r["n"] for r in whole],
+            [r["value"] for r in whole],
+            yerr=([r["value"] - r["lower"] for r in whole], [r["upper"] - r["value"] for r in whole]),
+            fmt="o",
+            color=colour,
+            markersize=5.5,
+            markeredgewidth=0,
+            capsize=2,
+            label=name + law,
+        )
         below = [r for r in chosen if r["upper"] is None]
         if below:
-            panel.plot([r["n"] for r in below], [r["lower"] for r in below], "^", color=colour, markersize=6.5,
-                       label=None if hollow else "lower bound only")
+            panel.plot(
+                [r["n"] for r in below],
+                [r["lower"] for r in below],
+                "^",
+                color=colour,
+                markersize=6.5,
+                label=None if hollow else "lower bound only",
+            )
             hollow = True
         ends = [chosen[0]["n"], chosen[-1]["n"]]
         if fit is not None and fit.shown:
             panel.plot(ends, [fit.at(n) for n in ends], color=colour, linewidth=1.4)
         if not any(0.3 < chosen[0]["value"] / base < 3 for base in roots):  # one line for curves that start together
-            panel.plot(ends, [0.5 * chosen[0]["value"] * math.sqrt(n / chosen[0]["n"]) for n in ends], linewidth=1.1,
-                       color=colours["faint"], dashes=(6, 3), label=None if roots else "√n")
+            panel.plot(
+                ends,
+                [0.5 * chosen[0]["value"] * math.sqrt(n / chosen[0]["n"]) for n in ends],
+                linewidth=1.1,
+                color=colours["faint"],
+                dashes=(6, 3),
+                label=None if roots else "√n",
+            )
             roots.append(chosen[0]["value"])
     lengths = sorted({r["n"] for r in records})
     dress(panel, records, colours)
     panel.set_xticks(lengths[::2])
-    panel.xaxis.set_major_formatter(FuncFormatter(
-        lambda n, _: f"{n:.0f}" if n < 1024 else f"{n / 1024:.0f}k" if n < 2**20 else f"{n / 2**20:.0f}M"))
+    panel.xaxis.set_major_formatter(
+        FuncFormatter(lambda n, _: f"{n:.0f}" if n < 1024 else f"{n / 1024:.0f}k" if n < 2**20 else f"{n / 2**20:.0f}M")
+    )
     panel.yaxis.set_major_locator(LogLocator(base=10))
     panel.yaxis.set_major_formatter(LogFormatterMathtext())
     layer = next((r["layer"] for r in records if r["kind"] != "text"), records[0]["layer"])
-    panel.set_title(f"GPT-2's layer {layer} (true weights, causal) to a million tokens", loc="left", fontsize=12,
-                    fontweight="bold", color=colours["ink"])
+    panel.set_title(
+        f"GPT-2's layer {layer} (true weights, causal) to a million tokens",
+        loc="left",
+        fontsize=12,
+        fontweight="bold",
+        color=colours["ink"],
+    )
     panel.set_ylabel("local Lipschitz constant  ‖D$_X$f‖$_2$", color=colours["ink"], fontsize=11)
     panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9.5)
     out.mkdir(parents=True, exist_ok=True)
@@ -80,7 +110,10 @@ def best(records: list[dict]) -> list[dict]:
     found: dict[tuple, dict] = {}
     for record in records:
         key = (*curve(record), record["n"])
-        rank = lambda r: (r["upper"] is not None, r["value"])
+
+        def rank(r):
+            return (r["upper"] is not None, r["value"])
+
         if key not in found or rank(record) > rank(found[key]):
             found[key] = record
     return list(found.values())

@@ -29,9 +29,17 @@ from howsmooth.report.table import plain_table
 Record = dict[str, Any]
 PLACES = {"layer": "attacks on a layer", "model": "attacks on the model's input", "tokens": "attacks on tokens"}
 FEW = 10  # texts below which an interval is not to be trusted
-SHORT = {"layer_gain_small": "gain, small", "layer_gain_large": "gain, large", "layer_change_large": "change, large",
-         "model_hidden_small": "hidden, small", "model_hidden_large": "hidden, large", "model_use_small": "use, small",
-         "model_use_large": "use, large", "token_change": "change", "token_flip": "flip"}
+SHORT = {
+    "layer_gain_small": "gain, small",
+    "layer_gain_large": "gain, large",
+    "layer_change_large": "change, large",
+    "model_hidden_small": "hidden, small",
+    "model_hidden_large": "hidden, large",
+    "model_use_small": "use, small",
+    "model_use_large": "use, large",
+    "token_change": "change",
+    "token_flip": "flip",
+}
 
 
 def prediction_tables(rows: Sequence[Record]) -> list[RenderableType]:
@@ -51,8 +59,9 @@ def _table(rows: Sequence[Record], place: str) -> Table | None:
     if not outcomes:
         return None
     some = next(iter(cells.values()))
-    table = plain_table(Text(f"{model_name(some['model'])}, {PLACES[place]}: Spearman's ρ over texts, within layers",
-                             style="bold cyan"))
+    table = plain_table(
+        Text(f"{model_name(some['model'])}, {PLACES[place]}: Spearman's ρ over texts, within layers", style="bold cyan")
+    )
     table.min_width = len(str(table.title))
     table.add_column("predictor", no_wrap=True)
     for name in outcomes:
@@ -92,8 +101,10 @@ def cell(row: Record | None) -> Text:
     if row["lower"] is None:
         return Text(f"{short(row['value'])}{star}")
     clear = row["lower"] > 0 or row["upper"] < 0
-    return Text(f"{short(row['value'])} [{short(row['lower'])} {short(row['upper'])}]{star}",
-                style="bold green" if clear else "")
+    return Text(
+        f"{short(row['value'])} [{short(row['lower'])} {short(row['upper'])}]{star}",
+        style="bold green" if clear else "",
+    )
 
 
 def short(value: float) -> str:
@@ -119,8 +130,10 @@ def _notes(rows: Sequence[Record]) -> Text:
         return Text("nothing to rank: all of it is undefined\n", style="dim")
     fewest, most = (of(row["texts"] for row in within if row["value"] is not None) for of in (min, max))
     family = max(row["family"] or 0 for row in within)
-    lines = [f"{most if fewest == most else f'{fewest} to {most}'} texts; {100 * within[0]['confidence']:g} % BCa "
-             f"intervals, texts resampled; * p < 0.05, adjusted for {family} pairs"]
+    lines = [
+        f"{most if fewest == most else f'{fewest} to {most}'} texts; {100 * within[0]['confidence']:g} % BCa "
+        f"intervals, texts resampled; * p < 0.05, adjusted for {family} pairs"
+    ]
     if any("_use_" in row["outcome"] for row in rows):
         lines.append("use: KL of the next token for a language model, else the cosine of mean embeddings")
     if any(row["scope"] == "pooled" for row in rows):
@@ -148,15 +161,25 @@ def calibration_table(curves: Sequence[Record]) -> Table:
     for index, curve in enumerate(curves):
         last = index + 1 == len(curves) or curves[index + 1]["model"] != curve["model"]
         where = "input" if curve["layer"] is None else f"layer {curve['layer']}"
-        table.add_row(model_name(curve["model"]), where, curve["objective"], f"{curve['share']:g}",
-                      f"{curve['ratio']:.2f}", "  ".join(f"{bin['ratio']:.2f}" for bin in curve["bins"]),
-                      end_section=last)
+        table.add_row(
+            model_name(curve["model"]),
+            where,
+            curve["objective"],
+            f"{curve['share']:g}",
+            f"{curve['ratio']:.2f}",
+            "  ".join(f"{bin['ratio']:.2f}" for bin in curve["bins"]),
+            end_section=last,
+        )
     return table
 
 
-SHOWN = {"layer_gain_small": "a layer's output,\nsmall budget", "layer_gain_large": "a layer's output,\nlarge budget",
-         "model_use_small": "the model's use,\nsmall budget", "model_use_large": "the model's use,\nlarge budget",
-         "token_change": "the model's use,\nby real tokens"}
+SHOWN = {
+    "layer_gain_small": "a layer's output,\nsmall budget",
+    "layer_gain_large": "a layer's output,\nlarge budget",
+    "model_use_small": "the model's use,\nsmall budget",
+    "model_use_large": "the model's use,\nlarge budget",
+    "token_change": "the model's use,\nby real tokens",
+}
 
 
 def prediction_figure(rows: Sequence[Record], curves: Sequence[Record]) -> Figure:
@@ -164,30 +187,49 @@ def prediction_figure(rows: Sequence[Record], curves: Sequence[Record]) -> Figur
     colours = THEMES["light"]
     models = list(dict.fromkeys(row["model"] for row in rows))
     outcomes = [name for name in SHOWN if any(row["outcome"] == name and row["value"] is not None for row in rows)]
-    predictors = [name for name in LABELS if any(row["predictor"] == name and row["value"] is not None and
-                                                 row["scope"] == "within" for row in rows)]
-    panels = [(model, place) for model in models for place in ("layer", "model")
-              if any(curve["model"] == model and curve["place"] == place for curve in curves)]
+    predictors = [
+        name
+        for name in LABELS
+        if any(row["predictor"] == name and row["value"] is not None and row["scope"] == "within" for row in rows)
+    ]
+    panels = [
+        (model, place)
+        for model in models
+        for place in ("layer", "model")
+        if any(curve["model"] == model and curve["place"] == place for curve in curves)
+    ]
     height = 1.7 + 0.3 * len(predictors)
-    figure = Figure(figsize=(max(7.0, 3.6 + 2.3 * len(outcomes)), height + (4.2 if panels else 0)), dpi=160,
-                    layout="constrained", facecolor=colours["paper"])
+    figure = Figure(
+        figsize=(max(7.0, 3.6 + 2.3 * len(outcomes)), height + (4.2 if panels else 0)),
+        dpi=160,
+        layout="constrained",
+        facecolor=colours["paper"],
+    )
     upper, lower = figure.subfigures(2, 1, height_ratios=(height, 4.2), hspace=0.03) if panels else (figure, None)
     if outcomes:
         _forest(upper, rows, outcomes, predictors, models, colours)
     if lower is not None:
         lower.set_facecolor(colours["paper"])
         for panel, (model, place) in zip(lower.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            _calibration(panel, [curve for curve in curves if (curve["model"], curve["place"]) == (model, place)],
-                         colours, f"{model_name(model)}, {'layers' if place == 'layer' else 'whole model'}")
+            _calibration(
+                panel,
+                [curve for curve in curves if (curve["model"], curve["place"]) == (model, place)],
+                colours,
+                f"{model_name(model)}, {'layers' if place == 'layer' else 'whole model'}",
+            )
     return figure
 
 
-def _forest(figure, rows: Sequence[Record], outcomes: list[str], predictors: list[str], models: list[str],
-            colours: dict) -> None:
+def _forest(
+    figure, rows: Sequence[Record], outcomes: list[str], predictors: list[str], models: list[str], colours: dict
+) -> None:
     figure.set_facecolor(colours["paper"])
     panels = figure.subplots(1, len(outcomes), sharey=True, squeeze=False)[0]
-    found = {(row["model"], row["outcome"], row["predictor"], row["scope"]): row for row in rows
-             if row["scope"] in ("within", "pooled")}
+    found = {
+        (row["model"], row["outcome"], row["predictor"], row["scope"]): row
+        for row in rows
+        if row["scope"] in ("within", "pooled")
+    }
     for panel, outcome in zip(panels, outcomes, strict=True):
         panel.axvline(0, color=colours["faint"], linewidth=1, zorder=1)
         for index, model in enumerate(models):
@@ -203,26 +245,51 @@ def _forest(figure, rows: Sequence[Record], outcomes: list[str], predictors: lis
                 panel.plot(row["value"], at, markersize=5, linestyle="", markeredgewidth=0, zorder=3, **style)
                 pooled = found.get((model, outcome, predictor, "pooled"))
                 if pooled is not None and pooled["value"] is not None:
-                    panel.plot(pooled["value"], at, markersize=5, linestyle="", markerfacecolor="none",
-                               markeredgewidth=0.9, alpha=0.6, zorder=2, **style)
+                    panel.plot(
+                        pooled["value"],
+                        at,
+                        markersize=5,
+                        linestyle="",
+                        markerfacecolor="none",
+                        markeredgewidth=0.9,
+                        alpha=0.6,
+                        zorder=2,
+                        **style,
+                    )
         _plain(panel, colours)
         panel.set_xlim(-1.08, 1.08)
         panel.set_xticks([-1, 0, 1], ["−1", "0", "1"])
         panel.set_title(SHOWN[outcome], loc="left", fontsize=10.5, fontweight="bold", color=colours["ink"])
     panels[0].set_yticks(range(len(predictors)), [LABELS[name] for name in reversed(predictors)])
     panels[0].set_ylim(-0.7, len(predictors) - 0.3)
-    panels[len(panels) // 2].set_xlabel("Spearman's ρ over texts within layers, 95 % interval"
-                                        if rows[0]["confidence"] == 0.95 else "Spearman's ρ over texts within layers",
-                                        color=colours["ink"], fontsize=10.5)
+    panels[len(panels) // 2].set_xlabel(
+        "Spearman's ρ over texts within layers, 95 % interval"
+        if rows[0]["confidence"] == 0.95
+        else "Spearman's ρ over texts within layers",
+        color=colours["ink"],
+        fontsize=10.5,
+    )
     for index, model in enumerate(models):
         texts = max(row["texts"] for row in rows if row["model"] == model)
-        panels[0].plot([], [], color=colours["maps"][index % len(colours["maps"])], linewidth=1.6, markersize=5,
-                       marker=MARKERS[index % len(MARKERS)], label=f"{model_name(model)}, {texts} texts")
+        panels[0].plot(
+            [],
+            [],
+            color=colours["maps"][index % len(colours["maps"])],
+            linewidth=1.6,
+            markersize=5,
+            marker=MARKERS[index % len(MARKERS)],
+            label=f"{model_name(model)}, {texts} texts",
+        )
     if any(scope == "pooled" for *_, scope in found):
-        panels[0].plot([], [], "o", markersize=5, markerfacecolor="none", color=colours["faint"],
-                       label="layers pooled")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(models) + 1,
-                  frameon=False, fontsize=10, labelcolor=colours["ink"])
+        panels[0].plot([], [], "o", markersize=5, markerfacecolor="none", color=colours["faint"], label="layers pooled")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside upper left",
+        ncols=len(models) + 1,
+        frameon=False,
+        fontsize=10,
+        labelcolor=colours["ink"],
+    )
 
 
 def _calibration(panel, curves: Sequence[Record], colours: dict, title: str) -> None:
@@ -234,10 +301,24 @@ def _calibration(panel, curves: Sequence[Record], colours: dict, title: str) -> 
         index = keys.index((curve["layer"], curve["objective"]))
         colour = colours["maps"][index % len(colours["maps"])]
         ratios = [b / a for a, b in zip(curve["predicted"], curve["achieved"], strict=True)]
-        panel.plot(curve["predicted"], ratios, MARKERS[shares.index(curve["share"]) % len(MARKERS)], color=colour,
-                   markersize=3.5, markeredgewidth=0, alpha=0.45, zorder=2)
-        panel.plot([bin["predicted"] for bin in curve["bins"]], [bin["ratio"] for bin in curve["bins"]], "-",
-                   color=colour, linewidth=1.8, zorder=3)
+        panel.plot(
+            curve["predicted"],
+            ratios,
+            MARKERS[shares.index(curve["share"]) % len(MARKERS)],
+            color=colour,
+            markersize=3.5,
+            markeredgewidth=0,
+            alpha=0.45,
+            zorder=2,
+        )
+        panel.plot(
+            [bin["predicted"] for bin in curve["bins"]],
+            [bin["ratio"] for bin in curve["bins"]],
+            "-",
+            color=colour,
+            linewidth=1.8,
+            zorder=3,
+        )
     panel.set_xscale("log")
     panel.set_yscale("log")
     low, high = panel.get_ylim()
@@ -250,10 +331,24 @@ def _calibration(panel, curves: Sequence[Record], colours: dict, title: str) -> 
         name = _OBJECTIVES[objective] if layer is None else f"layer {layer}"
         panel.plot([], [], "-", color=colours["maps"][index % len(colours["maps"])], linewidth=1.8, label=name)
     for index, share in enumerate(shares):
-        panel.plot([], [], MARKERS[index % len(MARKERS)], color=colours["faint"], markersize=4.5, linestyle="",
-                   label=f"‖E‖ = {share:g} ‖X‖")
-    panel.legend(frameon=False, fontsize=8.5, labelcolor=colours["ink"], loc="upper center", ncols=2,
-                 bbox_to_anchor=(0.5, -0.16), handlelength=1.5)
+        panel.plot(
+            [],
+            [],
+            MARKERS[index % len(MARKERS)],
+            color=colours["faint"],
+            markersize=4.5,
+            linestyle="",
+            label=f"‖E‖ = {share:g} ‖X‖",
+        )
+    panel.legend(
+        frameon=False,
+        fontsize=8.5,
+        labelcolor=colours["ink"],
+        loc="upper center",
+        ncols=2,
+        bbox_to_anchor=(0.5, -0.16),
+        handlelength=1.5,
+    )
     panel.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=colours["ink"])
     panel.set_xlabel("predicted change  σ₁ ‖E‖", color=colours["ink"], fontsize=10)
     panel.set_ylabel("achieved / predicted", color=colours["ink"], fontsize=10)
@@ -271,18 +366,36 @@ def _plain(panel, colours: dict) -> None:
         panel.spines[side].set_visible(False)
 
 
-KEPT = ("model", "outcome", "predictor", "scope", "value", "lower", "upper", "confidence", "p", "expected",
-        "adjusted_p", "family", "texts", "status", "kendall")
+KEPT = (
+    "model",
+    "outcome",
+    "predictor",
+    "scope",
+    "value",
+    "lower",
+    "upper",
+    "confidence",
+    "p",
+    "expected",
+    "adjusted_p",
+    "family",
+    "texts",
+    "status",
+    "kendall",
+)
 
 
 def judged(files: list[Path]) -> dict:
     records = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     if not records:
         raise SystemExit(f"no records in {', '.join(map(str, files))}")
-    return {"correlations": [rounded({name: row[name] for name in KEPT}) for row in judge(records)
-                             if row["scope"] != "layer"],
-            "calibrations": [rounded(curve) for curve in calibrations(records)],
-            "designs": {record["model"]: {**record["design"], "corpus": record["corpus"]} for record in records}}
+    return {
+        "correlations": [
+            rounded({name: row[name] for name in KEPT}) for row in judge(records) if row["scope"] != "layer"
+        ],
+        "calibrations": [rounded(curve) for curve in calibrations(records)],
+        "designs": {record["model"]: {**record["design"], "corpus": record["corpus"]} for record in records},
+    }
 
 
 def rounded(value):
@@ -307,8 +420,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.records:
         rows = [json.dumps(row, ensure_ascii=False) for row in found["correlations"]]
         rest = {name: found[name] for name in ("calibrations", "designs")}
-        kept.write_text('{"correlations": [\n' + ",\n".join(rows) + '\n],\n' + json.dumps(rest, ensure_ascii=False)[1:]
-                        + "\n", encoding="utf-8")
+        kept.write_text(
+            '{"correlations": [\n' + ",\n".join(rows) + "\n],\n" + json.dumps(rest, ensure_ascii=False)[1:] + "\n",
+            encoding="utf-8",
+        )
     save_figure(prediction_figure(found["correlations"], found["calibrations"]), chosen.out.with_suffix(".png"))
     print(f"drew {chosen.out.with_suffix('.png')}")
 

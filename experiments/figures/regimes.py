@@ -76,24 +76,51 @@ def draw(out: Path, restarts: int, steps: int) -> None:
         for n in ASCENDED:
             ascent = worst_case(LAYER, n, Ball(largest_radius(name, n)), restarts=restarts, steps=steps)
             found.append(ascent.value)
-            results.append({"regime": name, "n": n, "R": largest_radius(name, n), "lower": lower(name, n),
-                            "upper": upper(name, n), **ascent.estimate.as_record()})
-            print(f"{name:32} n = {n:5}  lower {lower(name, n):8.4g}  found {ascent.value:8.4g}  "
-                  f"upper {upper(name, n):8.4g}")
+            results.append(
+                {
+                    "regime": name,
+                    "n": n,
+                    "R": largest_radius(name, n),
+                    "lower": lower(name, n),
+                    "upper": upper(name, n),
+                    **ascent.estimate.as_record(),
+                }
+            )
+            print(
+                f"{name:32} n = {n:5}  lower {lower(name, n):8.4g}  found {ascent.value:8.4g}  "
+                f"upper {upper(name, n):8.4g}"
+            )
         panel.plot(ASCENDED, found, "o", color=colour, markersize=5.5, markeredgewidth=0)
     last = LENGTHS[-1]
     guide = [0.18 * math.sqrt(n) for n in LENGTHS]
     panel.plot(LENGTHS, guide, color=colours["faint"], linewidth=1.2, dashes=(2, 2))
     panel.annotate("√n", (last, guide[-1]), xytext=(4, -2), textcoords="offset points", color=colours["faint"])
-    panel.annotate("√n·log n", (last, lower(GROWING, last)), xytext=(-52, 18), textcoords="offset points",
-                   color=colours["maps"][len(RADII)])
+    panel.annotate(
+        "√n·log n",
+        (last, lower(GROWING, last)),
+        xytext=(-52, 18),
+        textcoords="offset points",
+        color=colours["maps"][len(RADII)],
+    )
     for index, words in ((1, "mean field: no more growth"), (0, "small R: flat from the start")):
-        panel.annotate(words, (last, lower(list(RADII)[index], last)), xytext=(-150, -13), textcoords="offset points",
-                       color=colours["maps"][index], fontsize=9.5)
+        panel.annotate(
+            words,
+            (last, lower(list(RADII)[index], last)),
+            xytext=(-150, -13),
+            textcoords="offset points",
+            color=colours["maps"][index],
+            fontsize=9.5,
+        )
     dress(panel, [{"n": n} for n in LENGTHS[1::2]], colours)
     panel.set_ylabel("Lipschitz constant on $B_R^n$", color=colours["ink"], fontsize=11)
-    panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9.5, loc="upper left",
-                 title="lower bound (line), found (points), upper bound (dashed)", title_fontsize=9)
+    panel.legend(
+        frameon=False,
+        labelcolor=colours["ink"],
+        fontsize=9.5,
+        loc="upper left",
+        title="lower bound (line), found (points), upper bound (dashed)",
+        title_fontsize=9,
+    )
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "regimes.png", facecolor=figure.get_facecolor())
     (out / "regimes.json").write_text(json.dumps(results, indent=1))

@@ -21,13 +21,28 @@ from howsmooth.attack import linearity
 from howsmooth.attack.feature import Target
 from howsmooth.report.figure import THEMES, dress
 from howsmooth.studies import resolve, spec_of
-from howsmooth.studies.perturbing import Shares, feature_attacks, named_attack
+from howsmooth.studies.layer_attacks import Shares, feature_attacks, named_attack
 from howsmooth.texts.corpora import read_corpus
 
 LAYERS = {"minilm": (0, 1, 3, 5), "smollm2": (0, 10, 20, 29)}
 SIZES = tuple(10 ** (power / 2) for power in range(-8, 1))
-KEPT = ("model", "layer", "n", "share", "attack", "gain", "change", "spent", "noise_gain", "certified", "sigma",
-        "calls", "status", "seed", "dtype")
+KEPT = (
+    "model",
+    "layer",
+    "n",
+    "share",
+    "attack",
+    "gain",
+    "change",
+    "spent",
+    "noise_gain",
+    "certified",
+    "sigma",
+    "calls",
+    "status",
+    "seed",
+    "dtype",
+)
 ATTACKS = {"noise": ("o", 4), "sign": ("v", 5), "singular": ("s", 0), "ascent": ("D", 1), "ascent-noise": ("^", 2)}
 
 
@@ -35,14 +50,19 @@ def curves(n: int) -> list[dict]:
     rows = []
     for name, layers in LAYERS.items():
         model = howsmooth.load(name)
-        chunk, = model.chunks(read_corpus("embedded").content, n, 1)
+        (chunk,) = model.chunks(read_corpus("embedded").content, n, 1)
         for layer in layers:
             found = linearity(Target.in_model(model, chunk, layer))
             rows.append({"model": name, "layer": layer, **found.as_record()})
-            leaves = [f"{100 * level:g} % {'nowhere' if eta is None else f'at {eta / found.norm:.2g} ‖X‖'}"
-                      for level, eta in found.leaves.items()]
-            print(f"{name} layer {layer}: σ₁ = {found.sigma:.4g}, leaves it by {', '.join(leaves)}; most "
-                  f"{max(found.gains) / found.sigma:.2f} σ₁", flush=True)
+            leaves = [
+                f"{100 * level:g} % {'nowhere' if eta is None else f'at {eta / found.norm:.2g} ‖X‖'}"
+                for level, eta in found.leaves.items()
+            ]
+            print(
+                f"{name} layer {layer}: σ₁ = {found.sigma:.4g}, leaves it by {', '.join(leaves)}; most "
+                f"{max(found.gains) / found.sigma:.2f} σ₁",
+                flush=True,
+            )
     return rows
 
 
@@ -53,8 +73,14 @@ def draw_curves(rows: list[dict], n: int, out: Path) -> None:
         panel.axhspan(0.9, 1.1, color=colours["grid"], alpha=0.7, zorder=0)
         for index, row in enumerate(chosen):
             share = [eta / row["norm"] for eta in row["eta"]]
-            panel.plot(share, [gain / row["sigma"] for gain in row["gains"]], "-", linewidth=2,
-                       color=colours["maps"][index], label=f"layer {row['layer']}, σ₁ = {row['sigma']:.3g}")
+            panel.plot(
+                share,
+                [gain / row["sigma"] for gain in row["gains"]],
+                "-",
+                linewidth=2,
+                color=colours["maps"][index],
+                label=f"layer {row['layer']}, σ₁ = {row['sigma']:.3g}",
+            )
         _dress(panel, colours, name)
         panel.set_xlabel("size of the perturbation, η / ‖X‖", color=colours["ink"])
         panel.yaxis.set_major_locator(MultipleLocator(0.25))  # before the limits: a logarithmic one refuses zero
@@ -83,8 +109,15 @@ def draw_compared(rows: list[dict], n: int, out: Path) -> None:
         for attack, (marker, index) in ATTACKS.items():
             label = named_attack(attack).name
             points = [row for row in chosen if row["attack"]["name"] == label]
-            panel.plot([p["share"] for p in points], [p["gain"] for p in points], f"{marker}-", linewidth=1.8,
-                       markersize=5, color=colours["maps"][index], label=label)
+            panel.plot(
+                [p["share"] for p in points],
+                [p["gain"] for p in points],
+                f"{marker}-",
+                linewidth=1.8,
+                markersize=5,
+                color=colours["maps"][index],
+                label=label,
+            )
         sigma = chosen[0]["sigma"]["value"]
         panel.axhline(sigma, color=colours["ink"], linestyle="--", linewidth=1.2, label="σ₁ at the text")
         ceiling = {row["share"]: row["certified"] for row in chosen}
@@ -95,8 +128,9 @@ def draw_compared(rows: list[dict], n: int, out: Path) -> None:
         panel.set_ylim(0.5 * min(p["gain"] for p in chosen), 40 * sigma)
         panel.set_xlabel("budget, ‖E‖ / ‖X‖", color=colours["ink"])
     panels[0].set_ylabel(f"gain ‖f(X+E) − f(X)‖ / ‖E‖, n = {n}", color=colours["ink"], fontsize=11)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False,
-                  fontsize=9.5)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9.5
+    )
     _save(figure, rows, out / "attacks")
 
 

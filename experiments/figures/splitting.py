@@ -18,7 +18,7 @@ from howsmooth.report.mean_field_figures import heads_figure, line_figure, title
 from howsmooth.report.rows import model_name
 
 PICTURES = (
-    dict(),
+    {},
     dict(masses=(1.0, 3.0)),
     dict(masses=(1.0, 10.0)),
     dict(third=1.0, masses=(1.0, 1.0, 1.0)),
@@ -33,10 +33,13 @@ def draw(records: list[Path], out: Path) -> None:
     for which in PICTURES:
         axis, found = picture(**which)
         name = title(which.get("a", -1.0), which.get("masses", (1.0, 1.0)), which.get("third"))
-        drawn.append({"title": name + (", masked, x first" if which.get("masked") else ""), "axis": axis,
-                      "ratio": found.ratio})
-        print(f"{drawn[-1]['title']}: {100 * float(found.splits.double().mean()):.3g} % splits, ratio up to "
-              f"{float(found.ratio.max()):.5g}")
+        drawn.append(
+            {"title": name + (", masked, x first" if which.get("masked") else ""), "axis": axis, "ratio": found.ratio}
+        )
+        print(
+            f"{drawn[-1]['title']}: {100 * float(found.splits.double().mean()):.3g} % splits, ratio up to "
+            f"{float(found.ratio.max()):.5g}"
+        )
     save_figure(line_figure(drawn), out / "splitting-line.png")
     for path in records:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -27,8 +27,11 @@ from howsmooth.report.figure import THEMES, dress
 from howsmooth.texts import default_text
 
 SHOWN = {  # bound → colour index and marker
-    "this_project.local": (0, "s"), "yudin2025.local": (4, "s"), "this_project.upper": (1, "^"),
-    "this_project.theorem1_with_bias": (5, "^"), "this_project.two_point_lower": (2, "v"),
+    "this_project.local": (0, "s"),
+    "yudin2025.local": (4, "s"),
+    "this_project.upper": (1, "^"),
+    "this_project.theorem1_with_bias": (5, "^"),
+    "this_project.two_point_lower": (2, "v"),
 }
 
 
@@ -55,13 +58,26 @@ def measure(model: str, layers, n: int, restarts: int, steps: int) -> list[dict]
         worst = worst_case(f, n, Ellipsoid(norm.to(f.dtype)), restarts=restarts, steps=steps)
         outcomes = every(LayerForm(f), n, R, x)
         bounds = {b.name: b.log_value for b in outcomes if isinstance(b, Bound)}
-        rows.append({"model": model, "layer": layer, "n": n, "R": R, "on_tokens": on_tokens.as_record(),
-                     "worst": worst.estimate.as_record(), "bounds": bounds,
-                     "refused": {b.bound: b.condition for b in outcomes if not isinstance(b, Bound)}})
-        shown = "  ".join(f"{name.split('.')[-1]} {math.exp(min(bounds[name], 700)):.4g}" for name in SHOWN
-                          if name in bounds)
-        print(f"{model:8} layer {layer:2}  R {R:6.1f}  on tokens {on_tokens.value:8.4g}  worst {worst.value:8.4g}  "
-              f"{shown}", flush=True)
+        rows.append(
+            {
+                "model": model,
+                "layer": layer,
+                "n": n,
+                "R": R,
+                "on_tokens": on_tokens.as_record(),
+                "worst": worst.estimate.as_record(),
+                "bounds": bounds,
+                "refused": {b.bound: b.condition for b in outcomes if not isinstance(b, Bound)},
+            }
+        )
+        shown = "  ".join(
+            f"{name.split('.')[-1]} {math.exp(min(bounds[name], 700)):.4g}" for name in SHOWN if name in bounds
+        )
+        print(
+            f"{model:8} layer {layer:2}  R {R:6.1f}  on tokens {on_tokens.value:8.4g}  worst {worst.value:8.4g}  "
+            f"{shown}",
+            flush=True,
+        )
     return rows
 
 
@@ -69,8 +85,9 @@ def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> Non
     results = {
         "MiniLM on text": measure("minilm", layers_of("minilm", n, None), n, restarts, steps),
         "SmolLM2 on text": measure("smollm2", layers_of("smollm2", n, [0, 5, 10, 15, 20, 25, 29]), n, restarts, steps),
-        "GPT-2, random normalised tokens": [] if gpt2 is None else measure("gpt2", layers_of_gpt2(gpt2, n), n, restarts,
-                                                                          steps),
+        "GPT-2, random normalised tokens": []
+        if gpt2 is None
+        else measure("gpt2", layers_of_gpt2(gpt2, n), n, restarts, steps),
     }
     colours = THEMES["light"]
     figure = Figure(figsize=(12.6, 4.9), dpi=160, layout="constrained", facecolor=colours["paper"])
@@ -82,17 +99,30 @@ def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> Non
             panel.axis("off")
             continue
         places = range(len(rows))
-        panel.vlines(places, [r["on_tokens"]["value"] for r in rows], [r["worst"]["value"] for r in rows],
-                     color=colours["grid"], linewidth=5, zorder=1)
+        panel.vlines(
+            places,
+            [r["on_tokens"]["value"] for r in rows],
+            [r["worst"]["value"] for r in rows],
+            color=colours["grid"],
+            linewidth=5,
+            zorder=1,
+        )
         for name, (index, marker) in SHOWN.items():
             at = [(i, math.exp(r["bounds"][name])) for i, r in enumerate(rows) if name in r["bounds"]]
             if at:
                 mark = "≥" if name.endswith("lower") else "≤"
-                panel.plot(*zip(*at, strict=True), marker, color=colours["maps"][index], markersize=6,
-                           label=f"{mark} {name}")
+                panel.plot(
+                    *zip(*at, strict=True), marker, color=colours["maps"][index], markersize=6, label=f"{mark} {name}"
+                )
         panel.plot(places, [r["on_tokens"]["value"] for r in rows], "o", color=colours["ink"], label="measured there")
-        panel.plot(places, [r["worst"]["value"] for r in rows], "*", color=colours["ink"], markersize=10,
-                   label="worst case found by ascent")
+        panel.plot(
+            places,
+            [r["worst"]["value"] for r in rows],
+            "*",
+            color=colours["ink"],
+            markersize=10,
+            label="worst case found by ascent",
+        )
         panel.set_yscale("log")
         dress(panel, [{"n": i} for i in places], colours)
         panel.yaxis.set_major_locator(LogLocator(base=10))
@@ -100,8 +130,9 @@ def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> Non
         panel.set_xticks(list(places), [str(r["layer"]) for r in rows])
         panel.set_xlabel("layer", color=colours["ink"])
     panels[0].set_ylabel(f"Lipschitz constant, n = {n}", color=colours["ink"], fontsize=11)
-    handles = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(),
-                                                                         strict=True)}
+    handles = {
+        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=9.5)
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "tightness.png", facecolor=figure.get_facecolor())

@@ -44,18 +44,26 @@ def layers(text: str) -> tuple[int, ...] | str:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m experiments.prediction", description=__doc__,
-                                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = argparse.ArgumentParser(
+        prog="python -m experiments.prediction",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     found.add_argument("models", nargs="*", default=["minilm"], help="what howsmooth.load takes")
     found.add_argument("--texts", default="ag_news", help="a file or folder, alice, ag_news, hf:NAME or embedded")
     found.add_argument("--count", type=int, default=50, help="of texts; 3 are the fewest that can be ranked")
     found.add_argument("--length", type=int, default=64, help="of every text in tokens, special ones included")
     found.add_argument("--layers", type=layers, default="spread", help="0,6 or all; else the first, middle and last")
     found.add_argument("--out", type=Path, required=True, help="the records, one JSON line each")
-    found.add_argument("--attacks", type=names, default="layer,model,tokens",
-                       help="on the features of a layer, on those of the model's input, on the text's tokens")
-    found.add_argument("--shares", type=numbers, default="0.001,0.1",
-                       help="small and large budget at a layer, as shares of ‖X‖")
+    found.add_argument(
+        "--attacks",
+        type=names,
+        default="layer,model,tokens",
+        help="on the features of a layer, on those of the model's input, on the text's tokens",
+    )
+    found.add_argument(
+        "--shares", type=numbers, default="0.001,0.1", help="small and large budget at a layer, as shares of ‖X‖"
+    )
     found.add_argument("--model-shares", type=numbers, default="0.01,0.1", help="the same at the model's input")
     found.add_argument("--steps", type=int, default=10, help="of ascent")
     found.add_argument("--edits", type=int, default=2, help="tokens that may be edited")
@@ -82,9 +90,18 @@ def experiment(chosen: argparse.Namespace) -> int:
         check_plot_path(str(chosen.plot))
     check_resampling(chosen.confidence, chosen.resamples)
     predictors = named_predictors("all" if chosen.predictors == ("all",) else chosen.predictors)
-    design = Design(layers=chosen.layers, length=chosen.length, count=chosen.count, shares=chosen.shares,
-                    model_shares=chosen.model_shares, steps=chosen.steps, edits=chosen.edits, calls=chosen.calls,
-                    places=chosen.attacks, seed=chosen.seed)
+    design = Design(
+        layers=chosen.layers,
+        length=chosen.length,
+        count=chosen.count,
+        shares=chosen.shares,
+        model_shares=chosen.model_shares,
+        steps=chosen.steps,
+        edits=chosen.edits,
+        calls=chosen.calls,
+        places=chosen.attacks,
+        seed=chosen.seed,
+    )
     corpus = read_corpus(chosen.texts)
     saved = Records(chosen.out, key_of, "predictors and attacks", '{"model": "')
     records: list[Record] = []
@@ -93,8 +110,10 @@ def experiment(chosen: argparse.Namespace) -> int:
         for name in dict.fromkeys(chosen.models):
             model = howsmooth.load(name, dtype=torch.float32, seed=chosen.seed)
             chunks = texts_of(model, corpus, design)
-            note(f"{name}: {len(chunks)} texts of {design.length} tokens from {corpus.name}, layers "
-                 f"{', '.join(map(str, check(model, chunks, design)))}")
+            note(
+                f"{name}: {len(chunks)} texts of {design.length} tokens from {corpus.name}, layers "
+                f"{', '.join(map(str, check(model, chunks, design)))}"
+            )
             for record in predictions(model, corpus, chunks, design, done=saved.done, step=progress):
                 if record["key"] not in saved.done:
                     saved.append(record)
@@ -110,8 +129,9 @@ def experiment(chosen: argparse.Namespace) -> int:
 
 def show(records: list[Record], predictors: tuple[str, ...], chosen: argparse.Namespace) -> None:
     """Correlations of what there is: tables, file, figure."""
-    found = judge(records, predictors=predictors, confidence=chosen.confidence, resamples=chosen.resamples,
-                  seed=chosen.seed)
+    found = judge(
+        records, predictors=predictors, confidence=chosen.confidence, resamples=chosen.resamples, seed=chosen.seed
+    )
     curves = calibrations(records)
     if chosen.json is not None:
         rows = [{"kind": "correlation", **row} for row in found] + [{"kind": "calibration", **row} for row in curves]

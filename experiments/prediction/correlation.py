@@ -51,8 +51,9 @@ class Correlation:
     kendall: float | None = None
 
 
-def rank_correlation(x, y, *, scope: str = "within", confidence: float = 0.95, resamples: int = 1000, seed: int = 0
-                     ) -> Correlation:
+def rank_correlation(
+    x, y, *, scope: str = "within", confidence: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> Correlation:
     """Correlate x and y over texts, each (texts,) or (texts, layers); texts with a NaN do not count.
 
     The interval is BCa (Efron 1987), of `resamples` draws of texts. The same seed gives the same draws.
@@ -76,20 +77,31 @@ def rank_correlation(x, y, *, scope: str = "within", confidence: float = 0.95, r
     draws = _spearman(x[drawn], y[drawn], scope)
     kept = draws[np.isfinite(draws)]
     others = np.array([np.delete(np.arange(n), i) for i in range(n)])
-    lower, upper = _bca(value, kept, _spearman(x[others], y[others], scope), confidence) if len(kept) >= 100 else (
-        None, None)
+    lower, upper = (
+        _bca(value, kept, _spearman(x[others], y[others], scope), confidence) if len(kept) >= 100 else (None, None)
+    )
     expected, null = permuted(x, y, scope=scope, permutations=resamples, seed=seed)
     p = float(p_values(np.array([value - expected]), null[None] - expected)[0])
     tau = float(np.mean([kendalltau(a, b).statistic for a, b in zip(_rows(x, scope), _rows(y, scope), strict=True)]))
-    return Correlation(value=value, lower=lower, upper=upper, p=p, expected=expected, resamples=resamples,
-                       dropped=resamples - len(kept), kendall=tau,
-                       status="no interval" if lower is None else "fine", **facts)
+    return Correlation(
+        value=value,
+        lower=lower,
+        upper=upper,
+        p=p,
+        expected=expected,
+        resamples=resamples,
+        dropped=resamples - len(kept),
+        kendall=tau,
+        status="no interval" if lower is None else "fine",
+        **facts,
+    )
 
 
 def check_resampling(confidence: float, resamples: int) -> None:
     if not 0 < confidence < 1 or resamples < 100:
-        raise InputError(f"expected a confidence between 0 and 1 and at least 100 resamples, got {confidence!r} and "
-                         f"{resamples!r}")
+        raise InputError(
+            f"expected a confidence between 0 and 1 and at least 100 resamples, got {confidence!r} and {resamples!r}"
+        )
 
 
 def permuted(x, y, *, scope: str = "within", permutations: int = 1000, seed: int = 0) -> tuple[float, np.ndarray]:
@@ -170,7 +182,7 @@ def _undefined(x: np.ndarray, y: np.ndarray, scope: str) -> str | None:
         return f"{len(x)} texts with both numbers, {FEWEST} are the fewest"
     for name, t in (("predictor", x), ("outcome", y)):
         flat = (t == t[0]).all(0)
-        if (flat.any() if scope == "within" else (t == t[0, 0]).all()):
+        if flat.any() if scope == "within" else (t == t[0, 0]).all():
             return f"the {name} is constant" + (" in a layer" if scope == "within" and t.shape[1] > 1 else "")
     return None
 
@@ -185,15 +197,24 @@ def reliability(predicted, achieved, bins: int = 5) -> list[Record]:
     """
     predicted, achieved = (np.asarray(t, dtype=float) for t in (predicted, achieved))
     if predicted.shape != achieved.shape or predicted.ndim != 1 or not len(predicted) or bins < 1:
-        raise InputError(f"expected as many predictions as outcomes, at least one, got {predicted.shape} and "
-                         f"{achieved.shape} in {bins} bins")
+        raise InputError(
+            f"expected as many predictions as outcomes, at least one, got {predicted.shape} and "
+            f"{achieved.shape} in {bins} bins"
+        )
     if not (np.isfinite(predicted).all() and np.isfinite(achieved).all() and (predicted > 0).all()):
         raise InputError("expected finite outcomes and positive predictions, got others")
     order = np.argsort(predicted, kind="stable")
     found = []
     for members in np.array_split(order, min(bins, len(order))):
         low, middle, high = np.quantile(achieved[members] / predicted[members], (0.1, 0.5, 0.9)).tolist()
-        found.append({"count": len(members), "predicted": float(np.median(predicted[members])),
-                      "achieved": float(np.median(achieved[members])), "ratio": middle, "ratio_low": low,
-                      "ratio_high": high})
+        found.append(
+            {
+                "count": len(members),
+                "predicted": float(np.median(predicted[members])),
+                "achieved": float(np.median(achieved[members])),
+                "ratio": middle,
+                "ratio_low": low,
+                "ratio_high": high,
+            }
+        )
     return found

@@ -30,10 +30,18 @@ def _at(objective: str | None, size: int, value: str) -> Callable[[Record], floa
 
     None is whatever the model is used for: the objective that is not the output's change.
     """
+
     def read(record: Record) -> float | None:
         share = sorted({attack["share"] for attack in record["attacks"]})[size]
-        return max((attack[value] for attack in record["attacks"] if attack["share"] == share
-                    and (attack["objective"]["name"] == "output") == (objective == "output")), default=None)
+        return max(
+            (
+                attack[value]
+                for attack in record["attacks"]
+                if attack["share"] == share and (attack["objective"]["name"] == "output") == (objective == "output")
+            ),
+            default=None,
+        )
+
     return read
 
 
@@ -55,8 +63,14 @@ OUTCOMES = (
 )
 
 
-def judge(records: Sequence[Record], *, predictors: tuple[str, ...] | str = "all", confidence: float = 0.95,
-          resamples: int = 1000, seed: int = 0) -> list[Record]:
+def judge(
+    records: Sequence[Record],
+    *,
+    predictors: tuple[str, ...] | str = "all",
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> list[Record]:
     """One record for each model, outcome, predictor and scope: "within" layers, "pooled", and each "layer" alone.
 
     Outcomes at a layer are held against predictors of that layer; outcomes of the whole model (its input perturbed, or
@@ -66,8 +80,12 @@ def judge(records: Sequence[Record], *, predictors: tuple[str, ...] | str = "all
     chosen, found = named_predictors(predictors), []
     for model in dict.fromkeys(record["model"] for record in records):
         table = _Table([record for record in records if record["model"] == model])
-        rows = [row for outcome in OUTCOMES for name in chosen
-                for row in table.rows(outcome, name, confidence=confidence, resamples=resamples, seed=seed)]
+        rows = [
+            row
+            for outcome in OUTCOMES
+            for name in chosen
+            for row in table.rows(outcome, name, confidence=confidence, resamples=resamples, seed=seed)
+        ]
         table.adjust([row for row in rows if row["scope"] == "within" and row["value"] is not None], resamples, seed)
         found += rows
     return found
@@ -82,8 +100,9 @@ class _Table:
         self.texts = sorted({text for text, _, _ in self.at})
         self.layers = sorted({layer for _, place, layer in self.at if place == "layer"})
         if len(self.texts) < FEWEST:
-            raise InputError(f"expected at least {FEWEST} texts of {self.model} to rank, got {len(self.texts)}; "
-                             "collect more of them")
+            raise InputError(
+                f"expected at least {FEWEST} texts of {self.model} to rank, got {len(self.texts)}; collect more of them"
+            )
 
     def outcome(self, outcome: Outcome) -> np.ndarray | None:
         """(texts, layers), or (texts, 1) of the whole model; None where nothing was attacked in this way."""
@@ -97,8 +116,10 @@ class _Table:
         return self._numbers("layer" if name in AT_LAYERS else "model", lambda record: record["predictors"].get(name))
 
     def _numbers(self, place: str, read: Callable[[Record], float | None]) -> np.ndarray:
-        records = [[self.at.get((text, place, layer)) for layer in (self.layers if place == "layer" else [None])]
-                   for text in self.texts]
+        records = [
+            [self.at.get((text, place, layer)) for layer in (self.layers if place == "layer" else [None])]
+            for text in self.texts
+        ]
         values = [[None if record is None else read(record) for record in row] for row in records]
         return np.array([[math.nan if value is None else value for value in row] for row in values], dtype=float)
 
@@ -118,19 +139,37 @@ class _Table:
             refusal = next((r["refused"][name] for r in self.at.values() if name in r.get("refused", {})), None)
             if refusal is not None and np.isnan(a).all():
                 row["status"] = f"undefined: {refusal}"
-            found.append({"model": self.model, "outcome": outcome.name, "predictor": name, "layer": layer, **row,
-                          "scope": scope, "adjusted_p": None, "family": None})
+            found.append(
+                {
+                    "model": self.model,
+                    "outcome": outcome.name,
+                    "predictor": name,
+                    "layer": layer,
+                    **row,
+                    "scope": scope,
+                    "adjusted_p": None,
+                    "family": None,
+                }
+            )
         return found
 
     def adjust(self, rows: list[Record], resamples: int, seed: int) -> None:
-        """p of all pairs of a model as one family: texts are exchanged for all of them alike."""
+        """P of all pairs of a model as one family: texts are exchanged for all of them alike."""
         outcomes = {outcome.name: outcome for outcome in OUTCOMES}
         complete = [row for row in rows if row["texts"] == len(self.texts)]  # others have permutations of their own
         if not complete:
             return
-        null = np.stack([permuted(x := self.predictor(row["predictor"]),
-                                  np.broadcast_to(self.outcome(outcomes[row["outcome"]]), x.shape),
-                                  permutations=resamples, seed=seed)[1] for row in complete])  # expected within: 0
+        null = np.stack(
+            [
+                permuted(
+                    x := self.predictor(row["predictor"]),
+                    np.broadcast_to(self.outcome(outcomes[row["outcome"]]), x.shape),
+                    permutations=resamples,
+                    seed=seed,
+                )[1]
+                for row in complete
+            ]
+        )  # expected within: 0
         adjusted = p_values(np.array([row["value"] for row in complete]), null, together=True)
         for row, p in zip(complete, adjusted.tolist(), strict=True):
             row["adjusted_p"], row["family"] = p, len(complete)
@@ -145,8 +184,9 @@ def calibrations(records: Sequence[Record], bins: int = 5) -> list[Record]:
     for record in records:
         for attack in record["attacks"] if record["place"] != "tokens" else ():
             objective = attack["objective"]["name"]
-            name = "sigma" if record["place"] == "layer" else \
-                "model_sigma" if objective == "output" else "objective_sigma"
+            name = (
+                "sigma" if record["place"] == "layer" else "model_sigma" if objective == "output" else "objective_sigma"
+            )
             pair = (record["predictors"][name] * attack["spent"], attack["change"])
             key = record["model"], record["place"], record["layer"], objective, attack["share"]
             curve = curves.setdefault(key, {})
@@ -154,8 +194,14 @@ def calibrations(records: Sequence[Record], bins: int = 5) -> list[Record]:
     found = []
     for key, pairs in curves.items():
         predicted, achieved = (np.array(values) for values in zip(*pairs.values(), strict=True))
-        found.append({**dict(zip(("model", "place", "layer", "objective", "share"), key, strict=True)),
-                      "texts": len(pairs), "ratio": float(np.median(achieved / predicted)),
-                      "predicted": predicted.tolist(), "achieved": achieved.tolist(),
-                      "bins": reliability(predicted, achieved, bins)})
+        found.append(
+            {
+                **dict(zip(("model", "place", "layer", "objective", "share"), key, strict=True)),
+                "texts": len(pairs),
+                "ratio": float(np.median(achieved / predicted)),
+                "predicted": predicted.tolist(),
+                "achieved": achieved.tolist(),
+                "bins": reliability(predicted, achieved, bins),
+            }
+        )
     return found

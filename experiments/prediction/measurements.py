@@ -73,8 +73,10 @@ class Design:
         if self.count < FEWEST:
             raise InputError(f"expected at least {FEWEST} texts to rank, got {self.count}; ask for more (--count)")
         if self.steps < 1 or self.edits < 1 or self.calls < 3:
-            raise InputError(f"expected at least 1 step, 1 edit and 3 calls, got {self.steps}, {self.edits} and "
-                             f"{self.calls}; ask for more")
+            raise InputError(
+                f"expected at least 1 step, 1 edit and 3 calls, got {self.steps}, {self.edits} and "
+                f"{self.calls}; ask for more"
+            )
         unknown = [place for place in self.places if place not in PLACES]
         if unknown or not self.places:
             raise InputError(f"expected places among {', '.join(PLACES)}, got {unknown[0] if unknown else 'none'}")
@@ -94,11 +96,15 @@ def texts_of(model: Model, corpus: Corpus, design: Design) -> list[TokenChunk]:
     model.tokenize("text")  # refuses a model without a tokenizer
     body = n - (sum(map(len, special_frame(model.tokenizer))) if design.special_tokens else 0)
     if body < 2:
-        raise InputError(f"expected a length of at least {n - body + 2} tokens ({n - body} are special), got {n}; ask "
-                         "for longer texts (--length)")
+        raise InputError(
+            f"expected a length of at least {n - body + 2} tokens ({n - body} are special), got {n}; ask "
+            "for longer texts (--length)"
+        )
     if n > model.positions:
-        raise InputError(f"expected a length of at most {model.positions} tokens, the positions of {model.name}, got "
-                         f"{n}; ask for shorter texts (--length)")
+        raise InputError(
+            f"expected a length of at most {model.positions} tokens, the positions of {model.name}, got "
+            f"{n}; ask for shorter texts (--length)"
+        )
     pieces = None if len(corpus.documents) == 1 else 1
     found: dict[tuple[int, ...], TokenChunk] = {}
     for document in corpus.documents:
@@ -107,8 +113,10 @@ def texts_of(model: Model, corpus: Corpus, design: Design) -> list[TokenChunk]:
                 found.setdefault(tuple(chunk.ids.tolist()), chunk)
         if len(found) >= design.count:
             return list(found.values())[: design.count]
-    raise InputError(f"expected {design.count} different texts of {n} tokens, got {len(found)} in {corpus.name}; ask "
-                     "for fewer (--count) or shorter ones (--length), or give more text")
+    raise InputError(
+        f"expected {design.count} different texts of {n} tokens, got {len(found)} in {corpus.name}; ask "
+        "for fewer (--count) or shorter ones (--length), or give more text"
+    )
 
 
 def check(model: Model, chunks: Sequence[TokenChunk], design: Design) -> tuple[int, ...]:
@@ -123,8 +131,15 @@ def check(model: Model, chunks: Sequence[TokenChunk], design: Design) -> tuple[i
     return layers
 
 
-def predictions(model: Model, corpus: Corpus, chunks: Sequence[TokenChunk], design: Design, *,
-                done: Mapping[str, Record] | None = None, step: Step | None = None) -> Iterator[Record]:
+def predictions(
+    model: Model,
+    corpus: Corpus,
+    chunks: Sequence[TokenChunk],
+    design: Design,
+    *,
+    done: Mapping[str, Record] | None = None,
+    step: Step | None = None,
+) -> Iterator[Record]:
     """Yield a record for every text and place; what is in `done`, by its key, is yielded as it is."""
     layers = check(model, chunks, design)
     task = _Task(model, design)
@@ -132,16 +147,28 @@ def predictions(model: Model, corpus: Corpus, chunks: Sequence[TokenChunk], desi
     for number, chunk in enumerate(chunks):
         for place in design.places:
             for layer in layers if place == "layer" else (None,):
-                where = {"model": model.name, "corpus": corpus.name, "text": number, "place": place, "layer": layer,
-                         "n": len(chunk), "seed": (design.seed + number) % 2**63}
+                where = {
+                    "model": model.name,
+                    "corpus": corpus.name,
+                    "text": number,
+                    "place": place,
+                    "layer": layer,
+                    "n": len(chunk),
+                    "seed": (design.seed + number) % 2**63,
+                }
                 key = _key(where, chunk, task.facts)
                 if key in done:
                     yield done[key]
                     continue
                 if step is not None:
                     step(number, place if layer is None else f"layer {layer}")
-                found = task.at_layer(chunk, layer, where["seed"]) if layer is not None else \
-                    task.at_model(chunk, where["seed"]) if place == "model" else task.on_tokens(chunk, where["seed"])
+                found = (
+                    task.at_layer(chunk, layer, where["seed"])
+                    if layer is not None
+                    else task.at_model(chunk, where["seed"])
+                    if place == "model"
+                    else task.on_tokens(chunk, where["seed"])
+                )
                 yield {**where, **found, **task.facts, "ids": chunk.ids.tolist(), "key": key}
 
 
@@ -159,15 +186,20 @@ class _Task:
     def __init__(self, model: Model, design: Design):
         self.model, self.design = model, design
         self.causal = _has_next_token(model)
-        self.facts = {"model_dtype": str(model.dtype).removeprefix("torch."), "source": dict(model.source),
-                      "design": _plain(design), **provenance()}
+        self.facts = {
+            "model_dtype": str(model.dtype).removeprefix("torch."),
+            "source": dict(model.source),
+            "design": _plain(design),
+            **provenance(),
+        }
         self.victim: Victim | None = None
 
     def at_layer(self, chunk: TokenChunk, layer: int, seed: int) -> Record:
         design, target = self.design, Target.in_model(self.model, chunk, layer)
         small, large = (share * _norm(target.x) for share in design.shares)
-        found = layer_predictors(target.f, target.x, (small, large), tol=design.tol, confidence=design.confidence,
-                                 seed=seed)
+        found = layer_predictors(
+            target.f, target.x, (small, large), tol=design.tol, confidence=design.confidence, seed=seed
+        )
         scale = _norm(target.f(target.x).detach())
         attacks = []
         for share, size in zip(design.shares, (small, large), strict=True):
@@ -183,14 +215,17 @@ class _Task:
         predictors, sigmas, attacks = self._plain_numbers(target), {}, []
         for name, objective in (("model", OutputChange()), ("objective", use)):
             problem = Problem(target, objective)
-            found = local_lipschitz(problem.map, target.x, tol=MODEL_TOL, strict=False, seed=seed,
-                                    confidence=design.confidence)
+            found = local_lipschitz(
+                problem.map, target.x, tol=MODEL_TOL, strict=False, seed=seed, confidence=design.confidence
+            )
             sigmas[name] = {key: value for key, value in found.as_record().items() if key != "seconds"}
             scale = _norm(objective.coordinates(problem.clean))
             predictors[f"{name}_sigma"] = found.value
             for share in design.model_shares:
-                noise, ascent = (run(attack, target, Budget(share * norm), objective, seed=seed)
-                                 for attack in (Noise(), ProjectedGradient(Noise(), design.steps)))
+                noise, ascent = (
+                    run(attack, target, Budget(share * norm), objective, seed=seed)
+                    for attack in (Noise(), ProjectedGradient(Noise(), design.steps))
+                )
                 predictors.setdefault(f"{name}_noise_gain", noise.gain)  # of the small budget
                 attacks.append({"share": share, "relative": ascent.change / scale, **_numbers(ascent)})
         return {"predictors": predictors, "sigmas": sigmas, "attacks": attacks}
@@ -208,10 +243,28 @@ class _Task:
     def on_tokens(self, chunk: TokenChunk, seed: int) -> Record:
         self.victim = self.victim or Victim(self.model)
         objective = OBJECTIVES["kl" if self.causal else "cosine"]()
-        found = attack_text(self.victim, chunk, Probe(), objective=objective, limits=Limits(edits=self.design.edits),
-                            calls=self.design.calls, seed=seed).as_record()
-        kept = ("method", "objective", "limits", "clean", "value", "edits", "calls", "budget", "attacked_ids", "says",
-                "dtype")
+        found = attack_text(
+            self.victim,
+            chunk,
+            Probe(),
+            objective=objective,
+            limits=Limits(edits=self.design.edits),
+            calls=self.design.calls,
+            seed=seed,
+        ).as_record()
+        kept = (
+            "method",
+            "objective",
+            "limits",
+            "clean",
+            "value",
+            "edits",
+            "calls",
+            "budget",
+            "attacked_ids",
+            "says",
+            "dtype",
+        )
         return {"predictors": {}, "attacks": [{name: found[name] for name in kept}]}
 
 
@@ -232,11 +285,22 @@ def _has_next_token(model: Model) -> bool:
 
 def _plain(design: Design) -> Record:
     """What decides a record, apart from which of them are computed."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(design).items()
-            if name not in ("layers", "count", "places", "seed")}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(design).items()
+        if name not in ("layers", "count", "places", "seed")
+    }
 
 
 def _key(where: Record, chunk: TokenChunk, facts: Record) -> str:
-    decisive = [where["model"], where["place"], where["layer"], where["seed"], chunk.ids.tolist(),
-                facts["model_dtype"], facts["source"].get("sha256"), facts["design"]]
+    decisive = [
+        where["model"],
+        where["place"],
+        where["layer"],
+        where["seed"],
+        chunk.ids.tolist(),
+        facts["model_dtype"],
+        facts["source"].get("sha256"),
+        facts["design"],
+    ]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:20]

@@ -62,27 +62,43 @@ def named_predictors(names: tuple[str, ...] | str = "all") -> tuple[str, ...]:
     return tuple(name for name in LABELS if name in names)
 
 
-def layer_predictors(f: SelfAttention, x: Tensor, sizes: tuple[float, float], *, tol: float, confidence: float,
-                     seed: int) -> dict[str, Any]:
+def layer_predictors(
+    f: SelfAttention, x: Tensor, sizes: tuple[float, float], *, tol: float, confidence: float, seed: int
+) -> dict[str, Any]:
     """All predictors of one layer at tokens (n, d); why some are None under "refused".
 
     sizes: the small and the large budget ‖E‖, which the certified balls and the noise take.
     """
     if not isinstance(f, SelfAttention):
-        raise InputError(f"expected an attention layer with formulas, got {type(f).__name__}; this model's attention "
-                         "can be measured, but has no bounds to compare")
+        raise InputError(
+            f"expected an attention layer with formulas, got {type(f).__name__}; this model's attention "
+            "can be measured, but has no bounds to compare"
+        )
     found = splits(f, x, tol=tol, confidence=confidence, seed=seed)
     bounds, refused = _bounds(f, x, sizes, found.norm.upper)
     noise = run(Noise(), Target.of(f, x), Budget(sizes[0]), seed=seed)
-    values = {"sigma": found.norm.value, "after_splitting": found.after, "splitting_ratio": found.ratio,
-              "splitting_gain": found.gain, **bounds, "noise_gain": noise.gain, **_norms(x), **_attention(f, x)}
+    values = {
+        "sigma": found.norm.value,
+        "after_splitting": found.after,
+        "splitting_ratio": found.ratio,
+        "splitting_gain": found.gain,
+        **bounds,
+        "noise_gain": noise.gain,
+        **_norms(x),
+        **_attention(f, x),
+    }
     sigma = {name: value for name, value in found.norm.as_record().items() if name != "seconds"}
-    return {"predictors": {name: values[name] for name in AT_LAYERS}, "refused": refused, "sigma": sigma,
-            "verdict": found.status}
+    return {
+        "predictors": {name: values[name] for name in AT_LAYERS},
+        "refused": refused,
+        "sigma": sigma,
+        "verdict": found.status,
+    }
 
 
-def _bounds(f: SelfAttention, x: Tensor, sizes: tuple[float, float], sigma: float
-            ) -> tuple[dict[str, float | None], dict[str, str]]:
+def _bounds(
+    f: SelfAttention, x: Tensor, sizes: tuple[float, float], sigma: float
+) -> tuple[dict[str, float | None], dict[str, str]]:
     """Logarithms where a number may be too large: only its rank matters."""
     form, x = LayerForm(f), x.double()
     at = certify_ball(form, x, 0.0, at_center=sigma)
@@ -103,10 +119,13 @@ def _norms(x: Tensor) -> dict[str, float]:
     """Plain sizes of the tokens. ‖X‖ is √n times the mean radius, and ranks texts of one length alike."""
     x = x.double()
     rows = torch.linalg.vector_norm(x, dim=-1)
-    return {"mean_norm": float(rows.mean()), "max_norm": float(rows.max()),
-            "mean_radius": float(rows.square().mean().sqrt()),
-            "spread": float((x - x.mean(0)).square().sum(-1).mean().sqrt()),
-            "spectral_norm": float(torch.linalg.matrix_norm(x, 2))}
+    return {
+        "mean_norm": float(rows.mean()),
+        "max_norm": float(rows.max()),
+        "mean_radius": float(rows.square().mean().sqrt()),
+        "spread": float((x - x.mean(0)).square().sum(-1).mean().sqrt()),
+        "spectral_norm": float(torch.linalg.matrix_norm(x, 2)),
+    }
 
 
 def _attention(f: SelfAttention, x: Tensor) -> dict[str, float]:

@@ -22,8 +22,9 @@ class NotConverged(RuntimeError):
         self.partial = partial
 
 
-def complaints(found: Iterable[Mapping[str, Any]], model: type, hidden: Iterable[str] = (),
-               name: Callable[[str], str] = str) -> str:
+def complaints(
+    found: Iterable[Mapping[str, Any]], model: type, hidden: Iterable[str] = (), name: Callable[[str], str] = str
+) -> str:
     """What pydantic found wrong with declared values, in one line that names each key, what it expects and what it got.
 
     Args:
@@ -55,7 +56,8 @@ def _complaint(item: Mapping[str, Any], model: type, hidden: set[str], name: Cal
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
         inside = f" in {keys[0]}" if keys else ""
         return f"unknown key {key!r}{inside}; " + (
-            f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}")
+            f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        )
     path = name(path) if path else path
     if item["type"] == "missing":
         return f"{path}: missing"
@@ -89,7 +91,6 @@ def _keys(loc: Iterable[str | int], model: type) -> tuple[list[str], Mapping[str
 
 
 def _fields(annotation: Any) -> Mapping[str, Any]:
-    """The fields of the model in an annotation such as tuple[Model, ...] or Model | None; none where there is no model.
-    """
+    """The fields of the model in an annotation such as tuple[Model, ...] or Model | None; none where there is no model."""
     own = getattr(annotation, "model_fields", None)
     return own or next((found for part in get_args(annotation) if (found := _fields(part))), {})

@@ -85,8 +85,10 @@ def growth_laws(records: Iterable[dict[str, Any]], **options: Any) -> dict[tuple
         if value is not None and 0 < value < math.inf and known:
             key = tuple(record.get(name) for name in CURVE)
             points.setdefault(key, []).append((record["n"], value, record["sample"]))
-    return {key: _law(*zip(*curve, strict=True), nested=key[CURVE.index("cutting")] == "prefixes", **options)
-            for key, curve in points.items()}
+    return {
+        key: _law(*zip(*curve, strict=True), nested=key[CURVE.index("cutting")] == "prefixes", **options)
+        for key, curve in points.items()
+    }
 
 
 @lru_cache(maxsize=1024)
@@ -95,8 +97,16 @@ def _law(ns: tuple[int, ...], values: tuple[float, ...], samples: tuple[int, ...
     return fit_law(ns, values, samples, **options)
 
 
-def fit_law(ns: Sequence[int], values: Sequence[float], samples: Sequence[int] | None = None, *, nested: bool = False,
-            confidence: float = 0.95, draws: int = 2000, seed: int = 0) -> Law:
+def fit_law(
+    ns: Sequence[int],
+    values: Sequence[float],
+    samples: Sequence[int] | None = None,
+    *,
+    nested: bool = False,
+    confidence: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> Law:
     """Fit a power law with bootstrap intervals by sample, and judge it against the other laws.
 
     `nested`: a sample is one text at all its lengths (prefixes), so whole curves are drawn again and the level of each
@@ -122,18 +132,21 @@ def fit_law(ns: Sequence[int], values: Sequence[float], samples: Sequence[int] |
     levelled = _levelled(z, texts)
     slope, level = _line(x[None] - center, levelled[None])
     exponent, constant = float(slope[0]), math.exp(float(level[0]) - float(slope[0]) * center)
-    of_exponent, of_constant = _intervals(x, z, sample, nested, confidence, draws, seed, center, exponent,
-                                          float(level[0]))
+    of_exponent, of_constant = _intervals(
+        x, z, sample, nested, confidence, draws, seed, center, exponent, float(level[0])
+    )
     criteria = _criteria(n, levelled, lengths, extra=0 if texts is None else int(texts.max()))
     best, excess, holds, verdict = _judged(criteria)
-    return Law(exponent, constant, of_exponent, of_constant, confidence, len(n), len(lengths), best, excess, holds,
-               verdict)
+    return Law(
+        exponent, constant, of_exponent, of_constant, confidence, len(n), len(lengths), best, excess, holds, verdict
+    )
 
 
 def _checked(ns: Sequence[int], values: Sequence[float], samples: Sequence[int] | None) -> tuple[Array, Array, Array]:
     if not len(ns) or len(ns) != len(values) or (samples is not None and len(samples) != len(ns)):
-        raise InputError(f"expected as many values (and samples) as lengths, got {len(values)} values at "
-                         f"{len(ns)} lengths")
+        raise InputError(
+            f"expected as many values (and samples) as lengths, got {len(values)} values at {len(ns)} lengths"
+        )
     n, y = np.asarray(ns, dtype=float), np.asarray(values, dtype=float)
     if not (n > 0).all() or not (y > 0).all() or not np.isfinite(y).all():
         raise InputError("expected positive finite values at positive lengths: a power law has no zeros")
@@ -186,8 +199,18 @@ def _line(u: Array, z: Array, weights: Array | None = None) -> tuple[Array, Arra
     return theta[:, 1], theta[:, 0]
 
 
-def _intervals(x: Array, z: Array, sample: Array, nested: bool, confidence: float, draws: int, seed: int, center: float,
-               exponent: float, level: float) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
+def _intervals(
+    x: Array,
+    z: Array,
+    sample: Array,
+    nested: bool,
+    confidence: float,
+    draws: int,
+    seed: int,
+    center: float,
+    exponent: float,
+    level: float,
+) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
     """Percentiles of the fits to samples drawn again; None if no length has two."""
     texts, ids = _texts(sample), np.unique(x, return_inverse=True)[1]
     groups = [np.arange(texts.max() + 1)] if nested else [np.flatnonzero(ids == i) for i in range(ids.max() + 1)]
@@ -240,8 +263,10 @@ def _criteria(n: Array, z: Array, lengths: Array, extra: int) -> dict[str, float
         fits["saturation"] = (3, best(np.stack([np.ones((_GRID, m)), np.log(n / (n + knees))], -1)))
     if len(lengths) > 4:
         breaks = np.linspace(xs[1], xs[-2], _GRID)[:, None]
-        fits["broken power law"] = (4, best(np.stack([np.ones((_GRID, m)), np.minimum(x - breaks, 0),
-                                                      np.maximum(x - breaks, 0)], -1)))
+        fits["broken power law"] = (
+            4,
+            best(np.stack([np.ones((_GRID, m)), np.minimum(x - breaks, 0), np.maximum(x - breaks, 0)], -1)),
+        )
     if m > len(lengths):
         fits[FREE] = (len(lengths), best((x[:, None] == xs)[None].astype(float)))
     criteria = {}

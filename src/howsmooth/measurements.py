@@ -102,8 +102,13 @@ class Measurements(Sequence[dict[str, Any]]):
         return Path(path)
 
 
-def measure(model: str | os.PathLike | Model | Any = "minilm", text: str | os.PathLike | Corpus | None = None, *,
-            progress: Callable[[dict[str, Any]], None] | None = None, **fields: Any) -> Measurements:
+def measure(
+    model: str | os.PathLike | Model | Any = "minilm",
+    text: str | os.PathLike | Corpus | None = None,
+    *,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+    **fields: Any,
+) -> Measurements:
     """Measure the local Lipschitz constants of a model's attention on a text, as `howsmooth measure` does.
 
     Args:
@@ -136,17 +141,24 @@ def measure(model: str | os.PathLike | Model | Any = "minilm", text: str | os.Pa
 
     several = next((name for name in ("models", "texts", "engine", "base") if name in fields), None)
     if several is not None:
-        raise InputError(f"expected one model and one text, measured in this process, got {several!r}; for several, or "
-                         "for other processes, run a study (howsmooth.studies.run_study)")
+        raise InputError(
+            f"expected one model and one text, measured in this process, got {several!r}; for several, or "
+            "for other processes, run a study (howsmooth.studies.run_study)"
+        )
     loading = {name: _plain(fields.pop(name)) for name in _LOADING if name in fields}
     if isinstance(model, Model) and loading:
-        raise InputError(f"expected {next(iter(loading))} only with a model that is yet to be loaded, got it with "
-                         f"{model!r}; give it to howsmooth.load")
+        raise InputError(
+            f"expected {next(iter(loading))} only with a model that is yet to be loaded, got it with "
+            f"{model!r}; give it to howsmooth.load"
+        )
     named = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
     label = named or getattr(model, "name", None) or type(model).__name__
     corpus = _given(text)
-    declared = {"name": "measure", **{name: _plain(value) for name, value in fields.items()},
-                "models": [{"name": label, **loading}]}
+    declared = {
+        "name": "measure",
+        **{name: _plain(value) for name, value in fields.items()},
+        "models": [{"name": label, **loading}],
+    }
     if isinstance(text, (str, os.PathLike)) and corpus is None:
         declared["texts"] = [os.fspath(text)]
     spec = spec_of(declared, "measure")

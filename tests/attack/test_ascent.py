@@ -18,7 +18,7 @@ from tests.tolerances import at_most, close, less
 
 
 def scalar(sign: float, **options) -> SelfAttention:
-    """d = 1: A = sign, V = 1."""
+    """D = 1: A = sign, V = 1."""
     one = torch.ones(1, 1, dtype=torch.float64)
     return SelfAttention(sign * one, one, one, scale=1.0, **options)
 
@@ -34,8 +34,11 @@ def grid(n: int, radius: float, points: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("constraint", [Ball(1.0), Sphere(1.0), Ellipsoid(Normalisation(normal(1, 6), normal(2, 6))),
-                                        Near(normal(3, 4, 6), 0.3)], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize(
+    "constraint",
+    [Ball(1.0), Sphere(1.0), Ellipsoid(Normalisation(normal(1, 6), normal(2, 6))), Near(normal(3, 4, 6), 0.3)],
+    ids=lambda c: type(c).__name__,
+)
 def test_upwards_and_inside(name, constraint):
     f = layer(name)
     x = constraint.decode(constraint.draw((3, 4, 6), torch.Generator().manual_seed(4)))
@@ -78,8 +81,9 @@ def test_masses_as_high_as_brute_force(sign):
     places = grid(2, radius, 31)
     every = places.repeat_interleave(61, 0), logs[::8].repeat(len(places), 1)
     best = float(largest(atoms.jacobian(*every)).max())
-    found = ascend(f, Ball(radius).draw((16, 2, 1), torch.Generator().manual_seed(0)), Ball(radius), move="both",
-                   steps=150)
+    found = ascend(
+        f, Ball(radius).draw((16, 2, 1), torch.Generator().manual_seed(0)), Ball(radius), move="both", steps=150
+    )
     assert at_most(best, found.value, best * 1.02)
     assert at_most(found.estimate.lower, found.value, found.estimate.upper)
     assert found.estimate.radius == pytest.approx(found.x.abs().max())
@@ -107,8 +111,11 @@ def test_no_steps_is_the_start():
 def test_it_leaves_a_saddle():
     """All tokens at the origin: every slope is zero by symmetry, and the constant is the least there is."""
     f = scalar(1.0)
-    assert not f.jacobian(torch.zeros(1, 6, 1, dtype=torch.float64)).gradient(
-        torch.ones(1, 6, dtype=torch.float64), torch.ones(1, 6, dtype=torch.float64)).any()
+    assert (
+        not f.jacobian(torch.zeros(1, 6, 1, dtype=torch.float64))
+        .gradient(torch.ones(1, 6, dtype=torch.float64), torch.ones(1, 6, dtype=torch.float64))
+        .any()
+    )
     found = ascend(f, torch.zeros(6, 1, dtype=torch.float64), Ball(2.0), steps=100)
     assert found.start == pytest.approx(1.0) and found.value > 2
 
@@ -173,29 +180,32 @@ def test_the_same_seed_is_the_same_ascent_and_progress_sees_it():
     assert seen == [(step, float(values.max())) for step, values in enumerate(first.path)][1:]
 
 
-@pytest.mark.parametrize("change, message", [
-    (dict(f=torch.sin), "expected a SelfAttention"),
-    (dict(constraint=3.0), "expected a constraint"),
-    (dict(steps=-1), "steps as a whole number"),
-    (dict(move="sideways"), "move as one of positions, masses, both"),
-    (dict(masses=torch.tensor([1.0, 0.0, 1.0, 1.0])), "positive masses"),
-    (dict(masses=torch.ones(3)), r"masses as a tensor of shape \(4,\), .* got torch.float32 of shape \(3,\)"),
-    (dict(masses=-torch.ones(4)), "expected positive masses, got -1; leave out"),
-    (dict(masses=torch.tensor([1.0, torch.inf, 1.0, 1.0])), "expected finite masses, got inf"),
-    (dict(masses=[1.0] * 4), r"masses as a tensor of shape \(4,\), one for each atom, got list"),
-    (dict(x=[1.0]), "ascend: expected tokens x as a tensor .* got list"),
-    (dict(x=torch.zeros(0, 4, 6, dtype=torch.float64)), "at least one restart"),
-    (dict(steps="a"), "steps as a whole number from 0, got 'a'"),
-    (dict(seed=-1), "seed as a whole number from 0"),
-    (dict(seed=2**63), "seed as a whole number from 0"),
-    (dict(seed="a"), "seed as a whole number from 0"),
-    (dict(progress=3), "progress as a function"),
-    (dict(x=torch.full((4, 6), torch.nan, dtype=torch.float64)), "finite tokens"),
-    (dict(f=layer("softcap"), move="masses"), "a soft cap"),
-    (dict(f=layer("rotary"), move="both"), "rotary positions"),
-    (dict(f=layer("bias table"), masses=torch.ones(4)), "a score_bias"),
-    (dict(constraint=Near(normal(1, 3, 6), 1.0)), "shape of x0"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(f=torch.sin), "expected a SelfAttention"),
+        (dict(constraint=3.0), "expected a constraint"),
+        (dict(steps=-1), "steps as a whole number"),
+        (dict(move="sideways"), "move as one of positions, masses, both"),
+        (dict(masses=torch.tensor([1.0, 0.0, 1.0, 1.0])), "positive masses"),
+        (dict(masses=torch.ones(3)), r"masses as a tensor of shape \(4,\), .* got torch.float32 of shape \(3,\)"),
+        (dict(masses=-torch.ones(4)), "expected positive masses, got -1; leave out"),
+        (dict(masses=torch.tensor([1.0, torch.inf, 1.0, 1.0])), "expected finite masses, got inf"),
+        (dict(masses=[1.0] * 4), r"masses as a tensor of shape \(4,\), one for each atom, got list"),
+        (dict(x=[1.0]), "ascend: expected tokens x as a tensor .* got list"),
+        (dict(x=torch.zeros(0, 4, 6, dtype=torch.float64)), "at least one restart"),
+        (dict(steps="a"), "steps as a whole number from 0, got 'a'"),
+        (dict(seed=-1), "seed as a whole number from 0"),
+        (dict(seed=2**63), "seed as a whole number from 0"),
+        (dict(seed="a"), "seed as a whole number from 0"),
+        (dict(progress=3), "progress as a function"),
+        (dict(x=torch.full((4, 6), torch.nan, dtype=torch.float64)), "finite tokens"),
+        (dict(f=layer("softcap"), move="masses"), "a soft cap"),
+        (dict(f=layer("rotary"), move="both"), "rotary positions"),
+        (dict(f=layer("bias table"), masses=torch.ones(4)), "a score_bias"),
+        (dict(constraint=Near(normal(1, 3, 6), 1.0)), "shape of x0"),
+    ],
+)
 def test_refusals(change, message):
     arguments = dict(f=layer("one head"), x=normal(5, 4, 6), constraint=Ball(1.0)) | change
     with pytest.raises(InputError, match=message):

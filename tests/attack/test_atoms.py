@@ -105,14 +105,21 @@ def test_refusals(name):
         WeightedAttention(layer(name))
 
 
-@pytest.mark.parametrize("x, logs, message", [
-    (normal(1, 2, 6), torch.tensor([0.0, -torch.inf], dtype=torch.float64), "finite log masses, got -inf; leave out"),
-    (normal(1, 2, 6), torch.tensor([torch.nan, 0.0], dtype=torch.float64), "finite log masses, got nan"),
-    (normal(1, 2, 6), normal(2, 3), r"log masses of shape \(2,\), one for each atom, got shape \(3,\)"),
-    (normal(1, 2, 6), [0.0, 0.0], "log masses as a tensor .* got list"),
-    ([1.0], normal(2, 1), r"atoms as a tensor \(…, m, 6\), got list"),
-    (normal(1, 2, 5), normal(2, 2), r"tokens of shape \(n, 6\)"),
-])
+@pytest.mark.parametrize(
+    "x, logs, message",
+    [
+        (
+            normal(1, 2, 6),
+            torch.tensor([0.0, -torch.inf], dtype=torch.float64),
+            "finite log masses, got -inf; leave out",
+        ),
+        (normal(1, 2, 6), torch.tensor([torch.nan, 0.0], dtype=torch.float64), "finite log masses, got nan"),
+        (normal(1, 2, 6), normal(2, 3), r"log masses of shape \(2,\), one for each atom, got shape \(3,\)"),
+        (normal(1, 2, 6), [0.0, 0.0], "log masses as a tensor .* got list"),
+        ([1.0], normal(2, 1), r"atoms as a tensor \(…, m, 6\), got list"),
+        (normal(1, 2, 5), normal(2, 2), r"tokens of shape \(n, 6\)"),
+    ],
+)
 def test_refused_atoms(x, logs, message):
     atoms = WeightedAttention(layer("one head"))
     for call in (atoms, atoms.jacobian):

@@ -19,8 +19,9 @@ TURN = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
 
 def form(A: torch.Tensor, causal: bool = False) -> SelfAttention:
     """One head with this A and V = I."""
-    return SelfAttention(A, torch.eye(len(A), dtype=torch.float64), torch.eye(len(A), dtype=torch.float64), scale=1.0,
-                         causal=causal)
+    return SelfAttention(
+        A, torch.eye(len(A), dtype=torch.float64), torch.eye(len(A), dtype=torch.float64), scale=1.0, causal=causal
+    )
 
 
 def value(f, configuration) -> float:
@@ -120,27 +121,32 @@ def test_one_token_is_a_configuration():
 
 
 @pytest.mark.parametrize("make", [castin, two_point, far_token])
-@pytest.mark.parametrize("name, message", [("rotary", "rotary"), ("softcap", "soft cap"), ("window", "window"),
-                                           ("bias function", "score_bias")])
+@pytest.mark.parametrize(
+    "name, message",
+    [("rotary", "rotary"), ("softcap", "soft cap"), ("window", "window"), ("bias function", "score_bias")],
+)
 def test_refused_layers(make, name, message):
     with pytest.raises(Refused, match=message):
         make(layer(name), 4, 1.0)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: castin(layer("two heads"), 4, 1.0), "castin: expected one head, got 2"),
-    (lambda: castin(layer("two heads"), 4, 1.0, head=2), "head from 0 to 1, got 2"),
-    (lambda: castin(form(0 * EYE), 4, 1.0), "A = 0"),
-    (lambda: castin(form(TURN), 4, 1.0), r"castin: .*\(A \+ Aᵀ\)/2 = 0; .*two_point"),
-    (lambda: castin(layer("two heads"), 4, 1.0, head="a"), "head from 0 to 1, got 'a'"),
-    (lambda: castin(form(EYE), 0, 1.0), "castin: expected n as a positive whole number, got 0"),
-    (lambda: castin(form(EYE), "a", 1.0), "castin: expected n as a positive whole number, got 'a'"),
-    (lambda: castin(EYE, 4, 1.0), "castin: expected a SelfAttention, got Tensor"),
-    (lambda: far_token(form(EYE), 4, 1.0, seed="a"), "far_token: expected seed"),
-    (lambda: two_point(form(EYE), 4, "a"), "two_point: expected a finite radius above 0, got 'a'"),
-    (lambda: two_point(form(EYE), 3, 1e200), r"two_point: expected radius from 1e-100 to 1e\+100, got 1e\+200"),
-    (lambda: two_point(form(EYE), 4, math.nan), "finite radius"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: castin(layer("two heads"), 4, 1.0), "castin: expected one head, got 2"),
+        (lambda: castin(layer("two heads"), 4, 1.0, head=2), "head from 0 to 1, got 2"),
+        (lambda: castin(form(0 * EYE), 4, 1.0), "A = 0"),
+        (lambda: castin(form(TURN), 4, 1.0), r"castin: .*\(A \+ Aᵀ\)/2 = 0; .*two_point"),
+        (lambda: castin(layer("two heads"), 4, 1.0, head="a"), "head from 0 to 1, got 'a'"),
+        (lambda: castin(form(EYE), 0, 1.0), "castin: expected n as a positive whole number, got 0"),
+        (lambda: castin(form(EYE), "a", 1.0), "castin: expected n as a positive whole number, got 'a'"),
+        (lambda: castin(EYE, 4, 1.0), "castin: expected a SelfAttention, got Tensor"),
+        (lambda: far_token(form(EYE), 4, 1.0, seed="a"), "far_token: expected seed"),
+        (lambda: two_point(form(EYE), 4, "a"), "two_point: expected a finite radius above 0, got 'a'"),
+        (lambda: two_point(form(EYE), 3, 1e200), r"two_point: expected radius from 1e-100 to 1e\+100, got 1e\+200"),
+        (lambda: two_point(form(EYE), 4, math.nan), "finite radius"),
+    ],
+)
 def test_refused_arguments(call, message):
     with pytest.raises(InputError, match=message):
         call()
@@ -148,4 +154,5 @@ def test_refused_arguments(call, message):
 
 def test_the_room_exports_it():
     from howsmooth import attack
+
     assert attack.configurations is configurations

@@ -73,24 +73,27 @@ def test_the_origin_has_a_place_on_the_sphere():
     assert not Sphere(2.0).contains(torch.ones(3, 2))
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: Ball(0.0), "Ball: expected a finite radius above 0, got 0.0"),
-    (lambda: Sphere(float("nan")), "Sphere: expected a finite radius"),
-    (lambda: Ball("1"), "Ball: expected"),
-    (lambda: Ball(1e200), r"Ball: expected radius from 1e-100 to 1e\+100, got 1e\+200; .*into the weights"),
-    (lambda: Ball(10**400), r"Ball: expected radius from 1e-100 to 1e\+100"),
-    (lambda: Sphere(1e-200), "Sphere: expected radius from 1e-100"),
-    (lambda: Near(torch.zeros(3, 2), 1e101), "Near: expected eps from 1e-100"),
-    (lambda: Near(1e200 * normal(1, 3, 2), 1.0), r"Near: expected tokens x0 with entries up to 1e\+100"),
-    (lambda: Ellipsoid(Normalisation(1e120 * GAIN)), r"Ellipsoid: expected a gain with entries up to 1e\+100"),
-    (lambda: Ellipsoid(Normalisation(GAIN, 1e120 * GAIN)), "Ellipsoid: expected a bias with entries"),
-    (lambda: Ellipsoid(GAIN), "Ellipsoid: expected a Normalisation, got Tensor"),
-    (lambda: Near(torch.zeros(3), 1.0), r"Near: expected x0 as tokens \(n, d\)"),
-    (lambda: Near(torch.zeros(3, 2), -1.0), "Near: expected a finite eps above 0"),
-    (lambda: Near(torch.full((3, 2), torch.inf), 1.0), "Near: expected finite"),
-    (lambda: Near(torch.zeros(3, 2), 1.0).check(4, 2), r"Near: expected tokens of the shape of x0, \(3, 2\)"),
-    (lambda: SETS["layer norm"].check(3, 4), "Ellipsoid: expected tokens of width 5, got 4"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Ball(0.0), "Ball: expected a finite radius above 0, got 0.0"),
+        (lambda: Sphere(float("nan")), "Sphere: expected a finite radius"),
+        (lambda: Ball("1"), "Ball: expected"),
+        (lambda: Ball(1e200), r"Ball: expected radius from 1e-100 to 1e\+100, got 1e\+200; .*into the weights"),
+        (lambda: Ball(10**400), r"Ball: expected radius from 1e-100 to 1e\+100"),
+        (lambda: Sphere(1e-200), "Sphere: expected radius from 1e-100"),
+        (lambda: Near(torch.zeros(3, 2), 1e101), "Near: expected eps from 1e-100"),
+        (lambda: Near(1e200 * normal(1, 3, 2), 1.0), r"Near: expected tokens x0 with entries up to 1e\+100"),
+        (lambda: Ellipsoid(Normalisation(1e120 * GAIN)), r"Ellipsoid: expected a gain with entries up to 1e\+100"),
+        (lambda: Ellipsoid(Normalisation(GAIN, 1e120 * GAIN)), "Ellipsoid: expected a bias with entries"),
+        (lambda: Ellipsoid(GAIN), "Ellipsoid: expected a Normalisation, got Tensor"),
+        (lambda: Near(torch.zeros(3), 1.0), r"Near: expected x0 as tokens \(n, d\)"),
+        (lambda: Near(torch.zeros(3, 2), -1.0), "Near: expected a finite eps above 0"),
+        (lambda: Near(torch.full((3, 2), torch.inf), 1.0), "Near: expected finite"),
+        (lambda: Near(torch.zeros(3, 2), 1.0).check(4, 2), r"Near: expected tokens of the shape of x0, \(3, 2\)"),
+        (lambda: SETS["layer norm"].check(3, 4), "Ellipsoid: expected tokens of width 5, got 4"),
+    ],
+)
 def test_refusals(make, message):
     with pytest.raises(InputError, match=message):
         make()

@@ -33,8 +33,13 @@ from howsmooth.bounds import certify_ball
 from tests.attention.cases import layer, normal
 from tests.tolerances import FLOAT32, at_most, close, less
 
-ALL = (Noise(), GradientSign(), SingularDirection(tol=1e-4), ProjectedGradient(steps=10),
-       ProjectedGradient(start=Noise(), steps=10))
+ALL = (
+    Noise(),
+    GradientSign(),
+    SingularDirection(tol=1e-4),
+    ProjectedGradient(steps=10),
+    ProjectedGradient(start=Noise(), steps=10),
+)
 
 
 def some_head() -> torch.nn.Linear:
@@ -154,16 +159,16 @@ def test_edits_combine(small):
     assert found.n == 11 and torch.equal(found.x[0], found.x[3]) and torch.equal(found.x[2], torch.ones(6).double())
 
 
-@pytest.mark.parametrize("objective", [OutputChange(), Similarity(), Similarity(token=0),
-                                       NextToken(some_head()),
-                                       NextToken(some_head(), position=None)],
-                         ids=lambda o: f"{o.name} {getattr(o, 'position', getattr(o, 'token', ''))}")
+@pytest.mark.parametrize(
+    "objective",
+    [OutputChange(), Similarity(), Similarity(token=0), NextToken(some_head()), NextToken(some_head(), position=None)],
+    ids=lambda o: f"{o.name} {getattr(o, 'position', getattr(o, 'token', ''))}",
+)
 def test_objectives(small, objective):
     """Gradients by gradcheck; to first order the length is that of the coordinates, whose σ₁ is attained."""
     problem = FeatureProblem(small, objective)
     e = normal(9, *small.x.shape) * 0.3
-    assert torch.autograd.gradcheck(
-        lambda e: objective.length(small.f(small.x + e), problem.clean), e.requires_grad_())
+    assert torch.autograd.gradcheck(lambda e: objective.length(small.f(small.x + e), problem.clean), e.requires_grad_())
     jacobian = torch.autograd.functional.jacobian(lambda x: objective.coordinates(small.f(x)), small.x)
     sigma = float(torch.linalg.matrix_norm(jacobian.reshape(-1, small.x.numel()), 2))
     found = run(SingularDirection(tol=1e-6), small, Budget(1e-4), objective)
@@ -181,9 +186,10 @@ def test_kl_and_cosine_are_what_they_are_called(small):
 
 
 def test_linearity_in_closed_form():
-    """x ↦ x + x²/2 at 0: the gain is 1 + η/2, and leaves 1 by 1 % at 0.02 and by 10 % at 0.2."""
-    curve = linearity(Target.of(lambda x: x + x**2 / 2, torch.zeros(1, 1, dtype=torch.float64)),
-                      tuple(10.0**k for k in range(-6, 2)))
+    """X ↦ x + x²/2 at 0: the gain is 1 + η/2, and leaves 1 by 1 % at 0.02 and by 10 % at 0.2."""
+    curve = linearity(
+        Target.of(lambda x: x + x**2 / 2, torch.zeros(1, 1, dtype=torch.float64)), tuple(10.0**k for k in range(-6, 2))
+    )
     assert curve.gains == pytest.approx([1 + eta / 2 for eta in curve.eta], rel=1e-6)
     assert curve.leaves == {0.01: pytest.approx(0.02, rel=1e-3), 0.1: pytest.approx(0.2, rel=1e-3)}
     straight = linearity(Target.of(lambda x: 3 * x, torch.ones(2, 2)))
@@ -257,36 +263,53 @@ def test_overflow_is_said():
 
 def test_attacks_that_differ_have_records_that_differ():
     row = normal(3, 6)
-    pairs = [(SingularDirection(0.1), SingularDirection(0.2)), (ProjectedGradient(first_step=1.0), ProjectedGradient(
-        first_step=2.0)), (ProjectedGradient(SingularDirection(0.1)), ProjectedGradient(SingularDirection(0.2))),
+    pairs = [
+        (SingularDirection(0.1), SingularDirection(0.2)),
+        (ProjectedGradient(first_step=1.0), ProjectedGradient(first_step=2.0)),
+        (ProjectedGradient(SingularDirection(0.1)), ProjectedGradient(SingularDirection(0.2))),
         (Insert(0, row) >> Noise(), Insert(0, row + 1) >> Noise()),
         (Duplicate() >> SingularDirection(0.1), Duplicate() >> SingularDirection(0.2)),
-        ((Duplicate() >> Insert(0, row)) >> Noise(), (Duplicate() >> Insert(0, row + 1)) >> Noise())]
+        ((Duplicate() >> Insert(0, row)) >> Noise(), (Duplicate() >> Insert(0, row + 1)) >> Noise()),
+    ]
     for one, other in pairs:
         assert json.dumps(one.as_record()) != json.dumps(other.as_record())
-    assert json.dumps((Insert(0, row) >> Noise()).as_record()) == json.dumps((Insert(0, row.clone()) >> Noise())
-                                                                             .as_record())
+    assert json.dumps((Insert(0, row) >> Noise()).as_record()) == json.dumps(
+        (Insert(0, row.clone()) >> Noise()).as_record()
+    )
 
 
-@pytest.mark.parametrize("make, said", [
-    (lambda: Budget(0.0), "size above 0"),
-    (lambda: Budget(-1.0), "size above 0"),
-    (lambda: Budget(math.inf), "size"),
-    (lambda: Budget(1.0, "max"), "frobenius, token"),
-    (lambda: Budget(1.0, tokens=0), "positive whole number"),
-    (lambda: run(Noise(), Target.of(layer("two heads"), normal(5, 8, 6)), Budget(1.0, tokens=9)), "length n = 8"),
-    (lambda: Target.of(layer("two heads"), normal(5, 8)), "tokens"),
-    (lambda: Target.of(layer("two heads"), normal(5, 0, 6)), "n ≥ 1"),
-    (lambda: Target.of(3, normal(5, 8, 6)), "SelfAttention"),
-    (lambda: run(Duplicate((8,)) >> Noise(), Target.of(layer("two heads"), normal(5, 8, 6)), Budget(1.0)), "0 to 7"),
-    (lambda: run(Insert(9, 0) >> Noise(), Target.of(layer("two heads"), normal(5, 8, 6)), Budget(1.0)), "0 to 8"),
-    (lambda: Duplicate() >> 3, "another edit or an attack"),
-    (lambda: ProjectedGradient(start=Duplicate() >> Noise()), "without edits"),
-    (lambda: ProjectedGradient(steps=0), "steps"),
-    (lambda: run(Noise(), Target.of(layer("two heads"), normal(5, 8, 6)), Budget(1.0), seed=-1), "seed"),
-    (lambda: run(Noise(), Target.of(layer("two heads"), normal(5, 8, 6)), Budget(1.0),
-                 NextToken(torch.nn.Identity(), position=8)), "position among 8"),
-])
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: Budget(0.0), "size above 0"),
+        (lambda: Budget(-1.0), "size above 0"),
+        (lambda: Budget(math.inf), "size"),
+        (lambda: Budget(1.0, "max"), "frobenius, token"),
+        (lambda: Budget(1.0, tokens=0), "positive whole number"),
+        (lambda: run(Noise(), Target.of(layer("two heads"), normal(5, 8, 6)), Budget(1.0, tokens=9)), "length n = 8"),
+        (lambda: Target.of(layer("two heads"), normal(5, 8)), "tokens"),
+        (lambda: Target.of(layer("two heads"), normal(5, 0, 6)), "n ≥ 1"),
+        (lambda: Target.of(3, normal(5, 8, 6)), "SelfAttention"),
+        (
+            lambda: run(Duplicate((8,)) >> Noise(), Target.of(layer("two heads"), normal(5, 8, 6)), Budget(1.0)),
+            "0 to 7",
+        ),
+        (lambda: run(Insert(9, 0) >> Noise(), Target.of(layer("two heads"), normal(5, 8, 6)), Budget(1.0)), "0 to 8"),
+        (lambda: Duplicate() >> 3, "another edit or an attack"),
+        (lambda: ProjectedGradient(start=Duplicate() >> Noise()), "without edits"),
+        (lambda: ProjectedGradient(steps=0), "steps"),
+        (lambda: run(Noise(), Target.of(layer("two heads"), normal(5, 8, 6)), Budget(1.0), seed=-1), "seed"),
+        (
+            lambda: run(
+                Noise(),
+                Target.of(layer("two heads"), normal(5, 8, 6)),
+                Budget(1.0),
+                NextToken(torch.nn.Identity(), position=8),
+            ),
+            "position among 8",
+        ),
+    ],
+)
 def test_bad_input(make, said):
     with pytest.raises(InputError, match=said):
         make()

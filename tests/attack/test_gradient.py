@@ -11,7 +11,7 @@ from tests.tolerances import assert_close
 def by_autograd(f, x, u, v, padding=None):
     """∇_X of ⟨u, J(X) v⟩ with J the dense reference, which is made of differentiable operations."""
     x = x.clone().requires_grad_()
-    g, = torch.autograd.grad(u @ reference.jacobian(f, x, padding) @ v, x)
+    (g,) = torch.autograd.grad(u @ reference.jacobian(f, x, padding) @ v, x)
     return g
 
 
@@ -36,7 +36,7 @@ def test_padding():
 
 def test_it_is_the_slope_of_the_largest_singular_value():
     f, x, e = layer("causal"), normal(20, 5, 6), normal(23, 5, 6)
-    u, s, vh = torch.linalg.svd(f.jacobian(x).dense())
+    u, _s, vh = torch.linalg.svd(f.jacobian(x).dense())
     slope = (f.jacobian(x).gradient(u[:, 0], vh[0]) * e).sum()
     ahead, behind = (torch.linalg.matrix_norm(f.jacobian(x + t * e).dense(), 2) for t in (1e-5, -1e-5))
     assert_close(slope, (ahead - behind) / 2e-5, tol=1e-7)

@@ -81,18 +81,21 @@ def test_replaced_attention_in_a_model(family):
     assert close(model.map_at(ids, kind="model")(), clean, FLOAT32)  # afterwards nothing is left of it
 
 
-@pytest.mark.parametrize("make, said", [
-    (lambda: Cap(0.0), "above 0 and up to 1"),
-    (lambda: Cap(1.5), "above 0 and up to 1"),
-    (lambda: Cap(0.5, of="x"), "letters"),
-    (lambda: Temperature(0), "above 0"),
-    (lambda: L2("free"), "own, tied"),
-    (lambda: Cap(0.5)(torch.nn.Identity()), "expected a SelfAttention"),
-    (lambda: (L2() >> Cap(0.5))(layer("two heads")), "put it last"),
-    (lambda: L2()(layer("softcap")), "soft cap"),
-    (lambda: L2("tied")(layer("causal")), "without mask"),
-    (lambda: Cap(0.5) >> 3, "another mitigation"),
-])
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: Cap(0.0), "above 0 and up to 1"),
+        (lambda: Cap(1.5), "above 0 and up to 1"),
+        (lambda: Cap(0.5, of="x"), "letters"),
+        (lambda: Temperature(0), "above 0"),
+        (lambda: L2("free"), "own, tied"),
+        (lambda: Cap(0.5)(torch.nn.Identity()), "expected a SelfAttention"),
+        (lambda: (L2() >> Cap(0.5))(layer("two heads")), "put it last"),
+        (lambda: L2()(layer("softcap")), "soft cap"),
+        (lambda: L2("tied")(layer("causal")), "without mask"),
+        (lambda: Cap(0.5) >> 3, "another mitigation"),
+    ],
+)
 def test_bad_input(make, said):
     with pytest.raises(InputError, match=said):
         make()

@@ -1,5 +1,6 @@
 """The whole search: what theory and brute force know must be found again, on small layers and on GPT-2's weights."""
 
+import itertools
 import math
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def distinct(x: torch.Tensor, within: float) -> list[int]:
     """Sizes of the groups of scalar tokens that are this close together, ascending."""
     gaps = x.flatten().sort().values.diff() > within
     edges = [0, *(gaps.nonzero().flatten() + 1).tolist(), len(x)]
-    return sorted(b - a for a, b in zip(edges, edges[1:]))
+    return sorted(b - a for a, b in itertools.pairwise(edges))
 
 
 def on_three_places(f: SelfAttention, n: int, radius: float) -> list[int]:
@@ -59,8 +60,11 @@ def test_between_the_bounds_of_theorem_1(seed, causal):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("constraint", [Ball(1.0), Sphere(1.0), Ellipsoid(Normalisation(normal(1, 6), normal(2, 6))),
-                                        Near(normal(3, 4, 6), 0.3)], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize(
+    "constraint",
+    [Ball(1.0), Sphere(1.0), Ellipsoid(Normalisation(normal(1, 6), normal(2, 6))), Near(normal(3, 4, 6), 0.3)],
+    ids=lambda c: type(c).__name__,
+)
 def test_starts_are_in_the_set_and_differ(name, constraint):
     x = starts(layer(name), 4, constraint, 20)
     assert x.shape == (20, 4, 6) and constraint.contains(x)
@@ -126,18 +130,21 @@ def test_near_finds_more_than_draws_do():
     assert near.contains(found.x)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: starts(torch.sin, 4, Ball(1.0)), "expected a SelfAttention"),
-    (lambda: starts(layer("causal"), 4, 1.0), "expected a constraint"),
-    (lambda: starts(layer("causal"), 0, Ball(1.0)), "expected n as a positive whole number"),
-    (lambda: worst_case(layer("causal"), 4, Ball(1.0), restarts=0), "expected restarts"),
-    (lambda: worst_case(layer("causal"), 4, Ball(1.0), restarts=2.0), "expected restarts"),
-    (lambda: worst_case(layer("causal"), 4, Ball(1.0), steps="a"), "worst_case: expected steps .* got 'a'"),
-    (lambda: worst_case(layer("causal"), 4, Ball(1.0), steps=-3), "worst_case: expected steps .* got -3"),
-    (lambda: worst_case(layer("causal"), 4, Ball(1.0), seed="a"), "expected seed"),
-    (lambda: starts([1.0], 4, Ball(1.0)), "starts: expected a SelfAttention, got list"),
-    (lambda: worst_case(layer("causal"), 4, Near(normal(1, 3, 6), 1.0)), "shape of x0"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: starts(torch.sin, 4, Ball(1.0)), "expected a SelfAttention"),
+        (lambda: starts(layer("causal"), 4, 1.0), "expected a constraint"),
+        (lambda: starts(layer("causal"), 0, Ball(1.0)), "expected n as a positive whole number"),
+        (lambda: worst_case(layer("causal"), 4, Ball(1.0), restarts=0), "expected restarts"),
+        (lambda: worst_case(layer("causal"), 4, Ball(1.0), restarts=2.0), "expected restarts"),
+        (lambda: worst_case(layer("causal"), 4, Ball(1.0), steps="a"), "worst_case: expected steps .* got 'a'"),
+        (lambda: worst_case(layer("causal"), 4, Ball(1.0), steps=-3), "worst_case: expected steps .* got -3"),
+        (lambda: worst_case(layer("causal"), 4, Ball(1.0), seed="a"), "expected seed"),
+        (lambda: starts([1.0], 4, Ball(1.0)), "starts: expected a SelfAttention, got list"),
+        (lambda: worst_case(layer("causal"), 4, Near(normal(1, 3, 6), 1.0)), "shape of x0"),
+    ],
+)
 def test_refusals(call, message):
     with pytest.raises(InputError, match=message):
         call()
@@ -148,7 +155,7 @@ def gpt2(index: int, path: Path = data.DATA / data.GPT2) -> tuple[SelfAttention,
     from safetensors import safe_open
 
     with safe_open(path, "pt") as weights:
-        names = {key.split(f"h.{index}.")[1]: key for key in weights.keys() if f"h.{index}." in key}
+        names = {key.split(f"h.{index}.")[1]: key for key in weights if f"h.{index}." in key}
         w = {name: weights.get_tensor(key).double() for name, key in names.items()}
     joined, out = w["attn.c_attn.weight"].T, w["attn.c_proj.weight"].T  # Conv1D is (in, out)
     bq, bk, bv = w["attn.c_attn.bias"].chunk(3)

@@ -17,7 +17,7 @@ def distance_bias(i, j):
 
 
 PATTERNS = {
-    "full": dict(),
+    "full": {},
     "causal": dict(causal=True),
     "window": dict(window=3),
     "causal window": dict(causal=True, window=2),

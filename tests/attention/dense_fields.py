@@ -14,8 +14,18 @@ D = 3
 
 def layer(**traits) -> SelfAttention:
     """Two heads with biases and an output projection."""
-    return SelfAttention(normal(1, 4, D), normal(2, 4, D), normal(3, 6, D), normal(4, 2, 6), bq=normal(5, 4),
-                         bk=normal(6, 4), bv=normal(7, 6), bo=normal(8, 2), heads=2, **traits)
+    return SelfAttention(
+        normal(1, 4, D),
+        normal(2, 4, D),
+        normal(3, 6, D),
+        normal(4, 2, 6),
+        bq=normal(5, 4),
+        bk=normal(6, 4),
+        bv=normal(7, 6),
+        bo=normal(8, 2),
+        heads=2,
+        **traits,
+    )
 
 
 A, V = 0.7 * normal(11, D, D), normal(12, 2, D)
@@ -75,13 +85,15 @@ def _layer_at(a: SelfAttention, x, points, weights):
     out = a.bo.clone() if a.bo is not None else 0
     wo = torch.eye(a.d_out, dtype=x.dtype) if a.wo is None else a.wo
     for h in range(a.heads):
+
         def part(w, b, y, h=h):
             rows = slice(h * w.shape[0] // a.heads, (h + 1) * w.shape[0] // a.heads)
             return w[rows] @ y + (0 if b is None else b[rows])
+
         q = part(a.wq, a.bq, x)
         e = torch.stack([torch.exp(a.scale * torch.dot(q, part(a.wk, a.bk, y))) for y in points]) * weights
         head = sum(p * part(a.wv, a.bv, y) for p, y in zip(e / e.sum(), points, strict=True))
-        out = out + wo[:, h * len(head):(h + 1) * len(head)] @ head
+        out = out + wo[:, h * len(head) : (h + 1) * len(head)] @ head
     return out
 
 

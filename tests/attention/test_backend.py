@@ -14,12 +14,16 @@ from tests.tolerances import at_most
 X = torch.zeros(1, 2, 4, 8)
 
 
-@pytest.mark.parametrize(("dtype", "pattern", "reason"), [
-    (torch.float32, Pattern(1.0), "written for NVIDIA GPUs, got tensors on cpu"),
-    (torch.bfloat16, Pattern(1.0), "written for NVIDIA GPUs, got tensors on cpu"),
-    (torch.float64, Pattern(1.0), "take bfloat16, float16 or float32 in all of q, k, v, got torch.float64"),
-    (torch.float32, Pattern(1.0, score_bias=torch.zeros(4, 4)), "know no score_bias"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "pattern", "reason"),
+    [
+        (torch.float32, Pattern(1.0), "written for NVIDIA GPUs, got tensors on cpu"),
+        (torch.bfloat16, Pattern(1.0), "written for NVIDIA GPUs, got tensors on cpu"),
+        (torch.float64, Pattern(1.0), "take bfloat16, float16 or float32 in all of q, k, v, got torch.float64"),
+        (torch.float32, Pattern(1.0, score_bias=torch.zeros(4, 4)), "know no score_bias"),
+    ],
+    ids=str,
+)
 def test_blocks_serve_for_a_reason(dtype, pattern, reason):
     pytest.importorskip("triton", reason=reasons.TRITON)
     assert reason in backend.why_blocks(*[X.to(dtype)] * 3, pattern)
@@ -41,17 +45,17 @@ def test_blocks_serve_while_a_graph_is_recorded(monkeypatch):
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 def test_products_in_half_precision_without_kernels_are_refused_by_name(half):
     f, x = layer("causal").to(torch.float32), normal(50, 4, 6).float()
-    for ask in (f.jacobian, lambda x, products: local_lipschitz(f, x, products=products)):
+    for ask in (f.jacobian, lambda x, product_dtype: local_lipschitz(f, x, product_dtype=product_dtype)):
         with pytest.raises(InputError, match=rf"kernels for products in {half}, got none that serve \(.+\); leave"):
-            ask(x, products=half)
+            ask(x, product_dtype=half)
 
 
 def test_float32_products_have_no_twin_and_an_interval_that_holds():
     f, x = layer("two heads").to(torch.float32), normal(50, 4, 6).float()
     assert f.jacobian(x).precise().dtype == torch.float64
-    assert f.jacobian(x, products=torch.float32).precise() is None
+    assert f.jacobian(x, product_dtype=torch.float32).precise() is None
     truth = torch.linalg.matrix_norm(f.to(torch.float64).jacobian(x.double()).dense(), 2)
-    found = local_lipschitz(f, x, products=torch.float32)
+    found = local_lipschitz(f, x, product_dtype=torch.float32)
     assert found.status == "converged" and at_most(found.lower, truth, found.upper)
 
 
@@ -59,7 +63,10 @@ def test_float32_products_have_no_twin_and_an_interval_that_holds():
 def test_half_precision_by_blocks_is_rounded_once(half):
     """Outside of the kernels half precision is for storage: all that lies between is float32."""
     q, k, v, dq, dk, dv = (normal(i, 2, 7, 3).to(half) for i in range(6))
-    f = lambda *x: attend(*x, causal=True)
+
+    def f(*x):
+        return attend(*x, causal=True)
+
     found = torch.func.jvp(f, (q, k, v), (dq, dk, dv))
     wide = torch.func.jvp(f, (q.float(), k.float(), v.float()), (dq.float(), dk.float(), dv.float()))
     assert found[0].dtype == found[1].dtype == half

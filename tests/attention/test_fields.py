@@ -30,8 +30,9 @@ def test_definition(name):
 @every
 def test_times_condition_the_measure(name):
     gamma = FIELDS[name]
-    assert_close(gamma(X, Y, LOGS, times=TIMES, source_times=SOURCE_TIMES),
-                 dense(gamma, X, Y, LOGS, TIMES, SOURCE_TIMES))
+    assert_close(
+        gamma(X, Y, LOGS, times=TIMES, source_times=SOURCE_TIMES), dense(gamma, X, Y, LOGS, TIMES, SOURCE_TIMES)
+    )
     late = torch.ones(6)
     nothing = gamma(X, Y, LOGS, times=torch.tensor([0.0, 0.0, 0.0, 1.0]), source_times=late)
     if name == "layer":  # its output bias is added to all
@@ -49,8 +50,10 @@ def test_batches(name):
     assert_close(gamma(x, y[0], logs), torch.stack([gamma(a, y[0], b) for a, b in zip(x, logs, strict=True)]))
     masked = [gamma(x[i], y[i], logs[i], times=times[i], source_times=sources[i]) for i in range(2)]
     assert_close(gamma(x, y, logs, times=times, source_times=sources), torch.stack(masked))
-    assert_close(gamma(x, y, logs, times=TIMES, source_times=SOURCE_TIMES)[1],
-                 gamma(x[1], y[1], logs[1], times=TIMES, source_times=SOURCE_TIMES))
+    assert_close(
+        gamma(x, y, logs, times=TIMES, source_times=SOURCE_TIMES)[1],
+        gamma(x[1], y[1], logs[1], times=TIMES, source_times=SOURCE_TIMES),
+    )
     assert_close(torch.func.vmap(gamma)(x, y, logs), gamma(x, y, logs))
 
 
@@ -61,16 +64,22 @@ def test_atoms_twice_are_masses_doubled(name):
     doubled = LOGS + torch.tensor([math.log(2)] * 2 + [0.0] * 4, dtype=torch.float64)
     assert_close(gamma(X, twice, logs), gamma(X, Y, doubled), tol=1e-12)
     sources = torch.cat([SOURCE_TIMES, SOURCE_TIMES[:2]])
-    assert_close(gamma(X, twice, logs, times=TIMES, source_times=sources),
-                 gamma(X, Y, doubled, times=TIMES, source_times=SOURCE_TIMES), tol=1e-12)
+    assert_close(
+        gamma(X, twice, logs, times=TIMES, source_times=sources),
+        gamma(X, Y, doubled, times=TIMES, source_times=SOURCE_TIMES),
+        tol=1e-12,
+    )
 
 
 @every
 def test_order_does_not_count(name):
     gamma, order = FIELDS[name], torch.tensor([3, 0, 5, 1, 4, 2])
     assert_close(gamma.on_tokens(Y[order], LOGS[order]), gamma.on_tokens(Y, LOGS)[order], tol=1e-12)
-    assert_close(gamma(Y[order], Y[order], LOGS[order], times=SOURCE_TIMES[order], source_times=SOURCE_TIMES[order]),
-                 gamma(Y, Y, LOGS, times=SOURCE_TIMES, source_times=SOURCE_TIMES)[order], tol=1e-12)
+    assert_close(
+        gamma(Y[order], Y[order], LOGS[order], times=SOURCE_TIMES[order], source_times=SOURCE_TIMES[order]),
+        gamma(Y, Y, LOGS, times=SOURCE_TIMES, source_times=SOURCE_TIMES)[order],
+        tol=1e-12,
+    )
 
 
 @every
@@ -99,8 +108,11 @@ def test_derivatives_in_places_points_and_masses(name, masked):
 def test_second_derivatives(name):
     gamma = FIELDS[name]
     weights = normal(34, 6, 2)
-    found = torch.func.hessian(lambda y: (weights * gamma.on_tokens(y, LOGS)).sum())(Y) if name != "layer" else (
-        torch.func.jacrev(torch.func.jacrev(lambda y: (weights * gamma.on_tokens(y, LOGS)).sum()))(Y))
+    found = (
+        torch.func.hessian(lambda y: (weights * gamma.on_tokens(y, LOGS)).sum())(Y)
+        if name != "layer"
+        else (torch.func.jacrev(torch.func.jacrev(lambda y: (weights * gamma.on_tokens(y, LOGS)).sum()))(Y))
+    )
     step, direction = 1e-5, normal(35, 6, D)
     gradient = torch.func.grad(lambda y: (weights * gamma.on_tokens(y, LOGS)).sum())
     quotient = (gradient(Y + step * direction) - gradient(Y - step * direction)) / (2 * step)
@@ -156,20 +168,34 @@ def test_sinkhorn_that_does_not_converge_says_so():
 
 def test_refusals():
     gamma = FIELDS["linear"]
-    for wrong, message in (((X[:, :2], Y), "places x of shape"), ((X, Y[:0]), "points of shape"),
-                           ((X.long(), Y), "floating dtype"), ((X.float(), Y), "one dtype"),
-                           ((X, Y, LOGS[:3]), "log_weights of shape"), (([1.0], Y), "got list"),
-                           ((normal(1, 2, 4, D), normal(1, 3, 6, D)), "leading axes")):
+    for wrong, message in (
+        ((X[:, :2], Y), "places x of shape"),
+        ((X, Y[:0]), "points of shape"),
+        ((X.long(), Y), "floating dtype"),
+        ((X.float(), Y), "one dtype"),
+        ((X, Y, LOGS[:3]), "log_weights of shape"),
+        (([1.0], Y), "got list"),
+        ((normal(1, 2, 4, D), normal(1, 3, 6, D)), "leading axes"),
+    ):
         with pytest.raises(InputError, match=message):
             gamma(*wrong)
     with pytest.raises(InputError, match="together, got only times"):
         gamma(X, Y, times=TIMES)
     with pytest.raises(InputError, match=r"times of shape \(…, 4\)"):
         gamma(X, Y, times=SOURCE_TIMES, source_times=SOURCE_TIMES)
-    for make in (lambda: LinearField(A[:2], V), lambda: SigmoidField(A, V[:, :2]), lambda: MeanPooling(math.nan * V),
-                 lambda: L2Field(A, A[:2], V), lambda: SinkhornField(A, V, eps=0.0), lambda: Pointwise(3, D),
-                 lambda: SoftmaxField.of(A, V.float()), lambda: SoftmaxField.of(V, V), lambda: MeanPooling(V[0]),
-                 lambda: Pointwise(lambda x: x[..., :1], D)(X, Y), lambda: SoftmaxField(layer(window=2))):
+    for make in (
+        lambda: LinearField(A[:2], V),
+        lambda: SigmoidField(A, V[:, :2]),
+        lambda: MeanPooling(math.nan * V),
+        lambda: L2Field(A, A[:2], V),
+        lambda: SinkhornField(A, V, eps=0.0),
+        lambda: Pointwise(3, D),
+        lambda: SoftmaxField.of(A, V.float()),
+        lambda: SoftmaxField.of(V, V),
+        lambda: MeanPooling(V[0]),
+        lambda: Pointwise(lambda x: x[..., :1], D)(X, Y),
+        lambda: SoftmaxField(layer(window=2)),
+    ):
         with pytest.raises(InputError, match="expected"):
             make()
     with pytest.raises(InputError, match="as the weights are"):

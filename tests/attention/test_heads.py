@@ -91,32 +91,41 @@ def make(**changes):
     return SelfAttention(**(weights | changes))
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    (dict(wq=normal(1, 6)), "wq with 2 axes"),
-    (dict(wq=torch.ones(6, 4, dtype=torch.int64)), "wq with 2 axes of a floating dtype"),
-    (dict(wq=normal(1, 6, 0), wk=normal(1, 6, 0), wv=normal(1, 6, 0)), r"wq of shape \(2 · head width, d > 0\), got"),
-    (dict(heads=4), r"wq of shape \(4 · head width, 4\)"),
-    (dict(kv_heads=3, heads=2), "multiple of kv_heads"),
-    (dict(wk=normal(2, 6, 5)), r"wk of shape \(2 · head width, 4\), got \(6, 5\)"),
-    (dict(wk=normal(2, 4, 4)), "one head width"),
-    (dict(wo=normal(4, 4, 5)), r"wo of shape \(d_out, 6\)"),
-    (dict(bq=normal(5, 5)), "bq of the height of wq"),
-    (dict(wo=None, bo=normal(5, 4)), "no wo"),
-    (dict(wv=normal(3, 6, 4).float()), "one dtype"),
-    (dict(wv=torch.full((6, 4), float("nan"), dtype=torch.float64)), "NaN or ∞ in wv"),
-    (dict(rotary=(torch.ones(4, 3), torch.ones(4, 3))), "even r"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(wq=normal(1, 6)), "wq with 2 axes"),
+        (dict(wq=torch.ones(6, 4, dtype=torch.int64)), "wq with 2 axes of a floating dtype"),
+        (
+            dict(wq=normal(1, 6, 0), wk=normal(1, 6, 0), wv=normal(1, 6, 0)),
+            r"wq of shape \(2 · head width, d > 0\), got",
+        ),
+        (dict(heads=4), r"wq of shape \(4 · head width, 4\)"),
+        (dict(kv_heads=3, heads=2), "multiple of kv_heads"),
+        (dict(wk=normal(2, 6, 5)), r"wk of shape \(2 · head width, 4\), got \(6, 5\)"),
+        (dict(wk=normal(2, 4, 4)), "one head width"),
+        (dict(wo=normal(4, 4, 5)), r"wo of shape \(d_out, 6\)"),
+        (dict(bq=normal(5, 5)), "bq of the height of wq"),
+        (dict(wo=None, bo=normal(5, 4)), "no wo"),
+        (dict(wv=normal(3, 6, 4).float()), "one dtype"),
+        (dict(wv=torch.full((6, 4), float("nan"), dtype=torch.float64)), "NaN or ∞ in wv"),
+        (dict(rotary=(torch.ones(4, 3), torch.ones(4, 3))), "even r"),
+    ],
+)
 def test_bad_weights_are_refused_by_name(changes, message):
     with pytest.raises(InputError, match=message):
         make(**changes)
 
 
-@pytest.mark.parametrize(("x", "padding", "message"), [
-    (normal(1, 3, 5), None, r"\(n, 4\)"),
-    (normal(1, 0, 4), None, "at least one token"),
-    (normal(1, 3, 4).float(), None, "use .to()"),
-    (normal(1, 3, 4), torch.ones(4, dtype=torch.bool), r"shape \(3,\)"),
-])
+@pytest.mark.parametrize(
+    ("x", "padding", "message"),
+    [
+        (normal(1, 3, 5), None, r"\(n, 4\)"),
+        (normal(1, 0, 4), None, "at least one token"),
+        (normal(1, 3, 4).float(), None, "use .to()"),
+        (normal(1, 3, 4), torch.ones(4, dtype=torch.bool), r"shape \(3,\)"),
+    ],
+)
 def test_bad_tokens_are_refused_by_name(x, padding, message):
     f = make()
     with pytest.raises(InputError, match=message):
@@ -125,15 +134,18 @@ def test_bad_tokens_are_refused_by_name(x, padding, message):
         f.jacobian(x, padding)
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    (dict(window=0), "window ≥ 1"),
-    (dict(window=-1, causal=True), "window ≥ 1"),
-    (dict(softcap=0.0), "softcap > 0"),
-    (dict(scale=float("inf")), "finite scale"),
-    (dict(score_bias=normal(1, 9, 9)), "score_bias table"),
-    (dict(score_bias=normal(1, 5, 3, 3)), "score_bias table"),
-    (dict(score_bias=normal(1, 3, 3).requires_grad_()), "detach it"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(window=0), "window ≥ 1"),
+        (dict(window=-1, causal=True), "window ≥ 1"),
+        (dict(softcap=0.0), "softcap > 0"),
+        (dict(scale=float("inf")), "finite scale"),
+        (dict(score_bias=normal(1, 9, 9)), "score_bias table"),
+        (dict(score_bias=normal(1, 5, 3, 3)), "score_bias table"),
+        (dict(score_bias=normal(1, 3, 3).requires_grad_()), "detach it"),
+    ],
+)
 def test_a_map_that_cannot_be_called_has_no_jacobian_either(changes, message):
     f, x = make(**changes), normal(1, 3, 4)
     with pytest.raises(InputError, match=message):

@@ -21,7 +21,7 @@ def dense(f: L2Attention, x: torch.Tensor) -> torch.Tensor:
     d, k = f.d, f.d // f.heads
     outputs = []
     for head in range(f.heads):
-        wq, wv = (w[head * k:(head + 1) * k].T for w in (f.wq, f.wv))
+        wq, wv = (w[head * k : (head + 1) * k].T for w in (f.wq, f.wv))
         y = x @ wq
         scores = -(y[:, None] - y[None]).square().sum(-1) / math.sqrt(d / f.heads)
         outputs.append(torch.softmax(scores, -1) @ x @ wq @ wq.T @ wv / math.sqrt(d / f.heads))
@@ -91,7 +91,7 @@ def test_refusals():
     with pytest.raises(InputError, match=r"shape \(d, d\)"):
         L2Attention(eye[:0, :0], eye[:0, :0], eye[:, :0])
     for tokens in ([[1.0, 2.0]], torch.ones(3, 2, dtype=torch.int64)):
-        with pytest.raises(InputError, match="tokens as a tensor of a floating dtype, got (list|torch.int64)"):
+        with pytest.raises(InputError, match=r"tokens as a tensor of a floating dtype, got (list|torch.int64)"):
             L2Attention(eye, eye, eye)(tokens)
     with pytest.raises(InputError, match="one floating dtype"):
         L2Attention(eye, eye.float(), eye)

@@ -43,8 +43,13 @@ PROBABILITIES = 12 * 4096**2 * 4  # 768 MiB
 
 def peak_of(part: str, op: str) -> int:
     source = Path(__file__).parents[2] / "src"  # installed or not
-    run = subprocess.run([sys.executable, "-c", MEASURE, part, op], capture_output=True, text=True, check=True,
-                         env=os.environ | {"PYTHONPATH": str(source)})
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, part, op],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(source)},
+    )
     return int(run.stdout)
 
 

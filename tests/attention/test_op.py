@@ -31,7 +31,7 @@ def test_a_key_that_has_all_of_a_row_leaves_no_rounding_in_the_derivative(size):
     """Tokens far apart see themselves alone: terms of the size of q k v cancel, and do = dv."""
     x = (2 * size) ** 0.5 * torch.eye(4)[None]
     tangents = tuple(normal(i, *x.shape, dtype=torch.float32) for i in range(3))
-    o, do = torch.func.jvp(attend, (x, x, x), tangents)
+    _o, do = torch.func.jvp(attend, (x, x, x), tangents)
     assert_close(do, tangents[2], 1e-6)
     pulled = torch.func.vjp(attend, x, x, x)[1](tangents[0])
     for found, want in zip(pulled, (torch.zeros_like(x), torch.zeros_like(x), tangents[0]), strict=True):
@@ -50,8 +50,9 @@ def test_value_jvp_and_vjp_equal_the_dense_reference(pattern, layout, padding):
     assert_close(o, reference.forward(*at, **options))
     assert_close(do, reference.jvp(*at, *tangents, **options))
     g = normal(7, *o.shape)
-    for actual, expected in zip(torch.func.vjp(lambda *t: attend(*t, **options), *at)[1](g),
-                                reference.vjp(*at, g, **options), strict=True):
+    for actual, expected in zip(
+        torch.func.vjp(lambda *t: attend(*t, **options), *at)[1](g), reference.vjp(*at, g, **options), strict=True
+    ):
         assert_close(actual, expected)
 
 
@@ -61,8 +62,10 @@ def test_gradcheck_and_gradgradcheck_in_both_modes(pattern):
     at = [t.requires_grad_() for t in qkv((2, 1, 4, 4, 2, 3))]
     padding = torch.tensor([True, False, True, True])
     for options in (pattern, pattern | {"padding": padding}):
+
         def f(*t, options=options):
             return attend(*t, **options)
+
         assert torch.autograd.gradcheck(f, at, check_forward_ad=True)
         assert torch.autograd.gradgradcheck(f, at, check_fwd_over_rev=True)
 
@@ -120,7 +123,7 @@ def test_jacobian_vector_product_off_a_cached_graph():
     g = torch.zeros_like(o, requires_grad=True)
     pulled_back = torch.autograd.grad(o, at, g, create_graph=True)
     tangents = [normal(20 + i, *t.shape) for i, t in enumerate(at)]
-    do, = torch.autograd.grad(pulled_back, g, tangents)
+    (do,) = torch.autograd.grad(pulled_back, g, tangents)
     assert_close(do, reference.jvp(*(t.detach() for t in at), *tangents, causal=True))
 
 
@@ -129,7 +132,8 @@ def test_the_largest_singular_value_can_be_differentiated():
 
     def sigma(op):
         return lambda t: torch.linalg.svdvals(
-            torch.func.jacrev(lambda y: op(y, y.sin(), y, causal=True))(t).reshape(6, 6))[0]
+            torch.func.jacrev(lambda y: op(y, y.sin(), y, causal=True))(t).reshape(6, 6)
+        )[0]
 
     assert_close(torch.func.grad(sigma(attend))(x), torch.func.grad(sigma(reference.forward))(x))
 
@@ -180,23 +184,26 @@ def test_a_huge_score_on_a_hidden_key_changes_nothing():
     assert close(attend(q, k2, v2, causal=True)[:, :3], plain[:, :3])
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (dict(q=normal(1, 3, 2)), "at least three axes"),
-    (dict(q=normal(1, 2, 4, 3)), "q and k of one width"),
-    (dict(k=normal(1, 3, 5, 2), v=normal(1, 3, 5, 2)), "multiple of the key heads"),
-    (dict(v=normal(1, 2, 4, 2)), "same heads and length"),
-    (dict(q=normal(1, 2, 5, 2).float()), "one floating dtype"),
-    (dict(q=normal(1, 2, 0, 2)), "at least one token"),
-    (dict(score_bias=lambda i, j: torch.zeros(3, 3, requires_grad=True).sum() + i - j), "detach it"),
-    (dict(window=0), "window ≥ 1"),
-    (dict(softcap=-1.0), "softcap > 0"),
-    (dict(scale=float("nan")), "finite scale"),
-    (dict(padding=torch.ones(4, dtype=torch.bool)), r"padding of dtype bool and shape \(…, 5\)"),
-    (dict(padding=torch.ones(5)), "padding of dtype bool"),
-    (dict(score_bias=torch.zeros(3, 3)), "score_bias table of shape"),
-    (dict(score_bias=torch.zeros(5, 5, requires_grad=True)), "detach it"),
-    (dict(score_bias=lambda i, j: torch.ones(9, requires_grad=True)[(i - j).abs()]), "detach it"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(q=normal(1, 3, 2)), "at least three axes"),
+        (dict(q=normal(1, 2, 4, 3)), "q and k of one width"),
+        (dict(k=normal(1, 3, 5, 2), v=normal(1, 3, 5, 2)), "multiple of the key heads"),
+        (dict(v=normal(1, 2, 4, 2)), "same heads and length"),
+        (dict(q=normal(1, 2, 5, 2).float()), "one floating dtype"),
+        (dict(q=normal(1, 2, 0, 2)), "at least one token"),
+        (dict(score_bias=lambda i, j: torch.zeros(3, 3, requires_grad=True).sum() + i - j), "detach it"),
+        (dict(window=0), "window ≥ 1"),
+        (dict(softcap=-1.0), "softcap > 0"),
+        (dict(scale=float("nan")), "finite scale"),
+        (dict(padding=torch.ones(4, dtype=torch.bool)), r"padding of dtype bool and shape \(…, 5\)"),
+        (dict(padding=torch.ones(5)), "padding of dtype bool"),
+        (dict(score_bias=torch.zeros(3, 3)), "score_bias table of shape"),
+        (dict(score_bias=torch.zeros(5, 5, requires_grad=True)), "detach it"),
+        (dict(score_bias=lambda i, j: torch.ones(9, requires_grad=True)[(i - j).abs()]), "detach it"),
+    ],
+)
 def test_bad_arguments_are_refused_by_name(change, message):
     arguments = dict(q=normal(1, 2, 5, 2), k=normal(2, 2, 5, 2), v=normal(3, 2, 5, 2)) | change
     with pytest.raises(InputError, match=message):

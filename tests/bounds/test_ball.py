@@ -43,7 +43,7 @@ def climbed(f, x, eps, padding=None, steps=12):
         e = e.detach().requires_grad_()
         value = sigma(f, x + e, padding)
         best = max(best, value.item())
-        g, = torch.autograd.grad(value, e)
+        (g,) = torch.autograd.grad(value, e)
         e = eps * g / g.norm(dim=-1, keepdim=True).clamp(min=1e-300)
     return best
 
@@ -119,8 +119,12 @@ def test_each_term_of_each_head_covers_its_own_truth(name, eps):
             assert abs(bound.value - float(torch.linalg.matrix_norm(p, 2))) <= 1e-9
         for e in steps_in_ball(11, eps, 25):
             p2, query2, key2 = three_terms(f, x + e, h)
-            for covered, truth in ((bound.value, p2), (bound.value_change, p2 - p), (bound.key, key2),
-                                   (bound.key_change, key2 - key)):
+            for covered, truth in (
+                (bound.value, p2),
+                (bound.value_change, p2 - p),
+                (bound.key, key2),
+                (bound.key_change, key2 - key),
+            ):
                 assert at_most(float(torch.linalg.matrix_norm(truth, 2)), covered + 1e-12)
             assert at_most(torch.linalg.matrix_norm(query2, 2), bound.query + 1e-12)
             assert at_most(torch.linalg.matrix_norm(query2 - query, 2), bound.query_change + 1e-12)
@@ -158,8 +162,14 @@ def test_each_cause_of_change_is_counted(scene, eps):
                 truths = [t for pair in zip(there, at_x, strict=True) for t in (pair[0], pair[0] - pair[1])]
                 norms = [float(torch.linalg.matrix_norm(t, 2).max()) for t in truths]
                 worst = [max(pair) for pair in zip(worst, norms, strict=True)]
-    covered = (bound.value, bound.value_change, bound.query.max(), bound.query_change.max(), bound.key,
-               bound.key_change)
+    covered = (
+        bound.value,
+        bound.value_change,
+        bound.query.max(),
+        bound.query_change.max(),
+        bound.key,
+        bound.key_change,
+    )
     for truth, value in zip(worst, covered, strict=True):
         assert at_most(truth, float(value) * (1 + 1e-9) + 1e-12)
         if eps == 1e-4 and truth > 1e-6:  # none is far off; symmetric scenes have third moments of zero, unknown to it
@@ -175,8 +185,10 @@ def test_each_term_of_the_layer_covers_its_own_truth(name, d_out, eps):
     def whole(x):
         """The three terms of all heads together, each (n·d_out, n·d)."""
         parts = [three_terms(f, x, h) for h in range(f.heads)]
-        value = [torch.kron(p, form.wv[h // form.groups] if f.wo is None else form.wo[h] @ form.wv[h // form.groups])
-                 for h, (p, _, _) in enumerate(parts)]
+        value = [
+            torch.kron(p, form.wv[h // form.groups] if f.wo is None else form.wo[h] @ form.wv[h // form.groups])
+            for h, (p, _, _) in enumerate(parts)
+        ]
         query = [torch.block_diag(*m) for _, m, _ in parts]
         key = [m for _, _, m in parts]
         # Without an output projection heads lie side by side: stacking rows has the same norm.
@@ -207,8 +219,10 @@ def test_intervals_hold_the_truth_where_scores_are_extreme(width):
     p = softmax_within(Within(s - width, s, s + width))
     assert bool((p.low <= p.at).all() and (p.at <= p.high).all() and (p.high <= 1 + 1e-12).all())
     for seed in range(20):
-        other = torch.softmax(s + width * (2 * torch.rand(50, 7, generator=torch.Generator().manual_seed(seed),
-                                                          dtype=torch.float64) - 1), -1)
+        other = torch.softmax(
+            s + width * (2 * torch.rand(50, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 1),
+            -1,
+        )
         assert at_most(other, p.high) and at_most(p.low, other)
         assert at_most((other - p.at).abs(), p.change + 1e-300)
 
@@ -247,11 +261,17 @@ def test_concentration_is_the_largest_in_the_intervals():
     assert torch.allclose(largest_concentration(Within(p.at, p.at, p.at)).max(), torch.tensor(g1(p.at)).double())
 
 
-@pytest.mark.parametrize("make", [
-    lambda: normal(1, 7, 9).abs(), lambda: normal(1, 30, 30).abs().tril(), lambda: torch.zeros(3, 4).double(),
-    lambda: torch.block_diag(normal(1, 3, 3).abs(), normal(2, 4, 4).abs()), lambda: 1e-160 * normal(3, 4, 4).abs(),
-    lambda: torch.eye(5).double(),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: normal(1, 7, 9).abs(),
+        lambda: normal(1, 30, 30).abs().tril(),
+        lambda: torch.zeros(3, 4).double(),
+        lambda: torch.block_diag(normal(1, 3, 3).abs(), normal(2, 4, 4).abs()),
+        lambda: 1e-160 * normal(3, 4, 4).abs(),
+        lambda: torch.eye(5).double(),
+    ],
+)
 def test_norms_of_nonnegative_matrices(make):
     m = make()
     truth, found = float(torch.linalg.matrix_norm(m, 2)), norm_of_nonnegative(m)
@@ -397,7 +417,7 @@ def test_vacuous_eps():
         parts = certify_ball(f, x, eps).parts
         return parts["interval"] < min(parts[name] for name in parts if name.startswith("this_project."))
 
-    assert 0 < eps and useful(eps) and not useful(1.02 * eps)
+    assert eps > 0 and useful(eps) and not useful(1.02 * eps)
 
 
 def test_vacuous_eps_at_its_ends():
@@ -410,14 +430,17 @@ def test_vacuous_eps_at_its_ends():
     assert vacuous_eps(SelfAttention(zero, eye, eye), x) == 0.0  # the mean, of norm ‖V‖: the radius says so as well
 
 
-@pytest.mark.parametrize("call, words", [
-    (lambda f, x: certify_ball(f, x, -1.0), "0 ≤ ε"),
-    (lambda f, x: certify_ball(f, x, math.nan), "0 ≤ ε"),
-    (lambda f, x: certify_ball(f, x[None], 0.1), r"\(n, d\)"),
-    (lambda f, x: certify_ball(f, x, 0.1, at_center=math.inf), "at_center"),
-    (lambda f, x: certify_ball(f, x, 0.1, torch.zeros(N, dtype=torch.bool)), "real token"),
-    (lambda f, x: vacuous_eps(f, x, rtol=2.0), "rtol"),
-])
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda f, x: certify_ball(f, x, -1.0), "0 ≤ ε"),
+        (lambda f, x: certify_ball(f, x, math.nan), "0 ≤ ε"),
+        (lambda f, x: certify_ball(f, x[None], 0.1), r"\(n, d\)"),
+        (lambda f, x: certify_ball(f, x, 0.1, at_center=math.inf), "at_center"),
+        (lambda f, x: certify_ball(f, x, 0.1, torch.zeros(N, dtype=torch.bool)), "real token"),
+        (lambda f, x: vacuous_eps(f, x, rtol=2.0), "rtol"),
+    ],
+)
 def test_bad_input(call, words):
     with pytest.raises(InputError, match=words):
         call(layer("one head"), normal(1, N, D))

@@ -32,15 +32,17 @@ NAN = torch.tensor([[1.0, math.nan]])
 @pytest.mark.parametrize("bound", bounds.ON_A_BALL)
 @pytest.mark.parametrize("size", [1e160, math.inf, math.nan, -1.0, "1", None, True, torch.ones(())])
 def test_radii_that_are_none(bound, size):
-    with pytest.raises(InputError, match="radius R up to 1e.100, got 1e.160; beyond" if size == 1e160 else
-                       "finite radius R ≥ 0, got .*; give"):
+    with pytest.raises(
+        InputError,
+        match="radius R up to 1e.100, got 1e.160; beyond" if size == 1e160 else "finite radius R ≥ 0, got .*; give",
+    ):
         bound(F, 3, size)
 
 
 @pytest.mark.parametrize("bound", bounds.ON_A_BALL)
 @pytest.mark.parametrize("n", [0, -2, 2.5, 3.0, "3", None, True, 2**53 + 1])
 def test_numbers_of_tokens_that_are_none(bound, n):
-    with pytest.raises(InputError, match="whole n ≥ 1 up to 2⁵³, got .*; give"):
+    with pytest.raises(InputError, match=r"whole n ≥ 1 up to 2⁵³, got .*; give"):
         bound(F, n, 1.0)
 
 
@@ -64,41 +66,49 @@ def test_the_most_tokens_there_can_be():
                 assert causal and "mask" in refusal.condition
 
 
-@pytest.mark.parametrize("call, words", [
-    (lambda: certify_ball(F, X, "a"), "0 ≤ ε ≤ 1e.100, got 'a'; give"),
-    (lambda: certify_ball(F, X, 1e101), "0 ≤ ε ≤ 1e.100, got 1e.101"),
-    (lambda: certify_ball(FAINT, X / X.norm(dim=-1).max() * 1e100, 1e90), r"max \|x_i\| \+ ε up to 1e.100"),
-    (lambda: certify_ball(F, X, 0.1, at_center="a"), "at_center as a finite upper bound .* got 'a'; leave it out"),
-    (lambda: vacuous_eps(F, X, rtol="a"), "rtol between 0 and 1, got 'a'; "),
-    (lambda: castin2024.large_radius(F, [1]), r"shape \(n, d\) .* d = 2.* got list; give"),
-    (lambda: castin2024.large_radius(F, X[:0]), r"n ≥ 1 .* got shape \(0, 2\)"),
-    (lambda: this_project.local(F, X[:, :1]), r"d = 2.* got shape \(3, 1\)"),
-    (lambda: every(F, 4, 1.0, X), r"x with n = 4 tokens, got 3; .* n=len\(x\)"),
-    (lambda: every(F, 3, 1.0, [1]), "got list"),
-    (lambda: every(SelfAttention(1e200 * EYE, EYE, EYE), 3, 1.0), "weights of up to 1e.100, got 1e.200 in wq"),
-    (lambda: two_points(F, None, 1.0), "whole n ≥ 1"),
-    (lambda: radius(3), "a Normalisation, got int; make one"),
-    (lambda: local_norm(3, X), "a Normalisation, got int"),
-    (lambda: global_norm(None), "a Normalisation, got NoneType"),
-    (lambda: local_norm(NORM, [1]), r"tokens \(…, 2\) as a tensor, got list; give"),
-    (lambda: local_norm(NORM, NAN), "finite tokens, got NaN"),
-    (lambda: local_norm(Normalisation(torch.ones(2), eps=0.0), NAN), "finite tokens, got NaN"),
-    (lambda: local_norm(NORM, 1e200 * X), "squares fit into float64"),
-    (lambda: residual_block(NORM, math.inf, X), "finite upper bound .* got inf; give"),
-    (lambda: residual_block(NORM, -1.0, X), "from 0 on, got -1.0; give"),
-    (lambda: residual_block(NORM, "a", X), "got 'a'; give"),
-    (lambda: residual_block(NORM, 1.0, X[:0]), "at least one token"),
-])
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: certify_ball(F, X, "a"), "0 ≤ ε ≤ 1e.100, got 'a'; give"),
+        (lambda: certify_ball(F, X, 1e101), "0 ≤ ε ≤ 1e.100, got 1e.101"),
+        (lambda: certify_ball(FAINT, X / X.norm(dim=-1).max() * 1e100, 1e90), r"max \|x_i\| \+ ε up to 1e.100"),
+        (lambda: certify_ball(F, X, 0.1, at_center="a"), "at_center as a finite upper bound .* got 'a'; leave it out"),
+        (lambda: vacuous_eps(F, X, rtol="a"), "rtol between 0 and 1, got 'a'; "),
+        (lambda: castin2024.large_radius(F, [1]), r"shape \(n, d\) .* d = 2.* got list; give"),
+        (lambda: castin2024.large_radius(F, X[:0]), r"n ≥ 1 .* got shape \(0, 2\)"),
+        (lambda: this_project.local(F, X[:, :1]), r"d = 2.* got shape \(3, 1\)"),
+        (lambda: every(F, 4, 1.0, X), r"x with n = 4 tokens, got 3; .* n=len\(x\)"),
+        (lambda: every(F, 3, 1.0, [1]), "got list"),
+        (lambda: every(SelfAttention(1e200 * EYE, EYE, EYE), 3, 1.0), "weights of up to 1e.100, got 1e.200 in wq"),
+        (lambda: two_points(F, None, 1.0), "whole n ≥ 1"),
+        (lambda: radius(3), "a Normalisation, got int; make one"),
+        (lambda: local_norm(3, X), "a Normalisation, got int"),
+        (lambda: global_norm(None), "a Normalisation, got NoneType"),
+        (lambda: local_norm(NORM, [1]), r"tokens \(…, 2\) as a tensor, got list; give"),
+        (lambda: local_norm(NORM, NAN), "finite tokens, got NaN"),
+        (lambda: local_norm(Normalisation(torch.ones(2), eps=0.0), NAN), "finite tokens, got NaN"),
+        (lambda: local_norm(NORM, 1e200 * X), "squares fit into float64"),
+        (lambda: residual_block(NORM, math.inf, X), "finite upper bound .* got inf; give"),
+        (lambda: residual_block(NORM, -1.0, X), "from 0 on, got -1.0; give"),
+        (lambda: residual_block(NORM, "a", X), "got 'a'; give"),
+        (lambda: residual_block(NORM, 1.0, X[:0]), "at least one token"),
+    ],
+)
 def test_what_cannot_be_meant(call, words):
     with pytest.raises(InputError, match=words):
         call()
 
 
-@pytest.mark.parametrize("call", [
-    lambda padding: this_project.local(F, X, padding), lambda padding: yudin2025.local(F, X, padding),
-    lambda padding: certify_ball(F, X, 0.1, padding), lambda padding: vacuous_eps(F, X, padding),
-    lambda padding: every(F, 3, 1.0, X, padding),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda padding: this_project.local(F, X, padding),
+        lambda padding: yudin2025.local(F, X, padding),
+        lambda padding: certify_ball(F, X, 0.1, padding),
+        lambda padding: vacuous_eps(F, X, padding),
+        lambda padding: every(F, 3, 1.0, X, padding),
+    ],
+)
 def test_padding_that_cannot_be_meant(call):
     with pytest.raises(InputError, match="at least one real token, got padding that is False everywhere; "):
         call(NONE_REAL)
@@ -128,4 +138,8 @@ def test_refusals_carry_what_to_do():
         this_project.lower(with_form(EYE, window=2), 3, 1.0)
     said = refusal.value
     assert (said.bound, said.condition, said.got, said.remedy) == (
-        "this_project.lower", "attention without a window", "a window of 2", "take this_project.upper")
+        "this_project.lower",
+        "attention without a window",
+        "a window of 2",
+        "take this_project.upper",
+    )

@@ -65,10 +65,13 @@ def test_every_bound_or_its_refusal(name):
     f, x = layer(name), normal(50, 4, 6)
     found = every(f, 4, float(x.norm(dim=-1).max()), x)
     names = [b.bound if isinstance(b, Refused) else b.name for b in found]
-    assert names == [f"{b.__module__.rpartition('.')[2]}.{b.__name__}" for b in (
-        *bounds.ON_A_BALL, *bounds.AT_TOKENS, bounds.castin2024.large_radius)]
+    assert names == [
+        f"{b.__module__.rpartition('.')[2]}.{b.__name__}"
+        for b in (*bounds.ON_A_BALL, *bounds.AT_TOKENS, bounds.castin2024.large_radius)
+    ]
     assert {"this_project.upper", "this_project.theorem1_with_bias", "this_project.local"} <= {
-        b.name for b in found if isinstance(b, Bound)}  # these cover every layer
+        b.name for b in found if isinstance(b, Bound)
+    }  # these cover every layer
     for b in found:
         if isinstance(b, Bound):
             assert b.reference and b.holds and set(b.as_record()) >= {"value", "log_value", "side", "conditions"}

@@ -26,13 +26,19 @@ def normal(seed: int, *shape: int) -> torch.Tensor:
 
 
 def scalar(a: float, causal: bool = False) -> SelfAttention:
-    """d = 1, A = a, V = 1: on [−1, 1] ‖A‖R² is |a|."""
+    """D = 1, A = a, V = 1: on [−1, 1] ‖A‖R² is |a|."""
     return SelfAttention(a * ONE, ONE, ONE, scale=1.0, causal=causal)
 
 
 def heads(bias: bool = True) -> SelfAttention:
-    return SelfAttention(0.7 * normal(1, 4, 3), 0.7 * normal(2, 4, 3), normal(3, 4, 3), normal(4, 3, 4), heads=2,
-                         bq=0.3 * normal(5, 4) if bias else None)
+    return SelfAttention(
+        0.7 * normal(1, 4, 3),
+        0.7 * normal(2, 4, 3),
+        normal(3, 4, 3),
+        normal(4, 3, 4),
+        heads=2,
+        bq=0.3 * normal(5, 4) if bias else None,
+    )
 
 
 # The statement of the slides, and what is wrong with it.
@@ -79,13 +85,16 @@ def test_where_the_statement_is_true_false_and_open():
 # The repaired constants.
 
 
-@pytest.mark.parametrize("p, straight, turning", [
-    (2, 2.0, math.sqrt(6)),
-    (math.inf, 1.0, 1.0),
-    (1.2, 6.0, 12.0),  # 2p/(p−1)
-    (20, 20 / 19, math.sqrt(20 / 18)),  # √(p/(p−2))
-    (3, 1.5, (4 / 3) ** 0.25 * (9 / 5) ** 0.75),
-])
+@pytest.mark.parametrize(
+    "p, straight, turning",
+    [
+        (2, 2.0, math.sqrt(6)),
+        (math.inf, 1.0, 1.0),
+        (1.2, 6.0, 12.0),  # 2p/(p−1)
+        (20, 20 / 19, math.sqrt(20 / 18)),  # √(p/(p−2))
+        (3, 1.5, (4 / 3) ** 0.25 * (9 / 5) ** 0.75),
+    ],
+)
 def test_masked_constants(p, straight, turning):
     a = 0.8
     truth = a + (straight + turning * a) * math.exp(2 * a / p)
@@ -123,8 +132,9 @@ def jacobian_at_random(seed: int, masked: bool) -> tuple[torch.Tensor, torch.Ten
     return logs, mean_field_jacobian(heads(), x, logs, times).dense()
 
 
-@pytest.mark.parametrize("p, masked", [(1.0, False), *((p, masked) for p in (1.5, 2.0, 3.0, math.inf)
-                                                       for masked in (False, True))])
+@pytest.mark.parametrize(
+    "p, masked", [(1.0, False), *((p, masked) for p in (1.5, 2.0, 3.0, math.inf) for masked in (False, True))]
+)
 def test_bounds_hold_at_random_measures(p, masked):
     bound = (mean_field.masked if masked else mean_field.unmasked)(heads(), p, RADIUS).value
     for seed in range(2):
@@ -168,17 +178,19 @@ def test_the_mean_field_constant_is_known_to_a_factor(a):
 @pytest.mark.parametrize("radius", [0.0, 0.7, 5.0])
 def test_logarithms_of_lengths_are_the_same_bounds(n, radius):
     assert mean_field.upper_at_log_n(heads(), math.log(n), radius).log_value == pytest.approx(
-        this_project.upper_in_n_and_a(heads(), n, radius).log_value, rel=1e-9, abs=1e-9)
+        this_project.upper_in_n_and_a(heads(), n, radius).log_value, rel=1e-9, abs=1e-9
+    )
     one = heads(bias=False).head(0)
     assert mean_field.theorem1_at_log_n(one, math.log(n), radius).log_value == pytest.approx(
-        castin2024.theorem1_upper(one, n, radius).log_value, rel=1e-9, abs=1e-9)
+        castin2024.theorem1_upper(one, n, radius).log_value, rel=1e-9, abs=1e-9
+    )
 
 
 def test_refusals():
     for p in (0.5, math.nan, "2", True, -math.inf):
         with pytest.raises(InputError, match="1 ≤ p ≤ ∞"):
             mean_field.masked(scalar(1.0), p, 1.0)
-    with pytest.raises(Refused, match="take mean_field.masked"):
+    with pytest.raises(Refused, match=r"take mean_field.masked"):
         mean_field.unmasked(scalar(1.0, causal=True), 2, 1.0)
     with pytest.raises(InputError, match="finite log n ≥ 0"):
         mean_field.upper_at_log_n(scalar(1.0), -1.0, 1.0)

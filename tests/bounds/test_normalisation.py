@@ -17,8 +17,13 @@ def searched(norm: Normalisation, starts: int = 60, steps: int = 3000) -> float:
     """The largest |g∘z + b| that ascent finds: z ← √d·unit(projected gradient) never goes down, as |·|² is convex."""
     d, generator = norm.d, torch.Generator().manual_seed(0)
     b = torch.zeros(d, dtype=torch.float64) if norm.bias is None else norm.bias
-    z = torch.cat([torch.randn(starts, d, dtype=torch.float64, generator=generator), torch.eye(d, dtype=torch.float64),
-                   -torch.eye(d, dtype=torch.float64)])
+    z = torch.cat(
+        [
+            torch.randn(starts, d, dtype=torch.float64, generator=generator),
+            torch.eye(d, dtype=torch.float64),
+            -torch.eye(d, dtype=torch.float64),
+        ]
+    )
     for _ in range(steps):
         z = z - z.mean(-1, keepdim=True) if norm.centred else z
         z = math.sqrt(d) * z / z.norm(dim=-1, keepdim=True).clamp(min=1e-300)
@@ -43,19 +48,25 @@ def test_radius_is_what_a_search_reaches_and_never_less(seed, centred):
     assert at_most(exact, math.sqrt(norm.d) * float(norm.gain.abs().max()) + bias)
 
 
-@pytest.mark.parametrize("norm, expected", [
-    # The largest gain alone cannot be used if Σz = 0: z = (t, −t/3, −t/3, −t/3), |z| = 2.
-    (Normalisation(torch.tensor([3.0, 0, 0, 0]).double()), 3 * math.sqrt(3)),
-    (Normalisation(torch.tensor([3.0, 0, 0, 0]).double(), centred=False), 6.0),
-    # Hard case: the bias has nothing along the longest axis. 4·(2 − z²) + (z + 1)² is largest at z = 1/3.
-    (Normalisation(torch.tensor([2.0, 1.0]).double(), torch.tensor([0.0, 1.0]).double(), centred=False),
-     math.sqrt(4 * (2 - 1 / 9) + (1 / 3 + 1) ** 2)),
-    (Normalisation(torch.ones(4).double(), torch.ones(4).double()), math.sqrt(8)),  # b ⟂ all z
-    (Normalisation(torch.ones(3).double(), 2 * torch.ones(3).double(), centred=False), 3 * math.sqrt(3)),
-    (Normalisation(torch.zeros(3).double(), torch.ones(3).double()), math.sqrt(3)),
-    (Normalisation(torch.ones(1).double(), torch.tensor([-5.0]).double()), 5.0),
-    (Normalisation(torch.tensor([1e200, 0.0, 0.0], dtype=torch.float64), centred=False), math.sqrt(3) * 1e200),
-], ids=["centred", "one gain", "hard", "bias across", "equal gains", "no gain", "one channel", "huge"])
+@pytest.mark.parametrize(
+    "norm, expected",
+    [
+        # The largest gain alone cannot be used if Σz = 0: z = (t, −t/3, −t/3, −t/3), |z| = 2.
+        (Normalisation(torch.tensor([3.0, 0, 0, 0]).double()), 3 * math.sqrt(3)),
+        (Normalisation(torch.tensor([3.0, 0, 0, 0]).double(), centred=False), 6.0),
+        # Hard case: the bias has nothing along the longest axis. 4·(2 − z²) + (z + 1)² is largest at z = 1/3.
+        (
+            Normalisation(torch.tensor([2.0, 1.0]).double(), torch.tensor([0.0, 1.0]).double(), centred=False),
+            math.sqrt(4 * (2 - 1 / 9) + (1 / 3 + 1) ** 2),
+        ),
+        (Normalisation(torch.ones(4).double(), torch.ones(4).double()), math.sqrt(8)),  # b ⟂ all z
+        (Normalisation(torch.ones(3).double(), 2 * torch.ones(3).double(), centred=False), 3 * math.sqrt(3)),
+        (Normalisation(torch.zeros(3).double(), torch.ones(3).double()), math.sqrt(3)),
+        (Normalisation(torch.ones(1).double(), torch.tensor([-5.0]).double()), 5.0),
+        (Normalisation(torch.tensor([1e200, 0.0, 0.0], dtype=torch.float64), centred=False), math.sqrt(3) * 1e200),
+    ],
+    ids=["centred", "one gain", "hard", "bias across", "equal gains", "no gain", "one channel", "huge"],
+)
 def test_radius_by_hand(norm, expected):
     assert radius(norm) == pytest.approx(expected, rel=1e-12)
 
@@ -122,7 +133,7 @@ def test_residual_blocks_are_no_steeper_than_their_bounds(seed, causal):
 def test_blocks_refuse_what_is_no_upper_bound():
     norm, x = Normalisation(torch.ones(1)), torch.ones(2, 1)
     one = torch.ones(1, 1, dtype=torch.float64)
-    with pytest.raises(InputError, match="lower bound this_project.lower"):
+    with pytest.raises(InputError, match=r"lower bound this_project.lower"):
         residual_block(norm, this_project.lower(SelfAttention(one, one, one), 2, 1.0), x)
     with pytest.raises(InputError, match='"pre" or "post"'):
         residual_block(norm, 1.0, x, "middle")

@@ -34,17 +34,26 @@ def norms(f) -> tuple[float, float]:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_theorem1_upper_and_the_n_free_one_by_dense_matrices(causal):
-    f = SelfAttention(normal(1, 3, 5), normal(2, 3, 5), normal(3, 2, 5), normal(4, 4, 2), bk=normal(5, 3),
-                      bv=normal(6, 2), causal=causal)
+    f = SelfAttention(
+        normal(1, 3, 5),
+        normal(2, 3, 5),
+        normal(3, 2, 5),
+        normal(4, 4, 2),
+        bk=normal(5, 3),
+        bv=normal(6, 2),
+        causal=causal,
+    )
     a, v = norms(f)
     assert castin2024.theorem1_upper(f, 7, 1.5).value == pytest.approx(
-        math.sqrt(3) * v * math.sqrt(a**2 * 1.5**4 * 29 + 7), rel=1e-12)
+        math.sqrt(3) * v * math.sqrt(a**2 * 1.5**4 * 29 + 7), rel=1e-12
+    )
     if causal:
         with pytest.raises(Refused, match="without a mask"):
             geshkovski2023.n_free_upper(f, 7, 1.5)
     else:
         assert geshkovski2023.n_free_upper(f, 7, 0.5).value == pytest.approx(
-            v * (1 + 3 * a / 4) * math.exp(a / 2), rel=1e-12)
+            v * (1 + 3 * a / 4) * math.exp(a / 2), rel=1e-12
+        )
 
 
 def test_the_n_free_bound_in_print_would_be_false_under_a_mask():
@@ -95,8 +104,13 @@ def test_lower_bounds_in_print_take_multiples_of_the_identity_and_nothing_else()
         for v in (torch.tensor([[1.0, 0], [0, 2]]).double(), normal(1, 2, 2)):
             with pytest.raises(Refused, match="V = I"):
                 bound(with_form(-EYE, v), 9, 1.2)
-        through = SelfAttention(-EYE, EYE, torch.diag(torch.tensor([2.0, 4]).double()),
-                                torch.diag(torch.tensor([0.5, 0.25]).double()), scale=1.0)  # W V = I, V is not
+        through = SelfAttention(
+            -EYE,
+            EYE,
+            torch.diag(torch.tensor([2.0, 4]).double()),
+            torch.diag(torch.tensor([0.5, 0.25]).double()),
+            scale=1.0,
+        )  # W V = I, V is not
         assert bound(through, 9, 1.2).value == pytest.approx(bound(plain, 9, 1.2).value, rel=1e-12)
 
 
@@ -121,7 +135,7 @@ def test_large_radius_is_the_limit_along_a_ray(seed, causal):
 
 def test_large_radius_refuses_ties():
     tokens = torch.tensor([[1.0, 0], [1.0, 0], [0, 1]]).double()
-    with pytest.raises(Refused, match="unique argmax.*tie in row 0"):
+    with pytest.raises(Refused, match=r"unique argmax.*tie in row 0"):
         castin2024.large_radius(with_form(EYE), tokens)
 
 
@@ -187,10 +201,17 @@ BIASED = dict(bq=torch.tensor([10.0, 0.0]).double())
 TURN = rotary()
 
 
-@pytest.mark.parametrize("bound", [
-    castin2024.theorem1_upper, castin2024.theorem1_lower, castin2024.multi_head_upper, castin2024.mean_field_lower,
-    geshkovski2023.n_free_upper, kim2021.r_squared_lower,
-])
+@pytest.mark.parametrize(
+    "bound",
+    [
+        castin2024.theorem1_upper,
+        castin2024.theorem1_lower,
+        castin2024.multi_head_upper,
+        castin2024.mean_field_lower,
+        geshkovski2023.n_free_upper,
+        kim2021.r_squared_lower,
+    ],
+)
 def test_what_print_does_not_cover_is_refused_by_name(bound):
     name = f"{bound.__module__.rpartition('.')[2]}.{bound.__name__}: expected "
     with pytest.raises(Refused, match=name + "no query bias"):
@@ -223,10 +244,13 @@ def test_what_print_does_not_cover_is_refused_by_name(bound):
 def test_local_and_limit_bounds_refuse_by_name_too():
     x = normal(1, 3, 2)
     for bound in (yudin2025.local, castin2024.large_radius):
-        for f, message in ((with_form(EYE, **BIASED), "no query bias"), (with_form(EYE, window=2), "a window"),
-                           (with_form(EYE, softcap=1.0), "bilinear"),
-                           (SelfAttention(EYE, EYE, EYE, heads=2), "one head"),
-                           (with_form(EYE, score_bias=lambda i, j: i - j), "without offsets")):
+        for f, message in (
+            (with_form(EYE, **BIASED), "no query bias"),
+            (with_form(EYE, window=2), "a window"),
+            (with_form(EYE, softcap=1.0), "bilinear"),
+            (SelfAttention(EYE, EYE, EYE, heads=2), "one head"),
+            (with_form(EYE, score_bias=lambda i, j: i - j), "without offsets"),
+        ):
             with pytest.raises(Refused, match=message):
                 bound(f, x)
 

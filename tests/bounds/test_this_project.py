@@ -23,13 +23,21 @@ def three_numbers(f, radius):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_values_from_dense_matrices(causal, bias):
-    f = SelfAttention(normal(1, 3, 5), normal(2, 3, 5), normal(3, 2, 5), normal(4, 4, 2), bk=normal(5, 3),
-                      bq=normal(6, 3) if bias else None, causal=causal)
+    f = SelfAttention(
+        normal(1, 3, 5),
+        normal(2, 3, 5),
+        normal(3, 2, 5),
+        normal(4, 4, 2),
+        bk=normal(5, 3),
+        bq=normal(6, 3) if bias else None,
+        causal=causal,
+    )
     n, radius = 7, 0.8
     a, b, v = three_numbers(f, radius)
     assert this_project.upper(f, n, radius).value == pytest.approx(v * (math.sqrt(n) + a + math.sqrt(n / 2) * b))
     assert this_project.theorem1_with_bias(f, n, radius).value == pytest.approx(
-        math.sqrt(3) * v * math.sqrt(n + a**2 + 4 * n * b**2))
+        math.sqrt(3) * v * math.sqrt(n + a**2 + 4 * n * b**2)
+    )
     n_free = v * (a + (2 + math.sqrt(6) * b if causal else 1 + b) * math.exp(b))
     assert this_project.n_free_upper(f, n, radius).value == pytest.approx(n_free)
     if not bias:
@@ -42,7 +50,8 @@ def test_values_from_dense_matrices(causal, bias):
     else:
         kappa = n / (1 + (n - 1) * math.exp(-2 * b))
         assert this_project.upper_in_n_and_a(f, n, radius).value == pytest.approx(
-            v * (math.sqrt(kappa) + a + min(math.sqrt(kappa), math.sqrt(n / 2)) * b))
+            v * (math.sqrt(kappa) + a + min(math.sqrt(kappa), math.sqrt(n / 2)) * b)
+        )
 
 
 def test_a_query_bias_is_counted_and_print_without_it_would_be_false():
@@ -52,8 +61,13 @@ def test_a_query_bias_is_counted_and_print_without_it_would_be_false():
     sigma = steepness(f, x)
     assert sigma == pytest.approx(10.05, abs=0.005)
     assert castin2024.theorem1_upper(with_form(0 * EYE), 2, 1.0).value == pytest.approx(2.449, abs=1e-3)
-    for bound in (this_project.upper, this_project.theorem1_with_bias, this_project.n_free_upper,
-                  this_project.upper_in_n_and_a, this_project.n_free_right_exponent):
+    for bound in (
+        this_project.upper,
+        this_project.theorem1_with_bias,
+        this_project.n_free_upper,
+        this_project.upper_in_n_and_a,
+        this_project.n_free_right_exponent,
+    ):
         assert at_most(sigma, bound(f, 2, 1.0).value)
     assert at_most(sigma, this_project.local(f, x).value)
 
@@ -79,7 +93,7 @@ def test_if_the_least_eigenvalue_is_the_norm_upper_and_lower_are_within_a_consta
 @pytest.mark.parametrize("g", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("causal", [False, True])
 def test_two_diracs_are_neared_by_sequences(g, causal):
-    """k isolated tokens at R and m at −R, all isolated ones moved alike: (√m/√k)·… without a mask."""
+    """K isolated tokens at R and m at −R, all isolated ones moved alike: (√m/√k)·… without a mask."""
     f, radius = with_form(-ONE, causal=causal), math.sqrt(g)
     bound = this_project.two_dirac_lower(f, 1, radius).value
     ratio = math.exp(2 * g) * (60 if causal else 3 if (1 + 1.5 * g) * math.sqrt(3) / 4 > (1 + g) / 2 else 1)
@@ -100,7 +114,7 @@ def test_lower_is_reached_by_its_configuration_and_finds_the_best_radius(causal)
     for n in (2, 8, 60):
         radius = 2.0
         bound = this_project.lower(f, n, radius)
-        values, vectors = torch.linalg.eigh((f.wq + f.wq.T) / 2)
+        _values, vectors = torch.linalg.eigh((f.wq + f.wq.T) / 2)
         best = 0.0
         for r in torch.linspace(0.05, radius, 40):
             x = -r * vectors[:, 0].repeat(n, 1)
@@ -147,8 +161,10 @@ def test_the_right_exponent_is_that_of_the_widest_difference(least):
 
 def test_the_right_exponent_wins_far_out_for_positive_forms():
     f = with_form(EYE)
-    assert less(this_project.n_free_right_exponent(f, 5, 100.0).log_value,
-                0.2 * this_project.n_free_upper(f, 5, 100.0).log_value)
+    assert less(
+        this_project.n_free_right_exponent(f, 5, 100.0).log_value,
+        0.2 * this_project.n_free_upper(f, 5, 100.0).log_value,
+    )
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -257,8 +273,14 @@ def test_a_rotary_key_bias_counts():
 def test_logarithms_where_values_overflow():
     for causal in (False, True):
         f = with_form(-EYE, causal=causal)
-        bounds = [this_project.n_free_upper, this_project.two_dirac_lower, this_project.two_point_lower,
-                  this_project.lower, this_project.upper, this_project.theorem1_with_bias]
+        bounds = [
+            this_project.n_free_upper,
+            this_project.two_dirac_lower,
+            this_project.two_point_lower,
+            this_project.lower,
+            this_project.upper,
+            this_project.theorem1_with_bias,
+        ]
         bounds += [] if causal else [this_project.upper_in_n_and_a, this_project.n_free_right_exponent]
         for bound in bounds:
             assert math.isfinite(bound(f, 100, 1000.0).log_value)

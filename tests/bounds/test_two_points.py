@@ -9,23 +9,32 @@ from howsmooth import SelfAttention
 from howsmooth.attention import reference
 from howsmooth.bounds import Refused, this_project, two_points
 from howsmooth.bounds.form import LayerForm
-from howsmooth.bounds.two_points import Crowd, best_two_points, candidates
+from howsmooth.bounds.two_points import RepeatedToken, best_two_points, candidates
 from tests.attention.cases import normal, rotary
 from tests.bounds.test_published import EYE, with_form
 from tests.tolerances import assert_close, at_most, less
 
 
 def drawn(seed: int, causal: bool, out: bool = True) -> SelfAttention:
-    return SelfAttention(normal(seed, 8, 3), normal(seed + 1, 4, 3), normal(seed + 2, 2, 3),
-                         normal(seed + 3, 5, 4) if out else None, bq=normal(seed + 4, 8), bk=normal(seed + 5, 4),
-                         heads=2, kv_heads=1, scale=-0.4 if seed % 3 == 0 else 0.7, causal=causal)
+    return SelfAttention(
+        normal(seed, 8, 3),
+        normal(seed + 1, 4, 3),
+        normal(seed + 2, 2, 3),
+        normal(seed + 3, 5, 4) if out else None,
+        bq=normal(seed + 4, 8),
+        bk=normal(seed + 5, 4),
+        heads=2,
+        kv_heads=1,
+        scale=-0.4 if seed % 3 == 0 else 0.7,
+        causal=causal,
+    )
 
 
 def column(f: SelfAttention, y, z, n: int) -> torch.Tensor:
     """The dense derivative in the isolated token, which comes first; without a mask its own output is left out."""
     x = torch.cat([y[None], z.expand(n - 1, -1)])
     j = reference.jacobian(f, x)[:, : f.d]
-    return j if f.causal else j[f.d_out:]
+    return j if f.causal else j[f.d_out :]
 
 
 @pytest.mark.parametrize("out", [True, False], ids=["projected", "concatenated"])
@@ -34,7 +43,7 @@ def column(f: SelfAttention, y, z, n: int) -> torch.Tensor:
 def test_closed_form_is_the_dense_derivative(seed, causal, out):
     f, n = drawn(seed, causal, out), 2 + seed
     y, z, e = normal(seed + 6, 3, 7, 3)
-    at = Crowd(LayerForm(f), n).at(y, z)
+    at = RepeatedToken(LayerForm(f), n).at(y, z)
     for i in range(7):
         j = column(f, y[i], z[i], n)
         assert_close(at.gain(e)[i], (j @ e[i]).norm() / e[i].norm())
@@ -45,7 +54,7 @@ def test_far_points_are_squared_in_units_of_their_own():
     """A a quarter turn, y = −z: Δ = 0, and (y − z)⟨Az, ε⟩ is 2R² long, whose square no float64 holds."""
     turn, n, far = torch.tensor([[0.0, -1], [1, 0]]).double(), 5, 1e100
     z = far * EYE[:1]
-    gain, e = Crowd(LayerForm(with_form(turn)), n).at(-z, z).norm()
+    gain, e = RepeatedToken(LayerForm(with_form(turn)), n).at(-z, z).norm()
     assert float(gain) == pytest.approx(math.sqrt(n - 1) / n * (1 - 1 / n) * 2 * far**2, rel=1e-12)
     assert_close(e.abs(), EYE[1:])
 
@@ -64,7 +73,8 @@ def test_one_token_sees_itself_alone():
     f = drawn(1, False)
     truth = sum(f.head(i).wo @ f.head(i).wv for i in range(2))
     assert this_project.two_point_lower(f, 1, 1.0).value == pytest.approx(
-        float(torch.linalg.matrix_norm(truth, 2)), rel=1e-3)
+        float(torch.linalg.matrix_norm(truth, 2)), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -108,7 +118,8 @@ def test_a_bias_of_either_sign_is_met():
     for sign in (1.0, -1.0):
         f = with_form(-0.1 * EYE, bq=sign * torch.tensor([2.0, 0.0]).double())
         assert this_project.two_point_lower(f, 50, 1.0).value == pytest.approx(
-            this_project.two_point_lower(with_form(-0.1 * EYE, bq=torch.tensor([2.0, 0.0]).double()), 50, 1.0).value)
+            this_project.two_point_lower(with_form(-0.1 * EYE, bq=torch.tensor([2.0, 0.0]).double()), 50, 1.0).value
+        )
 
 
 def test_no_scores_at_all():
@@ -118,7 +129,10 @@ def test_no_scores_at_all():
 
 def test_layers_without_one_form_are_refused():
     turned = SelfAttention(*(normal(i, 4, 4) for i in range(3)), rotary=rotary())
-    for f, message in ((turned, "one A for all places"), (with_form(EYE, softcap=1.0), "bilinear"),
-                       (with_form(EYE, window=2), "window")):
+    for f, message in (
+        (turned, "one A for all places"),
+        (with_form(EYE, softcap=1.0), "bilinear"),
+        (with_form(EYE, window=2), "window"),
+    ):
         with pytest.raises(Refused, match=message):
             two_points(f, 5, 1.0)

@@ -29,9 +29,7 @@ def tiny(tmp_path_factory) -> str:
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("tiny-gpt2")
-    inner = Tokenizer(
-        models.WordLevel({word: index for index, word in enumerate((*WORDS, "[UNK]"))}, "[UNK]")
-    )
+    inner = Tokenizer(models.WordLevel({word: index for index, word in enumerate((*WORDS, "[UNK]"))}, "[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]").save_pretrained(folder)
     torch.manual_seed(0)

@@ -18,10 +18,12 @@ def read(text: str) -> list[dict]:
 
 @pytest.mark.parametrize("within", ["norm", "ball", "sphere --radius data", "near --eps 0.5"])
 def test_worst_case_is_worse_than_text_and_can_be_measured_again(howsmooth, tiny, text_file, tmp_path, within):
-    result = howsmooth(f"attack worst-case {tiny} --text {text_file} --layers 1 --lengths 8 --within {within} "
-                       f"--restarts 4 --steps 15 --json - --artefacts {tmp_path}")
+    result = howsmooth(
+        f"attack worst-case {tiny} --text {text_file} --layers 1 --lengths 8 --within {within} "
+        f"--restarts 4 --steps 15 --json - --artefacts {tmp_path}"
+    )
     assert result.code == 0, result.err
-    record, = read(result.out)
+    (record,) = read(result.out)
     assert at_most(record["lower"], record["value"], record["upper"])
     assert at_most(record["best_start"], record["value"])
     assert at_most(torch.tensor(record["lower"]).log(), record["upper_bound"]["log_value"])
@@ -34,8 +36,9 @@ def test_worst_case_is_worse_than_text_and_can_be_measured_again(howsmooth, tiny
 
 
 def test_ball_holds_what_ascent_finds(howsmooth, tiny, text_file):
-    result = howsmooth(f"attack ball {tiny} --text {text_file} --layers 0 --lengths 8 --eps 0.001,0.1 --restarts 2 "
-                       "--steps 5 --json -")
+    result = howsmooth(
+        f"attack ball {tiny} --text {text_file} --layers 0 --lengths 8 --eps 0.001,0.1 --restarts 2 --steps 5 --json -"
+    )
     assert result.code == 0, result.err
     small, large = read(result.out)
     for record in (small, large):

@@ -62,17 +62,30 @@ def test_a_short_text_is_one_piece(howsmooth, tiny, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("the river moves slowly under the old bridge")
     result = howsmooth(f"attack tokens {tiny} --text {short} --method probe --calls 9 --json -")
-    record, = read(result.out)
+    (record,) = read(result.out)
     assert record["n"] == 8
 
 
-@pytest.mark.parametrize("options, said", [
-    ("--edits 0", "--edits"), ("--edits 12", "at most 11"), ("--calls 2", "--calls"), ("--method fast", "methods"),
-    ("--method all,probe", "all by itself"), ("--threshold nan", "--threshold"),
-    ("--allow remove", "kinds of edits"), ("--objective loud", "loud"), ("--layer 1", "only with the objective hidden"),
-    ("--objective hidden --layer 7", "layer"), ("--similarity 2", "--similarity"), ("--protect 90", "protected"),
-    ("--json no/such/folder/x", "no/such/folder"), ("--lengths 65", "64"), ("--lengths 8,12", "one length"),
-])
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ("--edits 0", "--edits"),
+        ("--edits 12", "at most 11"),
+        ("--calls 2", "--calls"),
+        ("--method fast", "methods"),
+        ("--method all,probe", "all by itself"),
+        ("--threshold nan", "--threshold"),
+        ("--allow remove", "kinds of edits"),
+        ("--objective loud", "loud"),
+        ("--layer 1", "only with the objective hidden"),
+        ("--objective hidden --layer 7", "layer"),
+        ("--similarity 2", "--similarity"),
+        ("--protect 90", "protected"),
+        ("--json no/such/folder/x", "no/such/folder"),
+        ("--lengths 65", "64"),
+        ("--lengths 8,12", "one length"),
+    ],
+)
 def test_bad_input(howsmooth, tiny, text_file, options, said):
     result = howsmooth(f"attack tokens {tiny} --text {text_file} --lengths 12 {options}")
     assert result.code == 2 and said in result.err and result.err.count("\n") == 1, result.err
@@ -85,10 +98,18 @@ def test_one_token_is_too_short(howsmooth, tiny, tmp_path):
     assert result.code == 2 and "expected 3 tokens of text" in result.err and result.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("content, line", [
-    ("my notes\nare here\n", 1), ("my notes\n", 1), ("my notes", 1), ('{"text": "mine"}', 1), ('{"text": "mine"}\n', 1),
-    ("\n", 1), ("7", 1),
-])
+@pytest.mark.parametrize(
+    "content, line",
+    [
+        ("my notes\nare here\n", 1),
+        ("my notes\n", 1),
+        ("my notes", 1),
+        ('{"text": "mine"}', 1),
+        ('{"text": "mine"}\n', 1),
+        ("\n", 1),
+        ("7", 1),
+    ],
+)
 def test_a_file_of_something_else_is_not_touched(howsmooth, tiny, text_file, tmp_path, content, line):
     other = tmp_path / "notes.txt"
     other.write_text(content)

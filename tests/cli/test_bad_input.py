@@ -71,13 +71,19 @@ def test_options(howsmooth, arguments, words):
     assert_refused(howsmooth(*arguments), *words)
 
 
-@pytest.mark.parametrize("error, said", [
-    (MemoryError(), "fit into memory, got too much; ask for"),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes"), "got DefaultCPU"),
-    (InputError(""), "without a reason"),
-    (InputError("got " + "9" * 5000), "999…"),
-    (InputError("got \udcff"), r"got \udcff"),
-])
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (MemoryError(), "fit into memory, got too much; ask for"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes"),
+            "got DefaultCPU",
+        ),
+        (InputError(""), "without a reason"),
+        (InputError("got " + "9" * 5000), "999…"),
+        (InputError("got \udcff"), r"got \udcff"),
+    ],
+)
 def test_every_error_has_a_line_that_can_be_read(howsmooth, monkeypatch, error, said):
     def stop(**_chosen):
         raise error
@@ -146,9 +152,7 @@ def test_length_beyond_the_positions(howsmooth, tiny, text_file):
 
 def test_nothing_left_to_perturb(howsmooth, tiny, text_file):
     assert_refused(
-        howsmooth(
-            "measure", tiny, "--text", text_file, "--lengths", "1,8", "--samples", "1", "--tokens", "no-first"
-        ),
+        howsmooth("measure", tiny, "--text", text_file, "--lengths", "1,8", "--samples", "1", "--tokens", "no-first"),
         "no-first",
         "longer lengths",
         "--tokens all",

@@ -22,7 +22,8 @@ def test_no_upper_bound_is_below_what_was_measured(howsmooth, tiny, text_file, r
     records = read(result.out)
     assert len(records) == 2 * 2 * 2 * len(EVERY)  # lengths, samples, layers
     assert {(r["n"], r["sample"], r["layer"]) for r in records} == {
-        (n, s, layer) for n in (8, 32) for s in (0, 1) for layer in (0, 1)}
+        (n, s, layer) for n in (8, 32) for s in (0, 1) for layer in (0, 1)
+    }
     uppers = [r for r in records if r["side"] == "upper"]
     assert uppers and all(at_most(math.log(r["measured"]["lower"]), r["log_value"]) for r in uppers)
     assert all(at_most(r["measured"]["radius"], r["R"], tol=1e-5) for r in records)
@@ -48,7 +49,7 @@ def test_a_single_length_lies_inside_its_panel(howsmooth, tiny, text_file):
     from howsmooth.report.figure import bounds_figure
 
     records = read(howsmooth(f"bound {tiny} --text {text_file} --lengths 16 --layers 0 --json -").out)
-    panel, = bounds_figure(records).axes
+    (panel,) = bounds_figure(records).axes
     low, high = panel.get_xlim()
     assert low < 16 < high and any(line.get_marker() == "_" for line in panel.get_lines())
 

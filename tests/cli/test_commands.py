@@ -13,8 +13,20 @@ import howsmooth as package
 from tests.cli.conftest import ENVIRONMENT
 
 # Each of these takes longer to import than the help may take in all; benchmarks/latency.py has the times.
-SLOW_TO_IMPORT = {"torch", "transformers", "numpy", "scipy", "pydantic", "matplotlib", "gradio", "ray", "pandas",
-                  "pyarrow", "jinja2", "rich"}
+SLOW_TO_IMPORT = {
+    "torch",
+    "transformers",
+    "numpy",
+    "scipy",
+    "pydantic",
+    "matplotlib",
+    "gradio",
+    "ray",
+    "pandas",
+    "pyarrow",
+    "jinja2",
+    "rich",
+}
 LOADED = """
 import atexit, sys
 atexit.register(lambda: print("loaded:", *sys.modules))
@@ -36,12 +48,18 @@ def test_help_imports_nothing_slow(line):
 
 @pytest.mark.parametrize("line", ["", "attack", "flow", "meanfield"])
 def test_help_of_a_group_imports_none_of_its_commands(line):
-    done = subprocess.run([sys.executable, "-c", LOADED, *line.split(), "--help"], env=ENVIRONMENT, capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *line.split(), "--help"], env=ENVIRONMENT, capture_output=True, text=True
+    )
     shown, _, modules = done.stdout.rpartition("loaded:")
     path = ".".join(("howsmooth.cli", *line.split()))
-    shared = {"howsmooth.cli.main", "howsmooth.cli.lazy", "howsmooth.cli.attack", "howsmooth.cli.flow",
-              "howsmooth.cli.meanfield"}
+    shared = {
+        "howsmooth.cli.main",
+        "howsmooth.cli.lazy",
+        "howsmooth.cli.attack",
+        "howsmooth.cli.flow",
+        "howsmooth.cli.meanfield",
+    }
     loaded = {name for name in modules.split() if name.startswith("howsmooth.cli.")}
     assert "Commands:" in shown and path in modules.split() and loaded <= shared
 
@@ -90,15 +108,7 @@ def test_doctor_names_versions_devices_and_models(howsmooth):
 
     result = howsmooth("doctor")
     assert result.code == 0
-    for word in (
-        package.__version__,
-        torch.__version__,
-        "transformers",
-        "blockwise",
-        "minilm",
-        "smollm2",
-        "cache",
-    ):
+    for word in (package.__version__, torch.__version__, "transformers", "blockwise", "minilm", "smollm2", "cache"):
         assert word in result.out
 
 

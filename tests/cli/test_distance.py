@@ -21,8 +21,9 @@ def read(text: str) -> list[dict]:
 
 
 def test_texts_before_and_after_attention(howsmooth, tiny, text_file):
-    result = howsmooth(f"meanfield distance {tiny} --text {text_file} --layers 1 --lengths 8 --p 1,2,inf "
-                       "--distance W --json -")
+    result = howsmooth(
+        f"meanfield distance {tiny} --text {text_file} --layers 1 --lengths 8 --p 1,2,inf --distance W --json -"
+    )
     assert result.code == 0, result.err
     records = read(result.out)
     assert [record["p"] for record in records] == [1, 2, "inf"]
@@ -40,9 +41,10 @@ def test_texts_before_and_after_attention(howsmooth, tiny, text_file):
 
 def test_places_as_times(howsmooth, tiny, text_file):
     """What a causal layer gets unless told otherwise."""
-    result = howsmooth(f"meanfield distance {tiny} --text {text_file} --other {text_file} --layers 0 --lengths 8 "
-                       "--p 2 --json -")
-    record, = read(result.out)
+    result = howsmooth(
+        f"meanfield distance {tiny} --text {text_file} --other {text_file} --layers 0 --lengths 8 --p 2 --json -"
+    )
+    (record,) = read(result.out)
     assert record["distance"] == "d" and close(record["before"]["value"], 0) and record["quotient"] is None
     assert record["before"]["slices"] == 8
 
@@ -57,14 +59,15 @@ def pair(tmp_path):
 
 def test_files_alone_and_through_a_layer(howsmooth, tiny, pair):
     first, second = (read_measure(path) for path in pair)
-    alone, = read(howsmooth(f"meanfield distance --files {pair[0]} {pair[1]} --p 2 --json -").out)
+    (alone,) = read(howsmooth(f"meanfield distance --files {pair[0]} {pair[1]} --p 2 --json -").out)
     assert alone["before"]["value"] == pytest.approx(conditional_distance(first, second).value, rel=1e-12)
     assert alone["after"] is None and alone["quotient"] is None
     model = load(tiny, dtype=torch.float64)
-    result = howsmooth(f"meanfield distance {tiny} --files {pair[0]} {pair[1]} --layers 0 --p 2 --dtype float64 "
-                       "--json -")
+    result = howsmooth(
+        f"meanfield distance {tiny} --files {pair[0]} {pair[1]} --layers 0 --p 2 --dtype float64 --json -"
+    )
     assert result.code == 0, result.err
-    record, = read(result.out)
+    (record,) = read(result.out)
     images = [push_forward(SoftmaxField(model.attention(0)), m) for m in (first, second)]
     assert record["after"]["value"] == pytest.approx(conditional_distance(*images).value, rel=1e-9)
 
@@ -82,10 +85,18 @@ def test_tables(howsmooth, tiny, text_file, tmp_path):
     assert apart.code == 0 and "∞" in apart.out and "time 0.5 occurs in the" in " ".join(apart.out.split())
 
 
-@pytest.mark.parametrize("line, said", [
-    ("--p 0.5", "numbers from 1"), ("--p two", "numbers from 1"), ("--normalise", "--normalise only with --files"),
-    ("--files a.npz b.npz --text c", "got both"), ("--files a.npz b.npz", "that exists, got a.npz"),
-    ("--distance x", "--distance"), ("--lengths 0", "greater than or equal to 1")])
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("--p 0.5", "numbers from 1"),
+        ("--p two", "numbers from 1"),
+        ("--normalise", "--normalise only with --files"),
+        ("--files a.npz b.npz --text c", "got both"),
+        ("--files a.npz b.npz", "that exists, got a.npz"),
+        ("--distance x", "--distance"),
+        ("--lengths 0", "greater than or equal to 1"),
+    ],
+)
 def test_bad_input_is_one_line_and_code_2(howsmooth, tiny, line, said):
     result = howsmooth(f"meanfield distance {tiny} {line}")
     assert result.code == 2 and said in result.err and len(result.err.strip().splitlines()) == 1

@@ -18,8 +18,10 @@ def read(text: str) -> list[dict]:
 
 
 def test_layer_stays_below_what_is_certified_and_every_file_verifies(howsmooth, tiny, text_file, tmp_path):
-    line = (f"attack layer {tiny} --text {text_file} --layers 0,1 --lengths 8 --budget 0.01,0.5 --norm token --steps 3 "
-            f"--attack noise,sign,singular,ascent,ascent-noise,split --dtype float64 --json - --artefacts {tmp_path}")
+    line = (
+        f"attack layer {tiny} --text {text_file} --layers 0,1 --lengths 8 --budget 0.01,0.5 --norm token --steps 3 "
+        f"--attack noise,sign,singular,ascent,ascent-noise,split --dtype float64 --json - --artefacts {tmp_path}"
+    )
     result = howsmooth(line)
     assert result.code == 0, result.err
     records = read(result.out)
@@ -39,12 +41,13 @@ def test_layer_stays_below_what_is_certified_and_every_file_verifies(howsmooth, 
 def test_what_is_kept_is_not_done_again(howsmooth, tiny, text_file, tmp_path, monkeypatch):
     line = f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --json - --artefacts {tmp_path}"
     first = howsmooth(f"{line} --attack noise")
-    import howsmooth.studies.perturbing as perturbing
+    import howsmooth.studies.layer_attacks as perturbing
 
     done = []
     real = perturbing.run
-    monkeypatch.setattr(perturbing, "run", lambda attack, *args, **more: done.append(attack) or real(
-        attack, *args, **more))
+    monkeypatch.setattr(
+        perturbing, "run", lambda attack, *args, **more: done.append(attack) or real(attack, *args, **more)
+    )
     second = howsmooth(f"{line} --attack noise,sign")
     assert read(second.out)[0] == read(first.out)[0]  # exact: read from the file that the first run kept
     assert [attack.name for attack in done] == ["sign", "noise"]  # the noise that the sign is compared with
@@ -56,8 +59,10 @@ def test_what_is_kept_is_not_done_again(howsmooth, tiny, text_file, tmp_path, mo
 
 @pytest.mark.parametrize("objective", ["output", "next-token", "cosine"])
 def test_model(howsmooth, tiny, text_file, objective):
-    result = howsmooth(f"attack model {tiny} --text {text_file} --lengths 8 --budget 0.3 --attack noise,ascent "
-                       f"--steps 5 --objective {objective} --json -")
+    result = howsmooth(
+        f"attack model {tiny} --text {text_file} --lengths 8 --budget 0.3 --attack noise,ascent "
+        f"--steps 5 --objective {objective} --json -"
+    )
     assert result.code == 0, result.err
     noise, ascent = read(result.out)
     assert less(noise["change"], ascent["change"]) and ascent["certified"] is None and ascent["layer"] is None
@@ -77,16 +82,19 @@ def test_tables(howsmooth, tiny, text_file):
     assert model.code == 0 and "cosine" in model.out
 
 
-@pytest.mark.parametrize("line, said", [
-    ("layer --budget 0", "positive numbers"),
-    ("layer --attack guess", "among noise"),
-    ("layer --touch 65 --lengths 8", "--touch up to the shortest length, 8"),
-    ("layer --lengths 65", "64"),
-    ("layer --map block --heads 0", "--heads only with --map head"),
-    ("layer --layers 7", "between 0 and 1"),
-    ("model --objective beauty", "beauty"),
-    ("model --steps 0", "0"),
-])
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("layer --budget 0", "positive numbers"),
+        ("layer --attack guess", "among noise"),
+        ("layer --touch 65 --lengths 8", "--touch up to the shortest length, 8"),
+        ("layer --lengths 65", "64"),
+        ("layer --map block --heads 0", "--heads only with --map head"),
+        ("layer --layers 7", "between 0 and 1"),
+        ("model --objective beauty", "beauty"),
+        ("model --steps 0", "0"),
+    ],
+)
 def test_bad_input(howsmooth, tiny, text_file, line, said):
     command, _, options = line.partition(" ")
     result = howsmooth(f"attack {command} {tiny} --text {text_file} {options}")

@@ -16,15 +16,16 @@ def test_gaussian_says_when_it_blows_up(howsmooth, tmp_path):
     assert result.code == 0, result.err
     assert "blew up at t = 0.25 along" in result.out and "closed form: blow-up at t = 0.25" in result.out
     assert "stop before it" in result.err
-    record, = read(tmp_path / "g.json")
+    (record,) = read(tmp_path / "g.json")
     assert record["blow_up"]["time"] == pytest.approx(0.25, rel=1e-4) == pytest.approx(record["closed_form_blow_up"])
     assert record["limiting_rank"]["shape_rank"] == 1 and len(record["times"]) == len(record["covariances"]) >= 101
 
 
 def test_gaussian_beside_particles_with_pictures(howsmooth, tmp_path):
     plot, film = tmp_path / "g.png", tmp_path / "g.gif"
-    result = howsmooth("flow gaussian collapse --until 1 --particles 40 --frames 11 --json - "
-                       f"--plot {plot} --animate {film}")
+    result = howsmooth(
+        f"flow gaussian collapse --until 1 --particles 40 --frames 11 --json - --plot {plot} --animate {film}"
+    )
     assert result.code == 0, result.err
     record = json.loads(result.out)
     assert record["particles"]["n"] == 40 and len(record["particles"]["coupled"]) == 11
@@ -32,8 +33,10 @@ def test_gaussian_beside_particles_with_pictures(howsmooth, tmp_path):
 
 
 def test_own_file(howsmooth, tmp_path):
-    (tmp_path / "mine.toml").write_text('[attention]\nkind = "l2"\nA = [[1.0, 0.0], [0.5, 1.0]]\nV = -1.0\n'
-                                        "[tokens]\ndim = 2\n[flow]\nuntil = 0.5\n", encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(
+        '[attention]\nkind = "l2"\nA = [[1.0, 0.0], [0.5, 1.0]]\nV = -1.0\n[tokens]\ndim = 2\n[flow]\nuntil = 0.5\n',
+        encoding="utf-8",
+    )
     result = howsmooth(f"flow gaussian {tmp_path / 'mine.toml'} --json -")
     record = json.loads(result.out)
     # exact: as given on the command line
@@ -42,8 +45,10 @@ def test_own_file(howsmooth, tmp_path):
 
 
 def test_two_numbers_of_particles_have_a_rate_without_an_error(howsmooth, tmp_path):
-    result = howsmooth("flow pde --V -identity --until 0.2 --cells 32 --particles 8,32 --repeats 1 "
-                       f"--plot {tmp_path / 'p.png'} --plot-rate {tmp_path / 'r.png'}")
+    result = howsmooth(
+        "flow pde --V -identity --until 0.2 --cells 32 --particles 8,32 --repeats 1 "
+        f"--plot {tmp_path / 'p.png'} --plot-rate {tmp_path / 'r.png'}"
+    )
     assert result.code == 0 and "n^(" in result.out and "nan" not in result.out
     assert (tmp_path / "p.png").read_bytes() != (tmp_path / "r.png").read_bytes()
 
@@ -52,8 +57,10 @@ def test_two_numbers_of_particles_have_a_rate_without_an_error(howsmooth, tmp_pa
 def test_pde_with_particles(howsmooth, tmp_path, more):
     lines = tmp_path / "p.json"
     counts = "30,90" if "dim" not in more else "10,20"
-    result = howsmooth(f"flow pde --V -identity --until 0.5 --cells 60 {more} --particles {counts} --repeats 2 "
-                       f"--frames 4 --json {lines} --plot {tmp_path / 'p.png'} --plot-rate {tmp_path / 'r.png'}")
+    result = howsmooth(
+        f"flow pde --V -identity --until 0.5 --cells 60 {more} --particles {counts} --repeats 2 "
+        f"--frames 4 --json {lines} --plot {tmp_path / 'p.png'} --plot-rate {tmp_path / 'r.png'}"
+    )
     assert result.code == 0, result.err
     flow, *runs, rate = read(lines)
     assert flow["mass_error"] < 1e-13 and len(runs) == 4 and rate["distance"] == ("d₂" if "slices" in more else "W₂")
@@ -72,7 +79,7 @@ def test_pde_that_leaves_its_grid_shows_what_there_is(howsmooth, tmp_path):
     result = howsmooth(f"flow pde --until 9 --extent 5 --cells 60 --json {tmp_path / 'p.json'}")
     assert result.code == 2 and "left the grid" in result.out
     assert "take a wider grid" in result.err and "at t = " in result.err
-    record, = read(tmp_path / "p.json")
+    (record,) = read(tmp_path / "p.json")
     assert record["status"] == "left the grid" and record["times"][-1] < 9
 
 

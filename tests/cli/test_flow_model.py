@@ -16,8 +16,17 @@ def river(text_file) -> str:
 
 def test_tables_records_figure_and_page(howsmooth, tiny, river, tmp_path):
     files = {name: tmp_path / name for name in ("a.jsonl", "a.csv", "a.png", "a.html")}
-    shown = howsmooth(f"flow model {tiny} {river} --lengths 6,8 --samples 2", "--json", str(files["a.jsonl"]), "--csv",
-                      str(files["a.csv"]), "--plot", str(files["a.png"]), "--report", str(files["a.html"]))
+    shown = howsmooth(
+        f"flow model {tiny} {river} --lengths 6,8 --samples 2",
+        "--json",
+        str(files["a.jsonl"]),
+        "--csv",
+        str(files["a.csv"]),
+        "--plot",
+        str(files["a.png"]),
+        "--report",
+        str(files["a.html"]),
+    )
     assert shown.code == 0, shown.err
     records = [json.loads(line) for line in files["a.jsonl"].read_text().splitlines()]
     assert len(records) == 2 * 2 * 4  # two layers, the embeddings before and the norm after
@@ -46,28 +55,31 @@ def test_some_depths_and_a_dark_figure(howsmooth, tiny, river, tmp_path):
     assert shown.code == 0 and "first token held fixed" in shown.out and plot.stat().st_size > 1000
 
 
-@pytest.mark.parametrize("line, words", [
-    ("flow model no-such-model", "no-such-model"),
-    ("flow model {tiny} {river} --depths 3", "depths from 1 to 2, the layers of"),
-    ("flow model {tiny} {river} --depths 0", "integers from 1"),
-    ("flow model {tiny} {river} --lengths 65", "at most 64 tokens, the positions of"),
-    ("flow model {tiny} {river} --lengths 60 --samples 40", "give a longer text"),
-    ("flow model {tiny} {river} --lengths 3", "at least 4 tokens"),
-    ("flow model {tiny} {river} --together 0.1,2.5", "between 0 and 2"),
-    ("flow model {tiny} {river} --depths 1 --no-growth", "leave one of the two out"),
-    ("flow model {tiny} --text none.txt", "none.txt"),
-    ("flow model {tiny} --report a.pdf", "ending in .html"),
-    ("flow model {tiny} --report a.html --plot a.xyz", "ending in .png"),
-    ("flow model {tiny} --json a.html --report a.html", "different files"),
-    ("flow particles --weights {tiny}", "MODEL:LAYER"),
-    ("flow particles --weights {tiny}:9 {river}", "between 0 and 1, got 9"),
-    ("flow particles --weights {tiny}:0/7 {river}", "between 0 and 1, got 7"),
-    ("flow particles polytope --weights {tiny}:0", "EXAMPLE and --weights"),
-    ("flow particles --weights {tiny}:0 --depth-weights {tiny}", "--weights and --depth-weights"),
-    ("flow particles --weights {tiny}:0 --attention l2", "got --attention"),
-    ("flow particles {river}", "--text only with"),
-    ("flow particles --report a.htmx", "ending in .html"),
-])
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("flow model no-such-model", "no-such-model"),
+        ("flow model {tiny} {river} --depths 3", "depths from 1 to 2, the layers of"),
+        ("flow model {tiny} {river} --depths 0", "integers from 1"),
+        ("flow model {tiny} {river} --lengths 65", "at most 64 tokens, the positions of"),
+        ("flow model {tiny} {river} --lengths 60 --samples 40", "give a longer text"),
+        ("flow model {tiny} {river} --lengths 3", "at least 4 tokens"),
+        ("flow model {tiny} {river} --together 0.1,2.5", "between 0 and 2"),
+        ("flow model {tiny} {river} --depths 1 --no-growth", "leave one of the two out"),
+        ("flow model {tiny} --text none.txt", "none.txt"),
+        ("flow model {tiny} --report a.pdf", "ending in .html"),
+        ("flow model {tiny} --report a.html --plot a.xyz", "ending in .png"),
+        ("flow model {tiny} --json a.html --report a.html", "different files"),
+        ("flow particles --weights {tiny}", "MODEL:LAYER"),
+        ("flow particles --weights {tiny}:9 {river}", "between 0 and 1, got 9"),
+        ("flow particles --weights {tiny}:0/7 {river}", "between 0 and 1, got 7"),
+        ("flow particles polytope --weights {tiny}:0", "EXAMPLE and --weights"),
+        ("flow particles --weights {tiny}:0 --depth-weights {tiny}", "--weights and --depth-weights"),
+        ("flow particles --weights {tiny}:0 --attention l2", "got --attention"),
+        ("flow particles {river}", "--text only with"),
+        ("flow particles --report a.htmx", "ending in .html"),
+    ],
+)
 def test_bad_input_is_one_line(howsmooth, tiny, river, line, words):
     shown = howsmooth(line.format(tiny=tiny, river=river))
     assert shown.code == 2 and words in shown.err and len(shown.err.strip().splitlines()) == 1
@@ -75,8 +87,10 @@ def test_bad_input_is_one_line(howsmooth, tiny, river, line, words):
 
 def test_real_weights_move_particles(howsmooth, tiny, river, tmp_path):
     page, plot = tmp_path / "a.html", tmp_path / "a.png"
-    shown = howsmooth(f"flow particles --depth-weights {tiny} {river} --particles 7 --frames 5 --lipschitz --growth 2 "
-                      f"--residual-layers 3 --report {page} --plot {plot} --json -")
+    shown = howsmooth(
+        f"flow particles --depth-weights {tiny} {river} --particles 7 --frames 5 --lipschitz --growth 2 "
+        f"--residual-layers 3 --report {page} --plot {plot} --json -"
+    )
     assert shown.code == 0, shown.err
     records = [json.loads(line) for line in shown.out.splitlines()]
     depths, grown = ([r for r in records if r["record"] == kind] for kind in ("depth", "growth"))

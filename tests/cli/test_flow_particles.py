@@ -21,9 +21,19 @@ def test_an_example_says_what_forms(howsmooth):
 
 def test_records_figure_animation_and_tokens(howsmooth, tmp_path):
     files = {name: tmp_path / name for name in ("a.jsonl", "a.csv", "a.png", "a.gif", "a.safetensors")}
-    shown = howsmooth(f"flow particles polytope {QUICK} --lipschitz --growth 2 --residual-layers 8", "--json",
-                      str(files["a.jsonl"]), "--csv", str(files["a.csv"]), "--plot", str(files["a.png"]), "--animate",
-                      str(files["a.gif"]), "--artefacts", str(files["a.safetensors"]))
+    shown = howsmooth(
+        f"flow particles polytope {QUICK} --lipschitz --growth 2 --residual-layers 8",
+        "--json",
+        str(files["a.jsonl"]),
+        "--csv",
+        str(files["a.csv"]),
+        "--plot",
+        str(files["a.png"]),
+        "--animate",
+        str(files["a.gif"]),
+        "--artefacts",
+        str(files["a.safetensors"]),
+    )
     assert shown.code == 0, shown.err
     records = [json.loads(line) for line in files["a.jsonl"].read_text().splitlines()]
     depths = [r for r in records if r["record"] == "depth"]
@@ -49,40 +59,61 @@ def test_own_file_and_options(howsmooth, tmp_path):
     shown = howsmooth("flow particles", str(mine))
     assert shown.code == 0 and "Mine" in shown.out
     assert "blew up at depth" in shown.err and "token" in shown.err
-    calm = howsmooth("flow particles", str(mine), "--attention", "l2", "--sphere", "--until", "1", "--solver",
-                     "residual", "--solver-steps", "20", "--noise", "0.1")
+    calm = howsmooth(
+        "flow particles",
+        str(mine),
+        "--attention",
+        "l2",
+        "--sphere",
+        "--until",
+        "1",
+        "--solver",
+        "residual",
+        "--solver-steps",
+        "20",
+        "--noise",
+        "0.1",
+    )
     assert calm.code == 0 and "finished at depth 1" in calm.out and "20 steps of residual" in calm.out
 
 
 def test_an_expectation_that_fails_is_said(howsmooth, tmp_path):
     mine = tmp_path / "mine.toml"
-    mine.write_text('[tokens]\ncount = 4\n[flow]\nuntil = 0.1\nsaves = 3\n[expect]\nclusters = 1\n')
+    mine.write_text("[tokens]\ncount = 4\n[flow]\nuntil = 0.1\nsaves = 3\n[expect]\nclusters = 1\n")
     shown = howsmooth("flow particles", str(mine))
     assert shown.code == 0 and "clusters: expected equal to 1" in shown.err
 
 
-@pytest.mark.parametrize("line, words", [
-    ("flow particles polytop", "did you mean 'polytope'"),
-    ("flow particles none.toml", "readable TOML"),
-    ("flow particles --solver euler", "solver among"),
-    ("flow particles --solver rk4", "without steps"),
-    ("flow particles --dim 3 hyperplanes --dim 2", "expected V of shape"),
-    ("flow particles --particles 0", "--particles"),
-    ("flow particles --sphere", "off the sphere"),
-    ("flow particles --attention l2", "renormalised"),
-    ("flow particles --plot a.xyz", "ending in .png"),
-    ("flow particles --animate a.webm", ".gif or .mp4"),
-    ("flow particles --artefacts a.pt", ".safetensors"),
-    ("flow particles --json x --csv x", "different files"),
-])
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("flow particles polytop", "did you mean 'polytope'"),
+        ("flow particles none.toml", "readable TOML"),
+        ("flow particles --solver euler", "solver among"),
+        ("flow particles --solver rk4", "without steps"),
+        ("flow particles --dim 3 hyperplanes --dim 2", "expected V of shape"),
+        ("flow particles --particles 0", "--particles"),
+        ("flow particles --sphere", "off the sphere"),
+        ("flow particles --attention l2", "renormalised"),
+        ("flow particles --plot a.xyz", "ending in .png"),
+        ("flow particles --animate a.webm", ".gif or .mp4"),
+        ("flow particles --artefacts a.pt", ".safetensors"),
+        ("flow particles --json x --csv x", "different files"),
+    ],
+)
 def test_bad_input_is_one_line(howsmooth, line, words):
     shown = howsmooth(line)
     assert shown.code == 2 and words in shown.err and len(shown.err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("options, words", [
-    ("--particles 5", "points to decide alone"), ("--size 2", "points to decide"),
-    ("--growth 2 --solver residual --solver-steps 9 --noise 1", "without noise")])
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ("--particles 5", "points to decide alone"),
+        ("--size 2", "points to decide"),
+        ("--growth 2 --solver residual --solver-steps 9 --noise 1", "without noise"),
+    ],
+)
 def test_nothing_that_is_given_is_ignored(howsmooth, tmp_path, options, words):
     (tmp_path / "mine.toml").write_text("[tokens]\npoints = [[1, 0], [0, 1], [1, 1]]\n")
     shown = howsmooth(f"flow particles {tmp_path / 'mine.toml'} {options}")
@@ -100,9 +131,11 @@ def test_an_interruption_shows_what_there_is(howsmooth, tmp_path, monkeypatch):
         return real(step, x)
 
     monkeypatch.setattr(Step, "__call__", late)
-    shown = howsmooth("flow particles collapse --solver residual --solver-steps 20 --until 1 "
-                      f"--json {tmp_path / 'x.json'} "
-                      f"--artefacts {tmp_path / 'x.safetensors'} --growth 2")
+    shown = howsmooth(
+        "flow particles collapse --solver residual --solver-steps 20 --until 1 "
+        f"--json {tmp_path / 'x.json'} "
+        f"--artefacts {tmp_path / 'x.safetensors'} --growth 2"
+    )
     assert shown.code == 130 and "interrupted at depth 0.5" in shown.err
     assert len((tmp_path / "x.json").read_text().splitlines()) > 3 and (tmp_path / "x.safetensors").exists()
 

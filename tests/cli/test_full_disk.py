@@ -35,8 +35,7 @@ def test_records(howsmooth, tiny, text_file, option):
 def test_the_other_outputs_are_still_made(howsmooth, tiny, text_file, tmp_path):
     kept, plot = tmp_path / "kept.csv", tmp_path / "growth.png"
     result = howsmooth(
-        f"measure {tiny} --text {text_file} --layers 0 --lengths 8 --samples 2 --json {FULL} --csv {kept} "
-        f"--plot {plot}"
+        f"measure {tiny} --text {text_file} --layers 0 --lengths 8 --samples 2 --json {FULL} --csv {kept} --plot {plot}"
     )
     assert len(complaints(result)) == 1
     with kept.open() as stream:

@@ -17,17 +17,48 @@ import click
 import pytest
 
 from howsmooth.cli.main import group
-from howsmooth.cli.parsing import Count, Number
+from howsmooth.cli.parameter_types import Count, Number
 from tests import reasons
 
 SEED = int(os.environ.get("HOWSMOOTH_FUZZ_SEED", "20240"))
 VALUES = int(os.environ.get("HOWSMOOTH_FUZZ_VALUES", "2"))
 
-HOSTILE = ("", " ", ",", "0", "-1", "1.5", "9" * 5000, "1" + "0" * 20, "-" + "9" * 30, "1e400", "nan", "inf", "-inf",
-           "1e-320", "1e308", "1,nan", "0,0", "٣", "ü", "\udcff", "null", "None", "[]", "{}", "true", "=", "..",
-           "a/b/c", "x" * 5000, "[" * 5000, "DIRECTORY", "FILE")
+HOSTILE = (
+    "",
+    " ",
+    ",",
+    "0",
+    "-1",
+    "1.5",
+    "9" * 5000,
+    "1" + "0" * 20,
+    "-" + "9" * 30,
+    "1e400",
+    "nan",
+    "inf",
+    "-inf",
+    "1e-320",
+    "1e308",
+    "1,nan",
+    "0,0",
+    "٣",
+    "ü",
+    "\udcff",
+    "null",
+    "None",
+    "[]",
+    "{}",
+    "true",
+    "=",
+    "..",
+    "a/b/c",
+    "x" * 5000,
+    "[" * 5000,
+    "DIRECTORY",
+    "FILE",
+)
 
-STUDY = '''
+STUDY = """
 name = "tiny"
 models = ["TINY"]
 texts = ["TEXT"]
@@ -36,7 +67,7 @@ samples = 1
 layers = [0]
 tol = 0.1
 engine = { workers = 0 }
-'''
+"""
 _SMALL = "TINY --text TEXT"
 LINES = {  # a short run of each command that has options
     "measure": f"{_SMALL} --lengths 4 --samples 1 --layers 0 --tol 0.1",
@@ -76,8 +107,10 @@ def leaves(command: click.Command = group, path: tuple[str, ...] = ()) -> Iterat
         yield from leaves(command.get_command(context, name), (*path, name))
 
 
-COMMANDS = {path: [option for option in command.params if isinstance(option, click.Option) and not option.is_flag]
-            for path, command in leaves()}
+COMMANDS = {
+    path: [option for option in command.params if isinstance(option, click.Option) and not option.is_flag]
+    for path, command in leaves()
+}
 
 
 def test_every_command_with_options_has_a_line():
@@ -88,7 +121,8 @@ def test_every_command_with_options_has_a_line():
 def test_numbers_have_limits(path):
     for option in COMMANDS[path]:
         assert not isinstance(option.type, (click.types.IntParamType, click.types.FloatParamType)) or isinstance(
-            option.type, (Count, Number)), f"{path} {option.opts[0]}: Count and Number have limits and refuse NaN"
+            option.type, (Count, Number)
+        ), f"{path} {option.opts[0]}: Count and Number have limits and refuse NaN"
 
 
 @pytest.fixture

@@ -26,23 +26,27 @@ def test_json_on_stdout_leaves_the_table_to_stderr(howsmooth):
 
 def test_masked(howsmooth, tmp_path):
     plot, lines = tmp_path / "masked.svg", tmp_path / "masked.jsonl"
-    ran = howsmooth(f"meanfield masked --p 1,2,inf --sizes 0,0.5 --atoms 8 --restarts 2 --steps 10 --plot {plot} "
-                    f"--json {lines}")
+    ran = howsmooth(
+        f"meanfield masked --p 1,2,inf --sizes 0,0.5 --atoms 8 --restarts 2 --steps 10 --plot {plot} --json {lines}"
+    )
     assert ran.code == 0 and "false" in ran.out and "none" in ran.out
     records = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [record["p"] for record in records] == [1.0, 2.0, "inf"] * 2
     assert "<svg" in plot.read_text()
 
 
-@pytest.mark.parametrize("line, message", [
-    ("regimes --gamma-r2 x", "comma-separated numbers from 0 to 100000"),
-    ("regimes --gamma-r2 -1", "comma-separated numbers"),
-    ("regimes --to 0", "--to"),
-    ("regimes --plot picture.xyz", "--plot"),
-    ("masked --p 0.5", "numbers from 1 to 1e\\+06, or inf"),
-    ("masked --sizes nan", "comma-separated numbers"),
-    ("masked --json no/such/folder/file", "folder that exists"),
-])
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("regimes --gamma-r2 x", "comma-separated numbers from 0 to 100000"),
+        ("regimes --gamma-r2 -1", "comma-separated numbers"),
+        ("regimes --to 0", "--to"),
+        ("regimes --plot picture.xyz", "--plot"),
+        ("masked --p 0.5", "numbers from 1 to 1e\\+06, or inf"),
+        ("masked --sizes nan", "comma-separated numbers"),
+        ("masked --json no/such/folder/file", "folder that exists"),
+    ],
+)
 def test_bad_input_is_one_line_and_exit_code_2(howsmooth, line, message):
     import re
 

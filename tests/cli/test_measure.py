@@ -15,10 +15,36 @@ import torch
 from tests import reasons
 from tests.tolerances import at_most, less
 
-KEYS = set(
-    "model layer head map n sample value lower upper confidence relative residual status radius mean_radius steps "
-    "products seconds dtype device seed tokens special_tokens weights versions text text_sha256 top_tokens".split()
-)
+KEYS = {
+    "model",
+    "layer",
+    "head",
+    "map",
+    "n",
+    "sample",
+    "value",
+    "lower",
+    "upper",
+    "confidence",
+    "relative",
+    "residual",
+    "status",
+    "radius",
+    "mean_radius",
+    "steps",
+    "products",
+    "seconds",
+    "dtype",
+    "device",
+    "seed",
+    "tokens",
+    "special_tokens",
+    "weights",
+    "versions",
+    "text",
+    "text_sha256",
+    "top_tokens",
+}
 
 
 def read(text: str) -> list[dict]:
@@ -37,7 +63,7 @@ def test_records_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
         (n, sample, layer) for n in (8, 16, 32) for layer in (0, 1) for sample in (0, 1)
     ]
     for record in records:
-        assert KEYS <= set(record)
+        assert set(record) >= KEYS
         assert less(0, record["lower"]) and at_most(record["lower"], record["value"], record["upper"])
         assert at_most(record["upper"] - record["lower"], 1e-3 * record["value"], tol=1e-9)
         assert (record["status"], record["confidence"], record["seed"]) == ("converged", 0.999, 5)
@@ -58,8 +84,7 @@ def test_value_is_the_norm_of_the_dense_jacobian(howsmooth, tiny, text_file):
     from transformers import AutoModel, AutoTokenizer
 
     result = howsmooth(
-        f"measure {tiny} --text {text_file} --lengths 12 --samples 2 --layers 1 --dtype float64 "
-        "--tol 1e-6 --json -"
+        f"measure {tiny} --text {text_file} --lengths 12 --samples 2 --layers 1 --dtype float64 --tol 1e-6 --json -"
     )
     network = AutoModel.from_pretrained(tiny, dtype=torch.float64, attn_implementation="eager").eval()
     ids = AutoTokenizer.from_pretrained(tiny)(Path(text_file).read_text())["input_ids"]
@@ -107,9 +132,7 @@ def test_heads_are_measured_alone(howsmooth, tiny, text_file):
 def test_tokens_held_fixed_lower_the_constant(howsmooth, tiny, text_file):
     def values(*arguments: str) -> list[dict]:
         return read(
-            howsmooth(
-                f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --tol 1e-4 --json -", *arguments
-            ).out
+            howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --tol 1e-4 --json -", *arguments).out
         )
 
     free, fixed = values(), values("--tokens", "no-first")
@@ -118,9 +141,7 @@ def test_tokens_held_fixed_lower_the_constant(howsmooth, tiny, text_file):
         # exact: the direction is zero at a token held fixed
         assert all(top["position"] != 0 or top["share"] == 0 for top in after["top_tokens"])
     # This tokenizer adds no special tokens, so there is none to hold fixed.
-    assert [r["value"] for r in values("--tokens", "no-special")] == pytest.approx(
-        [r["value"] for r in free], rel=1e-4
-    )
+    assert [r["value"] for r in values("--tokens", "no-special")] == pytest.approx([r["value"] for r in free], rel=1e-4)
 
 
 def test_text_from_stdin_gives_the_records_of_the_file(start, howsmooth, tiny, text_file):
@@ -135,9 +156,7 @@ def test_text_from_stdin_gives_the_records_of_the_file(start, howsmooth, tiny, t
     for one, other in zip(piped, filed, strict=True):
         assert one["value"] == pytest.approx(other["value"], rel=1e-5)
         assert one.keys() == other.keys()
-        assert all(
-            one[key] == other[key] for key in ("n", "layer", "text_sha256", "weights", "versions", "seed")
-        )
+        assert all(one[key] == other[key] for key in ("n", "layer", "text_sha256", "weights", "versions", "seed"))
 
 
 def test_what_does_not_converge_is_kept_and_marked(howsmooth, tiny, text_file):
@@ -154,7 +173,8 @@ def test_lines_stream_and_ctrl_c_keeps_them(start_held_at, tiny, text_file, tmp_
     path = tmp_path / "kept.jsonl"
     process = start_held_at(
         f"measure {tiny} --text {text_file} --lengths 12,13 --samples 2 --heads all --json {path}",
-        "howsmooth.studies.quantities:local_lipschitz", 4,
+        "howsmooth.studies.quantities:local_lipschitz",
+        4,
     )
     assert len(read(path.read_text())) == 6, "lines are in the file before the next samples are computed"
     process.send_signal(signal.SIGINT)
@@ -208,12 +228,20 @@ def test_a_table_of_an_interrupted_run_does_not_count_samples_that_are_not_there
     assert "max of" not in shown.get() and " max " in shown.get()
 
 
-@pytest.mark.parametrize("line", [
-    "bound {} --samples 1", "attack worst-case {} --restarts 2 --steps 2",
-    "attack ball {} --eps 0.01 --restarts 2 --steps 2",
-    "attack layer {} --attack noise", "attack model {} --attack noise", "meanfield splitting {}",
-    "meanfield splitting {} --repeat 2 --map attention", "meanfield distance {} --p 2", "flow model {} --no-growth",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bound {} --samples 1",
+        "attack worst-case {} --restarts 2 --steps 2",
+        "attack ball {} --eps 0.01 --restarts 2 --steps 2",
+        "attack layer {} --attack noise",
+        "attack model {} --attack noise",
+        "meanfield splitting {}",
+        "meanfield splitting {} --repeat 2 --map attention",
+        "meanfield distance {} --p 2",
+        "flow model {} --no-growth",
+    ],
+)
 def test_every_table_says_whether_special_tokens_were_added(howsmooth, tiny, text_file, line):
     layers = "" if line.startswith(("attack model", "flow")) else " --layers 0"
     line = line.format(tiny) + f" --text {text_file} --lengths 6{layers} --special-tokens"
@@ -222,9 +250,7 @@ def test_every_table_says_whether_special_tokens_were_added(howsmooth, tiny, tex
 
 
 def test_reader_that_goes_away(start, tiny, text_file):
-    process = start(
-        f"measure {tiny} --text {text_file} --lengths 12,13,14,15,16 --samples 20 --heads all --json -"
-    )
+    process = start(f"measure {tiny} --text {text_file} --lengths 12,13,14,15,16 --samples 20 --heads all --json -")
     assert json.loads(process.stdout.readline())["n"] == 12
     process.stdout.close()
     with process.stderr as stream:
@@ -244,9 +270,9 @@ def test_embedded_model_and_text(howsmooth):
 
 
 def test_products_in_half_precision_need_a_gpu(howsmooth, tiny, text_file):
-    result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --products bfloat16")
+    result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --product-dtype bfloat16")
     assert result.code == 2 and "expected kernels for products in torch.bfloat16" in result.err
-    assert howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --products float32").code == 0
+    assert howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --product-dtype float32").code == 0
 
 
 def test_maps_beyond_attention(howsmooth, tiny, text_file):
@@ -278,16 +304,26 @@ def test_a_file_of_attention_layers(howsmooth, text_file, tmp_path):
     from safetensors.torch import save_file
 
     d, path = 12, tmp_path / "layers.safetensors"
-    shapes = {"ln_1.weight": (d,), "ln_1.bias": (d,), "attn.c_attn.weight": (d, 3 * d), "attn.c_attn.bias": (3 * d,),
-              "attn.c_proj.weight": (d, d), "attn.c_proj.bias": (d,)}
+    shapes = {
+        "ln_1.weight": (d,),
+        "ln_1.bias": (d,),
+        "attn.c_attn.weight": (d, 3 * d),
+        "attn.c_attn.bias": (3 * d,),
+        "attn.c_proj.weight": (d, d),
+        "attn.c_proj.bias": (d,),
+    }
     generator = torch.Generator().manual_seed(0)
     save_file({f"h.3.{key}": torch.randn(shape, generator=generator) for key, shape in shapes.items()}, path)
     result = howsmooth(f"measure {path} --lengths 40 --samples 1 --stop residual --max-steps 30 --tol 1e-2 --json -")
     (record,) = read(result.out)
     assert result.code == 0 and record["layer"] == 3 and record["status"] == "residual"
-    for more, words in (("--inputs text", "reads text"), (f"--text {text_file}", "reads text"),
-                        ("--layers 0", "among 3"), ("--tokenizer minilm", "expected no tokenizer"),
-                        ("--map block", "expected a text")):
+    for more, words in (
+        ("--inputs text", "reads text"),
+        (f"--text {text_file}", "reads text"),
+        ("--layers 0", "among 3"),
+        ("--tokenizer minilm", "expected no tokenizer"),
+        ("--map block", "expected a text"),
+    ):
         refused = howsmooth(f"measure {path} --lengths 8 --samples 1 {more}")
         assert refused.code == 2 and words in refused.err and refused.err.count("\n") == 1
     assert "only with --inputs text" in howsmooth(f"measure {path} --inputs normalised --text a.txt").err

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howsmooth.cli.parsing import MANY, Bytes, Count, Number, NumberList
+from howsmooth.cli.parameter_types import MANY, Bytes, Count, Number, NumberList
 from howsmooth.report.plan_tables import show_bytes
 
 
@@ -32,7 +32,7 @@ def test_what_is_no_count(text):
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-inf", "1e400", "x", "9" * 5000, "-1e101"])
 def test_what_is_no_number(text):
-    with pytest.raises(click.BadParameter, match="expected a finite number from -1e[+]100 to 1e[+]100, got"):
+    with pytest.raises(click.BadParameter, match=r"expected a finite number from -1e[+]100 to 1e[+]100, got"):
         Number().convert(text, None, None)
     assert Number().convert("-0.5", None, None) == -0.5  # exact: read from a decimal fraction of two digits in base two
     for end in ("0", "1", "nan"):
@@ -42,14 +42,7 @@ def test_what_is_no_number(text):
 
 @pytest.mark.parametrize(
     "text, size",
-    [
-        ("4G", 4 * 2**30),
-        ("512M", 2**29),
-        ("1.5k", 1536),
-        ("1000", 1000),
-        ("2GiB", 2**31),
-        ("7 MB", 7 * 2**20),
-    ],
+    [("4G", 4 * 2**30), ("512M", 2**29), ("1.5k", 1536), ("1000", 1000), ("2GiB", 2**31), ("7 MB", 7 * 2**20)],
 )
 def test_sizes(text, size):
     assert Bytes().convert(text, None, None) == size
@@ -62,9 +55,4 @@ def test_what_is_no_size(text):
 
 
 def test_sizes_for_people():
-    assert [show_bytes(size) for size in (0, 1023, 1024, 5 * 2**30)] == [
-        "0 B",
-        "1023 B",
-        "1.0 KiB",
-        "5.0 GiB",
-    ]
+    assert [show_bytes(size) for size in (0, 1023, 1024, 5 * 2**30)] == ["0 B", "1023 B", "1.0 KiB", "5.0 GiB"]

@@ -59,10 +59,16 @@ def test_without_a_name_it_is_report_html(howsmooth, lines, tmp_path, monkeypatc
     assert howsmooth(f"report {lines}").code == 0 and (tmp_path / "report.html").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("content, words", [
-    (b"", "got none in"), (b"\x89PNG\r\n\x1a\n\xff", "which is neither"), (b"words\n", "line 1 of"),
-    (b"SQLite format 3\0" + bytes(100), "expected a"), (None, "no such file"),
-])
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"", "got none in"),
+        (b"\x89PNG\r\n\x1a\n\xff", "which is neither"),
+        (b"words\n", "line 1 of"),
+        (b"SQLite format 3\0" + bytes(100), "expected a"),
+        (None, "no such file"),
+    ],
+)
 def test_bad_input_is_one_line(howsmooth, content, words, tmp_path):
     path = tmp_path / "records"
     if content is not None:
@@ -72,12 +78,16 @@ def test_bad_input_is_one_line(howsmooth, content, words, tmp_path):
     assert not (tmp_path / "r.html").exists()
 
 
-@pytest.mark.parametrize("options, words", [
-    ("-o {missing}/r.html", "expected a folder that exists for --report"),
-    ("-o {folder}", "expected a file for --report"),
-    ("--tables {lines}", "expected a folder that can be made for --tables"), ("-o {lines}", "expected different files"),
-    ("", "expected different files"),
-])
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ("-o {missing}/r.html", "expected a folder that exists for --report"),
+        ("-o {folder}", "expected a file for --report"),
+        ("--tables {lines}", "expected a folder that can be made for --tables"),
+        ("-o {lines}", "expected different files"),
+        ("", "expected different files"),
+    ],
+)
 def test_outputs_that_cannot_be_written_are_refused(howsmooth, lines, options, words, tmp_path, monkeypatch):
     before = lines.read_bytes()
     target = options.format(missing=tmp_path / "missing", folder=tmp_path, lines=lines)

@@ -27,8 +27,10 @@ def lines(path: Path) -> list[dict]:
 
 def test_figures_of_a_named_model_and_one_that_is_missing(howsmooth, tiny, tmp_path):
     out = tmp_path / "out"
-    line = (f"reproduce text radius norms --models {tiny},nobody/nothing --lengths 4,6,8,12,16 --samples 2 --workers 0 "
-            f"--tol 1e-2 --out {out}")
+    line = (
+        f"reproduce text radius norms --models {tiny},nobody/nothing --lengths 4,6,8,12,16 --samples 2 --workers 0 "
+        f"--tol 1e-2 --out {out}"
+    )
     first = howsmooth(line)
     assert first.code == 0 and "missing nobody/nothing: " in first.out
     pictures = sorted(path.name for path in out.glob("*.png"))
@@ -41,28 +43,35 @@ def test_figures_of_a_named_model_and_one_that_is_missing(howsmooth, tiny, tmp_p
     assert {record["quantity"] for record in records} == {"lipschitz", "released", "scripts", "bound"}
     assert {record["text"] for record in records if record["quantity"] != "bound"} == {"embedded"}
     # The second figure has the first one's numbers, and the same command finds all of them again.
-    tasks = [{record["task"] for record in lines(out / f"{name}.jsonl") if record["quantity"] == "lipschitz"}
-             for name in ("text", "radius")]
+    tasks = [
+        {record["task"] for record in lines(out / f"{name}.jsonl") if record["quantity"] == "lipschitz"}
+        for name in ("text", "radius")
+    ]
     assert tasks[0] == tasks[1] != set()
     # exact: read from the store
     assert howsmooth(line.replace("radius norms ", "")).code == 0 and lines(out / "text.jsonl") == records
 
 
 def test_a_file_of_gpt2s_attention_in_place_of_the_hub(howsmooth, tmp_path):
-    done = howsmooth(f"reproduce synthetic --lengths 4,8 --samples 1 --tol 1e-2 "
-                     f"--gpt2-attention {make_gpt2(tmp_path)} --out {tmp_path}")
+    done = howsmooth(
+        f"reproduce synthetic --lengths 4,8 --samples 1 --tol 1e-2 "
+        f"--gpt2-attention {make_gpt2(tmp_path)} --out {tmp_path}"
+    )
     assert done.code == 0 and "missing" not in done.out and (tmp_path / "synthetic.png").is_file()
     assert {record["layer"] for record in lines(tmp_path / "synthetic.jsonl")} == {0, 6, 11}
 
 
-@pytest.mark.parametrize("line, said", [
-    ("reproduce txt", "did you mean 'text'?"),
-    ("reproduce text --lengths 1..8", "lengths of at least 2, got 1"),
-    ("reproduce text --lengths a", "expected lengths such as"),
-    ("reproduce text --layers x", "--layers"),
-    ("reproduce text --data nowhere", "expected a folder for --data, got nowhere"),
-    ("reproduce synthetic --gpt2-attention nothing.safetensors", "expected a file for --gpt2-attention"),
-])
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("reproduce txt", "did you mean 'text'?"),
+        ("reproduce text --lengths 1..8", "lengths of at least 2, got 1"),
+        ("reproduce text --lengths a", "expected lengths such as"),
+        ("reproduce text --layers x", "--layers"),
+        ("reproduce text --data nowhere", "expected a folder for --data, got nowhere"),
+        ("reproduce synthetic --gpt2-attention nothing.safetensors", "expected a file for --gpt2-attention"),
+    ],
+)
 def test_bad_input(howsmooth, tmp_path, monkeypatch, line, said):
     monkeypatch.chdir(tmp_path)
     done = howsmooth(line)

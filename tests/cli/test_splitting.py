@@ -27,7 +27,7 @@ def test_heads_of_a_model(howsmooth, tiny, text_file, tmp_path):
     assert len(records) == 2 * 2 * 2 and plot.stat().st_size > 1000 and "split" in result.err
     model = load(tiny, dtype=torch.float64)
     record = next(r for r in records if (r["layer"], r["head"], r["n"]) == (1, 1, 8))
-    chunk, = model.chunks(Path(text_file).read_text(), 8, 1)
+    (chunk,) = model.chunks(Path(text_file).read_text(), 8, 1)
     x = model.activations(chunk, [1])[1]
     head = model.attention(1).head(1)
     truth = splits(head, x, tol=1e-6)
@@ -38,12 +38,14 @@ def test_heads_of_a_model(howsmooth, tiny, text_file, tmp_path):
 
 def test_whole_layers_are_the_norm_of_the_duplicated_input(howsmooth, tiny, text_file):
     """GPT-2's positions are in the tokens, so copies of a token keep them; ties are made to see each other by hand."""
-    result = howsmooth(f"meanfield splitting {tiny} --text {text_file} --lengths 6 --layers 1 --map layer --tol 0.001 "
-                       "--dtype float64 --json -")
+    result = howsmooth(
+        f"meanfield splitting {tiny} --text {text_file} --lengths 6 --layers 1 --map layer --tol 0.001 "
+        "--dtype float64 --json -"
+    )
     assert result.code == 0, result.err
-    record, = read(result.out)
+    (record,) = read(result.out)
     model = load(tiny, dtype=torch.float64)
-    chunk, = model.chunks(Path(text_file).read_text(), 6, 1)
+    (chunk,) = model.chunks(Path(text_file).read_text(), 6, 1)
     at = model.map_at(chunk, 1, "layer")
     time = torch.arange(6).repeat_interleave(2)
     mask = torch.where(time[None, :] <= time[:, None], 0.0, -torch.inf).double()[None, None]
@@ -56,25 +58,31 @@ def test_whole_layers_are_the_norm_of_the_duplicated_input(howsmooth, tiny, text
     assert any(t is mask for t in [*args, *kwargs.values()])
     doubled = torch.autograd.functional.jacobian(
         lambda y: call.module(y[None], *args, **{**kwargs, "position_ids": None})[0].reshape(12, -1),
-        at.x.repeat_interleave(2, 0))
+        at.x.repeat_interleave(2, 0),
+    )
     truth = float(torch.linalg.matrix_norm(doubled.reshape(12 * at.x.shape[1], -1), ord=2))
     assert max(record["norm"]["value"], record["own"]) == pytest.approx(truth, rel=2e-3)
 
 
 def test_repeated_tokens(howsmooth, tiny, text_file):
     """Both constants against the dense derivative at the longer input, tokens and positions laid out by hand."""
-    result = howsmooth(f"meanfield splitting {tiny} --text {text_file} --lengths 2 --layers 0 --map layer --repeat 3 "
-                       "--dtype float64 --tol 0.001 --json -")
+    result = howsmooth(
+        f"meanfield splitting {tiny} --text {text_file} --lengths 2 --layers 0 --map layer --repeat 3 "
+        "--dtype float64 --tol 0.001 --json -"
+    )
     assert result.code == 0 and "kept position" in result.err, result.err
     records = read(result.out)
     assert [r["position"] for r in records] == [0, 1] and {r["copies"] for r in records} == {3}
     model = load(tiny, dtype=torch.float64)
-    chunk, = model.chunks(Path(text_file).read_text(), 2, 1)
+    (chunk,) = model.chunks(Path(text_file).read_text(), 2, 1)
     orders = ([0, 0, 0, 1], [0, 1, 1, 1])
     for record, order in zip(records, orders, strict=True):
         for which, places in (("next", [0, 1, 2, 3]), ("kept", order)):
-            inputs = {"input_ids": torch.tensor([[chunk.ids[i] for i in order]]),
-                      "position_ids": torch.tensor([places]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
+            inputs = {
+                "input_ids": torch.tensor([[chunk.ids[i] for i in order]]),
+                "position_ids": torch.tensor([places]),
+                "attention_mask": torch.ones(1, 4, dtype=torch.long),
+            }
             at = model.map_at(inputs, 0, "layer")
             J = torch.autograd.functional.jacobian(at.f, at.x).reshape(at.x.numel(), -1)
             truth = float(torch.linalg.matrix_norm(J, ord=2))
@@ -87,7 +95,7 @@ def test_picture(howsmooth, tmp_path):
     plot = tmp_path / "picture.svg"
     result = howsmooth(f"meanfield splitting --picture --resolution 100 --plot {plot} --json {tmp_path / 'p.json'}")
     assert result.code == 0 and plot.exists()
-    record, = read((tmp_path / "p.json").read_text())
+    (record,) = read((tmp_path / "p.json").read_text())
     assert record["share"] == pytest.approx(0.067, abs=2e-3) and "6.84 %" in result.out
     three = howsmooth("meanfield splitting --picture --resolution 50 --third 1 --masses 1,1.5,2 --json -")
     assert read(three.out)[0]["masses"] == [1.0, 1.5, 2.0]  # exact: as given on the command line

@@ -21,8 +21,10 @@ def study(tiny, text_file, tmp_path):
 
     def write(samples: int = 2, more: str = "") -> Path:
         file = tmp_path / "growth.toml"
-        file.write_text(f'description = "small"\nmodels = "{tiny}"\ntexts = "{text_file}"\nlengths = [6, 8]\n'
-                        f"samples = {samples}\n{more}[engine]\nworkers = 0\n")
+        file.write_text(
+            f'description = "small"\nmodels = "{tiny}"\ntexts = "{text_file}"\nlengths = [6, 8]\n'
+            f"samples = {samples}\n{more}[engine]\nworkers = 0\n"
+        )
         return file
 
     return write
@@ -68,8 +70,11 @@ def test_run_status_ls_export(howsmooth, study, tmp_path):
 def test_killed_and_resumed(start_held_at, howsmooth, study):
     """SIGKILL in the middle: workers go with the driver, what is stored stays, resume does the rest only."""
     file, planned = study(samples=4), 3 * 4 * 4  # lengths × samples × heads of both layers
-    process = start_held_at(f"study run {file} --workers 2 --threads 1 --set tol=1e-5 --heads all --lengths 6..8",
-                            "howsmooth.studies.store:Store.add", 3)
+    process = start_held_at(
+        f"study run {file} --workers 2 --threads 1 --set tol=1e-5 --heads all --lengths 6..8",
+        "howsmooth.studies.store:Store.add",
+        3,
+    )
     before = stored(file)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.send_signal(signal.SIGKILL)
@@ -150,26 +155,34 @@ def test_plan_as_a_record(howsmooth, tiny, text_file):
         assert 0 < cost["steps"] <= cost["most_steps"] and cost["bytes"]["total"] < record["free_bytes"]
         assert cost["bytes"]["vectors"] >= 4 * cost["n"] * 16 * 4 and cost["seconds"]["solving"] > 0
     assert record["device"] == "cpu" and less(0, record["loading"], record["seconds"])
-    for more, words in (("8 --workers 2", "--workers only with a study file"),
-                        ("8 --set a=1", "--set only with a study file"), ("8 --map block", "no plan"),
-                        ("8 --tol x", "a number"), ("80", "at most 64"), ("8 --max-memory 1K", "at least")):
+    for more, words in (
+        ("8 --workers 2", "--workers only with a study file"),
+        ("8 --set a=1", "--set only with a study file"),
+        ("8 --map block", "no plan"),
+        ("8 --tol x", "a number"),
+        ("80", "at most 64"),
+        ("8 --max-memory 1K", "at least"),
+    ):
         refused = howsmooth(f"{line} {more}")
         assert refused.code == 2 and words in refused.err, refused.err
 
 
-@pytest.mark.parametrize("line, words", [
-    ("run {file} --set lenghts=3", ("unknown key 'lenghts'", "'lengths'")),
-    ("run {file} --set lengths", ("KEY=VALUE",)),
-    ("run {file} --layers 7", ("between 0 and 1, got 7",)),
-    ("run {file} --samples 1000", ("tokens of text", "longer text")),
-    ("run {file} --engine cloud", ("engine.kind",)),
-    ("run no.toml", ("no.toml", "no such file")),
-    ("validate {file} --tol 2", ("tol",)),
-    ("resume {file}", ("does not exist", "study run")),
-    ("status {file}", ("does not exist",)),
-    ("export {file}", ("does not exist",)),
-    ("ls no-such-folder", ("folder",)),
-])
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("run {file} --set lenghts=3", ("unknown key 'lenghts'", "'lengths'")),
+        ("run {file} --set lengths", ("KEY=VALUE",)),
+        ("run {file} --layers 7", ("between 0 and 1, got 7",)),
+        ("run {file} --samples 1000", ("tokens of text", "longer text")),
+        ("run {file} --engine cloud", ("engine.kind",)),
+        ("run no.toml", ("no.toml", "no such file")),
+        ("validate {file} --tol 2", ("tol",)),
+        ("resume {file}", ("does not exist", "study run")),
+        ("status {file}", ("does not exist",)),
+        ("export {file}", ("does not exist",)),
+        ("ls no-such-folder", ("folder",)),
+    ],
+)
 def test_bad_input(howsmooth, study, line, words):
     result = howsmooth("study " + line.format(file=study()))
     assert result.code == 2 and "Traceback" not in result.err, result.err

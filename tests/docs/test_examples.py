@@ -41,15 +41,18 @@ def test_the_lines_for_a_model_of_ones_own_run():
     assert scope["found"].status == "converged" and len(scope["at"].x) == 64
 
 
-@pytest.mark.parametrize("printed, kept", [
-    ("σ₁ = 12.25", "σ₁ = 13.25"),
-    ("layer 3: a power law", "layer 3: not a power law"),
-    ("one\ntwo", "one"),
-    ("n = 1e+06", "n = 1e+09"),
-    ("16,789", "16.789"),
-    ("3 clusters", "5 clusters"),
-    ("3 clusters, 5", "3 clusters"),
-])
+@pytest.mark.parametrize(
+    "printed, kept",
+    [
+        ("σ₁ = 12.25", "σ₁ = 13.25"),
+        ("layer 3: a power law", "layer 3: not a power law"),
+        ("one\ntwo", "one"),
+        ("n = 1e+06", "n = 1e+09"),
+        ("16,789", "16.789"),
+        ("3 clusters", "5 clusters"),
+        ("3 clusters, 5", "3 clusters"),
+    ],
+)
 def test_the_comparison_can_fail(printed, kept):
     assert difference(printed, kept)
 

@@ -20,8 +20,10 @@ PLACEHOLDERS = {"…", "COMMAND"}  # `howsmooth attack …`
 def typed(text: str) -> Iterator[str]:
     """Command lines of a page: indented or behind a prompt, broken by a backslash, and between backquotes."""
     text = re.sub(r" \\\n +", " ", text)
-    yield from (re.split(r" {2,}", line)[0]  # comments, and columns of times
-                for line in re.findall(r"^(?: {4,}|\$ )(?:.* \| )?(howsmooth [a-z].*)$", text, re.M))
+    yield from (
+        re.split(r" {2,}", line)[0]  # comments, and columns of times
+        for line in re.findall(r"^(?: {4,}|\$ )(?:.* \| )?(howsmooth [a-z].*)$", text, re.M)
+    )
     yield from re.findall(r"`(howsmooth [a-z][^`\n]*)`", text)
 
 
@@ -49,17 +51,28 @@ def test_command_lines_are_understood(page):
 
 
 def test_command_lines_are_found():
-    page = ("    howsmooth bound gpt2 --tol 1   # quick\n$ howsmooth plan x \\\n      --tol 2\n"
-            "    echo | howsmooth report -\n`howsmooth cite`")
-    assert list(typed(page)) == ["howsmooth bound gpt2 --tol 1", "howsmooth plan x --tol 2", "howsmooth report -",
-                                 "howsmooth cite"]
+    page = (
+        "    howsmooth bound gpt2 --tol 1   # quick\n$ howsmooth plan x \\\n      --tol 2\n"
+        "    echo | howsmooth report -\n`howsmooth cite`"
+    )
+    assert list(typed(page)) == [
+        "howsmooth bound gpt2 --tol 1",
+        "howsmooth plan x --tol 2",
+        "howsmooth report -",
+        "howsmooth cite",
+    ]
     assert sum(len(list(typed(page.read_text(encoding="utf-8")))) for page in PAGES) > 150
 
 
-@pytest.mark.parametrize("line, said", [
-    ("howsmooth mesure", "no command mesure"), ("howsmooth attack guess", "no command guess"),
-    ("howsmooth measure --length 3", "no option --length"), ("howsmooth flow particles --count 3", "no option --count"),
-])
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("howsmooth mesure", "no command mesure"),
+        ("howsmooth attack guess", "no command guess"),
+        ("howsmooth measure --length 3", "no option --length"),
+        ("howsmooth flow particles --count 3", "no option --count"),
+    ],
+)
 def test_the_check_can_fail(line, said):
     assert said in unknown(line)
     assert unknown("howsmooth flow pde --V -identity --until 2 | head") is None

@@ -10,7 +10,7 @@ import pytest
 
 import howsmooth
 from tests.docs.same import ROOT
-from tests.test_street import ONLY_IN, STREET
+from tests.test_layers import ONLY_IN, STREET
 
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -20,8 +20,12 @@ def test_the_layers_are_those_of_the_imports():
     assert street in GUIDE
     rows = {room: row for row in GUIDE.splitlines() if row.startswith("| `") for room in re.findall(r"`(\w+)`", row)}
     assert {room for group in STREET for room in group} <= set(rows)
-    assert [package for package, rooms in ONLY_IN.items() for room in rooms
-            if package not in rows[room] and package != "tokenizers"] == []
+    assert [
+        package
+        for package, rooms in ONLY_IN.items()
+        for room in rooms
+        if package not in rows[room] and package != "tokenizers"
+    ] == []
 
 
 def test_files_that_the_guide_names_are_there():

@@ -59,6 +59,9 @@ class Page(HTMLParser):
             self.loads.append(found["href"])
 
 
+PACKAGES = [name for name in howsmooth.__all__ if inspect.ismodule(getattr(howsmooth, name))]
+
+
 def broken(folder: Path) -> list[str]:
     """Links of the site that lead nowhere, and what a reader's browser would fetch from elsewhere."""
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
@@ -95,7 +98,7 @@ def test_every_page_is_in_the_navigation(site):
     assert {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")} == pages
 
 
-@pytest.mark.parametrize("package", [name for name in howsmooth._PACKAGES if name != "report"] + ["measurements"])
+@pytest.mark.parametrize("package", [*(name for name in PACKAGES if name != "report"), "measurements"])
 def test_the_reference_has_every_public_name(site, package):
     hooks, module = script("hooks.py"), importlib.import_module(f"howsmooth.{package}")
     anchors = Page((site / "reference" / f"{package}.html").read_text()).anchors
@@ -105,14 +108,17 @@ def test_the_reference_has_every_public_name(site, package):
     assert [name for name in documented if hooks.where(module, name, getattr(module, name)) not in anchors] == []
 
 
-@pytest.mark.parametrize("html", [
-    '<a href="gone.html">',
-    '<a href="#nowhere">',
-    '<a href="other.html#nowhere">',
-    '<img src="images/gone.png">',
-    '<script src="https://cdn.example/x.js"></script>',
-    '<link rel="stylesheet" href="https://fonts.example/css">',
-])
+@pytest.mark.parametrize(
+    "html",
+    [
+        '<a href="gone.html">',
+        '<a href="#nowhere">',
+        '<a href="other.html#nowhere">',
+        '<img src="images/gone.png">',
+        '<script src="https://cdn.example/x.js"></script>',
+        '<link rel="stylesheet" href="https://fonts.example/css">',
+    ],
+)
 def test_the_check_can_fail(tmp_path, html):
     (tmp_path / "other.html").write_text('<h1 id="here">x</h1>')
     (tmp_path / "index.html").write_text(html + '<a href="other.html#here"><a href="https://arxiv.org">')

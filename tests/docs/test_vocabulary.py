@@ -64,8 +64,9 @@ def table(text: str) -> dict[str, Row]:
             cells = [cell.strip() for cell in line.replace("\\|", "¦").strip("|").split(" |")]
             name, meaning, default, where, own = (cell.replace("¦", "|") for cell in cells)
             assert name.strip("`") not in rows, f"{name} is in the table twice"
-            rows[name.strip("`")] = Row(meaning, default.strip("`"), where,
-                                        dict(re.findall(r"([a-z][a-z -]*) `([^`]*)`", own)))
+            rows[name.strip("`")] = Row(
+                meaning, default.strip("`"), where, dict(re.findall(r"([a-z][a-z -]*) `([^`]*)`", own))
+            )
     return rows
 
 
@@ -84,8 +85,12 @@ def wrong(found: list[Option], rows: dict[str, Row]) -> list[str]:
         if option.default != wanted:
             lines.append(f"{option.command} {option.name}: default {option.default!r}, in the table {wanted!r}")
     commands = {(option.name, option.command) for option in found}
-    lines += [f"{name}: a default of {command}, which has no such option" for name, row in rows.items()
-              for command in row.own if (name, command) not in commands]
+    lines += [
+        f"{name}: a default of {command}, which has no such option"
+        for name, row in rows.items()
+        for command in row.own
+        if (name, command) not in commands
+    ]
     return lines
 
 
@@ -109,14 +114,21 @@ def test_defaults_of_the_spec_are_the_specs():
             assert ROWS[name].default == _shown(declared.default), name
 
 
-@pytest.mark.parametrize("module, command, name", [
-    ("bound", "bound", "DEFAULTS"), ("attack.worst_case", "attack worst-case", "DEFAULTS"),
-    ("attack.ball", "attack ball", "DEFAULTS"), ("attack.layer", "attack layer", "DEFAULTS"),
-    ("attack.layer", "attack model", "MODEL_DEFAULTS"), ("attack.tokens", "attack tokens", "DEFAULTS"),
-    ("meanfield.splitting", "meanfield splitting", "DEFAULTS"),
-    ("meanfield.distance", "meanfield distance", "DEFAULTS"),
-    ("flow.model", "flow model", "DEFAULTS"), ("reproduce", "reproduce", "FIGURES_OWN"),
-])
+@pytest.mark.parametrize(
+    "module, command, name",
+    [
+        ("bound", "bound", "DEFAULTS"),
+        ("attack.worst_case", "attack worst-case", "DEFAULTS"),
+        ("attack.ball", "attack ball", "DEFAULTS"),
+        ("attack.layer", "attack layer", "DEFAULTS"),
+        ("attack.layer", "attack model", "MODEL_DEFAULTS"),
+        ("attack.tokens", "attack tokens", "DEFAULTS"),
+        ("meanfield.splitting", "meanfield splitting", "DEFAULTS"),
+        ("meanfield.distance", "meanfield distance", "DEFAULTS"),
+        ("flow.model", "flow model", "DEFAULTS"),
+        ("reproduce", "reproduce", "FIGURES_OWN"),
+    ],
+)
 def test_a_commands_own_defaults_are_in_the_table(module, command, name):
     own = getattr(importlib.import_module(f"howsmooth.cli.{module}"), name)
     known = {option.field: option for option in FOUND if option.command == command}
@@ -129,19 +141,26 @@ def test_a_commands_own_defaults_are_in_the_table(module, command, name):
 
 
 def test_a_table_of_two_lines_is_read():
-    text = ("\n## Options\n\n| `--p` | Exponents | `1,2` | command | bound `3`; flow model `4` |\n"
-            "| `--q` | Q | | spec | |\n")
-    assert table(text) == {"--p": Row("Exponents", "1,2", "command", {"bound": "3", "flow model": "4"}),
-                           "--q": Row("Q", "", "spec", {})}
+    text = (
+        "\n## Options\n\n| `--p` | Exponents | `1,2` | command | bound `3`; flow model `4` |\n"
+        "| `--q` | Q | | spec | |\n"
+    )
+    assert table(text) == {
+        "--p": Row("Exponents", "1,2", "command", {"bound": "3", "flow model": "4"}),
+        "--q": Row("Q", "", "spec", {}),
+    }
 
 
-@pytest.mark.parametrize("option, said", [
-    (Option("a", "--new", "new", "New.", ""), "not in the table"),
-    (Option("a", "--p", "p", "Pressure.", "2"), "means 'Pressure.'"),
-    (Option("a", "--p", "p", "Exponents of something else.", "2"), "means"),
-    (Option("a", "--p", "p", "Exponents.", "3"), "default '3'"),
-    (Option("b", "--p", "p", "Exponents.", "2"), "default '2', in the table '5'"),
-])
+@pytest.mark.parametrize(
+    "option, said",
+    [
+        (Option("a", "--new", "new", "New.", ""), "not in the table"),
+        (Option("a", "--p", "p", "Pressure.", "2"), "means 'Pressure.'"),
+        (Option("a", "--p", "p", "Exponents of something else.", "2"), "means"),
+        (Option("a", "--p", "p", "Exponents.", "3"), "default '3'"),
+        (Option("b", "--p", "p", "Exponents.", "2"), "default '2', in the table '5'"),
+    ],
+)
 def test_the_check_can_fail(option, said):
     rows = {"--p": Row("Exponents", "2", "command", {"b": "5"})}
     fine = [Option("a", "--p", "p", "Exponents: of a distance.", "2"), Option("b", "--p", "p", "Exponents.", "5")]

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from howsmooth.attention import (
-    L2Field,
-    LinearField,
-    SelfAttention,
-    SigmoidField,
-    SinkhornField,
-    SoftmaxField,
-)
+from howsmooth.attention import L2Field, LinearField, SelfAttention, SigmoidField, SinkhornField, SoftmaxField
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -21,9 +14,19 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 def every_kind(d: int) -> dict:
     """Fields from width d to width d, with weights of size about one half."""
     A, V, Q, K = (0.5 * normal(d, d, seed=seed) for seed in range(4))
-    two_heads = SelfAttention(*(0.5 * normal(2 * d, d, seed=seed) for seed in (4, 5, 6)),
-                              0.5 * normal(d, 2 * d, seed=7), bq=normal(2 * d, seed=8), heads=2)
+    two_heads = SelfAttention(
+        *(0.5 * normal(2 * d, d, seed=seed) for seed in (4, 5, 6)),
+        0.5 * normal(d, 2 * d, seed=7),
+        bq=normal(2 * d, seed=8),
+        heads=2,
+    )
     masked = SelfAttention(A, K, V, causal=True)
-    return {"softmax": SoftmaxField.of(A, V), "masked": SoftmaxField(masked), "two heads": SoftmaxField(two_heads),
-            "l2": L2Field(Q, K, V), "sinkhorn": SinkhornField(A, V), "linear": LinearField(A, V),
-            "sigmoid": SigmoidField(A, V, bias=0.3)}
+    return {
+        "softmax": SoftmaxField.of(A, V),
+        "masked": SoftmaxField(masked),
+        "two heads": SoftmaxField(two_heads),
+        "l2": L2Field(Q, K, V),
+        "sinkhorn": SinkhornField(A, V),
+        "linear": LinearField(A, V),
+        "sigmoid": SigmoidField(A, V, bias=0.3),
+    }

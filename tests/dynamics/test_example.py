@@ -14,7 +14,7 @@ from tests.tolerances import assert_close, close
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_do_what_they_say(name):
     example = read_example(name)
-    trajectory, field = follow(example.but("flow", saves=3))
+    trajectory, field = follow(example.replace("flow", saves=3))
     assert example.expect and trajectory.status == "finished"
     *_, last = watch(trajectory, field, tol=example.watch.tol, renormalised=example.flow.coordinates == "renormalised")
     assert unmet(example.expect, last) == []
@@ -22,14 +22,16 @@ def test_examples_do_what_they_say(name):
 
 def test_expectations_can_fail():
     assert unmet({"clusters": 5, "rank": {"at_least": 3, "at_most": 4}}, {"clusters": 6, "rank": 2}) == [
-        "clusters: expected equal to 5, got 6", "rank: expected at_least 3, got 2"]
+        "clusters: expected equal to 5, got 6",
+        "rank: expected at_least 3, got 2",
+    ]
     assert unmet({"rank": 1}, {"rank": None})
 
 
 def test_collapse_is_slow():
     """|x| ~ t^{−1/2}: four times the depth halves the diameter."""
-    example = read_example("collapse").but("flow", until=1600.0)
-    trajectory, _ = follow(example.but("flow", saves=5))
+    example = read_example("collapse").replace("flow", until=1600.0)
+    trajectory, _ = follow(example.replace("flow", saves=5))
     at = dict(zip(trajectory.times.tolist(), trajectory.tokens))
     ratio = float(at[1600.0].norm() / at[400.0].norm())
     assert ratio == pytest.approx(0.5, abs=0.01)
@@ -46,8 +48,15 @@ def test_the_sphere_has_plateaus():
 
 @pytest.mark.parametrize("kind", ["l2", "sinkhorn", "linear", "sigmoid", "softmax"])
 def test_every_kind_can_be_declared(kind):
-    example = example_of("mine", {"attention": {"kind": kind, "V": -0.5}, "tokens": {"count": 5},
-                                  "flow": {"until": 0.5, "saves": 3}, "watch": {"lipschitz": True}})
+    example = example_of(
+        "mine",
+        {
+            "attention": {"kind": kind, "V": -0.5},
+            "tokens": {"count": 5},
+            "flow": {"until": 0.5, "saves": 3},
+            "watch": {"lipschitz": True},
+        },
+    )
     trajectory, field = follow(example)
     records = list(watch(trajectory, field, tol=0.05, lipschitz=True))
     assert field.name == kind and len(records) == 3
@@ -66,42 +75,45 @@ def test_heads_add_up():
 def test_tokens_are_drawn_from_their_seed():
     tokens = read_example("polytope").tokens
     assert close(tokens_of(tokens), tokens_of(tokens))
-    ball = read_example("polytope").but("tokens", law="sphere", size=2.0).tokens
+    ball = read_example("polytope").replace("tokens", law="sphere", size=2.0).tokens
     assert_close(tokens_of(ball).norm(dim=-1), torch.full((40,), 2.0, dtype=torch.float64))
     points = example_of("mine", {"tokens": {"points": [[1.0, 2.0], [3, 4]]}}).tokens
     assert tokens_of(points).tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
-@pytest.mark.parametrize("declared, words", [
-    ({"tokens": {"cuont": 3}}, "unknown key 'cuont' in tokens; did you mean 'count'"),
-    ({"atention": {}}, "did you mean 'attention'"),
-    ({"attention": {"kind": "soft"}}, "attention.kind: expected 'softmax', 'l2'.*got 'soft'"),
-    ({"attention": {"heads": [{"B": 1}]}}, "unknown key 'B' in attention; known are A, V"),
-    ({"tokens": {"count": 2.5}}, "tokens.count: expected an integer, got 2.5"),
-    ({"tokens": {"count": 0}}, "tokens.count: expected a number greater than or equal to 1, got 0"),
-    ({"tokens": {"points": [["a"]]}}, "tokens.points: expected a list of rows of numbers"),
-    ({"flow": {"until": "far"}}, "flow.until: expected a number, got 'far'"),
-    ({"flow": {"coordinates": "renormalised", "sphere": True}}, "off the sphere"),
-    ({"attention": {"kind": "l2", "causal": True}}, "softmax alone"),
-    ({"tokens": 3}, "tokens: expected a table, got 3"),
-    ({"expect": 3}, "expect: expected a table, got 3"),
-    ({"expect": {"clusters": {"at_most": "4"}}}, "expect.clusters: expected a number, got '4'"),
-    ({"expect": {"rank": {"at_most": [1]}}}, "expect.rank: expected a number"),
-    ({"expect": {"rank": {"about": 1}}}, "expect.rank: expected at_least or at_most, got 'about'"),
-    ({"tokens": {"seed": 2**70}}, "tokens.seed: expected a number less than 9223372036854775808"),
-    ({"attention": {"A": 10**400}}, "attention.A: expected a number, a diagonal"),
-    ({"flow": {"until": 10**400}}, "flow.until: expected a number"),
-    ({"tokens": {"points": [[10**400]]}}, "tokens.points: expected a list of rows"),
-    ({"tokens": {"points": [[1.0, 2.0]], "count": 5}}, "points to decide alone"),
-    ({"tokens": {"points": [[1.0, 2.0]], "size": 5.0}}, "points to decide alone"),
-    ({"attention": {"bias": 1.0}}, "bias with sigmoid alone"),
-    ({"attention": {"eps": 0.5, "kind": "l2"}}, "eps with sinkhorn alone"),
-    ({"attention": {"A": 2.0, "heads": [{"A": 1.0}]}}, "A and V in the heads"),
-    ({"tokens": {"count": True}}, "tokens.count: expected an integer, got True"),
-    ({"watch": {"lipschitz": 1}}, "watch.lipschitz: expected a boolean, got 1"),
-    ({"name": "other"}, "unknown key 'name'"),
-    ({"watch": {"tol": "x"}, "flow": {"solvr": "rk4"}}, "unknown key 'solvr' in flow; .*; watch.tol: "),
-])
+@pytest.mark.parametrize(
+    "declared, words",
+    [
+        ({"tokens": {"cuont": 3}}, "unknown key 'cuont' in tokens; did you mean 'count'"),
+        ({"atention": {}}, "did you mean 'attention'"),
+        ({"attention": {"kind": "soft"}}, "attention.kind: expected 'softmax', 'l2'.*got 'soft'"),
+        ({"attention": {"heads": [{"B": 1}]}}, "unknown key 'B' in attention; known are A, V"),
+        ({"tokens": {"count": 2.5}}, "tokens.count: expected an integer, got 2.5"),
+        ({"tokens": {"count": 0}}, "tokens.count: expected a number greater than or equal to 1, got 0"),
+        ({"tokens": {"points": [["a"]]}}, "tokens.points: expected a list of rows of numbers"),
+        ({"flow": {"until": "far"}}, "flow.until: expected a number, got 'far'"),
+        ({"flow": {"coordinates": "renormalised", "sphere": True}}, "off the sphere"),
+        ({"attention": {"kind": "l2", "causal": True}}, "softmax alone"),
+        ({"tokens": 3}, "tokens: expected a table, got 3"),
+        ({"expect": 3}, "expect: expected a table, got 3"),
+        ({"expect": {"clusters": {"at_most": "4"}}}, "expect.clusters: expected a number, got '4'"),
+        ({"expect": {"rank": {"at_most": [1]}}}, "expect.rank: expected a number"),
+        ({"expect": {"rank": {"about": 1}}}, "expect.rank: expected at_least or at_most, got 'about'"),
+        ({"tokens": {"seed": 2**70}}, "tokens.seed: expected a number less than 9223372036854775808"),
+        ({"attention": {"A": 10**400}}, "attention.A: expected a number, a diagonal"),
+        ({"flow": {"until": 10**400}}, "flow.until: expected a number"),
+        ({"tokens": {"points": [[10**400]]}}, "tokens.points: expected a list of rows"),
+        ({"tokens": {"points": [[1.0, 2.0]], "count": 5}}, "points to decide alone"),
+        ({"tokens": {"points": [[1.0, 2.0]], "size": 5.0}}, "points to decide alone"),
+        ({"attention": {"bias": 1.0}}, "bias with sigmoid alone"),
+        ({"attention": {"eps": 0.5, "kind": "l2"}}, "eps with sinkhorn alone"),
+        ({"attention": {"A": 2.0, "heads": [{"A": 1.0}]}}, "A and V in the heads"),
+        ({"tokens": {"count": True}}, "tokens.count: expected an integer, got True"),
+        ({"watch": {"lipschitz": 1}}, "watch.lipschitz: expected a boolean, got 1"),
+        ({"name": "other"}, "unknown key 'name'"),
+        ({"watch": {"tol": "x"}, "flow": {"solvr": "rk4"}}, "unknown key 'solvr' in flow; .*; watch.tol: "),
+    ],
+)
 def test_wrong_files(declared, words):
     with pytest.raises(InputError, match=words):
         example_of("mine", declared)
@@ -128,14 +140,14 @@ def test_wrong_names_and_matrices(tmp_path):
 
 def test_other_values_are_checked_too():
     example = read_example("polytope")
-    assert example.but("tokens", count=None) is example
-    assert not example.but("tokens", count=9).expect  # expected of the declared flow alone
-    with pytest.raises(InputError, match="polytope: tokens.count: .* greater than or equal to 1, got -1"):
-        example.but("tokens", count=-1)
+    assert example.replace("tokens", count=None) is example
+    assert not example.replace("tokens", count=9).expect  # expected of the declared flow alone
+    with pytest.raises(InputError, match=r"polytope: tokens.count: .* greater than or equal to 1, got -1"):
+        example.replace("tokens", count=-1)
     points = example_of("mine", {"tokens": {"points": [[1.0, 2.0, 3.0]]}})
     assert (points.tokens.count, points.tokens.dim) == (1, 3)
     with pytest.raises(InputError, match="points to decide alone"):
-        points.but("tokens", count=7)
+        points.replace("tokens", count=7)
 
 
 def test_a_blow_up_is_watched_until_then():

@@ -87,8 +87,9 @@ def test_covariance_ode_is_that_of_the_theory(name):
 def test_closed_form_of_v_equal_to_the_identity(solver):
     a, gaussian = draw(60, 3, 3), state(61, 3)
     end = blow_up_time(a, gaussian)
-    flow = gaussian_flow(SoftmaxField.of(a, torch.eye(3, dtype=torch.float64)), gaussian, 0.8 * end, frames=5,
-                         solver=solver, rtol=1e-8)
+    flow = gaussian_flow(
+        SoftmaxField.of(a, torch.eye(3, dtype=torch.float64)), gaussian, 0.8 * end, frames=5, solver=solver, rtol=1e-8
+    )
     for t, covariance in zip(flow.times.tolist(), flow.covariances, strict=True):
         assert_close(covariance, covariance_at(a, gaussian, t), 1e-5)
         inverse = torch.linalg.inv(gaussian.covariance) - t * (a + a.mT)
@@ -185,7 +186,7 @@ def test_every_covariance_is_in_the_cone_and_tokens_move_with_it(name):
 
 
 def test_affine_equivariance():
-    """x = Ty: scores TᵀAT and values T⁻¹VT move y as A and V move x."""
+    """X = Ty: scores TᵀAT and values T⁻¹VT move y as A and V move x."""
     a, v, t, gaussian = draw(80, 2, 2), draw(81, 2, 2), draw(82, 2, 2), state(83)
     back = torch.linalg.inv(t)
     for kind in (SoftmaxField.of, SinkhornField, LinearField):
@@ -215,12 +216,18 @@ def bad(value: float) -> torch.Tensor:
         (lambda: GaussianState.of([0, 0, 0], [[1, 0], [0, 1]]), r"covariance \(d, d\)"),
         (lambda: GaussianState.of([0, math.nan], [[1, 0], [0, 1]]), "finite mean"),
         (lambda: GaussianState([0], [[1]]), "as tensors"),
-        (lambda: gaussian_flow(SoftmaxField.of(EYE, torch.ones(3, 2).double()), GaussianState.standard(2), 1.0),
-         "square V"),
+        (
+            lambda: gaussian_flow(SoftmaxField.of(EYE, torch.ones(3, 2).double()), GaussianState.standard(2), 1.0),
+            "square V",
+        ),
         (lambda: SoftmaxField.of(bad(math.inf), EYE), "finite"),
         (lambda: gaussian_flow(SigmoidField(EYE, EYE), GaussianState.standard(2), 1.0), "do not stay Gaussian"),
-        (lambda: gaussian_flow(SoftmaxField(SelfAttention(EYE, EYE, EYE, causal=True)), GaussianState.standard(2), 1.0),
-         "got one with a causal mask"),
+        (
+            lambda: gaussian_flow(
+                SoftmaxField(SelfAttention(EYE, EYE, EYE, causal=True)), GaussianState.standard(2), 1.0
+            ),
+            "got one with a causal mask",
+        ),
         (lambda: gaussian_flow(EYE, GaussianState.standard(2), 1.0), "a Field, got Tensor"),
         (lambda: gaussian_flow(FIELDS["softmax"], GaussianState.standard(3), 1.0), "on R\\^2"),
         (lambda: gaussian_flow(FIELDS["softmax"], EYE, 1.0), "GaussianState to start from"),

@@ -54,10 +54,15 @@ def test_fewer_dimensions_than_axes():
     assert principal_view(torch.randn(5, 2), 3).axes.shape == (2, 2)
 
 
-@pytest.mark.parametrize("x, words", [
-    (torch.ones(1, 3), "at least 2 tokens"), (torch.tensor([[1.0], [0.0]]), "0 as token 1"),
-    (torch.tensor([[1.0], [math.nan]]), "finite"), (torch.ones(3), r"\(n, d\)"),
-])
+@pytest.mark.parametrize(
+    "x, words",
+    [
+        (torch.ones(1, 3), "at least 2 tokens"),
+        (torch.tensor([[1.0], [0.0]]), "0 as token 1"),
+        (torch.tensor([[1.0], [math.nan]]), "finite"),
+        (torch.ones(3), r"\(n, d\)"),
+    ],
+)
 def test_what_has_no_spread(x, words):
     with pytest.raises(InputError, match=words):
         spread(x)
@@ -66,8 +71,10 @@ def test_what_has_no_spread(x, words):
 @pytest.mark.parametrize("d", [3, 90])  # multiplied out, and matrix-free
 def test_perturbations_of_some_tokens_alone(d):
     g = torch.Generator().manual_seed(1)
-    maps = [lambda x, w=torch.randn(d, d, generator=g, dtype=F64) / d**0.5: torch.tanh(x @ w) + 0.1 * x.sum(0)
-            for _ in range(3)]
+    maps = [
+        lambda x, w=torch.randn(d, d, generator=g, dtype=F64) / d**0.5: torch.tanh(x @ w) + 0.1 * x.sum(0)
+        for _ in range(3)
+    ]
     x = torch.randn(4, d, generator=g, dtype=F64)
     J = torch.func.jacrev(lambda x: maps[2](maps[1](maps[0](x))))(x).reshape(4 * d, 4, d)[:, 1:].flatten(1)
     found = [grown for _, grown in growth_by_map(maps, x, at=[3], moved=[1, 2, 3], tol=1e-6)]

@@ -37,11 +37,15 @@ def whole(chain):
         for step in chain:
             x = step(x)
         return x
+
     return through
 
 
-CASES = [(name, "residual", False) for name in every_kind(D)] + [("softmax", "rk4", False), ("two heads", "rk4", True),
-                                                                ("linear", "residual", True)]
+CASES = [(name, "residual", False) for name in every_kind(D)] + [
+    ("softmax", "rk4", False),
+    ("two heads", "rk4", True),
+    ("linear", "residual", True),
+]
 
 
 @pytest.mark.parametrize("name, scheme, sphere", CASES)
@@ -54,22 +58,27 @@ def test_derivative_of_the_scheme(name, scheme, sphere):
 
 
 def test_variational_equation():
-    """x and a perturbation integrated together: the derivative that the steps tend to, and a finite difference."""
+    """X and a perturbation integrated together: the derivative that the steps tend to, and a finite difference."""
     x, v = normal(N, D), normal(N, D, seed=1)
-    for weights in (every_kind(D)["two heads"], lambda t: SoftmaxField.of((1 + t) * torch.eye(D).double(),
-                                                                        torch.eye(D).double())):
+    for weights in (
+        every_kind(D)["two heads"],
+        lambda t: SoftmaxField.of((1 + t) * torch.eye(D).double(), torch.eye(D).double()),
+    ):
         velocity = Velocity(weights, sphere=True, drift=lambda t, x: t * torch.sin(x))
         both = integrate(with_tangents(velocity), stack(x, v), 1.0, solver="dop853", rtol=1e-10, atol=1e-11, saves=2)
         end, pushed = unstack(both.last)
         assert_close(end, integrate(velocity, x, 1.0, solver="dop853", rtol=1e-10, atol=1e-11, saves=2).last, 1e-9)
         eta = 1e-5
-        ends = [integrate(velocity, x + s * eta * v, 1.0, solver="dop853", rtol=1e-12, atol=1e-13, saves=2).last
-                for s in (1, -1)]
+        ends = [
+            integrate(velocity, x + s * eta * v, 1.0, solver="dop853", rtol=1e-12, atol=1e-13, saves=2).last
+            for s in (1, -1)
+        ]
         assert_close(pushed, (ends[0] - ends[1]) / (2 * eta), 1e-6)
     gaps = []
     velocity = Velocity(every_kind(D)["softmax"])
-    both = integrate(with_tangents(velocity, 2), stack(x, v, 2 * v), 1.0, solver="dop853", rtol=1e-12, atol=1e-13,
-                     saves=2)
+    both = integrate(
+        with_tangents(velocity, 2), stack(x, v, 2 * v), 1.0, solver="dop853", rtol=1e-12, atol=1e-13, saves=2
+    )
     _, once, twice = unstack(both.last, 2)
     assert_close(twice, 2 * once, 1e-8)
     for steps in (8, 16):
@@ -95,14 +104,14 @@ def test_growth_against_dense_singular_values(monkeypatch, dense_limit):
     states = FlowDerivative(chain, x).states
     assert [g.maps for g in found] == [2, 4, 6] and found[-1].depth == pytest.approx(2.0)
     for g in found:
-        truth = torch.linalg.matrix_norm(dense(whole(chain[:g.maps]), x), 2)
+        truth = torch.linalg.matrix_norm(dense(whole(chain[: g.maps]), x), 2)
         assert at_most(g.lower, float(truth), tol=1e-9) and at_most(float(truth), g.upper, tol=1e-9)
         assert g.value == pytest.approx(float(truth), rel=1e-5)
         product = sum(math.log(torch.linalg.matrix_norm(dense(chain[k], states[k]), 2)) for k in range(g.maps))
         assert g.log_product == pytest.approx(product, abs=1e-4) and at_most(g.value, g.product, tol=1e-6)
         local = torch.linalg.matrix_norm(dense(field.on_tokens, states[g.maps]), 2)
         assert g.local == pytest.approx(float(local), rel=1e-4)
-        moved = whole(chain[:g.maps])
+        moved = whole(chain[: g.maps])
         eta = 1e-6
         change = (moved(x + eta * g.direction) - moved(x - eta * g.direction)).norm() / (2 * eta)
         assert float(change) == pytest.approx(g.value, rel=1e-3)
@@ -120,9 +129,9 @@ def test_local_constant_of_every_kind(name):
 def test_the_product_bounds_the_flow_where_singular_values_crowd():
     """Each estimate is a little below its σ₁ = 1; forty of them multiplied would be below the chain's own."""
     D = torch.linspace(0.95, 1, 400, dtype=torch.float64)[:, None]
-    grown, = growth_through([lambda x: D * x] * 40, normal(400, 1), [40])
+    (grown,) = growth_through([lambda x: D * x] * 40, normal(400, 1), [40])
     assert grown.product >= 1 >= grown.value and grown.status == "converged"
-    loose, = growth_through([lambda x: D.float() * x] * 2, normal(400, 1).float(), [2], tol=1e-7)
+    (loose,) = growth_through([lambda x: D.float() * x] * 2, normal(400, 1).float(), [2], tol=1e-7)
     assert loose.status != "converged"
 
 

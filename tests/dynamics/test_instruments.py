@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -131,7 +132,7 @@ def test_energy_in_blocks_and_its_law(monkeypatch):
     for sphere in (False, True):  # A = Aᵀ = V: attention ascends it
         path = integrate(Velocity(SoftmaxField.of(A, A), sphere=sphere), x, 3.0, saves=20, rtol=1e-8)
         energies = [log_energy(state, A) for state in path.tokens]
-        assert all(b > a for a, b in zip(energies, energies[1:]))
+        assert all(b > a for a, b in itertools.pairwise(energies))
 
 
 def test_distances(monkeypatch):
@@ -140,6 +141,7 @@ def test_distances(monkeypatch):
     assert diameter(x) == pytest.approx(float(torch.cdist(x, x).max()))
     assert farthest_move(x, y) == pytest.approx(float((x - y).norm(dim=-1).max()))
     from scipy.optimize import linear_sum_assignment
+
     cost = torch.cdist(x, y).square().numpy()
     assert w2(x, y) == pytest.approx((cost[linear_sum_assignment(cost)].mean()) ** 0.5)
     assert w2(x, x.flip(0)) == pytest.approx(0.0, abs=1e-9)
@@ -152,18 +154,21 @@ def test_plateaus():
     assert [p.count for p in plateaus(times, [9, 4, 4, 3, 3, 1], least=0.5)] == [3]
 
 
-@pytest.mark.parametrize("call, words", [
-    (lambda: clusters(normal(3, 2), 0.0), "positive tolerance"),
-    (lambda: clusters(normal(3), 0.1), r"\(n, d\)"),
-    (lambda: clusters(normal(3, 2) * math.nan, 0.1), "finite"),
-    (lambda: clusters(torch.zeros(20_000, 1), 0.1), "at most 10000"),
-    (lambda: hull(normal(20, 9), 0.1), "at most 8 dimensions"),
-    (lambda: leading_space(torch.zeros(2, 3)), "square"),
-    (lambda: log_energy(normal(3, 2), torch.eye(3)), "expected A"),
-    (lambda: probabilities(every_kind(2)["l2"], normal(3, 2)), "softmax"),
-    (lambda: pattern_of_p(torch.zeros(2, 3, 3)), "one by one"),
-    (lambda: plateaus([0.0, 1.0], [1]), "for each"),
-])
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: clusters(normal(3, 2), 0.0), "positive tolerance"),
+        (lambda: clusters(normal(3), 0.1), r"\(n, d\)"),
+        (lambda: clusters(normal(3, 2) * math.nan, 0.1), "finite"),
+        (lambda: clusters(torch.zeros(20_000, 1), 0.1), "at most 10000"),
+        (lambda: hull(normal(20, 9), 0.1), "at most 8 dimensions"),
+        (lambda: leading_space(torch.zeros(2, 3)), "square"),
+        (lambda: log_energy(normal(3, 2), torch.eye(3)), "expected A"),
+        (lambda: probabilities(every_kind(2)["l2"], normal(3, 2)), "softmax"),
+        (lambda: pattern_of_p(torch.zeros(2, 3, 3)), "one by one"),
+        (lambda: plateaus([0.0, 1.0], [1]), "for each"),
+    ],
+)
 def test_bad_input(call, words):
     with pytest.raises(InputError, match=words):
         call()
@@ -171,5 +176,7 @@ def test_bad_input(call, words):
 
 def test_self_attention_is_a_layer_for_its_p():
     eye = torch.eye(2, dtype=torch.float64)
-    assert_close(probabilities(SelfAttention(eye, eye, eye), torch.zeros(4, 2).double()),
-                 torch.full((1, 4, 4), 0.25, dtype=torch.float64))
+    assert_close(
+        probabilities(SelfAttention(eye, eye, eye), torch.zeros(4, 2).double()),
+        torch.full((1, 4, 4), 0.25, dtype=torch.float64),
+    )

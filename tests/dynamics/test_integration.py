@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -34,9 +35,11 @@ def test_order_of_convergence(weights, scheme, order, sphere):
     x = normal(5, 2)
     velocity = Velocity(weights, sphere=sphere)
     truth = integrate(velocity, x, 1.0, solver="dop853", rtol=1e-12, atol=1e-13, saves=2).last
-    gaps = [float((integrate(velocity, x, 1.0, solver=scheme, steps=steps, saves=2).last - truth).norm())
-            for steps in (16, 32, 64)]
-    observed = [math.log2(a / b) for a, b in zip(gaps, gaps[1:])]
+    gaps = [
+        float((integrate(velocity, x, 1.0, solver=scheme, steps=steps, saves=2).last - truth).norm())
+        for steps in (16, 32, 64)
+    ]
+    observed = [math.log2(a / b) for a, b in itertools.pairwise(gaps)]
     assert observed[-1] == pytest.approx(order, abs=0.15), observed
 
 
@@ -183,31 +186,34 @@ WIDE = SelfAttention(EYE, EYE, torch.ones(3, 2, dtype=torch.float64))
 X = normal(4, 2)
 
 
-@pytest.mark.parametrize("call, words", [
-    (lambda: integrate(WIDE, X, 1.0), "square"),
-    (lambda: integrate([WIDE], X, 1.0), "square"),
-    (lambda: integrate(lambda t: WIDE, X, 1.0), "square"),
-    (lambda: SoftmaxField.of(EYE, EYE * math.nan), "finite"),
-    (lambda: integrate([lambda x: x / 0], X, 1.0), "finite velocity"),
-    (lambda: integrate(SOFTMAX, X * math.inf, 1.0), "token 0"),
-    (lambda: integrate(SOFTMAX, X, -1.0), "until"),
-    (lambda: integrate(SOFTMAX, X, math.nan), "until"),
-    (lambda: integrate(SOFTMAX, X, 1.0, solver="euler"), "solver among"),
-    (lambda: integrate(SOFTMAX, X, 1.0, solver="rk4"), "without steps"),
-    (lambda: integrate(SOFTMAX, X, 1.0, steps=3), "only there"),
-    (lambda: integrate([SOFTMAX, SOFTMAX], X, 1.0, solver="rk4", steps=3), "multiple of the 2 layers"),
-    (lambda: integrate(SOFTMAX, X, 1.0, rtol=0.0), "rtol"),
-    (lambda: integrate(SOFTMAX, X, 1.0, max_steps=0), "max_steps"),
-    (lambda: integrate(SOFTMAX, X, 1.0, saves=1), "at least 2"),
-    (lambda: integrate(SOFTMAX, X, 1.0, saves=[0.5, 0.2]), "increasing"),
-    (lambda: integrate(SOFTMAX, X, 1.0, noise=0.1), "Euler–Maruyama"),
-    (lambda: integrate(SOFTMAX, X[0], 1.0), r"\(n, d\)"),
-    (lambda: integrate(SOFTMAX, normal(600, 2), 1.0, solver="radau"), "implicit"),
-    (lambda: integrate(Velocity(SOFTMAX, sphere=True), 0 * X, 1.0), "no direction"),
-    (lambda: integrate([], X, 1.0), "at least one layer"),
-    (lambda: Velocity(3.0), "function of depth"),
-    (lambda: Velocity([SOFTMAX, SOFTMAX])(0.0, X), "pieces"),
-])
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: integrate(WIDE, X, 1.0), "square"),
+        (lambda: integrate([WIDE], X, 1.0), "square"),
+        (lambda: integrate(lambda t: WIDE, X, 1.0), "square"),
+        (lambda: SoftmaxField.of(EYE, EYE * math.nan), "finite"),
+        (lambda: integrate([lambda x: x / 0], X, 1.0), "finite velocity"),
+        (lambda: integrate(SOFTMAX, X * math.inf, 1.0), "token 0"),
+        (lambda: integrate(SOFTMAX, X, -1.0), "until"),
+        (lambda: integrate(SOFTMAX, X, math.nan), "until"),
+        (lambda: integrate(SOFTMAX, X, 1.0, solver="euler"), "solver among"),
+        (lambda: integrate(SOFTMAX, X, 1.0, solver="rk4"), "without steps"),
+        (lambda: integrate(SOFTMAX, X, 1.0, steps=3), "only there"),
+        (lambda: integrate([SOFTMAX, SOFTMAX], X, 1.0, solver="rk4", steps=3), "multiple of the 2 layers"),
+        (lambda: integrate(SOFTMAX, X, 1.0, rtol=0.0), "rtol"),
+        (lambda: integrate(SOFTMAX, X, 1.0, max_steps=0), "max_steps"),
+        (lambda: integrate(SOFTMAX, X, 1.0, saves=1), "at least 2"),
+        (lambda: integrate(SOFTMAX, X, 1.0, saves=[0.5, 0.2]), "increasing"),
+        (lambda: integrate(SOFTMAX, X, 1.0, noise=0.1), "Euler–Maruyama"),
+        (lambda: integrate(SOFTMAX, X[0], 1.0), r"\(n, d\)"),
+        (lambda: integrate(SOFTMAX, normal(600, 2), 1.0, solver="radau"), "implicit"),
+        (lambda: integrate(Velocity(SOFTMAX, sphere=True), 0 * X, 1.0), "no direction"),
+        (lambda: integrate([], X, 1.0), "at least one layer"),
+        (lambda: Velocity(3.0), "function of depth"),
+        (lambda: Velocity([SOFTMAX, SOFTMAX])(0.0, X), "pieces"),
+    ],
+)
 def test_bad_input(call, words):
     with pytest.raises(InputError, match=words):
         call()

@@ -43,8 +43,9 @@ class Interpolated:
         inverse = torch.linalg.inv(torch.from_numpy(np.polynomial.chebyshev.chebvander(nodes, self.count - 1)))
         coefficients = torch.einsum("ai,bj,ijk->abk", inverse, inverse, values)
         unit = ((x - (high + low) / 2) / ((high - low) / 2)).clamp(-1, 1).numpy()
-        first, second = (torch.from_numpy(np.polynomial.chebyshev.chebvander(unit[:, i], self.count - 1))
-                         for i in (0, 1))
+        first, second = (
+            torch.from_numpy(np.polynomial.chebyshev.chebvander(unit[:, i], self.count - 1)) for i in (0, 1)
+        )
         return torch.stack([((first @ coefficients[..., k]) * second).sum(1) for k in (0, 1)], 1)
 
 
@@ -91,8 +92,9 @@ def test_particles_come_to_the_density_in_w2_unmasked_and_masked():
     parts = [Density.gaussian(GaussianState.of([m], [[0.2]]), grid) for m in (-1.5, 0.5)]
     field = SoftmaxField.of(0.7 * ONE, -ONE)
     seen = []
-    plain = mean_field_convergence(field, Density.mixture(parts), 0.5, (40, 160, 640), repeats=6, rtol=1e-4,
-                                   step=seen.append)
+    plain = mean_field_convergence(
+        field, Density.mixture(parts), 0.5, (40, 160, 640), repeats=6, rtol=1e-4, step=seen.append
+    )
     assert plain.distance == "W₂" and seen == list(plain.records)  # exact: the same records
     assert -0.75 <= plain.rate.exponent <= -0.25
     masked = mean_field_convergence(field, Density.slices(parts), 0.5, (40, 160, 640), repeats=6, rtol=1e-4)
@@ -120,8 +122,10 @@ def test_masked_limit_is_not_the_unmasked_one():
         (lambda s: mean_field_convergence(SoftmaxField.of(ONE, ONE), s, 1.0, (10, 21)), "multiples of the 2 slices"),
         (lambda s: mean_field_convergence(SoftmaxField.of(ONE, ONE), ONE, 1.0, (10, 20)), "GaussianState or a Density"),
         (lambda s: mean_field_convergence(SoftmaxField.of(ONE, ONE), s, 1.0, (10, 20), repeats=0), "repeats"),
-        (lambda s: mean_field_convergence(SoftmaxField.of(ONE, ONE), GaussianState.standard(1), 1.0, (10, 20)),
-         "blew up at t = 0.5"),
+        (
+            lambda s: mean_field_convergence(SoftmaxField.of(ONE, ONE), GaussianState.standard(1), 1.0, (10, 20)),
+            "blew up at t = 0.5",
+        ),
         (lambda s: fit_rate([10, 20], [1.0, 0.0]), "positive distances"),
     ],
 )

@@ -47,8 +47,9 @@ def test_intervals_are_those_of_scipy_where_scipy_has_one(texts, scope):
             return spearman(x[drawn].ravel(), y[drawn].ravel())
         return np.mean([spearman(a, b) for a, b in zip(x[drawn].T, y[drawn].T, strict=True)])
 
-    theirs = stats.bootstrap((np.arange(texts),), statistic, n_resamples=500, vectorized=False,
-                             rng=np.random.default_rng(3)).confidence_interval
+    theirs = stats.bootstrap(
+        (np.arange(texts),), statistic, n_resamples=500, vectorized=False, rng=np.random.default_rng(3)
+    ).confidence_interval
     found = rank_correlation(x, y, scope=scope, resamples=500, seed=3)
     assert found.dropped == 0 and (found.lower, found.upper) == pytest.approx((theirs.low, theirs.high), abs=0.01)
 
@@ -150,13 +151,16 @@ def test_rows_of_one_text_do_not_count_as_independent():
     assert four.upper - four.lower == pytest.approx(one.upper - one.lower)
 
 
-@pytest.mark.parametrize("x, y, why", [
-    ([1, 1, 1, 1], [1, 2, 3, 4], "the predictor is constant"),
-    ([1, 2, 3, 4], [5, 5, 5, 5], "the outcome is constant"),
-    ([1, 2], [1, 2], "2 texts"),
-    ([math.nan] * 3 + [1], [1, 2, 3, 4], "1 texts"),
-    ([[1, 1], [2, 1], [3, 1]], [[1, 2], [2, 3], [3, 1]], "constant in a layer"),
-])
+@pytest.mark.parametrize(
+    "x, y, why",
+    [
+        ([1, 1, 1, 1], [1, 2, 3, 4], "the predictor is constant"),
+        ([1, 2, 3, 4], [5, 5, 5, 5], "the outcome is constant"),
+        ([1, 2], [1, 2], "2 texts"),
+        ([math.nan] * 3 + [1], [1, 2, 3, 4], "1 texts"),
+        ([[1, 1], [2, 1], [3, 1]], [[1, 2], [2, 3], [3, 1]], "constant in a layer"),
+    ],
+)
 def test_undefined_is_said_and_is_not_zero(x, y, why):
     found = rank_correlation(x, y)
     assert found.value is None and found.lower is None and found.p is None
@@ -177,14 +181,17 @@ def test_a_perfect_order_has_a_perfect_interval():
     assert (found.value, found.lower, found.upper) == pytest.approx((1, 1, 1))
 
 
-@pytest.mark.parametrize("call, said", [
-    (lambda: rank_correlation([1, 2, 3], [1, 2]), "one shape"),
-    (lambda: rank_correlation([1, 2, 3], [1, 2, 3], scope="between"), "within, pooled"),
-    (lambda: rank_correlation([1, 2, 3], [1, 2, 3], confidence=1.0), "between 0 and 1"),
-    (lambda: rank_correlation([1, 2, 3], [1, 2, 3], resamples=5), "100 resamples"),
-    (lambda: reliability([1.0], [1.0, 2.0]), "as many predictions"),
-    (lambda: reliability([0.0, 1.0], [1.0, 2.0]), "positive predictions"),
-])
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: rank_correlation([1, 2, 3], [1, 2]), "one shape"),
+        (lambda: rank_correlation([1, 2, 3], [1, 2, 3], scope="between"), "within, pooled"),
+        (lambda: rank_correlation([1, 2, 3], [1, 2, 3], confidence=1.0), "between 0 and 1"),
+        (lambda: rank_correlation([1, 2, 3], [1, 2, 3], resamples=5), "100 resamples"),
+        (lambda: reliability([1.0], [1.0, 2.0]), "as many predictions"),
+        (lambda: reliability([0.0, 1.0], [1.0, 2.0]), "positive predictions"),
+    ],
+)
 def test_bad_input(call, said):
     with pytest.raises(InputError, match=said):
         call()

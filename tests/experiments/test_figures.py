@@ -43,11 +43,14 @@ def test_prediction_is_drawn_from_its_numbers(images, capsys):
     assert is_png(images / "prediction.png") and "attacks on tokens" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name, options, written", [
-    ("depth", ["--redraw"], "depth.png"),
-    ("gpu", [str(ROOT / "benchmarks" / "results")], "gpu_time_memory.png"),
-    ("long_context", [str(ROOT / "benchmarks" / "results" / "h200-long-context.jsonl")], "long_context.png"),
-])
+@pytest.mark.parametrize(
+    "name, options, written",
+    [
+        ("depth", ["--redraw"], "depth.png"),
+        ("gpu", [str(ROOT / "benchmarks" / "results")], "gpu_time_memory.png"),
+        ("long_context", [str(ROOT / "benchmarks" / "results" / "h200-long-context.jsonl")], "long_context.png"),
+    ],
+)
 def test_figures_of_kept_records(name, options, written, images):
     importlib.import_module(f"experiments.figures.{name}").main([*options, "--out", str(images)])
     assert is_png(images / written)
@@ -121,7 +124,7 @@ def test_tightness_of_one_layer(tiny):
     from experiments.figures.tightness import layers_of, measure
     from tests.tolerances import at_most
 
-    row, = measure("tiny", layers_of(tiny, 6, [1]), 6, restarts=2, steps=5)
+    (row,) = measure("tiny", layers_of(tiny, 6, [1]), 6, restarts=2, steps=5)
     assert row["layer"] == 1
     assert at_most(math.log(row["worst"]["value"]), row["bounds"]["this_project.upper"], tol=1e-5)
     assert at_most(math.log(row["on_tokens"]["value"]), row["bounds"]["this_project.local"], tol=1e-5)

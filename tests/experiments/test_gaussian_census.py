@@ -30,7 +30,7 @@ def test_every_run_is_counted():
 
 @pytest.mark.parametrize("kind", FIELDS)
 def test_every_kind_has_a_census(kind):
-    record, = census(kind, 2, 1, 0.5)
+    (record,) = census(kind, 2, 1, 0.5)
     assert record["kind"] == kind and len(record["fates"]) == record["d"] == 2
 
 

@@ -63,13 +63,26 @@ def test_seeds_reproduce(layer):
 
 
 def record(text: int, layer: int | None, place: str, values: dict, attacks: list[dict]) -> dict:
-    return {"model": "m", "text": text, "place": place, "layer": layer, "predictors": values, "refused": {},
-            "attacks": attacks}
+    return {
+        "model": "m",
+        "text": text,
+        "place": place,
+        "layer": layer,
+        "predictors": values,
+        "refused": {},
+        "attacks": attacks,
+    }
 
 
 def attack(share: float, gain: float, objective: str = "output") -> dict:
-    return {"share": share, "gain": gain, "relative": gain, "change": gain * share, "spent": share,
-            "objective": {"name": objective}}
+    return {
+        "share": share,
+        "gain": gain,
+        "relative": gain,
+        "change": gain * share,
+        "spent": share,
+        "objective": {"name": objective},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -80,17 +93,29 @@ def made() -> list[dict]:
         for layer in (0, 1):
             sigma = float(10**layer * (1 + generator.random()))
             values = dict.fromkeys(AT_LAYERS, 1.0) | {"sigma": sigma, "entropy": float(generator.random())}
-            records.append(record(text, layer, "layer", values, [attack(0.1, sigma), attack(0.1, 0.9 * sigma),
-                                                                 attack(0.5, 2 * sigma)]))
-        records.append(record(text, None, "model", {"model_sigma": 3.0, "objective_sigma": 1.0 + text},
-                              [attack(share, 1.0 + text, name) for share in (0.1, 0.5) for name in ("output", "kl")]))
+            records.append(
+                record(
+                    text, layer, "layer", values, [attack(0.1, sigma), attack(0.1, 0.9 * sigma), attack(0.5, 2 * sigma)]
+                )
+            )
+        records.append(
+            record(
+                text,
+                None,
+                "model",
+                {"model_sigma": 3.0, "objective_sigma": 1.0 + text},
+                [attack(share, 1.0 + text, name) for share in (0.1, 0.5) for name in ("output", "kl")],
+            )
+        )
         records.append(record(text, None, "tokens", {}, [{"value": float(-text), "says": ["a", "ab"[text % 2]]}]))
     return records
 
 
 def rows(made, **options) -> dict:
-    return {(row["outcome"], row["predictor"], row["scope"], row["layer"]): row for row in judge(
-        made, resamples=200, **options)}
+    return {
+        (row["outcome"], row["predictor"], row["scope"], row["layer"]): row
+        for row in judge(made, resamples=200, **options)
+    }
 
 
 def test_judge_finds_what_was_put_in(made):
@@ -105,15 +130,17 @@ def test_judge_finds_what_was_put_in(made):
     assert found["model_use_small", "objective_sigma", "within", None]["value"] == pytest.approx(1)
     assert found["token_change", "objective_sigma", "within", None]["value"] == pytest.approx(-1)
     assert found["model_use_small", "model_sigma", "within", None]["value"] is None
-    sigmas = np.array([[r["predictors"]["sigma"] for r in made if r["place"] == "layer" and r["layer"] == layer]
-                       for layer in (0, 1)])
+    sigmas = np.array(
+        [[r["predictors"]["sigma"] for r in made if r["place"] == "layer" and r["layer"] == layer] for layer in (0, 1)]
+    )
     product = found["token_change", "sigma_product", "within", None]["value"]
     assert product == pytest.approx(stats.spearmanr(sigmas.prod(0), -np.arange(20)).statistic)
     flips = found["token_flip", "objective_sigma", "within", None]["value"]
     assert flips == pytest.approx(stats.spearmanr(np.arange(20), np.arange(20) % 2).statistic)
     assert ("model_use_small", "sigma", "pooled", None) not in found  # one outcome for all layers
     assert {family for row in found.values() if (family := row["family"])} == {
-        sum(row["scope"] == "within" and row["value"] is not None for row in found.values())}
+        sum(row["scope"] == "within" and row["value"] is not None for row in found.values())
+    }
 
 
 def test_calibration_takes_the_strongest_attack(made):
@@ -138,11 +165,17 @@ def test_few_texts(made):
         named_predictors(("luck",))
 
 
-@pytest.mark.parametrize("options, said", [
-    ({"count": 2}, "at least 3 texts"), ({"places": ()}, "got none"), ({"places": ("layer", "heads")}, "got heads"),
-    ({"steps": 0}, "at least 1 step"),
-    ({"shares": (0.1, 0.1)}, "a small and a large"), ({"model_shares": (0.1,)}, "a small and a large"),
-])
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"count": 2}, "at least 3 texts"),
+        ({"places": ()}, "got none"),
+        ({"places": ("layer", "heads")}, "got heads"),
+        ({"steps": 0}, "at least 1 step"),
+        ({"shares": (0.1, 0.1)}, "a small and a large"),
+        ({"model_shares": (0.1,)}, "a small and a large"),
+    ],
+)
 def test_bad_designs(options, said):
     with pytest.raises(InputError, match=said):
         Design(**options)

@@ -56,8 +56,16 @@ def line(tiny, tmp_path_factory) -> str:
 def whole(line, tmp_path_factory):
     """The file of an undisturbed run, by a process of its own."""
     path = tmp_path_factory.mktemp("whole") / "out.jsonl"
-    command = [sys.executable, "-m", "experiments.prediction", *shlex.split(line), "--out", str(path), "--json",
-               str(path.with_suffix(".json"))]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.prediction",
+        *shlex.split(line),
+        "--out",
+        str(path),
+        "--json",
+        str(path.with_suffix(".json")),
+    ]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return path
@@ -66,8 +74,11 @@ def whole(line, tmp_path_factory):
 def test_records_hold_predictors_and_attacks_of_every_text(whole):
     records = read(whole)
     places = [(record["text"], record["place"], record["layer"]) for record in records]
-    assert places == [(text, place, layer) for text in range(4)
-                      for place, layer in (("layer", 0), ("layer", 1), ("model", None), ("tokens", None))]
+    assert places == [
+        (text, place, layer)
+        for text in range(4)
+        for place, layer in (("layer", 0), ("layer", 1), ("model", None), ("tokens", None))
+    ]
     assert len({record["key"] for record in records}) == len(records)
     for record in records:
         if record["place"] == "layer":
@@ -84,8 +95,11 @@ def test_correlations_are_written_and_undefined_ones_say_why(whole):
     rows = read(whole.with_suffix(".json"))
     correlations = [row for row in rows if row["kind"] == "correlation"]
     assert {row["scope"] for row in correlations} == {"within", "pooled", "layer"}
-    small = next(row for row in correlations if (row["outcome"], row["predictor"], row["scope"]) ==
-                 ("layer_gain_small", "sigma", "within"))
+    small = next(
+        row
+        for row in correlations
+        if (row["outcome"], row["predictor"], row["scope"]) == ("layer_gain_small", "sigma", "within")
+    )
     assert small["value"] > 0.7 and small["texts"] == 4 and small["family"] > 50
     assert all(row["status"].startswith("undefined") for row in correlations if row["value"] is None)
     curves = [row for row in rows if row["kind"] == "calibration"]
@@ -96,8 +110,9 @@ def test_correlations_are_written_and_undefined_ones_say_why(whole):
 
 def test_a_killed_run_goes_on_to_the_same_file(line, whole, prediction, tmp_path):
     out = tmp_path / "out.jsonl"
-    process = start_held(f"{line} --out {out}", "experiments.records:Records.append", 4, ENVIRONMENT,
-                         "experiments.prediction.__main__")
+    process = start_held(
+        f"{line} --out {out}", "experiments.records:Records.append", 4, ENVIRONMENT, "experiments.prediction.__main__"
+    )
     process.send_signal(signal.SIGKILL)
     process.communicate()
     kept = out.read_bytes()
@@ -127,34 +142,51 @@ def test_tables_and_plot(prediction, line, whole, tmp_path):
     out.write_bytes(whole.read_bytes())
     result = prediction(f"{line} --out {out} --plot {plot} --predictors sigma,max_norm,ball_lower,entropy")
     assert result.code == 0, result.err
-    for said in ("attacks on a layer", "attacks on the model's input", "attacks on tokens", "layers alone",
-                 "do not trust the intervals", "ranks as above", "Achieved change over the predicted"):
+    for said in (
+        "attacks on a layer",
+        "attacks on the model's input",
+        "attacks on tokens",
+        "layers alone",
+        "do not trust the intervals",
+        "ranks as above",
+        "Achieved change over the predicted",
+    ):
         assert said in result.out
     assert plot.read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize("options, said", [
-    ("--count 2", "expected at least 3 texts to rank, got 2"),
-    ("--count 60", "60 different texts of 8 tokens, got 6"),
-    ("--length 1", "length of at least 2 tokens"),
-    ("--length 65", "length of at most 64 tokens"),
-    ("--layers 7", "between 0 and 1"),
-    ("--predictors luck", "expected predictors among sigma"),
-    ("--attacks layer,heads", "expected places among layer, model, tokens"),
-    ("--shares 0.1", "a small and a large share"),
-    ("--shares 0.1,0.001", "a small and a large share"),
-    ("--edits 9", "edit budget of at most"),
-    ("--plot picture.xyz", ".png"),
-    ("--confidence 2", "between 0 and 1"),
-])
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ("--count 2", "expected at least 3 texts to rank, got 2"),
+        ("--count 60", "60 different texts of 8 tokens, got 6"),
+        ("--length 1", "length of at least 2 tokens"),
+        ("--length 65", "length of at most 64 tokens"),
+        ("--layers 7", "between 0 and 1"),
+        ("--predictors luck", "expected predictors among sigma"),
+        ("--attacks layer,heads", "expected places among layer, model, tokens"),
+        ("--shares 0.1", "a small and a large share"),
+        ("--shares 0.1,0.001", "a small and a large share"),
+        ("--edits 9", "edit budget of at most"),
+        ("--plot picture.xyz", ".png"),
+        ("--confidence 2", "between 0 and 1"),
+    ],
+)
 def test_bad_options(prediction, line, tmp_path, options, said):
     result = prediction(f"{line} --out {tmp_path / 'out.jsonl'} {options}")
     assert result.code == 2 and said in result.err, result.err
     assert not (tmp_path / "out.jsonl").exists()
 
 
-@pytest.mark.parametrize("content, said", [("", "expected some text"), (" \n", "expected some text"),
-                                           ("river", "got 0 in"), ("the river moves slowly", "got 0 in")])
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ("", "expected some text"),
+        (" \n", "expected some text"),
+        ("river", "got 0 in"),
+        ("the river moves slowly", "got 0 in"),
+    ],
+)
 def test_bad_texts(prediction, tiny, tmp_path, content, said):
     file = tmp_path / "text.txt"
     file.write_text(content, encoding="utf-8")

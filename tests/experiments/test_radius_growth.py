@@ -20,7 +20,7 @@ from tests.tolerances import at_most
 @pytest.mark.parametrize("squared", [2.0, 4.0])
 def test_ascent_rediscovers_the_two_diracs(squared):
     """From random measures on three atoms: two places, ±R, the lighter of mass between e^{−2γR²}/3 and e^{−2γR²}."""
-    record, = roughest_measures("negative", [squared], restarts=4, steps=120)
+    (record,) = roughest_measures("negative", [squared], restarts=4, steps=120)
     assert len(record["places"]) == 2
     heavy, light = record["places"]
     R = math.sqrt(squared)
@@ -33,8 +33,11 @@ def test_ascent_rediscovers_the_two_diracs(squared):
 
 def test_the_rate_of_what_is_made_by_formula():
     def records(kind, exponent):
-        return [{"scores": kind, "radius_squared": r, "value": 0.4 * math.exp(exponent * r) * (1 + 1.5 * exponent * r)}
-                for r in (2.0, 4.0, 6.0, 8.0, 12.0)]
+        return [
+            {"scores": kind, "radius_squared": r, "value": 0.4 * math.exp(exponent * r) * (1 + 1.5 * exponent * r)}
+            for r in (2.0, 4.0, 6.0, 8.0, 12.0)
+        ]
+
     for kind, exponent in (("negative", 1.0), ("rotation", 0.5), ("positive", 0.125)):
         rate = fit_rate(records(kind, exponent))
         assert rate.exponent == pytest.approx(exponent, rel=1e-4) == pytest.approx(rate.true_exponent, rel=1e-4)
@@ -47,8 +50,9 @@ def test_the_rate_of_what_is_made_by_formula():
 
 def test_growth_with_the_radius_is_gamma():
     """Fitted on exact plateaus, which ascent reaches: γ, half of what the published upper bound e^{2a} says."""
-    records = [{"scores": "negative", "radius_squared": r, "value": math.exp(plateau(r).log_value)}
-               for r in range(2, 12)]
+    records = [
+        {"scores": "negative", "radius_squared": r, "value": math.exp(plateau(r).log_value)} for r in range(2, 12)
+    ]
     assert fit_rate(records).exponent == pytest.approx(1.0, abs=0.01)
 
 

@@ -24,8 +24,20 @@ def test_search_finds_what_splits():
 
 
 def test_the_command_keeps_what_it_found(tmp_path, monkeypatch, capsys):
-    line = ["softmax", "--starts", "2", "--steps", "60", "--radius", "6", "--equal-masses", "--seed", "1", "--out",
-            str(tmp_path / "found.jsonl")]
+    line = [
+        "softmax",
+        "--starts",
+        "2",
+        "--steps",
+        "60",
+        "--radius",
+        "6",
+        "--equal-masses",
+        "--seed",
+        "1",
+        "--out",
+        str(tmp_path / "found.jsonl"),
+    ]
     assert main(line) == 0
     shown = capsys.readouterr().out
     record = json.loads((tmp_path / "found.jsonl").read_text(encoding="utf-8"))

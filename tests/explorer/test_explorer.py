@@ -57,8 +57,19 @@ def test_the_catalog_offers_what_is_in_the_folders_and_nothing_beyond(folder):
     catalog = ModelCatalog(Limits(folders=(folder,)))
     assert catalog.names() == ["minilm", "smollm2", "models/one", "models/three.gguf", "models/two"]
     assert catalog.place("models/one") == str(folder / "one")
-    for name in ("models/link", "../secret", str(folder / "one"), str(folder.parent / "secret"), "models/../secret", "",
-                 "models/notes.txt", "gpt2", "random:gpt2", "/etc", None):
+    for name in (
+        "models/link",
+        "../secret",
+        str(folder / "one"),
+        str(folder.parent / "secret"),
+        "models/../secret",
+        "",
+        "models/notes.txt",
+        "gpt2",
+        "random:gpt2",
+        "/etc",
+        None,
+    ):
         with pytest.raises(InputError, match="expected a model among"):
             catalog.place(name)
 
@@ -101,13 +112,18 @@ def test_the_text_is_cut_with_a_note(catalog):
     assert f"--lengths {short.settings.lengths[0]}" in short.choice.command  # what was measured, not what was asked
 
 
-@pytest.mark.parametrize("changes, words", [
-    ({"text": "a" * 1_000_001}, "at most 1,000,000 characters, got 1,000,001"),
-    ({"text": "  "}, "expected a text"), ({"layers": "17"}, "layers of minilm between 0 and 5"),
-    ({"layers": "one"}, 'expected "all" or numbers from 0 such as 0,6'), ({"map": "matrix"}, "map among"),
-    ({"tokens": "none"}, "expected 'all', 'no-special' or 'no-first'"),
-    ({"model": "no-such-model"}, "expected a model among minilm, smollm2"),
-])
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"text": "a" * 1_000_001}, "at most 1,000,000 characters, got 1,000,001"),
+        ({"text": "  "}, "expected a text"),
+        ({"layers": "17"}, "layers of minilm between 0 and 5"),
+        ({"layers": "one"}, 'expected "all" or numbers from 0 such as 0,6'),
+        ({"map": "matrix"}, "map among"),
+        ({"tokens": "none"}, "expected 'all', 'no-special' or 'no-first'"),
+        ({"model": "no-such-model"}, "expected a model among minilm, smollm2"),
+    ],
+)
 def test_bad_choices_are_refused(catalog, changes, words):
     with pytest.raises(InputError, match=re.escape(words)):
         prepare(Choice(**{"model": "minilm", "text": TEXT, "layers": "0", "length": 16, **changes}), catalog)
@@ -120,8 +136,10 @@ def test_memory_is_refused_before_anything_is_computed():
 
 def test_commands_say_what_was_chosen():
     choice = Choice("models/my model", "text", "0, 2", map="block", length=32, tokens="no-first")
-    assert choice.command == ("howsmooth measure 'models/my model' --text text.txt --layers 0,2 --lengths 32 "
-                              "--samples 1 --map block --tokens no-first")
+    assert choice.command == (
+        "howsmooth measure 'models/my model' --text text.txt --layers 0,2 --lengths 32 "
+        "--samples 1 --map block --tokens no-first"
+    )
 
 
 def test_lists_of_numbers():
@@ -140,8 +158,10 @@ def test_a_moved_token_has_its_gain(catalog):
     gains = token_gains(work.model.attention(1, 12), x, tol=1e-3)
     assert found["value"] == pytest.approx(float(gains.value[3]), rel=2e-3)
     assert at_most(found["lower"], float(gains.upper[3])) and at_most(float(gains.lower[3]), found["upper"])
-    assert sum(found["response_shares"]) == pytest.approx(1, abs=1e-2) and found["token"] == work.model.chunks(
-        TEXT, 12, 1)[0].words[3]
+    assert (
+        sum(found["response_shares"]) == pytest.approx(1, abs=1e-2)
+        and found["token"] == work.model.chunks(TEXT, 12, 1)[0].words[3]
+    )
     with pytest.raises(InputError, match="between 0 and 11"):
         move_one_token(work.model, work.text, work.settings, 12)
 
@@ -182,11 +202,12 @@ def test_errors_and_stops_end_in_a_line(catalog):
         yield {}
 
     assert [*app.run("a", "status", wrong)][1]["status"].count("&lt;b&gt;") == 1
+
     def broken(cancellation):
         yield {}
         raise RuntimeError("/private/path")
 
-    assert "Cancelled" in [*app.run("a", "status", stopped)][0]["status"]
+    assert "Cancelled" in next(iter(app.run("a", "status", stopped)))["status"]
     seen = []
     with pytest.raises(RuntimeError):
         for shown in app.run("a", "status", broken):
@@ -196,11 +217,25 @@ def test_errors_and_stops_end_in_a_line(catalog):
 
 def test_hostile_words_stay_words(make):
     record = make(0, 8, 0, relative=1.0, status=HOSTILE, top_tokens=[{"position": 0, "token": HOSTILE, "share": 0.5}])
-    moved = {"token": HOSTILE, "position": 0, "layer": 0, "value": 1.0, "lower": 1.0, "upper": 1.0,
-             "response_shares": [1.0], "words": [HOSTILE]}
-    for piece in (html.constants([record]), html.words([HOSTILE], [1.0], caption=HOSTILE), html.said(HOSTILE, "warn"),
-                  html.progress(0, 1, HOSTILE), html.command_line(HOSTILE), html.moved(moved, 0.5, 2.0),
-                  html.framed(HOSTILE, HOSTILE)):
+    moved = {
+        "token": HOSTILE,
+        "position": 0,
+        "layer": 0,
+        "value": 1.0,
+        "lower": 1.0,
+        "upper": 1.0,
+        "response_shares": [1.0],
+        "words": [HOSTILE],
+    }
+    for piece in (
+        html.constants([record]),
+        html.words([HOSTILE], [1.0], caption=HOSTILE),
+        html.said(HOSTILE, "warn"),
+        html.progress(0, 1, HOSTILE),
+        html.command_line(HOSTILE),
+        html.moved(moved, 0.5, 2.0),
+        html.framed(HOSTILE, HOSTILE),
+    ):
         outline = Outline()
         outline.feed(piece)
         assert not outline.tags & {"script", "img"} and not any(name.startswith("on") for name in outline.attributes)
@@ -212,7 +247,9 @@ def test_layers_and_tokens_are_buttons(make):
     assert re.findall(r'data-layer="(\d)" aria-pressed="(\w+)"', table) == [("0", "false"), ("3", "true")]
     words = html.words(["a", "b"], [0.25, 0.75], chosen=1, caption="")
     assert re.findall(r'data-token="(\d)" style="--share:([\d.]+)" aria-pressed="(\w+)"', words) == [
-        ("0", "0.333", "false"), ("1", "1.000", "true")]
+        ("0", "0.333", "false"),
+        ("1", "1.000", "true"),
+    ]
     assert html.words(["a"], [0.0]).count("<button") == 1 and html.constants([]) == ""
 
 

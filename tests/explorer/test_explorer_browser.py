@@ -20,8 +20,10 @@ from howsmooth.explorer import Limits, explorer, launch  # noqa: E402
 from howsmooth.explorer.app import Cancellation, Cancelled  # noqa: E402
 
 TEXT = "The harbour was quiet, and the keeper counted the ships before the tide came in and the lamps went out."
-HOSTILE = ('<img src=hacked onerror="window.hacked=1"> </button><script>window.hacked=2</script> ${window.hacked=3} '
-           "{{value}} {{#each value}} & the end")
+HOSTILE = (
+    '<img src=hacked onerror="window.hacked=1"> </button><script>window.hacked=2</script> ${window.hacked=3} '
+    "{{value}} {{#each value}} & the end"
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +70,23 @@ def choose_model(page, name: str) -> None:
 
 def test_numbers_equal_those_of_the_command_line(visit, tmp_path):
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    group.main(["measure", "minilm", "--text", str(tmp_path / "text.txt"), "--layers", "0,2", "--lengths", "16",
-                "--samples", "1", "--json", str(tmp_path / "lines.jsonl")], standalone_mode=False)
+    group.main(
+        [
+            "measure",
+            "minilm",
+            "--text",
+            str(tmp_path / "text.txt"),
+            "--layers",
+            "0,2",
+            "--lengths",
+            "16",
+            "--samples",
+            "1",
+            "--json",
+            str(tmp_path / "lines.jsonl"),
+        ],
+        standalone_mode=False,
+    )
     records = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text(encoding="utf-8").splitlines()]
 
     fill(visit, text=TEXT, layers="0,2")
@@ -88,9 +105,10 @@ def test_numbers_equal_those_of_the_command_line(visit, tmp_path):
     with visit.expect_download() as waiting:
         visit.click("#download")
     report = waiting.value.path().read_text(encoding="utf-8")
-    data = json.loads(report[report.index('id="data"'):].partition(">")[2].partition("</script>")[0])
+    data = json.loads(report[report.index('id="data"') :].partition(">")[2].partition("</script>")[0])
     assert data["tables"]["measurements"]["columns"]["value"] == pytest.approx(
-        [record["value"] for record in records], rel=FLOAT32)
+        [record["value"] for record in records], rel=FLOAT32
+    )
 
 
 def test_layers_and_tokens_open_by_keyboard(visit):
@@ -207,8 +225,10 @@ def test_all_tabs_show_something(visit):
 def test_no_file_of_this_machine_is_served_and_none_is_taken(visit, address):
     for path in ("/etc/passwd", __file__):
         assert visit.request.get(f"{address}gradio_api/file={path}").status in (403, 404)
-    sent = visit.request.post(f"{address}gradio_api/upload",
-                              multipart={"files": {"name": "a.txt", "mimeType": "text/plain", "buffer": b"x" * 999}})
+    sent = visit.request.post(
+        f"{address}gradio_api/upload",
+        multipart={"files": {"name": "a.txt", "mimeType": "text/plain", "buffer": b"x" * 999}},
+    )
     assert sent.status >= 400
 
 

@@ -7,6 +7,7 @@ with the reason, so that the tail of a log tells all. However this ends, no proc
 """
 
 import argparse
+import contextlib
 import os
 import re
 import signal
@@ -19,21 +20,38 @@ from pathlib import Path
 HERE = Path(__file__).parent
 NOTHING_TO_RUN = 5  # pytest's exit status where a share has no test
 # The paths before the option: an option of this folder's conftest is known only once the folder is.
-COMMAND = [sys.executable, "-m", "pytest", str(HERE), str(HERE.parent / "kernels"), "-v", "--no-header", "--tb=short",
-           "-rfE", "-W", "ignore", "-p", "no:cacheprovider"]
+COMMAND = [
+    sys.executable,
+    "-m",
+    "pytest",
+    str(HERE),
+    str(HERE.parent / "kernels"),
+    "-v",
+    "--no-header",
+    "--tb=short",
+    "-rfE",
+    "-W",
+    "ignore",
+    "-p",
+    "no:cacheprovider",
+]
 
 
 def start(share: str, output) -> subprocess.Popen:
     """In a session of its own, so that it can be ended together with what it has started itself."""
-    return subprocess.Popen([*COMMAND, "--share", share], cwd=HERE.parents[1], stdout=output, stderr=subprocess.STDOUT,
-                            start_new_session=True, env={**os.environ, "COLUMNS": "400"})
+    return subprocess.Popen(
+        [*COMMAND, "--share", share],
+        cwd=HERE.parents[1],
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={**os.environ, "COLUMNS": "400"},
+    )
 
 
 def end(process: subprocess.Popen) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
@@ -76,7 +94,7 @@ def main() -> int:
                     continue
                 bad += 1
                 failed += reasons(text, status)
-                told = text[text.find("= FAILURES ="):][-4000:] if status == 1 else text[-1500:]
+                told = text[text.find("= FAILURES =") :][-4000:] if status == 1 else text[-1500:]
                 print(f"share {i}:", told, flush=True)
         finally:
             for share in shares:

@@ -9,7 +9,7 @@ if not torch.cuda.is_available():
     pytest.skip(reasons.GPU, allow_module_level=True)
 pytest.importorskip("triton", reason=reasons.TRITON)
 
-from howsmooth import kernels  # noqa: E402
+from howsmooth import kernels
 from tests.tolerances import at_most
 
 DTYPES = [torch.bfloat16, torch.float16]
@@ -64,14 +64,17 @@ def draw(seed, b, h, hkv, n, m, k, w, dtype):
 
 
 def derivatives(at, tangents, g, **pattern):
-    f = lambda *x: dense(*x, **pattern)
+    def f(*x):
+        return dense(*x, **pattern)
+
     o, do = torch.func.jvp(f, tuple(at), tuple(tangents))
     return o, do, *torch.func.vjp(f, *at)[1](g)
 
 
 def cancelling(q, k, v, g, scale, **pattern):
     """Norms of scale (P∘gvᵀ) k, of its like for dk, and 0: what the row sum is subtracted from in dq and dk. Where a
-    row sees one key these cancel to nothing, and their rounding is what is left."""
+    row sees one key these cancel to nothing, and their rounding is what is left.
+    """
     k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
     t = probabilities(q, k, scale, **pattern) * (g @ v.mT)
     return float((scale * t @ k).norm()), float((scale * t.mT @ q).norm()), 0.0
@@ -111,8 +114,13 @@ def test_square(dtype, causal, n):
 @pytest.mark.parametrize("seed", range(36))
 def test_random_shapes(seed):
     pick = torch.Generator().manual_seed(seed)
-    one_of = lambda *options: options[int(torch.randint(len(options), (1,), generator=pick))]
-    number = lambda low, high: int(torch.randint(low, high, (1,), generator=pick))
+
+    def one_of(*options):
+        return options[int(torch.randint(len(options), (1,), generator=pick))]
+
+    def number(low, high):
+        return int(torch.randint(low, high, (1,), generator=pick))
+
     hkv, groups, b = one_of(1, 2, 3), one_of(1, 1, 2, 4), one_of(1, 2)
     n, m = number(1, 700), number(1, 700)
     k, w = one_of(1, 8, 20, 64, 80, 96, 128, 192, 256), one_of(3, 16, 64, 72, 128, 256)
@@ -122,9 +130,17 @@ def test_random_shapes(seed):
     padding = None
     if one_of(True, False):
         padding = torch.rand(b, m, generator=pick).cuda() > 0.3
-    check(at, tangents, g, scale=one_of(k**-0.5, 0.25, -0.3), causal=one_of(True, False),
-          window=window, softcap=one_of(None, None, 2.0, 30.0),
-          offset=one_of(0, m - n, number(-100, 100)), padding=padding)
+    check(
+        at,
+        tangents,
+        g,
+        scale=one_of(k**-0.5, 0.25, -0.3),
+        causal=one_of(True, False),
+        window=window,
+        softcap=one_of(None, None, 2.0, 30.0),
+        offset=one_of(0, m - n, number(-100, 100)),
+        padding=padding,
+    )
 
 
 @pytest.mark.parametrize("pattern", [dict(causal=True), dict(window=5), dict(causal=True, window=1)], ids=str)
@@ -140,14 +156,20 @@ def test_narrow_heads_of_odd_widths(widths, pattern):
 @pytest.mark.parametrize("pad", [1, 4, 8, 16])
 def test_narrow_rows_that_lie_apart(pad, dtype):
     at, tangents, g = draw(2, 1, 2, 2, 97, 97, 32, 16, dtype)
-    apart = lambda t: torch.nn.functional.pad(t, (0, pad))[..., :-pad]
+
+    def apart(t):
+        return torch.nn.functional.pad(t, (0, pad))[..., :-pad]
+
     check([apart(t) for t in at], [apart(t) for t in tangents], apart(g), scale=0.3, causal=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_narrow_rows_that_begin_at_odd_places(dtype):
     at, tangents, g = draw(3, 1, 2, 2, 97, 97, 32, 16, dtype)
-    shifted = lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape)
+
+    def shifted(t):
+        return torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape)
+
     check([shifted(t) for t in at], [shifted(t) for t in tangents], shifted(g), scale=0.3, causal=True)
 
 
@@ -156,8 +178,9 @@ def test_narrow_rows_that_begin_at_odd_places(dtype):
 @pytest.mark.parametrize("width", [64, 128, 256])
 def test_tangents_in_one_pass_are_those_one_by_one(width, count, dtype):
     at, _, _ = draw(0, 1, 2, 1, 333, 333, width, width, dtype)
-    tangents = [torch.stack([draw(9 + j, 1, 2, 1, 333, 333, width, width, dtype)[1][i] for j in range(count)])
-                for i in range(3)]
+    tangents = [
+        torch.stack([draw(9 + j, 1, 2, 1, 333, 333, width, width, dtype)[1][i] for j in range(count)]) for i in range(3)
+    ]
     options = dict(scale=width**-0.5, causal=True)
     o, normaliser = kernels.forward(*at, **options)
     together = kernels.jvp(*at, o, normaliser, *tangents, **options)
@@ -183,11 +206,19 @@ def test_strides():
     o, normaliser = kernels.forward(*at, scale=0.125)
     o2, normaliser2 = kernels.forward(*inside[:3], scale=0.125)
     assert o2.stride() == inside[0].stride()
-    pairs = [(o, o2), (normaliser, normaliser2),
-             (kernels.jvp(*at, o, normaliser, *tangents, scale=0.125),
-              kernels.jvp(*inside[:3], o2, normaliser2, *inside[3:6], scale=0.125)),
-             *zip(kernels.vjp(*at, o, normaliser, g, scale=0.125, way="ours"),
-                  kernels.vjp(*inside[:3], o2, normaliser2, inside[6], scale=0.125, way="ours"), strict=True)]
+    pairs = [
+        (o, o2),
+        (normaliser, normaliser2),
+        (
+            kernels.jvp(*at, o, normaliser, *tangents, scale=0.125),
+            kernels.jvp(*inside[:3], o2, normaliser2, *inside[3:6], scale=0.125),
+        ),
+        *zip(
+            kernels.vjp(*at, o, normaliser, g, scale=0.125, way="ours"),
+            kernels.vjp(*inside[:3], o2, normaliser2, inside[6], scale=0.125, way="ours"),
+            strict=True,
+        ),
+    ]
     for a, b in pairs:
         assert torch.equal(a, b)  # exact: one kernel with the same tiles adds in the same order
 

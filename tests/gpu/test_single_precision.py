@@ -1,5 +1,6 @@
 """float32 on a GPU, precise and as tf32. Each case in a process of its own: after an illegal access a process can do
-nothing more on its GPU, and the tests after it would fail for no reason of their own."""
+nothing more on its GPU, and the tests after it would fail for no reason of their own.
+"""
 
 import json
 import os
@@ -16,7 +17,7 @@ if not torch.cuda.is_available():
     pytest.skip(reasons.GPU, allow_module_level=True)
 pytest.importorskip("triton", reason=reasons.TRITON)
 
-from howsmooth import kernels  # noqa: E402
+from howsmooth import kernels
 
 ROOT = Path(__file__).parents[2]
 # What tf32 may be off by (it keeps ten bits), and what it must be: else it would not be tf32 that was asked for.
@@ -56,8 +57,14 @@ for n in lengths:
 
 def check(precision, layout, width, pattern, *lengths):
     case = json.dumps([precision, layout, width, pattern, *lengths])
-    run = subprocess.run([sys.executable, "-c", SCRIPT, case], cwd=ROOT, capture_output=True, text=True, timeout=240,
-                         env={**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"})
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, case],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"},
+    )
     found = [json.loads(line) for line in run.stdout.splitlines()]
     told = [line for line in run.stderr.splitlines() if "Error" in line] or run.stderr.strip().splitlines()[-1:]
     assert run.returncode == 0, f"after {found[-1:]}: {told[:1]}"
@@ -76,8 +83,16 @@ def test_value_derivative_and_transpose(precision, width, causal):
 
 
 @pytest.mark.parametrize("width", [64, 128])
-@pytest.mark.parametrize("pattern", [dict(window=99), dict(causal=True, window=300, softcap=3.0), dict(padded=True),
-                                     dict(causal=True, padded=True, softcap=30.0)], ids=str)
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        dict(window=99),
+        dict(causal=True, window=300, softcap=3.0),
+        dict(padded=True),
+        dict(causal=True, padded=True, softcap=30.0),
+    ],
+    ids=str,
+)
 def test_masks_caps_and_padding(pattern, width):
     check("precise", (2, 4, 2), width, pattern, 130, 515)
 

@@ -12,14 +12,14 @@ if not torch.cuda.is_available():
     pytest.skip(reasons.GPU, allow_module_level=True)
 pytest.importorskip("triton", reason=reasons.TRITON)
 
-import howsmooth  # noqa: E402
-from howsmooth import SelfAttention, attend, kernels, local_lipschitz  # noqa: E402
-from howsmooth.attention import backend  # noqa: E402
-from howsmooth.attention.op import pattern_of  # noqa: E402
-from howsmooth.lipschitz import argmax_share  # noqa: E402
-from howsmooth.lipschitz.large_radius import largest_probabilities  # noqa: E402
-from tests.attention.cases import normal  # noqa: E402
-from tests.gpu.test_gpu import dense, derivatives, draw, error  # noqa: E402
+import howsmooth
+from howsmooth import SelfAttention, attend, kernels, local_lipschitz
+from howsmooth.attention import backend
+from howsmooth.attention.op import pattern_of
+from howsmooth.lipschitz import argmax_share
+from howsmooth.lipschitz.large_radius import largest_probabilities
+from tests.attention.cases import normal
+from tests.gpu.test_gpu import dense, derivatives, draw, error
 from tests.tolerances import at_most, less
 
 DEVICE = "cuda"
@@ -37,6 +37,7 @@ def used(monkeypatch):
         def call(*args, **options):
             count[name] += 1
             return launch(*args, **options)
+
         return call
 
     for name in count:
@@ -118,24 +119,27 @@ def test_second_derivatives(dtype, used):
 
 
 def layer(dtype=torch.float32, **options):
-    """d = 24, four heads of width 6 on two of keys; scores of moderate size."""
+    """D = 24, four heads of width 6 on two of keys; scores of moderate size."""
     shapes = dict(wq=(24, 24), wk=(12, 24), wv=(12, 24), wo=(24, 24))
     weights = {name: normal(i, *shape).to(dtype) / 24**0.5 for i, (name, shape) in enumerate(shapes.items())}
     return SelfAttention(**weights, heads=4, kv_heads=2, **options), normal(9, 60, 24).to(dtype)
 
 
-@pytest.mark.parametrize(("products", "allowed"), [(None, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
-def test_the_jacobian_is_near_the_true_one_and_has_a_transpose(products, allowed, used):
+@pytest.mark.parametrize(("product_dtype", "allowed"), [(None, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+def test_the_jacobian_is_near_the_true_one_and_has_a_transpose(product_dtype, allowed, used):
     f, x = layer(causal=True)
-    operator = f.to(DEVICE).jacobian(x.to(DEVICE), products=products)
+    operator = f.to(DEVICE).jacobian(x.to(DEVICE), product_dtype=product_dtype)
     u, v = (normal(i, 60 * 24).float().to(DEVICE) for i in (20, 21))
     pushed, pulled = operator.matvec(v), operator.rmatvec(u)
     assert used["jvp"] == used["vjp"] == 1 and pushed.dtype == pulled.dtype == torch.float32
     gap = float(u.double() @ pushed.double() - pulled.double() @ v.double())
     assert at_most(abs(gap), allowed * float(u.norm() * pushed.norm()))
     exact = f.to(torch.float64).jacobian(x.double())
-    assert_near((pushed, pulled, operator.image), (exact.matvec(v.double().cpu()).to(DEVICE),
-                exact.rmatvec(u.double().cpu()).to(DEVICE), exact.image.to(DEVICE)), allowed)
+    assert_near(
+        (pushed, pulled, operator.image),
+        (exact.matvec(v.double().cpu()).to(DEVICE), exact.rmatvec(u.double().cpu()).to(DEVICE), exact.image.to(DEVICE)),
+        allowed,
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -148,12 +152,12 @@ def test_local_lipschitz_is_that_of_the_cpu(causal, used):
     assert fast.status == slow.status == "converged"
     assert at_most(abs(fast.value - slow.value), 1e-3 * truth)
 
-    unmeasured = local_lipschitz(here, there, products=torch.float32)
-    rounded = local_lipschitz(here, there, products=torch.bfloat16, strict=False)
+    unmeasured = local_lipschitz(here, there, product_dtype=torch.float32)
+    rounded = local_lipschitz(here, there, product_dtype=torch.bfloat16, strict=False)
     for found in (slow, fast, unmeasured, rounded):
         assert at_most(found.lower, truth, found.upper) and less(found.upper, math.inf)
 
-    early = local_lipschitz(here, there, products=torch.bfloat16, stop="residual", tol=0.1)
+    early = local_lipschitz(here, there, product_dtype=torch.bfloat16, stop="residual", tol=0.1)
     assert early.status == "lower bound only" and early.upper is None
     assert at_most(0.9 * truth, early.lower, truth)
 

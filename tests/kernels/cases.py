@@ -14,7 +14,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 
 PATTERNS = {
-    "full": dict(),
+    "full": {},
     "causal": dict(causal=True),
     "window": dict(window=5),
     "causal window": dict(causal=True, window=7),

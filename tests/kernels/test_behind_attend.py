@@ -7,9 +7,9 @@ from tests import reasons
 
 pytest.importorskip("triton", reason=reasons.TRITON)
 
-from howsmooth import attend, kernels, local_lipschitz  # noqa: E402
-from tests.attention.cases import layer, normal  # noqa: E402
-from tests.kernels.cases import DEVICE, TOLERANCE, assert_near  # noqa: E402
+from howsmooth import attend, kernels, local_lipschitz
+from tests.attention.cases import layer, normal
+from tests.kernels.cases import DEVICE, TOLERANCE, assert_near
 from tests.tolerances import at_most
 
 
@@ -26,6 +26,7 @@ def used(monkeypatch):
         def call(*args, **options):
             count[name] += 1
             return launch(*args, **options)
+
         return call
 
     monkeypatch.setattr(kernels, "unsupported", refused)
@@ -59,14 +60,16 @@ def test_first_and_second_derivatives(dtype, used):
         assert_near(actual.detach(), expected.detach().cpu(), TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize(("products", "width"), [(None, 1e-3), (torch.float32, 1e-3), (torch.float16, 0.1)], ids=str)
-def test_the_local_constant(products, width, used):
+@pytest.mark.parametrize(
+    ("product_dtype", "width"), [(None, 1e-3), (torch.float32, 1e-3), (torch.float16, 0.1)], ids=str
+)
+def test_the_local_constant(product_dtype, width, used):
     f, x = layer("grouped").to(torch.float32), 0.3 * normal(50, 4, 6).float()
     truth = float(torch.linalg.matrix_norm(f.to(torch.float64).jacobian(x.double()).dense(), 2))
     f, x = f.to(DEVICE), x.to(DEVICE)
-    found = local_lipschitz(f, x, products=products, tol=width)
+    found = local_lipschitz(f, x, product_dtype=product_dtype, tol=width)
     assert used["forward"] and used["jvp"] and used["vjp"]
     assert found.status == "converged" and at_most(found.lower, truth, found.upper)
-    if products == torch.float16:
-        early = local_lipschitz(f, x, products=products, tol=width, stop="residual")
+    if product_dtype == torch.float16:
+        early = local_lipschitz(f, x, product_dtype=product_dtype, tol=width, stop="residual")
         assert early.status == "lower bound only" and at_most(early.lower, truth) and early.upper is None

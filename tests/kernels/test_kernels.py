@@ -7,16 +7,18 @@ from tests import reasons
 
 pytest.importorskip("triton", reason=reasons.TRITON)
 
-from howsmooth import kernels  # noqa: E402
-from howsmooth.attention import blockwise  # noqa: E402
-from howsmooth.attention.pattern import Pattern  # noqa: E402
-from howsmooth.kernels import launch, tiles  # noqa: E402
-from howsmooth.kernels.tiles import Tiles  # noqa: E402
-from tests.kernels.cases import DEVICE, LAYOUTS, PATTERNS, TOLERANCE, assert_near, problem, truth  # noqa: E402
+from howsmooth import kernels
+from howsmooth.attention import blockwise
+from howsmooth.attention.pattern import Pattern
+from howsmooth.kernels import launch, tiles
+from howsmooth.kernels.tiles import Tiles
+from tests.kernels.cases import DEVICE, LAYOUTS, PATTERNS, TOLERANCE, assert_near, problem, truth
 from tests.tolerances import at_most
 
-HALVES = [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.skipif(
-    DEVICE == "cpu", reason=reasons.BFLOAT16))]
+HALVES = [
+    torch.float16,
+    pytest.param(torch.bfloat16, marks=pytest.mark.skipif(DEVICE == "cpu", reason=reasons.BFLOAT16)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +63,20 @@ def test_value_derivative_and_transpose(pattern, layout, padded):
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("pattern", [
-    dict(), dict(causal=True), dict(window=20), dict(causal=True, window=40), dict(causal=True, window=33, offset=5),
-    dict(window=25, offset=-9), dict(causal=True, offset=-20), dict(causal=True, offset=16)], ids=str)
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        {},
+        dict(causal=True),
+        dict(window=20),
+        dict(causal=True, window=40),
+        dict(causal=True, window=33, offset=5),
+        dict(window=25, offset=-9),
+        dict(causal=True, offset=-20),
+        dict(causal=True, offset=16),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("lengths", [(101, 101), (64, 96)], ids=str)
 def test_head_interior_and_tail_of_the_loops(pattern, lengths):
     check((1, 2, 1, *lengths, 16, 16), pattern)
@@ -83,7 +96,7 @@ def test_several_tangents_in_one_pass(pattern, tangents):
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("pattern", [dict(), dict(causal=True, window=7), dict(softcap=1.5)], ids=str)
+@pytest.mark.parametrize("pattern", [{}, dict(causal=True, window=7), dict(softcap=1.5)], ids=str)
 def test_half_precision(pattern, dtype):
     check(LAYOUTS[1], pattern, dtype, tangents=4)
 
@@ -120,7 +133,7 @@ def test_tangents_and_outputs_in_float32_beside_half_precision():
         assert_near(actual, expected, TOLERANCE[torch.float16])
 
 
-@pytest.mark.parametrize("pattern", [dict(), dict(causal=True, offset=-3), dict(softcap=2.0, window=3)], ids=str)
+@pytest.mark.parametrize("pattern", [{}, dict(causal=True, offset=-3), dict(softcap=2.0, window=3)], ids=str)
 def test_the_normaliser_is_the_one_of_the_blockwise_pass(pattern):
     at, _, _, padding = problem(LAYOUTS[1], padded=True)
     options = pattern_of(pattern, LAYOUTS[1][5])
@@ -199,4 +212,4 @@ def test_an_unequal_number_of_tangents_is_refused():
 
 
 def test_without_a_gpu_this_is_the_interpreter():
-    assert launch.INTERPRETED == (DEVICE == "cpu")
+    assert (DEVICE == "cpu") == launch.INTERPRETED

@@ -20,8 +20,14 @@ def drawn_layer(name: str, seed: int, d: int = 4, out: torch.Tensor | None = Non
     options = LAYERS[name]
     h, hkv, k, w = options["heads"], options.get("kv_heads", options["heads"]), 4, 3
     wo = normal(seed + 3, 5, h * w)
-    return SelfAttention(normal(seed, h * k, d), normal(seed + 1, hkv * k, d), normal(seed + 2, hkv * w, d),
-                         wo if out is None else out @ wo, bq=normal(seed + 4, h * k), **options)
+    return SelfAttention(
+        normal(seed, h * k, d),
+        normal(seed + 1, hkv * k, d),
+        normal(seed + 2, hkv * w, d),
+        wo if out is None else out @ wo,
+        bq=normal(seed + 4, h * k),
+        **options,
+    )
 
 
 @EXAMPLES

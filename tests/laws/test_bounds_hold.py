@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from howsmooth import SelfAttention
 from howsmooth.attack.configurations import castin
 from howsmooth.attention import reference
-from howsmooth.attention.winners import winners
+from howsmooth.attention.argmax import argmax_keys
 from howsmooth.bounds import (
     AT_TOKENS,
     EVERY,
@@ -31,8 +31,9 @@ seeds = st.integers(0, 100_000)
 # Lower bounds in print ask for V = s·I.
 KINDS = LAYERS | {"V = sI": dict(heads=1), "V = sI, causal": dict(heads=1, causal=True)}
 kinds = st.sampled_from(list(KINDS))
-plain = st.sampled_from(["one head", "two heads", "causal", "grouped", "one key head", "scale", "V = sI",
-                         "V = sI, causal"])
+plain = st.sampled_from(
+    ["one head", "two heads", "causal", "grouped", "one key head", "scale", "V = sI", "V = sI, causal"]
+)
 radii = st.sampled_from([0.1, 0.5, 1.0, 2.0, 5.0])
 many = settings(max_examples=150)
 some = settings(max_examples=40)
@@ -68,6 +69,7 @@ def steepness(f: SelfAttention, x: torch.Tensor) -> torch.Tensor:
 
 def ascended(f: SelfAttention, x: torch.Tensor, radius: float, steps: int = 12) -> torch.Tensor:
     """Inputs steeper than these, by gradient ascent on the dense norm within the ball."""
+
     def map_(each):
         q, k, v = f.project(each)
         o = reference.forward(q, k, v, **f.pattern()).transpose(-3, -2).flatten(-2)
@@ -137,7 +139,7 @@ def test_no_upper_bound_is_passed_by_an_attack():
 @given(st.booleans(), seeds, st.integers(1, 7))
 def test_far_out_the_norm_is_what_the_limit_says(causal, seed, n):
     f, x = drawn("V = sI, causal" if causal else "V = sI", seed, n), normal(seed + 7, n, D)
-    gap = winners(f, x).gap
+    gap = argmax_keys(f, x).gap
     far = x if gap == math.inf else math.sqrt(200 / gap) * x
     sigma = float(steepness(f, far[None])[0])
     assert abs(math.log(sigma) - castin2024.large_radius(f, x).log_value) <= ROUNDING

@@ -52,9 +52,15 @@ class Cell:
             "low rank": [draw.random() if i < 3 else 0.0 for i in range(rank)],
         }[KINDS[kind]][:rank]
         scale = 10 ** draw.uniform(-6, 6)
-        return cls(rows, cols, tuple(scale * value for value in sorted(values, reverse=True)),
-                   DTYPES[dtype], draw.randint(1, min(3, rank)),
-                   10 ** draw.uniform(-8, -2), draw.choice([0.9, 0.99, 0.999]))
+        return cls(
+            rows,
+            cols,
+            tuple(scale * value for value in sorted(values, reverse=True)),
+            DTYPES[dtype],
+            draw.randint(1, min(3, rank)),
+            10 ** draw.uniform(-8, -2),
+            draw.choice([0.9, 0.99, 0.999]),
+        )
 
 
 @pytest.mark.parametrize("seed", range(CELLS))
@@ -62,13 +68,20 @@ def test_intervals_hold_as_often_as_they_say(seed):
     cell = Cell.drawn(seed)
     matrix = matrix_with(np.array(cell.values), rows=cell.rows, cols=cell.cols, seed=seed).to(cell.dtype)
     truth = largest(matrix, cell.k)
-    found = singular_values(MatrixOperator(matrix.expand(MEMBERS, *matrix.shape)), k=cell.k, tol=cell.tol,
-                            confidence=cell.confidence, seed=seed, strict=False)
+    found = singular_values(
+        MatrixOperator(matrix.expand(MEMBERS, *matrix.shape)),
+        k=cell.k,
+        tol=cell.tol,
+        confidence=cell.confidence,
+        seed=seed,
+        strict=False,
+    )
     rounding = 1e-14 * truth[0]  # of the dense solver
     outside = ((found.lower > truth + rounding) | (found.upper < truth - rounding)).any(1)
     most = int(binom.ppf(1 - 1e-6, MEMBERS, 1 - cell.confidence))
     assert int(outside.sum()) <= most, cell
     reached = torch.tensor([status == "converged" for status in found.status])
     narrow = (found.upper - found.lower <= cell.tol * (1 + 1e-9) * found.value) | (
-        found.upper <= cell.tol * (1 + 1e-9) * found.value[:, :1])
+        found.upper <= cell.tol * (1 + 1e-9) * found.value[:, :1]
+    )
     assert bool(narrow[reached].all()), cell

@@ -36,7 +36,9 @@ def under_autocast(half):
         def run(x):
             with torch.autocast("cpu", dtype=half):
                 return mix(x, *ws)
+
         return run
+
     return f
 
 
@@ -48,6 +50,7 @@ def softmax_in_float32(ws):
     def f(x):
         q, k, v = (x @ w for w in ws)
         return torch.softmax(q @ k.T / D**0.5, -1, dtype=torch.float32).to(x.dtype) @ v
+
     return f
 
 
@@ -80,7 +83,7 @@ def test_the_interval_holds_the_norm_with_and_without_the_casts(name):
 
 def test_the_status_says_what_the_casts_cost():
     ws, x = weights(1), normal(15, N, D).float()
-    with pytest.raises(NotConverged, match="precision limit.*rounding"):
+    with pytest.raises(NotConverged, match=r"precision limit.*rounding"):
         local_lipschitz(under_autocast(torch.bfloat16)(ws), x)
     assert local_lipschitz(under_autocast(torch.bfloat16)(ws), x, tol=0.4).status == "converged"
 
@@ -158,8 +161,14 @@ def test_gains_of_tokens_allow_for_casts(name, of):
         found = token_gains(f, x, of=of, strict=False, seed=seed)
         for g, y in ((lambda y, ws=ws: mix(y, *(w.double() for w in ws)), x.double()), (f, x)):
             blocks = dense(g, y).view(N, D, N, D)
-            truth = torch.stack([torch.linalg.matrix_norm(
-                blocks[:, :, j].flatten(0, 1) if of == "input" else blocks[j].flatten(1), 2) for j in range(N)])
+            truth = torch.stack(
+                [
+                    torch.linalg.matrix_norm(
+                        blocks[:, :, j].flatten(0, 1) if of == "input" else blocks[j].flatten(1), 2
+                    )
+                    for j in range(N)
+                ]
+            )
             assert at_most(found.lower, truth, tol=1e-6) and at_most(truth, found.upper, tol=1e-6)
 
 
@@ -167,7 +176,10 @@ def test_gains_of_tokens_allow_for_casts(name, of):
 def test_norms_of_own_derivatives_allow_for_casts(width):
     """Small operators are stored, large ones solved for."""
     w, x = normal(1, width, width), normal(2, N, width)
-    f = lambda y: torch.tanh((y.bfloat16() @ w.bfloat16()).double())
+
+    def f(y):
+        return torch.tanh((y.bfloat16() @ w.bfloat16()).double())
+
     exact = torch.func.vmap(torch.func.jacrev(lambda y: torch.tanh(y @ w)))(x)
     found = own_norms(own_operator(f, x))
     truth = torch.linalg.matrix_norm(exact, 2)
@@ -177,10 +189,14 @@ def test_norms_of_own_derivatives_allow_for_casts(width):
 def test_autocast_around_a_solver_is_refused():
     x, one = normal(1, 3, 3).float(), torch.eye(3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        for solve in (lambda: local_lipschitz(lambda y: y @ x, x), lambda: singular_values(MatrixOperator(x)),
-                      lambda: local_lipschitz(SelfAttention(one, one, one), x), lambda: AutodiffJacobian(torch.tanh, x),
-                      lambda: power_method(MatrixOperator(x))):
-            with pytest.raises(InputError, match="no autocast around.*inside of the function"):
+        for solve in (
+            lambda: local_lipschitz(lambda y: y @ x, x),
+            lambda: singular_values(MatrixOperator(x)),
+            lambda: local_lipschitz(SelfAttention(one, one, one), x),
+            lambda: AutodiffJacobian(torch.tanh, x),
+            lambda: power_method(MatrixOperator(x)),
+        ):
+            with pytest.raises(InputError, match=r"no autocast around.*inside of the function"):
                 solve()
 
 

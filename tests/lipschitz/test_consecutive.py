@@ -44,7 +44,7 @@ def test_one_token_alone_goes_from_v_to_twice_v():
 
 def test_heads_and_shared_values():
     g = torch.Generator().manual_seed(0)
-    q, k, v, o = (torch.randn(rows, 3, generator=g, dtype=torch.float64) for rows in (4, 2, 2, 3))
+    q, k, v, _o = (torch.randn(rows, 3, generator=g, dtype=torch.float64) for rows in (4, 2, 2, 3))
     f = SelfAttention(q, k, v, torch.randn(3, 4, generator=g, dtype=torch.float64), heads=2, kv_heads=1, causal=True)
     x = torch.randn(4, 3, generator=g, dtype=torch.float64)
     found = consecutive_limit(f, x)
@@ -62,7 +62,10 @@ def test_bad_input():
                 ask(x)
     with pytest.raises(InputError, match="k ≥ 1"):
         consecutive_copies(LINE, TOKENS, 0)
-    turned = SelfAttention(*(torch.ones(2, 1, dtype=torch.float64) for _ in range(3)), causal=True,
-                           rotary=(torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, 2, dtype=torch.float64)))
+    turned = SelfAttention(
+        *(torch.ones(2, 1, dtype=torch.float64) for _ in range(3)),
+        causal=True,
+        rotary=(torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, 2, dtype=torch.float64)),
+    )
     with pytest.raises(InputError, match="rotary"):
         consecutive_limit(turned, TOKENS)

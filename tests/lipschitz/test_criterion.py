@@ -30,8 +30,16 @@ def normal(*shape, seed=0):
 
 
 A, V = normal(2, 2, seed=1), normal(2, 2, seed=2)
-FIELDS = [SoftmaxField.of(A, V), L2Field(A, V, EYE), L2Field(A, A, V), SinkhornField(0.2 * A, V),
-          SigmoidField(A, V, 0.3), LinearField(A, V), MeanPooling(V), Pointwise(lambda x: torch.tanh(x @ A.T), 2)]
+FIELDS = [
+    SoftmaxField.of(A, V),
+    L2Field(A, V, EYE),
+    L2Field(A, A, V),
+    SinkhornField(0.2 * A, V),
+    SigmoidField(A, V, 0.3),
+    LinearField(A, V),
+    MeanPooling(V),
+    Pointwise(lambda x: torch.tanh(x @ A.T), 2),
+]
 
 
 def masses(n, seed):

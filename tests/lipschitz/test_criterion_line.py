@@ -78,8 +78,9 @@ def test_three_atoms():
     assert float(found.ratio.max()) == pytest.approx(criterion(SoftmaxField.of(-ONE, ONE), x).ratio, rel=1e-10)
 
 
-@pytest.mark.parametrize("bad", [dict(points=1), dict(extent=0.0), dict(masses=(1.0,)), dict(masses=(1.0, -1.0)),
-                                 dict(third=1.0)])
+@pytest.mark.parametrize(
+    "bad", [dict(points=1), dict(extent=0.0), dict(masses=(1.0,)), dict(masses=(1.0, -1.0)), dict(third=1.0)]
+)
 def test_bad_input(bad):
     with pytest.raises(InputError, match="expected"):
         picture(**bad)

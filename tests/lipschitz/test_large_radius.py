@@ -7,7 +7,7 @@ import torch
 
 from howsmooth import InputError, SelfAttention
 from howsmooth.attention import reference
-from howsmooth.attention.winners import winners
+from howsmooth.attention.argmax import argmax_keys
 from howsmooth.lipschitz import approach, argmax_share, large_radius_limit, largest_probabilities
 from tests.attention.cases import LAYERS, layer, normal
 from tests.tolerances import assert_close, at_most, close
@@ -16,9 +16,9 @@ N, D = 4, 6
 PLAIN = [name for name in LAYERS if LAYERS[name].get("softcap") is None]
 
 
-def dense_limit(f, winners):
+def dense_limit(f, argmax):
     """Σ_h W_h V_h ε_{m_h(i)}, written out block by block."""
-    n = winners.shape[1]
+    n = argmax.shape[1]
     blocks = torch.zeros(n, f.d_out, n, f.d, dtype=torch.float64)
     for h in range(f.heads):
         one = f.head(h)
@@ -29,7 +29,7 @@ def dense_limit(f, winners):
             product[h * w : (h + 1) * w] = one.wv
         else:
             product = one.wo @ one.wv
-        for i, j in enumerate(winners[h].tolist()):
+        for i, j in enumerate(argmax[h].tolist()):
             if j >= 0:
                 blocks[i, :, j] += product
     return blocks.reshape(n * f.d_out, n * f.d)
@@ -44,7 +44,7 @@ def test_the_derivative_tends_to_the_limit(name, d_out):
     far = 100 / min(limit.gap, 1.0)
     truth = reference.jacobian(f, far * x)
     assert_close(limit.operator.dense(), truth, 1e-9)
-    assert_close(limit.operator.dense(), dense_limit(f, limit.winners))
+    assert_close(limit.operator.dense(), dense_limit(f, limit.argmax))
     norm = float(torch.linalg.matrix_norm(truth, 2))
     assert at_most(limit.lower, norm, limit.upper, tol=1e-9)
     u, v = normal(1, limit.operator.shape[0]), normal(2, limit.operator.shape[1])
@@ -71,7 +71,7 @@ def test_one_far_token_wins_every_row(causal):
     x[:, 0] = 1.0
     x[0, 0] = 10.0
     limit = large_radius_limit(f, x)
-    assert limit.winners.tolist() == [[0] * 12]
+    assert limit.argmax.tolist() == [[0] * 12]
     assert limit.value == pytest.approx(2 * math.sqrt(12))
     assert approach(f, x, [10.0], tol=1e-8)[0].value == pytest.approx(limit.value, rel=1e-6)
 
@@ -89,8 +89,8 @@ def test_approach_converges_from_where_it_settles():
 def test_causal_rows_choose_among_what_they_see():
     eye = torch.eye(2, dtype=torch.float64)
     x = torch.tensor([[1.0, 0], [2, 0], [3, 0]], dtype=torch.float64)
-    assert large_radius_limit(SelfAttention(eye, eye, eye, causal=True), x).winners.tolist() == [[0, 1, 2]]
-    assert large_radius_limit(SelfAttention(eye, eye, eye), x).winners.tolist() == [[2, 2, 2]]
+    assert large_radius_limit(SelfAttention(eye, eye, eye, causal=True), x).argmax.tolist() == [[0, 1, 2]]
+    assert large_radius_limit(SelfAttention(eye, eye, eye), x).argmax.tolist() == [[2, 2, 2]]
 
 
 def test_infinite_offsets_hide_and_finite_ones_do_not_matter():
@@ -99,7 +99,7 @@ def test_infinite_offsets_hide_and_finite_ones_do_not_matter():
     offsets = torch.tensor([[0.0, 50.0, -torch.inf]] * 2 + [[-torch.inf] * 3], dtype=torch.float64)
     f = SelfAttention(eye, eye, eye, score_bias=offsets)
     limit = large_radius_limit(f, x)
-    assert limit.winners.tolist() == [[1, 1, -1]] and limit.multiplicities.tolist() == [[0, 2, 0]]
+    assert limit.argmax.tolist() == [[1, 1, -1]] and limit.multiplicities.tolist() == [[0, 2, 0]]
     assert_close(limit.operator.dense(), reference.jacobian(f, 20 * x), 1e-9)
     assert limit.value == pytest.approx(math.sqrt(2))
 
@@ -125,7 +125,7 @@ def test_refusals():
         argmax_share(SelfAttention(eye, eye, eye), x, 0.0)
     with pytest.raises(InputError, match=r"large_radius_limit: .*\(n, d\) of its width"):
         large_radius_limit(SelfAttention(eye, eye, eye), torch.ones(3, 5, dtype=torch.float64))
-    with pytest.raises(InputError, match="large_radius_limit: .* within float64"):
+    with pytest.raises(InputError, match=r"large_radius_limit: .* within float64"):
         large_radius_limit(SelfAttention(eye, eye, eye), 1e160 * normal(1, 3, 2))
     with pytest.raises(InputError, match=r"\(n, d\)"):
         large_radius_limit(SelfAttention(eye, eye, eye), x[None])
@@ -140,13 +140,16 @@ def test_factors_that_are_none(radii):
         approach(SelfAttention(eye, eye, eye), [[1.0, 2.0]], [1.0])
 
 
-@pytest.mark.parametrize("change, message", [
-    (dict(threshold="a"), "threshold above 0 and up to 1, got 'a'"),
-    (dict(threshold=math.nan), "threshold above 0"),
-    (dict(threshold=None), "threshold above 0"),
-    (dict(padding=torch.zeros(2, dtype=torch.bool)), "at least one real token"),
-    (dict(padding=[True, False]), "padding as a tensor of dtype bool"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(threshold="a"), "threshold above 0 and up to 1, got 'a'"),
+        (dict(threshold=math.nan), "threshold above 0"),
+        (dict(threshold=None), "threshold above 0"),
+        (dict(padding=torch.zeros(2, dtype=torch.bool)), "at least one real token"),
+        (dict(padding=[True, False]), "padding as a tensor of dtype bool"),
+    ],
+)
 def test_shares_that_cannot_be_had(change, message):
     eye = torch.eye(2, dtype=torch.float64)
     with pytest.raises(InputError, match=message):
@@ -156,7 +159,7 @@ def test_shares_that_cannot_be_had(change, message):
 @pytest.mark.parametrize("name", PLAIN)
 def test_winners_are_those_of_the_dense_scores(name):
     f, x = layer(name, biases=False), normal(21, N, D)
-    found = winners(f.to(torch.float32), x.float())
+    found = argmax_keys(f.to(torch.float32), x.float())
     assert found.lead.dtype == torch.float64
     s, _ = reference.scores(*(1e6 * t for t in f.project(x)[:2]), **f.pattern())  # offsets that are finite drown
     s = s.expand(f.heads, N, N)
@@ -171,10 +174,10 @@ def test_ties_are_told_by_the_size_of_queries_and_keys():
     eye = torch.eye(2, dtype=torch.float64)
     f = SelfAttention(eye, eye, eye, scale=1.0)
     x = torch.tensor([[1.0, 0.0], [0.0, -1.0], [1e-14, -1.0]], dtype=torch.float64)
-    tie = winners(f, x)
+    tie = argmax_keys(f, x)
     assert tie.first_tie == (0, 1) and tie.tied.tolist() == [[False, True, True]]
     x[2, 1] = -1.1
-    assert winners(f, x).first_tie is None
+    assert argmax_keys(f, x).first_tie is None
 
 
 @pytest.mark.parametrize("name", LAYERS)

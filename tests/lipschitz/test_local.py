@@ -29,9 +29,12 @@ def test_automatic_differentiation_finds_the_same(name):
 def test_scipy_is_a_second_oracle():
     f, x = layer("grouped"), normal(50, 4, 6)
     operator = f.jacobian(x)
-    linear = sla.LinearOperator(operator.shape, dtype=np.float64,
-                                matvec=lambda v: operator.matvec(torch.from_numpy(v.reshape(-1))).numpy(),
-                                rmatvec=lambda u: operator.rmatvec(torch.from_numpy(u.reshape(-1))).numpy())
+    linear = sla.LinearOperator(
+        operator.shape,
+        dtype=np.float64,
+        matvec=lambda v: operator.matvec(torch.from_numpy(v.reshape(-1))).numpy(),
+        rmatvec=lambda u: operator.rmatvec(torch.from_numpy(u.reshape(-1))).numpy(),
+    )
     theirs = sla.svds(linear, k=3, return_singular_vectors=False, rng=np.random.default_rng(0))
     ours = local_lipschitz(f, x, k=3, tol=1e-8).triplets.value.numpy()
     np.testing.assert_allclose(ours, np.sort(theirs)[::-1], rtol=1e-8)
@@ -85,8 +88,22 @@ def test_numbers_about_the_tokens():
 
 def test_record_holds_plain_numbers_under_the_common_names():
     record = local_lipschitz(layer("two heads"), normal(50, 4, 6)).as_record()
-    assert set(record) >= {"value", "lower", "upper", "confidence", "residual", "status", "steps", "products", "dtype",
-                           "seconds", "seed", "relative", "radius", "mean_radius"}
+    assert set(record) >= {
+        "value",
+        "lower",
+        "upper",
+        "confidence",
+        "residual",
+        "status",
+        "steps",
+        "products",
+        "dtype",
+        "seconds",
+        "seed",
+        "relative",
+        "radius",
+        "mean_radius",
+    }
     assert all(type(value) in (int, float, str) for value in record.values())
     assert record["dtype"] == "float64"
 
@@ -240,26 +257,34 @@ def test_a_constant_map_has_norm_zero():
     assert (estimate.value, estimate.lower, estimate.upper, estimate.status) == (0, 0, 0, "converged")
 
 
-@pytest.mark.parametrize(("f", "x", "options", "message"), [
-    (layer("two heads"), torch.ones(4, 6, dtype=torch.int64), {}, "floating dtype"),
-    (layer("two heads"), torch.ones(0, 6, dtype=torch.float64), {}, "non-empty"),
-    (layer("two heads"), torch.full((4, 6), float("nan"), dtype=torch.float64), {}, "NaN"),
-    (layer("two heads"), normal(1, 4, 6), dict(tokens=[4]), "from 0 to 3"),
-    (layer("two heads"), normal(1, 4, 6), dict(tokens=[]), "indices from 0 to 3"),
-    (layer("two heads"), normal(1, 4, 6), dict(tokens=torch.zeros(4, dtype=torch.bool)), "at least one real token"),
-    (layer("two heads"), normal(1, 4, 6), dict(tol=0.0), "tol"),
-    (layer("two heads"), normal(1, 4, 6), dict(confidence=1.0), "confidence"),
-    (layer("two heads"), normal(1, 4, 6), dict(stop="soon"), "stop"),
-    (layer("two heads"), normal(1, 4, 6), dict(tokens=[0], padding=torch.arange(4) > 0), "at least one real token"),
-    (layer("two heads"), normal(1, 2, 4, 6), dict(padding=torch.tensor([[True] * 4, [False] * 4])), "every sequence"),
-    (lambda x: x.detach(), normal(1, 4, 6), {}, "depends on x"),
-    (lambda x: (x, x), normal(1, 4, 6), {}, "one non-empty tensor"),
-    (lambda x: x.sum(), normal(1, 4, 6), dict(output_tokens=[0]), "told apart"),
-    (lambda x: x / 0, normal(1, 4, 6), {}, "finite f"),
-    (lambda x: x, normal(1, 6), dict(tokens=[0]), "last axis but one"),
-    (lambda x: x, normal(1, 4, 6), dict(padding=torch.ones(4, dtype=torch.bool)), "only with a SelfAttention"),
-    ("gpt2", normal(1, 4, 6), {}, "SelfAttention or a callable"),
-])
+@pytest.mark.parametrize(
+    ("f", "x", "options", "message"),
+    [
+        (layer("two heads"), torch.ones(4, 6, dtype=torch.int64), {}, "floating dtype"),
+        (layer("two heads"), torch.ones(0, 6, dtype=torch.float64), {}, "non-empty"),
+        (layer("two heads"), torch.full((4, 6), float("nan"), dtype=torch.float64), {}, "NaN"),
+        (layer("two heads"), normal(1, 4, 6), dict(tokens=[4]), "from 0 to 3"),
+        (layer("two heads"), normal(1, 4, 6), dict(tokens=[]), "indices from 0 to 3"),
+        (layer("two heads"), normal(1, 4, 6), dict(tokens=torch.zeros(4, dtype=torch.bool)), "at least one real token"),
+        (layer("two heads"), normal(1, 4, 6), dict(tol=0.0), "tol"),
+        (layer("two heads"), normal(1, 4, 6), dict(confidence=1.0), "confidence"),
+        (layer("two heads"), normal(1, 4, 6), dict(stop="soon"), "stop"),
+        (layer("two heads"), normal(1, 4, 6), dict(tokens=[0], padding=torch.arange(4) > 0), "at least one real token"),
+        (
+            layer("two heads"),
+            normal(1, 2, 4, 6),
+            dict(padding=torch.tensor([[True] * 4, [False] * 4])),
+            "every sequence",
+        ),
+        (lambda x: x.detach(), normal(1, 4, 6), {}, "depends on x"),
+        (lambda x: (x, x), normal(1, 4, 6), {}, "one non-empty tensor"),
+        (lambda x: x.sum(), normal(1, 4, 6), dict(output_tokens=[0]), "told apart"),
+        (lambda x: x / 0, normal(1, 4, 6), {}, "finite f"),
+        (lambda x: x, normal(1, 6), dict(tokens=[0]), "last axis but one"),
+        (lambda x: x, normal(1, 4, 6), dict(padding=torch.ones(4, dtype=torch.bool)), "only with a SelfAttention"),
+        ("gpt2", normal(1, 4, 6), {}, "SelfAttention or a callable"),
+    ],
+)
 def test_bad_input_is_refused_by_name(f, x, options, message):
     with pytest.raises(InputError, match=message):
         local_lipschitz(f, x, **options)

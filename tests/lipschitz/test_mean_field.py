@@ -35,9 +35,14 @@ A, V, X, LOGS = normal(1, D, D), normal(2, D, D), normal(3, M, D), normal(4, M)
 TIMES = torch.tensor([0.3, 0.0, 0.3, 0.8, 0.5, 0.5, 1.0], dtype=torch.float64)  # with ties
 LAYER = SelfAttention(normal(5, 4, D), normal(6, 4, D), normal(7, 4, D), normal(8, D, 4), bq=normal(9, 4), heads=2)
 FIELDS = {
-    "layer": LAYER, "softmax": SoftmaxField.of(A, V, normal(10, D)), "l2": L2Field(A, V, V),
-    "sinkhorn": SinkhornField(0.3 * A, V), "sigmoid": SigmoidField(A, V, -0.4), "linear": LinearField(A, V),
-    "mean": MeanPooling(V), "pointwise": Pointwise(torch.tanh, D),
+    "layer": LAYER,
+    "softmax": SoftmaxField.of(A, V, normal(10, D)),
+    "l2": L2Field(A, V, V),
+    "sinkhorn": SinkhornField(0.3 * A, V),
+    "sigmoid": SigmoidField(A, V, -0.4),
+    "linear": LinearField(A, V),
+    "mean": MeanPooling(V),
+    "pointwise": Pointwise(torch.tanh, D),
 }
 
 
@@ -56,6 +61,7 @@ def softmax_by_hand(seen=None):
     def push(x):
         scores = (x @ A.T + c) @ x.T + LOGS
         return torch.softmax(scores if seen is None else scores.masked_fill(~seen, -torch.inf), -1) @ x @ V.T
+
     return push
 
 
@@ -70,11 +76,14 @@ def test_every_field_against_the_dense_derivative(name):
     assert found.confidence == 1.0 and found.check() == pytest.approx(found.value, rel=1e-5)
 
 
-@pytest.mark.parametrize("seen, times", [
-    (None, None),
-    (TIMES[None, :] <= TIMES[:, None], TIMES),
-    (torch.ones(M, M, dtype=torch.bool).tril(), torch.linspace(0, 1, M, dtype=torch.float64)),
-])
+@pytest.mark.parametrize(
+    "seen, times",
+    [
+        (None, None),
+        (TIMES[None, :] <= TIMES[:, None], TIMES),
+        (torch.ones(M, M, dtype=torch.bool).tril(), torch.linspace(0, 1, M, dtype=torch.float64)),
+    ],
+)
 def test_softmax_with_times_written_out(seen, times):
     truth = weighted_norm(softmax_by_hand(seen), X, LOGS)
     found = mean_field_lipschitz(FIELDS["softmax"], (X, LOGS, times))
@@ -138,8 +147,8 @@ def test_matrix_free_and_dense_agree():
 def test_single_precision_with_and_without_a_twin():
     f, x, logs = LAYER.to(torch.float32), normal(20, 60, D).float(), normal(21, 60).float()
     truth = mean_field_lipschitz(f.to(torch.float64), (x.double(), logs.double()), dense=True).value
-    for products in (None, torch.float32):
-        found = mean_field_lipschitz(f, (x, logs), dense=False, tol=1e-2, products=products)
+    for product_dtype in (None, torch.float32):
+        found = mean_field_lipschitz(f, (x, logs), dense=False, tol=1e-2, product_dtype=product_dtype)
         assert at_most(found.lower, truth, found.upper) and found.dtype == torch.float32
         assert found.value == pytest.approx(truth, rel=1e-2)
 
@@ -161,18 +170,21 @@ def test_what_does_not_converge_keeps_its_partial_estimate():
     assert found.status == "step limit"
 
 
-@pytest.mark.parametrize("measure, message", [
-    ((X,), "tuple of 1"),
-    (X, "got Tensor"),
-    ((X, LOGS[:3]), r"log masses of shape \(7,\)"),
-    ((X, LOGS, TIMES[:2]), r"times of shape \(7,\)"),
-    ((X[:, :2], LOGS), r"atoms of shape \(m, 3\)"),
-    ((X[:0], LOGS[:0]), "m ≥ 1"),
-    ((X, torch.full((M,), -torch.inf, dtype=torch.float64)), "leave out atoms without mass"),
-    ((X * torch.nan, LOGS), "finite tensor"),
-    ((X, torch.arange(M)), "floating dtype, got torch.int64"),
-    ((X, torch.cat([torch.tensor([-3000.0]).double(), LOGS[1:]])), "two_atoms"),
-])
+@pytest.mark.parametrize(
+    "measure, message",
+    [
+        ((X,), "tuple of 1"),
+        (X, "got Tensor"),
+        ((X, LOGS[:3]), r"log masses of shape \(7,\)"),
+        ((X, LOGS, TIMES[:2]), r"times of shape \(7,\)"),
+        ((X[:, :2], LOGS), r"atoms of shape \(m, 3\)"),
+        ((X[:0], LOGS[:0]), "m ≥ 1"),
+        ((X, torch.full((M,), -torch.inf, dtype=torch.float64)), "leave out atoms without mass"),
+        ((X * torch.nan, LOGS), "finite tensor"),
+        ((X, torch.arange(M)), "floating dtype, got torch.int64"),
+        ((X, torch.cat([torch.tensor([-3000.0]).double(), LOGS[1:]])), "two_atoms"),
+    ],
+)
 def test_refused_measures(measure, message):
     with pytest.raises(InputError, match=message):
         mean_field_lipschitz(LAYER, measure)
@@ -185,8 +197,8 @@ def test_refused_maps():
         mean_field_lipschitz(causal, TokenMeasure(X))
     with pytest.raises(InputError, match="SelfAttention or a Field, got function"):
         mean_field_lipschitz(lambda x: x, (X, LOGS))
-    with pytest.raises(InputError, match="products only with a layer"):
-        mean_field_lipschitz(FIELDS["sigmoid"], (X, LOGS), products=torch.float32)
+    with pytest.raises(InputError, match="product_dtype only with a layer"):
+        mean_field_lipschitz(FIELDS["sigmoid"], (X, LOGS), product_dtype=torch.float32)
 
 
 @pytest.mark.parametrize("offset", far_pair.OFFSETS)
@@ -207,4 +219,5 @@ def test_distances_do_not_know_where_zero_is(offset):
     found = mean_field_lipschitz(L2Field(one, one, one), (x + offset, logs))
     assert at_most(found.lower, truth, found.upper) and found.value == pytest.approx(truth, rel=1e-15 * offset)
     assert local_lipschitz(L2Attention(one, one, one), x + offset).value == pytest.approx(
-        local_lipschitz(L2Attention(one, one, one), x).value, rel=1e-15 * offset)
+        local_lipschitz(L2Attention(one, one, one), x).value, rel=1e-15 * offset
+    )

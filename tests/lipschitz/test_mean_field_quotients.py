@@ -67,9 +67,14 @@ def test_one_token_in_ten_to_the_forty():
 
 def test_refusals():
     mu, mean = TokenMeasure(X), MeanPooling(torch.eye(D, dtype=torch.float64))
-    for wrong, message in (((mean, mu, 0 * X), "moves something"), ((mean, mu, X[:2]), "direction of shape"),
-                           ((mean, mu, X, []), "η > 0"), ((mean, mu, X, [-1.0]), "η > 0"),
-                           ((mean, mu, X, [1e-300]), "larger steps"), ((mean, mu, X, [0.1], 0.3), "p ≥ 1"),
-                           ((mean, X, X), "TokenMeasure or TimedMeasure")):
+    for wrong, message in (
+        ((mean, mu, 0 * X), "moves something"),
+        ((mean, mu, X[:2]), "direction of shape"),
+        ((mean, mu, X, []), "η > 0"),
+        ((mean, mu, X, [-1.0]), "η > 0"),
+        ((mean, mu, X, [1e-300]), "larger steps"),
+        ((mean, mu, X, [0.1], 0.3), "p ≥ 1"),
+        ((mean, X, X), "TokenMeasure or TimedMeasure"),
+    ):
         with pytest.raises(InputError, match=message):
             lipschitz_quotients(*wrong)

@@ -32,7 +32,8 @@ def test_gradcheck_of_any_map_and_hinge():
     x, w = normal(4, 3, 4), normal(5, 4, 4).requires_grad_()
     assert torch.autograd.gradcheck(lambda w: lipschitz_penalty(lambda x: torch.tanh(x @ w), x, steps=MANY), w)
     assert torch.autograd.gradcheck(
-        lambda w: lipschitz_penalty(lambda x: torch.tanh(x @ w), x, above=0.5, steps=MANY), w)
+        lambda w: lipschitz_penalty(lambda x: torch.tanh(x @ w), x, above=0.5, steps=MANY), w
+    )
     idle = lipschitz_penalty(lambda x: torch.tanh(x @ w), x, above=100.0)
     idle.backward()
     assert idle == 0 and not w.grad.any()  # exact: cut off at zero
@@ -60,8 +61,18 @@ def test_transformers_model_through_the_hook():
     register()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2, initializer_range=0.4,
-                            resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0, attn_implementation="howsmooth")
+        config = GPT2Config(
+            vocab_size=11,
+            n_positions=8,
+            n_embd=8,
+            n_layer=1,
+            n_head=2,
+            initializer_range=0.4,
+            resid_pdrop=0.0,
+            attn_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_implementation="howsmooth",
+        )
         model = GPT2LMHeadModel(config).double().train()
     ids = torch.tensor([[1, 5, 3, 2], [4, 4, 9, 0]])
     penalty = lipschitz_penalty(model, {"input_ids": ids, "labels": ids}, steps=MANY)
@@ -71,8 +82,15 @@ def test_transformers_model_through_the_hook():
     def dense() -> torch.Tensor:
         with torch.no_grad():
             embeddings = model.get_input_embeddings()(ids)
-        norms = [torch.linalg.matrix_norm(torch.autograd.functional.jacobian(
-            lambda e: model(inputs_embeds=e[None]).logits[0], e).reshape(4 * 11, 4 * 8), 2) for e in embeddings]
+        norms = [
+            torch.linalg.matrix_norm(
+                torch.autograd.functional.jacobian(lambda e: model(inputs_embeds=e[None]).logits[0], e).reshape(
+                    4 * 11, 4 * 8
+                ),
+                2,
+            )
+            for e in embeddings
+        ]
         return torch.stack(norms).mean().detach()
 
     with pytest.raises(InputError, match="padding"):
@@ -114,13 +132,16 @@ def test_training_with_the_penalty_lowers_the_constant_at_a_bounded_price():
     assert error_with < 0.1
 
 
-@pytest.mark.parametrize("model, batch, said", [
-    (layer("two heads"), torch.tensor([1, 2]), "token numbers go in a dict"),
-    (layer("two heads"), normal(1, 2), "expected tokens"),
-    (layer("two heads"), [1, 2], "a dict with input_ids"),
-    (layer("two heads"), {"input_ids": torch.tensor([[1]])}, "transformers model"),
-    (torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout(0.1)), torch.zeros(2, 6), "dropout"),
-])
+@pytest.mark.parametrize(
+    "model, batch, said",
+    [
+        (layer("two heads"), torch.tensor([1, 2]), "token numbers go in a dict"),
+        (layer("two heads"), normal(1, 2), "expected tokens"),
+        (layer("two heads"), [1, 2], "a dict with input_ids"),
+        (layer("two heads"), {"input_ids": torch.tensor([[1]])}, "transformers model"),
+        (torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout(0.1)), torch.zeros(2, 6), "dropout"),
+    ],
+)
 def test_bad_input(model, batch, said):
     with pytest.raises(InputError, match=said):
         lipschitz_penalty(model, batch)

@@ -22,7 +22,7 @@ def score(scores: str) -> torch.Tensor:
 
 
 def brute_force(a: float, scores: str, n: int, points: int) -> float:
-    """log of the best constant over a grid of places and all numbers of isolated tokens."""
+    """Log of the best constant over a grid of places and all numbers of isolated tokens."""
     grid = torch.linspace(-math.sqrt(a), math.sqrt(a), points, dtype=torch.float64)
     y, z = (t.unsqueeze(-1) for t in torch.meshgrid(grid, grid, indexing="ij"))
     return max(float(sequence_norm(score(scores), ONE, y, z, math.log(n - k), math.log(k)).max()) for k in range(1, n))
@@ -42,12 +42,13 @@ def test_points_are_what_whole_sequences_have(scores):
     """Every token free, the dense Jacobian of the layer: the value is that of tokens one can write down."""
     f = SelfAttention(score(scores), ONE, ONE, scale=1.0)
     for n in (2, 5, 40):
-        point, = regime_curve(2.0, [math.log(n)], scores)
+        (point,) = regime_curve(2.0, [math.log(n)], scores)
         k = round(math.exp(point.log_isolated))
         x = torch.cat([torch.full((k, 1), point.y), torch.full((n - k, 1), point.z)]).double()
         assert at_most(float(x.abs().max()), math.sqrt(a_of(2.0, scores)), tol=1e-7)
-        x = torch.cat([torch.full((k, 1), point.y, dtype=torch.float64),
-                       torch.full((n - k, 1), point.z, dtype=torch.float64)])
+        x = torch.cat(
+            [torch.full((k, 1), point.y, dtype=torch.float64), torch.full((n - k, 1), point.z, dtype=torch.float64)]
+        )
         truth = torch.linalg.matrix_norm(f.jacobian(x).dense(), 2)
         assert_close(torch.tensor(point.log_value, dtype=torch.float64).exp(), truth, tol=1e-11)
 
@@ -61,7 +62,8 @@ def test_the_plateau_at_large_radii(gamma_r2, scores):
     assert at_most(limit - 1e-9, top.log_value, limit + 0.01)
     assert less(0.9, top.log_crossover - 2 * gamma_r2, math.log(3) + 0.01)
     assert top.y == pytest.approx(math.sqrt(top.a)) and top.z == pytest.approx(
-        -top.y if scores == "negative" else top.y / 2, rel=1e-3)
+        -top.y if scores == "negative" else top.y / 2, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("scores", SCORES)
@@ -83,7 +85,7 @@ def test_the_three_regimes(scores):
 
 @pytest.mark.parametrize("scores", SCORES)
 def test_more_tokens_are_no_worse_in_multiples(scores):
-    """n tokens twice over are 2n tokens, and as rough."""
+    """N tokens twice over are 2n tokens, and as rough."""
     lengths = [5, 10, 20, 40, 80]
     values = [point.log_value for point in regime_curve(3.0, [math.log(n) for n in lengths], scores)]
     assert at_most(*values)
@@ -96,18 +98,21 @@ def test_nothing_to_gain_at_small_radii():
 
 
 def test_records():
-    point, = regime_curve(2.0, [10.0])
+    (point,) = regime_curve(2.0, [10.0])
     assert set(point.as_record()) == {"log_n", "log_value", "y", "z", "log_isolated", "apart", "log_at_radius"}
     assert plateau(2.0).as_record()["gamma_r2"] == 2.0  # exact: as given
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ((2.0, [0.0]), "log n from log 2"),
-    ((2.0, ["3"]), "log n from log 2"),
-    ((-1.0, [3.0]), "expected γR² from 0"),
-    ((math.nan, [3.0]), "expected γR² from 0"),
-    ((2.0, [3.0], "both"), "negative, positive"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((2.0, [0.0]), "log n from log 2"),
+        ((2.0, ["3"]), "log n from log 2"),
+        ((-1.0, [3.0]), "expected γR² from 0"),
+        ((math.nan, [3.0]), "expected γR² from 0"),
+        ((2.0, [3.0], "both"), "negative, positive"),
+    ],
+)
 def test_refusals(arguments, message):
     with pytest.raises(InputError, match=message):
         regime_curve(*arguments)

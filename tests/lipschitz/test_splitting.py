@@ -8,7 +8,7 @@ import torch
 from howsmooth import InputError, Rotary, SelfAttention
 from howsmooth.attention import reference
 from howsmooth.attention.fields import L2Field, SoftmaxField
-from howsmooth.attention.own import OwnDerivatives
+from howsmooth.attention.query_derivative import QueryDerivative
 from howsmooth.lipschitz import splits
 from howsmooth.lipschitz.gains import own_norms, own_operator, plus_identity
 from howsmooth.transport import TimedMeasure, TokenMeasure
@@ -26,8 +26,12 @@ def normal(*shape, seed=0):
 
 def layer(d=4, heads=1, kv_heads=None, biased=False, **traits) -> SelfAttention:
     kv, k, w, d_out = kv_heads or heads, 2, 3, d
-    rows = [normal(heads * k, d, seed=1), normal(kv * k, d, seed=2), normal(kv * w, d, seed=3),
-            normal(d_out, heads * w, seed=4)]
+    rows = [
+        normal(heads * k, d, seed=1),
+        normal(kv * k, d, seed=2),
+        normal(kv * w, d, seed=3),
+        normal(d_out, heads * w, seed=4),
+    ]
     biases = {f"b{name}": normal(len(m), seed=10 + i) for i, (name, m) in enumerate(zip("qkvo", rows, strict=True))}
     return SelfAttention(*rows, heads=heads, kv_heads=kv_heads, **(biases if biased else {}), **traits)
 
@@ -120,7 +124,8 @@ def test_positive_a_splits_barely():
 
 def test_a_tie_stays_undecided():
     """Two tokens for which both norms agree to the last digits: nothing is claimed."""
-    def plain(places, points, log_masses):
+
+    def plain(places, points, log_weights):
         return 2 * places
 
     found = splits(plain, tokens(1.0, 2.0))
@@ -140,7 +145,7 @@ def test_own_derivatives_against_automatic_differentiation(name):
 
     whole = torch.func.jacrev(at)(x)  # (n, d_out, n, d)
     truth = torch.stack([whole[i, :, i] for i in range(len(x))])
-    own = OwnDerivatives(f, x)
+    own = QueryDerivative(f, x)
     assert at_most((own.dense() - truth).abs().max(), EXACT * truth.abs().max())
     u = normal(*own.matvec(x).shape, seed=3)
     assert (own.rmatvec(u) - torch.einsum("noi,no->ni", truth, u)).abs().max() <= 1e-11
@@ -154,7 +159,7 @@ def test_wide_layers_by_lanczos_agree_with_stored_matrices():
     d, heads = 120, 6
     f = SelfAttention(*(normal(120, d, seed=s) / 6 for s in range(4)), heads=heads)
     x = normal(80, d, seed=30)
-    own = OwnDerivatives(f, x)
+    own = QueryDerivative(f, x)
     found = own_norms(own, tol=1e-4)
     truth = torch.linalg.matrix_norm(own.dense(), ord=2)
     assert set(found.status) == {"converged"}
@@ -206,7 +211,7 @@ def test_record():
         ((tokens(1.0, 2.0)[:, 0],), "atoms as a floating tensor"),
         ((tokens(1.0, float("nan")),), "finite atoms"),
         (([1.0],), "atoms as a floating tensor"),
-        ((tokens(1.0, 2.0), torch.zeros(3)), "log_masses as 2 finite numbers"),
+        ((tokens(1.0, 2.0), torch.zeros(3)), "log_weights as 2 finite numbers"),
         ((tokens(1.0, 2.0), torch.tensor([0.0, -torch.inf])), "atoms without mass"),
         ((tokens(1.0, 2.0), None, [0, 1]), "times as 2 finite numbers"),
         ((normal(3, 2),), "tokens of shape"),
@@ -219,9 +224,9 @@ def test_bad_input(arguments, said):
 
 def test_bad_maps():
     with pytest.raises(InputError, match="one by one"):
-        splits(lambda places, points, log_masses: places.flip(0), normal(3, 2))
+        splits(lambda places, points, log_weights: places.flip(0), normal(3, 2))
     with pytest.raises(InputError, match="one output for each"):
-        splits(lambda places, points, log_masses: places[:1], normal(3, 2))
+        splits(lambda places, points, log_weights: places[:1], normal(3, 2))
     with pytest.raises(InputError, match="as wide as the input"):
         splits(SelfAttention(normal(2, 2), normal(2, 2), normal(3, 2)), normal(4, 2), residual=True)
 
@@ -239,8 +244,9 @@ def test_own_norms_far_from_zero(offset):
 
 
 def test_a_residual_keeps_what_is_hidden():
-    large, small = (OwnDerivatives(SelfAttention(-ONE, ONE, v * ONE, scale=1.0), far_pair.tokens(1e5))
-                    for v in (1e12, 1.0))
+    large, small = (
+        QueryDerivative(SelfAttention(-ONE, ONE, v * ONE, scale=1.0), far_pair.tokens(1e5)) for v in (1e12, 1.0)
+    )
     assert large.hidden > 1e-7 and plus_identity(large).hidden == large.hidden  # exact: copied from the layer
     assert less(0, plus_identity(small).hidden, 1e-10 * small.hidden)  # 10⁻¹¹ beside 1
     found = own_norms(own_operator(lambda z: 1e8 * (z * 1e8 - 1e8).sin(), tokens(1.0, 2.0)))
@@ -249,8 +255,9 @@ def test_a_residual_keeps_what_is_hidden():
     assert less(1e-9 * truth[1], found.upper[1] - found.lower[1])  # a unit of rounding moves the second by 1e-8
 
 
-@pytest.mark.parametrize("f", [line(-1.0), SoftmaxField.of(-ONE, ONE), L2Field(ONE, ONE, ONE)],
-                         ids=["layer", "softmax", "l2"])
+@pytest.mark.parametrize(
+    "f", [line(-1.0), SoftmaxField.of(-ONE, ONE), L2Field(ONE, ONE, ONE)], ids=["layer", "softmax", "l2"]
+)
 def test_extreme_masses(f):
     """e^−92 of the whole: the heavy atom is alone, ∂₁G is nothing and the norm is that of V."""
     for residual in (False, True):

@@ -21,7 +21,7 @@ def _hub_is_not_asked():
 
 @pytest.fixture(scope="session")
 def tiny_folders(tmp_path_factory) -> dict[str, str]:
-    """family → folder with config, safetensors and tokenizer."""
+    """Family → folder with config, safetensors and tokenizer."""
     folders = {}
     for family in ("gpt2", "bert", "llama"):
         folder = tmp_path_factory.mktemp(family)

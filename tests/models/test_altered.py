@@ -25,8 +25,10 @@ class LowRank(torch.nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         self.base_layer = base_layer
-        self.down, self.up = (torch.nn.Linear(*size, bias=False, dtype=base_layer.weight.dtype) for size in (
-            (base_layer.in_features, rank), (rank, base_layer.out_features)))
+        self.down, self.up = (
+            torch.nn.Linear(*size, bias=False, dtype=base_layer.weight.dtype)
+            for size in ((base_layer.in_features, rank), (rank, base_layer.out_features))
+        )
         for part in (self.down, self.up):
             part.weight.data.copy_(torch.randn(part.weight.shape, generator=generator))
 
@@ -91,8 +93,13 @@ def test_updates_by_peft_are_part_of_the_map(name, options):
     network = ZOO[name].network()
     plain = load(network).map_at(inputs(name), LAYER)
     targets = {"bert": ["query", "attention.output.dense"], "gpt2": ["attn.c_attn", "attn.c_proj"]}
-    config = peft.LoraConfig(r=2, target_modules=targets.get(name, ["q_proj", "o_proj"]), init_lora_weights=False,
-                             fan_in_fan_out=name == "gpt2", **options)
+    config = peft.LoraConfig(
+        r=2,
+        target_modules=targets.get(name, ["q_proj", "o_proj"]),
+        init_lora_weights=False,
+        fan_in_fan_out=name == "gpt2",
+        **options,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         wrapped = peft.get_peft_model(network, config).double().eval()
@@ -140,7 +147,7 @@ def test_a_map_that_is_not_what_the_module_returned_is_refused(monkeypatch):
 
     monkeypatch.setattr(model._adapter, "self_attention", forgetful)
     assert set(model.activations(torch.arange(8), [0, 2])) == {0, 2}
-    with pytest.raises(InputError, match="attention map of layer 2 .* differ by 0.0099 of their size"):
+    with pytest.raises(InputError, match=r"attention map of layer 2 .* differ by 0.0099 of their size"):
         model.activations(torch.arange(12), [0, 2])
     with pytest.raises(InputError, match="attention map of layer 2"):
         model.map_at(torch.arange(12), 2)
@@ -204,9 +211,22 @@ def hybrid() -> Lfm2Model:
     kinds = ["full_attention" if layer in (1, 4) else "conv" for layer in range(5)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return Lfm2Model(Lfm2Config(vocab_size=60, hidden_size=16, intermediate_size=20, num_hidden_layers=5,
-                                    num_attention_heads=4, num_key_value_heads=2, layer_types=kinds,
-                                    max_position_embeddings=40)).double().eval()
+        return (
+            Lfm2Model(
+                Lfm2Config(
+                    vocab_size=60,
+                    hidden_size=16,
+                    intermediate_size=20,
+                    num_hidden_layers=5,
+                    num_attention_heads=4,
+                    num_key_value_heads=2,
+                    layer_types=kinds,
+                    max_position_embeddings=40,
+                )
+            )
+            .double()
+            .eval()
+        )
 
 
 def test_layers_of_a_hybrid_have_the_models_own_numbers():
@@ -216,7 +236,8 @@ def test_layers_of_a_hybrid_have_the_models_own_numbers():
     for layer in (1, 4):
         network.layers[layer].self_attn.register_forward_hook(
             lambda _module, args, kwargs, output, layer=layer: seen.update({layer: kwargs.get("hidden_states", *args)}),
-            with_kwargs=True)
+            with_kwargs=True,
+        )
     with torch.no_grad():
         network(input_ids=ids[None])
     for layer in (1, 4):

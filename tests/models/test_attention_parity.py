@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2Model
 from howsmooth.errors import InputError
 from howsmooth.models import Model, load
 from howsmooth.models.families import FAMILIES
-from howsmooth.models.place import embedded_path
+from howsmooth.models.locations import embedded_path
 from howsmooth.texts import default_text
 from tests import data, reasons
 from tests.tolerances import FLOAT32, at_most, close
@@ -43,24 +43,37 @@ def assert_near(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> None:
     assert at_most((a - b).abs().max(), tolerance * b.abs().max())
 
 
-@pytest.mark.parametrize("changes", [
-    ("gpt2", {}),
-    ("gpt2", {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True}),
-    ("bert", {}),
-    ("bert", {"is_decoder": True}),
-    ("llama", {}),
-    ("llama", {"attention_bias": False, "num_key_value_heads": 4, "head_dim": 6}),
-    ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}}),
-    ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0,
-                                   "original_max_position_embeddings": 16}}),
-], ids=lambda c: f"{c[0]}-{'-'.join(map(str, c[1])) or 'plain'}")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("gpt2", {}),
+        ("gpt2", {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True}),
+        ("bert", {}),
+        ("bert", {"is_decoder": True}),
+        ("llama", {}),
+        ("llama", {"attention_bias": False, "num_key_value_heads": 4, "head_dim": 6}),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}}),
+        (
+            "llama",
+            {
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "rope_theta": 500.0,
+                    "original_max_position_embeddings": 16,
+                }
+            },
+        ),
+    ],
+    ids=lambda c: f"{c[0]}-{'-'.join(map(str, c[1])) or 'plain'}",
+)
 def test_tiny_models(changes, tmp_path):
     family, options = changes
     network = tiny_network(family, **options)
     network.save_pretrained(tmp_path)
     tiny_tokenizer(family).save_pretrained(tmp_path)
     model = load(tmp_path, dtype=torch.float64)
-    chunk, = model.chunks(default_text(), 40, 1)
+    (chunk,) = model.chunks(default_text(), 40, 1)
     want = module_outputs(network, chunk.ids)
     inputs = model.activations(chunk, range(model.layers))
     for layer in range(model.layers):
@@ -86,8 +99,14 @@ def test_what_enters_attention_is_what_the_paper_means():
 
 
 def test_longrope_needs_a_length(tmp_path):
-    rope = {"rope_type": "longrope", "rope_theta": 500.0, "short_factor": [1.0] * 5, "long_factor": [8.0] * 5,
-            "original_max_position_embeddings": 16, "factor": 4.0}
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 500.0,
+        "short_factor": [1.0] * 5,
+        "long_factor": [8.0] * 5,
+        "original_max_position_embeddings": 16,
+        "factor": 4.0,
+    }
     network = tiny_network("llama", rope_parameters=rope)
     network.save_pretrained(tmp_path)
     model = load(tmp_path, dtype=torch.float64)
@@ -111,7 +130,7 @@ def test_minilm():
     assert (model.family, model.layers, model.width) == ("bert", 6, 384)
     assert (model.heads, model.positions) == (12, 512)
     assert model.source["kind"] == "embedded" and model.source["weights"] == "safetensors"
-    chunk, = model.chunks(default_text(), 48, 1)
+    (chunk,) = model.chunks(default_text(), 48, 1)
     assert chunk.words[0] == "[CLS]" and chunk.words[-1] == "[SEP]" and chunk.special.sum() == 2
     want = module_outputs(model.network, chunk.ids)
     inputs = model.activations(chunk, range(6))
@@ -130,7 +149,7 @@ def test_smollm2(smollm2):
     assert (model.family, model.layers, model.width) == ("llama", 30, 576)
     assert (model.heads, model.positions) == (9, 8192)
     assert model.source["weights"] == "Q4_1 GGUF, dequantised"
-    chunk, = model.chunks(default_text(), 40, 1)
+    (chunk,) = model.chunks(default_text(), 40, 1)
     want = module_outputs(model.network, chunk.ids, torch.float32)
     inputs = model.activations(chunk, [0, 13, 29])
     for layer, x in inputs.items():
@@ -140,7 +159,7 @@ def test_smollm2(smollm2):
 def test_smollm2_speaks_english(smollm2):
     """Wrongly permuted or dequantised weights would still be finite: only the next word tells."""
     model = smollm2
-    chunk, = model.chunks(default_text(), 128, 1)
+    (chunk,) = model.chunks(default_text(), 128, 1)
     with torch.no_grad():
         hidden = model.network(input_ids=chunk.ids[None]).last_hidden_state[0]
         logits = hidden @ model.network.embed_tokens.weight.T  # tied embeddings

@@ -35,8 +35,13 @@ def test_a_folder_is_gone_afterwards_unless_it_was_renamed(tmp_path):
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
         left = process.stdout.readline().strip()
         with building_folder(tmp_path):
             assert os.path.isfile(os.path.join(left, "weights")), "its process is alive"

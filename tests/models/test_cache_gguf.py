@@ -224,12 +224,12 @@ def test_refusals(file, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("add_bos, add_eos", [(True, None), (True, True), (False, True), (False, False), (None, None)])
 def test_special_tokens_are_added_as_the_file_says(add_bos, add_eos, tmp_path):
-    """transformers reads the vocabulary of a GGUF file, and not whether a text begins with the first of its tokens."""
+    """Transformers reads the vocabulary of a GGUF file, and not whether a text begins with the first of its tokens."""
     path = tmp_path / "tiny.gguf"
     write_gguf(path, add_bos=add_bos, add_eos=add_eos)
     model = load(path, cache_dir=tmp_path / "cache")
     frame = [1] * bool(add_bos), [2] * bool(add_eos)
-    chunk, = model.chunks("ab cd ab cd ab cd", 6, 1)
+    (chunk,) = model.chunks("ab cd ab cd ab cd", 6, 1)
     inside = 6 - sum(map(len, frame))
     assert chunk.ids.tolist() == [*frame[0], *model.tokenize("ab cd ab cd ab cd")[:inside], *frame[1]]
     assert list(chunk.special) == [True] * len(frame[0]) + [False] * inside + [True] * len(frame[1])

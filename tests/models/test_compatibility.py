@@ -59,12 +59,18 @@ def test_positions_after_padding(key):
         model.map_at(torch.full((39,), 30), 0)
 
 
-@pytest.mark.parametrize("kind, sizes", [
-    ("mamba", dict(hidden_size=8, num_hidden_layers=1, vocab_size=20)),
-    ("gptj", dict(n_embd=8, n_layer=1, n_head=2, rotary_dim=2, vocab_size=20)),
-    ("deberta_v2", dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)),
-    ("swin", dict(image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=4)),
-])
+@pytest.mark.parametrize(
+    "kind, sizes",
+    [
+        ("mamba", dict(hidden_size=8, num_hidden_layers=1, vocab_size=20)),
+        ("gptj", dict(n_embd=8, n_layer=1, n_head=2, rotary_dim=2, vocab_size=20)),
+        (
+            "deberta_v2",
+            dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20),
+        ),
+        ("swin", dict(image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=4)),
+    ],
+)
 def test_what_cannot_work_is_refused_by_name(kind, sizes):
     assert kind in compatibility.REFUSED
     config = AutoConfig.for_model(kind.replace("_", "-"), **sizes)
@@ -75,24 +81,30 @@ def test_what_cannot_work_is_refused_by_name(kind, sizes):
 
 def test_refusals_of_parts_kinds_and_cross_attention():
     t5, clip, bert = ZOO["t5"].network(), ZOO["clip_text"].network(), ZOO["bert"].network()
-    for network, part, match in ((t5, "cross", "part='encoder' or part='decoder', got 'cross'; cross attention"),
-                                 (clip, None, "part='vision' or part='text', got None"),
-                                 (bert, "encoder", "no part")):
+    for network, part, match in (
+        (t5, "cross", "part='encoder' or part='decoder', got 'cross'; cross attention"),
+        (clip, None, "part='vision' or part='text', got None"),
+        (bert, "encoder", "no part"),
+    ):
         with pytest.raises(InputError, match=match):
             load(network, part=part)
     model = load(bert)
     for arguments, options, match in (
-        ((0, "mlp"), {}, "kind of map among attention, head"), ((0, "head"), {}, 'head= with kind "head"'),
-        ((0, "block"), {"head": 1}, 'head= with kind "head"'), ((None, "layer"), {}, "a layer for every kind"),
-        ((0, "model"), {}, "a layer for every kind"), ((0, "layer"), {}, r"model\.map\(layer, kind, n=\.\.\.\)"),
-        ((0, "head"), {"head": 4}, "a head from 0 to 3, got 4"), ((0, "block"), {"n": 41}, "a length from 1 to 40"),
+        ((0, "mlp"), {}, "kind of map among attention, head"),
+        ((0, "head"), {}, 'head= with kind "head"'),
+        ((0, "block"), {"head": 1}, 'head= with kind "head"'),
+        ((None, "layer"), {}, "a layer for every kind"),
+        ((0, "model"), {}, "a layer for every kind"),
+        ((0, "layer"), {}, r"model\.map\(layer, kind, n=\.\.\.\)"),
+        ((0, "head"), {"head": 4}, "a head from 0 to 3, got 4"),
+        ((0, "block"), {"n": 41}, "a length from 1 to 40"),
     ):
         with pytest.raises(InputError, match=match):
             model.map(*arguments, **options)
     with pytest.raises(InputError, match="got a batch"):
         model.map_at(torch.full((2, 5), 9), 0)
     albert = load(ZOO["albert"].network())
-    with pytest.raises(InputError, match="normed: expected a normalisation .* in layer 0 of AlbertModel"):
+    with pytest.raises(InputError, match=r"normed: expected a normalisation .* in layer 0 of AlbertModel"):
         albert.map(0, "normed", n=5)
     with pytest.raises(InputError, match="a head from 0 to 3, got 7"):
         albert.map(0, "head", n=5, head=7)

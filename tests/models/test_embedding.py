@@ -36,9 +36,17 @@ def test_a_folder_gives_the_logits_of_transformers(family, tied, tmp_path):
 
 @torch.no_grad()
 def test_a_cap_on_logits_is_part_of_the_head():
-    config = Gemma2Config(vocab_size=800, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, head_dim=6,
-                          num_key_value_heads=2, intermediate_size=32, initializer_range=0.5,
-                          final_logit_softcapping=2.0)
+    config = Gemma2Config(
+        vocab_size=800,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        head_dim=6,
+        num_key_value_heads=2,
+        intermediate_size=32,
+        initializer_range=0.5,
+        final_logit_softcapping=2.0,
+    )
     network = whole(config)
     truth = network(IDS[None]).logits[0]
     assert 1.5 < float(truth.abs().max()) <= 2.0  # the cap is felt
@@ -57,7 +65,7 @@ def test_refused_without_a_head(untied, tmp_path):
     network = tiny_network("llama", tie_word_embeddings=False) if untied else tiny_network("bert")
     network.save_pretrained(tmp_path)
     tiny_tokenizer("bert").save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="language head.*(no weights|both directions)"):
+    with pytest.raises(InputError, match=r"language head.*(no weights|both directions)"):
         _ = load(tmp_path).language_head
 
 

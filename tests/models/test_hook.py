@@ -100,6 +100,7 @@ def test_hidden_states_jvp_and_gradients_agree_with_eager(family, kind):
     given = None if kind == "none" else mask
     results = []
     for model in (eager, ours):
+
         def forward(e, model=model):
             return model(inputs_embeds=e, attention_mask=given, use_cache=False).last_hidden_state
 
@@ -192,9 +193,17 @@ def test_packed_sequences_do_not_see_each_other():
 
 @pytest.mark.parametrize("kind", ["none", "left"])
 def test_sliding_windows_agree_with_eager(kind):
-    config = MistralConfig(vocab_size=50, hidden_size=24, num_hidden_layers=2, num_attention_heads=4,
-                           num_key_value_heads=2, head_dim=6, intermediate_size=32, sliding_window=3,
-                           initializer_range=0.3)
+    config = MistralConfig(
+        vocab_size=50,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=6,
+        intermediate_size=32,
+        sliding_window=3,
+        initializer_range=0.3,
+    )
     eager, ours = twins(AutoModel.from_config(config))
     x, mask = embeddings(), padding(kind)
     want = eager(inputs_embeds=x, attention_mask=mask, use_cache=False).last_hidden_state
@@ -202,17 +211,24 @@ def test_sliding_windows_agree_with_eager(kind):
     assert_near(got[mask.bool()], want[mask.bool()])
 
 
-@pytest.mark.parametrize("function", [
-    causal_mask_function,
-    bidirectional_mask_function,
-    sliding_window_causal_mask_function(3),
-    sliding_window_bidirectional_mask_function(2),
-    chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.int)),
-    and_masks(sliding_window_causal_mask_function(3), causal_mask_function),
-    and_masks(lambda b, h, q, k: (k > q - 3) & (k != 2), causal_mask_function),
-], ids=["causal", "full", "window", "two-sided window", "chunked", "nested", "custom"])
-@pytest.mark.parametrize("sizes", [(5, 5, 0, 0), (1, 7, 6, 0), (3, 8, 2, 0), (4, 6, 5, 3)],
-                         ids=["prefill", "decode", "static cache", "sliding cache"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        causal_mask_function,
+        bidirectional_mask_function,
+        sliding_window_causal_mask_function(3),
+        sliding_window_bidirectional_mask_function(2),
+        chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.int)),
+        and_masks(sliding_window_causal_mask_function(3), causal_mask_function),
+        and_masks(lambda b, h, q, k: (k > q - 3) & (k != 2), causal_mask_function),
+    ],
+    ids=["causal", "full", "window", "two-sided window", "chunked", "nested", "custom"],
+)
+@pytest.mark.parametrize(
+    "sizes",
+    [(5, 5, 0, 0), (1, 7, 6, 0), (3, 8, 2, 0), (4, 6, 5, 3)],
+    ids=["prefill", "decode", "static cache", "sliding cache"],
+)
 @pytest.mark.parametrize("padded", [False, True])
 def test_every_mask_means_what_transformers_means(function, sizes, padded):
     q, kv, q_offset, kv_offset = sizes
@@ -221,8 +237,15 @@ def test_every_mask_means_what_transformers_means(function, sizes, padded):
         # shorter than the keys, as with a static cache
         mask = torch.ones(2, kv + kv_offset - 1, dtype=torch.bool)
         mask[1, : kv_offset + 2] = False
-    arguments = dict(batch_size=2, q_length=q, kv_length=kv, q_offset=q_offset, kv_offset=kv_offset,
-                     mask_function=function, attention_mask=mask)
+    arguments = dict(
+        batch_size=2,
+        q_length=q,
+        kv_length=kv,
+        q_offset=q_offset,
+        kv_offset=kv_offset,
+        mask_function=function,
+        attention_mask=mask,
+    )
     want = sdpa_mask(**arguments, allow_is_causal_skip=False)[:, 0]
     got = hook.attention_mask(**arguments)
     # equal scores: each query spreads evenly over the keys it sees, and the values tell which
@@ -273,8 +296,9 @@ def test_attention_weights_are_never_formed():
 def test_soft_cap_and_scale_reach_attend():
     generator = torch.Generator().manual_seed(5)
     q, k, v = (torch.randn(1, 2, 6, 4, generator=generator) for _ in range(3))
-    got, _ = hook.attention_forward(torch.nn.Identity(), q, k, v, None, scaling=0.7, softcap=1.5,
-                                    is_causal=False, sliding_window=3)
+    got, _ = hook.attention_forward(
+        torch.nn.Identity(), q, k, v, None, scaling=0.7, softcap=1.5, is_causal=False, sliding_window=3
+    )
     want = attend(q, k, v, scale=0.7, softcap=1.5, window=3)
     assert close(got.transpose(1, 2), want, FLOAT32)
     assert not torch.allclose(want, attend(q, k, v, scale=0.7, window=3))

@@ -47,7 +47,7 @@ def test_a_folder_of_images(vit, tmp_path):
     with pytest.raises(InputError, match="expected 3 images"):
         vit.images(tmp_path, 3)
     (tmp_path / "c.png").write_bytes(b"broken")
-    with pytest.raises(InputError, match="c.png"):
+    with pytest.raises(InputError, match=r"c.png"):
         vit.images(tmp_path)
 
 

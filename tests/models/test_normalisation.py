@@ -16,8 +16,11 @@ def test_its_output_is_what_enters_attention(family, layer):
     network = tiny_network(family, torch.float64)
     model = load(network)
     entered = []
-    modules = {"gpt2": lambda: network.h[layer].ln_1, "llama": lambda: network.layers[layer].input_layernorm,
-               "bert": lambda: (network.encoder.layer[layer - 1].output if layer else network.embeddings).LayerNorm}
+    modules = {
+        "gpt2": lambda: network.h[layer].ln_1,
+        "llama": lambda: network.layers[layer].input_layernorm,
+        "bert": lambda: (network.encoder.layer[layer - 1].output if layer else network.embeddings).LayerNorm,
+    }
     hook = modules[family]().register_forward_pre_hook(lambda _, args: entered.append(args[0][0].detach()))
     x = model.activations(list(range(7, 19)), [layer])[layer]
     hook.remove()

@@ -13,12 +13,18 @@ from howsmooth.texts import default_text
 from tests.oracles.eager import eager, stretch
 from tests.tolerances import assert_close, at_most
 
-BERT = {"attention": ("attention.self", "output", "attention.output.dense"), "block": ("", "output", "attention"),
-        "layer": ("", "output", "")}
+BERT = {
+    "attention": ("attention.self", "output", "attention.output.dense"),
+    "block": ("", "output", "attention"),
+    "layer": ("", "output", ""),
+}
 MPNET = {**BERT, "attention": ("attention.attn", "output", "attention.attn.o")}
-LLAMA = {"attention": ("self_attn", "output", "self_attn.o_proj"),
-         "normed": ("input_layernorm", "output", "self_attn.o_proj"),
-         "block": ("", "input", "post_attention_layernorm"), "layer": ("", "output", "")}
+LLAMA = {
+    "attention": ("self_attn", "output", "self_attn.o_proj"),
+    "normed": ("input_layernorm", "output", "self_attn.o_proj"),
+    "block": ("", "input", "post_attention_layernorm"),
+    "layer": ("", "output", ""),
+}
 
 
 def embedded(name: str, **options):
@@ -41,7 +47,7 @@ def assert_eager_agrees(model, chunk, layers: str, layer: int, ends: dict, tol: 
         assert_close(at(), f(x).detach(), tol)
         found = local_lipschitz(at.f, at.x, tol=1e-4)
         y, back = torch.func.vjp(f, x)
-        gradient, = back(found.response.to(y))
+        (gradient,) = back(found.response.to(y))
         # Jᵀu = σ v by eager reverse mode: both vectors and the value, at once.
         assert at_most((gradient - found.value * found.direction).norm(), max(10 * tol, 1.1e-2) * found.value), kind
         assert at_most(abs(float((gradient * found.direction).sum()) - found.value), 10 * tol * found.value), kind

@@ -32,7 +32,7 @@ def test_chunks_are_consecutive_and_framed(model):
     body = torch.cat([c.ids[~c.special] for c in chunks]).tolist()
     assert body == model.tokenize(default_text())[: len(body)]
     full = model.tokenizer("In the spring")["input_ids"]
-    chunk, = model.chunks("In the spring", 3 + specials, 1)
+    (chunk,) = model.chunks("In the spring", 3 + specials, 1)
     assert chunk.ids.tolist() == full
     assert [w for w, s in zip(chunk.words, chunk.special, strict=True) if not s] == ["In", "the", "spring"]
 
@@ -100,7 +100,7 @@ def test_texts_and_lengths_that_cannot_work(model):
             model.inputs(text, 0, n)
     with pytest.raises(InputError, match="64 positions"):
         model.chunks(text, 65, 1)
-    with pytest.raises(InputError, match="tokens of text .* for n = 10.*, got 3; give a longer text"):
+    with pytest.raises(InputError, match=r"tokens of text .* for n = 10.*, got 3; give a longer text"):
         model.inputs("In the spring", 0, 10)
     with pytest.raises(InputError, match="fewer samples"):
         model.chunks(text, 60, 1000)
@@ -117,8 +117,14 @@ def test_texts_and_lengths_that_cannot_work(model):
 def test_ids_that_cannot_work(model):
     chunks = [*model.chunks(default_text(), 8, 1), *model.chunks(default_text(), 9, 1)]
     for bad, match in [
-        (chunks, "one length"), ([], "shape"), ([1.5], "shape"), ([[[1]]], "shape"), ([-1], "from 0 to 799"),
-        ([800], "from 0 to 799"), (list(range(65)), "at most 64"), ("text", "token numbers"),
+        (chunks, "one length"),
+        ([], "shape"),
+        ([1.5], "shape"),
+        ([[[1]]], "shape"),
+        ([-1], "from 0 to 799"),
+        ([800], "from 0 to 799"),
+        (list(range(65)), "at most 64"),
+        ("text", "token numbers"),
         ([[1, 2], [3]], "token numbers"),
     ]:
         with pytest.raises(InputError, match=match):

@@ -1,5 +1,6 @@
 """Families that read masks themselves, mix attention with other layers, or have several streams: the constant is that
-of the module's dense Jacobian, or the map is refused by name."""
+of the module's dense Jacobian, or the map is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +21,22 @@ from .zoo import _GROUPED, _SHAPE, _VISION, VOCABULARY, tiny
 _EXPERTS = dict(num_local_experts=3, num_experts_per_tok=2)
 _MAMBA = dict(mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4, mamba_d_conv=2, mamba_chunk_size=8)
 _HYBRID = dict(_SHAPE, num_hidden_layers=4, num_key_value_heads=2)
-_LATENT = dict(_SHAPE, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=6, qk_rope_head_dim=4, qk_nope_head_dim=4,
-               v_head_dim=5, head_dim=4, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
-               first_k_dense_replace=1, n_group=1, topk_group=1)
+_LATENT = dict(
+    _SHAPE,
+    num_key_value_heads=4,
+    q_lora_rank=8,
+    kv_lora_rank=6,
+    qk_rope_head_dim=4,
+    qk_nope_head_dim=4,
+    v_head_dim=5,
+    head_dim=4,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=8,
+    first_k_dense_replace=1,
+    n_group=1,
+    topk_group=1,
+)
 _SPARSE = dict(_LATENT, index_topk=3, index_head_dim=8, index_n_heads=2)
 
 # name: (model type, sizes, layers with attention, list of layers, attention, its output projection)
@@ -34,23 +48,80 @@ FAMILIES = {
     "glm_moe_dsa": ("glm_moe_dsa", _SPARSE, (0, 1), *DECODER),
     "doge": ("doge", dict(_SHAPE, num_key_value_heads=2, keep_window_size=4), (0, 1), *DECODER),
     "doge, all keys": ("doge", dict(_SHAPE, num_key_value_heads=2, keep_window_size=40), (0, 1), *DECODER),
-    "gemma3n": ("gemma3n_text", dict(_GROUPED, num_hidden_layers=2, vocab_size_per_layer_input=VOCABULARY,
-                                     hidden_size_per_layer_input=4, laurel_rank=2, altup_num_inputs=2,
-                                     num_kv_shared_layers=0, sliding_window=3, activation_sparsity_pattern=[0.0] * 2,
-                                     layer_types=["sliding_attention", "full_attention"]), (0, 1), *DECODER),
-    "dinov3": ("dinov3_vit", dict(_VISION, num_register_tokens=2), (0, 1), "model.layer", "attention",
-               "attention.o_proj"),
-    "mobilebert, no bottleneck": ("mobilebert", dict(_SHAPE, embedding_size=8, use_bottleneck=False,
-                                                     intra_bottleneck_size=16), (0, 1), "encoder.layer",
-                                  "attention.self", "attention.output.dense"),
-    "jamba": ("jamba", dict(_HYBRID, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2,
-                            expert_layer_offset=0, num_experts=2, mamba_d_state=4, mamba_d_conv=2, mamba_dt_rank=2),
-              (1, 3), *DECODER),
+    "gemma3n": (
+        "gemma3n_text",
+        dict(
+            _GROUPED,
+            num_hidden_layers=2,
+            vocab_size_per_layer_input=VOCABULARY,
+            hidden_size_per_layer_input=4,
+            laurel_rank=2,
+            altup_num_inputs=2,
+            num_kv_shared_layers=0,
+            sliding_window=3,
+            activation_sparsity_pattern=[0.0] * 2,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+        (0, 1),
+        *DECODER,
+    ),
+    "dinov3": (
+        "dinov3_vit",
+        dict(_VISION, num_register_tokens=2),
+        (0, 1),
+        "model.layer",
+        "attention",
+        "attention.o_proj",
+    ),
+    "mobilebert, no bottleneck": (
+        "mobilebert",
+        dict(_SHAPE, embedding_size=8, use_bottleneck=False, intra_bottleneck_size=16),
+        (0, 1),
+        "encoder.layer",
+        "attention.self",
+        "attention.output.dense",
+    ),
+    "jamba": (
+        "jamba",
+        dict(
+            _HYBRID,
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            expert_layer_period=2,
+            expert_layer_offset=0,
+            num_experts=2,
+            mamba_d_state=4,
+            mamba_d_conv=2,
+            mamba_dt_rank=2,
+        ),
+        (1, 3),
+        *DECODER,
+    ),
     "bamba": ("bamba", dict(_HYBRID, attn_layer_indices=[1, 2], **_MAMBA), (1, 2), *DECODER),
-    "granitemoehybrid": ("granitemoehybrid", dict(_HYBRID, layer_types=["mamba", "mamba", "attention", "attention"],
-                                                  shared_intermediate_size=12, **_MAMBA, **_EXPERTS), (2, 3), *DECODER),
-    "minimax": ("minimax", dict(_HYBRID, head_dim=6, block_size=4, **_EXPERTS, layer_types=[
-        "linear_attention", "full_attention", "linear_attention", "full_attention"]), (1, 3), *DECODER),
+    "granitemoehybrid": (
+        "granitemoehybrid",
+        dict(
+            _HYBRID,
+            layer_types=["mamba", "mamba", "attention", "attention"],
+            shared_intermediate_size=12,
+            **_MAMBA,
+            **_EXPERTS,
+        ),
+        (2, 3),
+        *DECODER,
+    ),
+    "minimax": (
+        "minimax",
+        dict(
+            _HYBRID,
+            head_dim=6,
+            block_size=4,
+            **_EXPERTS,
+            layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
+        ),
+        (1, 3),
+        *DECODER,
+    ),
 }
 
 
@@ -73,8 +144,10 @@ def family():
     return network
 
 
-@pytest.mark.parametrize("name, kind", [(name, kind) for name in FAMILIES for kind in ("attention", "layer")
-                                        if (name, kind) != ("gemma3n", "layer")])  # has several streams, see below
+@pytest.mark.parametrize(
+    "name, kind",
+    [(name, kind) for name in FAMILIES for kind in ("attention", "layer") if (name, kind) != ("gemma3n", "layer")],
+)  # has several streams, see below
 def test_maps_are_the_modules_own_and_layers_have_their_numbers(family, name, kind):
     network, layers, stack, attention, projection = family(name)
     given = given_to(network)
@@ -83,8 +156,11 @@ def test_maps_are_the_modules_own_and_layers_have_their_numbers(family, name, ki
             model = load(network)
             at = model.map_at(given, layer, kind)
             base, own = f"{stack}.{layer}", eager(network)
-            ends = ((base, 0), ("output", base, 0)) if kind == "layer" else (
-                (f"{base}.{attention}", 0), ("output", f"{base}.{projection}", 0))
+            ends = (
+                ((base, 0), ("output", base, 0))
+                if kind == "layer"
+                else ((f"{base}.{attention}", 0), ("output", f"{base}.{projection}", 0))
+            )
             if name.startswith("mobilebert"):
                 take_queries_for_all(own.get_submodule(f"{base}.{attention}"))
             f, x = stretch(own, given, *ends)
@@ -144,8 +220,18 @@ def test_values_of_other_tokens_are_refused():
 
 def test_several_streams_and_shared_keys_are_refused():
     kind, sizes, *_ = FAMILIES["gemma3n"]
-    model = load(tiny(kind, dict(sizes, num_hidden_layers=4, num_kv_shared_layers=2, layer_types=[
-        "sliding_attention", "full_attention"] * 2, activation_sparsity_pattern=[0.0] * 4)))
+    model = load(
+        tiny(
+            kind,
+            dict(
+                sizes,
+                num_hidden_layers=4,
+                num_kv_shared_layers=2,
+                layer_types=["sliding_attention", "full_attention"] * 2,
+                activation_sparsity_pattern=[0.0] * 4,
+            ),
+        )
+    )
     given = given_to(model.network)
     for layer, kind in ((1, "layer"), (1, "block"), (None, "model")):
         with pytest.raises(InputError, match=rf"{kind}: .* \(1, n, d\) to enter layer {layer or 0} .*the attention"):

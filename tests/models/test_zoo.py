@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -52,6 +53,7 @@ def oracle(name: str, network, kind: str, layer: int = LAYER):
 
 def silence_other_heads(projection) -> None:
     """Zero what the other heads give to the projection, and take its bias away."""
+
     def keep(_module, args):
         heads = args[0].unflatten(-1, (HEADS, -1))
         return ((heads * (torch.arange(HEADS) == HEAD).to(heads)[:, None]).flatten(-2),)
@@ -79,8 +81,7 @@ def test_every_kind_of_map_is_the_models_own(name, kind, networks):
     network = networks(name)
     with lifted():
         model = load(network, part=ZOO[name].part)
-        at = model.map_at(inputs(name), None if kind == "model" else LAYER, kind,
-                          head=HEAD if kind == "head" else None)
+        at = model.map_at(inputs(name), None if kind == "model" else LAYER, kind, head=HEAD if kind == "head" else None)
         f, x = oracle(name, eager(network), kind)
         assert_close(at.x, x)
         assert_close(at(), f(x).detach())
@@ -133,7 +134,7 @@ def test_heads_add_up_and_layers_differ(name, networks):
     parts = [model.map_at(given, LAYER, "head", head=head)() for head in range(model.heads)]
     bias = whole() - sum(parts)
     assert_close(bias, bias[:1].expand_as(bias), 1e-6)  # one vector for all tokens: the projection's
-    assert all(not torch.allclose(a, b, rtol=0.1) for a, b in zip(parts, parts[1:], strict=False))
+    assert all(not torch.allclose(a, b, rtol=0.1) for a, b in itertools.pairwise(parts))
     if name != "albert":
         assert not torch.allclose(model.map_at(given, 0).f(whole.x), whole(), rtol=0.1)
 

@@ -13,13 +13,30 @@ POSITIONS = 64
 
 
 _SIZES = {
-    "gpt2": (GPT2Config, dict(n_positions=POSITIONS, n_embd=24, n_layer=3, n_head=4, bos_token_id=4,
-                              eos_token_id=4)),
-    "bert": (BertConfig, dict(max_position_embeddings=POSITIONS, hidden_size=24, num_hidden_layers=3,
-                              num_attention_heads=4, intermediate_size=32)),
-    "llama": (LlamaConfig, dict(max_position_embeddings=POSITIONS, hidden_size=24, num_hidden_layers=3,
-                                num_attention_heads=4, num_key_value_heads=2, head_dim=10,
-                                intermediate_size=32, attention_bias=True)),
+    "gpt2": (GPT2Config, dict(n_positions=POSITIONS, n_embd=24, n_layer=3, n_head=4, bos_token_id=4, eos_token_id=4)),
+    "bert": (
+        BertConfig,
+        dict(
+            max_position_embeddings=POSITIONS,
+            hidden_size=24,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=32,
+        ),
+    ),
+    "llama": (
+        LlamaConfig,
+        dict(
+            max_position_embeddings=POSITIONS,
+            hidden_size=24,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=10,
+            intermediate_size=32,
+            attention_bias=True,
+        ),
+    ),
 }
 
 
@@ -44,7 +61,7 @@ def tiny_network(family: str, dtype=torch.float32, **changes):
 
 
 def tiny_tokenizer(family: str) -> PreTrainedTokenizerFast:
-    words = sorted(set(w for w, _ in pre_tokenizers.Whitespace().pre_tokenize_str(default_text())))
+    words = sorted({w for w, _ in pre_tokenizers.Whitespace().pre_tokenize_str(default_text())})
     specials = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "<s>"]
     vocabulary = {word: i for i, word in enumerate([*specials, *words][:VOCABULARY])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))

@@ -14,6 +14,7 @@ from torch import Tensor
 @contextmanager
 def lifted() -> Iterator[None]:
     """Casts to float32 inside models (softmax, RMSNorm, rotary tables) go to float64 within the block."""
+
     def wide(dtype):
         return torch.float64 if dtype == torch.float32 else dtype
 

@@ -26,9 +26,7 @@ def orthonormal(rows: int, cols: int, generator: torch.Generator) -> torch.Tenso
     return q * torch.sign(torch.diagonal(r))
 
 
-def matrix_with(
-    values: np.ndarray, *, rows: int | None = None, cols: int | None = None, seed: int = 0
-) -> torch.Tensor:
+def matrix_with(values: np.ndarray, *, rows: int | None = None, cols: int | None = None, seed: int = 0) -> torch.Tensor:
     """A random (rows, cols) matrix, square unless told, with these singular values (and zeros)."""
     generator = torch.Generator().manual_seed(seed)
     rank = len(values)

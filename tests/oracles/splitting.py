@@ -8,21 +8,28 @@ from torch import Tensor
 from howsmooth.attention import Rotary, SelfAttention, reference
 
 
-def cut(log_masses: Tensor, k: int, generator: torch.Generator) -> Tensor:
+def cut(log_weights: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """Log masses of k uneven pieces of each atom, (n·k,)."""
-    shares = torch.rand(len(log_masses), k, generator=generator, dtype=torch.float64) + 0.1
-    return (log_masses[:, None] + (shares / shares.sum(-1, keepdim=True)).log()).flatten()
+    shares = torch.rand(len(log_weights), k, generator=generator, dtype=torch.float64) + 0.1
+    return (log_weights[:, None] + (shares / shares.sum(-1, keepdim=True)).log()).flatten()
 
 
-def split_norm(f: SelfAttention, x: Tensor, k: int, log_masses: Tensor | None = None, times: Tensor | None = None,
-               residual: bool = False, seed: int = 0) -> float:
+def split_norm(
+    f: SelfAttention,
+    x: Tensor,
+    k: int,
+    log_weights: Tensor | None = None,
+    times: Tensor | None = None,
+    residual: bool = False,
+    seed: int = 0,
+) -> float:
     """‖D‖ of the layer at k copies of every token: masks by time with ties together, copies keep their position.
 
     Every copy is a token of its own in a plain dense Jacobian; masses and times enter as a table of offsets.
     """
     n = len(x)
-    masses = torch.zeros(n, dtype=torch.float64) if log_masses is None else log_masses
-    if log_masses is None:
+    masses = torch.zeros(n, dtype=torch.float64) if log_weights is None else log_weights
+    if log_weights is None:
         pieces = masses.repeat_interleave(k)  # equal copies, as a sequence that repeats its tokens has them
     else:
         pieces = cut(masses, k, torch.Generator().manual_seed(seed))
@@ -33,8 +40,22 @@ def split_norm(f: SelfAttention, x: Tensor, k: int, log_masses: Tensor | None = 
     rotary = f.rotary
     if rotary is not None:
         rotary = Rotary(*(t[:n].repeat_interleave(k, 0) for t in (rotary.cos, rotary.sin)), rotary.interleaved)
-    copies = SelfAttention(f.wq, f.wk, f.wv, f.wo, bq=f.bq, bk=f.bk, bv=f.bv, bo=f.bo, heads=f.heads,
-                           kv_heads=f.kv_heads, scale=f.scale, softcap=f.softcap, rotary=rotary, score_bias=table)
+    copies = SelfAttention(
+        f.wq,
+        f.wk,
+        f.wv,
+        f.wo,
+        bq=f.bq,
+        bk=f.bk,
+        bv=f.bv,
+        bo=f.bo,
+        heads=f.heads,
+        kv_heads=f.kv_heads,
+        scale=f.scale,
+        softcap=f.softcap,
+        rotary=rotary,
+        score_bias=table,
+    )
     j = reference.jacobian(copies, x.repeat_interleave(k, 0))
     if residual:
         j = j + torch.eye(len(j), dtype=j.dtype)

@@ -9,14 +9,7 @@ import pytest
 
 from howsmooth.fits import growth_laws
 from howsmooth.report.chart import FEW, Axis, Chart, Series, Slope
-from howsmooth.report.charts import (
-    bounds_charts,
-    growth_chart,
-    growth_charts,
-    heat_maps,
-    samples_text,
-    tightness_chart,
-)
+from howsmooth.report.charts import bounds_charts, growth_chart, growth_charts, heat_maps, samples_text, tightness_chart
 from howsmooth.report.page_tables import tables_of
 from howsmooth.report.web_page import page_charts
 from tests import reasons
@@ -30,7 +23,8 @@ def test_growth_holds_samples_intervals_and_laws(records, growth):
         chosen = [record for record in records if record["layer"] == layer]
         # exact: the chart holds the records' own numbers
         assert [*zip(series.x, series.y, series.lower, series.upper, strict=True)] == [
-            (record["n"], record["value"], record["lower"], record["upper"]) for record in chosen]
+            (record["n"], record["value"], record["lower"], record["upper"]) for record in chosen
+        ]
         assert_close(series.law.exponent, 0.25, tol=1e-3)
         assert series.medians()[0] == [8, 16, 32, 64]
     assert [slope.name for slope in chart.slopes] == ["√n", "n$^{1/4}$"]
@@ -50,8 +44,11 @@ def test_zeros_are_counted_and_not_drawn(records, growth, make):
 
 
 def test_a_rejected_law_is_in_no_chart(make):
-    rough = [make(0, n, sample, value=(5.0 if n < 64 else 50.0) * (1 + 0.01 * sample))
-             for n in (8, 16, 32, 64, 128, 256) for sample in range(4)]
+    rough = [
+        make(0, n, sample, value=(5.0 if n < 64 else 50.0) * (1 + 0.01 * sample))
+        for n in (8, 16, 32, 64, 128, 256)
+        for sample in range(4)
+    ]
     laws = growth_laws(rough)
     chart = growth_chart(rough, laws)
     assert chart.series[0].law is not None and not chart.series[0].law.shown
@@ -67,18 +64,28 @@ def test_slopes_begin_below_the_points_and_end_inside():
 
 
 def test_bounds_far_away_are_words(bounds):
-    far = [{**record, "bound": "far", "log_value": 5000.0, "log_ratio": 4999.0} for record in bounds
-           if record["bound"] == "local"]
+    far = [
+        {**record, "bound": "far", "log_value": 5000.0, "log_ratio": 4999.0}
+        for record in bounds
+        if record["bound"] == "local"
+    ]
     chart = bounds_charts([*bounds, *far])[0]
-    assert [series.name for series in chart.series] == ["measured on the text", "≥ two_point_lower, on B_R^n",
-                                                        "≤ local, on B_R^n"]
+    assert [series.name for series in chart.series] == [
+        "measured on the text",
+        "≥ two_point_lower, on B_R^n",
+        "≤ local, on B_R^n",
+    ]
     assert chart.notes == ["off the scale, at n = 32:", "far 10^2171"] and len(chart.bands) == 1
 
 
 def test_heat_maps_are_medians_and_of_heads_the_largest(make):
     values = {(0, 0): (1.0, 3.0), (0, 1): (5.0, 7.0), (1, 0): (2.0, 2.0), (1, 1): (9.0, 1.0)}
-    records = [make(layer, n, sample, head=head, value=value * n) for (layer, head), pair in values.items()
-               for sample, value in enumerate(pair) for n in (8, 16)]
+    records = [
+        make(layer, n, sample, head=head, value=value * n)
+        for (layer, head), pair in values.items()
+        for sample, value in enumerate(pair)
+        for n in (8, 16)
+    ]
     maps = heat_maps(records)
     # exact: sums of small whole numbers
     assert [heat.values for heat in maps["heads"]] == [[[16.0, 48.0], [16.0, 40.0]], [[32.0, 96.0], [32.0, 80.0]]]

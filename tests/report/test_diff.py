@@ -6,8 +6,11 @@ from howsmooth.report.attack_tables import diff_html, diff_parts, diff_text
 
 RECORD = {
     "words": ["a", "b", "c", "d", "e", "f", "g"],
-    "edits": [{"position": 1, "kind": "substitute", "token": 1}, {"position": 4, "kind": "insert", "token": 2},
-              {"position": 5, "kind": "duplicate", "token": 3}],
+    "edits": [
+        {"position": 1, "kind": "substitute", "token": 1},
+        {"position": 4, "kind": "insert", "token": 2},
+        {"position": 5, "kind": "duplicate", "token": 3},
+    ],
     "new_words": ["<B>", "X", "f"],
 }
 
@@ -22,8 +25,9 @@ def test_far_words_are_cut():
 
 
 def test_colours_say_what_went_and_what_came():
-    styles = {str(span.style): diff_text(RECORD, None).plain[span.start : span.end]
-              for span in diff_text(RECORD, None).spans}
+    styles = {
+        str(span.style): diff_text(RECORD, None).plain[span.start : span.end] for span in diff_text(RECORD, None).spans
+    }
     assert styles["bold red strike"] == "[-b-]" and styles["bold green"] == "{+f+}"
 
 

@@ -33,10 +33,7 @@ def test_figure_draws_points_fits_and_guides(records, growth):
 
 def test_one_panel_per_model(records, growth, make):
     both = records + [make(0, n, 0, model="other") for n in (8, 64)]
-    assert [panel.get_title(loc="left") for panel in growth_figure(both, growth).axes] == [
-        "tiny<model>",
-        "other",
-    ]
+    assert [panel.get_title(loc="left") for panel in growth_figure(both, growth).axes] == ["tiny<model>", "other"]
 
 
 @pytest.mark.parametrize("change", [{"upper": None}, {"upper": float("inf")}, {"value": 0.0, "lower": 0.0}])

@@ -10,21 +10,40 @@ from howsmooth.report.figure import THEMES
 from howsmooth.report.flow_figures import check_animation_path, flow_figure, palette, save_animation
 from howsmooth.report.flow_tables import flow_table
 
-KEYS = ("clusters", "vertices", "hyperplanes", "leading_clusters", "leading_vertices", "rank", "undecided", "diameter",
-        "w2_to_last", "log_energy", "local")
+KEYS = (
+    "clusters",
+    "vertices",
+    "hyperplanes",
+    "leading_clusters",
+    "leading_vertices",
+    "rank",
+    "undecided",
+    "diameter",
+    "w2_to_last",
+    "log_energy",
+    "local",
+)
 TIMES = [0.0, 1.0, 2.0]
 
 
 def records(**known):
-    return [{"t": t, **dict.fromkeys(KEYS), **{key: values[i] for key, values in known.items()}}
-            for i, t in enumerate(TIMES)]
+    return [
+        {"t": t, **dict.fromkeys(KEYS), **{key: values[i] for key, values in known.items()}}
+        for i, t in enumerate(TIMES)
+    ]
 
 
 @pytest.mark.parametrize("d, theme", [(1, "light"), (2, "dark")])
 def test_lines_are_the_records(d, theme):
     paths = np.random.default_rng(0).normal(size=(3, 5, d))
-    figure = flow_figure(records(clusters=[5, 3, 2], diameter=[4.0, 3.0, 0.0]), paths, ["one", "two"][:d],
-                         [0, 0, 1, 1, 1], title="A flow", theme=theme)
+    figure = flow_figure(
+        records(clusters=[5, 3, 2], diameter=[4.0, 3.0, 0.0]),
+        paths,
+        ["one", "two"][:d],
+        [0, 0, 1, 1, 1],
+        title="A flow",
+        theme=theme,
+    )
     tokens, counts, sizes = figure.axes
     assert counts.lines[0].get_ydata().tolist() == [5, 3, 2] and len(counts.lines) == 1
     # exact: times as given
@@ -64,5 +83,5 @@ def test_gif(tmp_path, d):
 
 
 def test_bad_paths():
-    with pytest.raises(InputError, match=".gif or .mp4"):
+    with pytest.raises(InputError, match=r".gif or .mp4"):
         check_animation_path("a.avi")

@@ -16,28 +16,82 @@ from tests.browser import Page, browser
 from tests.tolerances import less
 
 expect = pytest.importorskip("playwright.sync_api", reason=reasons.PLAYWRIGHT).expect
-NASTY = '</script><img src=x onerror="document.title=\'caught\'">'
+NASTY = "</script><img src=x onerror=\"document.title='caught'\">"
 
 
 def flow(n=12, saves=9, dim=2, run=1.0):
     rng = np.random.default_rng(0)
     paths = rng.normal(size=(1, n, dim)) * np.exp(np.linspace(0, run, saves))[:, None, None]
-    records = [{"t": 0.5 * k, "clusters": n - k, "vertices": 5, "hyperplanes": None, "leading_clusters": None,
-                "rank": None, "diameter": 3.0 + k, "w2_to_last": 1e-300, "undecided": None, "local": 2.0}
-               for k in range(saves)]
-    return particle_scene(records, paths, ("across", "up", "away")[:dim], [k % 3 for k in range(n)], title=NASTY,
-                          about="what & why", facts="seed 0")
+    records = [
+        {
+            "t": 0.5 * k,
+            "clusters": n - k,
+            "vertices": 5,
+            "hyperplanes": None,
+            "leading_clusters": None,
+            "rank": None,
+            "diameter": 3.0 + k,
+            "w2_to_last": 1e-300,
+            "undecided": None,
+            "local": 2.0,
+        }
+        for k in range(saves)
+    ]
+    return particle_scene(
+        records,
+        paths,
+        ("across", "up", "away")[:dim],
+        [k % 3 for k in range(n)],
+        title=NASTY,
+        about="what & why",
+        facts="seed 0",
+    )
 
 
 def passage(dim=3, layers=4, n=6):
     u = np.random.default_rng(1).normal(size=(layers + 2, n, dim))
-    facts = {"model": "tiny", "layers": layers, "n": n, "sample": 0, "sink": 0, "sink_token": "[CLS]", "text": NASTY,
-             "text_sha256": "0" * 64, "weights": None, "dtype": "float32", "seed": 0, "tolerances": [0.1, 0.5],
-             "versions": {"howsmooth": "0"}}
-    records = [{"depth": min(k, layers), "normed": k > layers, "clusters": [n, n - 1],
-                **{key: 1.0 + k for key in ("value", "product", "own", "relative", "cosine", "cosine_without_sink",
-                                            "to_mean", "to_mean_without_sink", "norm", "largest_norm", "sink_norm",
-                                            "to_sink", "sharpness")}, **facts} for k in range(layers + 2)]
+    facts = {
+        "model": "tiny",
+        "layers": layers,
+        "n": n,
+        "sample": 0,
+        "sink": 0,
+        "sink_token": "[CLS]",
+        "text": NASTY,
+        "text_sha256": "0" * 64,
+        "weights": None,
+        "dtype": "float32",
+        "seed": 0,
+        "tolerances": [0.1, 0.5],
+        "versions": {"howsmooth": "0"},
+    }
+    records = [
+        {
+            "depth": min(k, layers),
+            "normed": k > layers,
+            "clusters": [n, n - 1],
+            **dict.fromkeys(
+                (
+                    "value",
+                    "product",
+                    "own",
+                    "relative",
+                    "cosine",
+                    "cosine_without_sink",
+                    "to_mean",
+                    "to_mean_without_sink",
+                    "norm",
+                    "largest_norm",
+                    "sink_norm",
+                    "to_sink",
+                    "sharpness",
+                ),
+                1.0 + k,
+            ),
+            **facts,
+        }
+        for k in range(layers + 2)
+    ]
     return depth_scene(records, u, ("one", "two", "three"), [NASTY, *(f"word{i}" for i in range(n - 1))])
 
 
@@ -158,7 +212,7 @@ def test_what_runs_away_is_bent_and_many_tokens_are_thinned():
 
 
 def test_names_of_files():
-    with pytest.raises(InputError, match="ending in .html"):
+    with pytest.raises(InputError, match=r"ending in .html"):
         check_page_path("a.txt")
     with pytest.raises(InputError, match="at least one flow"):
         flow_page([])

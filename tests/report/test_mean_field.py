@@ -12,18 +12,43 @@ from tests import reasons
 
 pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
 
-from howsmooth.report.figure import THEMES, save_figure  # noqa: E402
-from howsmooth.report.mean_field_figures import masked_figure, regimes_figure  # noqa: E402
-from howsmooth.report.mean_field_tables import masked_table, regimes_table, scientific  # noqa: E402
-from howsmooth.studies import lengths_up_to  # noqa: E402
+from howsmooth.report.figure import THEMES, save_figure
+from howsmooth.report.mean_field_figures import masked_figure, regimes_figure
+from howsmooth.report.mean_field_tables import masked_table, regimes_table, scientific
+from howsmooth.studies import lengths_up_to
 
-REGIMES = [{"gamma_r2": g, "scores": "negative", "log_n": n, "log_value": min(n / 2, g), "log_upper": min(n / 2, g) + 1,
-            "log_at_radius": n / 4, "log_crossover": 2 * g, "log_plateau": g, "log_two_dirac": g - 0.1,
-            "log_n_free": g + 1}
-           for g in (2.0, 1000.0) for n in (1.0, 500.0, 3000.0)]
-MASKED = [{"a": a, "p": p, "n": 8, "attained": 1.1, "running_mean": 1.0, "bound": None if p == 1.0 else 2.0,
-           "log_bound": None if p == 1.0 else math.log(2), "stated": 1.5, "verdict": verdict, "unmasked": 1.2}
-          for a in (0.0, 1.0) for p, verdict in ((1.0, "false"), (2.0, "open"), ("inf", "true"))]
+REGIMES = [
+    {
+        "gamma_r2": g,
+        "scores": "negative",
+        "log_n": n,
+        "log_value": min(n / 2, g),
+        "log_upper": min(n / 2, g) + 1,
+        "log_at_radius": n / 4,
+        "log_crossover": 2 * g,
+        "log_plateau": g,
+        "log_two_dirac": g - 0.1,
+        "log_n_free": g + 1,
+    }
+    for g in (2.0, 1000.0)
+    for n in (1.0, 500.0, 3000.0)
+]
+MASKED = [
+    {
+        "a": a,
+        "p": p,
+        "n": 8,
+        "attained": 1.1,
+        "running_mean": 1.0,
+        "bound": None if p == 1.0 else 2.0,
+        "log_bound": None if p == 1.0 else math.log(2),
+        "stated": 1.5,
+        "verdict": verdict,
+        "unmasked": 1.2,
+    }
+    for a in (0.0, 1.0)
+    for p, verdict in ((1.0, "false"), (2.0, "open"), ("inf", "true"))
+]
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -44,9 +69,20 @@ def test_tables():
 
 
 def test_a_table_of_many_lengths_fits_a_hundred_columns():
-    records = [REGIMES[0] | {"gamma_r2": g, "log_n": n, "log_value": min(n, 2 * g), "log_plateau": 2 * g,
-                             "log_crossover": 2 * g, "log_two_dirac": 2 * g, "log_n_free": 2 * g + 1}
-               for g in (0.5, 128.0) for n in lengths_up_to(40, 61)]
+    records = [
+        REGIMES[0]
+        | {
+            "gamma_r2": g,
+            "log_n": n,
+            "log_value": min(n, 2 * g),
+            "log_plateau": 2 * g,
+            "log_crossover": 2 * g,
+            "log_two_dirac": 2 * g,
+            "log_n_free": 2 * g + 1,
+        }
+        for g in (0.5, 128.0)
+        for n in lengths_up_to(40, 61)
+    ]
     buffer = io.StringIO()
     Console(file=buffer, width=100).print(regimes_table(records))
     assert "γR²" in buffer.getvalue() and "…" not in buffer.getvalue() and "10^40" in buffer.getvalue()

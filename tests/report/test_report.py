@@ -70,7 +70,8 @@ def test_page_is_whole_and_asks_nothing_of_anyone(records, bounds):
     assert set(re.findall(r"https?://[^\"' ]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, never fetched
     assert outline.seen.count("script") == 2 and "prefers-color-scheme: dark" in page and "@media print" in page
     assert {"warnings", "growth", "heat", "bounds", "attacks", "direction", "sources"} <= {
-        value for name, value in outline.attributes if name == "id"}
+        value for name, value in outline.attributes if name == "id"
+    }
 
 
 def test_embedded_data_equals_the_records(records, bounds):
@@ -93,11 +94,11 @@ def test_hostile_text_stays_text(directions):
     page = report_page(directions, title="<i>title</i>", notes=["<u>note</u>"])
     outline = Outline(page)
     assert outline.seen.count("script") == 2 and not {"img", "i", "u"} & set(outline.seen)
-    body = page[:page.index('<script type="application/json"')]
+    body = page[: page.index('<script type="application/json"')]
     assert "&lt;/script&gt;&lt;img" in body and "&lt;u&gt;note" in body
     data = outline.data["tables"]["directions"]
     assert unpacked(data)["words"][1] == directions[0]["words"]  # the second layer has the words of its piece
-    assert "<!--" not in page[page.index('id="data"'):page.index("</script>", page.index('id="data"'))]
+    assert "<!--" not in page[page.index('id="data"') : page.index("</script>", page.index('id="data"'))]
 
 
 def test_the_policy_lets_the_script_run_and_no_other(records):
@@ -105,7 +106,7 @@ def test_the_policy_lets_the_script_run_and_no_other(records):
     import hashlib
 
     page = report_page(records)
-    script = page[page.rindex("<script>") + 8:page.rindex("</script>")]
+    script = page[page.rindex("<script>") + 8 : page.rindex("</script>")]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
 
@@ -147,8 +148,16 @@ def test_directions_show_the_worst_sample_at_the_greatest_length(make):
 
 
 def test_caveats_say_what_is_wrong(make, bounds):
-    said = caveats_of([make(0, 8, 0), make(0, 8, 1, status="step limit"), make(0, 8, 2, status="lower bound only",
-                      upper=None), make(0, 16, 0, upper=None), *bounds], ["half of it is missing."])
+    said = caveats_of(
+        [
+            make(0, 8, 0),
+            make(0, 8, 1, status="step limit"),
+            make(0, 8, 2, status="lower bound only", upper=None),
+            make(0, 16, 0, upper=None),
+            *bounds,
+        ],
+        ["half of it is missing."],
+    )
     texts = " ".join(caveat.text for caveat in said)
     assert "beyond the positions" in caveats_of([make(0, 8, 0, extrapolated=True)])[0].text
     assert "step limit" in texts and "Raise max_steps" in texts and "lower bound only" in texts
@@ -164,15 +173,20 @@ def test_many_intervals_may_miss(many):
 
 
 def test_sources_name_hashes_revisions_and_seeds(many):
-    (heading, rows), = sources_of(many)
+    ((heading, rows),) = sources_of(many)
     said = dict(rows)
     assert heading == "openai-community/gpt2" and said["layers"] == "0 to 11" and said["seed"] == "0"
     assert "revision " + "e" * 40 in said["from"] and "5" * 64 in said["from"] and "0" * 64 in said["text"]
 
 
 def test_odd_records_are_shown_all_the_same(make):
-    odd = [make(0, 8, 0, upper=float("inf")), make(0, 16, 0, value=0.0, lower=0.0), make(1, 8, 0, upper=None),
-           make(0, 8, 1) | {"layer": None, "map": "model"}, make(0, 8, 1, value=None, lower=None, upper=None)]
+    odd = [
+        make(0, 8, 0, upper=float("inf")),
+        make(0, 16, 0, value=0.0, lower=0.0),
+        make(1, 8, 0, upper=None),
+        make(0, 8, 1) | {"layer": None, "map": "model"},
+        make(0, 8, 1, value=None, lower=None, upper=None),
+    ]
     table = unpacked(Outline(report_page(odd)).data["tables"]["measurements"])
     # exact: the page keeps every digit
     assert table["upper"][0] is None and table["value"][1] == 0.0 and table["layer"][3] is None
@@ -192,8 +206,17 @@ def test_reading_joins_stores_and_lines_and_says_what_it_left_out(records, bound
     assert {record["kind"] for record in read.records} == {"measurement", "bound"}
 
 
-@pytest.mark.parametrize("content, words", [(b"", "got none"), (b'{"a": 1}\n', "got none"), (b"\xff\xfe\0", "neither"),
-                                            (b"hello\n", "line 1"), (b"[1, 2]\n", "got none"), (None, "no such file")])
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"", "got none"),
+        (b'{"a": 1}\n', "got none"),
+        (b"\xff\xfe\0", "neither"),
+        (b"hello\n", "line 1"),
+        (b"[1, 2]\n", "got none"),
+        (None, "no such file"),
+    ],
+)
 def test_bad_files_are_refused(content, words, tmp_path):
     path = tmp_path / "x.jsonl"
     if content is not None:
@@ -216,7 +239,8 @@ def test_figures_are_vector_files_of_a_columns_width(many, bounds, records, tmp_
 
 
 def test_csv_is_what_a_reader_of_csv_expects():
-    table = Table.of_fields([{"token": 'a "quoted", word', "x": 1e-300}, {"token": "two\nlines", "x": 2}, {"x": 0.1}],
-                            ["token", "x"])
+    table = Table.of_fields(
+        [{"token": 'a "quoted", word', "x": 1e-300}, {"token": "two\nlines", "x": 2}, {"x": 0.1}], ["token", "x"]
+    )
     rows = list(csv.reader(io.StringIO(table.csv(), newline="")))
     assert rows == [["token", "x"], ['a "quoted", word', "1e-300"], ["two\nlines", "2"], ["", "0.1"]]

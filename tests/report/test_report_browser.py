@@ -68,12 +68,18 @@ def test_both_themes_are_readable_and_the_toggle_changes_them(chromium, small, t
     with Page(chromium, theme=theme) as opened:
         page = opened.page
         page.goto(small)
-        style = ("([selector, what]) => getComputedStyle(document.querySelector(selector))[what]")
+        style = "([selector, what]) => getComputedStyle(document.querySelector(selector))[what]"
         seen = []
         for _ in range(2):
             paper = page.evaluate(style, ["body", "backgroundColor"])
-            for selector, what in (("body", "color"), ("figcaption", "color"), (".tiles dt", "color"),
-                                   ("#growth svg text", "fill"), ("svg .faint", "fill"), ("summary", "color")):
+            for selector, what in (
+                ("body", "color"),
+                ("figcaption", "color"),
+                (".tiles dt", "color"),
+                ("#growth svg text", "fill"),
+                ("svg .faint", "fill"),
+                ("summary", "color"),
+            ):
                 assert contrast(paper, page.evaluate(style, [selector, what])) >= 4.5, (selector, paper)
             seen.append(paper)
             page.click("#theme")
@@ -117,7 +123,8 @@ def test_csv_buttons_save_what_the_records_hold(chromium, small, records, bounds
         rows = list(csv.DictReader(io.StringIO(saved(page, '[data-csv="bounds"]')[1], newline="")))
         # exact: the page keeps every digit
         assert [float(row["log_value"]) if row["log_value"] else None for row in rows] == [
-            record["log_value"] for record in bounds]
+            record["log_value"] for record in bounds
+        ]
         assert len(list(csv.reader(io.StringIO(saved(page, '[data-csv="lengths"]')[1])))) == 1 + 2 * 4
         page.locator("#view select").select_option(index=1)
         rows = list(csv.DictReader(io.StringIO(saved(page, '[data-csv="direction"]')[1], newline="")))

@@ -78,8 +78,11 @@ def test_three_lengths_have_no_exponent_and_say_why(records):
 
 
 def test_a_rejected_law_shows_its_verdict_and_no_exponent(make):
-    rough = [make(0, n, sample, value=(5.0 if n < 64 else 50.0) * (1 + 0.01 * sample))
-             for n in (8, 16, 32, 64, 128, 256) for sample in range(4)]
+    rough = [
+        make(0, n, sample, value=(5.0 if n < 64 else 50.0) * (1 + 0.01 * sample))
+        for n in (8, 16, 32, 64, 128, 256)
+        for sample in range(4)
+    ]
     laws = growth_laws(rough)
     (law,) = laws.values()
     assert law.is_power_law is False and law.exponent is not None and not law.shown
@@ -99,9 +102,15 @@ def test_rows_with_fewer_samples_say_so(records):
     assert table.values("of") == [2] * 7 + [1] and "max of" not in printed(table)
 
 
-TABLE = Table("Title", [Column("n", lambda row: row[0], key=True), Column("<b>", lambda row: row[1], "left"),
-                        Column("hidden", lambda row: 1 / 0, when=False)],
-              [(1, "a|b"), (2, Text("<i>", style="bold")), (3, None)])
+TABLE = Table(
+    "Title",
+    [
+        Column("n", lambda row: row[0], key=True),
+        Column("<b>", lambda row: row[1], "left"),
+        Column("hidden", lambda row: 1 / 0, when=False),
+    ],
+    [(1, "a|b"), (2, Text("<i>", style="bold")), (3, None)],
+)
 
 
 def test_a_table_as_html_and_markdown_is_escaped():
@@ -109,7 +118,8 @@ def test_a_table_as_html_and_markdown_is_escaped():
         '<table><caption>Title</caption><thead><tr><th scope="col" class="number">n</th>'
         '<th scope="col">&lt;b&gt;</th></tr></thead><tbody>'
         '<tr><td class="number">1</td><td>a|b</td></tr><tr><td class="number">2</td><td>&lt;i&gt;</td></tr>'
-        '<tr><td class="number">3</td><td></td></tr></tbody></table>')
+        '<tr><td class="number">3</td><td></td></tr></tbody></table>'
+    )
     assert TABLE.markdown().splitlines() == ["| n | <b> |", "|---:|---|", "| 1 | a\\|b |", "| 2 | <i> |", "| 3 |  |"]
     assert TABLE.csv() == "n,<b>\n1,a|b\n2,<i>\n3,\n"
 
@@ -119,8 +129,15 @@ def test_a_cell_is_never_read_as_markup():
 
 
 def test_a_table_too_wide_for_the_terminal_is_cut_between_columns():
-    wide = Table("Wide", [Column("n", lambda row: row, key=True), *(
-        Column(f"column{i}", lambda row, i=i: f"{row}.{i:08d}") for i in range(12))], [1, 2], caption="said once")
+    wide = Table(
+        "Wide",
+        [
+            Column("n", lambda row: row, key=True),
+            *(Column(f"column{i}", lambda row, i=i: f"{row}.{i:08d}") for i in range(12)),
+        ],
+        [1, 2],
+        caption="said once",
+    )
     text = printed(wide, 60)
     assert max(len(line) for line in text.splitlines()) <= 60 and "…" not in text
     for row in (1, 2):
@@ -132,6 +149,9 @@ def test_a_table_too_wide_for_the_terminal_is_cut_between_columns():
 def test_facts_are_lines_without_headings_and_rules():
     facts = Table.of_facts([("n", 8), ("cache", "/a/" + "b" * 40), ("kernels", Text("[none]", style="yellow"))])
     assert [line.split() for line in printed(facts).splitlines()] == [
-        ["n", "8"], ["cache", "/a/" + "b" * 40], ["kernels", "[none]"]]
+        ["n", "8"],
+        ["cache", "/a/" + "b" * 40],
+        ["kernels", "[none]"],
+    ]
     narrow = printed(facts, 30)  # a long word goes on in the next line
     assert "…" not in narrow and narrow.count("b") == 40

@@ -11,7 +11,7 @@ from tests.tolerances import at_most, close, less
 
 def test_step_limit_raises_with_the_partial_result():
     matrix = matrix_with(SPECTRA["flat"])
-    with pytest.raises(NotConverged, match="step limit.*max_steps") as caught:
+    with pytest.raises(NotConverged, match=r"step limit.*max_steps") as caught:
         singular_values(MatrixOperator(matrix), max_steps=5)
     partial = caught.value.partial
     assert partial.status == "step limit" and partial.steps == 5
@@ -54,24 +54,34 @@ def test_non_finite_products_are_named(poison):
     adjoint = FunctionOperator(lambda v: v, lambda u: u * poison, (5, 5), dtype=torch.float32)
     with pytest.raises(InputError, match="Jᵀ u"):
         singular_values(adjoint)
-    late = FunctionOperator(lambda v: v, lambda u: u, (5, 5), dtype=torch.float32,
-                            precise=lambda: MatrixOperator(matrix.double()))
+    late = FunctionOperator(
+        lambda v: v, lambda u: u, (5, 5), dtype=torch.float32, precise=lambda: MatrixOperator(matrix.double())
+    )
     with pytest.raises(InputError, match="float64"):
         singular_values(late)
 
 
 def test_all_wrong_arguments_are_named_at_once():
     with pytest.raises(InputError) as caught:
-        singular_values(MatrixOperator(torch.eye(3)), k=4, tol=0, confidence=1.0, stop="soon", max_steps=0,
-                        max_memory=2.5, seed=-1, progress=3)
+        singular_values(
+            MatrixOperator(torch.eye(3)),
+            k=4,
+            tol=0,
+            confidence=1.0,
+            stop="soon",
+            max_steps=0,
+            max_memory=2.5,
+            seed=-1,
+            progress=3,
+        )
     for word in ("k from 1 to 3", "tol", "confidence", "stop", "max_steps", "max_memory", "seed", "progress"):
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("wrong", [
-    {"k": 0}, {"k": True}, {"k": 1.0}, {"tol": float("nan")}, {"tol": "1e-3"}, {"confidence": 0},
-    {"seed": "a"},
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"k": 0}, {"k": True}, {"k": 1.0}, {"tol": float("nan")}, {"tol": "1e-3"}, {"confidence": 0}, {"seed": "a"}],
+)
 def test_each_wrong_argument(wrong):
     with pytest.raises(InputError, match="expected " + next(iter(wrong))):
         singular_values(MatrixOperator(torch.eye(3)), **wrong)
@@ -100,8 +110,9 @@ def test_dense_is_refused_when_large_and_right_when_small():
     with pytest.raises(InputError, match="dense"):
         big.dense()
     matrices = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
-    wrapped = FunctionOperator(MatrixOperator(matrices).matvec, MatrixOperator(matrices).rmatvec, (3, 4),
-                               dtype=torch.float32, batch=(2,))
+    wrapped = FunctionOperator(
+        MatrixOperator(matrices).matvec, MatrixOperator(matrices).rmatvec, (3, 4), dtype=torch.float32, batch=(2,)
+    )
     assert torch.equal(wrapped.dense(), matrices)  # exact: products with unit vectors copy columns
     assert wrapped.precise() is None and "batch=(2,)" in repr(wrapped)
     with pytest.raises(NotImplementedError):
@@ -120,8 +131,14 @@ def test_no_graph_is_kept_for_weights_that_require_one():
     assert not found.v.requires_grad and not found.u.requires_grad
 
 
-@pytest.mark.parametrize("matrix, got", [(torch.ones(3, 3, dtype=torch.int64), "torch.int64"), ([[1.0]], "list"),
-                                         (torch.ones(3, 3, dtype=torch.bool), "torch.bool")])
+@pytest.mark.parametrize(
+    "matrix, got",
+    [
+        (torch.ones(3, 3, dtype=torch.int64), "torch.int64"),
+        ([[1.0]], "list"),
+        (torch.ones(3, 3, dtype=torch.bool), "torch.bool"),
+    ],
+)
 def test_a_matrix_without_a_floating_dtype_is_refused(matrix, got):
     with pytest.raises(InputError, match=f"tensor of a floating dtype, got {got}; convert it"):
         MatrixOperator(matrix)

@@ -44,10 +44,17 @@ class LiveBytes(TorchDispatchMode):
 def decaying(size, dtype):
     """A diagonal operator whose products take no memory of note; its spectrum needs dozens of steps."""
     diagonal = torch.linspace(1, 0, size, dtype=dtype)
-    twin = FunctionOperator(lambda v: diagonal.double() * v, lambda u: diagonal.double() * u, (size, size),
-                            dtype=torch.float64)
-    return FunctionOperator(lambda v: diagonal * v, lambda u: diagonal * u, (size, size), dtype=dtype,
-                            workspace=8 * size, precise=lambda: twin)
+    twin = FunctionOperator(
+        lambda v: diagonal.double() * v, lambda u: diagonal.double() * u, (size, size), dtype=torch.float64
+    )
+    return FunctionOperator(
+        lambda v: diagonal * v,
+        lambda u: diagonal * u,
+        (size, size),
+        dtype=dtype,
+        workspace=8 * size,
+        precise=lambda: twin,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -105,7 +112,7 @@ def test_live_bytes_sees_what_is_held():
 
 def test_too_little_memory_is_refused_with_the_minimum():
     operator = MatrixOperator(torch.ones(40, 50))
-    with pytest.raises(InputError, match="at least (\\d+) bytes") as caught:
+    with pytest.raises(InputError, match=r"at least (\d+) bytes") as caught:
         plan(operator, 1000, 20)
     least = int(str(caught.value).split("at least ")[1].split()[0])
     assert plan(operator, least, 20).stored == 3

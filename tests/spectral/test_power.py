@@ -51,7 +51,7 @@ def test_batches_and_extreme_scales():
 
 
 def test_wrong_arguments():
-    with pytest.raises(InputError, match="LinearOperator.*max_steps.*threshold"):
+    with pytest.raises(InputError, match=r"LinearOperator.*max_steps.*threshold"):
         power_method(torch.eye(3), max_steps=0, threshold=float("nan"))
 
 

@@ -57,8 +57,9 @@ def test_a_bound_on_a_later_value_is_refuted_like_that_on_the_first():
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("confidence, most", [(0.99, 4), (0.5, 30)])  # of 200; up to 45 were outside
 def test_what_was_attained_is_never_the_upper_end(confidence, most, k):
-    found = singular_values(MatrixOperator(torch.diag(TRUTH).expand(200, 40, 40)), k=k, confidence=confidence, seed=1,
-                            strict=False)
+    found = singular_values(
+        MatrixOperator(torch.diag(TRUTH).expand(200, 40, 40)), k=k, confidence=confidence, seed=1, strict=False
+    )
     assert (found.upper - found.lower).min() > 1e-9
     outside = torch.maximum(found.lower - TRUTH[:k], TRUTH[:k] - found.upper).amax(1) > 1e-9
     assert outside.sum() <= most
@@ -70,7 +71,7 @@ def test_without_a_start_that_holds_there_is_no_upper_end(monkeypatch):
     matrix = MatrixOperator(torch.diag(TRUTH))
     found = singular_values(matrix, strict=False)
     assert found.status == "contradicted" and found.upper[0] == math.inf and close(found.lower[0], 4, tol=1e-2)
-    with pytest.raises(NotConverged, match="contradicted.*raise confidence"):
+    with pytest.raises(NotConverged, match=r"contradicted.*raise confidence"):
         singular_values(matrix)
 
 

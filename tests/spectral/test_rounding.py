@@ -12,8 +12,13 @@ from tests.tolerances import at_most, less
 def diagonal(sigma, dtype):
     """diag(sigma) in dtype, with a float64 twin of the very same numbers."""
     sigma = sigma.to(dtype)
-    return FunctionOperator(lambda v: sigma * v, lambda u: sigma * u, (len(sigma),) * 2, dtype=dtype,
-                            precise=lambda: diagonal(sigma, torch.float64))
+    return FunctionOperator(
+        lambda v: sigma * v,
+        lambda u: sigma * u,
+        (len(sigma),) * 2,
+        dtype=dtype,
+        precise=lambda: diagonal(sigma, torch.float64),
+    )
 
 
 @pytest.mark.parametrize("distance", [1.8e-4, 2.2e-4])
@@ -40,18 +45,24 @@ def test_an_end_by_rounding_or_by_an_exact_zero(dtype):
 def off(matrix, relative, **more):
     """J (1 + relative) in float32, all that is to be had of J."""
     applied = (matrix * (1 + relative)).float()
-    return FunctionOperator(lambda v: (applied @ v[..., None])[..., 0], lambda u: (applied.mT @ u[..., None])[..., 0],
-                            tuple(matrix.shape[-2:]), batch=tuple(matrix.shape[:-2]), dtype=torch.float32, **more)
+    return FunctionOperator(
+        lambda v: (applied @ v[..., None])[..., 0],
+        lambda u: (applied.mT @ u[..., None])[..., 0],
+        tuple(matrix.shape[-2:]),
+        batch=tuple(matrix.shape[:-2]),
+        dtype=torch.float32,
+        **more,
+    )
 
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("relative", [1e-3, -1e-3])
 @pytest.mark.parametrize("scale, stop", [(1.0, "interval"), (1e-30, "interval"), (1e30, "interval"), (1.0, "residual")])
 def test_a_shaken_operator_reveals_what_rounding_took(relative, k, scale, stop):
-    """Products off by 1e-3, far more than any allowance: only the shaken operator tells."""
+    """Products off by 1e-3, far more than any allowance: only the perturbed operator tells."""
     matrix = scale * torch.stack([matrix_with(SPECTRA[name]) for name in ("separated", "repeated top")])
     truth = largest(matrix, k)
-    told = off(matrix, relative, shaken=lambda: off(matrix, 0.0))
+    told = off(matrix, relative, perturbed=lambda: off(matrix, 0.0))
     found = singular_values(told, k=k, tol=1e-4, strict=False, stop=stop)
     assert at_most(found.lower, truth) and at_most(truth, found.upper)
     assert found.status == ["precision limit" if stop == "interval" else "residual"] * 2
@@ -64,35 +75,38 @@ def test_a_shaken_operator_reveals_what_rounding_took(relative, k, scale, stop):
 def test_a_shaken_operator_never_narrows_the_interval():
     matrix = matrix_with(SPECTRA["separated"])
     bare = singular_values(off(matrix, 0.0))
-    shaken = singular_values(off(matrix, 0.0, shaken=lambda: off(matrix, 0.0)))
-    assert at_most(shaken.lower, bare.lower) and at_most(bare.upper, shaken.upper, tol=1e-6)
-    assert shaken.status == "converged" and shaken.products > bare.products
+    perturbed = singular_values(off(matrix, 0.0, perturbed=lambda: off(matrix, 0.0)))
+    assert at_most(perturbed.lower, bare.lower) and at_most(bare.upper, perturbed.upper, tol=1e-6)
+    assert perturbed.status == "converged" and perturbed.products > bare.products
 
 
 def test_a_twin_goes_before_a_shaken_operator():
     matrix = matrix_with(SPECTRA["separated"])
-    both = off(matrix, 0.0, precise=lambda: MatrixOperator(matrix.float().double()), shaken=lambda: off(matrix, 0.5))
+    both = off(matrix, 0.0, precise=lambda: MatrixOperator(matrix.float().double()), perturbed=lambda: off(matrix, 0.5))
     assert singular_values(both).status == "converged"
 
 
 def test_a_restriction_is_shaken_with_its_whole():
     matrix = matrix_with(SPECTRA["separated"])
     rows, cols = torch.tensor([3, 50, 7]), torch.arange(10, 30)
-    part = restrict(off(matrix, 1e-3, shaken=lambda: off(matrix, 0.0)), rows=rows, cols=cols)
+    part = restrict(off(matrix, 1e-3, perturbed=lambda: off(matrix, 0.0)), rows=rows, cols=cols)
     # exact: products with unit vectors copy columns
-    assert torch.equal(part.shaken().dense(), matrix.float()[rows][:, cols])
+    assert torch.equal(part.perturbed().dense(), matrix.float()[rows][:, cols])
     found = singular_values(part, tol=1e-4, strict=False)
     assert at_most(found.lower, largest(matrix[rows][:, cols]), found.upper)
-    assert restrict(off(matrix, 1e-3), rows=rows).shaken() is None
-    assert MatrixOperator(matrix).shaken() is None
+    assert restrict(off(matrix, 1e-3), rows=rows).perturbed() is None
+    assert MatrixOperator(matrix).perturbed() is None
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("dtype, scales", [
-    (torch.float64, [1e-300, 1e-165, 1e-160, 1e-120, 1.0, 1e120, 1e160, 1e300]),
-    (torch.float32, [1e-30, 1e-15, 1.0, 1e15, 1e30]),
-])
+@pytest.mark.parametrize(
+    "dtype, scales",
+    [
+        (torch.float64, [1e-300, 1e-165, 1e-160, 1e-120, 1.0, 1e120, 1e160, 1e300]),
+        (torch.float32, [1e-30, 1e-15, 1.0, 1e15, 1e30]),
+    ],
+)
 def test_no_scale_is_lost(dtype, scales, k):
     """One by one and in a batch, value, interval, residual and progress are as at scale one."""
     matrix = matrix_with(SPECTRA["separated"])
@@ -124,16 +138,25 @@ def test_the_identity_at_the_ends_of_float64(scale):
 @pytest.mark.parametrize("dtype, scale", [(torch.float64, 1e-310), (torch.float32, 1e-40)])
 def test_underflow_is_refused_where_nothing_measures_it(dtype, scale):
     operator = FunctionOperator(lambda v: scale * v, lambda u: scale * u, (9, 9), dtype=dtype)
-    with pytest.raises(InputError, match="norm 0 or at least.*multiply"):
+    with pytest.raises(InputError, match=r"norm 0 or at least.*multiply"):
         singular_values(operator)
 
 
 def in_bf16(matrix, told=True):
     """J in float32 whose products round both factors to bf16, with J itself as a twin; or without a word of either."""
     stored, applied = matrix.float(), matrix.bfloat16().float()
-    times = lambda a: lambda v: (a @ v.bfloat16().float()[..., None])[..., 0]
-    operator = FunctionOperator(times(applied), times(applied.mT), tuple(matrix.shape[-2:]), batch=matrix.shape[:-2],
-                                dtype=torch.float32, precise=(lambda: MatrixOperator(stored)) if told else None)
+
+    def times(a):
+        return lambda v: (a @ v.bfloat16().float()[..., None])[..., 0]
+
+    operator = FunctionOperator(
+        times(applied),
+        times(applied.mT),
+        tuple(matrix.shape[-2:]),
+        batch=matrix.shape[:-2],
+        dtype=torch.float32,
+        precise=(lambda: MatrixOperator(stored)) if told else None,
+    )
     if told:
         operator.roundoff = torch.finfo(torch.bfloat16).eps
     return operator
@@ -171,7 +194,7 @@ def test_stopped_on_the_residual_half_precision_has_no_upper_end(k):
     assert torch.isinf(found.upper).all()
     early = singular_values(in_bf16(matrix), k=k, tol=1e-6, stop="residual", max_steps=2, strict=False)
     assert set(early.status) <= {"step limit, lower bound only", "precision limit, lower bound only"}
-    with pytest.raises(NotConverged, match="expected a relative residual of 1e-06, got .*only the lower end"):
+    with pytest.raises(NotConverged, match=r"expected a relative residual of 1e-06, got .*only the lower end"):
         singular_values(in_bf16(matrix), k=k, tol=1e-6, stop="residual", max_steps=2)
     assert at_most(found.lower, largest(matrix, k)) and at_most(0.9 * largest(matrix, 1)[:, 0], found.lower[:, 0])
 

@@ -1,5 +1,7 @@
 """Certified singular values against a dense SVD, on prescribed spectra."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse.linalg
@@ -58,8 +60,7 @@ def test_every_shape(shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "name", ["separated", "clustered", "repeated top", "rank deficient", "all equal", "huge"])
+@pytest.mark.parametrize("name", ["separated", "clustered", "repeated top", "rank deficient", "all equal", "huge"])
 def test_top_k(name, dtype):
     matrix = matrix_with(SPECTRA[name], rows=len(SPECTRA[name]) + 7).to(dtype)
     found = singular_values(MatrixOperator(matrix), k=4)
@@ -132,8 +133,9 @@ def test_a_twin_reveals_a_wrong_float32_operator():
     """An operator that is off by 1 % from its twin must not be certified to 0.1 %."""
     matrix = matrix_with(SPECTRA["separated"])
     wrong = (0.99 * matrix).float()
-    operator = FunctionOperator(lambda v: wrong @ v, lambda u: u @ wrong, (60, 60), dtype=torch.float32,
-                                precise=lambda: MatrixOperator(matrix))
+    operator = FunctionOperator(
+        lambda v: wrong @ v, lambda u: u @ wrong, (60, 60), dtype=torch.float32, precise=lambda: MatrixOperator(matrix)
+    )
     found = singular_values(operator, strict=False)
     assert found.status == "precision limit"
     assert at_most(found.lower, largest(matrix), found.upper)
@@ -171,6 +173,6 @@ def test_progress_is_told_a_shrinking_interval():
     singular_values(MatrixOperator(matrix), progress=lambda *args: seen.append(args))
     steps, lowers, uppers = zip(*seen)
     assert list(steps) == sorted(set(steps))
-    assert all(a <= b * (1 + 1e-12) for a, b in zip(lowers, lowers[1:]))
-    assert all(a >= b * (1 - 1e-12) for a, b in zip(uppers, uppers[1:]))
+    assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(lowers))
+    assert all(a >= b * (1 - 1e-12) for a, b in itertools.pairwise(uppers))
     assert lowers[-1].shape == ()

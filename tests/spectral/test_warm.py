@@ -67,12 +67,15 @@ def test_it_ends_where_the_space_ends():
     assert_close(sigma, torch.tensor(2.0, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("start, steps, message", [
-    (torch.zeros(60, dtype=torch.float64), 3, "not zero"),
-    (unit(60), 0, "steps"),
-    (unit(59), 3, r"\(60,\)"),
-    (unit(60).float(), 3, "float64"),
-])
+@pytest.mark.parametrize(
+    "start, steps, message",
+    [
+        (torch.zeros(60, dtype=torch.float64), 3, "not zero"),
+        (unit(60), 0, "steps"),
+        (unit(59), 3, r"\(60,\)"),
+        (unit(60).float(), 3, "float64"),
+    ],
+)
 def test_refusals(start, steps, message):
     with pytest.raises(InputError, match=message):
         warm_triplet(MatrixOperator(matrix_with(SPECTRA["clustered"])), start, steps)

@@ -19,8 +19,9 @@ def save_tiny(folder, seed: int = 0) -> str:
     PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]").save_pretrained(folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        GPT2Model(GPT2Config(vocab_size=len(WORDS) + 1, n_positions=32, n_embd=16, n_layer=2, n_head=2,
-                             initializer_range=0.3)).save_pretrained(folder)
+        GPT2Model(
+            GPT2Config(vocab_size=len(WORDS) + 1, n_positions=32, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3)
+        ).save_pretrained(folder)
     return str(folder)
 
 
@@ -34,5 +35,11 @@ def declared(tiny, tmp_path) -> dict:
     """A study of 2 layers × 3 lengths × 3 samples, in this process."""
     text = tmp_path / "river.txt"
     text.write_text(TEXT)
-    return {"name": "tiny", "models": [tiny], "texts": [str(text)], "lengths": [6, 8, 12], "samples": 3,
-            "engine": {"workers": 0}}
+    return {
+        "name": "tiny",
+        "models": [tiny],
+        "texts": [str(text)],
+        "lengths": [6, 8, 12],
+        "samples": 3,
+        "engine": {"workers": 0},
+    }

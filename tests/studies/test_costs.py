@@ -31,8 +31,9 @@ def model(tmp_path_factory):
 
 
 def planned(model, **fields) -> Plan:
-    return prepare_model(spec_of({"samples": 1, "tol": 1e-2, **fields}), model,
-                         None if fields.get("inputs") == "normalised" else TEXT)
+    return prepare_model(
+        spec_of({"samples": 1, "tol": 1e-2, **fields}), model, None if fields.get("inputs") == "normalised" else TEXT
+    )
 
 
 def forecast(plan: Plan, model, **options) -> costs.Forecast:
@@ -69,13 +70,13 @@ def test_limits_are_kept_to(model):
     limited = dict(layers=[0], lengths=[24], tol=1e-6, max_steps=5, stop="residual")
     (cost,) = forecast(planned(model, **limited), model).costs
     assert cost.steps <= cost.most_steps == 5
-    with pytest.raises(InputError, match="at least .* MiB for n = 24"):
+    with pytest.raises(InputError, match=r"at least .* MiB for n = 24"):
         planned(model, **limited, max_memory=2000)
 
 
 def test_what_does_not_fit_is_refused(model, monkeypatch):
     monkeypatch.setattr(costs, "free_memory", lambda device: 1 << 10)
-    with pytest.raises(InputError, match="GiB of free memory on cpu at n = 24, got 0.0 GiB; .*--max-memory"):
+    with pytest.raises(InputError, match=r"GiB of free memory on cpu at n = 24, got 0.0 GiB; .*--max-memory"):
         forecast(planned(model, layers=[0], lengths=[24]), model)
     with pytest.raises(InputError, match="no plan"):
         forecast(planned(model, map="block", lengths=[8]), model)
@@ -112,7 +113,8 @@ def test_a_study_times_quick_lengths_only_and_keeps_no_model(declared, monkeypat
     assert all(found.seconds(n) > 0 for n in (6, 12, 10**6))
     assert plan.seconds() == pytest.approx(sum(found.seconds(n) for n in (6, 12)) * 2 * 3)
     assert found.seconds(10**6) == pytest.approx(
-        (found._solves(10**6)[1] + found._solves(10**6)[0][0]) * extrapolated(found.pairs, 10**6))
+        (found._solves(10**6)[1] + found._solves(10**6)[0][0]) * extrapolated(found.pairs, 10**6)
+    )
 
 
 def test_maps_without_a_formula_have_a_time_by_their_size(declared):
@@ -121,15 +123,21 @@ def test_maps_without_a_formula_have_a_time_by_their_size(declared):
     assert less(0, short, long)
 
 
-@pytest.mark.parametrize("n, products, stop, steps, measured", [
-    (2**17, torch.float32, "interval", 9, 13.93), (2**17, torch.float32, "interval", 3, 9.43),
-    (2**18, torch.bfloat16, "residual", 12, 27.85), (2**20, torch.bfloat16, "residual", 5, 84.24)])
+@pytest.mark.parametrize(
+    "n, products, stop, steps, measured",
+    [
+        (2**17, torch.float32, "interval", 9, 13.93),
+        (2**17, torch.float32, "interval", 3, 9.43),
+        (2**18, torch.bfloat16, "residual", 12, 27.85),
+        (2**20, torch.bfloat16, "residual", 5, 84.24),
+    ],
+)
 def test_the_kernels_memory_as_measured_on_an_h200(n, products, stop, steps, measured):
     """The solver's plan, from shapes alone, is at most what was measured and a third."""
     weights = [torch.ones(768, 768) for _ in range(4)]
     taken = footprint(SelfAttention(*weights, heads=12, causal=True), n, torch.float32, products, fused=True)
     drawn = LinearOperator((768 * n, 768 * n), dtype=torch.float32, workspace=taken.workspace, held=taken.held)
-    drawn.twin_size, drawn.twin_held = taken.twin_size, taken.twin_held
+    drawn.reference_itemsize, drawn.reference_bytes = taken.reference_itemsize, taken.reference_bytes
     budget = dataclasses.replace(plan(drawn, stop=stop, tol=1e-2), stored=stored_after(steps))
     gib = (budget.total + 4 * 768 * n) / 2**30  # and the tokens
     assert less(measured, gib, 1.32 * measured)

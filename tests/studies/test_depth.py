@@ -42,7 +42,7 @@ def asked(model, depths=None, tolerances=TOLERANCES, **fields):
 
 def records(model, n=5, depths=None, **fields):
     spec, chosen = asked(model, depths, lengths=[n], **{"tol": 1e-6, **fields})
-    passage, = pass_through(model, TEXT, spec)
+    (passage,) = pass_through(model, TEXT, spec)
     return passage, list(passage.records(model, TEXT, spec, chosen))
 
 
@@ -119,7 +119,7 @@ def test_records_are_plain_and_say_where_they_come_from(models):
 def test_each_record_comes_before_the_next_is_computed(models):
     model = models["gpt2"]
     spec, chosen = asked(model)
-    passage, = pass_through(model, TEXT, spec)
+    (passage,) = pass_through(model, TEXT, spec)
     steps = []
     stream = passage.records(model, TEXT, spec, chosen, step=lambda n, layer, head: steps.append(layer))
     assert next(stream)["depth"] == 0 and steps == []
@@ -136,12 +136,18 @@ def test_picture_keeps_angles_that_three_axes_can_keep(models):
     assert less(0, seen) and at_most(seen, gaps + 1e-12)
 
 
-@pytest.mark.parametrize("changes, words", [
-    (dict(depths=[4]), "depths from 1 to 3, the layers of"), (dict(depths=[0]), "got 0"),
-    (dict(lengths=[2]), "at least 4 tokens"), (dict(lengths=[65]), "64 positions"), (dict(samples=500), "longer text"),
-    (dict(tokens="some"), "tokens.0: expected 'all', 'no-special' or 'no-first'"),
-    (dict(tolerances=(3.0,)), "between 0 and 2"),
-])
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        (dict(depths=[4]), "depths from 1 to 3, the layers of"),
+        (dict(depths=[0]), "got 0"),
+        (dict(lengths=[2]), "at least 4 tokens"),
+        (dict(lengths=[65]), "64 positions"),
+        (dict(samples=500), "longer text"),
+        (dict(tokens="some"), "tokens.0: expected 'all', 'no-special' or 'no-first'"),
+        (dict(tolerances=(3.0,)), "between 0 and 2"),
+    ],
+)
 def test_settings_are_refused_before_anything_runs(models, changes, words):
     with pytest.raises(InputError, match=words):
         asked(models["gpt2"], **{"lengths": [6], **changes})
@@ -156,18 +162,18 @@ def test_default_depths_of_a_deep_model(models, monkeypatch):
 def test_weights_of_a_model_as_a_velocity(models, layer, head):
     model = models["gpt2"]
     flow = model_flow(model, TEXT, 6, layer, head)
-    chunk, = model.chunks(TEXT.content, 6, 1)
+    (chunk,) = model.chunks(TEXT.content, 6, 1)
     first = layer or 0
     assert_close(flow.x, model.activations(chunk, [first])[first])
     layers = [model.attention(k, 6) for k in (range(3) if layer is None else [layer])]
     layers = [f if head is None else f.head(head) for f in layers]
-    residual = flow.example.but("flow", solver="residual", steps=3, sphere=False, saves=4)
+    residual = flow.example.replace("flow", solver="residual", steps=3, sphere=False, saves=4)
     trajectory, _ = follow(residual, layers=flow.layers, x=flow.x)
     x = flow.x
     for k in range(3):  # one unit of depth for each of the model's three layers
         x = x + layers[min(k, len(layers) - 1)](x)
     assert_close(trajectory.last, x)
-    on_spheres, _ = follow(flow.example.but("flow", until=0.5, saves=3), layers=flow.layers, x=flow.x)
+    on_spheres, _ = follow(flow.example.replace("flow", until=0.5, saves=3), layers=flow.layers, x=flow.x)
     assert_close(on_spheres.last.norm(dim=-1), flow.x.norm(dim=-1), 1e-4)
 
 
@@ -178,8 +184,8 @@ def test_weights_that_are_not_named_so(given):
 
 
 def test_layers_and_heads_that_are_not_there(models):
-    with pytest.raises(InputError, match="layers of .* between 0 and 2, got 3"):
+    with pytest.raises(InputError, match=r"layers of .* between 0 and 2, got 3"):
         model_flow(models["gpt2"], TEXT, 6, 3)
-    with pytest.raises(InputError, match="heads of .* between 0 and 3, got 9"):
+    with pytest.raises(InputError, match=r"heads of .* between 0 and 3, got 9"):
         model_flow(models["gpt2"], TEXT, 6, 0, 9)
     assert math.isclose(model_flow(models["gpt2"], TEXT, 6, 0).example.flow.until, 3.0)

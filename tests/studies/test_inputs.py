@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaModel
 
-from howsmooth.attention import outline
+from howsmooth.attention import abstract_jacobian
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
 from howsmooth.models import AttentionFile, load
@@ -25,10 +25,19 @@ D = 24
 def path(tmp_path_factory):
     """Layers 0 and 2 of a narrow GPT-2, drawn at random."""
     generator = torch.Generator().manual_seed(1)
-    shapes = {"ln_1.weight": (D,), "ln_1.bias": (D,), "attn.c_attn.weight": (D, 3 * D), "attn.c_attn.bias": (3 * D,),
-              "attn.c_proj.weight": (D, D), "attn.c_proj.bias": (D,)}
-    tensors = {f"h.{layer}.{key}": 0.5 * torch.randn(shape, generator=generator)
-               for layer in (0, 2) for key, shape in shapes.items()}
+    shapes = {
+        "ln_1.weight": (D,),
+        "ln_1.bias": (D,),
+        "attn.c_attn.weight": (D, 3 * D),
+        "attn.c_attn.bias": (3 * D,),
+        "attn.c_proj.weight": (D, D),
+        "attn.c_proj.bias": (D,),
+    }
+    tensors = {
+        f"h.{layer}.{key}": 0.5 * torch.randn(shape, generator=generator)
+        for layer in (0, 2)
+        for key, shape in shapes.items()
+    }
     place = tmp_path_factory.mktemp("weights") / "attention.safetensors"
     save_file(tensors, place)
     return place
@@ -41,8 +50,11 @@ def file(path):
 
 def drawn_spec(model, **changes):
     """A spec of drawn tokens, resolved against the model."""
-    return resolve(model, None, spec_of({"inputs": "normalised", "layers": [2], "lengths": [20], "samples": 1,
-                                         "tol": 1e-6, **changes}))
+    return resolve(
+        model,
+        None,
+        spec_of({"inputs": "normalised", "layers": [2], "lengths": [20], "samples": 1, "tol": 1e-6, **changes}),
+    )
 
 
 def test_the_constant_is_the_norm_of_the_dense_jacobian(file):
@@ -80,8 +92,18 @@ def test_shorter_draws_begin_longer_ones(file):
 
 
 def test_lengths_beyond_the_positions_are_extrapolation(file):
-    model = load(LlamaModel(LlamaConfig(vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-                                        num_attention_heads=2, max_position_embeddings=32)).eval())
+    model = load(
+        LlamaModel(
+            LlamaConfig(
+                vocab_size=8,
+                hidden_size=16,
+                intermediate_size=16,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                max_position_embeddings=32,
+            )
+        ).eval()
+    )
     near, far = model.attention(0, 16), model.attention(0, model.positions + 8, beyond=True)
     assert close(near.rotary.cos, far.rotary.cos[:16], FLOAT32)
     with pytest.raises(InputError, match="length from 1 to"):
@@ -99,8 +121,8 @@ def test_the_plan_needs_no_tokens(path, dtype):
     spec = drawn_spec(file, lengths=[40])
     f = file.attention(2).to(torch.float32 if dtype == torch.bfloat16 else dtype)
     truth = jacobian(f, inputs.drawn(40, 0, 2).to(f.dtype))
-    said = outline(file.attention(2), 40)
-    for name in ("shape", "workspace", "held", "twin_held", "twin_size", "dtype"):
+    said = abstract_jacobian(file.attention(2), 40)
+    for name in ("shape", "workspace", "held", "reference_bytes", "reference_itemsize", "dtype"):
         assert getattr(said, name) == getattr(truth, name)
     assert solve_memory(file, inputs, spec, 2) == plan(truth, tol=spec.tol)
 
@@ -113,15 +135,18 @@ def test_heads_and_steps(file):
     assert (first["stop"], first["max_steps"]) == ("residual", 2)
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"map": "block"}, "expected a text for the map block"),
-    ({"texts": ["river.txt"]}, 'expected a text only with inputs = "text"'),
-    ({"layers": [1]}, "among 0, 2, got 1"),
-    ({"lengths": [0]}, "lengths.0: expected .*, got 0"),
-    ({"stop": "soon"}, "stop: expected 'interval' or 'residual'"),
-    ({"max_steps": 0}, "max_steps: "),
-    ({"lengths": [1], "tokens": "no-first"}, "token left to perturb"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"map": "block"}, "expected a text for the map block"),
+        ({"texts": ["river.txt"]}, 'expected a text only with inputs = "text"'),
+        ({"layers": [1]}, "among 0, 2, got 1"),
+        ({"lengths": [0]}, "lengths.0: expected .*, got 0"),
+        ({"stop": "soon"}, "stop: expected 'interval' or 'residual'"),
+        ({"max_steps": 0}, "max_steps: "),
+        ({"lengths": [1], "tokens": "no-first"}, "token left to perturb"),
+    ],
+)
 def test_what_is_refused(file, change, words):
     with pytest.raises(InputError, match=words):
         drawn_spec(file, **change)
@@ -129,7 +154,7 @@ def test_what_is_refused(file, change, words):
 
 def test_a_text_keeps_to_the_positions(tiny):
     model = load(tiny)
-    with pytest.raises(InputError, match="at most 32 tokens.*--inputs normalised"):
+    with pytest.raises(InputError, match=r"at most 32 tokens.*--inputs normalised"):
         resolve(model, Corpus("t", ("the of and " * 50,)), spec_of({"lengths": [33], "samples": 1}))
     (record,) = measure(model, None, drawn_spec(model, layers=[1], lengths=[33], tol=1e-2))
     assert record["extrapolated"] and record["status"] == "converged"

@@ -73,8 +73,11 @@ def test_every_task_once_on_as_many_processes_as_asked(work):
 
 
 def test_workers_that_die(work, tmp_path):
-    bundles = [work.Bundle(["a0", "b0", "c0"], str(tmp_path)), work.Bundle(["a1", "poison", "c1"], str(tmp_path)),
-               work.Bundle(["a2"], str(tmp_path))]
+    bundles = [
+        work.Bundle(["a0", "b0", "c0"], str(tmp_path)),
+        work.Bundle(["a1", "poison", "c1"], str(tmp_path)),
+        work.Bundle(["a2"], str(tmp_path)),
+    ]
     rows = [row for rows in local_engine(bundles, work.deadly, workers=2, threads=1, retries=1) for row in rows]
     ends = {task: error for task, _, error in rows}
     assert len(rows) == len(ends) == 7

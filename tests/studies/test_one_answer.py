@@ -32,8 +32,11 @@ def beside(tmp_path, monkeypatch) -> Path:
 
 
 def by_command(question: dict) -> list[dict]:
-    options = [word for name, value in question.items() for word in (
-        f"--{name}", ",".join(map(str, value)) if isinstance(value, list) else str(value))]
+    options = [
+        word
+        for name, value in question.items()
+        for word in (f"--{name}", ",".join(map(str, value)) if isinstance(value, list) else str(value))
+    ]
     with pytest.raises(SystemExit) as left:
         main(["measure", MODEL, "--text", SOURCE, "--json", "records.jsonl", *options])
     assert left.value.code == 0
@@ -41,15 +44,22 @@ def by_command(question: dict) -> list[dict]:
 
 
 def by_study(question: dict, workers: int) -> list[dict]:
-    run_study(spec_of({"models": [MODEL], "texts": [SOURCE], **question, "engine": {"workers": workers, "threads": 1}}),
-              f"{workers}.sqlite")
+    run_study(
+        spec_of({"models": [MODEL], "texts": [SOURCE], **question, "engine": {"workers": workers, "threads": 1}}),
+        f"{workers}.sqlite",
+    )
     with Store.read(f"{workers}.sqlite") as store:
         return list(store.records())
 
 
 def by_explorer(question: dict) -> list[dict]:
-    choice = Choice(MODEL, TEXT, layers=",".join(map(str, question["layers"])), length=question["lengths"][0],
-                    tokens=question["tokens"][0])
+    choice = Choice(
+        MODEL,
+        TEXT,
+        layers=",".join(map(str, question["layers"])),
+        length=question["lengths"][0],
+        tokens=question["tokens"][0],
+    )
     work = prepare(choice, ModelCatalog(Limits(folders=(Path(MODEL),))))
     return list(measure(work.model, work.text, work.settings))
 
@@ -63,14 +73,22 @@ def differences(one: list[dict], other: list[dict]) -> set[str]:
     """The fields in which two answers differ, "records" if they have different ones."""
     if len(one) != len(other):
         return {"records"}
-    return {name for a, b in zip(ordered(one), ordered(other), strict=True) for name in a.keys() | b.keys()
-            if name not in ELSEWHERE and not same_record(a.get(name), b.get(name), but=ELSEWHERE)}
+    return {
+        name
+        for a, b in zip(ordered(one), ordered(other), strict=True)
+        for name in a.keys() | b.keys()
+        if name not in ELSEWHERE and not same_record(a.get(name), b.get(name), but=ELSEWHERE)
+    }
 
 
 def test_command_study_and_python_agree_in_every_field(capfd):
-    answers = {"command": by_command(QUESTION), "study": by_study(QUESTION, 0), "two workers": by_study(QUESTION, 2),
-               "python": list(howsmooth.measure(MODEL, SOURCE, **QUESTION)),
-               "a loaded model": list(howsmooth.measure(howsmooth.load(MODEL), SOURCE, **QUESTION))}
+    answers = {
+        "command": by_command(QUESTION),
+        "study": by_study(QUESTION, 0),
+        "two workers": by_study(QUESTION, 2),
+        "python": list(howsmooth.measure(MODEL, SOURCE, **QUESTION)),
+        "a loaded model": list(howsmooth.measure(howsmooth.load(MODEL), SOURCE, **QUESTION)),
+    }
     assert len(answers["command"]) == 2 * 2 * 3 * 2
     for who, answer in answers.items():
         assert differences(answers["command"], answer) == set(), who

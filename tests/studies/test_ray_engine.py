@@ -119,7 +119,7 @@ def test_what_no_node_can_do_is_refused(declared, tmp_path, monkeypatch):
 
 def test_no_cluster_and_no_ray(declared, tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("nobody there")))
-    with pytest.raises(InputError, match="Ray cluster at auto, got none .nobody there"):
+    with pytest.raises(InputError, match=r"Ray cluster at auto, got none .nobody there"):
         list(module.ray_engine([], None, address="auto"))
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"howsmooth\[ray\]"):
@@ -131,5 +131,5 @@ def test_an_address_where_nobody_listens_is_refused_before_ray_waits(address, mo
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can answer there
         monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was asked"))
-        with pytest.raises(InputError, match="expected a Ray cluster at .*got none .*correct the address"):
+        with pytest.raises(InputError, match=r"expected a Ray cluster at .*got none .*correct the address"):
             list(module.ray_engine([], None, address=address.format(port=free.getsockname()[1])))

@@ -20,7 +20,7 @@ from howsmooth.studies import quantities
 from howsmooth.studies import run as studies_run
 from howsmooth.studies.figures import Options, laws_of, names, ratios_of, read_figure, run_figure
 from howsmooth.studies.figures import made as made_inputs
-from howsmooth.studies.figures.running import _thinned
+from howsmooth.studies.figures.run import _thinned
 from howsmooth.studies.plan import Plan
 from howsmooth.studies.quantities import At
 from howsmooth.studies.store import Store
@@ -73,10 +73,19 @@ def as_the_scripts_do(f, x: torch.Tensor, steps: int = 3) -> float:
 def test_every_figure_is_declared_well_and_every_published_line_has_a_panel():
     for name in names():
         figure = read_figure(name)
-        panels = {(spec.label, corpus.source, layer, None) for study in figure.studies for spec in study.models
-                  for corpus in study.texts for layer in spec.layers or study.layers if study.layers != "all"}
-        panels |= {(made.model.label, f"adversarial, R = {made.radius:g}", made.layer, made.head)
-                   for made in figure.made if made.radius != "norm"}
+        panels = {
+            (spec.label, corpus.source, layer, None)
+            for study in figure.studies
+            for spec in study.models
+            for corpus in study.texts
+            for layer in spec.layers or study.layers
+            if study.layers != "all"
+        }
+        panels |= {
+            (made.model.label, f"adversarial, R = {made.radius:g}", made.layer, made.head)
+            for made in figure.made
+            if made.radius != "norm"
+        }
         assert {(line.model, line.text, line.layer, line.head) for line in figure.published} <= panels
     assert [len(read_figure(name).published) for name in ("text", "adversarial")] == [5, 4]
     with pytest.raises(InputError, match="did you mean 'radius'"):
@@ -110,7 +119,10 @@ def test_the_scripts_map_of_bert_is_its_attention_module():
     before = masked.activations(ids[:5], [2])[2]
     assert torch.allclose(x[:5], before, atol=1e-5), "later tokens change nothing"
     module = copy.deepcopy(model.network.encoder.layer[2].attention).double()
-    theirs = lambda x: module(x[None])[0][0]
+
+    def theirs(x):
+        return module(x[None])[0][0]
+
     for ours in (model, masked):
         f, about = script_map(ours, 2, 12)
         assert about.endswith("no mask") and torch.allclose(f(x), theirs(x.double()).float(), atol=1e-4)
@@ -155,8 +167,14 @@ def test_the_scripts_input_for_gpt2_comes_from_rows_of_conv1d(gpt2):
 
 
 def test_random_models_of_full_width_and_a_model_that_is_not_there(tmp_path):
-    found = run("text", tmp_path / "s.sqlite", models=("random:bert", "nobody/no-such-model"), layers=(0, 6),
-                lengths=(4, 8, 16), samples=1)
+    found = run(
+        "text",
+        tmp_path / "s.sqlite",
+        models=("random:bert", "nobody/no-such-model"),
+        layers=(0, 6),
+        lengths=(4, 8, 16),
+        samples=1,
+    )
     assert {record["model"] for record in found.records} == {"random:bert"}
     assert {lack.model for lack in found.missing} == {"nobody/no-such-model"}
     assert all("no-such-model" in lack.reason and lack.layers == (0, 6) for lack in found.missing)
@@ -164,8 +182,11 @@ def test_random_models_of_full_width_and_a_model_that_is_not_there(tmp_path):
     ceiling = {(b["layer"], b["n"]): b["value"] for b in found.bounds if b["side"] == "upper"}
     described = [r for r in found.records if r["quantity"] == "lipschitz"]
     assert len(described) == len(found.records) / 3
-    assert all(at_most(r["lower"], r["value"], r["upper"], ceiling[r["layer"], r["n"]])
-               for r in described if (r["layer"], r["n"]) in ceiling)
+    assert all(
+        at_most(r["lower"], r["value"], r["upper"], ceiling[r["layer"], r["n"]])
+        for r in described
+        if (r["layer"], r["n"]) in ceiling
+    )
 
 
 def test_nothing_is_computed_twice(tmp_path, monkeypatch, tiny):
@@ -212,12 +233,13 @@ def test_a_file_of_attention_on_adversarial_input(tmp_path):
 @data.needs(data.GPT2)
 def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
     """As released it comes out where it was published; as described the layer does not grow like √n at all."""
-    found = run("adversarial", tmp_path / "s.sqlite", gpt2_attention=str(data.DATA / data.GPT2),
-                lengths=(2, 7, 12, 22, 32, 47))
+    found = run(
+        "adversarial", tmp_path / "s.sqlite", gpt2_attention=str(data.DATA / data.GPT2), lengths=(2, 7, 12, 22, 32, 47)
+    )
     assert {lack.model for lack in found.missing} == {"bert-base-uncased", "bert-base-uncased (masked)"}
     panel = ("gpt2", "adversarial, R = 10", 0, 0)
     laws = laws_of(found.records)[panel]
-    line, = (line for line in found.figure.published if line.model == "gpt2")
+    (line,) = (line for line in found.figure.published if line.model == "gpt2")
     assert laws["head", "lipschitz"].exponent == pytest.approx(0.5, abs=0.02)
     assert laws["scripts", "scripts"].exponent == pytest.approx(0.5, abs=0.05)
     for record in found.records:
@@ -264,8 +286,7 @@ def test_embedded_models_on_both_corpora(tmp_path, monkeypatch, model, layer):
 def test_a_quick_figure_starts_no_processes(tmp_path, monkeypatch, tiny):
     """They would each import all of torch for a few short tasks."""
     chosen = []
-    monkeypatch.setattr("howsmooth.studies.figures.running.run_study",
-                        lambda work, _store, **_options: chosen.append(work))
+    monkeypatch.setattr("howsmooth.studies.figures.run.run_study", lambda work, _store, **_options: chosen.append(work))
     for options, workers in (({}, 0), ({"workers": 2}, 2)):
         with Store.write(tmp_path / f"{workers}.sqlite") as store:
             run_figure(read_figure("text"), store, Options(models=(tiny,), quick=True, lengths=(4, 8), **options))

@@ -28,8 +28,9 @@ def records(path):
 
 
 def test_records_are_those_of_the_solver(declared, tiny, tmp_path):
-    study = spec_of({**declared, "tokens": ["all", "no-first"], "tol": 1e-6,
-                      "models": [{"name": tiny, "dtype": "float64"}]})
+    study = spec_of(
+        {**declared, "tokens": ["all", "no-first"], "tol": 1e-6, "models": [{"name": tiny, "dtype": "float64"}]}
+    )
     path = tmp_path / "s.sqlite"
     assert run_study(study, path) == {"planned": 36, "done": 36, "failed": 0, "other": 0}
     model = load(tiny, dtype=torch.float64)
@@ -104,9 +105,18 @@ def test_what_changes_a_number_changes_the_task(declared, tiny, tmp_path):
     base = tasks()
     assert tasks() == base and tasks(name="other", engine={"workers": 1}) == base
     other = save_tiny(tmp_path / "other", seed=1)
-    for change in ({"tol": 1e-4}, {"seed": 1}, {"confidence": 0.99}, {"tokens": "no-first"}, {"heads": [0]},
-                   {"models": [other]}, {"models": [{"name": tiny, "dtype": "float64"}]}, {"cutting": "prefixes"},
-                   {"simultaneous": True}, {"models": [{"name": tiny, "weights": "random"}]}):
+    for change in (
+        {"tol": 1e-4},
+        {"seed": 1},
+        {"confidence": 0.99},
+        {"tokens": "no-first"},
+        {"heads": [0]},
+        {"models": [other]},
+        {"models": [{"name": tiny, "dtype": "float64"}]},
+        {"cutting": "prefixes"},
+        {"simultaneous": True},
+        {"models": [{"name": tiny, "weights": "random"}]},
+    ):
         assert not tasks(**change) & base, change
 
 
@@ -146,18 +156,21 @@ def test_a_solve_that_fails_is_told_and_tried_again(declared, tmp_path, monkeypa
     assert run_study(spec_of(declared), path)["done"] == 18
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"layers": [2]}, "between 0 and 1, got 2"),
-    ({"heads": [2]}, "heads of .* between 0 and 1, got 2"),
-    ({"lengths": [33]}, "at most 32 tokens"),
-    ({"samples": 51}, r"expected 612 tokens of text \(51 × 12, consecutive\).*for n = 12, got 600"),
-    ({"cutting": "documents", "samples": 2}, "expected 2 documents of 6 tokens or more.*got 1"),
-    ({"lengths": [1, 4], "tokens": ["no-first"]}, "token left to perturb .*no-first, got a chunk of 1 tokens"),
-    ({"max_memory": 1000}, "max_memory of at least .* MiB for n = 12"),
-    ({"texts": ["-", "-"]}, "stdin"),
-    ({"texts": ["embedded", "embedded"]}, "different names"),
-    ({"map": "sideways"}, "map"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"layers": [2]}, "between 0 and 1, got 2"),
+        ({"heads": [2]}, "heads of .* between 0 and 1, got 2"),
+        ({"lengths": [33]}, "at most 32 tokens"),
+        ({"samples": 51}, r"expected 612 tokens of text \(51 × 12, consecutive\).*for n = 12, got 600"),
+        ({"cutting": "documents", "samples": 2}, "expected 2 documents of 6 tokens or more.*got 1"),
+        ({"lengths": [1, 4], "tokens": ["no-first"]}, "token left to perturb .*no-first, got a chunk of 1 tokens"),
+        ({"max_memory": 1000}, "max_memory of at least .* MiB for n = 12"),
+        ({"texts": ["-", "-"]}, "stdin"),
+        ({"texts": ["embedded", "embedded"]}, "different names"),
+        ({"map": "sideways"}, "map"),
+    ],
+)
 def test_what_is_refused_before_anything_runs(declared, change, words):
     with pytest.raises(InputError, match=words):
         prepare(spec_of({**declared, **change}))
@@ -173,5 +186,5 @@ def test_a_model_that_does_not_fit(declared, monkeypatch):
 def test_fits_of_prefixes_are_nested(declared, tmp_path):
     study = spec_of({**declared, "cutting": "prefixes", "lengths": [6, 8, 10, 12, 16, 20], "layers": [1]})
     run_study(study, tmp_path / "s.sqlite")
-    (key, law), = growth_laws(records(tmp_path / "s.sqlite"), draws=50).items()
+    ((key, law),) = growth_laws(records(tmp_path / "s.sqlite"), draws=50).items()
     assert key[-1] == "prefixes" and law.points == 18 and law.exponent_interval[0] <= law.exponent_interval[1]

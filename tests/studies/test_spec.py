@@ -13,43 +13,53 @@ from howsmooth.studies.spec import read_study, spec_of
 GOOD = {"models": "minilm", "lengths": [8]}
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"lenghts": [4]}, "unknown key 'lenghts'; did you mean 'lengths'"),
-    ({"zebra": 1}, "unknown key 'zebra'; known are name"),
-    ({"models": [{"name": "m", "revison": "x"}]}, "unknown key 'revison' in models; did you mean 'revision'"),
-    ({"texts": [{"source": "a", "spilt": "x"}]}, "'spilt' in texts; did you mean 'split'"),
-    ({"engine": {"adress": "x"}}, "'adress' in engine; did you mean 'address'"),
-    ({"engine": {"kind": "rya"}}, "engine.kind.*'rya'"),
-    ({"layers": [-1]}, r'layers: expected "all" or numbers from 0.*\[-1\]'),
-    ({"layers": "some"}, "layers: expected"),
-    ({"lengths": []}, "lengths"),
-    ({"lengths": [0]}, "lengths.0"),
-    ({"lengths": "8..4"}, "range that grows"),
-    ({"lengths": "1..x"}, "2..98"),
-    ({"samples": 0}, "samples"),
-    ({"tol": 0}, "tol"),
-    ({"confidence": 1}, "confidence"),
-    ({"tokens": "none"}, "tokens.0"),
-    ({"heads": [0], "map": "attention"}, 'heads only with map = "head"'),
-    ({"quantities": "released", "tokens": "no-first"}, "quantity released, which moves every token"),
-    ({"quantities": "scripts", "map": "layer"}, 'map = "attention" for the quantity scripts, got "layer"'),
-    ({"quantities": "lipschitz,entropy"}, "expected a quantity among lipschitz, released, scripts, got 'entropy'"),
-    ({"special_tokens": True}, "special_tokens: expected 'add' or 'none', got True"),
-    ({"max_memory": "lots"}, "4G"),
-    ({"max_memory": "9" * 5000}, "4G"),
-    ({"lengths": "1..1000000000000"}, "at most 10000 lengths"),
-    ({"models": []}, "models"),
-    ({"models": [{"name": "m", "checkpoints": ["a"], "revisions": ["b"]}]}, "got both"),
-    ({"base": "/x", "cuting": "x"}, "'cuting'; did you mean 'cutting'"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"lenghts": [4]}, "unknown key 'lenghts'; did you mean 'lengths'"),
+        ({"zebra": 1}, "unknown key 'zebra'; known are name"),
+        ({"models": [{"name": "m", "revison": "x"}]}, "unknown key 'revison' in models; did you mean 'revision'"),
+        ({"texts": [{"source": "a", "spilt": "x"}]}, "'spilt' in texts; did you mean 'split'"),
+        ({"engine": {"adress": "x"}}, "'adress' in engine; did you mean 'address'"),
+        ({"engine": {"kind": "rya"}}, "engine.kind.*'rya'"),
+        ({"layers": [-1]}, r'layers: expected "all" or numbers from 0.*\[-1\]'),
+        ({"layers": "some"}, "layers: expected"),
+        ({"lengths": []}, "lengths"),
+        ({"lengths": [0]}, "lengths.0"),
+        ({"lengths": "8..4"}, "range that grows"),
+        ({"lengths": "1..x"}, "2..98"),
+        ({"samples": 0}, "samples"),
+        ({"tol": 0}, "tol"),
+        ({"confidence": 1}, "confidence"),
+        ({"tokens": "none"}, "tokens.0"),
+        ({"heads": [0], "map": "attention"}, 'heads only with map = "head"'),
+        ({"quantities": "released", "tokens": "no-first"}, "quantity released, which moves every token"),
+        ({"quantities": "scripts", "map": "layer"}, 'map = "attention" for the quantity scripts, got "layer"'),
+        ({"quantities": "lipschitz,entropy"}, "expected a quantity among lipschitz, released, scripts, got 'entropy'"),
+        ({"special_tokens": True}, "special_tokens: expected 'add' or 'none', got True"),
+        ({"max_memory": "lots"}, "4G"),
+        ({"max_memory": "9" * 5000}, "4G"),
+        ({"lengths": "1..1000000000000"}, "at most 10000 lengths"),
+        ({"models": []}, "models"),
+        ({"models": [{"name": "m", "checkpoints": ["a"], "revisions": ["b"]}]}, "got both"),
+        ({"base": "/x", "cuting": "x"}, "'cuting'; did you mean 'cutting'"),
+    ],
+)
 def test_what_is_refused(change, words):
     with pytest.raises(InputError, match=words):
         spec_of({**GOOD, **change})
 
 
 def test_short_forms():
-    study = spec_of({"models": ["minilm", {"name": "gpt2", "weights": "random"}], "lengths": "2..8+2,16..64*2",
-                      "tokens": "all", "max_memory": "2G", "heads": 3})
+    study = spec_of(
+        {
+            "models": ["minilm", {"name": "gpt2", "weights": "random"}],
+            "lengths": "2..8+2,16..64*2",
+            "tokens": "all",
+            "max_memory": "2G",
+            "heads": 3,
+        }
+    )
     assert study.lengths == (2, 4, 6, 8, 16, 32, 64)
     assert [model.name for model in study.models] == ["minilm", "gpt2"]
     assert (study.kind, study.heads, study.max_memory) == ("head", (3,), 2 << 30)
@@ -58,10 +68,14 @@ def test_short_forms():
 def test_a_series_becomes_its_checkpoints():
     spec = spec_of({**GOOD, "models": {"name": "run", "checkpoints": ["a", "b"], "dtype": "float64"}}).models[0]
     assert [(m.name, m.series, m.checkpoint, m.dtype) for m in spec.members()] == [
-        ("a", "run", "a", "float64"), ("b", "run", "b", "float64")]
+        ("a", "run", "a", "float64"),
+        ("b", "run", "b", "float64"),
+    ]
     spec = spec_of({**GOOD, "models": {"name": "hub/model", "revisions": ["step1", "step2"]}}).models[0]
     assert [(m.name, m.revision, m.checkpoint) for m in spec.members()] == [
-        ("hub/model", "step1", "step1"), ("hub/model", "step2", "step2")]
+        ("hub/model", "step1", "step1"),
+        ("hub/model", "step2", "step2"),
+    ]
 
 
 def test_a_file_with_overrides(tmp_path):

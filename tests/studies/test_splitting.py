@@ -19,7 +19,7 @@ CHOICE = {"inputs": "normalised", "layers": [6], "heads": [3], "lengths": [3], "
 
 def split(path: Path) -> dict:
     file = load(path)
-    record, = splittings(file, None, resolve(file, None, spec_of(CHOICE)))
+    (record,) = splittings(file, None, resolve(file, None, spec_of(CHOICE)))
     return record
 
 

@@ -110,16 +110,13 @@ def test_other_files_are_left_alone(tmp_path):
     for path, words in ((text, "another kind of file"), (other, "another program")):
         before = path.read_bytes()
         for way in (Store.write, Store.read):
-            with pytest.raises(InputError, match=words):
-                with way(path):
-                    pass
+            with pytest.raises(InputError, match=words), way(path):
+                pass
         assert path.read_bytes() == before
-    with pytest.raises(InputError, match="does not exist"):
-        with Store.read(tmp_path / "none"):
-            pass
-    with pytest.raises(InputError, match="folder that exists"):
-        with Store.write(tmp_path / "no" / "s.sqlite"):
-            pass
+    with pytest.raises(InputError, match="does not exist"), Store.read(tmp_path / "none"):
+        pass
+    with pytest.raises(InputError, match="folder that exists"), Store.write(tmp_path / "no" / "s.sqlite"):
+        pass
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5])
@@ -127,9 +124,8 @@ def test_a_truncated_store_keeps_what_can_be_read(tmp_path, share):
     path = filled(tmp_path / "s.sqlite", 400, size=400)
     whole = path.read_bytes()
     os.truncate(path, int(len(whole) * share) // 4096 * 4096 + 100)
-    with pytest.raises(InputError, match="damaged; `howsmooth study resume`"):
-        with Store.read(path) as store:
-            list(store.records())
+    with pytest.raises(InputError, match="damaged; `howsmooth study resume`"), Store.read(path) as store:
+        list(store.records())
     with Store.write(path) as store:
         kept = {record["i"] for record in store.records(everything=True)}
         assert f"{len(kept)} records could be read" in store.recovered
@@ -138,7 +134,7 @@ def test_a_truncated_store_keeps_what_can_be_read(tmp_path, share):
         for i in range(400):  # and it takes the rest
             store.add(rows(i, i + 1))
         assert store.counts()["done"] == 400
-    aside, = tmp_path.glob("s.sqlite.damaged-*")
+    (aside,) = tmp_path.glob("s.sqlite.damaged-*")
     assert len(whole) > aside.stat().st_size > 0
 
 
@@ -165,9 +161,9 @@ def test_a_full_disk(tmp_path):
     """SQLite says what it says on a full disk when a file reaches its limit of pages."""
     with Store.write(tmp_path / "s.sqlite") as store:
         store.add(rows(0, 10))
-        pages, = store._db.execute("PRAGMA page_count").fetchone()
+        (pages,) = store._db.execute("PRAGMA page_count").fetchone()
         store._db.execute(f"PRAGMA max_page_count = {pages + 1}")
-        with pytest.raises(StoreFailed, match="full.*still in it"):
+        with pytest.raises(StoreFailed, match=r"full.*still in it"):
             for i in range(10, 1000):
                 store.add(rows(i, i + 1, size=500))
         kept = [record["i"] for record in store.records(everything=True)]

@@ -83,7 +83,7 @@ def test_a_dataset_by_name(monkeypatch):
         raise ConnectionError("Couldn't reach the Hub")
 
     fake.load_dataset = offline
-    with pytest.raises(InputError, match="reach the Hub.*network, or give a file"):
+    with pytest.raises(InputError, match=r"reach the Hub.*network, or give a file"):
         read_corpus("hf:some/dataset")
 
 

@@ -56,8 +56,9 @@ def test_by_hand(model):
     """The tokenizer is a word list, so that token numbers are places in it."""
     said = "river under the old bridge . and light"
     cutter = Cutter(model.tokenizer, Corpus("said", (said,)), "consecutive")
-    assert ids(cutter.chunks(3)) == [[WORDS.index(w) for w in words.split()] for words in (
-        "river under the", "old bridge .")]
+    assert ids(cutter.chunks(3)) == [
+        [WORDS.index(w) for w in words.split()] for words in ("river under the", "old bridge .")
+    ]
     words = cutter.chunk(3, 1).words
     assert list(words) == ["old", "bridge", "."] and words[:2] == ["old", "bridge"]
 
@@ -127,10 +128,21 @@ def test_tokens_that_are_drawn_have_no_words():
     assert len(chunk) == 3 and not chunk.special.any() and set(chunk.words) == {"drawn"}
 
 
-@pytest.mark.parametrize("n, samples, words", [
-    (0, 1, "n >= 1"), (True, 1, "n >= 1"), (2.0, 1, "n >= 1"), (4, 0, "samples >= 1"), (4, True, "samples >= 1"),
-    (4, 151, r"expected 604 tokens of text \(151 × 4, consecutive\) in river for n = 4, got 600; give a longer text"),
-])
+@pytest.mark.parametrize(
+    "n, samples, words",
+    [
+        (0, 1, "n >= 1"),
+        (True, 1, "n >= 1"),
+        (2.0, 1, "n >= 1"),
+        (4, 0, "samples >= 1"),
+        (4, True, "samples >= 1"),
+        (
+            4,
+            151,
+            r"expected 604 tokens of text \(151 × 4, consecutive\) in river for n = 4, got 600; give a longer text",
+        ),
+    ],
+)
 def test_what_is_refused(model, n, samples, words):
     with pytest.raises(InputError, match=words):
         model.cutter(RIVER).check(n, samples)
@@ -139,5 +151,5 @@ def test_what_is_refused(model, n, samples, words):
 def test_no_text_at_all(model):
     with pytest.raises(InputError, match="expected a text, got an empty one"):
         model.cutter(Corpus("blank", (" \n",))).check(4, 1)
-    with pytest.raises(InputError, match="expected a text .str., got bytes"):
+    with pytest.raises(InputError, match=r"expected a text .str., got bytes"):
         tokenize(model.tokenizer, b"the river")

@@ -51,8 +51,9 @@ def test_masses_of_any_size():
 def test_builders():
     draw = TokenMeasure.from_sampler(lambda n, g: torch.randn(n, 2, generator=g), 7, torch.Generator().manual_seed(1))
     assert draw.n == 7 and draw.equal
-    timed = TimedMeasure.from_sampler(lambda n, g: (torch.rand(n, generator=g), torch.randn(n, 2, generator=g)), 7,
-                                      torch.Generator().manual_seed(1))
+    timed = TimedMeasure.from_sampler(
+        lambda n, g: (torch.rand(n, generator=g), torch.randn(n, 2, generator=g)), 7, torch.Generator().manual_seed(1)
+    )
     assert isinstance(timed, TimedMeasure)
     counts, xs, ys = np.histogram2d([0.1, 0.2, 0.9, 0.9], [0.1, 0.1, 0.9, 0.1], bins=2, range=[[0, 1], [0, 1]])
     mu = TokenMeasure.from_histogram(counts, xs, ys, normalise=True)
@@ -86,41 +87,44 @@ def test_one_atom_per_time_is_masked_attention():
 
 
 def test_refusals():
-    for make, message in ((lambda: TokenMeasure(X, -W), "finite positive weights, got -"),
-                          (lambda: TokenMeasure(X, W * math.nan), "finite positive weights, got nan"),
-                          (lambda: TokenMeasure(X, W * math.inf), "finite positive weights, got inf"),
-                          (lambda: TokenMeasure([[1.0], [2.0]], [0.0, 1.0]), "leave out atoms without mass"),
-                          (lambda: TokenMeasure(X, 2 * W), "sum to 1, got a sum of 2; say normalise=True"),
-                          (lambda: TokenMeasure(X, log_weights=W), "sum to 1"),
-                          (lambda: TokenMeasure([[1.0]], log_weights=[-math.inf]), "finite log weights"),
-                          (lambda: TokenMeasure(X, W, log_weights=W.log()), "got both"),
-                          (lambda: TokenMeasure(X, W[:3]), "a weight for each of 5 atoms"),
-                          (lambda: TokenMeasure(X[:0]), "not empty"),
-                          (lambda: TokenMeasure(X[0]), r"shape \(n, d\)"),
-                          (lambda: TokenMeasure(math.nan * X), "finite points"),
-                          (lambda: TokenMeasure("words"), "got str"),
-                          (lambda: TimedMeasure(TIMES + 0.5, X), r"times in \[0, 1\], got 1.2"),
-                          (lambda: TimedMeasure(TIMES * math.nan, X), r"times in \[0, 1\], got nan"),
-                          (lambda: TimedMeasure(TIMES[:2], X), "a time for each of 5 atoms"),
-                          (lambda: TokenMeasure.from_histogram([1.0, 2.0], [0.0, 1.0]), "one edge more"),
-                          (lambda: TokenMeasure.from_histogram([1.0], [1.0, 0.0]), "edges that increase"),
-                          (lambda: TokenMeasure.from_histogram([4.0], [0.0, 1.0]), "normalise=True"),
-                          (lambda: TokenMeasure.from_histogram([-1.0, 2.0], [0.0, 1.0, 2.0]), "positive"),
-                          (lambda: TokenMeasure.from_sampler(X, 3, 0), "a sampler"),
-                          (lambda: TokenMeasure(X).permuted([0, 1]), "permutation"),
-                          (lambda: TokenMeasure(X).repeated(0), "k ≥ 1"),
-                          (lambda: TokenMeasure(X).moved(X[:2], 1.0), "direction of shape"),
-                          (lambda: push_forward(FIELDS["mean"], TokenMeasure(X[:, :2])), "in dimension 3"),
-                          (lambda: push_forward(layer(), TokenMeasure(X)), "expected a field"),
-                          (lambda: push_forward(SoftmaxField(layer(causal=True)), TokenMeasure(X)), "TimedMeasure")):
+    for make, message in (
+        (lambda: TokenMeasure(X, -W), "finite positive weights, got -"),
+        (lambda: TokenMeasure(X, W * math.nan), "finite positive weights, got nan"),
+        (lambda: TokenMeasure(X, W * math.inf), "finite positive weights, got inf"),
+        (lambda: TokenMeasure([[1.0], [2.0]], [0.0, 1.0]), "leave out atoms without mass"),
+        (lambda: TokenMeasure(X, 2 * W), "sum to 1, got a sum of 2; say normalise=True"),
+        (lambda: TokenMeasure(X, log_weights=W), "sum to 1"),
+        (lambda: TokenMeasure([[1.0]], log_weights=[-math.inf]), "finite log weights"),
+        (lambda: TokenMeasure(X, W, log_weights=W.log()), "got both"),
+        (lambda: TokenMeasure(X, W[:3]), "a weight for each of 5 atoms"),
+        (lambda: TokenMeasure(X[:0]), "not empty"),
+        (lambda: TokenMeasure(X[0]), r"shape \(n, d\)"),
+        (lambda: TokenMeasure(math.nan * X), "finite points"),
+        (lambda: TokenMeasure("words"), "got str"),
+        (lambda: TimedMeasure(TIMES + 0.5, X), r"times in \[0, 1\], got 1.2"),
+        (lambda: TimedMeasure(TIMES * math.nan, X), r"times in \[0, 1\], got nan"),
+        (lambda: TimedMeasure(TIMES[:2], X), "a time for each of 5 atoms"),
+        (lambda: TokenMeasure.from_histogram([1.0, 2.0], [0.0, 1.0]), "one edge more"),
+        (lambda: TokenMeasure.from_histogram([1.0], [1.0, 0.0]), "edges that increase"),
+        (lambda: TokenMeasure.from_histogram([4.0], [0.0, 1.0]), "normalise=True"),
+        (lambda: TokenMeasure.from_histogram([-1.0, 2.0], [0.0, 1.0, 2.0]), "positive"),
+        (lambda: TokenMeasure.from_sampler(X, 3, 0), "a sampler"),
+        (lambda: TokenMeasure(X).permuted([0, 1]), "permutation"),
+        (lambda: TokenMeasure(X).repeated(0), "k ≥ 1"),
+        (lambda: TokenMeasure(X).moved(X[:2], 1.0), "direction of shape"),
+        (lambda: push_forward(FIELDS["mean"], TokenMeasure(X[:, :2])), "in dimension 3"),
+        (lambda: push_forward(layer(), TokenMeasure(X)), "expected a field"),
+        (lambda: push_forward(SoftmaxField(layer(causal=True)), TokenMeasure(X)), "TimedMeasure"),
+    ):
         with pytest.raises(InputError, match=message):
             make()
     with pytest.raises(AttributeError):
         TokenMeasure(X).points = X
 
 
-@pytest.mark.parametrize("dtype, n, total", [(torch.bfloat16, 100, 1.5), (torch.float16, 1000, 0.6),
-                                             (torch.float32, 100_000, 1.01)])
+@pytest.mark.parametrize(
+    "dtype, n, total", [(torch.bfloat16, 100, 1.5), (torch.float16, 1000, 0.6), (torch.float32, 100_000, 1.01)]
+)
 def test_low_precision_is_no_excuse(dtype, n, total):
     with pytest.raises(InputError, match="sum to 1"):
         TokenMeasure(torch.zeros(n, 1), torch.full((n,), total / n, dtype=dtype))
@@ -135,10 +139,12 @@ def test_timed_histograms_and_samplers():
     with pytest.raises(InputError, match="two axes for a timed measure"):
         TimedMeasure.from_histogram([1, 1], times)
     generator = torch.Generator().manual_seed(0)
-    with pytest.raises(InputError, match="times .n. and points"):
+    with pytest.raises(InputError, match=r"times .n. and points"):
         TimedMeasure.from_sampler(lambda n, g: torch.rand(n, 2, generator=g), 3, generator)
-    for cls, sampler in ((TokenMeasure, lambda n, g: torch.rand(n + 1, 2)),
-                         (TimedMeasure, lambda n, g: (torch.rand(1), torch.rand(1, 2)))):
+    for cls, sampler in (
+        (TokenMeasure, lambda n, g: torch.rand(n + 1, 2)),
+        (TimedMeasure, lambda n, g: (torch.rand(1), torch.rand(1, 2))),
+    ):
         with pytest.raises(InputError, match="expected 3 atoms"):
             cls.from_sampler(sampler, 3, generator)
 

@@ -6,5 +6,18 @@ from howsmooth.attack.constraints import Ball, Ellipsoid, Near, Sphere
 from howsmooth.attack.linearity import Linearity, linearity
 from howsmooth.attack.starts import starts, worst_case
 
-__all__ = ["Ascent", "Ball", "Ellipsoid", "Linearity", "Near", "Sphere", "ascend", "configurations", "feature",
-           "linearity", "mitigation", "starts", "worst_case"]
+__all__ = [
+    "Ascent",
+    "Ball",
+    "Ellipsoid",
+    "Linearity",
+    "Near",
+    "Sphere",
+    "ascend",
+    "configurations",
+    "feature",
+    "linearity",
+    "mitigation",
+    "starts",
+    "worst_case",
+]

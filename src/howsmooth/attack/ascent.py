@@ -83,9 +83,18 @@ class Ascent:
         return self.path[-1]
 
 
-def ascend(f: SelfAttention, x: Tensor, constraint: Constraint, *, steps: int = 200, move: str = "positions",
-           masses: Tensor | None = None, seed: int = 0, tol: float = 1e-3,
-           progress: Callable[[int, Tensor], None] | None = None) -> Ascent:
+def ascend(
+    f: SelfAttention,
+    x: Tensor,
+    constraint: Constraint,
+    *,
+    steps: int = 200,
+    move: str = "positions",
+    masses: Tensor | None = None,
+    seed: int = 0,
+    tol: float = 1e-3,
+    progress: Callable[[int, Tensor], None] | None = None,
+) -> Ascent:
     """Climb from x (n, d), or from the b restarts of (b, n, d) side by side, to where ‖D_X f‖₂ is large.
 
     Starts outside the constraint are brought to its nearest point first. No restart ever moves to where less is
@@ -242,14 +251,25 @@ class _Climb:
             logs, weighted = self.logs[best].double(), WeightedAttention(f)
             masses, map_, at = torch.softmax(logs, -1), weighted.weighted(logs), roots(logs) * x
             attained = float(warm_triplet(weighted.jacobian(x, logs), v, 1)[0])
-        estimate = unrefuted(lambda seed: local_lipschitz(map_, at, tol=tol, seed=seed, strict=False), attained,
-                             self.seed)
+        estimate = unrefuted(
+            lambda seed: local_lipschitz(map_, at, tol=tol, seed=seed, strict=False), attained, self.seed
+        )
         if masses is not None:
             size = torch.linalg.vector_norm(x, dim=-1)
             estimate = replace(estimate, radius=float(size.max()), mean_radius=float((masses * size**2).sum().sqrt()))
-        return Ascent(x=x, masses=masses, estimate=estimate, value=max(estimate.value, attained), start=start,
-                      path=path, ends=c.decode(self.y), steps=len(path) - 1, gradients=self.gradients,
-                      seconds=time.perf_counter() - began, constraint=c)
+        return Ascent(
+            x=x,
+            masses=masses,
+            estimate=estimate,
+            value=max(estimate.value, attained),
+            start=start,
+            path=path,
+            ends=c.decode(self.y),
+            steps=len(path) - 1,
+            gradients=self.gradients,
+            seconds=time.perf_counter() - began,
+            constraint=c,
+        )
 
 
 def unrefuted(certify: Callable[[int], Estimate], attained: float, seed: int) -> Estimate:
@@ -279,8 +299,9 @@ def _refuse_wrong_arguments(f, x, constraint, steps, move, masses, seed, progres
     if not isinstance(f, SelfAttention):
         raise InputError(f"ascend: expected a SelfAttention, got {type(f).__name__}; its curvature is needed, too")
     if not isinstance(constraint, Constraint):
-        raise InputError("ascend: expected a constraint (Ball, Sphere, Ellipsoid or Near), got "
-                         f"{type(constraint).__name__}")
+        raise InputError(
+            f"ascend: expected a constraint (Ball, Sphere, Ellipsoid or Near), got {type(constraint).__name__}"
+        )
     if not isinstance(x, Tensor):
         raise InputError(f"ascend: expected tokens x as a tensor (n, {f.d}) or (b, n, {f.d}), got {described(x)}")
     f.check_tokens(x, None)

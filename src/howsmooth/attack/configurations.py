@@ -66,14 +66,23 @@ def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None
         pairs, of = list(zip(values[chosen].tolist(), vectors[chosen], strict=True)), "(A + Aᵀ)/2"
     (low, u_low), (high, u_high) = pairs[0], pairs[-1]
     if max(-low, high) <= ROUNDING * size:
-        raise Refused("castin", f"an eigenvalue of A or {of} other than 0",
-                      f"none, with ‖A‖ = {size:.4g}: (A + Aᵀ)/2 = 0", "take two_point, which does not need any")
+        raise Refused(
+            "castin",
+            f"an eigenvalue of A or {of} other than 0",
+            f"none, with ‖A‖ = {size:.4g}: (A + Aᵀ)/2 = 0",
+            "take two_point, which does not need any",
+        )
     opposite = -low >= high / 8
     u, place, gamma = (u_low, -1.0, -low) if opposite else (u_high, 0.5, high / 8)
     if float(_offset(form)[chosen] @ u) < 0:
         u = -u
-    return Configuration(_crowd(radius * u, place * radius * u, n), "castin", radius, head,
-                         f"γ = {gamma:.4g} from the {'least' if opposite else 'greatest'} real eigenvalue of {of}")
+    return Configuration(
+        _crowd(radius * u, place * radius * u, n),
+        "castin",
+        radius,
+        head,
+        f"γ = {gamma:.4g} from the {'least' if opposite else 'greatest'} real eigenvalue of {of}",
+    )
 
 
 def two_point(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool = False) -> Configuration:
@@ -85,8 +94,13 @@ def two_point(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool 
     """
     form = _form(f, n, radius, "two_point")
     y, z = two_points(form, n, radius, refine=refine)
-    return Configuration(_crowd(y.detach(), z.detach(), n), "two point", radius, None,
-                         f"|y| = {float(y.norm()):.4g}, |z| = {float(z.norm()):.4g}")
+    return Configuration(
+        _crowd(y.detach(), z.detach(), n),
+        "two point",
+        radius,
+        None,
+        f"|y| = {float(y.norm()):.4g}, |z| = {float(z.norm()):.4g}",
+    )
 
 
 def far_token(f: SelfAttention | LayerForm, n: int, radius: float, seed: int = 0) -> Configuration:
@@ -165,5 +179,5 @@ def _offset(form: LayerForm) -> Tensor:
 
 
 def _crowd(y: Tensor, z: Tensor, n: int) -> Tensor:
-    """y once, z for all others."""
+    """Y once, z for all others."""
     return torch.cat([y.unsqueeze(0), z.expand(n - 1, -1)])

@@ -203,22 +203,27 @@ def check_size(of: str, name: str, size: float) -> None:
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < math.inf:
         raise InputError(f"{of}: expected a finite {name} above 0, got {size!r}")
     if not SMALLEST <= size <= LARGEST:
-        raise InputError(f"{of}: expected {name} from {SMALLEST:g} to {LARGEST:g}, got "
-                         f"{min(size, sys.float_info.max):.4g}; beyond, products of tokens leave float64: "
-                         "put the scale into the weights")
+        raise InputError(
+            f"{of}: expected {name} from {SMALLEST:g} to {LARGEST:g}, got "
+            f"{min(size, sys.float_info.max):.4g}; beyond, products of tokens leave float64: "
+            "put the scale into the weights"
+        )
 
 
 def check_entries(of: str, name: str, tensor: Tensor) -> None:
     most = float(tensor.detach().abs().max()) if tensor.numel() else 0.0
     if most > LARGEST:
-        raise InputError(f"{of}: expected {name} with entries up to {LARGEST:g}, got {most:.4g}; beyond, products of "
-                         "tokens leave float64: put the scale into the weights")
+        raise InputError(
+            f"{of}: expected {name} with entries up to {LARGEST:g}, got {most:.4g}; beyond, products of "
+            "tokens leave float64: put the scale into the weights"
+        )
 
 
 def check_count(of: str, name: str, number: int, least: int) -> None:
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise InputError(f"{of}: expected {name} as a {'positive whole number' if least else 'whole number from 0'}, "
-                         f"got {number!r}")
+        raise InputError(
+            f"{of}: expected {name} as a {'positive whole number' if least else 'whole number from 0'}, got {number!r}"
+        )
 
 
 def check_seed(of: str, seed: int) -> None:
@@ -234,12 +239,14 @@ def another_seed(seed: int, by: int) -> int:
 def check_masses(of: str, masses: Tensor, x: Tensor) -> None:
     if not isinstance(masses, Tensor) or masses.shape not in (x.shape[:-1], x.shape[-2:-1]):
         shapes = " or ".join(dict.fromkeys(str(tuple(shape)) for shape in (x.shape[-2:-1], x.shape[:-1])))
-        raise InputError(f"{of}: expected masses as a tensor of shape {shapes}, one for each atom, got "
-                         f"{described(masses)}")
+        raise InputError(
+            f"{of}: expected masses as a tensor of shape {shapes}, one for each atom, got {described(masses)}"
+        )
     for wrong, name in ((~torch.isfinite(masses), "finite"), (masses <= 0, "positive")):
         if wrong.any():
-            raise InputError(f"{of}: expected {name} masses, got {float(masses[wrong][0]):g}; leave out atoms without "
-                             "mass")
+            raise InputError(
+                f"{of}: expected {name} masses, got {float(masses[wrong][0]):g}; leave out atoms without mass"
+            )
 
 
 def described(what) -> str:

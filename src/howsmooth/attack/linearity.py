@@ -40,13 +40,28 @@ class Linearity:
     calls: int
 
     def as_record(self) -> dict:
-        return {"eta": list(self.eta), "gains": list(self.gains), "sigma": self.sigma, "norm": self.norm,
-                "leaves": {f"{level:g}": eta for level, eta in self.leaves.items()}, "n": self.n, "seed": self.seed,
-                "status": self.status, "calls": self.calls, "dtype": "float64"}
+        return {
+            "eta": list(self.eta),
+            "gains": list(self.gains),
+            "sigma": self.sigma,
+            "norm": self.norm,
+            "leaves": {f"{level:g}": eta for level, eta in self.leaves.items()},
+            "n": self.n,
+            "seed": self.seed,
+            "status": self.status,
+            "calls": self.calls,
+            "dtype": "float64",
+        }
 
 
-def linearity(target: Target, eta: tuple[float, ...] | None = None, objective: FeatureObjective | None = None, *,
-              tol: float = 1e-3, seed: int = 0) -> Linearity:
+def linearity(
+    target: Target,
+    eta: tuple[float, ...] | None = None,
+    objective: FeatureObjective | None = None,
+    *,
+    tol: float = 1e-3,
+    seed: int = 0,
+) -> Linearity:
     """The gain along the first singular direction at sizes `eta`, 10⁻⁶ to 10 of ‖X‖ unless given.
 
     >>> curve = linearity(Target.of(torch.sin, torch.zeros(1, 1, dtype=torch.float64)), (1e-3, 0.1, 1.0))
@@ -76,6 +91,7 @@ def linearity(target: Target, eta: tuple[float, ...] | None = None, objective: F
 
 def _crossing(eta, gains, gain, sigma: float, level: float) -> float | None:
     """Where |gain/σ₁ − 1| first exceeds a level, by halving log η."""
+
     def beyond(value: float) -> bool:
         return abs(value / sigma - 1) > level
 

@@ -77,9 +77,14 @@ class Mitigation:
 
     def _check(self, f: SelfAttention) -> None:
         if not isinstance(f, SelfAttention):
-            raise InputError(f"{self.name}: expected a SelfAttention, got {type(f).__name__}; "
-                             + ("put it last" if isinstance(f, (L2Attention, DistanceAttention)) else
-                                "the weights of this layer are not known"))
+            raise InputError(
+                f"{self.name}: expected a SelfAttention, got {type(f).__name__}; "
+                + (
+                    "put it last"
+                    if isinstance(f, (L2Attention, DistanceAttention))
+                    else "the weights of this layer are not known"
+                )
+            )
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,9 @@ class Cap(Mitigation):
 
     def __post_init__(self):
         if isinstance(self.share, bool) or not isinstance(self.share, (int, float)) or not 0 < self.share <= 1:
-            raise InputError(f"Cap: expected a share of the largest singular value above 0 and up to 1, got "
-                             f"{self.share!r}")
+            raise InputError(
+                f"Cap: expected a share of the largest singular value above 0 and up to 1, got {self.share!r}"
+            )
         if not self.of or set(self.of) - set("qkv"):
             raise InputError(f"Cap: expected of as some of the letters q, k and v, got {self.of!r}")
 
@@ -180,14 +186,32 @@ class L2(Mitigation):
             return DistanceAttention(f)
         plain = not f.causal and f.window is None and f.rotary is None and f.score_bias is None
         if not plain or f.kv_heads != f.heads or f.softcap is not None or {f.wq.shape, f.wv.shape} != {(f.d, f.d)}:
-            raise InputError(f"L2: expected a layer without mask, positions, caps and shared keys for tied values, got "
-                             f'{f!r}; use L2(values="own")')
+            raise InputError(
+                f"L2: expected a layer without mask, positions, caps and shared keys for tied values, got "
+                f'{f!r}; use L2(values="own")'
+            )
         wo = torch.eye(f.d, dtype=f.dtype, device=f.device) if f.wo is None else f.wo
         return L2Attention(f.wq, f.wv, wo, heads=f.heads)
 
 
 def changed(f: SelfAttention, **changes) -> SelfAttention:
     """The layer with some of its weights or settings replaced."""
-    names = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo", "heads", "kv_heads", "scale", "causal", "window", "rotary",
-             "softcap", "score_bias")
+    names = (
+        "wq",
+        "wk",
+        "wv",
+        "wo",
+        "bq",
+        "bk",
+        "bv",
+        "bo",
+        "heads",
+        "kv_heads",
+        "scale",
+        "causal",
+        "window",
+        "rotary",
+        "softcap",
+        "score_bias",
+    )
     return SelfAttention(**({name: getattr(f, name) for name in names} | changes))

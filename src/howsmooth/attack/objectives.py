@@ -118,16 +118,21 @@ class NextToken(FeatureObjective):
     def length(self, y: Tensor, clean: Tensor) -> Tensor:
         # KL is second order in the change: below its rounding, the root of it is the length in coordinates.
         kl, chord = _kl_terms(self._logs(clean), self._logs(y)).sum(), super().length(y, clean)
-        return torch.where(kl > 1e3 * torch.finfo(y.dtype).eps, (2 * kl.clamp(min=torch.finfo(y.dtype).tiny)).sqrt(),
-                           chord)
+        return torch.where(
+            kl > 1e3 * torch.finfo(y.dtype).eps, (2 * kl.clamp(min=torch.finfo(y.dtype).tiny)).sqrt(), chord
+        )
 
     def reading(self, y: Tensor, clean: Tensor) -> float:
         return float(self.length(y, clean)) ** 2 / 2
 
     def facts(self, y: Tensor, clean: Tensor) -> dict:
         before, after = (self._logs(t).argmax(-1) for t in (clean, y))
-        return {"flips": int((before != after).sum()), "positions": len(before), "tokens_before": before.tolist(),
-                "tokens_after": after.tolist()}
+        return {
+            "flips": int((before != after).sum()),
+            "positions": len(before),
+            "tokens_before": before.tolist(),
+            "tokens_after": after.tolist(),
+        }
 
     def _logs(self, y: Tensor) -> Tensor:
         n = len(y)
@@ -156,7 +161,8 @@ class Similarity(FeatureObjective):
 
 
 FEATURE_OBJECTIVES: dict[str, type[FeatureObjective]] = {
-    kind.name: kind for kind in (OutputChange, NextToken, Similarity)}
+    kind.name: kind for kind in (OutputChange, NextToken, Similarity)
+}
 
 
 @dataclass(frozen=True)

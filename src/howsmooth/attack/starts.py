@@ -26,8 +26,17 @@ HEADS_TRIED = 4  # of a layer, each by its own configuration
 FIRST_ROUND, KEPT = 5, 4  # a fifth of the steps for all restarts, the rest for the best quarter
 
 
-def worst_case(f: SelfAttention, n: int, constraint: Constraint, *, restarts: int = 32, steps: int = 200, seed: int = 0,
-               tol: float = 1e-3, progress: Callable[[int, Tensor], None] | None = None) -> Ascent:
+def worst_case(
+    f: SelfAttention,
+    n: int,
+    constraint: Constraint,
+    *,
+    restarts: int = 32,
+    steps: int = 200,
+    seed: int = 0,
+    tol: float = 1e-3,
+    progress: Callable[[int, Tensor], None] | None = None,
+) -> Ascent:
     """The roughest n tokens found in the constraint: `starts`, and ascent from all of them, then from the best quarter.
 
     A lower bound on the Lipschitz constant on that set, if it is convex, with a certificate; not its value. In
@@ -50,13 +59,25 @@ def worst_case(f: SelfAttention, n: int, constraint: Constraint, *, restarts: in
     def report(step: int, now: Tensor) -> None:
         progress(first.steps + step, values.index_copy(0, best, torch.maximum(now, values[best])))
 
-    second = ascend(f, first.ends[best], constraint, steps=steps - early, seed=another_seed(seed, 1), tol=tol,
-                    progress=None if progress is None else report)
+    second = ascend(
+        f,
+        first.ends[best],
+        constraint,
+        steps=steps - early,
+        seed=another_seed(seed, 1),
+        tol=tol,
+        progress=None if progress is None else report,
+    )
     later = values.repeat(second.steps, 1).index_copy(1, best, torch.maximum(second.path[1:], values[best]))
-    return replace(second if second.value >= first.value else first, start=first.start,
-                   path=torch.cat([first.path, later]), ends=first.ends.index_copy(0, best, second.ends),
-                   steps=first.steps + second.steps, gradients=first.gradients + second.gradients,
-                   seconds=first.seconds + second.seconds)
+    return replace(
+        second if second.value >= first.value else first,
+        start=first.start,
+        path=torch.cat([first.path, later]),
+        ends=first.ends.index_copy(0, best, second.ends),
+        steps=first.steps + second.steps,
+        gradients=first.gradients + second.gradients,
+        seconds=first.seconds + second.seconds,
+    )
 
 
 def starts(f: SelfAttention, n: int, constraint: Constraint, restarts: int = 32, seed: int = 0) -> Tensor:
@@ -74,8 +95,9 @@ def starts(f: SelfAttention, n: int, constraint: Constraint, restarts: int = 32,
     if not isinstance(f, SelfAttention):
         raise InputError(f"starts: expected a SelfAttention, got {type(f).__name__}; its curvature is needed, too")
     if not isinstance(constraint, Constraint):
-        raise InputError("starts: expected a constraint (Ball, Sphere, Ellipsoid or Near), got "
-                         f"{type(constraint).__name__}")
+        raise InputError(
+            f"starts: expected a constraint (Ball, Sphere, Ellipsoid or Near), got {type(constraint).__name__}"
+        )
     check_count("starts", "n", n, least=1)
     check_count("starts", "restarts", restarts, least=1)
     check_seed("starts", seed)
@@ -99,6 +121,7 @@ def _clusters(f: SelfAttention, n: int, constraint: Constraint, points: int, gen
 
     Of three points the second may have any number. All are on one line as often as not.
     """
+
     def number(most: int) -> int:
         return int(torch.randint(1, max(2, most), (1,), generator=generator))
 
@@ -120,8 +143,9 @@ def _configurations(f: SelfAttention, n: int, constraint: Constraint, seed: int)
     """Coordinates of the configurations that this layer has, made for it as a map of the coordinates."""
     layer = in_coordinates(f, constraint)
     makers = [lambda: two_point(layer, n, constraint.radius), lambda: far_token(layer, n, constraint.radius, seed)]
-    makers += [lambda head=head: castin(layer, n, constraint.radius, head)
-               for head in range(min(layer.heads, HEADS_TRIED))]
+    makers += [
+        lambda head=head: castin(layer, n, constraint.radius, head) for head in range(min(layer.heads, HEADS_TRIED))
+    ]
     made = []
     for make in makers:
         with suppress(Refused):  # rotary positions, caps, offsets, heads without scores: there is the rest
@@ -130,7 +154,7 @@ def _configurations(f: SelfAttention, n: int, constraint: Constraint, seed: int)
 
 
 def in_coordinates(f: SelfAttention, constraint: Constraint) -> SelfAttention:
-    """z ↦ f(decode(z)) as a layer, in float64 on the CPU: an ellipsoid's gain, bias and centring become weights."""
+    """Z ↦ f(decode(z)) as a layer, in float64 on the CPU: an ellipsoid's gain, bias and centring become weights."""
     f = f.to(device="cpu", dtype=torch.float64)
     if not isinstance(constraint, Ellipsoid):
         return f
@@ -144,6 +168,21 @@ def in_coordinates(f: SelfAttention, constraint: Constraint) -> SelfAttention:
     def offset(w: Tensor, b: Tensor | None) -> Tensor:
         return w @ bias if b is None else w @ bias + b
 
-    return SelfAttention(weight(f.wq), weight(f.wk), weight(f.wv), f.wo, bq=offset(f.wq, f.bq), bk=offset(f.wk, f.bk),
-                         bv=offset(f.wv, f.bv), bo=f.bo, heads=f.heads, kv_heads=f.kv_heads, scale=f.scale,
-                         causal=f.causal, window=f.window, rotary=f.rotary, softcap=f.softcap, score_bias=f.score_bias)
+    return SelfAttention(
+        weight(f.wq),
+        weight(f.wk),
+        weight(f.wv),
+        f.wo,
+        bq=offset(f.wq, f.bq),
+        bk=offset(f.wk, f.bk),
+        bv=offset(f.wv, f.bv),
+        bo=f.bo,
+        heads=f.heads,
+        kv_heads=f.kv_heads,
+        scale=f.scale,
+        causal=f.causal,
+        window=f.window,
+        rotary=f.rotary,
+        softcap=f.softcap,
+        score_bias=f.score_bias,
+    )

@@ -1,7 +1,7 @@
 """Saved attacks checked: everything evaluated anew from what was saved, and compared with what was reported.
 
-    features    the map once more, at the saved tokens and the saved perturbation of a file
-    text        two plain forward passes on whole texts, from the token numbers of a record; nothing shared
+features    the map once more, at the saved tokens and the saved perturbation of a file
+text        two plain forward passes on whole texts, from the token numbers of a record; nothing shared
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class Verification:
         return {**asdict(self), "wrong": list(self.wrong)}
 
 
-def verify_features(path: str | os.PathLike, target: Target | None = None, *, model: Model | None = None
-                    ) -> Verification:
+def verify_features(
+    path: str | os.PathLike, target: Target | None = None, *, model: Model | None = None
+) -> Verification:
     """Evaluate the map again at the saved tokens and the saved perturbation, and compare with what was reported.
 
     A target that is part of a model is found again by the file's own record (`model`, if it is loaded already, saves
@@ -71,8 +72,14 @@ def verify_features(path: str | os.PathLike, target: Target | None = None, *, mo
     target = target.double() if reported.dtype == torch.float64 else target
     target = target.rows(reported.x.to(target.x.device))
     problem = FeatureProblem(target, _objective(reported, model))
-    now = evaluated(problem, reported.perturbation.to(target.x.device), attack=reported.attack, budget=reported.budget,
-                    seed=reported.seed, began=time.perf_counter())
+    now = evaluated(
+        problem,
+        reported.perturbation.to(target.x.device),
+        attack=reported.attack,
+        budget=reported.budget,
+        seed=reported.seed,
+        began=time.perf_counter(),
+    )
     for name in COMPARED:
         said, found = getattr(reported, name), getattr(now, name)
         slack = max(AGAIN * abs(said), 1e-6 if name == "attacked" else 0.0) if reported.status == "fine" else abs(said)
@@ -118,8 +125,9 @@ def _model(reported: FeatureAttack) -> Model:
     from howsmooth.models import load
 
     if "model" not in reported.origin:
-        raise InputError("expected a target: this attack was on a map that no file describes; give verify the map and "
-                         "its tokens")
+        raise InputError(
+            "expected a target: this attack was on a map that no file describes; give verify the map and its tokens"
+        )
     origin = reported.origin
     model = load(origin["model"], dtype=origin["dtype"], seed=origin["source"].get("seed") or 0)
     if model.source.get("sha256") != origin["source"].get("sha256"):

@@ -11,12 +11,25 @@ from howsmooth.attention.fields import (
     SoftmaxField,
 )
 from howsmooth.attention.heads import Rotary, SelfAttention
-from howsmooth.attention.jacobian import AttentionJacobian, outline
+from howsmooth.attention.jacobian import AttentionJacobian, abstract_jacobian
 from howsmooth.attention.l2 import L2Attention
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.attention.op import attend
 
 __all__ = [
-    "AttentionJacobian", "Field", "L2Attention", "L2Field", "LinearField", "MeanPooling", "Normalisation", "Pointwise",
-    "Rotary", "SelfAttention", "SigmoidField", "SinkhornField", "SoftmaxField", "attend", "outline",
+    "AttentionJacobian",
+    "Field",
+    "L2Attention",
+    "L2Field",
+    "LinearField",
+    "MeanPooling",
+    "Normalisation",
+    "Pointwise",
+    "Rotary",
+    "SelfAttention",
+    "SigmoidField",
+    "SinkhornField",
+    "SoftmaxField",
+    "attend",
+    "abstract_jacobian",
 ]

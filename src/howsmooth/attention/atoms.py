@@ -32,11 +32,17 @@ class WeightedAttention:
         if not isinstance(attention, SelfAttention):
             raise InputError(f"expected a SelfAttention, got {type(attention).__name__}")
         a = self.attention = attention
-        traits = {"rotary positions": a.rotary is not None, "a score_bias": a.score_bias is not None,
-                  "a window": a.window is not None, "a soft cap": a.softcap is not None}
+        traits = {
+            "rotary positions": a.rotary is not None,
+            "a score_bias": a.score_bias is not None,
+            "a window": a.window is not None,
+            "a soft cap": a.softcap is not None,
+        }
         for trait in (name for name, there in traits.items() if there):
-            raise InputError(f"masses: expected a layer without places and with plain scores, got one with {trait}; "
-                             "move positions alone")
+            raise InputError(
+                f"masses: expected a layer without places and with plain scores, got one with {trait}; "
+                "move positions alone"
+            )
         if a.scale == 0:
             raise InputError("masses: expected a scale other than 0, got 0: all scores are equal")
         bias = a.wq.new_zeros(a.wq.shape[0]) if a.bq is None else a.bq
@@ -45,50 +51,64 @@ class WeightedAttention:
         no_query, mass_key = a.wq.new_zeros(a.heads, 1, a.d + 1), a.wq.new_zeros(a.kv_heads, 1, a.d + 1)
         mass_key[..., -1] = 1 / a.scale
         self.lifted = SelfAttention(
-            _join(_widen(a.wq, a.heads), no_query), _join(_widen(a.wk, a.kv_heads), mass_key),
-            _widen(a.wv, a.kv_heads).flatten(0, 1), a.wo,
+            _join(_widen(a.wq, a.heads), no_query),
+            _join(_widen(a.wk, a.kv_heads), mass_key),
+            _widen(a.wv, a.kv_heads).flatten(0, 1),
+            a.wo,
             bq=torch.cat([bias.unflatten(0, (a.heads, -1)), ones], 1).flatten(),
             bk=None if a.bk is None else torch.nn.functional.pad(a.bk.unflatten(0, (a.kv_heads, -1)), (0, 1)).flatten(),
-            bv=a.bv, bo=a.bo, heads=a.heads, kv_heads=a.kv_heads, scale=a.scale, causal=a.causal)
+            bv=a.bv,
+            bo=a.bo,
+            heads=a.heads,
+            kv_heads=a.kv_heads,
+            scale=a.scale,
+            causal=a.causal,
+        )
 
-    def __call__(self, x: Tensor, log_masses: Tensor) -> Tensor:
-        """f at atoms x (…, m, d) with log masses (…, m)."""
-        return self.lifted(self.lift(x, log_masses))
+    def __call__(self, x: Tensor, log_weights: Tensor) -> Tensor:
+        """F at atoms x (…, m, d) with log masses (…, m)."""
+        return self.lifted(self.lift(x, log_weights))
 
-    def jacobian(self, x: Tensor, log_masses: Tensor, products: torch.dtype | None = None) -> AtomsJacobian:
-        """J in the weighted norm, one for each member of the batch; `products` as in `SelfAttention.jacobian`."""
-        return AtomsJacobian(self, x, log_masses, products)
+    def jacobian(self, x: Tensor, log_weights: Tensor, product_dtype: torch.dtype | None = None) -> AtomsJacobian:
+        """J in the weighted norm, one for each member of the batch; `product_dtype` as in `SelfAttention.jacobian`."""
+        return AtomsJacobian(self, x, log_weights, product_dtype)
 
-    def lift(self, x: Tensor, log_masses: Tensor) -> Tensor:
+    def lift(self, x: Tensor, log_weights: Tensor) -> Tensor:
         """The tokens (x_i, log a_i), (…, m, d + 1)."""
         if not isinstance(x, Tensor):
             raise InputError(f"expected atoms as a tensor (…, m, {self.attention.d}), got {type(x).__name__}")
         self.attention.check_tokens(x, None)
-        _refuse_wrong_log_masses(log_masses, x.shape[:-1])
-        return torch.cat([x, torch.log_softmax(log_masses, -1).unsqueeze(-1)], -1)
+        _refuse_wrong_log_masses(log_weights, x.shape[:-1])
+        return torch.cat([x, torch.log_softmax(log_weights, -1).unsqueeze(-1)], -1)
 
-    def weighted(self, log_masses: Tensor):
+    def weighted(self, log_weights: Tensor):
         """The map √a ∘ f(y/√a) of y = √a ∘ x: its derivative in the plain norm is J."""
-        _refuse_wrong_log_masses(log_masses)
-        root = roots(log_masses)
-        return lambda y: root * self(y / root, log_masses)
+        _refuse_wrong_log_masses(log_weights)
+        root = roots(log_weights)
+        return lambda y: root * self(y / root, log_weights)
 
 
 class AtomsJacobian(LinearOperator):
     """J = D^½ (∂f/∂X) D^{−½} at atoms x (*batch, m, d) with log masses (*batch, m)."""
 
-    def __init__(self, f: WeightedAttention, x: Tensor, log_masses: Tensor, products: torch.dtype | None = None):
-        self.f, self.x, self.log_masses, self.products = f, x, log_masses, products
-        self.lifted = f.lifted.jacobian(f.lift(x, log_masses), products=products)
+    def __init__(self, f: WeightedAttention, x: Tensor, log_weights: Tensor, product_dtype: torch.dtype | None = None):
+        self.f, self.x, self.log_weights, self.product_dtype = f, x, log_weights, product_dtype
+        self.lifted = f.lifted.jacobian(f.lift(x, log_weights), product_dtype=product_dtype)
         self.m, self.d, self.d_out = x.shape[-2], x.shape[-1], f.lifted.d_out
-        self.root = roots(log_masses)
-        super().__init__((self.m * self.d_out, self.m * self.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2],
-                         workspace=self.lifted.workspace, held=self.lifted.held)
+        self.root = roots(log_weights)
+        super().__init__(
+            (self.m * self.d_out, self.m * self.d),
+            dtype=x.dtype,
+            device=x.device,
+            batch=x.shape[:-2],
+            workspace=self.lifted.workspace,
+            held=self.lifted.held,
+        )
         self.allow_as(self.lifted)
 
     @property
     def image(self) -> Tensor:
-        """f at the atoms, (*batch, m, d_out)."""
+        """F at the atoms, (*batch, m, d_out)."""
         return self.lifted.image
 
     def matvec(self, v: Tensor) -> Tensor:
@@ -110,12 +130,14 @@ class AtomsJacobian(LinearOperator):
     def precise(self) -> AtomsJacobian | None:
         """The same derivative in float64; without the rounding of its products, where these are in half precision."""
         if self.lifted.rounded:
-            return AtomsJacobian(self.f, self.x, self.log_masses, self.dtype)
+            return AtomsJacobian(self.f, self.x, self.log_weights, self.dtype)
         if self.dtype == torch.float64:
             return self
-        if self.products is not None:
+        if self.product_dtype is not None:
             return None
-        return WeightedAttention(self.f.attention.to(torch.float64)).jacobian(self.x.double(), self.log_masses.double())
+        return WeightedAttention(self.f.attention.to(torch.float64)).jacobian(
+            self.x.double(), self.log_weights.double()
+        )
 
     def _in(self, v: Tensor) -> Tensor:
         e = v.reshape(*self.batch, self.m, self.d) / self.root
@@ -125,20 +147,22 @@ class AtomsJacobian(LinearOperator):
         return (self.root * u.reshape(*self.batch, self.m, self.d_out)).flatten(-2)
 
 
-def roots(log_masses: Tensor) -> Tensor:
+def roots(log_weights: Tensor) -> Tensor:
     """√a (…, m, 1), Σa = 1."""
-    return torch.log_softmax(log_masses, -1).div(2).exp().unsqueeze(-1)
+    return torch.log_softmax(log_weights, -1).div(2).exp().unsqueeze(-1)
 
 
-def _refuse_wrong_log_masses(log_masses: Tensor, shape: torch.Size | None = None) -> None:
+def _refuse_wrong_log_masses(log_weights: Tensor, shape: torch.Size | None = None) -> None:
     wanted = "" if shape is None else f" of shape {tuple(shape)}, one for each atom"
-    if not isinstance(log_masses, Tensor):
-        raise InputError(f"expected log masses as a tensor{wanted}, got {type(log_masses).__name__}")
-    if shape is not None and log_masses.shape != shape:
-        raise InputError(f"expected log masses{wanted}, got shape {tuple(log_masses.shape)}")
-    wrong = ~torch.isfinite(log_masses)
+    if not isinstance(log_weights, Tensor):
+        raise InputError(f"expected log masses as a tensor{wanted}, got {type(log_weights).__name__}")
+    if shape is not None and log_weights.shape != shape:
+        raise InputError(f"expected log masses{wanted}, got shape {tuple(log_weights.shape)}")
+    wrong = ~torch.isfinite(log_weights)
     if wrong.any():
-        raise InputError(f"expected finite log masses, got {float(log_masses[wrong][0])}; leave out atoms without mass")
+        raise InputError(
+            f"expected finite log masses, got {float(log_weights[wrong][0])}; leave out atoms without mass"
+        )
 
 
 def _widen(weight: Tensor, heads: int) -> Tensor:

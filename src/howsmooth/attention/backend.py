@@ -22,17 +22,30 @@ def why_blocks(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tenso
     return kernels.unsupported(q, k, v, score_bias=pattern.score_bias, padding=padding)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None,
-            keep: list[blockwise.Block] | None = None) -> tuple[Tensor, Tensor]:
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: Pattern,
+    padding: Tensor | None = None,
+    keep: list[blockwise.Block] | None = None,
+) -> tuple[Tensor, Tensor]:
     """The output (b, h, n, w) and the normaliser of each row (b, h, n, 2); `keep` as in `blockwise.forward`."""
     if why_blocks(q, k, v, pattern, padding) is None:
         return kernels.forward(q, k, v, padding=padding, **_traits(pattern))
     return blockwise.forward(*(at_least_single(t) for t in (q, k, v)), pattern, padding, keep)
 
 
-def linearise(q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, pattern: Pattern,
-              padding: Tensor | None = None, kept: list[blockwise.Block] | None = None
-              ) -> FusedLinearisation | blockwise.Linearisation:
+def linearise(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    normaliser: Tensor,
+    pattern: Pattern,
+    padding: Tensor | None = None,
+    kept: list[blockwise.Block] | None = None,
+) -> FusedLinearisation | blockwise.Linearisation:
     """The derivative near (q, k, v): `jvp`, `vjp` and `hvp`."""
     if why_blocks(q, k, v, pattern, padding) is None:
         return FusedLinearisation(q, k, v, o, normaliser, pattern, padding)
@@ -45,8 +58,17 @@ class FusedLinearisation:
     Tangents and cotangents are rounded to the dtype of q; what comes back is in float32 where `wide`, else in q's.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, pattern: Pattern,
-                 padding: Tensor | None = None, wide: bool = False):
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        o: Tensor,
+        normaliser: Tensor,
+        pattern: Pattern,
+        padding: Tensor | None = None,
+        wide: bool = False,
+    ):
         self.q, self.k, self.v, self.o, self.normaliser = q, k, v, o, normaliser
         self.pattern, self.padding = pattern, padding
         self.out_dtype = torch.float32 if wide else None
@@ -54,18 +76,38 @@ class FusedLinearisation:
 
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
         dq, dk, dv = (_rows_whole(t.to(self.q.dtype)) for t in (dq, dk, dv))
-        return kernels.jvp(self.q, self.k, self.v, self.o, self.normaliser, dq, dk, dv, padding=self.padding,
-                           out_dtype=self.out_dtype, **self.traits)
+        return kernels.jvp(
+            self.q,
+            self.k,
+            self.v,
+            self.o,
+            self.normaliser,
+            dq,
+            dk,
+            dv,
+            padding=self.padding,
+            out_dtype=self.out_dtype,
+            **self.traits,
+        )
 
     def vjp(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # PyTorch's own backward, the fastest where it serves, gives back what it was given.
-        found = kernels.vjp(self.q, self.k, self.v, self.o, self.normaliser, _rows_whole(g.to(self.q.dtype)),
-                            padding=self.padding, **self.traits)
+        found = kernels.vjp(
+            self.q,
+            self.k,
+            self.v,
+            self.o,
+            self.normaliser,
+            _rows_whole(g.to(self.q.dtype)),
+            padding=self.padding,
+            **self.traits,
+        )
         return found if self.out_dtype is None else tuple(t.to(self.out_dtype) for t in found)
 
     def hvp(self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        blocks = blockwise.Linearisation(*(at_least_single(t) for t in (self.q, self.k, self.v, self.o)),
-                                         self.normaliser, self.pattern, self.padding)
+        blocks = blockwise.Linearisation(
+            *(at_least_single(t) for t in (self.q, self.k, self.v, self.o)), self.normaliser, self.pattern, self.padding
+        )
         return blocks.hvp(dq, dk, dv, g)
 
 
@@ -75,8 +117,13 @@ def at_least_single(t: Tensor) -> Tensor:
 
 
 def _traits(pattern: Pattern) -> dict:
-    return dict(scale=pattern.scale, causal=pattern.causal, window=pattern.window, softcap=pattern.softcap,
-                offset=pattern.offset)
+    return dict(
+        scale=pattern.scale,
+        causal=pattern.causal,
+        window=pattern.window,
+        softcap=pattern.softcap,
+        offset=pattern.offset,
+    )
 
 
 def _rows_whole(t: Tensor) -> Tensor:

@@ -49,15 +49,16 @@ class Block:
 
     @property
     def slope(self) -> Tensor:
-        """d score / d raw score."""
+        """D score / d raw score."""
         return 1 - self.tanh**2
 
     def through_cap(self, ds: Tensor) -> Tensor:
         return ds if self.tanh is None else ds * self.slope
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None,
-            keep: list[Block] | None = None) -> tuple[Tensor, Tensor]:
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None, keep: list[Block] | None = None
+) -> tuple[Tensor, Tensor]:
     """The output (b, h, n, w) and the normaliser of each row (b, h, n, 2).
 
     That is its largest score and log Σ exp(s − largest); (0, +∞) for a row with nothing to see.
@@ -96,8 +97,17 @@ class Linearisation:
     for small n, where the caller has the memory; without them the probabilities of a block are made again.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, pattern: Pattern,
-                 padding: Tensor | None = None, kept: list[Block] | None = None):
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        o: Tensor,
+        normaliser: Tensor,
+        pattern: Pattern,
+        padding: Tensor | None = None,
+        kept: list[Block] | None = None,
+    ):
         self.q, self.k, self.v, self.o, self.normaliser = q, k, v, o, normaliser
         self.pattern, self.padding, self.kept = pattern, padding, kept
         self.scaled = pattern.scale * q
@@ -127,7 +137,7 @@ class Linearisation:
         return out
 
     def vjp(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """g → (dq, dk, dv), shape of o → shapes of (q, k, v)."""
+        """G → (dq, dk, dv), shape of o → shapes of (q, k, v)."""
         g = g.to(self.q.dtype)
         h, hkv, scale = self.q.shape[1], self.k.shape[1], self.pattern.scale
         dq, dk, dv = torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
@@ -214,7 +224,7 @@ def centred(t: Tensor, p: Tensor) -> Tensor:
 
 
 def times(wide: Tensor, thin: Tensor) -> Tensor:
-    """wide @ thin, in float64 computed as its transpose: there the libraries are up to twice as fast on that."""
+    """Wide @ thin, in float64 computed as its transpose: there the libraries are up to twice as fast on that."""
     return (thin.mT @ wide.mT).mT if wide.dtype == torch.float64 else wide @ thin
 
 

@@ -29,13 +29,15 @@ class Rotary:
 
     def __post_init__(self):
         if self.cos.dim() != 2 or self.cos.shape != self.sin.shape or self.cos.shape[1] % 2:
-            raise InputError("expected rotary cos and sin of one shape (positions, r) with even r, got "
-                             f"{tuple(self.cos.shape)} and {tuple(self.sin.shape)}")
+            raise InputError(
+                "expected rotary cos and sin of one shape (positions, r) with even r, got "
+                f"{tuple(self.cos.shape)} and {tuple(self.sin.shape)}"
+            )
         if not (torch.isfinite(self.cos).all() and torch.isfinite(self.sin).all()):
             raise InputError("expected finite rotary tables, got NaN or ∞")
 
     def apply(self, x: Tensor) -> Tensor:
-        """x (…, n, k) turned by its positions 0 … n − 1."""
+        """X (…, n, k) turned by its positions 0 … n − 1."""
         cos, sin, turned, rest = self._parts(x)
         return torch.cat([turned * cos + self._quarter_turn(turned) * sin, rest], -1)
 
@@ -47,8 +49,10 @@ class Rotary:
     def _parts(self, x: Tensor):
         n, r = x.shape[-2], self.cos.shape[1]
         if n > self.cos.shape[0] or r > x.shape[-1]:
-            raise InputError(f"expected at most {self.cos.shape[0]} tokens and a head width of at least {r} for these "
-                             f"rotary tables, got {n} tokens of head width {x.shape[-1]}")
+            raise InputError(
+                f"expected at most {self.cos.shape[0]} tokens and a head width of at least {r} for these "
+                f"rotary tables, got {n} tokens of head width {x.shape[-1]}"
+            )
         return self.cos[:n], self.sin[:n], x[..., :r], x[..., r:]
 
     def _quarter_turn(self, x: Tensor) -> Tensor:
@@ -81,11 +85,26 @@ class SelfAttention:
     (6, 6)
     """
 
-    def __init__(self, wq: Tensor, wk: Tensor, wv: Tensor, wo: Tensor | None = None, *, bq: Tensor | None = None,
-                 bk: Tensor | None = None, bv: Tensor | None = None, bo: Tensor | None = None, heads: int = 1,
-                 kv_heads: int | None = None, scale: float | None = None, causal: bool = False,
-                 window: int | None = None, rotary: Rotary | tuple[Tensor, Tensor] | None = None,
-                 softcap: float | None = None, score_bias: ScoreBias | None = None):
+    def __init__(
+        self,
+        wq: Tensor,
+        wk: Tensor,
+        wv: Tensor,
+        wo: Tensor | None = None,
+        *,
+        bq: Tensor | None = None,
+        bk: Tensor | None = None,
+        bv: Tensor | None = None,
+        bo: Tensor | None = None,
+        heads: int = 1,
+        kv_heads: int | None = None,
+        scale: float | None = None,
+        causal: bool = False,
+        window: int | None = None,
+        rotary: Rotary | tuple[Tensor, Tensor] | None = None,
+        softcap: float | None = None,
+        score_bias: ScoreBias | None = None,
+    ):
         self.wq, self.wk, self.wv, self.wo = wq, wk, wv, wo
         self.bq, self.bk, self.bv, self.bo = bq, bk, bv, bo
         self.heads, self.kv_heads = heads, heads if kv_heads is None else kv_heads
@@ -94,8 +113,10 @@ class SelfAttention:
         self.causal, self.window, self.softcap, self.score_bias = causal, window, softcap, score_bias
         self.rotary = rotary if isinstance(rotary, Rotary) or rotary is None else Rotary(*rotary)
         if self.rotary is not None and (self.rotary.cos.dtype, self.rotary.cos.device) != (self.dtype, self.device):
-            raise InputError(f"SelfAttention: expected rotary tables as the weights are ({self.dtype} on "
-                             f"{self.device}), got {self.rotary.cos.dtype} on {self.rotary.cos.device}; use .to()")
+            raise InputError(
+                f"SelfAttention: expected rotary tables as the weights are ({self.dtype} on "
+                f"{self.device}), got {self.rotary.cos.dtype} on {self.rotary.cos.device}; use .to()"
+            )
 
     @property
     def d(self) -> int:
@@ -123,7 +144,7 @@ class SelfAttention:
         return o if self.wo is None else F.linear(o, self.wo, self.bo)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q (…, h, n, k), k (…, hkv, n, k) and v (…, hkv, n, w), rotated where positions are rotary."""
+        """Q (…, h, n, k), k (…, hkv, n, k) and v (…, hkv, n, w), rotated where positions are rotary."""
         q = _split(F.linear(x, self.wq, self.bq), self.heads)
         k = _split(F.linear(x, self.wk, self.bk), self.kv_heads)
         v = _split(F.linear(x, self.wv, self.bv), self.kv_heads)
@@ -131,17 +152,19 @@ class SelfAttention:
 
     def pattern(self) -> dict:
         """The arguments of `attend` that belong to the layer."""
-        return dict(scale=self.scale, causal=self.causal, window=self.window, softcap=self.softcap,
-                    score_bias=self.score_bias)
+        return dict(
+            scale=self.scale, causal=self.causal, window=self.window, softcap=self.softcap, score_bias=self.score_bias
+        )
 
-    def jacobian(self, x: Tensor, padding: Tensor | None = None, products: torch.dtype | None = None
-                 ) -> AttentionJacobian:
+    def jacobian(
+        self, x: Tensor, padding: Tensor | None = None, product_dtype: torch.dtype | None = None
+    ) -> AttentionJacobian:
         """D_X f as a matrix-free operator (n·d_out, n·d), one per sequence for x (b, n, d); `.dense()` if small.
 
-        `products`: torch.bfloat16 or float16 to round what is multiplied, for speed on a GPU.
+        `product_dtype`: torch.bfloat16 or float16 to round what is multiplied, for speed on a GPU.
         """
         self.check_tokens(x, padding)
-        return AttentionJacobian(self, x, padding, products)
+        return AttentionJacobian(self, x, padding, product_dtype)
 
     def head(self, index: int) -> SelfAttention:
         """Head `index` alone, with its slice of the output projection. All heads add up to f(X) − bo."""
@@ -153,23 +176,43 @@ class SelfAttention:
 
         shared = index * self.kv_heads // self.heads
         return SelfAttention(
-            rows(self.wq, index, self.heads), rows(self.wk, shared, self.kv_heads),
+            rows(self.wq, index, self.heads),
+            rows(self.wk, shared, self.kv_heads),
             rows(self.wv, shared, self.kv_heads),
             None if self.wo is None else self.wo.unflatten(1, (self.heads, -1))[:, index],
-            bq=rows(self.bq, index, self.heads), bk=rows(self.bk, shared, self.kv_heads),
-            bv=rows(self.bv, shared, self.kv_heads), scale=self.scale, causal=self.causal, window=self.window,
-            rotary=self.rotary, softcap=self.softcap, score_bias=_bias_of_head(self.score_bias, index))
+            bq=rows(self.bq, index, self.heads),
+            bk=rows(self.bk, shared, self.kv_heads),
+            bv=rows(self.bv, shared, self.kv_heads),
+            scale=self.scale,
+            causal=self.causal,
+            window=self.window,
+            rotary=self.rotary,
+            softcap=self.softcap,
+            score_bias=_bias_of_head(self.score_bias, index),
+        )
 
     def to(self, *args, **kwargs) -> SelfAttention:
         """The same layer in another dtype or on another device."""
+
         def move(t):
             return None if t is None else t.to(*args, **kwargs)
 
         bias = move(self.score_bias) if isinstance(self.score_bias, Tensor) else self.score_bias
         return SelfAttention(
-            *(move(t) for t in (self.wq, self.wk, self.wv, self.wo)), bq=move(self.bq), bk=move(self.bk),
-            bv=move(self.bv), bo=move(self.bo), heads=self.heads, kv_heads=self.kv_heads, scale=self.scale,
-            causal=self.causal, window=self.window, rotary=move(self.rotary), softcap=self.softcap, score_bias=bias)
+            *(move(t) for t in (self.wq, self.wk, self.wv, self.wo)),
+            bq=move(self.bq),
+            bk=move(self.bk),
+            bv=move(self.bv),
+            bo=move(self.bo),
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            scale=self.scale,
+            causal=self.causal,
+            window=self.window,
+            rotary=move(self.rotary),
+            softcap=self.softcap,
+            score_bias=bias,
+        )
 
     def __repr__(self) -> str:
         traits = [f"d={self.d}", f"heads={self.heads}"]
@@ -186,11 +229,15 @@ class SelfAttention:
         if x.shape[-2] == 0:
             raise InputError(f"expected at least one token, got {tuple(x.shape)}")
         if x.dtype != self.dtype or x.device != self.device:
-            raise InputError(f"expected tokens as the weights are ({self.dtype} on {self.device}), got {x.dtype} on "
-                             f"{x.device}; use .to() on one of them")
+            raise InputError(
+                f"expected tokens as the weights are ({self.dtype} on {self.device}), got {x.dtype} on "
+                f"{x.device}; use .to() on one of them"
+            )
         if padding is not None and (padding.dtype != torch.bool or padding.shape != x.shape[:-1]):
-            raise InputError(f"expected padding of dtype bool and shape {tuple(x.shape[:-1])}, True where the token is "
-                             f"real, got {padding.dtype} of shape {tuple(padding.shape)}")
+            raise InputError(
+                f"expected padding of dtype bool and shape {tuple(x.shape[:-1])}, True where the token is "
+                f"real, got {padding.dtype} of shape {tuple(padding.shape)}"
+            )
 
     def _check_weights(self) -> None:
         wrong, h, hkv = [], self.heads, self.kv_heads
@@ -204,8 +251,10 @@ class SelfAttention:
         if wrong:
             raise InputError("SelfAttention: expected " + "; ".join(wrong))
         if len({(t.dtype, t.device) for t in given.values()}) > 1:
-            wrong.append("all weights of one dtype on one device, got "
-                         + ", ".join(f"{name} {t.dtype} on {t.device}" for name, t in given.items()))
+            wrong.append(
+                "all weights of one dtype on one device, got "
+                + ", ".join(f"{name} {t.dtype} on {t.device}" for name, t in given.items())
+            )
         d = self.wq.shape[1]
         for name, heads in (("wq", h), ("wk", hkv), ("wv", hkv)):
             shape = tuple(getattr(self, name).shape)
@@ -219,8 +268,10 @@ class SelfAttention:
         for bias, weight in (("bq", "wq"), ("bk", "wk"), ("bv", "wv"), ("bo", "wo")):
             b, w = getattr(self, bias), getattr(self, weight)
             if b is not None and (w is None or b.shape != w.shape[:1]):
-                wrong.append(f"{bias} of the height of {weight}, got {tuple(b.shape)} and "
-                             f"{'no ' + weight if w is None else tuple(w.shape)}")
+                wrong.append(
+                    f"{bias} of the height of {weight}, got {tuple(b.shape)} and "
+                    f"{'no ' + weight if w is None else tuple(w.shape)}"
+                )
         if wrong:
             raise InputError("SelfAttention: expected " + "; ".join(wrong))
         for name, t in given.items():

@@ -28,28 +28,34 @@ class AttentionJacobian(LinearOperator):
     """J = D_X f of a `SelfAttention` f, for X (n, d) or one for each X of (b, n, d): products without autograd.
 
     A product projects all of (dq, dk, dv) by one matrix, passes through the derivative of attention, and projects out.
-    On a GPU that derivative is a kernel. `products` in half precision is for speed there: vectors stay as they are, q,
-    k, v and what is multiplied with them are rounded, and `precise` is the same operator without that. `products` in
+    On a GPU that derivative is a kernel. `product_dtype` in half precision is for speed there: vectors stay as they are, q,
+    k, v and what is multiplied with them are rounded, and `precise` is the same operator without that. `product_dtype` in
     the dtype of x says that those are precise enough to have no twin: rounding is then allowed for, and not measured.
     """
 
-    def __init__(self, attention: SelfAttention, x: Tensor, padding: Tensor | None = None,
-                 products: torch.dtype | None = None):
+    def __init__(
+        self,
+        attention: SelfAttention,
+        x: Tensor,
+        padding: Tensor | None = None,
+        product_dtype: torch.dtype | None = None,
+    ):
         a = self.attention = attention
         self.x, self.padding = x, padding
         self.n = x.shape[-2]
-        self.products = products
-        self.rounded = products is not None and products != x.dtype
+        self.product_dtype = product_dtype
+        self.rounded = product_dtype is not None and product_dtype != x.dtype
         super().__init__((self.n * a.d_out, self.n * a.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2])
-        self.roundoff = max(self.roundoff, torch.finfo(products or x.dtype).eps)
+        self.roundoff = max(self.roundoff, torch.finfo(product_dtype or x.dtype).eps)
         with torch.no_grad():
-            q, k, v = (t.reshape(-1, *t.shape[-3:]).to(products or t.dtype) for t in a.project(x))
+            q, k, v = (t.reshape(-1, *t.shape[-3:]).to(product_dtype or t.dtype) for t in a.project(x))
             pattern = pattern_of(q, k, v, **a.pattern())
             rows = None if padding is None else padding.reshape(-1, self.n)
             why = backend.why_blocks(q, k, v, pattern, rows)
             if self.rounded and why is not None:
-                raise InputError(f"expected kernels for products in {products}, got none that serve ({why}); leave "
-                                 "products out")
+                raise InputError(
+                    f"expected kernels for products in {product_dtype}, got none that serve ({why}); leave product_dtype out"
+                )
             kept = [] if kept_scores(a, self.n, q.shape[0], q.element_size(), why is None) else None
             o, normaliser = backend.forward(q, k, v, pattern, rows, kept)
         for name, t in (("tokens", x), ("scores", normaliser[..., 0]), ("output", o)):
@@ -58,19 +64,21 @@ class AttentionJacobian(LinearOperator):
         # Scores come with an error of a few units of their size, and P and the terms that cancel in J with the same.
         largest = float(normaliser[..., 0].abs().max())
         self.hidden = 4 * self.roundoff * largest
-        without_twin = self.dtype == torch.float64 or (products is not None and not self.rounded)
-        if self.hidden >= 1 and without_twin:
-            raise InputError(f"expected scores that leave some digits to {products or self.dtype}, got scores of "
-                             f"{largest:.1e}; use smaller tokens or weights")
+        without_reference = self.dtype == torch.float64 or (product_dtype is not None and not self.rounded)
+        if self.hidden >= 1 and without_reference:
+            raise InputError(
+                f"expected scores that leave some digits to {product_dtype or self.dtype}, got scores of "
+                f"{largest:.1e}; use smaller tokens or weights"
+            )
         if why is None:
             self.linearised = backend.FusedLinearisation(q, k, v, o, normaliser, pattern, rows, wide=self.rounded)
         else:
             self.linearised = blockwise.Linearisation(q, k, v, o, normaliser, pattern, rows, kept)
         self.w_in = torch.cat([a.wq, a.wk, a.wv]).detach()
         self.w_out = None if a.wo is None else a.wo.detach()
-        taken = footprint(a, self.n, self.dtype, products, q.shape[0], fused=why is None)
+        taken = footprint(a, self.n, self.dtype, product_dtype, q.shape[0], fused=why is None)
         self.workspace, self.held = taken.workspace, taken.held
-        self.twin_size, self.twin_held = taken.twin_size, taken.twin_held
+        self.reference_itemsize, self.reference_bytes = taken.reference_itemsize, taken.reference_bytes
 
     @property
     def image(self) -> Tensor:
@@ -117,7 +125,7 @@ class AttentionJacobian(LinearOperator):
         """The same derivative in float64; without the rounding of its products, where these are in half precision."""
         if self.rounded:
             return AttentionJacobian(self.attention, self.x, self.padding, self.dtype)
-        if self.products is not None:
+        if self.product_dtype is not None:
             return self if self.dtype == torch.float64 else None
         if self.dtype == torch.float64:
             return self
@@ -134,21 +142,23 @@ class AttentionJacobian(LinearOperator):
         a = self.attention
         widths = [a.wq.shape[0], a.wk.shape[0], a.wv.shape[0]]
         counts = (a.heads, a.kv_heads, a.kv_heads)
-        return tuple(part.unflatten(-1, (h, -1)).transpose(1, 2)
-                     for part, h in zip(t.split(widths, -1), counts, strict=True))
+        return tuple(
+            part.unflatten(-1, (h, -1)).transpose(1, 2) for part, h in zip(t.split(widths, -1), counts, strict=True)
+        )
 
 
 @torch.no_grad()
-def outline(attention: SelfAttention, n: int, products: torch.dtype | None = None) -> LinearOperator:
+def abstract_jacobian(attention: SelfAttention, n: int, product_dtype: torch.dtype | None = None) -> LinearOperator:
     """The shape and the memory of D_X f at n tokens, without the tokens: enough for a memory plan, not for products."""
     dtype = attention.dtype if attention.dtype.itemsize >= 4 else torch.float32
     a = attention.to(dtype)
-    q, k, v = (t[None].to(products or dtype) for t in a.project(a.wq.new_zeros(1, a.d)))
+    q, k, v = (t[None].to(product_dtype or dtype) for t in a.project(a.wq.new_zeros(1, a.d)))
     fused = backend.why_blocks(q, k, v, pattern_of(q, k, v, **a.pattern())) is None
-    taken = footprint(a, n, dtype, products, fused=fused)
-    drawn = LinearOperator((n * a.d_out, n * a.d), dtype=dtype, device=a.device, workspace=taken.workspace,
-                           held=taken.held)
-    drawn.twin_size, drawn.twin_held = taken.twin_size, taken.twin_held
+    taken = footprint(a, n, dtype, product_dtype, fused=fused)
+    drawn = LinearOperator(
+        (n * a.d_out, n * a.d), dtype=dtype, device=a.device, workspace=taken.workspace, held=taken.held
+    )
+    drawn.reference_itemsize, drawn.reference_bytes = taken.reference_itemsize, taken.reference_bytes
     return drawn
 
 
@@ -158,8 +168,8 @@ class Footprint:
 
     workspace: int
     held: int
-    twin_held: int
-    twin_size: int
+    reference_bytes: int
+    reference_itemsize: int
 
 
 def kept_scores(attention: SelfAttention, n: int, members: int, size: int, fused: bool) -> int:
@@ -168,19 +178,25 @@ def kept_scores(attention: SelfAttention, n: int, members: int, size: int, fused
     return scores if not fused and scores <= KEEP_PROBABILITIES else 0
 
 
-def footprint(attention: SelfAttention, n: int, dtype: torch.dtype, products: torch.dtype | None = None,
-              members: int = 1, fused: bool = False) -> Footprint:
+def footprint(
+    attention: SelfAttention,
+    n: int,
+    dtype: torch.dtype,
+    product_dtype: torch.dtype | None = None,
+    members: int = 1,
+    fused: bool = False,
+) -> Footprint:
     """What the derivative at `members` sequences of n tokens takes; `fused` where the kernels serve it.
 
     >>> from howsmooth.attention import SelfAttention
     >>> layer = SelfAttention(*(torch.ones(4, 4) for _ in range(3)))
-    >>> footprint(layer, 2**20, torch.float32, torch.float32, fused=True).twin_held
+    >>> footprint(layer, 2**20, torch.float32, torch.float32, fused=True).reference_bytes
     0
     """
-    rounded = products is not None and products != dtype
-    without_twin = dtype == torch.float64 or (products is not None and not rounded)
-    twin_size = 0 if without_twin else 4 if rounded else 8
-    size, single = (products or dtype).itemsize, dtype.itemsize
+    rounded = product_dtype is not None and product_dtype != dtype
+    without_reference = dtype == torch.float64 or (product_dtype is not None and not rounded)
+    reference_itemsize = 0 if without_reference else 4 if rounded else 8
+    size, single = (product_dtype or dtype).itemsize, dtype.itemsize
     entries = len(attention.wq) + len(attention.wk) + len(attention.wv)
     projected, weights = members * n * entries, entries * attention.d * single
 
@@ -189,12 +205,16 @@ def footprint(attention: SelfAttention, n: int, dtype: torch.dtype, products: to
         tensors = size * projected * 3 // 2 if fused else size * 2 * projected
         return tensors + weights * max(size, 4) // single + kept_scores(attention, n, members, size, fused)
 
-    if fused and twin_size < 8:
+    if fused and reference_itemsize < 8:
         workspace = single * 5 * projected // 2  # scores are never stored: projections, and what comes back
     else:
         # Three blocks and a few tensors of the size of q, k and v are live at once. The rest, found by measurement, is
         # left for what allocators and matrix libraries take.
         rows = blockwise.block_rows((members, attention.heads, n, 0), n, attention)
         workspace = single * (7 * rows * members * attention.heads * n + 5 * projected)
-    return Footprint(workspace, held(size, fused), held(twin_size, fused and twin_size < 8) if twin_size else 0,
-                     twin_size)
+    return Footprint(
+        workspace,
+        held(size, fused),
+        held(reference_itemsize, fused and reference_itemsize < 8) if reference_itemsize else 0,
+        reference_itemsize,
+    )

@@ -36,12 +36,16 @@ class L2Attention:
             raise InputError(f"L2Attention: expected heads as a whole number, got {heads!r}")
         d = wq.shape[-1]
         if d < 1 or wq.shape != (d, d) or wv.shape != (d, d) or wo.shape[1] != d or heads < 1 or d % heads:
-            raise InputError("L2Attention: expected wq and wv of shape (d, d), wo of shape (d_out, d) and heads that "
-                             "divide d, got "
-                             f"{tuple(wq.shape)}, {tuple(wv.shape)}, {tuple(wo.shape)} and {heads}")
+            raise InputError(
+                "L2Attention: expected wq and wv of shape (d, d), wo of shape (d_out, d) and heads that "
+                "divide d, got "
+                f"{tuple(wq.shape)}, {tuple(wv.shape)}, {tuple(wo.shape)} and {heads}"
+            )
         if len({(t.dtype, t.device) for t in (wq, wv, wo)}) > 1 or not wq.dtype.is_floating_point:
-            raise InputError("L2Attention: expected weights of one floating dtype on one device, got "
-                             + ", ".join(f"{t.dtype} on {t.device}" for t in (wq, wv, wo)))
+            raise InputError(
+                "L2Attention: expected weights of one floating dtype on one device, got "
+                + ", ".join(f"{t.dtype} on {t.device}" for t in (wq, wv, wo))
+            )
         if not all(bool(torch.isfinite(t).all()) for t in (wq, wv, wo)):
             raise InputError("L2Attention: expected finite weights, got NaN or ∞")
         self.wq, self.wv, self.wo, self.heads, self.d, self.k = wq, wv, wo, heads, d, d // heads
@@ -51,8 +55,9 @@ class L2Attention:
             got = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"L2Attention: expected tokens as a tensor of a floating dtype, got {got}")
         if x.dim() not in (2, 3) or x.shape[-1] != self.d or x.shape[-2] == 0:
-            raise InputError(f"L2Attention: expected tokens of shape (n, {self.d}) or (b, n, {self.d}), got "
-                             f"{tuple(x.shape)}")
+            raise InputError(
+                f"L2Attention: expected tokens of shape (n, {self.d}) or (b, n, {self.d}), got {tuple(x.shape)}"
+            )
         wq, wv, wo = (t.to(x.dtype) for t in (self.wq, self.wv, self.wo))  # a float64 twin of x asks for float64
         y = F.linear(x, wq).unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # (…, h, n, k)
         # −|y_i − y_j|² = 2 y_i·y_j − |y_j|² − |y_i|²: one more channel of the key, and what softmax drops. Seen from

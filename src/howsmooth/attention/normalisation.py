@@ -32,11 +32,15 @@ class Normalisation:
         for name, tensor in weights.items():
             if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
                 got = f"{tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
-                raise InputError(f"Normalisation: expected the {name} as a tensor of a floating dtype, got {got}; use "
-                                 "torch.tensor and .float()")
+                raise InputError(
+                    f"Normalisation: expected the {name} as a tensor of a floating dtype, got {got}; use "
+                    "torch.tensor and .float()"
+                )
         if self.gain.dim() != 1 or not len(self.gain) or (self.bias is not None and self.bias.shape != self.gain.shape):
-            raise InputError("Normalisation: expected a gain (d,), d ≥ 1, and a bias of the same shape, got "
-                             f"{tuple(self.gain.shape)} and {None if self.bias is None else tuple(self.bias.shape)}")
+            raise InputError(
+                "Normalisation: expected a gain (d,), d ≥ 1, and a bias of the same shape, got "
+                f"{tuple(self.gain.shape)} and {None if self.bias is None else tuple(self.bias.shape)}"
+            )
         if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not 0 <= self.eps < math.inf:
             raise InputError(f"Normalisation: expected eps as a finite number from 0, got {self.eps!r}")
         for name, tensor in weights.items():
@@ -53,16 +57,18 @@ class Normalisation:
         return self.place(z)
 
     def standardise(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """z (…, d) before gain and bias, and the deviation √(var + eps) (…, 1) that x was divided by."""
+        """Z (…, d) before gain and bias, and the deviation √(var + eps) (…, 1) that x was divided by."""
         if not isinstance(x, Tensor) or x.shape[-1:] != (self.d,):
-            raise InputError(f"Normalisation: expected tokens (…, {self.d}), got "
-                             + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__))
+            raise InputError(
+                f"Normalisation: expected tokens (…, {self.d}), got "
+                + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__)
+            )
         x = x - x.mean(-1, keepdim=True) if self.centred else x
         deviation = (x.square().mean(-1, keepdim=True) + self.eps).sqrt()
         return x / deviation, deviation
 
     def place(self, z: Tensor) -> Tensor:
-        """g ∘ z + b."""
+        """G ∘ z + b."""
         return self.gain * z if self.bias is None else self.gain * z + self.bias
 
     def to(self, *args, **kwargs) -> Normalisation:

@@ -27,9 +27,19 @@ from howsmooth.attention.pattern import Pattern, ScoreBias
 from howsmooth.errors import InputError
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causal: bool = False,
-           window: int | None = None, softcap: float | None = None, score_bias: ScoreBias | None = None,
-           padding: Tensor | None = None, offset: int | None = None) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    score_bias: ScoreBias | None = None,
+    padding: Tensor | None = None,
+    offset: int | None = None,
+) -> Tensor:
     """Softmax attention of q (…, h, n, k) over k (…, hkv, m, k) and v (…, hkv, m, w): (…, h, n, w), in O(n) memory.
 
     Differentiable by backward, forward mode, double backward, `torch.func` transforms and `vmap`.
@@ -53,8 +63,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, causa
     q, k, v = (t.expand(*lead, *t.shape[-3:]) for t in (q, k, v))
     if padding is not None:
         if padding.dtype != torch.bool or padding.shape[-1:] != k.shape[-2:-1]:
-            raise InputError(f"expected padding of dtype bool and shape (…, {k.shape[-2]}), True where the key is "
-                             f"real, got {padding.dtype} of shape {tuple(padding.shape)}")
+            raise InputError(
+                f"expected padding of dtype bool and shape (…, {k.shape[-2]}), True where the key is "
+                f"real, got {padding.dtype} of shape {tuple(padding.shape)}"
+            )
         padding = padding.expand(*lead, k.shape[-2])
     return Attend.apply(q, k, v, padding, pattern)[0]
 
@@ -63,8 +75,10 @@ def pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset=None)
     """The pattern for these q, k, v, all that cannot be refused by name."""
     wrong = []
     if min(q.dim(), k.dim(), v.dim()) < 3:
-        raise InputError("expected q, k, v with at least three axes (heads, tokens, width), got shapes "
-                         f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; use unsqueeze for one head")
+        raise InputError(
+            "expected q, k, v with at least three axes (heads, tokens, width), got shapes "
+            f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; use unsqueeze for one head"
+        )
     if len({q.dtype, k.dtype, v.dtype}) > 1 or not q.dtype.is_floating_point:
         wrong.append(f"q, k, v of one floating dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
     if q.shape[-1] != k.shape[-1]:
@@ -82,8 +96,9 @@ def pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset=None)
     if isinstance(score_bias, Tensor):
         n, m, heads = q.shape[-2], k.shape[-2], q.shape[-3]
         if tuple(score_bias.shape) not in ((n, m), (1, n, m), (heads, n, m)):
-            wrong.append(f"a score_bias table of shape ({heads}|1, {n}, {m}) or ({n}, {m}), "
-                         f"got {tuple(score_bias.shape)}")
+            wrong.append(
+                f"a score_bias table of shape ({heads}|1, {n}, {m}) or ({n}, {m}), got {tuple(score_bias.shape)}"
+            )
     if score_bias is not None and _wants_gradient(score_bias, q.device):
         wrong.append("a constant score_bias, got one that requires a gradient, which would be lost; detach it")
     if wrong:
@@ -247,8 +262,10 @@ def _save(ctx, *tensors) -> None:
 
 
 def _refuse(what: str):
-    raise NotImplementedError(f"attend has no {what}: it would come out wrong without a word. Two orders are exact in "
-                              "reverse over reverse, forward over reverse and reverse over forward")
+    raise NotImplementedError(
+        f"attend has no {what}: it would come out wrong without a word. Two orders are exact in "
+        "reverse over reverse, forward over reverse and reverse over forward"
+    )
 
 
 def _refuse_nested_forward_mode() -> None:

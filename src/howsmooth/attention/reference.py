@@ -10,8 +10,18 @@ import torch
 from torch import Tensor
 
 
-def scores(q: Tensor, k: Tensor, *, scale=None, causal=False, window=None, softcap=None, score_bias=None,
-           padding=None, offset=None) -> tuple[Tensor, Tensor]:
+def scores(
+    q: Tensor,
+    k: Tensor,
+    *,
+    scale=None,
+    causal=False,
+    window=None,
+    softcap=None,
+    score_bias=None,
+    padding=None,
+    offset=None,
+) -> tuple[Tensor, Tensor]:
     """Scores (..., h, n, m) with −∞ where masked, and the slope of the soft cap at each of them."""
     n, m = q.shape[-2], k.shape[-2]
     k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
@@ -42,7 +52,7 @@ def probabilities(s: Tensor) -> Tensor:
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, **pattern) -> Tensor:
-    """o = softmax(s) v, with q (..., h, n, k), k (..., hkv, m, k), v (..., hkv, m, w)."""
+    """O = softmax(s) v, with q (..., h, n, k), k (..., hkv, m, k), v (..., hkv, m, w)."""
     s, _ = scores(q, k, **pattern)
     return probabilities(s) @ v.repeat_interleave(q.shape[-3] // v.shape[-3], dim=-3)
 
@@ -68,8 +78,11 @@ def jvp(q, k, v, dq, dk, dv, **pattern) -> Tensor:
     groups = q.shape[-3] // k.shape[-3]
     do_dq, do_dk, p = partials(q, k, v, **pattern)
     dk, dv = (t.repeat_interleave(groups, dim=-3) for t in (dk, dv))
-    return (torch.einsum("hiwk,hik->hiw", do_dq, dq) + torch.einsum("hijwk,hjk->hiw", do_dk, dk)
-            + torch.einsum("hij,hjw->hiw", p, dv))
+    return (
+        torch.einsum("hiwk,hik->hiw", do_dq, dq)
+        + torch.einsum("hijwk,hjk->hiw", do_dk, dk)
+        + torch.einsum("hij,hjw->hiw", p, dv)
+    )
 
 
 def vjp(q, k, v, g, **pattern) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,8 +93,11 @@ def vjp(q, k, v, g, **pattern) -> tuple[Tensor, Tensor, Tensor]:
     def gather(t: Tensor) -> Tensor:  # heads of one group share their key and value
         return t.unflatten(0, (kv_heads, groups)).sum(1)
 
-    return (torch.einsum("hiwk,hiw->hik", do_dq, g), gather(torch.einsum("hijwk,hiw->hjk", do_dk, g)),
-            gather(torch.einsum("hij,hiw->hjw", p, g)))
+    return (
+        torch.einsum("hiwk,hiw->hik", do_dq, g),
+        gather(torch.einsum("hijwk,hiw->hjk", do_dk, g)),
+        gather(torch.einsum("hij,hiw->hjw", p, g)),
+    )
 
 
 def jacobian(attention, x: Tensor, padding: Tensor | None = None) -> Tensor:
@@ -91,8 +107,9 @@ def jacobian(attention, x: Tensor, padding: Tensor | None = None) -> Tensor:
     """
     a, x = attention.to(torch.float64), x.double()
     n, d = x.shape
-    pattern = dict(scale=a.scale, causal=a.causal, window=a.window, softcap=a.softcap, score_bias=a.score_bias,
-                   padding=padding)
+    pattern = dict(
+        scale=a.scale, causal=a.causal, window=a.window, softcap=a.softcap, score_bias=a.score_bias, padding=padding
+    )
 
     def project(weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
         y = x @ weight.T if bias is None else x @ weight.T + bias

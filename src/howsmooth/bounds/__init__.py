@@ -14,8 +14,20 @@ from howsmooth.bounds.two_points import two_points
 from howsmooth.errors import InputError
 
 __all__ = [
-    "BallCertificate", "Bound", "LayerForm", "Refused", "castin2024", "certify_ball", "every", "geshkovski2023",
-    "kim2021", "mean_field", "this_project", "two_points", "vacuous_eps", "yudin2025",
+    "BallCertificate",
+    "Bound",
+    "LayerForm",
+    "Refused",
+    "castin2024",
+    "certify_ball",
+    "every",
+    "geshkovski2023",
+    "kim2021",
+    "mean_field",
+    "this_project",
+    "two_points",
+    "vacuous_eps",
+    "yudin2025",
 ]
 
 # In the order of the table in docs/bounds.md.
@@ -40,8 +52,13 @@ FAR_OUT = (castin2024.large_radius,)
 EVERY = (*ON_A_BALL, *AT_TOKENS, *FAR_OUT)
 
 
-def every(f: SelfAttention | LayerForm | L2Attention, n: int, radius: float, x: Tensor | None = None,
-          padding: Tensor | None = None) -> list[Bound | Refused]:
+def every(
+    f: SelfAttention | LayerForm | L2Attention,
+    n: int,
+    radius: float,
+    x: Tensor | None = None,
+    padding: Tensor | None = None,
+) -> list[Bound | Refused]:
     """All bounds that there are for this layer, on the ball of this radius and at x, if given: each, or its refusal.
 
     >>> import torch
@@ -56,8 +73,10 @@ def every(f: SelfAttention | LayerForm | L2Attention, n: int, radius: float, x: 
     if x is not None:
         check_tokens(x, form.d)
         if len(x) != n:
-            raise InputError(f"expected x with n = {n!r} tokens, got {len(x)}; bounds on the ball and at x are for "
-                             "one length: give n=len(x)")
+            raise InputError(
+                f"expected x with n = {n!r} tokens, got {len(x)}; bounds on the ball and at x are for "
+                "one length: give n=len(x)"
+            )
     found = [_bound_or_refusal(bound, form, n, radius) for bound in ON_A_BALL]
     if x is not None:
         found += [_bound_or_refusal(bound, form, x, padding) for bound in AT_TOKENS]

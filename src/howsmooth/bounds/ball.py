@@ -48,8 +48,14 @@ class BallCertificate:
         return self.bound.value
 
 
-def certify_ball(f: SelfAttention | LayerForm, x: Tensor, eps: float, padding: Tensor | None = None, *,
-                 at_center: float | None = None) -> BallCertificate:
+def certify_ball(
+    f: SelfAttention | LayerForm,
+    x: Tensor,
+    eps: float,
+    padding: Tensor | None = None,
+    *,
+    at_center: float | None = None,
+) -> BallCertificate:
     """A Lipschitz constant of f for all X' with |x'_i − x_i| ≤ eps for every real token i, x being (n, d).
 
     Whole layers of every kind. The bounds it chooses from:
@@ -152,10 +158,16 @@ class _Ball:
         places = int(self.at.real.nonzero().max()) + 1
         radius, found = self.radius + eps, {}
         if radius > LARGEST_RADIUS:
-            raise InputError(f"expected tokens with max |x_i| + ε up to {LARGEST_RADIUS:g}, got {self.radius:.4g} + "
-                             f"{eps:.4g}; beyond, scores leave float64: put the scale into the weights")
-        for bound, n in ((this_project.theorem1_with_bias, self.n), (this_project.upper, self.n),
-                         (this_project.upper_in_n_and_a, places), (this_project.n_free_upper, places)):
+            raise InputError(
+                f"expected tokens with max |x_i| + ε up to {LARGEST_RADIUS:g}, got {self.radius:.4g} + "
+                f"{eps:.4g}; beyond, scores leave float64: put the scale into the weights"
+            )
+        for bound, n in (
+            (this_project.theorem1_with_bias, self.n),
+            (this_project.upper, self.n),
+            (this_project.upper_in_n_and_a, places),
+            (this_project.n_free_upper, places),
+        ):
             name = f"this_project.{bound.__name__}"
             try:
                 found[name] = exp(bound(self.form, n, radius).log_value)
@@ -173,8 +185,10 @@ class _Ball:
         except Refused as refusal:
             return refusal
         tokens = float(top_value(self.x)) + math.sqrt(self.n) * eps
-        p, g = (torch.tensor([getattr(head, of) for head in heads], dtype=torch.float64)
-                for of in ("value", "concentration"))
+        p, g = (
+            torch.tensor([getattr(head, of) for head in heads], dtype=torch.float64)
+            for of in ("value", "concentration")
+        )
         logs = (p + 2 * tokens**2 * form.score_norm * g).log()
         return exp(form.over_heads(logs + form.value_norm.log(), logs + form.raw_value_norm.log()))
 

@@ -28,9 +28,11 @@ class Bound:
 
     def __post_init__(self):
         if self.side not in SIDES or math.isnan(self.log_value) or self.log_value == math.inf:
-            raise InputError(f"expected a side of {' or '.join(SIDES)} and a log_value below ∞, got {self.side!r} and "
-                             f"{self.log_value} for {self.name}; look for NaN or ∞ in weights, radius and tokens, or "
-                             "for sizes whose products leave float64")
+            raise InputError(
+                f"expected a side of {' or '.join(SIDES)} and a log_value below ∞, got {self.side!r} and "
+                f"{self.log_value} for {self.name}; look for NaN or ∞ in weights, radius and tokens, or "
+                "for sizes whose products leave float64"
+            )
 
     @property
     def value(self) -> float | None:
@@ -62,7 +64,7 @@ def exp(x: float) -> float:
 
 
 def log_sum(*logs: float) -> float:
-    """log Σ exp(l), for terms that may each be too large for a float.
+    """Log Σ exp(l), for terms that may each be too large for a float.
 
     >>> round(log_sum(1000.0, 1000.0) - 1000.0, 6)
     0.693147

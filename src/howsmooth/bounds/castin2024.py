@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.attention.winners import winners
+from howsmooth.attention.argmax import argmax_keys
 from howsmooth.bounds import conditions as asks
 from howsmooth.bounds.bound import Bound, Refused, log
 from howsmooth.bounds.conditions import check_n, check_radius, check_tokens
@@ -27,14 +27,18 @@ def theorem1_upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound
     """
     name, form = "castin2024.theorem1_upper", form_of(f)
     check_n(n)
-    found = (asks.one_head(form, name), asks.no_bias(form, name), asks.no_window(form, name),
-             asks.no_offsets(form, name))
+    found = (
+        asks.one_head(form, name),
+        asks.no_bias(form, name),
+        asks.no_window(form, name),
+        asks.no_offsets(form, name),
+    )
     per_head = _theorem1_log(form, n, radius) + form.value_norm.log()
     return Bound(name, float(per_head[0]), "upper", "on B_R^n", found, f"{KEY}, Theorem 1")
 
 
 def _theorem1_log(form: LayerForm, n: int, radius: float) -> Tensor:
-    """log of √3 (a² (4n+1) + n)^½, (h,)."""
+    """Log of √3 (a² (4n+1) + n)^½, (h,)."""
     a = form.slopes(radius).query
     return 0.5 * math.log(3) + torch.hypot(a * math.sqrt(4 * n + 1), torch.full_like(a, math.sqrt(n))).log()
 
@@ -103,14 +107,19 @@ def large_radius(f: SelfAttention | LayerForm, x: Tensor) -> Bound:
     found = (asks.one_head(form, name), asks.no_bias(form, name), asks.no_window(form, name))
     form.one_form(name)
     check_tokens(x, form.d)
-    chosen = winners(form.f, x)
+    chosen = argmax_keys(form.f, x)
     if (tie := chosen.first_tie) is not None:
-        raise Refused(name, "a unique argmax in each row", f"a tie in row {tie[1]}",
-                      "move the tokens; at a tie the norm grows like R²")
+        raise Refused(
+            name,
+            "a unique argmax in each row",
+            f"a tie in row {tie[1]}",
+            "move the tokens; at a tie the norm grows like R²",
+        )
     most = int(chosen.key[0].bincount().max())  # each row sees at least itself
     found += ("unique argmaxes", "the limit along the ray tX, t → ∞")
-    return Bound(name, log(float(form.value_norm[0])) + log(most) / 2, "upper", "at tX, t → ∞", found,
-                 f"{KEY}, large radius")
+    return Bound(
+        name, log(float(form.value_norm[0])) + log(most) / 2, "upper", "at tX, t → ∞", found, f"{KEY}, large radius"
+    )
 
 
 def _of_gamma(form: LayerForm, name: str) -> tuple[float, tuple[str, ...]]:

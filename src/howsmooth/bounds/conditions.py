@@ -36,11 +36,15 @@ def check_n(n: int) -> None:
 
 def check_radius(radius: float) -> None:
     if not is_number(radius) or not 0 <= radius < math.inf:
-        raise InputError(f"expected a finite radius R ≥ 0, got {radius!r}; give float(x.norm(dim=-1).max()) or the "
-                         "radius of a normalisation")
+        raise InputError(
+            f"expected a finite radius R ≥ 0, got {radius!r}; give float(x.norm(dim=-1).max()) or the "
+            "radius of a normalisation"
+        )
     if radius > LARGEST_RADIUS:
-        raise InputError(f"expected a radius R up to {LARGEST_RADIUS:g}, got {radius:.4g}; beyond, scores leave "
-                         "float64: put the scale into the weights")
+        raise InputError(
+            f"expected a radius R up to {LARGEST_RADIUS:g}, got {radius:.4g}; beyond, scores leave "
+            "float64: put the scale into the weights"
+        )
 
 
 def check_eps(eps: float) -> None:
@@ -50,17 +54,21 @@ def check_eps(eps: float) -> None:
 
 def check_tokens(x: Tensor, d: int) -> None:
     if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != d or not len(x):
-        raise InputError(f"expected tokens of shape (n, d) with n ≥ 1 and d = {d}, one sequence at a time, got "
-                         + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__)
-                         + "; give a tensor of that shape")
+        raise InputError(
+            f"expected tokens of shape (n, d) with n ≥ 1 and d = {d}, one sequence at a time, got "
+            + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__)
+            + "; give a tensor of that shape"
+        )
 
 
 def check_weights(f: SelfAttention) -> None:
     for name in ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"):
         weight = getattr(f, name)
         if weight is not None and (most := float(weight.detach().abs().max())) > LARGEST_WEIGHT:
-            raise InputError(f"expected weights of up to {LARGEST_WEIGHT:g}, got {most:.4g} in {name}; beyond, their "
-                             "products leave float64: divide them by a number")
+            raise InputError(
+                f"expected weights of up to {LARGEST_WEIGHT:g}, got {most:.4g} in {name}; beyond, their "
+                "products leave float64: divide them by a number"
+            )
 
 
 def check_padding(padding: Tensor | None, n: int) -> None:
@@ -68,17 +76,24 @@ def check_padding(padding: Tensor | None, n: int) -> None:
         return
     if not isinstance(padding, Tensor) or padding.dtype != torch.bool or tuple(padding.shape) != (n,):
         got = f"{padding.dtype} of shape {tuple(padding.shape)}" if isinstance(padding, Tensor) else repr(padding)
-        raise InputError(f"expected padding as a tensor of dtype bool and shape ({n},), got {got}; give True where a "
-                         "token is real, or leave it out")
+        raise InputError(
+            f"expected padding as a tensor of dtype bool and shape ({n},), got {got}; give True where a "
+            "token is real, or leave it out"
+        )
     if not bool(padding.any()):
-        raise InputError("expected at least one real token, got padding that is False everywhere; it is True where a "
-                         "token is real")
+        raise InputError(
+            "expected at least one real token, got padding that is False everywhere; it is True where a token is real"
+        )
 
 
 def one_head(form: LayerForm, bound: str) -> str:
     if form.heads > 1:
-        raise Refused(bound, "one head", f"{form.heads} heads",
-                      "take f.head(i), castin2024.multi_head_upper, or a bound of this_project")
+        raise Refused(
+            bound,
+            "one head",
+            f"{form.heads} heads",
+            "take f.head(i), castin2024.multi_head_upper, or a bound of this_project",
+        )
     return "one head"
 
 
@@ -86,8 +101,12 @@ def no_bias(form: LayerForm, bound: str) -> str:
     """Query biases, and key biases where softmax does not drop them."""
     if form.biased:
         which = "query" if bool((form.query_offset > 0).any()) else "key"
-        raise Refused(bound, "no query bias" if which == "query" else f"no {which} bias with rotary or capped scores",
-                      f"a {which} bias, which enters the scores", "take a bound of this_project, which counts it")
+        raise Refused(
+            bound,
+            "no query bias" if which == "query" else f"no {which} bias with rotary or capped scores",
+            f"a {which} bias, which enters the scores",
+            "take a bound of this_project, which counts it",
+        )
     return "no query bias"
 
 
@@ -125,5 +144,9 @@ def scaled_identity(form: LayerForm, bound: str) -> float:
         rest.diagonal().sub_(s)
         if float(rest.abs().max()) <= 1e-12 * abs(s):
             return abs(s)
-    raise Refused(bound, "V = I (or a multiple of it), the output projection included", "another V",
-                  "take this_project.lower or this_project.two_point_lower")
+    raise Refused(
+        bound,
+        "V = I (or a multiple of it), the output projection included",
+        "another V",
+        "take this_project.lower or this_project.two_point_lower",
+    )

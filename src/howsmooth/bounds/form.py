@@ -125,10 +125,14 @@ class LayerForm:
         if self.f.rotary is None:
             return 1.0
         cos, sin = (t.double().cpu() for t in (self.f.rotary.cos, self.f.rotary.sin))
-        first, second = (slice(0, None, 2), slice(1, None, 2)) if self.f.rotary.interleaved else (
-            slice(0, cos.shape[1] // 2), slice(cos.shape[1] // 2, None))
-        turns = torch.stack([torch.stack([cos[:, first], -sin[:, first]], -1),
-                             torch.stack([sin[:, second], cos[:, second]], -1)], -2)
+        first, second = (
+            (slice(0, None, 2), slice(1, None, 2))
+            if self.f.rotary.interleaved
+            else (slice(0, cos.shape[1] // 2), slice(cos.shape[1] // 2, None))
+        )
+        turns = torch.stack(
+            [torch.stack([cos[:, first], -sin[:, first]], -1), torch.stack([sin[:, second], cos[:, second]], -1)], -2
+        )
         return max(1.0, float(top_value(turns).max()))  # channels that are not turned keep their length
 
     @cached_property
@@ -262,26 +266,42 @@ class LayerForm:
         values = torch.linalg.eigvals(self.f.scale * (wq @ wk.mT if thin else wk.mT @ wq))
         values = [*values[values.imag == 0].real.tolist(), *[0.0] * thin]
         if not values:
-            raise Refused(bound, "a real eigenvalue of A", "none",
-                          "use the symmetric part: gamma(head, symmetric=True), or this_project.lower")
+            raise Refused(
+                bound,
+                "a real eigenvalue of A",
+                "none",
+                "use the symmetric part: gamma(head, symmetric=True), or this_project.lower",
+            )
         return max(-min(values), max(values) / 8)
 
     def one_form(self, bound: str) -> None:
         """Refuses layers whose scores are not ⟨A x_i + c, x_j⟩ with one A for all places."""
         if self.positional:
-            raise Refused(bound, "scores with one A for all places", "rotary positions (A depends on j − i)",
-                          "take a bound that needs only ‖A‖, such as this_project.upper")
+            raise Refused(
+                bound,
+                "scores with one A for all places",
+                "rotary positions (A depends on j − i)",
+                "take a bound that needs only ‖A‖, such as this_project.upper",
+            )
         if self.f.softcap is not None:
-            raise Refused(bound, "scores that are bilinear in the tokens", f"a soft cap of {self.f.softcap:g}",
-                          "take a bound that needs only ‖A‖, such as this_project.upper")
+            raise Refused(
+                bound,
+                "scores that are bilinear in the tokens",
+                f"a soft cap of {self.f.softcap:g}",
+                "take a bound that needs only ‖A‖, such as this_project.upper",
+            )
         if self.f.score_bias is not None:
-            raise Refused(bound, "scores without offsets", "a score_bias",
-                          "take a bound that needs only ‖A‖, such as this_project.upper")
+            raise Refused(
+                bound,
+                "scores without offsets",
+                "a score_bias",
+                "take a bound that needs only ‖A‖, such as this_project.upper",
+            )
 
     # Heads put together.
 
     def over_heads(self, logs_with_out: Tensor, logs_raw: Tensor) -> float:
-        """log of the smaller of Σ_h bound(A_h, W_h V_h) and ‖[W_1 … W_H]‖ (Σ_h bound(A_h, V_h)²)^½, from logs (h,)."""
+        """Log of the smaller of Σ_h bound(A_h, W_h V_h) and ‖[W_1 … W_H]‖ (Σ_h bound(A_h, V_h)²)^½, from logs (h,)."""
         summed = float(torch.logsumexp(logs_with_out, 0))
         if self.heads == 1:  # ‖WV‖ ≤ ‖W‖‖V‖
             return summed

@@ -23,8 +23,13 @@ def n_free_upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
     """
     name, form = "geshkovski2023.n_free_upper", form_of(f)
     check_n(n)
-    found = (asks.one_head(form, name), asks.no_bias(form, name), asks.unmasked(form, name),
-             asks.no_window(form, name), asks.no_offsets(form, name))
+    found = (
+        asks.one_head(form, name),
+        asks.no_bias(form, name),
+        asks.unmasked(form, name),
+        asks.no_window(form, name),
+        asks.no_offsets(form, name),
+    )
     a = float(form.slopes(radius).query[0])
     value = log(float(form.value_norm[0])) + math.log1p(3 * a) + 2 * a
     return Bound(name, value, "upper", "for all n", found, "geshkovski2023emergence, Lipschitz bound on B_R")

@@ -216,10 +216,15 @@ class Head:
         turned = turn * least_norm(float(rows["root"].norm()), rows["lever"])
         key = least_norm(float(top_value(rows["root"].unsqueeze(-1) * a)) + turned, rows["block"])
         change = float(top_value(rows["root_change"].unsqueeze(-1) * a))
-        return HeadOnBall(value=value, value_change=norm_of_nonnegative(rows["p_change"]), key=key, turned=turned,
-                          key_change=least_norm(change, rows["block_change"]) + turned,
-                          concentration=float(rows["concentration"].max()),
-                          **{name: rows[name] for name in ("query", "query_change", "root", "root_change")})
+        return HeadOnBall(
+            value=value,
+            value_change=norm_of_nonnegative(rows["p_change"]),
+            key=key,
+            turned=turned,
+            key_change=least_norm(change, rows["block_change"]) + turned,
+            concentration=float(rows["concentration"].max()),
+            **{name: rows[name] for name in ("query", "query_change", "root", "root_change")},
+        )
 
     def _rows(self, rows: slice, eps: float) -> dict[str, Tensor]:
         raw, added = self.scores(rows)
@@ -263,11 +268,19 @@ class Head:
         # (7) the key term, block by block.
         shifted = (2 * move + mean).unsqueeze(-1)
         lever = w.high * (y_size + shifted)
-        return dict(p_high=p.high, p_change=p_change, concentration=largest_concentration(p), a=a, query=query,
-                    query_change=query_change, root=self._y(w.high.square(), o) + shift,
-                    root_change=self._y(w_change.square(), o) + shift, lever=lever,
-                    block=lever * (a_size + eps * self.score_norm + self.slope_noise),
-                    block_change=a_size * (w_change * y_size + w.high * shifted))
+        return dict(
+            p_high=p.high,
+            p_change=p_change,
+            concentration=largest_concentration(p),
+            a=a,
+            query=query,
+            query_change=query_change,
+            root=self._y(w.high.square(), o) + shift,
+            root_change=self._y(w_change.square(), o) + shift,
+            lever=lever,
+            block=lever * (a_size + eps * self.score_norm + self.slope_noise),
+            block_change=a_size * (w_change * y_size + w.high * shifted),
+        )
 
     def _y(self, weights: Tensor, o: Tensor) -> Tensor:
         """‖[√weights_ij y_ij]_j‖ per row."""

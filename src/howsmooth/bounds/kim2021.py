@@ -36,8 +36,14 @@ def r_squared_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Boun
     form.one_form(name)
     variance = (n - 1) / n - ((1 / n) ** 2 if n % 2 == 0 else 0)
     value = variance * radius**2 * _stretch(form) - float(form.value_norm[0]) / n
-    return Bound(name, log(max(0.0, value)), "lower", "on B_R^n", found,
-                 f"{KEY}, dot-product attention is not Lipschitz; docs/bounds.md, proof 4")
+    return Bound(
+        name,
+        log(max(0.0, value)),
+        "lower",
+        "on B_R^n",
+        found,
+        f"{KEY}, dot-product attention is not Lipschitz; docs/bounds.md, proof 4",
+    )
 
 
 def _stretch(form: LayerForm, steps: int = 30) -> float:
@@ -46,14 +52,18 @@ def _stretch(form: LayerForm, steps: int = 30) -> float:
     out = form.out_factor[0] if form.wo is not None else torch.eye(len(wv), dtype=torch.float64)
 
     def through_v(u: Tensor) -> Tensor:
-        return (out @ (wv @ u))
+        return out @ (wv @ u)
 
     def through_a(u: Tensor) -> Tensor:  # |Aᵀu| = scale |Qᵀ K u|
         return form.scale * (form.query_factor[0] @ (wk @ u))
 
     # The best for each factor alone, and all in between by ascent of the logarithm of the product.
-    u = torch.cat([torch.linalg.svd(out @ wv, full_matrices=False).Vh[:2], torch.linalg.svd(
-        form.query_factor[0] @ wk, full_matrices=False).Vh[:2]]).mT
+    u = torch.cat(
+        [
+            torch.linalg.svd(out @ wv, full_matrices=False).Vh[:2],
+            torch.linalg.svd(form.query_factor[0] @ wk, full_matrices=False).Vh[:2],
+        ]
+    ).mT
     u = torch.cat([u, u @ torch.ones(u.shape[1], 1, dtype=torch.float64)], 1)
     best = 0.0
     for _ in range(steps):
@@ -79,8 +89,15 @@ def l2_infinity(f: L2Attention, n: int) -> Bound:
     wq, wv, wo = _double(f)
     keys = (rows(wq.mT) * rows(wq)).max()
     value = (4 * inverse_phi(n) + 1 / math.sqrt(f.k)) * float(rows(wo) * keys * rows(wv).max())
-    return Bound("kim2021.l2_infinity", log(value), "upper", "on all of space, n tokens", ("W^K = W^Q",),
-                 f"{KEY}, L2 attention, ∞-norm", norm="∞")
+    return Bound(
+        "kim2021.l2_infinity",
+        log(value),
+        "upper",
+        "on all of space, n tokens",
+        ("W^K = W^Q",),
+        f"{KEY}, L2 attention, ∞-norm",
+        norm="∞",
+    )
 
 
 def l2_two(f: L2Attention, n: int) -> Bound:
@@ -96,8 +113,14 @@ def l2_two(f: L2Attention, n: int) -> Bound:
     wq, wv, wo = _double(f)
     weights = (top_value(wq) ** 2 * top_value(wv)).norm() * top_value(wo)
     value = math.sqrt(n / f.k) * (4 * inverse_phi(n) + 1) * float(weights)
-    return Bound("kim2021.l2_two", log(value), "upper", "on all of space, n tokens", ("W^K = W^Q",),
-                 f"{KEY}, L2 attention, 2-norm, exponent corrected; docs/bounds.md, proof 6")
+    return Bound(
+        "kim2021.l2_two",
+        log(value),
+        "upper",
+        "on all of space, n tokens",
+        ("W^K = W^Q",),
+        f"{KEY}, L2 attention, 2-norm, exponent corrected; docs/bounds.md, proof 6",
+    )
 
 
 def inverse_phi(n: int) -> float:
@@ -113,8 +136,9 @@ def rows(m: Tensor) -> Tensor:
 def _check(f: L2Attention, n: int) -> None:
     check_n(n)
     if not isinstance(f, L2Attention):
-        raise InputError(f"expected an L2Attention (tied W^K = W^Q), got {type(f).__name__}; dot-product attention has "
-                         "no such bound")
+        raise InputError(
+            f"expected an L2Attention (tied W^K = W^Q), got {type(f).__name__}; dot-product attention has no such bound"
+        )
 
 
 def _double(f: L2Attention) -> tuple[Tensor, Tensor, Tensor]:

@@ -66,16 +66,20 @@ def masked(f: SelfAttention | LayerForm, p: float, radius: float) -> Bound:
     name, form = "mean_field.masked", form_of(f)
     _check_p(p, name)
     if p == 1:
-        raise Refused(name, "p > 1", "p = 1",
-                      "there is no constant: at A = 0 masked attention is the running mean, and moving the first of n "
-                      "tokens moves all outputs by 1 + 1/2 + … + 1/n together; take p = 2")
+        raise Refused(
+            name,
+            "p > 1",
+            "p = 1",
+            "there is no constant: at A = 0 masked attention is the running mean, and moving the first of n "
+            "tokens moves all outputs by 1 + 1/2 + … + 1/n together; take p = 2",
+        )
     found = (asks.no_window(form, name), "masked by time")
     form.one_form(name)
     return _bound(name, form, p, radius, hardy(p), masked_turning(p), f"d_{_index(p)}", found, "masked")
 
 
 def stated_masked(f: SelfAttention | LayerForm, p: float, radius: float) -> Bound:
-    """"The same upper bound as unmasked", ‖V‖ (1 + 3a) e^{2a}, for d_p: where it is true; elsewhere refused.
+    """ "The same upper bound as unmasked", ‖V‖ (1 + 3a) e^{2a}, for d_p: where it is true; elsewhere refused.
 
     Equal tokens are mapped by the running mean whatever A is, and its norm in L^p tends to p/(p−1) as tokens are added:
     the statement is false where it says less than ‖V‖ p/(p−1). It is true where it says at least what `masked` proves.
@@ -93,15 +97,29 @@ def stated_masked(f: SelfAttention | LayerForm, p: float, radius: float) -> Boun
     stated = math.log1p(3 * a) + 2 * a
     if p == 1 or stated < math.log(hardy(p)):
         truth = "has no bound at all" if p == 1 else f"tends to {hardy(p):.4g} ‖V‖"
-        raise Refused(name, "a statement that is true", f"{math.exp(stated):.4g} ‖V‖ in d_{_index(p)}, where the "
-                      f"running mean of equal tokens {truth}", "take mean_field.masked")
+        raise Refused(
+            name,
+            "a statement that is true",
+            f"{math.exp(stated):.4g} ‖V‖ in d_{_index(p)}, where the running mean of equal tokens {truth}",
+            "take mean_field.masked",
+        )
     repaired = masked(form, p, radius)
     if repaired.log_value > size + stated + 1e-12:
-        raise Refused(name, "a statement that is proved",
-                      f"one between what equal tokens reach, {hardy(p):.4g} ‖V‖, and what is proved",
-                      "take mean_field.masked")
-    return Bound(name, size + stated, "upper", HOLDS, (*found, "masked by time", "a so large that it is true"),
-                 repaired.reference, f"d_{_index(p)}")
+        raise Refused(
+            name,
+            "a statement that is proved",
+            f"one between what equal tokens reach, {hardy(p):.4g} ‖V‖, and what is proved",
+            "take mean_field.masked",
+        )
+    return Bound(
+        name,
+        size + stated,
+        "upper",
+        HOLDS,
+        (*found, "masked by time", "a so large that it is true"),
+        repaired.reference,
+        f"d_{_index(p)}",
+    )
 
 
 def upper_at_log_n(f: SelfAttention | LayerForm, log_n: float, radius: float) -> Bound:
@@ -132,8 +150,12 @@ def theorem1_at_log_n(f: SelfAttention | LayerForm, log_n: float, radius: float)
     """
     name, form = "mean_field.theorem1_at_log_n", form_of(f)
     log_n = _check_log_n(log_n)
-    found = (asks.one_head(form, name), asks.no_bias(form, name), asks.no_window(form, name),
-             asks.no_offsets(form, name))
+    found = (
+        asks.one_head(form, name),
+        asks.no_bias(form, name),
+        asks.no_window(form, name),
+        asks.no_offsets(form, name),
+    )
     a = form.slopes(radius).query[0]
     four = log_n + math.log(4) + math.log1p(math.exp(-log_n) / 4)  # log(4n + 1)
     squares = torch.logaddexp(2 * a.log() + four, torch.tensor(log_n, dtype=torch.float64))
@@ -161,16 +183,26 @@ def masked_turning(p: float) -> float:
     return min(c * (p / (p - dual)) ** (1 / dual) for dual, c in HOELDER if dual < p)
 
 
-def _bound(name: str, form: LayerForm, p: float, radius: float, straight: float, turning: float, norm: str,
-           found: tuple[str, ...], proof: str) -> Bound:
+def _bound(
+    name: str,
+    form: LayerForm,
+    p: float,
+    radius: float,
+    straight: float,
+    turning: float,
+    norm: str,
+    found: tuple[str, ...],
+    proof: str,
+) -> Bound:
     """‖V‖ (a + (straight + turning·b) e^{2s/p})."""
     slopes = form.slopes(radius)
     logs = torch.logaddexp(slopes.query.log(), (straight + turning * slopes.key).log() + 2 * slopes.spread / p)
     return _over_heads(name, form, logs, p, norm, found, proof, HOLDS)
 
 
-def _over_heads(name: str, form: LayerForm, logs: Tensor, p: float, norm: str, found: tuple[str, ...], proof: str,
-                holds: str) -> Bound:
+def _over_heads(
+    name: str, form: LayerForm, logs: Tensor, p: float, norm: str, found: tuple[str, ...], proof: str, holds: str
+) -> Bound:
     with_out, raw = logs + form.value_norm.log(), logs + form.raw_value_norm.log()
     # To stack heads is Minkowski's inequality in L^{p/2}, for p ≥ 2.
     total = form.over_heads(with_out, raw) if p >= 2 else float(torch.logsumexp(with_out, 0))

@@ -94,16 +94,20 @@ def local_norm(norm: Normalisation, x: Tensor) -> Tensor:
     """
     _check_norm(norm)
     if not isinstance(x, Tensor) or x.shape[-1:] != (norm.d,):
-        raise InputError(f"expected tokens (…, {norm.d}) as a tensor, got "
-                         + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__)
-                         + "; give what enters the normalisation")
+        raise InputError(
+            f"expected tokens (…, {norm.d}) as a tensor, got "
+            + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__)
+            + "; give what enters the normalisation"
+        )
     norm, x = norm.to(device="cpu", dtype=torch.float64), x.detach().to(device="cpu", dtype=torch.float64)
     if not bool(torch.isfinite(x).all()):
         raise InputError("expected finite tokens, got NaN or ∞; look where they come from")
     z, deviation = norm.standardise(x)
     if not bool((deviation > 0).all()):
-        raise InputError("expected eps > 0 or tokens with a deviation, got a constant token and eps = 0; there the map "
-                         "has no derivative: leave that token out")
+        raise InputError(
+            "expected eps > 0 or tokens with a deviation, got a constant token and eps = 0; there the map "
+            "has no derivative: leave that token out"
+        )
     if not bool(torch.isfinite(deviation).all()):
         raise InputError("expected tokens whose squares fit into float64, got larger ones; divide them by a number")
     size = float(norm.gain.abs().max())
@@ -153,14 +157,22 @@ def global_norm(norm: Normalisation) -> Bound:
     if norm.eps == 0:
         raise Refused(name, "eps > 0", "eps = 0", "without it the map is not Lipschitz; use local_norm at a token")
     value = float(local_norm(norm, torch.zeros(norm.d)))
-    return Bound(name, log(value), "upper", "everywhere",
-                 ("vacuous in practice: attained at constant tokens alone, of the size of max|g|/√eps",), PROOF)
+    return Bound(
+        name,
+        log(value),
+        "upper",
+        "everywhere",
+        ("vacuous in practice: attained at constant tokens alone, of the size of max|g|/√eps",),
+        PROOF,
+    )
 
 
 def _check_norm(norm: Normalisation) -> None:
     if not isinstance(norm, Normalisation):
-        raise InputError(f"expected a Normalisation, got {type(norm).__name__}; make one of gain, bias and eps, or "
-                         "take model.normalisation(layer)")
+        raise InputError(
+            f"expected a Normalisation, got {type(norm).__name__}; make one of gain, bias and eps, or "
+            "take model.normalisation(layer)"
+        )
 
 
 def residual_block(norm: Normalisation, attention: Bound | float, x: Tensor, placement: str = "pre") -> Bound:
@@ -180,14 +192,18 @@ def residual_block(norm: Normalisation, attention: Bound | float, x: Tensor, pla
         raise InputError(f'expected placement "pre" or "post", got {placement!r}')
     if isinstance(attention, Bound):
         if attention.side != "upper" or attention.norm != "2":
-            raise InputError("expected an upper bound in the 2-norm, got the "
-                             f"{attention.side} bound {attention.name} in the {attention.norm}-norm")
+            raise InputError(
+                "expected an upper bound in the 2-norm, got the "
+                f"{attention.side} bound {attention.name} in the {attention.norm}-norm"
+            )
         steepness, source = attention.log_value, (f"attention: {attention.name}, {attention.holds}",)
     elif is_number(attention) and 0 <= attention < math.inf:
         steepness, source = log(float(attention)), (f"attention: at most {float(attention):g}",)
     else:
-        raise InputError(f"expected a finite upper bound on ‖D f‖ from 0 on, got {attention!r}; give a Bound, or the "
-                         "upper of an estimate")
+        raise InputError(
+            f"expected a finite upper bound on ‖D f‖ from 0 on, got {attention!r}; give a Bound, or the "
+            "upper of an estimate"
+        )
     if isinstance(x, Tensor) and x.numel() == 0:
         raise InputError(f"expected at least one token, got shape {tuple(x.shape)}; give the (n, d) that enter")
     through = log(float(local_norm(norm, x).max()))

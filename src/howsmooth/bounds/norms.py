@@ -118,6 +118,7 @@ def softmax_within(s: Within) -> Within:
 
 def capped(s: Tensor, change: Tensor, cap: float) -> tuple[Within, Within]:
     """Scores under a soft cap, and the slopes of the cap there."""
+
     def slope(t: Tensor) -> Tensor:
         return torch.cosh((t / cap).clamp(max=300.0)).pow(-2)
 

@@ -89,8 +89,12 @@ def lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
     for u, gamma in _steep(form):
         largest = max(0.0, 2 * gamma * radius**2)
         # Smaller radii are in the ball as well. Beyond g = log n nothing is to be had but √(n−1).
-        g = torch.cat([torch.linspace(0, min(largest, math.log(n) + 10), 400, dtype=torch.float64),
-                       torch.tensor([largest, min(largest, log(max(n - 1, 1)))], dtype=torch.float64)])
+        g = torch.cat(
+            [
+                torch.linspace(0, min(largest, math.log(n) + 10), 400, dtype=torch.float64),
+                torch.tensor([largest, min(largest, log(max(n - 1, 1)))], dtype=torch.float64),
+            ]
+        )
         best = max(best, float(_two_point_gain(g, n, form.causal).max()) * _stretched(form, u))
     return Bound(name, log(best), "lower", "on B_R^n", found, PROOFS.format(4))
 
@@ -105,8 +109,14 @@ def two_point_lower(f: SelfAttention | LayerForm, n: int, radius: float, refine:
     """
     name, form = "this_project.two_point_lower", form_of(f)
     _, _, value = best_two_points(form, n, radius, refine, name)
-    return Bound(name, log(value), "lower", "on B_R^n",
-                 ("no window", "no rotary positions, soft cap or score offsets"), PROOFS.format(4))
+    return Bound(
+        name,
+        log(value),
+        "lower",
+        "on B_R^n",
+        ("no window", "no rotary positions, soft cap or score offsets"),
+        PROOFS.format(4),
+    )
 
 
 def n_free_upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
@@ -152,7 +162,7 @@ def n_free_right_exponent(f: SelfAttention | LayerForm, n: int, radius: float) -
 
 
 def two_dirac_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
-    """sup over n: ‖Vu‖ max(½ e^g (1 + g), (√3/4) e^g (1 + 3g/2)), g = γR²; masked ‖Vu‖ (1 + e^{2g}(1 + 2g + 4g²/3))^½.
+    """Sup over n: ‖Vu‖ max(½ e^g (1 + g), (√3/4) e^g (1 + 3g/2)), g = γR²; masked ‖Vu‖ (1 + e^{2g}(1 + 2g + 4g²/3))^½.
 
     The two are the values for masses 1 : e^{2g} and 1 : 3e^{2g}; sequences come as close as one likes when each
     isolated token comes with about that many others. u and γ are as in `lower`.

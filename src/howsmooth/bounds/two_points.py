@@ -42,14 +42,15 @@ def two_points(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool
     return y, z
 
 
-def best_two_points(form: LayerForm, n: int, radius: float, refine: bool,
-                    name: str = "two_points") -> tuple[Tensor, Tensor, float]:
+def best_two_points(
+    form: LayerForm, n: int, radius: float, refine: bool, name: str = "two_points"
+) -> tuple[Tensor, Tensor, float]:
     """The best y and z found, and the norm that they prove; refusals are in the name given."""
     check_n(n)
     check_radius(radius)
     asks.no_window(form, name)
     form.one_form(name)
-    crowd = Crowd(form, n)
+    crowd = RepeatedToken(form, n)
     with torch.no_grad():
         y, z = candidates(form, n, radius)
         y, z = best_of(LOOKED_AT, crowd.first_look(y, z).flatten(), y.flatten(0, 1), z.flatten(0, 1))
@@ -67,7 +68,7 @@ def best_of(count: int, gains: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Te
     return y[kept], z[kept]
 
 
-class Crowd:
+class RepeatedToken:
     """The lower bound in closed form, for a batch of pairs (y, z)."""
 
     def __init__(self, form: LayerForm, n: int):
@@ -114,8 +115,9 @@ class Crowd:
             p = torch.ones_like(delta).unsqueeze(-1)
             return _products(p, torch.ones(1, dtype=delta.dtype))
         if not self.form.causal:
-            return _products(torch.sigmoid(delta - math.log(self.n - 1)).unsqueeze(-1),
-                             delta.new_tensor([self.n - 1.0]))
+            return _products(
+                torch.sigmoid(delta - math.log(self.n - 1)).unsqueeze(-1), delta.new_tensor([self.n - 1.0])
+            )
         total = _products(torch.ones_like(delta).unsqueeze(-1), torch.ones(1, dtype=delta.dtype))
         step = max(1, CHUNK // (2 * delta.numel()))
         for first in range(1, self.n, step):
@@ -134,7 +136,7 @@ def _products(p: Tensor, weight: Tensor) -> Tensor:
 class Around:
     """ε ↦ outputs, near pairs (y, z), as b_h = W_h V_h ε and b_{H+h} = W_h V_h (y−z) ⟨a_h, ε⟩ weighed by `gram`."""
 
-    crowd: Crowd
+    crowd: RepeatedToken
     a: Tensor  # (c, h, d)
     moved: Tensor  # W_h V_h (y − z), (c, h, d_out)
     gram: Tensor  # (c, 2h, 2h)
@@ -183,11 +185,11 @@ class Around:
 def candidates(form: LayerForm, n: int, radius: float) -> tuple[Tensor, Tensor]:
     """Pairs y, z (c, h, d) in closed form, of four kinds for each head and either sign.
 
-        y = ru, z = −ru     u of the least eigenvalue λ of (A + Aᵀ)/2; Δ = −2λr²
-        y = ru, z = ru/2    u of the greatest; Δ = λr²/4;  r = R, or where Δ is what many tokens ask for
-        largest Δ           z ascends R|Az + c| − ⟨Az + c, z⟩, y = R(Az + c)/|Az + c|
-        across              z = Rv, v the right singular vector of ‖A‖; y as far from z as Δ allows: for large R the
-                            step y − z may be long, across Az, where Δ need not be
+    y = ru, z = −ru     u of the least eigenvalue λ of (A + Aᵀ)/2; Δ = −2λr²
+    y = ru, z = ru/2    u of the greatest; Δ = λr²/4;  r = R, or where Δ is what many tokens ask for
+    largest Δ           z ascends R|Az + c| − ⟨Az + c, z⟩, y = R(Az + c)/|Az + c|
+    across              z = Rv, v the right singular vector of ‖A‖; y as far from z as Δ allows: for large R the
+                        step y − z may be long, across Az, where Δ need not be
     """
     wanted = math.log(max(2.0, (n - 1) / 2 if form.causal else n - 1))  # Δ at which the crowd is most undecided
     signs = torch.tensor([1.0, -1.0], dtype=torch.float64).view(2, 1, 1)
@@ -199,8 +201,10 @@ def candidates(form: LayerForm, n: int, radius: float) -> tuple[Tensor, Tensor]:
         for r in (torch.full_like(fitting, radius), fitting):
             ys.append(signs * r.unsqueeze(-1) * vectors[:, side])
             zs.append(place * ys[-1])
-    for y, z in (_largest_difference(form, radius, torch.cat([signs * vectors[:, 0], signs * vectors[:, 1]])),
-                 _across(form, radius, wanted, signs)):
+    for y, z in (
+        _largest_difference(form, radius, torch.cat([signs * vectors[:, 0], signs * vectors[:, 1]])),
+        _across(form, radius, wanted, signs),
+    ):
         ys.append(y)
         zs.append(z)
     return torch.cat(ys), torch.cat(zs)
@@ -250,7 +254,7 @@ def unit(t: Tensor) -> Tensor:
     return t / torch.linalg.vector_norm(t, dim=-1, keepdim=True).clamp(min=1e-300)
 
 
-def climb(crowd: Crowd, y: Tensor, z: Tensor, e: Tensor, values: Tensor, radius: float, steps: int = 150):
+def climb(crowd: RepeatedToken, y: Tensor, z: Tensor, e: Tensor, values: Tensor, radius: float, steps: int = 150):
     """Gradient ascent of the closed form in y and z within the ball, ε following by one power step at a time."""
     best_y, best_z, best = y.clone(), z.clone(), values.clone()
     y, z = (t.clone().requires_grad_() for t in (y, z))

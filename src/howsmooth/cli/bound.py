@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from howsmooth.cli.options import CHUNKS, MODEL, SOLVER, loading_options, output_options, spec_from, spec_options
-from howsmooth.cli.parsing import radius_option
+from howsmooth.cli.parameter_types import radius_option
 
 DEFAULTS = {"lengths": "32,128,512", "samples": 1}
 
@@ -24,10 +24,11 @@ DEFAULTS = {"lengths": "32,128,512", "samples": 1}
 @radius_option
 @loading_options
 @output_options("json", "csv", "plot", plot="all bounds against n")
-def command(radius: str | float, json_path: str | None, csv_path: str | None, plot_path: str | None,
-            **given: Any) -> int:
+def command(
+    radius: str | float, json_path: str | None, csv_path: str | None, plot_path: str | None, **given: Any
+) -> int:
     from howsmooth.cli.options import one_model
-    from howsmooth.cli.running import announce, run_and_show
+    from howsmooth.cli.run import announce, run_and_show
     from howsmooth.report.charts import check_panels
     from howsmooth.report.figure import bounds_figure
     from howsmooth.report.measurement_tables import bounds_summary
@@ -42,9 +43,17 @@ def command(radius: str | float, json_path: str | None, csv_path: str | None, pl
         if plot_path:
             check_panels(resolved.estimates // len(resolved.lengths) // resolved.samples)
         announce(resolved, model, notes)
-        return model.name, resolved.estimates * len(EVERY), lambda step: bound(model, corpus, resolved, radius=radius,
-                                                                               step=step)
+        return (
+            model.name,
+            resolved.estimates * len(EVERY),
+            lambda step: bound(model, corpus, resolved, radius=radius, step=step),
+        )
 
-    return run_and_show({"--json": json_path, "--csv": csv_path, "--plot": plot_path},
-                        inputs={"--text": given["texts"]}, work=work, thing="bound", table=bounds_summary,
-                        plot=bounds_figure)
+    return run_and_show(
+        {"--json": json_path, "--csv": csv_path, "--plot": plot_path},
+        inputs={"--text": given["texts"]},
+        work=work,
+        thing="bound",
+        table=bounds_summary,
+        plot=bounds_figure,
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from howsmooth.cli.running import Run
+    from howsmooth.cli.run import Run
 
 # Few enough layers and samples to end in a minute or two.
 SPECS = (
@@ -23,7 +23,7 @@ SPECS = (
 def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; leave a plot, the records and a page."""
     from howsmooth.cli.outputs import RecordFile, check_writable, writable_folder, write_page, write_screen
-    from howsmooth.cli.running import Run, console, say
+    from howsmooth.cli.run import Run, console, say
     from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
     from howsmooth.report.measurement_tables import summary
 
@@ -68,7 +68,7 @@ def command(folder: str, svg_path: str | None) -> int:
 def _measure(run: Run, declared: dict[str, Any]) -> list[dict[str, Any]]:
     """Run one of the two specs; its records."""
     from howsmooth.cli.options import one_model
-    from howsmooth.cli.running import announce
+    from howsmooth.cli.run import announce
     from howsmooth.studies.plan import prepare_model
     from howsmooth.studies.run import records_of
     from howsmooth.studies.spec import spec_of

@@ -18,18 +18,22 @@ def command() -> None:
     import platform
 
     from howsmooth import __version__
-    from howsmooth.cli.running import console
+    from howsmooth.cli.run import console
     from howsmooth.report.table import Table
     from howsmooth.studies.provenance import embedded_models, machine, packages
 
-    console().print(Table.of_facts([
-        ("howsmooth", __version__),
-        ("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-        *((part.name, _found(part)) for part in packages()),
-        *machine().items(),
-        *((part.name, _found(part)) for part in embedded_models()),
-        ("cache", _cache()),
-    ]))
+    console().print(
+        Table.of_facts(
+            [
+                ("howsmooth", __version__),
+                ("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+                *((part.name, _found(part)) for part in packages()),
+                *machine().items(),
+                *((part.name, _found(part)) for part in embedded_models()),
+                ("cache", _cache()),
+            ]
+        )
+    )
 
 
 def _found(part: Part) -> str | Text:

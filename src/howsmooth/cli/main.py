@@ -69,8 +69,10 @@ def main(arguments: list[str] | None = None) -> None:
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise
-        _complain(f"expected what is asked for to fit into memory, got {str(error)[:200] or 'too much'}; ask for "
-                  "shorter lengths, fewer at once, or a smaller model")
+        _complain(
+            f"expected what is asked for to fit into memory, got {str(error)[:200] or 'too much'}; ask for "
+            "shorter lengths, fewer at once, or a smaller model"
+        )
         code = EXIT_BAD_INPUT
     except OSError as error:  # a full disk behind stdout, a file system that went away
         where = f" ({error.filename})" if error.filename else ""

@@ -8,8 +8,21 @@ import click
 
 from howsmooth.cli.options import CHUNKS, MODEL, SOLVER, loading_options, output_options, spec_from, spec_options
 
-FIELDS = ("inputs", *CHUNKS, "cutting", "map", "layers", "heads", "tokens", "quantities", *SOLVER, "max_memory",
-          "products", "stop", "max_steps")
+FIELDS = (
+    "inputs",
+    *CHUNKS,
+    "cutting",
+    "map",
+    "layers",
+    "heads",
+    "tokens",
+    "quantities",
+    *SOLVER,
+    "max_memory",
+    "product_dtype",
+    "stop",
+    "max_steps",
+)
 
 
 @click.command(
@@ -21,12 +34,14 @@ FIELDS = ("inputs", *CHUNKS, "cutting", "map", "layers", "heads", "tokens", "qua
 @click.argument("model", default="minilm")
 @spec_options(*FIELDS)
 @loading_options
-@output_options("json", "csv", "plot", "report", json="records that it holds are not computed again",
-                plot="growth with length")
-def command(json_path: str | None, csv_path: str | None, plot_path: str | None, report_path: str | None,
-            **given: Any) -> int:
+@output_options(
+    "json", "csv", "plot", "report", json="records that it holds are not computed again", plot="growth with length"
+)
+def command(
+    json_path: str | None, csv_path: str | None, plot_path: str | None, report_path: str | None, **given: Any
+) -> int:
     from howsmooth.cli.options import one_model
-    from howsmooth.cli.running import announce, run_and_show
+    from howsmooth.cli.run import announce, run_and_show
     from howsmooth.fits import growth_laws
     from howsmooth.report.figure import growth_figure
     from howsmooth.report.measurement_tables import summary
@@ -46,7 +61,11 @@ def command(json_path: str | None, csv_path: str | None, plot_path: str | None, 
 
     return run_and_show(
         {"--json": json_path, "--csv": csv_path, "--plot": plot_path, "--report": report_path},
-        inputs={"--text": given["texts"]}, work=work, thing="estimate",
+        inputs={"--text": given["texts"]},
+        work=work,
+        thing="estimate",
         table=lambda records: summary(records, growth_laws(records)),
-        plot=lambda records: growth_figure(records, growth_laws(records)), page=report_page,
-        read=measured_before)
+        plot=lambda records: growth_figure(records, growth_laws(records)),
+        page=report_page,
+        read=measured_before,
+    )

@@ -20,7 +20,7 @@ def command(markdown: bool) -> None:
         return
     from rich.table import Table
 
-    from howsmooth.cli.running import console
+    from howsmooth.cli.run import console
 
     table = Table(*compatibility.COLUMNS, box=None, header_style="bold", pad_edge=False)
     for row in compatibility.rows():

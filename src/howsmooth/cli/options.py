@@ -37,10 +37,12 @@ OUTPUTS = {
 
 def spec_options(*names: str, **defaults: Any) -> Callable:
     """Make options of fields of the spec; `defaults` are shown, and taken, in place of the spec's own."""
+
     def decorate(command: Callable) -> Callable:
         for name in reversed(names):
             command = _option(name, defaults.get(name))(command)
         return command
+
     return decorate
 
 
@@ -56,7 +58,8 @@ def engine_options(command: Callable) -> Callable:
 
 def _option(name: str, default: Any) -> Callable:
     field = (ModelSpec if name in LOADING else EngineSpec if name in ENGINE else Spec).model_fields[
-        "kind" if name == "engine" else name]
+        "kind" if name == "engine" else name
+    ]
     flag = "--" + _OPTIONS.get(name, name).replace("_", "-")
     said = field.description or ""
     if field.annotation is bool:
@@ -85,12 +88,14 @@ def _shown(default: Any) -> str:
 
 def output_options(*names: str, **contents: str) -> Callable:
     """Make the options of the files that a command writes; `contents` say what is in them."""
+
     def decorate(command: Callable) -> Callable:
         for name in reversed(names):
             metavar, said = OUTPUTS[name]
             said += f": {contents[name]}." if name in contents else "."
             command = click.option(f"--{name}", f"{name}_path", metavar=metavar, help=said)(command)
         return command
+
     return decorate
 
 
@@ -157,8 +162,13 @@ def _toml(value: str) -> Any:
         return value  # a bare word is meant as text
 
 
-set_option = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
-                          help="Any key of the study file, the value as TOML; may be repeated.")
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any key of the study file, the value as TOML; may be repeated.",
+)
 
 
 def one_model(spec: Spec) -> tuple[Model, Corpus | None, Spec]:

@@ -31,8 +31,7 @@ def check_writable(path: Path, option: str) -> None:
         )
     if not os.path.isdir(path.parent):
         raise InputError(
-            f"expected a folder that exists for {option}, got {path.parent}; "
-            f"create it first (mkdir -p {path.parent})"
+            f"expected a folder that exists for {option}, got {path.parent}; create it first (mkdir -p {path.parent})"
         )
     existed = os.path.exists(path)
     try:
@@ -107,16 +106,12 @@ def refuse_one_file_twice(paths: dict[str, str | None]) -> None:
         if path == "":
             raise InputError(f"expected a file for {option}, got an empty name; name one, or leave the option out")
     places = {
-        option: path if path == "-" else os.path.realpath(path)
-        for option, path in paths.items()
-        if path is not None
+        option: path if path == "-" else os.path.realpath(path) for option, path in paths.items() if path is not None
     }
     for (option, place), (other, other_place) in itertools.combinations(places.items(), 2):
         if place == other_place:
             what = "stdout" if place == "-" else paths[other]
-            raise InputError(
-                f"expected different files for {option} and {other}, got {what} twice; change one of them"
-            )
+            raise InputError(f"expected different files for {option} and {other}, got {what} twice; change one of them")
 
 
 def record_files(json_path: str | None, csv_path: str | None, read: Reader | None = None) -> list[RecordFile]:
@@ -125,8 +120,11 @@ def record_files(json_path: str | None, csv_path: str | None, read: Reader | Non
     With `read`, a file of JSON lines that is there is gone on with; without, it is replaced.
     """
     wanted = ((json_path, "--json", "json"), (csv_path, "--csv", "csv"))
-    return [RecordFile(path, option, form=form, read=read if form == "json" else None)
-            for path, option, form in wanted if path]
+    return [
+        RecordFile(path, option, form=form, read=read if form == "json" else None)
+        for path, option, form in wanted
+        if path
+    ]
 
 
 class RecordFile:
@@ -157,11 +155,7 @@ class RecordFile:
             self._columns = [name for name in record if name not in PER_TOKEN]
             if self.form == "csv":
                 self._stream.write(csv_line(self._columns) + "\n")
-        line = (
-            json_line(record)
-            if self.form == "json"
-            else csv_line([record.get(column) for column in self._columns])
-        )
+        line = json_line(record) if self.form == "json" else csv_line([record.get(column) for column in self._columns])
         self._stream.write(line + "\n")
         self._stream.flush()
         self.count += 1

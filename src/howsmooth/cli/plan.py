@@ -29,15 +29,21 @@ from howsmooth.errors import InputError
 @loading_options
 @set_option
 @output_options("json")
-def command(what: str, settings: tuple[str, ...], json_path: str | None, trust_remote_code: bool | None,
-            allow_pickle: bool | None, **given: Any) -> None:
+def command(
+    what: str,
+    settings: tuple[str, ...],
+    json_path: str | None,
+    trust_remote_code: bool | None,
+    allow_pickle: bool | None,
+    **given: Any,
+) -> None:
     """Say how much time and memory a study or a measurement takes, and what that is known from.
 
     Give a study file, or a model with the options of `howsmooth measure`: then a short solve and a few products are
     timed on the device, and what does not fit in its memory is refused.
     """
     from howsmooth.cli.outputs import record_files
-    from howsmooth.cli.running import console
+    from howsmooth.cli.run import console
 
     _refuse_idle_options(what, settings, given)
     trust: dict[str, Any] = {"trust_remote_code": bool(trust_remote_code), "allow_pickle": bool(allow_pickle)}
@@ -74,6 +80,9 @@ def _refuse_idle_options(what: str, settings: tuple[str, ...], given: dict[str, 
     if settings and not study:
         idle.append("set")
     if idle:
-        only, got = ("a model", f"the study {what}; say it in the file") if study else (
-            "a study file", f"the model {what}; leave it out")
+        only, got = (
+            ("a model", f"the study {what}; say it in the file")
+            if study
+            else ("a study file", f"the model {what}; leave it out")
+        )
         raise InputError(f"expected --{idle[0].replace('_', '-')} only with {only}, got {got}")

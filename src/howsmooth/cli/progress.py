@@ -76,7 +76,7 @@ def remaining(done: float, left: float, elapsed: float) -> str:
 def run_and_keep(study: Spec, path: Path, said: str | None = None, **trust: bool) -> int:
     """Prepare, say what will be done, do it with a bar, show what came out."""
     from howsmooth.cli.main import EXIT_INTERRUPTED
-    from howsmooth.cli.running import console, say
+    from howsmooth.cli.run import console, say
     from howsmooth.studies.plan import prepare
     from howsmooth.studies.run import run_study
     from howsmooth.studies.store import Store

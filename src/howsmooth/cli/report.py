@@ -9,8 +9,13 @@ import click
 
 @click.command(name="report", short_help="Records as a page to look at, as CSV and as figures.")
 @click.argument("places", metavar="STORE|JSON…", nargs=-1, required=True)
-@click.option("-o", "--report", "page_path", metavar="FILE.html", help="A page that needs nothing else.  [default: "
-              "report.html, unless --tables or --figures ask for something else]")
+@click.option(
+    "-o",
+    "--report",
+    "page_path",
+    metavar="FILE.html",
+    help="A page that needs nothing else.  [default: report.html, unless --tables or --figures ask for something else]",
+)
 @click.option("--tables", "csv_folder", metavar="DIR", help="Also each table as a CSV file.")
 @click.option("--figures", "figure_folder", metavar="DIR", help="Also vector figures for a paper (pdf).")
 @click.option("--title", metavar="TEXT", help="Title of the page.")
@@ -20,7 +25,7 @@ def command(places, page_path, csv_folder, figure_folder, title) -> int:
     Takes stores of studies and what --json wrote, several of them together; - is stdin.
     """
     from howsmooth.cli.outputs import check_writable, refuse_one_file_twice, writable_folder, write_page, writing
-    from howsmooth.cli.running import console, say
+    from howsmooth.cli.run import console, say
 
     if page_path is None and csv_folder is None and figure_folder is None:
         page_path = "report.html"
@@ -28,8 +33,11 @@ def command(places, page_path, csv_folder, figure_folder, title) -> int:
         for place in places:
             refuse_one_file_twice({"what is read": None if place == "-" else place, "--report": page_path})
         check_writable(Path(page_path), "--report")
-    folders = {option: writable_folder(folder, option)
-               for option, folder in (("--tables", csv_folder), ("--figures", figure_folder)) if folder}
+    folders = {
+        option: writable_folder(folder, option)
+        for option, folder in (("--tables", csv_folder), ("--figures", figure_folder))
+        if folder
+    }
     if figure_folder:
         from howsmooth.report.figure import check_plot_path
 

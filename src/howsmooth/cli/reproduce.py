@@ -23,8 +23,9 @@ FIGURES_OWN = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"), "
 @click.option("--gpt2-attention", metavar="FILE", help="GPT-2's attention layers (safetensors), for made inputs.")
 @spec_options("workers")
 @click.option("--quick", is_flag=True, help="A few short lengths and two samples in this process: minutes, not hours.")
-def command(figures: tuple[str, ...], folder: str, data: str | None, gpt2_attention: str | None, quick: bool,
-            **given: Any) -> int:
+def command(
+    figures: tuple[str, ...], folder: str, data: str | None, gpt2_attention: str | None, quick: bool, **given: Any
+) -> int:
     """Make the figures of "How Smooth Is Attention?" again, and the same for other models.
 
     FIGURE is text (Lip against n), radius (Lip against the mean radius), adversarial, norms (token norms against n),
@@ -33,7 +34,7 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, gpt2_attent
     """
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.outputs import writable_folder
-    from howsmooth.cli.running import console, say
+    from howsmooth.cli.run import console, say
     from howsmooth.report.figure import check_plot_path
     from howsmooth.studies.figures import names, read_figure
     from howsmooth.studies.store import Store
@@ -48,8 +49,9 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, gpt2_attent
     from howsmooth.report.reproduction import write_figure, write_index
     from howsmooth.studies.figures import Options, run_figure
 
-    options = Options.of_spec(spec, [name for name in FIGURES_OWN if given[name] is not None],
-                              gpt2_attention=gpt2_attention, quick=quick)
+    options = Options.of_spec(
+        spec, [name for name in FIGURES_OWN if given[name] is not None], gpt2_attention=gpt2_attention, quick=quick
+    )
     check_plot_path("figure.png", "the figures")
     if data is not None:
         if not Path(data).is_dir():
@@ -62,8 +64,9 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, gpt2_attent
         try:
             for figure in declared:
                 with Bar(notes) as bar:
-                    outcome = run_figure(figure, store, options, progress=bar.show,
-                                         note=lambda line: say(notes, line, style="dim"))
+                    outcome = run_figure(
+                        figure, store, options, progress=bar.show, note=lambda line: say(notes, line, style="dim")
+                    )
                 made.append((outcome, write_figure(outcome, out)))
                 write_index(made, out)
         except KeyboardInterrupt:
@@ -72,8 +75,11 @@ def command(figures: tuple[str, ...], folder: str, data: str | None, gpt2_attent
     shown = console()
     for outcome, pictures in made:
         lacks = {(lack.model, lack.reason) for lack in outcome.missing}
-        say(shown, f"{outcome.figure.name}: {len(outcome.records)} records, {len(pictures)} pictures"
-            + (f", {len(lacks)} models missing" if lacks else ""))
+        say(
+            shown,
+            f"{outcome.figure.name}: {len(outcome.records)} records, {len(pictures)} pictures"
+            + (f", {len(lacks)} models missing" if lacks else ""),
+        )
         for model, reason in sorted(lacks):
             say(shown, f"  missing {model}: {reason}", style="yellow")
     say(shown, f"index    {out / 'index.md'}, {out / 'index.html'}")

@@ -46,15 +46,20 @@ def command() -> None:
 @_store_option
 @_trust_options
 @_override_options
-def run(file: str, store: str | None, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...],
-        **flags: Any) -> int:
+def run(
+    file: str, store: str | None, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **flags: Any
+) -> int:
     """Run a study; tasks that its store holds already are not repeated. Options override the file."""
     from howsmooth.cli.progress import run_and_keep
     from howsmooth.studies.spec import read_study
 
     study = read_study(file, overrides(settings, flags))
-    return run_and_keep(study, Path(store) if store else Path(file).with_suffix(".sqlite"),
-                trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    return run_and_keep(
+        study,
+        Path(store) if store else Path(file).with_suffix(".sqlite"),
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
 
 
 @command.command(name="resume")
@@ -70,15 +75,23 @@ def resume(place: str, trust_remote_code: bool, allow_pickle: bool, settings: tu
 
     path = _store_of(place)
     if not path.is_file():
-        raise InputError(f"expected a store to go on with, got {path}, which does not exist; begin with "
-                         "`howsmooth study run`")
+        raise InputError(
+            f"expected a store to go on with, got {path}, which does not exist; begin with `howsmooth study run`"
+        )
     with Store.write(path) as store:  # as its writer: a damaged one is repaired here
         declared, said = store.study, store.recovered
     if declared is None:
-        raise InputError(f"expected a store that knows its study, got {path} without one; "
-                         "use `howsmooth study run STUDY.toml`, which repeats nothing that is stored")
-    return run_and_keep(spec_of(merged(declared, overrides(settings, flags)), str(path)), path, said,
-                trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+        raise InputError(
+            f"expected a store that knows its study, got {path} without one; "
+            "use `howsmooth study run STUDY.toml`, which repeats nothing that is stored"
+        )
+    return run_and_keep(
+        spec_of(merged(declared, overrides(settings, flags)), str(path)),
+        path,
+        said,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
 
 
 @command.command(name="status")
@@ -86,7 +99,7 @@ def resume(place: str, trust_remote_code: bool, allow_pickle: bool, settings: tu
 def status(place: str) -> None:
     """Say how far a study is, what failed, and what it shows so far."""
     from howsmooth.cli.progress import failure_lines, progress_line, show_tables
-    from howsmooth.cli.running import console, say
+    from howsmooth.cli.run import console, say
     from howsmooth.studies.store import Store
 
     with Store.read(_store_of(place)) as store:
@@ -104,7 +117,7 @@ def ls(folder: str) -> None:
     from rich.table import Table
 
     from howsmooth.cli.progress import progress_line
-    from howsmooth.cli.running import console
+    from howsmooth.cli.run import console
     from howsmooth.studies.spec import read_study
     from howsmooth.studies.store import Store
 
@@ -140,16 +153,20 @@ def ls(folder: str) -> None:
 @click.option("--full", is_flag=True, help="Load the models and cut the texts, too.")
 @_trust_options
 @_override_options
-def validate(file: str, full: bool, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...],
-             **flags: Any) -> None:
+def validate(
+    file: str, full: bool, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **flags: Any
+) -> None:
     """Check a study file without running it."""
-    from howsmooth.cli.running import console, say
+    from howsmooth.cli.run import console, say
     from howsmooth.studies.spec import read_study, untrusted
 
     study = read_study(file, overrides(settings, flags))
     for option, names in untrusted(study).items():
-        say(console(), f"{file}: asks to run code that comes with {', '.join(names)} ({option} = true); that takes "
-            f"--{option.replace('_', '-')} on the command line as well")
+        say(
+            console(),
+            f"{file}: asks to run code that comes with {', '.join(names)} ({option} = true); that takes "
+            f"--{option.replace('_', '-')} on the command line as well",
+        )
     if full:
         from howsmooth.studies.plan import prepare
 
@@ -161,14 +178,24 @@ def validate(file: str, full: bool, trust_remote_code: bool, allow_pickle: bool,
 
 @command.command(name="export")
 @click.argument("place", metavar="STORE|STUDY.toml")
-@click.option("--file", "out", metavar="FILE|-", default="-", show_default=True,
-              help="File of records, by its ending .parquet, .csv or .jsonl; - is stdout.")
-@click.option("--format", "form", type=click.Choice(["parquet", "csv", "jsonl"]),
-              help="Format of the file, instead of what its name says.")
+@click.option(
+    "--file",
+    "out",
+    metavar="FILE|-",
+    default="-",
+    show_default=True,
+    help="File of records, by its ending .parquet, .csv or .jsonl; - is stdout.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["parquet", "csv", "jsonl"]),
+    help="Format of the file, instead of what its name says.",
+)
 @click.option("--everything", is_flag=True, help="Also records that the study no longer asks for.")
 def export(place: str, out: str, form: str | None, everything: bool) -> None:
     """Write a study's records to a file; a study that is running can be exported, too."""
-    from howsmooth.cli.running import console, say
+    from howsmooth.cli.run import console, say
     from howsmooth.studies.formats import export as write
     from howsmooth.studies.store import Store
 

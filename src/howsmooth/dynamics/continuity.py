@@ -41,14 +41,17 @@ def velocity_on(field: Field, grid: Grid) -> GridVelocity:
     if not isinstance(field, Field):
         raise InputError(f"expected a Field, got {type(field).__name__}; for matrices, SoftmaxField.of(A, V)")
     if not field.d == field.d_out == grid.d:
-        raise InputError(f"expected a field from R^{grid.d} to R^{grid.d}, where the grid lives (a square V), got "
-                         f"R^{field.d} to R^{field.d_out}")
+        raise InputError(
+            f"expected a field from R^{grid.d} to R^{grid.d}, where the grid lives (a square V), got "
+            f"R^{field.d} to R^{field.d_out}"
+        )
     x = grid.centres.reshape(-1, grid.d)
     if isinstance(field, SoftmaxField):
         heads, constant = heads_of(field.layer, "a flow on a grid")
         found = [(_Exponentials.of(grid, x @ head.A.mT + head.c), head.V) for head in heads]
         parts = [(part, v) for part, v in found if part is not None]
         if len(parts) == len(heads):
+
             def softmax(mass: Tensor) -> Tensor:
                 total: Tensor = sum((part.mean(mass) @ v.mT for part, v in parts), constant)
                 return total.unflatten(0, grid.cells)
@@ -144,16 +147,32 @@ class DensityFlow:
         """The facts of the flow and its moments; the masses are left out."""
         densities = [self.density(index) for index in range(len(self.times))]
         names = ("field", "status", "until", "order", "steps", "mass_error", "leaked", "seconds")
-        return {**{name: getattr(self, name) for name in names}, "d": self.grid.d, "low": list(self.grid.low),
-                "high": list(self.grid.high), "cells": list(self.grid.cells), "dtype": "float64",
-                "slices": len(self.masses[0]) if densities[0].is_masked else None, "times": self.times.tolist(),
-                "means": [one.mean.tolist() for one in densities],
-                "covariances": [one.covariance.tolist() for one in densities]}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "d": self.grid.d,
+            "low": list(self.grid.low),
+            "high": list(self.grid.high),
+            "cells": list(self.grid.cells),
+            "dtype": "float64",
+            "slices": len(self.masses[0]) if densities[0].is_masked else None,
+            "times": self.times.tolist(),
+            "means": [one.mean.tolist() for one in densities],
+            "covariances": [one.covariance.tolist() for one in densities],
+        }
 
 
-def density_flow(field: Field, start: Density, until: float, *, order: int = 2, frames: int = 21, cfl: float = 0.9,
-                 leak: float = 1e-6, max_steps: int = 100_000, progress: Callable[[float], None] | None = None
-                 ) -> DensityFlow:
+def density_flow(
+    field: Field,
+    start: Density,
+    until: float,
+    *,
+    order: int = 2,
+    frames: int = 21,
+    cfl: float = 0.9,
+    leak: float = 1e-6,
+    max_steps: int = 100_000,
+    progress: Callable[[float], None] | None = None,
+) -> DensityFlow:
     """Follow a density under x' = Γ_μ(x) up to time `until`.
 
     Args:
@@ -215,15 +234,31 @@ def density_flow(field: Field, start: Density, until: float, *, order: int = 2, 
     if kept[-1][0] < now:
         kept.append((now, mass))
     masses = torch.stack([one for _, one in kept])
-    flow = DensityFlow(field.name, grid, torch.tensor([t for t, _ in kept], dtype=torch.float64),
-                       masses if start.is_masked else masses.squeeze(1), status, float(until), order, steps, worst,
-                       leaked, time.perf_counter() - began)
+    flow = DensityFlow(
+        field.name,
+        grid,
+        torch.tensor([t for t, _ in kept], dtype=torch.float64),
+        masses if start.is_masked else masses.squeeze(1),
+        status,
+        float(until),
+        order,
+        steps,
+        worst,
+        leaked,
+        time.perf_counter() - began,
+    )
     if status == "left the grid":
-        raise NotConverged(f"expected the mass to stay inside {grid}, got {leaked:.2g} of it against the wall at "
-                           f"{_wall(lost, grid)} at t = {now:.4g}; take a wider grid, or stop before", flow)
+        raise NotConverged(
+            f"expected the mass to stay inside {grid}, got {leaked:.2g} of it against the wall at "
+            f"{_wall(lost, grid)} at t = {now:.4g}; take a wider grid, or stop before",
+            flow,
+        )
     if status == "step limit":
-        raise NotConverged(f"expected to reach t = {until:g} in {max_steps} steps, got to t = {now:.4g}; raise "
-                           "max_steps, take fewer cells, or stop earlier", flow)
+        raise NotConverged(
+            f"expected to reach t = {until:g} in {max_steps} steps, got to t = {now:.4g}; raise "
+            "max_steps, take fewer cells, or stop earlier",
+            flow,
+        )
     return flow
 
 
@@ -244,8 +279,10 @@ def _step(mass: Tensor, velocity: Tensor, grid: Grid, order: int) -> _Step:
         flux = torch.where(face > 0, face * (m + half)[..., :-1], face * (m - half)[..., 1:])
         gain = torch.nn.functional.pad(flux, (1, 0)) - torch.nn.functional.pad(flux, (0, 1))
         change += gain.movedim(-1, axis + 1)
-        right, left = torch.nn.functional.pad(face.clamp(min=0), (0, 1)), torch.nn.functional.pad(
-            (-face).clamp(min=0), (1, 0))
+        right, left = (
+            torch.nn.functional.pad(face.clamp(min=0), (0, 1)),
+            torch.nn.functional.pad((-face).clamp(min=0), (1, 0)),
+        )
         # With slopes a face sees up to twice the cell's mean.
         outflow += (order * (right + left)).movedim(-1, axis + 1)
         leak[axis, 0] = (m[..., 0] * (-v[..., 0]).clamp(min=0)).sum() / width

@@ -30,7 +30,7 @@ class _Declared(pydantic.BaseModel):
 
 def _is_number(value: Any) -> bool:
     """Whether it is a number that a float can hold."""
-    return not isinstance(value, bool) and (isinstance(value, float) or isinstance(value, int) and abs(value) < 2**63)
+    return not isinstance(value, bool) and (isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63))
 
 
 def _matrix(value: Any) -> Any:
@@ -40,8 +40,9 @@ def _matrix(value: Any) -> Any:
 
 
 def _rows(value: Any) -> Any:
-    if isinstance(value, (list, tuple)) and all(isinstance(row, (list, tuple)) and all(map(_is_number, row))
-                                                for row in value):
+    if isinstance(value, (list, tuple)) and all(
+        isinstance(row, (list, tuple)) and all(map(_is_number, row)) for row in value
+    ):
         return tuple(tuple(float(entry) for entry in row) for row in value)
     raise ValueError(f"expected a list of rows of numbers, got {value!r}")
 
@@ -109,12 +110,13 @@ class Tokens(_Declared):
     def _consistent(self) -> Tokens:
         given = (self.count, self.dim, self.law, self.size)
         if self.points and given != (len(self.points), len(self.points[0]), "uniform", 1.0):
-            raise ValueError("expected points to decide alone, got another count, dim, law or size beside them; leave "
-                             "it out")
+            raise ValueError(
+                "expected points to decide alone, got another count, dim, law or size beside them; leave it out"
+            )
         return self
 
 
-class Course(_Declared):
+class Integration(_Declared):
     """How far, in which coordinates, by which solver; see `integrate`."""
 
     until: float = 10.0
@@ -142,7 +144,7 @@ class Example(_Declared):
     about: str = ""
     attention: Attention = Attention()
     tokens: Tokens = Tokens()
-    flow: Course = Course()
+    flow: Integration = Integration()
     watch: Watch = Watch()
     expect: dict[str, Annotated[Any, BeforeValidator(_expectation)]] = {}
 
@@ -150,14 +152,16 @@ class Example(_Declared):
     def _consistent(self) -> Example:
         one_head = self.attention.kind == "softmax" and not self.attention.heads
         if self.flow.coordinates == "renormalised" and (not one_head or self.flow.sphere or self.flow.noise):
-            raise ValueError("expected softmax attention of one head, off the sphere and without noise for "
-                             "renormalised coordinates, got something else; use coordinates = \"tokens\"")
+            raise ValueError(
+                "expected softmax attention of one head, off the sphere and without noise for "
+                'renormalised coordinates, got something else; use coordinates = "tokens"'
+            )
         return self
 
-    def but(self, section: str, **changes: Any) -> Example:
+    def replace(self, section: str, **changes: Any) -> Example:
         """The same with other values in a section; None changes nothing.
 
-        >>> read_example("polytope").but("tokens", count=7).tokens.count
+        >>> read_example("polytope").replace("tokens", count=7).tokens.count
         7
         """
         changes = {key: value for key, value in changes.items() if value is not None}
@@ -181,8 +185,10 @@ def read_example(name: str) -> Example:
         path = Path(name)
         if path.suffix != ".toml":
             near = difflib.get_close_matches(name, NAMES, n=1)
-            raise InputError(f"expected an example among {', '.join(NAMES)} or a .toml file, got {name!r}"
-                             + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise InputError(
+                f"expected an example among {', '.join(NAMES)} or a .toml file, got {name!r}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
         try:
             text, label = path.read_text(encoding="utf-8"), path.stem
         except (OSError, UnicodeDecodeError) as error:
@@ -226,12 +232,21 @@ def field_of(attention: Attention, d: int) -> Field:
         return LinearField(A, V)
     if attention.kind == "sigmoid":
         return SigmoidField(A, V, bias=attention.bias)
-    pairs = [(matrix(h.A, d, f"heads[{i}].A"), matrix(h.V, d, f"heads[{i}].V"))
-             for i, h in enumerate(attention.heads)] or [(A, V)]
+    pairs = [
+        (matrix(h.A, d, f"heads[{i}].A"), matrix(h.V, d, f"heads[{i}].V")) for i, h in enumerate(attention.heads)
+    ] or [(A, V)]
     count = len(pairs)
-    return SoftmaxField(SelfAttention(
-        torch.cat([A for A, _ in pairs]), eye.repeat(count, 1), torch.cat([V for _, V in pairs]), eye.repeat(1, count),
-        heads=count, scale=1.0, causal=attention.causal))
+    return SoftmaxField(
+        SelfAttention(
+            torch.cat([A for A, _ in pairs]),
+            eye.repeat(count, 1),
+            torch.cat([V for _, V in pairs]),
+            eye.repeat(1, count),
+            heads=count,
+            scale=1.0,
+            causal=attention.causal,
+        )
+    )
 
 
 def tokens_of(tokens: Tokens, sphere: bool = False) -> Tensor:
@@ -253,14 +268,19 @@ def tokens_of(tokens: Tokens, sphere: bool = False) -> Tensor:
         return x
     norms = x.norm(dim=-1, keepdim=True)
     if not norms.all():
-        raise InputError(f"expected tokens other than 0 on a sphere, got 0 as token {int(norms.argmin())}; it has no "
-                         "direction")
+        raise InputError(
+            f"expected tokens other than 0 on a sphere, got 0 as token {int(norms.argmin())}; it has no direction"
+        )
     return x / norms
 
 
-def follow(example: Example, progress: Callable[[float], None] | None = None, *,
-           layers: Sequence[Layer] | None = None, x: Tensor | None = None
-           ) -> tuple[Trajectory, Field | Layer | list[Layer]]:
+def follow(
+    example: Example,
+    progress: Callable[[float], None] | None = None,
+    *,
+    layers: Sequence[Layer] | None = None,
+    x: Tensor | None = None,
+) -> tuple[Trajectory, Field | Layer | list[Layer]]:
     """Integrate a declared flow: the trajectory, in the declared coordinates, and the attention behind it.
 
     `layers` and `x` take the place of the declared attention and tokens: one layer for all depths, or a list, each of
@@ -273,9 +293,20 @@ def follow(example: Example, progress: Callable[[float], None] | None = None, *,
         velocity = Velocity(Renormalised(field).at)
     else:
         velocity = Velocity(field, sphere=flow.sphere)
-    trajectory = integrate(velocity, x, flow.until, solver=flow.solver, rtol=flow.rtol, atol=flow.atol,
-                           steps=flow.steps, saves=flow.saves, max_steps=flow.max_steps, noise=flow.noise,
-                           seed=example.tokens.seed, progress=progress)
+    trajectory = integrate(
+        velocity,
+        x,
+        flow.until,
+        solver=flow.solver,
+        rtol=flow.rtol,
+        atol=flow.atol,
+        steps=flow.steps,
+        saves=flow.saves,
+        max_steps=flow.max_steps,
+        noise=flow.noise,
+        seed=example.tokens.seed,
+        progress=progress,
+    )
     return trajectory, field
 
 
@@ -300,8 +331,9 @@ def unmet(expect: dict[str, Any], record: dict[str, Any]) -> list[str]:
         for how, value in bounds.items():
             if how not in ("at_least", "at_most", "equal to"):
                 raise InputError(f"expected at_least or at_most for {key} in [expect], got {how!r}")
-            fine = got is not None and (got >= value if how == "at_least" else got <= value if how == "at_most"
-                                        else got == value)
+            fine = got is not None and (
+                got >= value if how == "at_least" else got <= value if how == "at_most" else got == value
+            )
             if not fine:
                 wrong.append(f"{key}: expected {how} {value}, got {got}")
     return wrong
@@ -322,6 +354,8 @@ def matrix(given: Matrix, d: int, name: str) -> Tensor:
     elif t.dim() == 1:
         t = torch.diag(t)
     if t.shape != (d, d):
-        raise InputError(f"expected {name} of shape ({d}, {d}) for tokens of dimension {d}, got {tuple(t.shape)}; "
-                         "change the matrix or the dimension")
+        raise InputError(
+            f"expected {name} of shape ({d}, {d}) for tokens of dimension {d}, got {tuple(t.shape)}; "
+            "change the matrix or the dimension"
+        )
     return t

@@ -35,7 +35,7 @@ class Step:
 
 
 def residual(f: Piece, t: float, h: float, x: Tensor) -> Tensor:
-    """x + h f(t, x): a residual attention layer, and Euler's method."""
+    """X + h f(t, x): a residual attention layer, and Euler's method."""
     return x + h * f(t, x)
 
 
@@ -75,8 +75,17 @@ def _norm(x: Tensor) -> Tensor:
     return x.square().sum(-1, keepdim=True).sqrt()
 
 
-def run_fixed(velocity: Velocity, x: Tensor, until: float, times: list[float], scheme: str, steps: int, noise: float,
-              seed: int | torch.Generator, progress: Callable[[float], None] | None) -> Run:
+def run_fixed(
+    velocity: Velocity,
+    x: Tensor,
+    until: float,
+    times: list[float],
+    scheme: str,
+    steps: int,
+    noise: float,
+    seed: int | torch.Generator,
+    progress: Callable[[float], None] | None,
+) -> Run:
     """Take the steps, keep the states at the depths nearest to `times`."""
     chain = steps_of(velocity, until, steps, scheme)
     generator, seed = own_generator(seed) if noise else (None, None)
@@ -103,8 +112,9 @@ def run_fixed(velocity: Velocity, x: Tensor, until: float, times: list[float], s
             if progress is not None:
                 progress(step.t + step.h)
     if not found.times:
-        raise InputError(f"expected depths to save that some of the {steps} steps come near, got {times}; take "
-                         "more steps")
+        raise InputError(
+            f"expected depths to save that some of the {steps} steps come near, got {times}; take more steps"
+        )
     return found
 
 
@@ -114,5 +124,6 @@ def _disturb(x: Tensor, size: float, sphere: bool, generator: torch.Generator) -
     if not sphere:
         return x + kick
     moved = x + tangent(x, kick)
-    return moved * (torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-                    / torch.linalg.vector_norm(moved, dim=-1, keepdim=True))
+    return moved * (
+        torch.linalg.vector_norm(x, dim=-1, keepdim=True) / torch.linalg.vector_norm(moved, dim=-1, keepdim=True)
+    )

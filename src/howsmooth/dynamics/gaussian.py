@@ -60,11 +60,14 @@ class GaussianState:
     def __post_init__(self):
         mean, covariance = self.mean, self.covariance
         if not isinstance(mean, Tensor) or not isinstance(covariance, Tensor):
-            raise InputError(f"expected mean and covariance as tensors, got {type(mean).__name__} and "
-                             f"{type(covariance).__name__}; GaussianState.of takes lists")
+            raise InputError(
+                f"expected mean and covariance as tensors, got {type(mean).__name__} and "
+                f"{type(covariance).__name__}; GaussianState.of takes lists"
+            )
         if mean.dim() != 1 or not len(mean) or covariance.shape != (len(mean), len(mean)):
-            raise InputError(f"expected a mean (d) and a covariance (d, d), got {tuple(mean.shape)} and "
-                             f"{tuple(covariance.shape)}")
+            raise InputError(
+                f"expected a mean (d) and a covariance (d, d), got {tuple(mean.shape)} and {tuple(covariance.shape)}"
+            )
         for name, t in (("mean", mean), ("covariance", covariance)):
             if not torch.isfinite(t).all():
                 raise InputError(f"expected a finite {name}, got NaN or ∞")
@@ -72,13 +75,17 @@ class GaussianState:
         scale = float(covariance.abs().max())
         gap = float((covariance - covariance.mT).abs().max())
         if gap > _SYMMETRIC * scale:
-            raise InputError(f"expected a symmetric covariance, got one that differs from its transpose by {gap:.3g}; "
-                             "(S + Sᵀ)/2 is symmetric")
+            raise InputError(
+                f"expected a symmetric covariance, got one that differs from its transpose by {gap:.3g}; "
+                "(S + Sᵀ)/2 is symmetric"
+            )
         covariance = (covariance + covariance.mT) / 2
         least = float(torch.linalg.eigvalsh(covariance)[0])
         if least < -_SYMMETRIC * scale:
-            raise InputError(f"expected a covariance without negative eigenvalues, got one of {least:.3g}; "
-                             "a variance is never negative")
+            raise InputError(
+                f"expected a covariance without negative eigenvalues, got one of {least:.3g}; "
+                "a variance is never negative"
+            )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "covariance", covariance)
 
@@ -115,7 +122,7 @@ class GaussianState:
         return int(torch.linalg.matrix_rank(self.covariance, hermitian=True))
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """n tokens (n, d) drawn independently."""
+        """N tokens (n, d) drawn independently."""
         return self.mean + torch.randn(n, self.d, dtype=torch.float64, generator=generator) @ self.root
 
     def distance(self, other: GaussianState) -> float:
@@ -131,15 +138,19 @@ def closure(field: Field) -> Closure:
     if not isinstance(field, Field):
         raise InputError(f"expected a Field, got {type(field).__name__}; for matrices, SoftmaxField.of(A, V)")
     if field.d_out != field.d:
-        raise InputError(f"a flow: expected a field from R^d to R^d (a square V), got R^{field.d} to R^{field.d_out}; "
-                         "add an output projection")
+        raise InputError(
+            f"a flow: expected a field from R^d to R^d (a square V), got R^{field.d} to R^{field.d_out}; "
+            "add an output projection"
+        )
     return _closure(field)
 
 
 @singledispatch
 def _closure(field: Field) -> Closure:
-    raise InputError(f"a Gaussian flow: expected softmax, L2, Sinkhorn, linear attention or mean pooling, got "
-                     f"{field.name}, under which Gaussians do not stay Gaussian; use particles or the grid")
+    raise InputError(
+        f"a Gaussian flow: expected softmax, L2, Sinkhorn, linear attention or mean pooling, got "
+        f"{field.name}, under which Gaussians do not stay Gaussian; use particles or the grid"
+    )
 
 
 @_closure.register
@@ -150,8 +161,10 @@ def _(field: SoftmaxField) -> Closure:
 
     def softmax(mean: Array, factor: Array) -> tuple[Array, Array]:
         s = factor @ factor.T
-        return (sum((v @ (mean + s @ (a @ mean + c)) for a, v, c in parts), constant),
-                sum((v @ s @ a for a, v, _ in parts), np.zeros_like(s)))
+        return (
+            sum((v @ (mean + s @ (a @ mean + c)) for a, v, c in parts), constant),
+            sum((v @ s @ a for a, v, _ in parts), np.zeros_like(s)),
+        )
 
     return softmax
 

@@ -118,14 +118,33 @@ class GaussianFlow:
         return self.means[index] + (x.double() - self.start.mean) @ self.maps[index].mT
 
     def as_record(self) -> dict[str, Any]:
-        return {"field": self.field, "d": self.start.d, "status": self.status, "until": self.until,
-                "start": self.start.as_record(), "blow_up": None if self.blow_up is None else self.blow_up.as_record(),
-                "times": self.times.tolist(), "means": self.means.tolist(), "covariances": self.covariances.tolist(),
-                "steps": self.steps, "rtol": self.rtol, "dtype": "float64", "seconds": self.seconds}
+        return {
+            "field": self.field,
+            "d": self.start.d,
+            "status": self.status,
+            "until": self.until,
+            "start": self.start.as_record(),
+            "blow_up": None if self.blow_up is None else self.blow_up.as_record(),
+            "times": self.times.tolist(),
+            "means": self.means.tolist(),
+            "covariances": self.covariances.tolist(),
+            "steps": self.steps,
+            "rtol": self.rtol,
+            "dtype": "float64",
+            "seconds": self.seconds,
+        }
 
 
-def gaussian_flow(field: Field, start: GaussianState, until: float, *, frames: int = 101, solver: str = "lsoda",
-                  rtol: float = 1e-9, max_steps: int = 20_000) -> GaussianFlow:
+def gaussian_flow(
+    field: Field,
+    start: GaussianState,
+    until: float,
+    *,
+    frames: int = 101,
+    solver: str = "lsoda",
+    rtol: float = 1e-9,
+    max_steps: int = 20_000,
+) -> GaussianFlow:
     """Integrate N(α, S) under x' = Γ_μ(x) up to time `until`, with adaptive steps.
 
     A flow that ends before, because it blows up or needs more than `max_steps` steps, is returned until then, with a
@@ -151,13 +170,25 @@ def gaussian_flow(field: Field, start: GaussianState, until: float, *, frames: i
     d = start.d
     means, maps = np.stack([y[:d] for _, y in kept]), np.stack([y[d:].reshape(d, d) for _, y in kept])
     _, slope = rates(means[-1], maps[-1] @ start.root.numpy())
-    return GaussianFlow(field.name, start, torch.tensor([t for t, _ in kept], dtype=torch.float64),
-                        torch.from_numpy(means), torch.from_numpy(maps), torch.from_numpy(slope), status,
-                        float(until), blow_up, steps, rtol, time.perf_counter() - began)
+    return GaussianFlow(
+        field.name,
+        start,
+        torch.tensor([t for t, _ in kept], dtype=torch.float64),
+        torch.from_numpy(means),
+        torch.from_numpy(maps),
+        torch.from_numpy(slope),
+        status,
+        float(until),
+        blow_up,
+        steps,
+        rtol,
+        time.perf_counter() - began,
+    )
 
 
-def _integrate(rates: Closure, start: GaussianState, until: float, frames: Array, method: type, rtol: float,
-               max_steps: int) -> tuple[list[tuple[float, Array]], str, BlowUp | None, int]:
+def _integrate(
+    rates: Closure, start: GaussianState, until: float, frames: Array, method: type, rtol: float, max_steps: int
+) -> tuple[list[tuple[float, Array]], str, BlowUp | None, int]:
     """(t, (α, Φ)) at the frames that are reached and at the end, how it ended, and the number of steps."""
     d, root = start.d, start.root.numpy()
     size = max(float(start.mean.norm()), float(np.linalg.norm(root)), 1e-150)
@@ -203,8 +234,7 @@ def _integrate(rates: Closure, start: GaussianState, until: float, frames: Array
 
 
 def _fastest(mean: Array, factor: Array) -> Tensor:
-    """The directions of second moment S + ααᵀ that are of the size of the largest, each with a positive largest entry.
-    """
+    """The directions of second moment S + ααᵀ that are of the size of the largest, each with a positive largest entry."""
     vectors, sizes, _ = np.linalg.svd(np.column_stack([factor, mean]), full_matrices=False)
     vectors = vectors[:, sizes**2 >= BLOWS_UP * sizes[0] ** 2]
     return torch.from_numpy(vectors * np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(0)[None], 0)))
@@ -242,12 +272,18 @@ class ParticlesBeside:
     status: str
 
     def as_record(self) -> dict[str, Any]:
-        return {"n": self.tokens.shape[1], "seed": self.seed, "status": self.status, "times": self.times.tolist(),
-                "coupled": self.coupled.tolist(), "moments": self.moments.tolist()}
+        return {
+            "n": self.tokens.shape[1],
+            "seed": self.seed,
+            "status": self.status,
+            "times": self.times.tolist(),
+            "coupled": self.coupled.tolist(),
+            "moments": self.moments.tolist(),
+        }
 
 
 def particles_beside(flow: GaussianFlow, field: Field, n: int, *, seed: int = 0, rtol: float = 1e-6) -> ParticlesBeside:
-    """n tokens from the flow's start, integrated under the field up to the flow's end, or nine tenths of its blow-up.
+    """N tokens from the flow's start, integrated under the field up to the flow's end, or nine tenths of its blow-up.
 
     >>> import torch
     >>> from howsmooth.attention.fields import LinearField
@@ -261,12 +297,15 @@ def particles_beside(flow: GaussianFlow, field: Field, n: int, *, seed: int = 0,
     end = float(flow.times[-1]) if flow.blow_up is None else _BEFORE * flow.blow_up.time
     times = [t for t in flow.times.tolist() if t <= end]
     if len(times) < 2:
-        raise InputError(f"expected a time of the flow between its start and {end:.4g}, nine tenths of its blow-up, "
-                         "got none; take more frames")
+        raise InputError(
+            f"expected a time of the flow between its start and {end:.4g}, nine tenths of its blow-up, "
+            "got none; take more frames"
+        )
     x = flow.start.sample(n, torch.Generator().manual_seed(seed))
     found = integrate(field, x, times[-1], saves=times, rtol=rtol, atol=1e-3 * rtol)
     reached = range(len(found.tokens))
     coupled = [(y - flow.push(x, k)).square().sum(-1).mean().sqrt() for k, y in enumerate(found.tokens)]
     moments = [GaussianState.fitted(found.tokens[k]).distance(flow.state(k)) for k in reached]
-    return ParticlesBeside(found.times, found.tokens, torch.stack(coupled),
-                           torch.tensor(moments, dtype=torch.float64), seed, found.status)
+    return ParticlesBeside(
+        found.times, found.tokens, torch.stack(coupled), torch.tensor(moments, dtype=torch.float64), seed, found.status
+    )

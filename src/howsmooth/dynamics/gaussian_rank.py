@@ -62,7 +62,7 @@ def limiting_rank(flow: GaussianFlow) -> LimitingRank:
         raise InputError(f"expected a flow with at least 11 frames, got {len(flow.times)}; 101 is the default")
     factors = flow.maps @ flow.start.root
     eigenvalues = torch.linalg.svdvals(factors).square()
-    eigenvalues[:, flow.start.rank:] = 0.0
+    eigenvalues[:, flow.start.rank :] = 0.0
     last = eigenvalues[-1]
     if flow.blow_up is not None:
         # There is a finite time in which to move, so that those that do not blow up neither vanish nor diverge.
@@ -75,8 +75,16 @@ def limiting_rank(flow: GaussianFlow) -> LimitingRank:
         shape = int(((last > _GONE * last[0]) & (exponents >= exponents[0] - _MOVING)).sum())
         moving = (exponents.abs() > _STILL) & (exponents.abs() < _MOVING)
         settled = flow.status == "finished" and fates == before and not bool(moving.any())
-    return LimitingRank(flow.status, sum(fate != "vanishes" for fate in fates), shape, tuple(fates),
-                        tuple(last.tolist()), tuple(exponents.tolist()), settled, float(flow.times[-1]))
+    return LimitingRank(
+        flow.status,
+        sum(fate != "vanishes" for fate in fates),
+        shape,
+        tuple(fates),
+        tuple(last.tolist()),
+        tuple(exponents.tolist()),
+        settled,
+        float(flow.times[-1]),
+    )
 
 
 def _exponents(times: Tensor, eigenvalues: Tensor, begin: float, end: float) -> Tensor:

@@ -36,8 +36,10 @@ class Grid:
 
     def __post_init__(self):
         if not len(self.low) == len(self.high) == len(self.cells) or len(self.cells) not in (1, 2):
-            raise InputError(f"expected low, high and cells of one axis or two, got {self.low}, {self.high} and "
-                             f"{self.cells}; in more dimensions use particles")
+            raise InputError(
+                f"expected low, high and cells of one axis or two, got {self.low}, {self.high} and "
+                f"{self.cells}; in more dimensions use particles"
+            )
         for low, high, cells in zip(self.low, self.high, self.cells, strict=True):
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
                 raise InputError(f"expected low < high, both finite, got {low} and {high}")
@@ -91,13 +93,18 @@ class Density:
 
     def __post_init__(self):
         mass = self.mass
-        if not isinstance(mass, Tensor) or mass.shape[-self.grid.d:] != self.grid.cells or \
-                mass.dim() - self.grid.d not in (0, 1):
+        if (
+            not isinstance(mass, Tensor)
+            or mass.shape[-self.grid.d :] != self.grid.cells
+            or mass.dim() - self.grid.d not in (0, 1)
+        ):
             got = f"shape {tuple(mass.shape)}" if isinstance(mass, Tensor) else type(mass).__name__
             raise InputError(f"expected masses of shape {self.grid.cells}, or (slices, *{self.grid.cells}), got {got}")
         if not torch.isfinite(mass).all() or (mass < 0).any():
-            raise InputError("expected finite masses that are not negative, got "
-                             + ("NaN or ∞" if not torch.isfinite(mass).all() else f"{float(mass.min()):.3g}"))
+            raise InputError(
+                "expected finite masses that are not negative, got "
+                + ("NaN or ∞" if not torch.isfinite(mass).all() else f"{float(mass.min()):.3g}")
+            )
         if abs(float(mass.sum()) - 1) > _ROUNDING * mass.numel():
             raise InputError(f"expected masses that add up to 1, got {float(mass.sum()):.6g}; divide by the sum")
         object.__setattr__(self, "mass", mass.detach().double().cpu())
@@ -114,17 +121,23 @@ class Density:
             raise InputError("expected a Gaussian with a density, got a singular covariance; use Density.of_tokens")
         outside = _outside(state, grid)
         if outside > 1e-6:
-            raise InputError(f"expected a grid that holds all but 1e-6 of the mass, got {outside:.2g} of it outside "
-                             f"{grid}; take a wider grid")
+            raise InputError(
+                f"expected a grid that holds all but 1e-6 of the mass, got {outside:.2g} of it outside "
+                f"{grid}; take a wider grid"
+            )
         if grid.d == 1:
             spread = math.sqrt(2 * float(state.covariance[0, 0]))
             # Differences of erfc on the side where they are small: no digits are lost in the tails.
             z = (grid.edges(0) - state.mean) / spread
             left, right = z[:-1], z[1:]
-            mass = torch.where(left + right > 0, torch.erfc(left) - torch.erfc(right),
-                               torch.erfc(-right) - torch.erfc(-left)) / 2
+            mass = (
+                torch.where(
+                    left + right > 0, torch.erfc(left) - torch.erfc(right), torch.erfc(-right) - torch.erfc(-left)
+                )
+                / 2
+            )
         else:
-            nodes = torch.tensor([-0.6**0.5 / 2, 0.0, 0.6**0.5 / 2], dtype=torch.float64)
+            nodes = torch.tensor([-(0.6**0.5) / 2, 0.0, 0.6**0.5 / 2], dtype=torch.float64)
             weights = torch.tensor([5 / 18, 8 / 18, 5 / 18], dtype=torch.float64)
             x, y = (grid.axis(i)[:, None] + grid.widths[i] * nodes for i in (0, 1))
             points = torch.stack(torch.broadcast_tensors(x[:, None, :, None], y[None, :, None, :]), -1) - state.mean
@@ -159,8 +172,11 @@ class Density:
         """The masked measure whose times carry these densities, in order, with these weights (equal unless given)."""
         if not parts or any(part.grid != parts[0].grid or part.is_masked for part in parts):
             raise InputError("expected at least one density, all unmasked on one grid")
-        share = torch.full((len(parts),), 1 / len(parts), dtype=torch.float64) if weights is None else \
-            torch.tensor(list(weights), dtype=torch.float64)
+        share = (
+            torch.full((len(parts),), 1 / len(parts), dtype=torch.float64)
+            if weights is None
+            else torch.tensor(list(weights), dtype=torch.float64)
+        )
         if len(share) != len(parts) or not (share > 0).all() or abs(float(share.sum()) - 1) > 1e-9:
             raise InputError(f"expected {len(parts)} positive weights that add up to 1, got {share.tolist()}")
         share = share / share.sum()
@@ -192,7 +208,7 @@ class Density:
         return Density(self.grid, self.mass[index] / self.mass[index].sum())
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """n tokens (n, d) of an unmasked density: a cell by its mass, a place in it uniformly."""
+        """N tokens (n, d) of an unmasked density: a cell by its mass, a place in it uniformly."""
         self._refuse_slices()
         cells = torch.multinomial(self.mass.flatten(), n, replacement=True, generator=generator)
         widths = torch.tensor(self.grid.widths, dtype=torch.float64)

@@ -46,11 +46,14 @@ class FlowDerivative(LinearOperator):
             with torch.enable_grad():
                 after = step(before)
             if not isinstance(after, Tensor) or not after.requires_grad:
-                raise InputError(f"expected maps of tokens that depend on them, got none at place {number}; look for "
-                                 "detach or no_grad inside")
+                raise InputError(
+                    f"expected maps of tokens that depend on them, got none at place {number}; look for "
+                    "detach or no_grad inside"
+                )
             if not torch.isfinite(after).all():
-                raise InputError(f"expected finite tokens along the flow, got NaN or ∞ after map {number}; end "
-                                 "before it")
+                raise InputError(
+                    f"expected finite tokens along the flow, got NaN or ∞ after map {number}; end before it"
+                )
             self._graphs.append((before, after))
             self.states.append(after.detach())
         super().__init__((self.states[-1].numel(), x.numel()), dtype=x.dtype, device=x.device)
@@ -64,7 +67,7 @@ class FlowDerivative(LinearOperator):
 
     def rmatvec(self, u: Tensor) -> Tensor:
         for before, after in reversed(self._graphs):
-            u, = torch.autograd.grad(after, before, u.view_as(after), retain_graph=True, materialize_grads=True)
+            (u,) = torch.autograd.grad(after, before, u.view_as(after), retain_graph=True, materialize_grads=True)
         return u.reshape(-1)
 
     def until(self, count: int) -> FlowDerivative:
@@ -75,7 +78,7 @@ class FlowDerivative(LinearOperator):
         """The derivative of map `index` at the tokens that come to it."""
         return self._part(index, index + 1)
 
-    def shaken(self) -> FlowDerivative | None:
+    def perturbed(self) -> FlowDerivative | None:
         """The derivative from x moved by a unit of rounding: shows what rounding does where float64 cannot be had."""
         if self.dtype == torch.float64:
             return None
@@ -111,13 +114,15 @@ def with_tangents(velocity: Velocity | Layer, count: int = 1) -> Velocity:
     if inner.drift is None and inner.layers is not None:  # a list jumps from layer to layer: it stays a list
         return Velocity([of(layer, 0.0) for layer in inner.layers])
     if inner.layers is not None and len(inner.layers) > 1:
-        raise InputError("expected one layer or a function of depth together with a drift, got a list of layers; put "
-                         "the drift into the layers")
+        raise InputError(
+            "expected one layer or a function of depth together with a drift, got a list of layers; put "
+            "the drift into the layers"
+        )
     return Velocity(lambda t: of(inner.pieces(1.0)[0].layer_at(t), t))
 
 
 def stack(x: Tensor, *tangents: Tensor) -> Tensor:
-    """x and perturbations of its shape, one below the other."""
+    """X and perturbations of its shape, one below the other."""
     return torch.cat([x, *(v.view_as(x) for v in tangents)])
 
 
@@ -158,18 +163,39 @@ class Growth:
 
     @property
     def exponent(self) -> float:
-        """log σ₁ per unit of depth."""
+        """Log σ₁ per unit of depth."""
         return math.log(self.value) / self.depth if self.value > 0 else -math.inf
 
     def as_record(self) -> dict[str, Any]:
-        names = ("depth", "maps", "value", "lower", "upper", "confidence", "status", "log_product", "product", "local",
-                 "exponent", "seed")
+        names = (
+            "depth",
+            "maps",
+            "value",
+            "lower",
+            "upper",
+            "confidence",
+            "status",
+            "log_product",
+            "product",
+            "local",
+            "exponent",
+            "seed",
+        )
         return {name: getattr(self, name) for name in names} | {"dtype": str(self.dtype).removeprefix("torch.")}
 
 
-def perturbation_growth(velocity: Velocity | Layer, x: Tensor, until: float, *, steps: int = 64,
-                        scheme: str = "residual", depths: int = 8, tol: float = 1e-3, seed: int = 0,
-                        progress: Callable[[float], None] | None = None) -> list[Growth]:
+def perturbation_growth(
+    velocity: Velocity | Layer,
+    x: Tensor,
+    until: float,
+    *,
+    steps: int = 64,
+    scheme: str = "residual",
+    depths: int = 8,
+    tol: float = 1e-3,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> list[Growth]:
     """σ₁ of the derivative of the flow at `depths` depths up to `until`, by `steps` steps of a scheme.
 
     With scheme="residual" the flow is that of the residual layers themselves, and the numbers are theirs exactly.
@@ -186,8 +212,15 @@ def perturbation_growth(velocity: Velocity | Layer, x: Tensor, until: float, *, 
     return growth_through(chain, x, at, tol=tol, seed=seed, progress=progress)
 
 
-def growth_through(maps: Sequence[TokenMap], x: Tensor, at: Sequence[int] | None = None, *, tol: float = 1e-3,
-                   seed: int = 0, progress: Callable[[float], None] | None = None) -> list[Growth]:
+def growth_through(
+    maps: Sequence[TokenMap],
+    x: Tensor,
+    at: Sequence[int] | None = None,
+    *,
+    tol: float = 1e-3,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> list[Growth]:
     """The same through any chain of maps, as the layers of a model; `at` says after how many maps (default: each)."""
     found = []
     for _, grown in growth_by_map(maps, x, at, tol=tol, seed=seed):
@@ -198,9 +231,16 @@ def growth_through(maps: Sequence[TokenMap], x: Tensor, at: Sequence[int] | None
     return found
 
 
-def growth_by_map(maps: Sequence[TokenMap], x: Tensor, at: Sequence[int] | None = None, *,
-                  moved: Sequence[int] | None = None, tol: float = 1e-3, confidence: float = 0.999, seed: int = 0
-                  ) -> Iterator[tuple[SingularTriplets, Growth | None]]:
+def growth_by_map(
+    maps: Sequence[TokenMap],
+    x: Tensor,
+    at: Sequence[int] | None = None,
+    *,
+    moved: Sequence[int] | None = None,
+    tol: float = 1e-3,
+    confidence: float = 0.999,
+    seed: int = 0,
+) -> Iterator[tuple[SingularTriplets, Growth | None]]:
     """For each map as soon as they are known: its own σ₁ at the tokens that come to it, and, where `at` asks for it
     (after so many maps; default: each), what the chain so far can do.
 
@@ -232,16 +272,29 @@ def growth_by_map(maps: Sequence[TokenMap], x: Tensor, at: Sequence[int] | None 
         depth = step.t + step.h if isinstance(step, Step) else float(k + 1)
         direction = torch.zeros(x.numel(), dtype=top.v.dtype, device=top.v.device)
         direction[... if columns is None else columns.to(top.v.device)] = top.v[0]
-        yield own, Growth(
-            depth=depth, maps=k + 1, value=float(top.value[0]), lower=float(top.lower[0]), upper=float(top.upper[0]),
-            confidence=top.confidence, status=_worst(top.status, *statuses), log_product=log_product,
-            local=_local(step, depth, whole.states[k + 1], tol, seed) if isinstance(step, Step) else None,
-            direction=direction.view(x.shape), response=top.u[0].view(whole.states[k + 1].shape), seed=top.seed,
-            dtype=x.dtype)
+        yield (
+            own,
+            Growth(
+                depth=depth,
+                maps=k + 1,
+                value=float(top.value[0]),
+                lower=float(top.lower[0]),
+                upper=float(top.upper[0]),
+                confidence=top.confidence,
+                status=_worst(top.status, *statuses),
+                log_product=log_product,
+                local=_local(step, depth, whole.states[k + 1], tol, seed) if isinstance(step, Step) else None,
+                direction=direction.view(x.shape),
+                response=top.u[0].view(whole.states[k + 1].shape),
+                seed=top.seed,
+                dtype=x.dtype,
+            ),
+        )
 
 
-def local_constant(layer: Layer, x: Tensor, *, tol: float = 1e-3, seed: int = 0, sphere: bool = False
-                   ) -> SingularTriplets:
+def local_constant(
+    layer: Layer, x: Tensor, *, tol: float = 1e-3, seed: int = 0, sphere: bool = False
+) -> SingularTriplets:
     """σ₁ of D_XΓ at tokens x (n, d), for attention of any kind: the local Lipschitz constant of the velocity.
 
     >>> found = local_constant(lambda x: 3 * x, torch.ones(2, 2, dtype=torch.float64))

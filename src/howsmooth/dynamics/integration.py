@@ -6,6 +6,7 @@ A flow that blows up loses nothing: what is known until then comes back, with wh
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -84,9 +85,20 @@ def integrate(
     else:
         run = run_adaptive(velocity, x, until, times, solver, rtol, atol, max_steps, progress)
     trajectory = Trajectory(
-        times=torch.tensor(run.times, dtype=torch.float64), tokens=torch.stack(run.tokens), status=run.status,
-        until=float(until), token=run.token, solver=solver, steps=run.steps, evaluations=run.evaluations,
-        rtol=rtol, atol=atol, noise=float(noise), seed=run.seed, seconds=time.perf_counter() - began)
+        times=torch.tensor(run.times, dtype=torch.float64),
+        tokens=torch.stack(run.tokens),
+        status=run.status,
+        until=float(until),
+        token=run.token,
+        solver=solver,
+        steps=run.steps,
+        evaluations=run.evaluations,
+        rtol=rtol,
+        atol=atol,
+        noise=float(noise),
+        seed=run.seed,
+        seconds=time.perf_counter() - began,
+    )
     if run.status == INTERRUPTED:
         raise Interrupted(trajectory)
     return trajectory
@@ -101,7 +113,7 @@ def _depths(saves: int | Sequence[float], until: float) -> list[float]:
         times = [float(t) for t in saves]
     except (TypeError, ValueError):
         raise InputError(f"expected a number of depths to save, or the depths, got {saves!r}") from None
-    if not times or any(not 0 <= t <= until for t in times) or any(b <= a for a, b in zip(times, times[1:])):
+    if not times or any(not 0 <= t <= until for t in times) or any(b <= a for a, b in itertools.pairwise(times)):
         some = f"{times[:4]} …" if len(times) > 4 else times
         raise InputError(f"expected increasing depths between 0 and {until:g} to save, got {some}")
     return times
@@ -122,24 +134,40 @@ def _refuse_wrong_tokens(velocity: Velocity, x: Tensor) -> None:
 def _refuse_wrong_numbers(solver, until, rtol, atol, steps, max_steps, noise) -> None:
     if solver not in SOLVERS:
         raise InputError(f"expected a solver among {', '.join(SOLVERS)}, got {solver!r}")
-    for name, value, least, most in (("until", until, 0.0, LARGEST_DEPTH), ("rtol", rtol, 0.0, 1.0),
-                                     ("atol", atol, 0.0, math.inf)):
+    for name, value, least, most in (
+        ("until", until, 0.0, LARGEST_DEPTH),
+        ("rtol", rtol, 0.0, 1.0),
+        ("atol", atol, 0.0, math.inf),
+    ):
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not least < value <= most:
             raise InputError(f"expected {name} as a positive number up to {most:g}, got {value!r}")
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise InputError(f"expected max_steps as a positive whole number, got {max_steps!r}")
     if (steps is None) == (solver in SCHEMES):
-        raise InputError(f"expected steps with {' or '.join(SCHEMES)} and only there, got solver {solver!r} "
-                         + ("without steps" if steps is None else f"with steps={steps}; leave them out"))
+        raise InputError(
+            f"expected steps with {' or '.join(SCHEMES)} and only there, got solver {solver!r} "
+            + ("without steps" if steps is None else f"with steps={steps}; leave them out")
+        )
     if not isinstance(noise, (int, float)) or not 0 <= noise < math.inf:
         raise InputError(f"expected noise as a number ≥ 0, got {noise!r}")
     if noise and solver != "residual":
-        raise InputError(f"expected solver='residual' with noise (Euler–Maruyama), got {solver!r}; the others would "
-                         "lose their order to it")
+        raise InputError(
+            f"expected solver='residual' with noise (Euler–Maruyama), got {solver!r}; the others would "
+            "lose their order to it"
+        )
 
 
-def run_adaptive(velocity: Velocity, x: Tensor, until: float, times: list[float], solver: str, rtol: float,
-                 atol: float, max_steps: int, progress: Callable[[float], None] | None) -> Run:
+def run_adaptive(
+    velocity: Velocity,
+    x: Tensor,
+    until: float,
+    times: list[float],
+    solver: str,
+    rtol: float,
+    atol: float,
+    max_steps: int,
+    progress: Callable[[float], None] | None,
+) -> Run:
     """Follow the tokens piece by piece, keep the states at exactly `times`."""
     found = Run()
     if times[0] == 0:
@@ -154,17 +182,30 @@ def run_adaptive(velocity: Velocity, x: Tensor, until: float, times: list[float]
     return found
 
 
-def _with_scipy(found: Run, piece: Piece, x: Tensor, times: list[float], solver: str, rtol: float, atol: float,
-                max_steps: int, progress: Callable[[float], None] | None) -> Tensor | None:
+def _with_scipy(
+    found: Run,
+    piece: Piece,
+    x: Tensor,
+    times: list[float],
+    solver: str,
+    rtol: float,
+    atol: float,
+    max_steps: int,
+    progress: Callable[[float], None] | None,
+) -> Tensor | None:
     """To the end of the piece; None where it could not be reached. SciPy's steppers, one step at a time."""
     from scipy.integrate import DOP853, LSODA, RK45, Radau
 
     if x.device.type != "cpu" or x.dtype != torch.float64:
-        raise InputError(f"expected tokens in float64 on the CPU for SciPy's {solver}, got {x.dtype} on {x.device}; "
-                         "use solver='torchdiffeq', 'rk4' or 'residual', or .to()")
+        raise InputError(
+            f"expected tokens in float64 on the CPU for SciPy's {solver}, got {x.dtype} on {x.device}; "
+            "use solver='torchdiffeq', 'rk4' or 'residual', or .to()"
+        )
     if solver in ("radau", "lsoda") and x.numel() > MOST_UNKNOWNS:
-        raise InputError(f"expected at most {MOST_UNKNOWNS} coordinates (n·d) for the implicit {solver}, got "
-                         f"{x.numel()}; use rk45 or dop853")
+        raise InputError(
+            f"expected at most {MOST_UNKNOWNS} coordinates (n·d) for the implicit {solver}, got "
+            f"{x.numel()}; use rk45 or dop853"
+        )
     shape = x.shape
     first_velocity(piece, piece.start, x)
 
@@ -200,14 +241,24 @@ class _TooManySteps(Exception):
     pass
 
 
-def _with_torchdiffeq(found: Run, piece: Piece, x: Tensor, times: list[float], solver: str, rtol: float, atol: float,
-                      max_steps: int, progress: Callable[[float], None] | None) -> Tensor | None:
+def _with_torchdiffeq(
+    found: Run,
+    piece: Piece,
+    x: Tensor,
+    times: list[float],
+    solver: str,
+    rtol: float,
+    atol: float,
+    max_steps: int,
+    progress: Callable[[float], None] | None,
+) -> Tensor | None:
     """From save to save by Dormand and Prince's method in PyTorch, on the tokens' device."""
     try:
         from torchdiffeq import odeint
     except ImportError:
-        raise InputError("expected torchdiffeq for solver='torchdiffeq', got none installed; "
-                         "pip install 'howsmooth[flow]'") from None
+        raise InputError(
+            "expected torchdiffeq for solver='torchdiffeq', got none installed; pip install 'howsmooth[flow]'"
+        ) from None
     first_velocity(piece, piece.start, x)
     t, budget = piece.start, 7 * max_steps
 

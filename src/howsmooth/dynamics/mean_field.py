@@ -61,13 +61,29 @@ class MeanFieldConvergence:
     rate: Rate
 
     def as_record(self) -> dict[str, Any]:
-        return {"field": self.field, "distance": self.distance, "d": self.d, "slices": self.slices, "until": self.until,
-                "seed": self.seed, "rate": self.rate.as_record(), "runs": list(self.records)}
+        return {
+            "field": self.field,
+            "distance": self.distance,
+            "d": self.d,
+            "slices": self.slices,
+            "until": self.until,
+            "seed": self.seed,
+            "rate": self.rate.as_record(),
+            "runs": list(self.records),
+        }
 
 
-def mean_field_convergence(field: Field, start: GaussianState | Density, until: float, counts: Sequence[int], *,
-                           repeats: int = 4, seed: int = 0, rtol: float = 1e-6,
-                           step: Callable[[dict[str, Any]], None] | None = None) -> MeanFieldConvergence:
+def mean_field_convergence(
+    field: Field,
+    start: GaussianState | Density,
+    until: float,
+    counts: Sequence[int],
+    *,
+    repeats: int = 4,
+    seed: int = 0,
+    rtol: float = 1e-6,
+    step: Callable[[dict[str, Any]], None] | None = None,
+) -> MeanFieldConvergence:
     """Distances of n particles to their limit at time `until`, for each n in `counts`, `repeats` times each.
 
     A Gaussian start is compared with its Gaussian flow (coupled), a density with the continuity equation (W₂), a
@@ -90,8 +106,16 @@ def mean_field_convergence(field: Field, start: GaussianState | Density, until: 
     return summarise(field, start, until, seed, records)
 
 
-def convergence_runs(field: Field, start: GaussianState | Density, until: float, counts: Sequence[int], *,
-                     repeats: int = 4, seed: int = 0, rtol: float = 1e-6) -> Iterator[dict[str, Any]]:
+def convergence_runs(
+    field: Field,
+    start: GaussianState | Density,
+    until: float,
+    counts: Sequence[int],
+    *,
+    repeats: int = 4,
+    seed: int = 0,
+    rtol: float = 1e-6,
+) -> Iterator[dict[str, Any]]:
     """The runs of `mean_field_convergence`, one after the other."""
     _check(field, start, counts, repeats)
     compare = _gaussian(field, start, until) if isinstance(start, GaussianState) else _density(field, start, until)
@@ -99,8 +123,9 @@ def convergence_runs(field: Field, start: GaussianState | Density, until: float,
     return _runs(field, compare, until, counts, repeats, generator, rtol)
 
 
-def summarise(field: Field, start: GaussianState | Density, until: float, seed: int,
-              records: Sequence[dict[str, Any]]) -> MeanFieldConvergence:
+def summarise(
+    field: Field, start: GaussianState | Density, until: float, seed: int, records: Sequence[dict[str, Any]]
+) -> MeanFieldConvergence:
     """What the runs say together: the rate of their distances."""
     slices = len(start.mass) if isinstance(start, Density) and start.is_masked else None
     name = "coupled" if isinstance(start, GaussianState) else "W₂" if slices is None else "d₂"
@@ -115,8 +140,9 @@ def fit_rate(ns: Sequence[int], distances: Sequence[float]) -> Rate:
     -0.5
     """
     if len(set(ns)) < 2 or not all(0 < x < math.inf for x in distances):
-        raise InputError(f"expected positive distances at two different n or more, got {list(distances)[:4]} at "
-                         f"{sorted(set(ns))}")
+        raise InputError(
+            f"expected positive distances at two different n or more, got {list(distances)[:4]} at {sorted(set(ns))}"
+        )
     x, y = np.log(np.asarray(ns, float)), np.log(np.asarray(distances, float))
     u = x - x.mean()
     exponent = float(u @ y / (u @ u))
@@ -133,19 +159,34 @@ class _Comparison:
     distances: Callable[[Tensor, Tensor, Tensor | None], tuple[float | None, float]]
 
 
-def _runs(field: Field, compare: _Comparison, until: float, counts: Sequence[int], repeats: int,
-          generator: torch.Generator, rtol: float) -> Iterator[dict[str, Any]]:
+def _runs(
+    field: Field,
+    compare: _Comparison,
+    until: float,
+    counts: Sequence[int],
+    repeats: int,
+    generator: torch.Generator,
+    rtol: float,
+) -> Iterator[dict[str, Any]]:
     for n in counts:
         for repeat in range(repeats):
             x, times = compare.draw(n, generator)
             velocity = [lambda y, t=times: field(y, y, times=t, source_times=t)]
             flow = integrate(velocity, x, until, rtol=rtol, atol=1e-3 * rtol, saves=2)
             if flow.status != "finished":
-                raise InputError(f"expected particles that can be followed to t = {until:g}, got a flow that "
-                                 f"{flow.ending}; {flow.remedy}")
+                raise InputError(
+                    f"expected particles that can be followed to t = {until:g}, got a flow that "
+                    f"{flow.ending}; {flow.remedy}"
+                )
             before, after = compare.distances(x, flow.last, times)
-            yield {"n": n, "repeat": repeat, "at_start": before, "distance": after, "steps": flow.steps,
-                   "seconds": flow.seconds}
+            yield {
+                "n": n,
+                "repeat": repeat,
+                "at_start": before,
+                "distance": after,
+                "steps": flow.steps,
+                "seconds": flow.seconds,
+            }
 
 
 def _gaussian(field: Field, start: GaussianState, until: float) -> _Comparison:
@@ -164,9 +205,13 @@ def _density(field: Field, start: Density, until: float) -> _Comparison:
     split = _ATOMS if start.grid.d == 1 else 1
     if not start.is_masked:
         limits = start.atoms(split), last.atoms(split)
-        return _Comparison(lambda n, generator: (start.sample(n, generator), None),
-                           lambda x, y, times: tuple(wasserstein(TokenMeasure(t), limit, certify=False).value
-                                                     for t, limit in zip((x, y), limits, strict=True)))
+        return _Comparison(
+            lambda n, generator: (start.sample(n, generator), None),
+            lambda x, y, times: tuple(
+                wasserstein(TokenMeasure(t), limit, certify=False).value
+                for t, limit in zip((x, y), limits, strict=True)
+            ),
+        )
     count = len(start.mass)
     moments = torch.arange(1, count + 1, dtype=torch.float64) / count
     limits = tuple(_timed(moments, [one.slice(k).atoms(split) for k in range(count)]) for one in (start, last))
@@ -175,8 +220,12 @@ def _density(field: Field, start: Density, until: float) -> _Comparison:
         tokens = torch.cat([start.slice(k).sample(n // count, generator) for k in range(count)])
         return tokens, moments.repeat_interleave(n // count)
 
-    return _Comparison(draw, lambda x, y, times: tuple(conditional_distance(TimedMeasure(times, t), limit).value
-                                                       for t, limit in zip((x, y), limits, strict=True)))
+    return _Comparison(
+        draw,
+        lambda x, y, times: tuple(
+            conditional_distance(TimedMeasure(times, t), limit).value for t, limit in zip((x, y), limits, strict=True)
+        ),
+    )
 
 
 def _timed(moments: Tensor, parts: list[TokenMeasure]) -> TimedMeasure:

@@ -47,6 +47,7 @@ class Renormalised:
 
     def at(self, t: float) -> Callable[[Tensor], Tensor]:
         """The map z ↦ z' at depth t."""
+
         def velocity(z: Tensor) -> Tensor:
             q, k, scale = self.scores(t, z)
             return (mix(q, k, z, scale, self.causal) - z) @ self.V.to(z).mT
@@ -71,15 +72,17 @@ class Renormalised:
         return attend(q.unsqueeze(-3), k.unsqueeze(-3), eye.unsqueeze(-3), scale=scale, causal=self.causal).squeeze(-3)
 
     def renormalise(self, t: float, x: Tensor) -> Tensor:
-        """z = e^{−tV}x."""
+        """Z = e^{−tV}x."""
         return x @ torch.linalg.matrix_exp(-t * self.V).to(x).mT
 
     def restore(self, t: float, z: Tensor) -> Tensor:
-        """x = e^{tV}z, refused where it is too large to be a number."""
+        """X = e^{tV}z, refused where it is too large to be a number."""
         x = z @ torch.linalg.matrix_exp(t * self.V).to(z).mT
         if not torch.isfinite(x).all():
-            raise InputError(f"expected a depth at which e^{{tV}} z is a number, got {t:g} with growth "
-                             f"{self.growth:g}; stay in renormalised coordinates")
+            raise InputError(
+                f"expected a depth at which e^{{tV}} z is a number, got {t:g} with growth "
+                f"{self.growth:g}; stay in renormalised coordinates"
+            )
         return x
 
 

@@ -64,28 +64,41 @@ def named_matrix(given: Any, d: int, seed: int) -> Any:
     return 1.0 if given == "identity" else -1.0
 
 
-def declared_attention(example: str | None, *, kind: str | None, a: Any, v: Any, dim: int | None, until: float | None,
-                       seed: int, default_dim: int) -> Example:
+def declared_attention(
+    example: str | None,
+    *,
+    kind: str | None,
+    a: Any,
+    v: Any,
+    dim: int | None,
+    until: float | None,
+    seed: int,
+    default_dim: int,
+) -> Example:
     """Return the example or file with what is changed here; without either, softmax attention with A = V = I."""
     if example is None:
         declared = example_of("flow", {"tokens": {"dim": dim or default_dim}, "flow": {"until": 1.0}})
     else:
-        declared = read_example(example).but("tokens", dim=dim)
+        declared = read_example(example).replace("tokens", dim=dim)
     d = declared.tokens.dim
     if declared.flow.sphere or declared.flow.noise:
-        raise InputError(f"expected a flow off the sphere and without noise, got {example} with "
-                         f"{'sphere' if declared.flow.sphere else 'noise'}; use howsmooth flow particles")
+        raise InputError(
+            f"expected a flow off the sphere and without noise, got {example} with "
+            f"{'sphere' if declared.flow.sphere else 'noise'}; use howsmooth flow particles"
+        )
     if declared.attention.heads and (a is not None or v is not None):
-        raise InputError(f"expected --A and --V for attention of one head, got them with the heads of {example}; "
-                         "change the file")
-    return (declared.but("attention", kind=kind, A=named_matrix(a, d, 2 * seed), V=named_matrix(v, d, 2 * seed + 1))
-            .but("flow", until=until))
+        raise InputError(
+            f"expected --A and --V for attention of one head, got them with the heads of {example}; change the file"
+        )
+    return declared.replace(
+        "attention", kind=kind, A=named_matrix(a, d, 2 * seed), V=named_matrix(v, d, 2 * seed + 1)
+    ).replace("flow", until=until)
 
 
 def changed(declared: Example, changes: dict[str, Any]) -> Example:
     """Return the example with other values, each in the section it belongs to; None changes nothing."""
     for section, names in SECTIONS.items():
-        declared = declared.but(section, **{name: changes.get(name) for name in names})
+        declared = declared.replace(section, **{name: changes.get(name) for name in names})
     return declared
 
 
@@ -113,21 +126,37 @@ class ParticleRun:
     def facts(self) -> dict[str, Any]:
         """What every record of the run says."""
         declared = self.declared
-        return {"example": declared.name, "kind": declared.attention.kind, "coordinates": declared.flow.coordinates,
-                "sphere": declared.flow.sphere, "tol": declared.watch.tol, **self.trajectory.as_record(),
-                "seed": declared.tokens.seed}
+        return {
+            "example": declared.name,
+            "kind": declared.attention.kind,
+            "coordinates": declared.flow.coordinates,
+            "sphere": declared.flow.sphere,
+            "tol": declared.watch.tol,
+            **self.trajectory.as_record(),
+            "seed": declared.tokens.seed,
+        }
 
     def depths(self) -> Iterator[dict[str, Any]]:
         """Yield what the instruments see at each saved depth."""
-        return watch(self.trajectory, self.field, tol=self.declared.watch.tol, renormalised=self.renormalised,
-                     lipschitz=self.declared.watch.lipschitz)
+        return watch(
+            self.trajectory,
+            self.field,
+            tol=self.declared.watch.tol,
+            renormalised=self.renormalised,
+            lipschitz=self.declared.watch.lipschitz,
+        )
 
     def growth(self, depths: int, layers: int) -> list[dict[str, Any]]:
         """Return how a perturbation of the first tokens grows, at so many depths, through so many residual layers."""
         if isinstance(self.field, list):  # no step may cross from one layer to the next
             layers = -(-layers // len(self.field)) * len(self.field)
-        grown = perturbation_growth(Velocity(self.field, sphere=self.declared.flow.sphere), self.trajectory.tokens[0],
-                                    self.trajectory.reached, steps=layers, depths=min(depths, layers))
+        grown = perturbation_growth(
+            Velocity(self.field, sphere=self.declared.flow.sphere),
+            self.trajectory.tokens[0],
+            self.trajectory.reached,
+            steps=layers,
+            depths=min(depths, layers),
+        )
         return [growth.as_record() for growth in grown]
 
     def records(self, growth: int | None, layers: int) -> Iterator[dict[str, Any]]:
@@ -145,20 +174,32 @@ class ParticleRun:
         last, facts = [record for record in records if record["record"] == "depth"][-1], self.facts
         seen = {key: value for key, value in last.items() if key not in facts and key != "record"}
         late = [] if self.trajectory.status == "finished" else [f"{self.trajectory.ending}; {self.trajectory.remedy}"]
-        return [f"warning: {line}" for line in [*late, *(f"{line} (stated in {self.declared.name})" for line in
-                                                         unmet(self.declared.expect, seen))]]
+        return [
+            f"warning: {line}"
+            for line in [
+                *late,
+                *(f"{line} (stated in {self.declared.name})" for line in unmet(self.declared.expect, seen)),
+            ]
+        ]
 
     def save(self, path: str | Path) -> None:
         """Write depths and tokens as safetensors."""
         from safetensors.torch import save_file
 
         facts = {key: str(value) for key, value in self.trajectory.as_record().items()} | {
-            "example": self.declared.name, "coordinates": self.declared.flow.coordinates}
+            "example": self.declared.name,
+            "coordinates": self.declared.flow.coordinates,
+        }
         save_file({"times": self.trajectory.times, "tokens": self.trajectory.tokens.contiguous()}, path, metadata=facts)
 
 
-def run_particles(declared: Example, progress: Callable[[float], None] | None = None, *,
-                  layers: Sequence[Layer] | None = None, x: Tensor | None = None) -> ParticleRun:
+def run_particles(
+    declared: Example,
+    progress: Callable[[float], None] | None = None,
+    *,
+    layers: Sequence[Layer] | None = None,
+    x: Tensor | None = None,
+) -> ParticleRun:
     """Follow a declared flow of particles; Ctrl-C leaves what there is until then."""
     try:
         return ParticleRun(declared, *follow(declared, progress=progress, layers=layers, x=x))
@@ -195,15 +236,32 @@ class GaussianRun:
 
     def as_record(self) -> dict[str, Any]:
         attention, d = self.declared.attention, self.declared.tokens.dim
-        return {"record": "gaussian flow", "example": self.declared.name, "kind": attention.kind,
-                "A": matrix(attention.A, d, "A").tolist(), "V": matrix(attention.V, d, "V").tolist(),
-                "heads": len(attention.heads) or 1, "seed": self.seed, **self.flow.as_record(),
-                "closed_form_blow_up": self.closed_form, "limiting_rank": self.rank.as_record(),
-                "particles": None if self.beside is None else self.beside.as_record()}
+        return {
+            "record": "gaussian flow",
+            "example": self.declared.name,
+            "kind": attention.kind,
+            "A": matrix(attention.A, d, "A").tolist(),
+            "V": matrix(attention.V, d, "V").tolist(),
+            "heads": len(attention.heads) or 1,
+            "seed": self.seed,
+            **self.flow.as_record(),
+            "closed_form_blow_up": self.closed_form,
+            "limiting_rank": self.rank.as_record(),
+            "particles": None if self.beside is None else self.beside.as_record(),
+        }
 
 
-def run_gaussian(declared: Example, mean: Sequence[float] | None, covariance: Any, *, frames: int, rtol: float,
-                 max_steps: int, particles: int | None, seed: int) -> GaussianRun:
+def run_gaussian(
+    declared: Example,
+    mean: Sequence[float] | None,
+    covariance: Any,
+    *,
+    frames: int,
+    rtol: float,
+    max_steps: int,
+    particles: int | None,
+    seed: int,
+) -> GaussianRun:
     """Follow N(mean, covariance) under a declared attention; a mean of zero unless told."""
     d = declared.tokens.dim
     if mean is not None and len(mean) != d:
@@ -242,8 +300,14 @@ class DensityRun:
         return f"{self.declared.title or 'A density'}: {self.field.name} attention{times}"
 
     def as_record(self) -> dict[str, Any]:
-        return {"record": "density flow", "example": self.declared.name, "kind": self.declared.attention.kind,
-                "seed": self.seed, "start": self.start, **self.flow.as_record()}
+        return {
+            "record": "density flow",
+            "example": self.declared.name,
+            "kind": self.declared.attention.kind,
+            "seed": self.seed,
+            "start": self.start,
+            **self.flow.as_record(),
+        }
 
     def records(self, particles: Sequence[int] | None, repeats: int) -> Iterator[dict[str, Any]]:
         """Yield the record of the flow, one for each run of particles, and from two numbers of them on the rate.
@@ -272,8 +336,18 @@ class DensityRun:
         return integrate(self.field, x, self.flow.until, saves=self.flow.times.tolist()).tokens.numpy()
 
 
-def run_density(declared: Example, *, start: str, slices: int | None, cells: int | None, extent: float, order: int,
-                frames: int, seed: int, progress: Callable[[float], None] | None = None) -> DensityRun:
+def run_density(
+    declared: Example,
+    *,
+    start: str,
+    slices: int | None,
+    cells: int | None,
+    extent: float,
+    order: int,
+    frames: int,
+    seed: int,
+    progress: Callable[[float], None] | None = None,
+) -> DensityRun:
     """Follow a density under a declared attention; one that leaves its grid is kept until then."""
     d = declared.tokens.dim
     if d > 2:

@@ -22,7 +22,7 @@ REMEDY = {
     FINISHED: "nothing to do: the flow was followed to its end",
     BLEW_UP: "the flow leaves all bounds at this depth; stop before it, or renormalise (layer normalisation: sphere)",
     STALLED: "the velocity jumps or oscillates too fast for the tolerance; raise rtol, or give the pieces of a jump as "
-             "a list of layers",
+    "a list of layers",
     STEP_LIMIT: "raise max_steps or rtol, or stop earlier",
     INTERRUPTED: "what is known until then is kept; follow it again for the rest",
 }
@@ -86,11 +86,27 @@ class Trajectory:
 
     def as_record(self) -> dict[str, Any]:
         """The facts of the integration as plain values; the tokens are left out."""
-        names = ("status", "until", "reached", "token", "solver", "steps", "evaluations", "rtol", "atol", "noise",
-                 "seed", "seconds")
+        names = (
+            "status",
+            "until",
+            "reached",
+            "token",
+            "solver",
+            "steps",
+            "evaluations",
+            "rtol",
+            "atol",
+            "noise",
+            "seed",
+            "seconds",
+        )
         n, d = self.tokens.shape[1:]
-        return {"n": n, "d": d, **{name: getattr(self, name) for name in names},
-                "dtype": str(self.dtype).removeprefix("torch.")}
+        return {
+            "n": n,
+            "d": d,
+            **{name: getattr(self, name) for name in names},
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
 
 
 class Interrupted(KeyboardInterrupt):
@@ -160,6 +176,8 @@ def first_velocity(f, t: float, x: Tensor) -> Tensor:
         raise InputError(f"expected a velocity in the tokens' dtype {x.dtype}, got {v.dtype}; use .to() on one of them")
     if not torch.isfinite(v).all():
         token = int((~torch.isfinite(v)).any(-1).nonzero()[0])
-        raise InputError(f"expected a finite velocity at the first tokens, got NaN or ∞ at token {token}; scores or "
-                         "weights may be too large for the dtype")
+        raise InputError(
+            f"expected a finite velocity at the first tokens, got NaN or ∞ at token {token}; scores or "
+            "weights may be too large for the dtype"
+        )
     return v

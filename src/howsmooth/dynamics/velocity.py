@@ -50,15 +50,23 @@ class Velocity:
     tensor([1., 1.], dtype=torch.float64)
     """
 
-    def __init__(self, weights: Layer | Sequence[Layer] | Callable[[float], Layer], *, sphere: bool = False,
-                 drift: Drift | None = None):
+    def __init__(
+        self,
+        weights: Layer | Sequence[Layer] | Callable[[float], Layer],
+        *,
+        sphere: bool = False,
+        drift: Drift | None = None,
+    ):
         self.layers = tuple(weights) if isinstance(weights, (list, tuple)) else None
         if self.layers == ():
-            raise InputError("expected at least one layer, got an empty list; without attention it is "
-                             "[lambda x: 0 * x]")
+            raise InputError(
+                "expected at least one layer, got an empty list; without attention it is [lambda x: 0 * x]"
+            )
         if self.layers is None and not callable(weights):
-            raise InputError(f"expected a layer, a list of layers or a function of depth, got "
-                             f"{type(weights).__name__}; see howsmooth.attention.fields")
+            raise InputError(
+                f"expected a layer, a list of layers or a function of depth, got "
+                f"{type(weights).__name__}; see howsmooth.attention.fields"
+            )
         if drift is not None and not callable(drift):
             raise InputError(f"expected a function (t, x) for the drift, got {type(drift).__name__}")
         self.weights: Any = weights
@@ -72,13 +80,17 @@ class Velocity:
         if self.layers is None:
             return (Piece(0.0, until, _always(self.weights) if self.constant else self.weights, self),)
         count = len(self.layers)
-        return tuple(Piece(until * i / count, until * (i + 1) / count, _always(layer), self)
-                     for i, layer in enumerate(self.layers))
+        return tuple(
+            Piece(until * i / count, until * (i + 1) / count, _always(layer), self)
+            for i, layer in enumerate(self.layers)
+        )
 
     def __call__(self, t: float, x: Tensor) -> Tensor:
         if self.layers is not None and len(self.layers) > 1:
-            raise InputError("expected one layer for all depths, got a list, whose velocity at t depends on where the "
-                             "flow ends; use pieces(until)")
+            raise InputError(
+                "expected one layer for all depths, got a list, whose velocity at t depends on where the "
+                "flow ends; use pieces(until)"
+            )
         return self.pieces(1.0)[0](t, x)
 
     def through(self, layer: Layer, t: float, x: Tensor) -> Tensor:
@@ -89,15 +101,17 @@ class Velocity:
         v = layer_map(x)
         if not isinstance(v, Tensor) or v.shape != x.shape:
             got = tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__
-            raise InputError(f"expected a velocity of the tokens' shape {tuple(x.shape)}, got {got}; tokens move where "
-                             "they live, so V has to be square")
+            raise InputError(
+                f"expected a velocity of the tokens' shape {tuple(x.shape)}, got {got}; tokens move where "
+                "they live, so V has to be square"
+            )
         if self.drift is not None:
             v = v + self.drift(t, x)
         return tangent(x, v) if self.sphere else v
 
 
 def tangent(x: Tensor, v: Tensor) -> Tensor:
-    """v without its part along x, token by token: what moves x on the sphere of its own norm.
+    """V without its part along x, token by token: what moves x on the sphere of its own norm.
 
     >>> tangent(torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 5.0]]))
     tensor([[0., 5.]])
@@ -121,8 +135,10 @@ def _is_layer(weights: Any) -> bool:
 def _refuse_other_widths(layer: Layer) -> None:
     d, d_out = getattr(layer, "d", None), getattr(layer, "d_out", None)
     if isinstance(d, int) and isinstance(d_out, int) and d != d_out:
-        raise InputError(f"expected a layer from width {d} to width {d}, got one to width {d_out}; tokens move where "
-                         "they live, so V (with the output projection) has to be square")
+        raise InputError(
+            f"expected a layer from width {d} to width {d}, got one to width {d_out}; tokens move where "
+            "they live, so V (with the output projection) has to be square"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +155,17 @@ def heads_of(layer: SelfAttention, purpose: str) -> tuple[list[Head], Tensor]:
 
     Key biases are gone: they add a constant to each row of scores. `purpose` names who asks, for the error.
     """
-    traits = {"a causal mask": layer.causal, "a window": layer.window is not None,
-              "rotary positions": layer.rotary is not None, "a soft cap": layer.softcap is not None,
-              "a score_bias": layer.score_bias is not None}
+    traits = {
+        "a causal mask": layer.causal,
+        "a window": layer.window is not None,
+        "rotary positions": layer.rotary is not None,
+        "a soft cap": layer.softcap is not None,
+        "a score_bias": layer.score_bias is not None,
+    }
     for trait in (name for name, there in traits.items() if there):
-        raise InputError(f"{purpose}: expected a layer without places and with plain scores, got one with {trait}; "
-                         "use particles")
+        raise InputError(
+            f"{purpose}: expected a layer without places and with plain scores, got one with {trait}; use particles"
+        )
     layer = layer.to(torch.float64)
     outs = (torch.eye(layer.d_out, dtype=torch.float64) if layer.wo is None else layer.wo).chunk(layer.heads, 1)
     constant = torch.zeros(layer.d_out, dtype=torch.float64) if layer.bo is None else layer.bo
@@ -162,16 +183,24 @@ def heads_of(layer: SelfAttention, purpose: str) -> tuple[list[Head], Tensor]:
 def one_head(layer: SelfAttention) -> tuple[Tensor, Tensor | None, Tensor]:
     """A, c and V of a layer with scores ⟨Ax + c, y⟩ and values Vy, refused where it is not of that form."""
     if not isinstance(layer, SelfAttention):
-        raise InputError(f"expected softmax attention (SelfAttention or SoftmaxField), got {type(layer).__name__}; "
-                         "other kinds are followed as they are, without renormalisation")
-    traits = {f"{layer.heads} heads": layer.heads != 1, "rotary positions": layer.rotary is not None,
-              "a score_bias": layer.score_bias is not None, "a window": layer.window is not None,
-              "a soft cap": layer.softcap is not None,
-              "a value or output bias": any(b is not None and bool(b.any()) for b in (layer.bv, layer.bo)),
-              "a V that is not square": layer.d != layer.d_out}
+        raise InputError(
+            f"expected softmax attention (SelfAttention or SoftmaxField), got {type(layer).__name__}; "
+            "other kinds are followed as they are, without renormalisation"
+        )
+    traits = {
+        f"{layer.heads} heads": layer.heads != 1,
+        "rotary positions": layer.rotary is not None,
+        "a score_bias": layer.score_bias is not None,
+        "a window": layer.window is not None,
+        "a soft cap": layer.softcap is not None,
+        "a value or output bias": any(b is not None and bool(b.any()) for b in (layer.bv, layer.bo)),
+        "a V that is not square": layer.d != layer.d_out,
+    }
     for trait in (name for name, there in traits.items() if there):
-        raise InputError("renormalised coordinates: expected one head with scores ⟨Ax + c, y⟩ and values Vy, V "
-                         f"square, got a layer with {trait}; follow the tokens themselves")
+        raise InputError(
+            "renormalised coordinates: expected one head with scores ⟨Ax + c, y⟩ and values Vy, V "
+            f"square, got a layer with {trait}; follow the tokens themselves"
+        )
     A = layer.scale * layer.wk.mT @ layer.wq
     c = None if layer.bq is None else layer.scale * layer.wk.mT @ layer.bq
     return A, c, layer.wv if layer.wo is None else layer.wo @ layer.wv

@@ -19,8 +19,9 @@ def explorer(limits: Limits | None = None) -> Any:
     return _page().build(limits or Limits())
 
 
-def launch(page: Any, *, host: str | None = None, port: int | None = None, block: bool = True,
-           open_browser: bool = False) -> str:
+def launch(
+    page: Any, *, host: str | None = None, port: int | None = None, block: bool = True, open_browser: bool = False
+) -> str:
     """Serve the page and return its address; with `block`, serve until interrupted.
 
     Without a host it is localhost, or what $GRADIO_SERVER_NAME says, as on a Hugging Face Space.
@@ -35,8 +36,9 @@ def _page() -> Any:
     try:
         import gradio  # noqa: F401
     except ImportError:
-        raise InputError("expected gradio for the explorer, got none installed; pip install 'howsmooth[explore]'"
-                         ) from None
+        raise InputError(
+            "expected gradio for the explorer, got none installed; pip install 'howsmooth[explore]'"
+        ) from None
     from howsmooth.explorer import page
 
     return page

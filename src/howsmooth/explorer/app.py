@@ -108,8 +108,9 @@ class App:
     def __post_init__(self) -> None:
         weakref.finalize(self, shutil.rmtree, self.reports, ignore_errors=True)  # or when the process ends
 
-    def run(self, visitor: str | None, status: Any, compute: Callable[[Cancellation], Iterator[dict]]
-            ) -> Iterator[dict]:
+    def run(
+        self, visitor: str | None, status: Any, compute: Callable[[Cancellation], Iterator[dict]]
+    ) -> Iterator[dict]:
         """Hand on what `compute` shows; bad input and cancelling end it with a line in `status`."""
         cancellation = self.cancellations.start(visitor)
         try:

@@ -66,8 +66,9 @@ class ModelCatalog:
             return str(local[name])
         if self.limits.hub and _HUB_NAME.fullmatch(name) and ".." not in name:
             if Path(name).exists():  # a folder beside the server goes before the Hub in `load`
-                raise InputError(f"expected a name on the Hub, got {name!r}, a place on this machine; offer its folder "
-                                 "with --models")
+                raise InputError(
+                    f"expected a name on the Hub, got {name!r}, a place on this machine; offer its folder with --models"
+                )
             return name
         more = "" if self.limits.hub else "; a server started with --hub also takes names on the Hugging Face Hub"
         raise InputError(f"expected a model among {', '.join(self.names())}, got {name[:80]!r}{more}")

@@ -31,8 +31,19 @@ class Choice:
     @property
     def command(self) -> str:
         """The same on the command line, with the text in a file."""
-        words = ["howsmooth", "measure", self.model, "--text", "text.txt", "--layers", self.layers.replace(" ", ""),
-                 "--lengths", str(self.length), "--samples", "1"]
+        words = [
+            "howsmooth",
+            "measure",
+            self.model,
+            "--text",
+            "text.txt",
+            "--layers",
+            self.layers.replace(" ", ""),
+            "--lengths",
+            str(self.length),
+            "--samples",
+            "1",
+        ]
         words += [] if self.map == "attention" else ["--map", self.map]
         words += [] if self.tokens == "all" else ["--tokens", self.tokens]
         return shlex.join(words)
@@ -51,21 +62,26 @@ class Work:
     def layer(self, layer: int, heads: str | None = None) -> Work:
         """The same for one layer, or for each of its heads alone."""
         numbers = None if heads is None else tuple(range(self.model.heads))
-        return replace(self, settings=self.settings.model_copy(update={
-            "layers": (layer,), "heads": numbers, "map": "head" if heads else self.settings.map}))
+        return replace(
+            self,
+            settings=self.settings.model_copy(
+                update={"layers": (layer,), "heads": numbers, "map": "head" if heads else self.settings.map}
+            ),
+        )
 
     def lengths(self) -> Work:
         """The same at lengths that double up to the chosen one."""
-        return replace(self, settings=self.settings.model_copy(update={
-            "lengths": doubling(self.settings.lengths[0])}))
+        return replace(self, settings=self.settings.model_copy(update={"lengths": doubling(self.settings.lengths[0])}))
 
 
 def prepare(choice: Choice, catalog: ModelCatalog) -> Work:
     """Load, check, cut; raises `InputError` with words that a visitor can act on."""
     limits = catalog.limits
     if len(choice.text) > limits.max_characters:
-        raise InputError(f"expected a text of at most {limits.max_characters:,} characters, got {len(choice.text):,}; "
-                         "paste a part of it")
+        raise InputError(
+            f"expected a text of at most {limits.max_characters:,} characters, got {len(choice.text):,}; "
+            "paste a part of it"
+        )
     if choice.map not in MAPS:
         raise InputError(f"expected a map among {', '.join(MAPS)}, got {choice.map!r}")
     model = catalog.load(choice.model)
@@ -73,9 +89,19 @@ def prepare(choice: Choice, catalog: ModelCatalog) -> Work:
     cutter = model.cutter(text)
     there = cutter.tokens + cutter.framed
     n = min(there, int(choice.length), limits.max_tokens, model.positions)
-    spec = spec_of({"name": "explorer", "models": [choice.model], "layers": choice.layers.replace(" ", "").lower(),
-                    "map": choice.map, "lengths": [n], "samples": 1, "tokens": choice.tokens,
-                    "max_memory": limits.max_memory}, name=str)
+    spec = spec_of(
+        {
+            "name": "explorer",
+            "models": [choice.model],
+            "layers": choice.layers.replace(" ", "").lower(),
+            "map": choice.map,
+            "lengths": [n],
+            "samples": 1,
+            "tokens": choice.tokens,
+            "max_memory": limits.max_memory,
+        },
+        name=str,
+    )
     settings = resolve(model, text, spec)
     prepare_model(settings, model, text)  # refused now, not halfway
     note = f"all {there:,} tokens" if n == there else f"the first {n:,} of {there:,} tokens"
@@ -96,8 +122,9 @@ def numbers(said: str, what: str, most: int = 8) -> tuple[float, ...]:
     except ValueError:
         found = ()
     if not found or len(found) > most or not all(0 < value < 1e5 for value in found):
-        raise InputError(f"expected up to {most} positive numbers below 100,000 such as 0.5,2,8 for {what}, got "
-                         f"{said[:40]!r}")
+        raise InputError(
+            f"expected up to {most} positive numbers below 100,000 such as 0.5,2,8 for {what}, got {said[:40]!r}"
+        )
     return tuple(dict.fromkeys(found))
 
 

@@ -31,8 +31,13 @@ watch('value', () => {
 
 def computing(status: gr.HTML) -> dict[str, Any]:
     """How a computation is asked for: in the one queue, its place there and its seconds beside the status."""
-    return {**PRIVATE, "concurrency_id": QUEUE, "concurrency_limit": 1, "show_progress": "minimal",
-            "show_progress_on": status}
+    return {
+        **PRIVATE,
+        "concurrency_id": QUEUE,
+        "concurrency_limit": 1,
+        "show_progress": "minimal",
+        "show_progress_on": status,
+    }
 
 
 def shown(name: str, **settings: Any) -> gr.HTML:
@@ -48,10 +53,10 @@ def clickable(name: str, of: str) -> gr.HTML:
 def run_and_cancel(name: str, label: str) -> tuple[gr.Button, gr.Button, gr.HTML]:
     """The two buttons, and the line beneath them that says how it goes."""
     with gr.Row():
-        run = gr.Button(label, variant="primary", elem_id=f"{name}-run", scale=0, min_width=190,
-                        elem_classes="hs-button")
-        cancel = gr.Button("Cancel", elem_id=f"{name}-cancel", scale=0, min_width=110,
-                           elem_classes="hs-button")
+        run = gr.Button(
+            label, variant="primary", elem_id=f"{name}-run", scale=0, min_width=190, elem_classes="hs-button"
+        )
+        cancel = gr.Button("Cancel", elem_id=f"{name}-cancel", scale=0, min_width=110, elem_classes="hs-button")
     return run, cancel, shown(f"{name}-status", min_height=28)
 
 

@@ -22,8 +22,10 @@ def progress(done: int, total: int, doing: str) -> str:
     >>> progress(2, 6, "layer 2")
     '<div class="hs-run"><progress max="6" value="2" aria-label="progress"></progress> <span role="status">2 of 6: layer 2</span></div>'
     """  # noqa: E501
-    return (f'<div class="hs-run"><progress max="{total}" value="{done}" aria-label="progress"></progress> '
-            f'<span role="status">{done} of {total}: {escape(doing)}</span></div>')
+    return (
+        f'<div class="hs-run"><progress max="{total}" value="{done}" aria-label="progress"></progress> '
+        f'<span role="status">{done} of {total}: {escape(doing)}</span></div>'
+    )
 
 
 def said(text: str, kind: str = "note") -> str:
@@ -54,26 +56,42 @@ def constants(records: Sequence[dict[str, Any]], chosen: int | None = None, *, h
         return ""
     first, largest = records[0], max(record["value"] for record in records)
     what = f"Heads of layer {first['layer']}, each alone" if heads else f"Local Lipschitz constant, n = {first['n']}"
-    return table(Table(what, [
-        Column("head", lambda r: r["head"], when=heads),
-        Column("layer", lambda r: Markup('<button type="button" data-layer="{0}" aria-pressed="{1}">layer {0}</button>')
-               .format(r["layer"], "true" if r["layer"] == chosen else "false"), "left", when=not heads),
-        Column("constant", _constant), Column("", lambda r: Markup(bar(r["value"], largest)), "left", css="hs-wide"),
-        Column(f"interval, {confidence_text(records)}", lambda r: interval(r["lower"], r["upper"]), "left"),
-        Column("relative", lambda r: number(r["relative"], 3), css="hs-wide"),
-        Column("worst direction sits on", lambda r: sits(**r["top_tokens"][0]), "left", css="hs-wide")], records))
+    return table(
+        Table(
+            what,
+            [
+                Column("head", lambda r: r["head"], when=heads),
+                Column(
+                    "layer",
+                    lambda r: Markup(
+                        '<button type="button" data-layer="{0}" aria-pressed="{1}">layer {0}</button>'
+                    ).format(r["layer"], "true" if r["layer"] == chosen else "false"),
+                    "left",
+                    when=not heads,
+                ),
+                Column("constant", _constant),
+                Column("", lambda r: Markup(bar(r["value"], largest)), "left", css="hs-wide"),
+                Column(f"interval, {confidence_text(records)}", lambda r: interval(r["lower"], r["upper"]), "left"),
+                Column("relative", lambda r: number(r["relative"], 3), css="hs-wide"),
+                Column("worst direction sits on", lambda r: sits(**r["top_tokens"][0]), "left", css="hs-wide"),
+            ],
+            records,
+        )
+    )
 
 
 def _constant(record: dict[str, Any]) -> Markup:
-    status = Markup("") if record["status"] in FINE else Markup(' <span class="hs-warn">{}</span>').format(
-        record["status"])
+    status = (
+        Markup("") if record["status"] in FINE else Markup(' <span class="hs-warn">{}</span>').format(record["status"])
+    )
     return strong(number(record["value"])) + status
 
 
 def sits(token: str, position: int, share: float) -> Markup:
     """A token with its place and its share."""
     return Markup('<code>{}</code> <span class="hs-faint">at {}, {:.0f} %</span>').format(
-        shortened(token), position, 100 * share)
+        shortened(token), position, 100 * share
+    )
 
 
 def bar(value: float, largest: float) -> str:
@@ -88,7 +106,8 @@ def words(tokens: Sequence[str], shares: Sequence[float], chosen: int | None = N
         f'<button type="button" data-token="{i}" style="--share:{share / top:.3f}" '
         f'aria-pressed="{"true" if i == chosen else "false"}" aria-label="token {i}, {escape(word)}, '
         f'{percent(share)} of the worst direction" title="{i}: {percent(share)}">{escape(shortened(word, 30))}</button>'
-        for i, (word, share) in enumerate(zip(tokens, shares, strict=True)))
+        for i, (word, share) in enumerate(zip(tokens, shares, strict=True))
+    )
     return f'<p class="hs-said hs-note">{escape(caption)}</p><div class="hs-words">{buttons}</div>'
 
 
@@ -97,15 +116,28 @@ def moved(record: dict[str, Any], share: float, whole: float) -> str:
     shares = record["response_shares"] or []
     where = sorted(range(len(shares)), key=lambda i: -shares[i])[:4]
     facts = [
-        ("token", Markup('<code>{}</code> <span class="hs-faint">at {}, layer {}</span>').format(
-            shortened(record["token"], 30), record["position"], record["layer"])),
+        (
+            "token",
+            Markup('<code>{}</code> <span class="hs-faint">at {}, layer {}</span>').format(
+                shortened(record["token"], 30), record["position"], record["layer"]
+            ),
+        ),
         ("share of the worst direction", percent(share)),
-        ("moved alone, by ε", strong(number(record["value"])) + Markup(
-            ' ε at most <span class="hs-faint">({})</span>').format(interval(record["lower"], record["upper"]))),
+        (
+            "moved alone, by ε",
+            strong(number(record["value"]))
+            + Markup(' ε at most <span class="hs-faint">({})</span>').format(
+                interval(record["lower"], record["upper"])
+            ),
+        ),
         ("of the whole constant", f"{100 * record['value'] / whole:.0f} %" if whole > 0 else ""),
-        ("arrives at", Markup(", ").join(sits(record["words"][i], i, shares[i]) for i in where if shares[i] >= 0.005))]
-    shown = Table("", [Column("", lambda fact: fact[0], "left"),
-                       Column("what perturbing it does", lambda fact: fact[1], "left")], facts)
+        ("arrives at", Markup(", ").join(sits(record["words"][i], i, shares[i]) for i in where if shares[i] >= 0.005)),
+    ]
+    shown = Table(
+        "",
+        [Column("", lambda fact: fact[0], "left"), Column("what perturbing it does", lambda fact: fact[1], "left")],
+        facts,
+    )
     return f'<div class="hs-facts">{table(shown)}</div>'
 
 
@@ -136,5 +168,7 @@ def pictures(*shown: str) -> str:
 
 def framed(page: str, title: str) -> str:
     """A page of its own inside this one: it runs its script and reaches nothing else."""
-    return (f'<iframe class="hs-frame" sandbox="allow-scripts allow-downloads" title="{escape(title)}" '
-            f'srcdoc="{escape(page)}"></iframe>')
+    return (
+        f'<iframe class="hs-frame" sandbox="allow-scripts allow-downloads" title="{escape(title)}" '
+        f'srcdoc="{escape(page)}"></iframe>'
+    )

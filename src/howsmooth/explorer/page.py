@@ -16,8 +16,13 @@ from howsmooth.explorer.theory_tabs import flow_tab, measures_tab
 from howsmooth.texts import default_text
 
 TITLE = "How smooth is attention?"
-_TABS = (("Layers", layers_tab), ("Growth", growth_tab), ("Measures", measures_tab), ("Flows", flow_tab),
-         ("Attacks", attack_tab))
+_TABS = (
+    ("Layers", layers_tab),
+    ("Growth", growth_tab),
+    ("Measures", measures_tab),
+    ("Flows", flow_tab),
+    ("Attacks", attack_tab),
+)
 _SYSTEM = ("system-ui", "-apple-system", "Segoe UI", "Liberation Sans", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "DejaVu Sans Mono", "monospace")
 
@@ -26,18 +31,35 @@ def build(limits: Limits) -> gr.Blocks:
     """All tabs, and the queue in which computations wait."""
     app = App(ModelCatalog(limits))
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
-        gr.HTML(f"<h1>{TITLE}</h1><p>The local Lipschitz constant of attention: by how much a small change of the "
-                "tokens that enter a layer can move what comes out of it, at worst.</p>", elem_classes="hs-title",
-                apply_default_css=False)
+        gr.HTML(
+            f"<h1>{TITLE}</h1><p>The local Lipschitz constant of attention: by how much a small change of the "
+            "tokens that enter a layer can move what comes out of it, at worst.</p>",
+            elem_classes="hs-title",
+            apply_default_css=False,
+        )
         app.session = gr.State(Session())
         with gr.Row():
             names = app.catalog.names()
-            app.model = gr.Dropdown(names, value=names[0], label="Model", allow_custom_value=True, elem_id="model",
-                                     info="one of the list" + (", or a name on the Hugging Face Hub" * limits.hub),
-                                     scale=1, min_width=220)
-            app.text = gr.Textbox(_first_sentences(120), label="Text", lines=3, max_lines=8,
-                                   elem_id="text", scale=3, min_width=280,
-                                   info=f"the first {limits.max_tokens:,} tokens at most are measured")
+            app.model = gr.Dropdown(
+                names,
+                value=names[0],
+                label="Model",
+                allow_custom_value=True,
+                elem_id="model",
+                info="one of the list" + (", or a name on the Hugging Face Hub" * limits.hub),
+                scale=1,
+                min_width=220,
+            )
+            app.text = gr.Textbox(
+                _first_sentences(120),
+                label="Text",
+                lines=3,
+                max_lines=8,
+                elem_id="text",
+                scale=3,
+                min_width=280,
+                info=f"the first {limits.max_tokens:,} tokens at most are measured",
+            )
         with gr.Tabs():
             for name, tab in _TABS:
                 with gr.Tab(name, elem_id=f"tab-{name.lower()}"):
@@ -57,15 +79,36 @@ def _first_sentences(words: int) -> str:
 
 def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, open_browser: bool) -> str:
     theme = gr.themes.Base(primary_hue="blue", font=_SYSTEM, font_mono=_MONO).set(
-        block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400", layout_gap="0.7rem",
-        body_background_fill="#ffffff", body_background_fill_dark="#14181d", block_background_fill_dark="#1c2229")
+        block_info_text_color="*neutral_500",
+        block_info_text_color_dark="*neutral_400",
+        layout_gap="0.7rem",
+        body_background_fill="#ffffff",
+        body_background_fill_dark="#14181d",
+        block_background_fill_dark="#1c2229",
+    )
     style = files(__package__).joinpath("explorer.css").read_text(encoding="utf-8")
-    settings: dict[str, Any] = {"share": False, "ssr_mode": False, "pwa": False, "mcp_server": False,
-                                "enable_monitoring": False, "run_history": False, "footer_links": []}
+    settings: dict[str, Any] = {
+        "share": False,
+        "ssr_mode": False,
+        "pwa": False,
+        "mcp_server": False,
+        "enable_monitoring": False,
+        "run_history": False,
+        "footer_links": [],
+    }
     # No field takes a file, so none may be sent; and no file of this machine is served but the visitor's own report.
-    _, local, _ = page.launch(server_name=_listening(host), server_port=port, inbrowser=open_browser,
-                              prevent_thread_lock=not block, quiet=True, theme=theme, css=style, allowed_paths=[],
-                              max_file_size=1, **settings)
+    _, local, _ = page.launch(
+        server_name=_listening(host),
+        server_port=port,
+        inbrowser=open_browser,
+        prevent_thread_lock=not block,
+        quiet=True,
+        theme=theme,
+        css=style,
+        allowed_paths=[],
+        max_file_size=1,
+        **settings,
+    )
     return local
 
 
@@ -80,8 +123,10 @@ def _listening(host: str | None) -> str | None:
             probe.bind(address)
     except (OSError, UnicodeError) as error:  # UnicodeError: no name of a machine
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"expected an address of this machine to listen on, got {host[:60]!r} ({reason.lower()}); "
-                         "give 127.0.0.1, or 0.0.0.0 for all of them") from None
+        raise InputError(
+            f"expected an address of this machine to listen on, got {host[:60]!r} ({reason.lower()}); "
+            "give 127.0.0.1, or 0.0.0.0 for all of them"
+        ) from None
     if not bare:
         raise InputError("expected an address of this machine to listen on, got an empty one; give 127.0.0.1")
     return f"[{bare}]" if family == socket.AF_INET6 and ":" in bare else bare

@@ -26,8 +26,14 @@ from howsmooth.studies import lengths_up_to, regimes
 
 POINTS = 41  # lengths on each curve
 CELLS = 240  # of each axis of the picture
-EXAMPLES = {"A polytope": "polytope", "Hyperplanes": "hyperplanes", "A polytope times a subspace":
-            "polytope_times_subspace", "Collapse": "collapse", "Low rank": "low_rank", "On the sphere": "sphere"}
+EXAMPLES = {
+    "A polytope": "polytope",
+    "Hyperplanes": "hyperplanes",
+    "A polytope times a subspace": "polytope_times_subspace",
+    "Collapse": "collapse",
+    "Low rank": "low_rank",
+    "On the sphere": "sphere",
+}
 MOST_TOKENS = 200
 
 
@@ -47,8 +53,9 @@ def measures_tab(app: App) -> None:
         split, stop, split_status = run_and_cancel("split", "Draw where they split")
         plane = shown("splitting")
 
-    def curve(cancellation: Cancellation, _visitor: str | None, sizes: str, scores: str, power: float
-              ) -> Iterator[dict]:
+    def curve(
+        cancellation: Cancellation, _visitor: str | None, sizes: str, scores: str, power: float
+    ) -> Iterator[dict]:
         chosen = numbers(sizes, "γR²")
         total, found = len(chosen) * POINTS, []
         for record in regimes(chosen, lengths_up_to(power, POINTS), scores, step=cancellation.check):
@@ -57,15 +64,21 @@ def measures_tab(app: App) -> None:
             if len(found) % POINTS == 1:
                 yield {status: html.progress(len(found) - 1, total, f"γR² = {record['gamma_r2']:g}")}
         ends = {record["gamma_r2"]: record for record in found}
-        ends_table = Table("", [
-            Column("γR²", lambda one: f"{one['gamma_r2']:g}"),
-            Column("plateau", lambda one: html.strong(scientific(one["log_plateau"]))),
-            Column("from n* on", lambda one: scientific(one["log_crossover"])),
-            Column("bound for all n", lambda one: scientific(one["log_n_free"]))], list(ends.values()))
-        yield {status: html.said("Exact for two places; grey is √n.", "done"),
-               curves: html.pictures(
-                   html.picture(partial(_regimes, found), "Constant against length up to the plateau"))
-               + html.table(ends_table)}
+        ends_table = Table(
+            "",
+            [
+                Column("γR²", lambda one: f"{one['gamma_r2']:g}"),
+                Column("plateau", lambda one: html.strong(scientific(one["log_plateau"]))),
+                Column("from n* on", lambda one: scientific(one["log_crossover"])),
+                Column("bound for all n", lambda one: scientific(one["log_n_free"])),
+            ],
+            list(ends.values()),
+        )
+        yield {
+            status: html.said("Exact for two places; grey is √n.", "done"),
+            curves: html.pictures(html.picture(partial(_regimes, found), "Constant against length up to the plateau"))
+            + html.table(ends_table),
+        }
 
     def line(_flag: Cancellation, _visitor: str | None, a: float, masses: str, extent: float) -> Iterator[dict]:
         chosen = numbers(masses, "the masses", most=2)
@@ -78,9 +91,12 @@ def measures_tab(app: App) -> None:
         axis, found = picture(extent, CELLS, a, pair)
         drawn = [{"title": title(a, pair), "axis": axis, "ratio": found.ratio}]
         share, top = float(found.splits.double().mean()), float(found.ratio.max())
-        yield {split_status: html.said(f"{100 * share:.3g} % of the square splits; the largest ratio is {top:.4g}.",
-                                       "done"),
-               plane: html.pictures(html.picture(partial(_line, drawn), "Where two atoms on a line split"))}
+        yield {
+            split_status: html.said(
+                f"{100 * share:.3g} % of the square splits; the largest ratio is {top:.4g}.", "done"
+            ),
+            plane: html.pictures(html.picture(partial(_line, drawn), "Where two atoms on a line split")),
+        }
 
     cancelling(app, cancel, status, [started(app, run, status, curve, [sizes, scores, power], [curves])])
     cancelling(app, stop, split_status, [started(app, split, split_status, line, [a, masses, extent], [plane])])
@@ -102,23 +118,32 @@ def flow_tab(app: App) -> None:
     run, cancel, status = run_and_cancel("flow", "Follow the flow")
     frame = shown("flow")
 
-    def compute(cancellation: Cancellation, _visitor: str | None, example: str, count: float, seed: float
-                ) -> Iterator[dict]:
+    def compute(
+        cancellation: Cancellation, _visitor: str | None, example: str, count: float, seed: float
+    ) -> Iterator[dict]:
         # Only names of the list: anything else would be read as the path of a file.
         name = example if example in EXAMPLES.values() else "sphere"
-        declared = read_example(name).but("tokens", count=min(int(count), MOST_TOKENS), seed=int(seed or 0))
+        declared = read_example(name).replace("tokens", count=min(int(count), MOST_TOKENS), seed=int(seed or 0))
         yield {status: html.progress(0, 2, "integrating")}
         trajectory, field = follow(declared, progress=cancellation.check)
         yield {status: html.progress(1, 2, "looking at what forms")}
         records = []
-        for record in watch(trajectory, field, tol=declared.watch.tol,
-                            renormalised=declared.flow.coordinates == "renormalised"):
+        for record in watch(
+            trajectory, field, tol=declared.watch.tol, renormalised=declared.flow.coordinates == "renormalised"
+        ):
             cancellation.check()
             records.append(record)
         seen, labels = drawing(trajectory, field, declared.watch.tol)
         title = declared.title or declared.name
-        scene = particle_scene(records, seen(trajectory.tokens).numpy(), seen.names, labels, title=title,
-                               about=declared.about, facts=f"{trajectory.steps} steps of {trajectory.solver}.")
+        scene = particle_scene(
+            records,
+            seen(trajectory.tokens).numpy(),
+            seen.names,
+            labels,
+            title=title,
+            about=declared.about,
+            facts=f"{trajectory.steps} steps of {trajectory.solver}.",
+        )
         ending = f"{trajectory.ending}; {len(trajectory.times)} depths to play, pause and scrub."
         yield {status: html.said(ending[0].upper() + ending[1:], "done"), frame: html.framed(flow_page([scene]), title)}
 

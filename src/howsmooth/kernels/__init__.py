@@ -31,8 +31,15 @@ def _no_triton() -> bool:
     return importlib.util.find_spec("triton") is None
 
 
-def unsupported(q: Tensor, k: Tensor, v: Tensor, *others: Tensor, score_bias=None,
-                padding: Tensor | None = None, precision: str | None = None) -> str | None:
+def unsupported(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *others: Tensor,
+    score_bias=None,
+    padding: Tensor | None = None,
+    precision: str | None = None,
+) -> str | None:
     """Why the kernels cannot serve these arguments, or None if they can. `others`: tangents, cotangents, outputs.
 
     >>> x = torch.zeros(1, 2, 4, 300, dtype=torch.float64)
@@ -67,14 +74,27 @@ def unsupported(q: Tensor, k: Tensor, v: Tensor, *others: Tensor, score_bias=Non
         return f"the kernels are written for NVIDIA GPUs, got tensors on {q.device}"
     major, minor = torch.cuda.get_device_capability(q.device)
     if major not in CAPABILITIES:
-        return ("the kernels' tiles are for GPUs with 227 KiB of shared memory (compute capability 9 and 10), got "
-                f"{major}.{minor}")
+        return (
+            "the kernels' tiles are for GPUs with 227 KiB of shared memory (compute capability 9 and 10), got "
+            f"{major}.{minor}"
+        )
     return None
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, window: int | None = None,
-            softcap: float | None = None, offset: int = 0, padding: Tensor | None = None,
-            precision: str | None = None, out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    offset: int = 0,
+    padding: Tensor | None = None,
+    precision: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
     """The output (b, h, n, w) and, of each row, the largest score and log Σ exp(s − largest), (b, h, n, 2) float32.
 
     A row with nothing to see gives 0 and (0, +∞).
@@ -84,18 +104,50 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = Fal
     return _launch().forward(q, k, v, scale, causal, window, softcap, offset, padding, precision, out_dtype)
 
 
-def jvp(q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, *,
-        scale: float, causal: bool = False, window: int | None = None, softcap: float | None = None, offset: int = 0,
-        padding: Tensor | None = None, precision: str | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
+def jvp(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    normaliser: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    offset: int = 0,
+    padding: Tensor | None = None,
+    precision: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
     """(dq, dk, dv) → do. With a leading axis t on all three, t tangents share their scores and probabilities."""
-    return _launch().jvp(q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offset, padding,
-                         precision, out_dtype)
+    return _launch().jvp(
+        q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offset, padding, precision, out_dtype
+    )
 
 
-def vjp(q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, g: Tensor, *,
-        scale: float, causal: bool = False, window: int | None = None, softcap: float | None = None, offset: int = 0,
-        padding: Tensor | None = None, precision: str | None = None, out_dtype: torch.dtype | None = None,
-        way: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """g → (dq, dk, dv), the transpose of `jvp`. `way` names an implementation: ours, cudnn, flash; None chooses."""
-    return _launch().vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, padding, precision,
-                         out_dtype, way)
+def vjp(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    normaliser: Tensor,
+    g: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    offset: int = 0,
+    padding: Tensor | None = None,
+    precision: str | None = None,
+    out_dtype: torch.dtype | None = None,
+    way: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """G → (dq, dk, dv), the transpose of `jvp`. `way` names an implementation: ours, cudnn, flash; None chooses."""
+    return _launch().vjp(
+        q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, padding, precision, out_dtype, way
+    )

@@ -2,5 +2,6 @@
 
 import importlib.util
 
-collect_ignore = [] if importlib.util.find_spec("triton") else [
-    "device.py", "primal.py", "tangent.py", "cotangent.py", "launch.py"]
+collect_ignore = (
+    [] if importlib.util.find_spec("triton") else ["device.py", "primal.py", "tangent.py", "cotangent.py", "launch.py"]
+)

@@ -7,8 +7,9 @@ import triton.language as tl
 
 
 @triton.jit
-def load_rows(ptr, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-              CHECKED: tl.constexpr):
+def load_rows(
+    ptr, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, CHECKED: tl.constexpr
+):
     """Rows first … first+ROWS−1 as a tile (ROWS, BLOCK); 0 in columns ≥ WIDTH and, if checked, rows ≥ count."""
     r = tl.arange(0, ROWS)
     c = tl.arange(0, BLOCK)
@@ -17,19 +18,17 @@ def load_rows(ptr, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr
     if CHECKED:
         if WIDTH == BLOCK:
             return tl.load(at, mask=(first + r < count)[:, None], other=0.0)
-        else:
-            return tl.load(at, mask=(first + r < count)[:, None] & (c < WIDTH)[None, :], other=0.0)
-    else:
-        if WIDTH == BLOCK:
-            return tl.load(at)
-        else:
-            return tl.load(at, mask=(c < WIDTH)[None, :], other=0.0)
+        return tl.load(at, mask=(first + r < count)[:, None] & (c < WIDTH)[None, :], other=0.0)
+    if WIDTH == BLOCK:
+        return tl.load(at)
+    return tl.load(at, mask=(c < WIDTH)[None, :], other=0.0)
 
 
 @triton.jit
 def product(a, b, acc, PRECISION: tl.constexpr):
-    """a b + acc, summed in float32. "f16x3" writes a float32 as a sum of two float16 (22 bits) and leaves out the
-    product of the two small ones: three products at the rate of half precision, for operands of moderate size."""
+    """A b + acc, summed in float32. "f16x3" writes a float32 as a sum of two float16 (22 bits) and leaves out the
+    product of the two small ones: three products at the rate of half precision, for operands of moderate size.
+    """
     if PRECISION == "f16x3":
         a_high = a.to(tl.float16)
         b_high = b.to(tl.float16)
@@ -38,8 +37,7 @@ def product(a, b, acc, PRECISION: tl.constexpr):
         acc = tl.dot(a_low, b_high, acc)
         acc = tl.dot(a_high, b_low, acc)
         return tl.dot(a_high, b_high, acc)
-    else:
-        return tl.dot(a, b, acc, input_precision=PRECISION)
+    return tl.dot(a, b, acc, input_precision=PRECISION)
 
 
 @triton.jit
@@ -52,35 +50,34 @@ def store_rows(ptr, tile, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def in_bits(x):
-    """x · log₂e, rounded. As a fused product that nothing else is fused with: the forward pass stores by how much
-    this rounding moves the largest score, so that the derivatives have to round in the same way."""
+    """X · log₂e, rounded. As a fused product that nothing else is fused with: the forward pass stores by how much
+    this rounding moves the largest score, so that the derivatives have to round in the same way.
+    """
     return tl.fma(x, tl.full(x.shape, 1.4426950408889634, tl.float32), tl.zeros(x.shape, tl.float32))
 
 
 @triton.jit
 def exponents(s, largest, scale, CAPPED: tl.constexpr, PRESCALED: tl.constexpr):
-    """score · log₂e − largest, of products s = q kᵀ (or capped scores in bits), rounded once."""
+    """Score · log₂e − largest, of products s = q kᵀ (or capped scores in bits), rounded once."""
     if CAPPED:
         return s - largest
-    elif PRESCALED:
+    if PRESCALED:
         return tl.fma(s, tl.full(s.shape, 1.4426950408889634, tl.float32), tl.broadcast_to(-largest, s.shape))
-    else:
-        c = tl.cast(scale, tl.float32) * 1.4426950408889634
-        return tl.fma(s, tl.broadcast_to(c, s.shape), tl.broadcast_to(-largest, s.shape))
+    c = tl.cast(scale, tl.float32) * 1.4426950408889634
+    return tl.fma(s, tl.broadcast_to(c, s.shape), tl.broadcast_to(-largest, s.shape))
 
 
 @triton.jit
 def times_scale(tile, scale, PRESCALED: tl.constexpr):
-    """tile · scale in the tile's own dtype, where that is exact; else the tile, and the scale is applied to scores."""
+    """Tile · scale in the tile's own dtype, where that is exact; else the tile, and the scale is applied to scores."""
     if PRESCALED:
         return (tile.to(tl.float32) * scale).to(tile.dtype)
-    else:
-        return tile
+    return tile
 
 
 @triton.jit
 def tanh_and_slope(x):
-    """tanh x and 1 − tanh² x, the latter without cancellation."""
+    """Tanh x and 1 − tanh² x, the latter without cancellation."""
     t = tl.exp2(tl.abs(x) * -2.8853900817779268)  # exp(−2|x|)
     r = 1.0 / (1.0 + t)
     th = (1.0 - t) * r
@@ -89,7 +86,7 @@ def tanh_and_slope(x):
 
 @triton.jit
 def capped(s, scale, cap, PRESCALED: tl.constexpr):
-    """cap · tanh(score / cap) in units of log 2, and d score / d raw score."""
+    """Cap · tanh(score / cap) in units of log 2, and d score / d raw score."""
     if not PRESCALED:
         s = s * scale
     th, slope = tanh_and_slope(s / cap)
@@ -115,10 +112,20 @@ def seen(i, j, m, offset, window, padding_ptr, CAUSAL: tl.constexpr, WINDOW: tl.
 
 
 @triton.jit
-def key_range(first, m, offset, window, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
-              WINDOW: tl.constexpr, PADDED: tl.constexpr):
+def key_range(
+    first,
+    m,
+    offset,
+    window,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    PADDED: tl.constexpr,
+):
     """Keys begin ≤ lo ≤ hi ≤ end of a block of queries, in whole blocks of keys: nobody sees a key outside of
-    [begin, end), everybody sees all of [lo, hi). `end` alone need not be the edge of a block."""
+    [begin, end), everybody sees all of [lo, hi). `end` alone need not be the edge of a block.
+    """
     begin = 0
     end = m
     lo = 0
@@ -140,8 +147,9 @@ def key_range(first, m, offset, window, ROWS: tl.constexpr, KEYS: tl.constexpr, 
 
 
 @triton.jit
-def query_range(first, n, offset, window, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
-                WINDOW: tl.constexpr):
+def query_range(
+    first, n, offset, window, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr
+):
     """The same for a block of keys first … first+ROWS−1 and the queries that see them."""
     begin = 0
     end = n

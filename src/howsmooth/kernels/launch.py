@@ -37,19 +37,61 @@ def forward(q, k, v, scale, causal, window, softcap, offset, padding, precision,
     o = _empty(q, h, n, w, out_dtype or q.dtype)
     normaliser = torch.empty(b, h, n, 2, dtype=torch.float32, device=q.device)
     tiles = tiles or choose("forward", q.element_size(), max(width, w), b * h, n, causal)
-    traits = _traits(q.dtype, width, w, _aligned(q, k, v), scale, causal, window, softcap,
-                     padding is not None, precision)
+    traits = _traits(
+        q.dtype, width, w, _aligned(q, k, v), scale, causal, window, softcap, padding is not None, precision
+    )
     tail = causal or window is not None or padding is not None or m % tiles.keys != 0
     mask, mask_b = _mask(padding, q)
-    _run(forward_kernel, b * h * -(-n // tiles.rows), tiles,
-         (q, k, v, mask, o, normaliser, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3], mask_b,
-          h, h // hkv, n, m, float(scale), softcap or 0.0, offset, window or 0),
-         TAIL=tail, **traits)
+    _run(
+        forward_kernel,
+        b * h * -(-n // tiles.rows),
+        tiles,
+        (
+            q,
+            k,
+            v,
+            mask,
+            o,
+            normaliser,
+            *q.stride()[:3],
+            *k.stride()[:3],
+            *v.stride()[:3],
+            *o.stride()[:3],
+            mask_b,
+            h,
+            h // hkv,
+            n,
+            m,
+            float(scale),
+            softcap or 0.0,
+            offset,
+            window or 0,
+        ),
+        TAIL=tail,
+        **traits,
+    )
     return o, normaliser
 
 
-def jvp(q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offset, padding, precision, out_dtype,
-        tiles: Tiles | None = None):
+def jvp(
+    q,
+    k,
+    v,
+    o,
+    normaliser,
+    dq,
+    dk,
+    dv,
+    scale,
+    causal,
+    window,
+    softcap,
+    offset,
+    padding,
+    precision,
+    out_dtype,
+    tiles: Tiles | None = None,
+):
     one = dq.dim() == 4
     if one:
         dq, dk, dv = dq[None], dk[None], dv[None]
@@ -60,8 +102,9 @@ def jvp(q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offs
     hkv, m = k.shape[1:3]
     w = v.shape[3]
     do = _empty(q, tangents * h, n, w, out_dtype or q.dtype, tangents)
-    traits = _traits(q.dtype, width, w, _aligned(q, k, v, dq, dk, dv), scale, causal, window, softcap,
-                     padding is not None, precision)
+    traits = _traits(
+        q.dtype, width, w, _aligned(q, k, v, dq, dk, dv), scale, causal, window, softcap, padding is not None, precision
+    )
     normaliser = normaliser.contiguous()
     mask, mask_b = _mask(padding, q)
     at = 0
@@ -72,17 +115,65 @@ def jvp(q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offs
         now = 1 << (now.bit_length() - 1)
         tail = causal or window is not None or padding is not None or m % chosen.keys != 0
         xq, xk, xv, xo = dq[at:], dk[at:], dv[at:], do[at:]
-        _run(jvp_kernel, b * h * -(-n // chosen.rows), chosen,
-             (q, k, v, mask, o, normaliser, xq, xk, xv, xo, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-              *o.stride()[:3], *xq.stride()[:4], *xk.stride()[:4], *xv.stride()[:4], *xo.stride()[:4], mask_b,
-              h, h // hkv, n, m, float(scale), softcap or 0.0, offset, window or 0),
-             T=now, TAIL=tail, **traits)
+        _run(
+            jvp_kernel,
+            b * h * -(-n // chosen.rows),
+            chosen,
+            (
+                q,
+                k,
+                v,
+                mask,
+                o,
+                normaliser,
+                xq,
+                xk,
+                xv,
+                xo,
+                *q.stride()[:3],
+                *k.stride()[:3],
+                *v.stride()[:3],
+                *o.stride()[:3],
+                *xq.stride()[:4],
+                *xk.stride()[:4],
+                *xv.stride()[:4],
+                *xo.stride()[:4],
+                mask_b,
+                h,
+                h // hkv,
+                n,
+                m,
+                float(scale),
+                softcap or 0.0,
+                offset,
+                window or 0,
+            ),
+            T=now,
+            TAIL=tail,
+            **traits,
+        )
         at += now
     return do[0] if one else do
 
 
-def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, padding, precision, out_dtype, way=None,
-        tiles: tuple[Tiles, Tiles] | None = None):
+def vjp(
+    q,
+    k,
+    v,
+    o,
+    normaliser,
+    g,
+    scale,
+    causal,
+    window,
+    softcap,
+    offset,
+    padding,
+    precision,
+    out_dtype,
+    way=None,
+    tiles: tuple[Tiles, Tiles] | None = None,
+):
     way = way or _fused_backward(q, k, v, g, causal, window, softcap, offset, padding, out_dtype)
     if way != "ours":
         return _fused_vjp(way, q, k, v, o, normaliser, g, scale, causal)
@@ -93,52 +184,122 @@ def vjp(q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, paddi
     dq, dk, dv = _empty(q, h, n, width, dtype), _empty(k, hkv, m, width, dtype), _empty(v, hkv, m, w, dtype)
     rows = torch.empty(3, b, h, n, dtype=torch.float32, device=q.device)
     normaliser = normaliser.contiguous()
-    traits = _traits(q.dtype, width, w, _aligned(q, k, v, g), scale, causal, window, softcap,
-                     padding is not None, precision)
+    traits = _traits(
+        q.dtype, width, w, _aligned(q, k, v, g), scale, causal, window, softcap, padding is not None, precision
+    )
     mask, mask_b = _mask(padding, q)
     pattern = (float(scale), softcap or 0.0, offset, window or 0)
-    by_query, by_key = tiles or (choose("dq", q.element_size(), max(width, w), b * h, n, causal),
-                                 choose("dkdv", q.element_size(), max(width, w), b * hkv, m, causal))
-    _run(dq_kernel, b * h * -(-n // by_query.rows), by_query,
-         (q, k, v, mask, o, normaliser, g, rows, dq, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3],
-          *g.stride()[:3], *dq.stride()[:3], mask_b, h, h // hkv, n, m, *pattern),
-         TAIL=causal or window is not None or padding is not None or m % by_query.keys != 0, **traits)
-    _run(dkdv_kernel, b * hkv * -(-m // by_key.rows), by_key,
-         (q, k, v, mask, g, rows, dk, dv, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *g.stride()[:3],
-          *dk.stride()[:3], *dv.stride()[:3], mask_b, hkv, h // hkv, n, m, *pattern),
-         TAIL=window is not None or n % by_key.keys != 0, **traits)
+    by_query, by_key = tiles or (
+        choose("dq", q.element_size(), max(width, w), b * h, n, causal),
+        choose("dkdv", q.element_size(), max(width, w), b * hkv, m, causal),
+    )
+    _run(
+        dq_kernel,
+        b * h * -(-n // by_query.rows),
+        by_query,
+        (
+            q,
+            k,
+            v,
+            mask,
+            o,
+            normaliser,
+            g,
+            rows,
+            dq,
+            *q.stride()[:3],
+            *k.stride()[:3],
+            *v.stride()[:3],
+            *o.stride()[:3],
+            *g.stride()[:3],
+            *dq.stride()[:3],
+            mask_b,
+            h,
+            h // hkv,
+            n,
+            m,
+            *pattern,
+        ),
+        TAIL=causal or window is not None or padding is not None or m % by_query.keys != 0,
+        **traits,
+    )
+    _run(
+        dkdv_kernel,
+        b * hkv * -(-m // by_key.rows),
+        by_key,
+        (
+            q,
+            k,
+            v,
+            mask,
+            g,
+            rows,
+            dk,
+            dv,
+            *q.stride()[:3],
+            *k.stride()[:3],
+            *v.stride()[:3],
+            *g.stride()[:3],
+            *dk.stride()[:3],
+            *dv.stride()[:3],
+            mask_b,
+            hkv,
+            h // hkv,
+            n,
+            m,
+            *pattern,
+        ),
+        TAIL=window is not None or n % by_key.keys != 0,
+        **traits,
+    )
     return dq, dk, dv
 
 
 def _fused_backward(q, k, v, g, causal, window, softcap, offset, padding, out_dtype) -> str:
-    """"cudnn" or "flash" where PyTorch's own fused backward pass computes the same function, else "ours"."""
+    """ "cudnn" or "flash" where PyTorch's own fused backward pass computes the same function, else "ours"."""
     square = q.shape[2] == k.shape[2] and offset == 0
-    if (q.device.type != "cuda" or q.dtype not in (torch.float16, torch.bfloat16) or window is not None
-            or softcap is not None or padding is not None or (causal and not square) or q.shape[1] != k.shape[1]
-            or q.shape[3] != v.shape[3] or q.shape[3] > 128 or q.shape[3] % 8 != 0 or g.dtype != q.dtype
-            or out_dtype not in (None, q.dtype) or q.shape[2] < 2 or k.shape[2] < 2):
+    if (
+        q.device.type != "cuda"
+        or q.dtype not in (torch.float16, torch.bfloat16)
+        or window is not None
+        or softcap is not None
+        or padding is not None
+        or (causal and not square)
+        or q.shape[1] != k.shape[1]
+        or q.shape[3] != v.shape[3]
+        or q.shape[3] > 128
+        or q.shape[3] % 8 != 0
+        or g.dtype != q.dtype
+        or out_dtype not in (None, q.dtype)
+        or q.shape[2] < 2
+        or k.shape[2] < 2
+    ):
         return "ours"
     parameters = SDPAParams(q, k, v, None, 0.0, bool(causal), False)
     return next((name for name, can in FUSED if can(parameters)), "ours")
 
 
-def _fused_vjp(way: str, q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, g: Tensor, scale: float,
-               causal: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _fused_vjp(
+    way: str, q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, g: Tensor, scale: float, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     n, m = q.shape[2], k.shape[2]
     total = normaliser.sum(-1)
     o = o.to(q.dtype)
     none = torch.empty(0, dtype=torch.uint64, device=q.device)
     if way == "cudnn":
         return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-            g, q, k, v, o, total.unsqueeze(-1), none, none, None, None, None, n, m, 0.0, bool(causal), scale=scale)
+            g, q, k, v, o, total.unsqueeze(-1), none, none, None, None, None, n, m, 0.0, bool(causal), scale=scale
+        )
     return torch.ops.aten._scaled_dot_product_flash_attention_backward(
-        g, q, k, v, o, total, None, None, n, m, 0.0, bool(causal), none, none, scale=scale)
+        g, q, k, v, o, total, None, None, n, m, 0.0, bool(causal), none, none, scale=scale
+    )
 
 
 def _run(kernel, programs: int, tiles: Tiles, arguments: tuple, **traits) -> None:
     device = arguments[0].device
-    options = dict(ROWS=tiles.rows, KEYS=tiles.keys, num_warps=tiles.warps, num_stages=tiles.stages,
-                   maxnreg=tiles.registers)
+    options = dict(
+        ROWS=tiles.rows, KEYS=tiles.keys, num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers
+    )
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
             kernel[(programs,)](*arguments, **traits, **options)
@@ -160,10 +321,18 @@ def _traits(dtype, width, w, aligned, scale, causal, window, softcap, padded, pr
     power_of_two = scale != 0 and math.frexp(abs(scale))[0] == 0.5
     whole = aligned and all(x >= 16 and x & (x - 1) == 0 for x in (width, w))
     block_k, block_w = (max(16 if whole else SAFE, 1 << (x - 1).bit_length()) for x in (width, w))
-    return dict(K=width, W=w, BLOCK_K=block_k, BLOCK_W=block_w, CAUSAL=bool(causal), WINDOW=window is not None,
-                PADDED=padded, CAPPED=softcap is not None,
-                PRESCALED=power_of_two and dtype != torch.float16,  # float16 has small numbers to lose
-                PRECISION=precision)
+    return dict(
+        K=width,
+        W=w,
+        BLOCK_K=block_k,
+        BLOCK_W=block_w,
+        CAUSAL=bool(causal),
+        WINDOW=window is not None,
+        PADDED=padded,
+        CAPPED=softcap is not None,
+        PRESCALED=power_of_two and dtype != torch.float16,  # float16 has small numbers to lose
+        PRECISION=precision,
+    )
 
 
 def _empty(like: Tensor, h: int, n: int, w: int, dtype, tangents: int | None = None) -> Tensor:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Tiles:
     """A program holds `rows` of its own and walks over the others `keys` at a time (in the dk/dv kernel the roles of
     queries and keys are exchanged). `tangents`: directions that one pass carries at once. `registers`: at most so many
-    per thread, where that makes room for a second program."""
+    per thread, where that makes room for a second program.
+    """
 
     rows: int
     keys: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class AutodiffJacobian(LinearOperator):
     is the derivative of Jᵀg in g, which is linear in g, read off a second graph that is recorded once too.
 
     Where f narrows to a coarser dtype than that of x (`casts`), the derivative is taken without these casts, by numbers
-    in float64, and `shaken` is the derivative with them. Where f does not run without them, it is taken as it is.
+    in float64, and `perturbed` is the derivative with them. Where f does not run without them, it is taken as it is.
 
     What the graphs hold is not known, so a memory plan counts only the solver's own vectors.
     """
@@ -50,11 +50,15 @@ class AutodiffJacobian(LinearOperator):
         with torch.enable_grad(), differentiable_attention():
             y = self.f(self._input)
         if not isinstance(y, Tensor) or y.numel() == 0 or not y.dtype.is_floating_point:
-            raise InputError("expected f to return one non-empty tensor of a floating dtype, got "
-                             f"{type(y).__name__}; wrap it in a function that picks the tensor")
+            raise InputError(
+                "expected f to return one non-empty tensor of a floating dtype, got "
+                f"{type(y).__name__}; wrap it in a function that picks the tensor"
+            )
         if not y.requires_grad:
-            raise InputError("expected an output that depends on x, got one without a gradient; look for detach, "
-                             "no_grad or integer steps inside f")
+            raise InputError(
+                "expected an output that depends on x, got one without a gradient; look for detach, "
+                "no_grad or integer steps inside f"
+            )
         if not torch.isfinite(y).all():
             raise InputError("expected a finite f(x), got NaN or ∞")
         self._output = y
@@ -82,8 +86,13 @@ class AutodiffJacobian(LinearOperator):
 
     def rmatvec(self, u: Tensor) -> Tensor:
         with differentiable_attention():
-            g, = torch.autograd.grad(self._output, self._input, u.view_as(self._output).to(self._output.dtype),
-                                     retain_graph=True, materialize_grads=True)
+            (g,) = torch.autograd.grad(
+                self._output,
+                self._input,
+                u.view_as(self._output).to(self._output.dtype),
+                retain_graph=True,
+                materialize_grads=True,
+            )
         return g.flatten()
 
     def matvec(self, v: Tensor) -> Tensor:
@@ -98,16 +107,19 @@ class AutodiffJacobian(LinearOperator):
             try:
                 return self._through_second_graph(v)
             except (RuntimeError, NotImplementedError) as error:
-                raise InputError("expected a map with forward mode or double backward, got one with neither "
-                                 f"({str(error).splitlines()[0]}); for a transformers model, "
-                                 'attn_implementation="howsmooth" has both') from error
+                raise InputError(
+                    "expected a map with forward mode or double backward, got one with neither "
+                    f"({str(error).splitlines()[0]}); for a transformers model, "
+                    'attn_implementation="howsmooth" has both'
+                ) from error
 
     def _through_second_graph(self, v: Tensor) -> Tensor:
         if self._pulled_back is None:
             with torch.enable_grad():
-                self._pulled_back, = torch.autograd.grad(self._output, self._input, self._cotangent, create_graph=True,
-                                                         materialize_grads=True)
-        jv, = torch.autograd.grad(self._pulled_back, self._cotangent, v, retain_graph=True)
+                (self._pulled_back,) = torch.autograd.grad(
+                    self._output, self._input, self._cotangent, create_graph=True, materialize_grads=True
+                )
+        (jv,) = torch.autograd.grad(self._pulled_back, self._cotangent, v, retain_graph=True)
         return jv.flatten().to(self.dtype)
 
     def precise(self) -> LinearOperator | None:
@@ -122,7 +134,7 @@ class AutodiffJacobian(LinearOperator):
             return None
         return twin if twin._output.dtype == torch.float64 else None
 
-    def shaken(self) -> LinearOperator:
+    def perturbed(self) -> LinearOperator:
         """The derivative with the casts inside f, or at x moved by a unit of rounding, for want of float64."""
         if self.as_given is not None:
             return AutodiffJacobian(self.as_given, self.x, trusted=True)
@@ -132,8 +144,10 @@ class AutodiffJacobian(LinearOperator):
     def _refuse_a_random_map(self, again: Tensor) -> None:
         # Threads may add up in another order from one call to the next; dropout is of another size.
         if norm(again - self._output) > 1e-3 * norm(self._output):
-            raise InputError("expected a map that gives the same output twice, got one that is random; "
-                             "call .eval() on the module, or fix what it draws")
+            raise InputError(
+                "expected a map that gives the same output twice, got one that is random; "
+                "call .eval() on the module, or fix what it draws"
+            )
 
     def _refuse_unequal_derivatives(self) -> None:
         """⟨u, Jv⟩ = ⟨Jᵀu, v⟩ on random vectors: no_grad or detach inside f break it."""
@@ -142,17 +156,17 @@ class AutodiffJacobian(LinearOperator):
         jv, ju = self.matvec(v), self.rmatvec(u)
         gap = abs(float(u.double() @ jv.double()) - float(ju.double() @ v.double()))
         if gap > torch.finfo(self.dtype).eps ** 0.2 * max(norm(u) * norm(jv), norm(ju) * norm(v)):
-            raise InputError("expected a map whose forward and reverse derivatives agree, got two different ones; "
-                             "look for no_grad, detach or a custom function with a wrong derivative inside f")
+            raise InputError(
+                "expected a map whose forward and reverse derivatives agree, got two different ones; "
+                "look for no_grad, detach or a custom function with a wrong derivative inside f"
+            )
 
 
 def in_float64(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """f with all of its numbers in float64; a module is copied for it, if it can be, and converted once."""
+    """F with all of its numbers in float64; a module is copied for it, if it can be, and converted once."""
     if isinstance(f, torch.nn.Module):
-        try:
+        with suppress(RuntimeError):
             f = copy.deepcopy(f).double()
-        except RuntimeError:
-            pass
     return in_float64_throughout(f)
 
 

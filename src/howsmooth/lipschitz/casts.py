@@ -44,7 +44,7 @@ class CastsSeen(TorchDispatchMode):
 
 
 def in_float64_throughout(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """f with every floating number inside it in float64: what it captured is raised, and its casts do nothing.
+    """F with every floating number inside it in float64: what it captured is raised, and its casts do nothing.
 
     Where f writes into a tensor of a coarser dtype that is not its own, this cannot be had, and a call raises.
 
@@ -52,6 +52,7 @@ def in_float64_throughout(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], T
     >>> in_float64_throughout(lambda x: (x.bfloat16() @ w.bfloat16()).float())(torch.ones(1, 2)).dtype
     torch.float64
     """
+
     @functools.wraps(f, updated=())
     def raised(x: Tensor) -> Tensor:
         with _InFloat64():

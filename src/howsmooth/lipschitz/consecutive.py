@@ -22,7 +22,7 @@ from torch import Tensor
 
 from howsmooth.attention import SelfAttention, blockwise
 from howsmooth.attention.op import pattern_of
-from howsmooth.attention.own import OwnDerivatives
+from howsmooth.attention.query_derivative import QueryDerivative
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.gains import own_norms
@@ -70,22 +70,28 @@ def consecutive_limit(f: SelfAttention, x: Tensor) -> ConsecutiveLimit:
     _refuse_unmasked(f)
     for trait, there in (("rotary positions", f.rotary), ("a window", f.window), ("a score_bias", f.score_bias)):
         if there is not None:
-            raise InputError(f"expected a causal layer without places for endless copies, got one with {trait}; use "
-                             "consecutive_copies with a k")
+            raise InputError(
+                f"expected a causal layer without places for endless copies, got one with {trait}; use "
+                "consecutive_copies with a k"
+            )
     _refuse_other_than_tokens(f, x)
     f, x = f.to(torch.float64), x.double()
 
     def norms(log_share: float) -> Tensor:
         layer = copy.copy(f)
         layer.score_bias = lambda i, j: torch.where(i == j, log_share, 0.0)
-        return own_norms(OwnDerivatives(layer, x), tol=1e-4).value
+        return own_norms(QueryDerivative(layer, x), tol=1e-4).value
 
     levels = torch.linspace(0, -_margin(f, x), _LEVELS, dtype=torch.float64)
     found = torch.stack([norms(float(level)) for level in levels])  # (levels, n)
     best, token = divmod(int(found.argmax()), len(x))
     around = levels[min(best + 1, _LEVELS - 1)], levels[max(best - 1, 0)]
-    refined = minimize_scalar(lambda level: -float(norms(level)[token]), bounds=tuple(map(float, around)),
-                              method="bounded", options={"xatol": 1e-6, "maxiter": 30})
+    refined = minimize_scalar(
+        lambda level: -float(norms(level)[token]),
+        bounds=tuple(map(float, around)),
+        method="bounded",
+        options={"xatol": 1e-6, "maxiter": 30},
+    )
     own, level = max((float(found[best, token]), float(levels[best])), (-float(refined.fun), float(refined.x)))
     return ConsecutiveLimit(2 * _value_norm(f), own, token, math.exp(level))
 
@@ -116,5 +122,6 @@ def _refuse_other_than_tokens(f: SelfAttention, x: Tensor) -> None:
 
 def _refuse_unmasked(f) -> None:
     if not isinstance(f, SelfAttention) or not f.causal:
-        raise InputError(f"expected a causal SelfAttention, got {f!r}; unmasked layers do not see the order of copies: "
-                         "use splits")
+        raise InputError(
+            f"expected a causal SelfAttention, got {f!r}; unmasked layers do not see the order of copies: use splits"
+        )

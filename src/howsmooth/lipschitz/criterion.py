@@ -41,7 +41,7 @@ class Criterion:
     norm: float
     own: Tensor  # (n,)
     points: Tensor
-    log_masses: Tensor
+    log_weights: Tensor
 
     @property
     def ratio(self) -> float:
@@ -52,12 +52,17 @@ class Criterion:
         return largest / self.norm if largest > 0 else 0.0
 
     def as_record(self) -> dict:
-        return {"norm": self.norm, "own": self.own.tolist(), "ratio": self.ratio, "points": self.points.tolist(),
-                "masses": torch.softmax(self.log_masses, -1).tolist()}
+        return {
+            "norm": self.norm,
+            "own": self.own.tolist(),
+            "ratio": self.ratio,
+            "points": self.points.tolist(),
+            "masses": torch.softmax(self.log_weights, -1).tolist(),
+        }
 
 
-def criterion(g: Callable, points: Tensor, log_masses: Tensor | None = None) -> Criterion:
-    """The criterion of a few atoms for any G(places, points, log_masses), by dense Jacobians in float64.
+def criterion(g: Callable, points: Tensor, log_weights: Tensor | None = None) -> Criterion:
+    """The criterion of a few atoms for any G(places, points, log_weights), by dense Jacobians in float64.
 
     >>> from howsmooth.attention.fields import MeanPooling
     >>> criterion(MeanPooling(torch.eye(1, dtype=torch.float64)), torch.tensor([[1.0], [2.0]])).ratio
@@ -65,22 +70,26 @@ def criterion(g: Callable, points: Tensor, log_masses: Tensor | None = None) -> 
     """
     x = points.detach().double().requires_grad_()
     z, n = x.detach().clone().requires_grad_(), len(x)
-    log_masses = torch.zeros(n, dtype=torch.float64) if log_masses is None else log_masses.detach().double()
-    if float(torch.log_softmax(log_masses, -1).min()) < _LEAST:
+    log_weights = torch.zeros(n, dtype=torch.float64) if log_weights is None else log_weights.detach().double()
+    if float(torch.log_softmax(log_weights, -1).min()) < _LEAST:
         raise InputError(f"expected masses of at least e^{_LEAST:g}, got smaller ones, whose roots have no digits left")
     with torch.enable_grad():
-        y = g(z, x, log_masses)
+        y = g(z, x, log_weights)
         # The derivative in the places, and the one in what they see: the map moves both.
-        rows = [torch.autograd.grad(entry, (z, x), retain_graph=True, materialize_grads=True) for entry in y.flatten()
-                ] if y.requires_grad else [(torch.zeros_like(x), torch.zeros_like(x))] * y.numel()
+        rows = (
+            [torch.autograd.grad(entry, (z, x), retain_graph=True, materialize_grads=True) for entry in y.flatten()]
+            if y.requires_grad
+            else [(torch.zeros_like(x), torch.zeros_like(x))] * y.numel()
+        )
     place, seen = (torch.stack(part).unflatten(0, y.shape) for part in zip(*rows, strict=True))  # (n, d_out, n, d)
     own = torch.stack([place[i, :, i] for i in range(n)])
-    root = roots(log_masses)[:, 0]
+    root = roots(log_weights)[:, 0]
     whole = ((place + seen) * root[:, None, None, None] / root[:, None]).reshape(y.numel(), -1)
     if not torch.isfinite(whole).all():
         raise InputError("expected a finite derivative, got NaN or ∞; take atoms that are nearer, masses less unequal")
-    return Criterion(float(torch.linalg.matrix_norm(whole, ord=2)), torch.linalg.matrix_norm(own, ord=2),
-                     x.detach(), log_masses)
+    return Criterion(
+        float(torch.linalg.matrix_norm(whole, ord=2)), torch.linalg.matrix_norm(own, ord=2), x.detach(), log_weights
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +118,10 @@ def line_splitting(x: Tensor, a: float = -1.0, masses: Tensor | None = None, *, 
     [10.3937, 10.363]
     """
     if not isinstance(x, Tensor) or x.dim() < 1 or not x.numel() or not torch.isfinite(x).all():
-        raise InputError("expected finite atoms as a tensor (…, m) with m ≥ 1, got "
-                         + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__))
+        raise InputError(
+            "expected finite atoms as a tensor (…, m) with m ≥ 1, got "
+            + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__)
+        )
     if not math.isfinite(a):
         raise InputError(f"expected a finite a, got {a}")
     x = x.double()
@@ -138,8 +149,15 @@ def _norm(d: Tensor) -> Tensor:
     return (torch.hypot(p + s, q - r) + torch.hypot(p - s, q + r)) / 2
 
 
-def picture(extent: float = 4.0, points: int = 400, a: float = -1.0, masses: tuple[float, ...] = (1.0, 1.0),
-            third: float | None = None, *, masked: bool = False) -> tuple[Tensor, LineSplitting]:
+def picture(
+    extent: float = 4.0,
+    points: int = 400,
+    a: float = -1.0,
+    masses: tuple[float, ...] = (1.0, 1.0),
+    third: float | None = None,
+    *,
+    masked: bool = False,
+) -> tuple[Tensor, LineSplitting]:
     """The criterion on the square [−extent, extent]²: the first atom along the second axis, the second along the first.
 
     third: where a third atom stands. Returns the axis (points,) and the criterion (points, points).
@@ -187,7 +205,17 @@ class LinePicture:
         """The share of the square that splits, and the largest ratio with its place."""
         axis, found = self.found
         top = int(found.ratio.argmax())
-        return {"a": self.a, "masses": list(self.all_masses), "third": self.third, "masked": self.masked,
-                "extent": self.extent, "points": self.points, "share": float(found.splits.double().mean()),
-                "ratio": float(found.ratio.max()), "x": float(axis[top % self.points]),
-                "y": float(axis[top // self.points]), "status": "converged", "dtype": "float64"}
+        return {
+            "a": self.a,
+            "masses": list(self.all_masses),
+            "third": self.third,
+            "masked": self.masked,
+            "extent": self.extent,
+            "points": self.points,
+            "share": float(found.splits.double().mean()),
+            "ratio": float(found.ratio.max()),
+            "x": float(axis[top % self.points]),
+            "y": float(axis[top // self.points]),
+            "status": "converged",
+            "dtype": "float64",
+        }

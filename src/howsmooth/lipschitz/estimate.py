@@ -66,6 +66,19 @@ class Estimate:
 
     def as_record(self) -> dict:
         """The numbers as plain Python values, under the names used everywhere."""
-        names = ("value", "lower", "upper", "confidence", "residual", "status", "steps", "products", "seed", "seconds",
-                 "relative", "radius", "mean_radius")
+        names = (
+            "value",
+            "lower",
+            "upper",
+            "confidence",
+            "residual",
+            "status",
+            "steps",
+            "products",
+            "seed",
+            "seconds",
+            "relative",
+            "radius",
+            "mean_radius",
+        )
         return {name: getattr(self, name) for name in names} | {"dtype": str(self.dtype).removeprefix("torch.")}

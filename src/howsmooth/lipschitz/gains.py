@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.attention.own import OwnDerivatives
+from howsmooth.attention.query_derivative import QueryDerivative
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz.autodiff import AutodiffJacobian
 from howsmooth.lipschitz.local import jacobian, single_at_least
 from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
 from howsmooth.spectral.result import CONVERGED, REMEDY
-from howsmooth.spectral.rounding import allowance, shaken_by
+from howsmooth.spectral.rounding import allowance, perturbation_norm
 
 # Sequences solved side by side: a product holds this many copies of the tokens.
 TOKENS_AT_ONCE = 32
@@ -44,8 +44,16 @@ class TokenGains:
         return float(self.value.max())
 
 
-def token_gains(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *, of: str = "input", tol: float = 1e-2,
-                confidence: float = 0.999, seed: int = 0, strict: bool = True) -> TokenGains:
+def token_gains(
+    f: SelfAttention | Callable[[Tensor], Tensor],
+    x: Tensor,
+    *,
+    of: str = "input",
+    tol: float = 1e-2,
+    confidence: float = 0.999,
+    seed: int = 0,
+    strict: bool = True,
+) -> TokenGains:
     """The norm of each token's own part of D_X f, for x (n, d).
 
     of="input": ‖J[:, j]‖₂, how far the whole output moves per unit move of token j alone. Their maximum is the gain
@@ -70,8 +78,11 @@ def token_gains(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *, of:
     gains = TokenGains(of, torch.cat(values), torch.cat(lowers), torch.cat(uppers), confidence, status)
     failed = [s for s in status if s != CONVERGED]
     if strict and failed:
-        raise NotConverged(f"expected relative width {tol:g} for all {n} tokens, got {failed[0]!r} for {len(failed)} "
-                           f"of them; {REMEDY[failed[0]]}; all are in .partial, strict=False returns them", gains)
+        raise NotConverged(
+            f"expected relative width {tol:g} for all {n} tokens, got {failed[0]!r} for {len(failed)} "
+            f"of them; {REMEDY[failed[0]]}; all are in .partial, strict=False returns them",
+            gains,
+        )
     return gains
 
 
@@ -82,8 +93,9 @@ def _tokens_operator(f, x: Tensor, tokens: Tensor, of: str) -> LinearOperator:
     whole = jacobian(f, x)
     output = whole.image.shape
     if of == "output" and (len(output) != 2 or output[0] != x.shape[0]):
-        raise InputError(f"expected an output of shape ({x.shape[0]}, width), one token for each of x, got "
-                         f"{tuple(output)}")
+        raise InputError(
+            f"expected an output of shape ({x.shape[0]}, width), one token for each of x, got {tuple(output)}"
+        )
     return _at_tokens(whole, x.shape[0], tokens, of)
 
 
@@ -92,8 +104,10 @@ def _at_tokens(whole: LinearOperator, n: int, tokens: Tensor, of: str) -> Linear
     t, (rows, cols) = len(tokens), whole.shape
     forward, transpose = whole.matvec, whole.rmatvec
     if not whole.batch:
-        forward, transpose = (lambda v, product=product: torch.stack([product(row) for row in v])
-                              for product in (whole.matvec, whole.rmatvec))
+        forward, transpose = (
+            lambda v, product=product: torch.stack([product(row) for row in v])
+            for product in (whole.matvec, whole.rmatvec)
+        )
     if of == "output":  # rows of J are columns of its transpose
         forward, transpose, rows, cols = transpose, forward, cols, rows
     width = cols // n
@@ -113,9 +127,18 @@ def _at_tokens(whole: LinearOperator, n: int, tokens: Tensor, of: str) -> Linear
 
         return made
 
-    chosen = FunctionOperator(matvec, rmatvec, (rows, width), dtype=whole.dtype, device=whole.device, batch=(t,),
-                              workspace=whole.workspace, held=whole.held, precise=also(whole.precise),
-                              shaken=also(whole.shaken))
+    chosen = FunctionOperator(
+        matvec,
+        rmatvec,
+        (rows, width),
+        dtype=whole.dtype,
+        device=whole.device,
+        batch=(t,),
+        workspace=whole.workspace,
+        held=whole.held,
+        precise=also(whole.precise),
+        perturbed=also(whole.perturbed),
+    )
     chosen.allow_as(whole)
     return chosen
 
@@ -137,7 +160,7 @@ def own_norms(operator: LinearOperator, *, tol: float = 1e-3, confidence: float 
     if stored is not None:
         value = torch.linalg.matrix_norm(stored.double(), ord=2)
         slack = (allowance(operator) + max(stored.shape[-2:]) * torch.finfo(torch.float64).eps) * value.max()
-        slack = slack + 4 * shaken_by(operator, stored)
+        slack = slack + 4 * perturbation_norm(operator, stored)
         return TokenGains("own", value, (value - slack).clamp_min(0), value + slack, 1.0, ["exact"] * len(value))
     n = operator.batch[0]
     share = 1 - (1 - confidence) / (2 * n)  # two passes, each token an equal part of the failure probability
@@ -157,6 +180,7 @@ def own_operator(g: Callable[[Tensor], Tensor], x: Tensor, *, trusted: bool = Fa
 
     trusted: its derivatives are known to be right, which cannot be seen where all of them are lost in rounding.
     """
+
     def on_places(z: Tensor) -> Tensor:
         y = g(z)
         if not isinstance(y, Tensor) or y.dim() != 2 or len(y) != len(x):
@@ -173,30 +197,47 @@ def own_operator(g: Callable[[Tensor], Tensor], x: Tensor, *, trusted: bool = Fa
     once, scaled = (whole.matvec(v.flatten()).view(n, d_out) for v in (w, t * w))
     noise = 64 * whole.roundoff * (1 + float(x.abs().max())) * float(whole.image.abs().max())
     if float((scaled - t * once).abs().max()) > 1e-3 * float(once.abs().max()) + noise:
-        raise InputError("expected G(x, μ) to treat the places x one by one, got an output that moves with another "
-                         "place; hold the measure fixed")
+        raise InputError(
+            "expected G(x, μ) to treat the places x one by one, got an output that moves with another "
+            "place; hold the measure fixed"
+        )
 
-    def side_by_side(jacobian: LinearOperator, shaken: Callable | None = None) -> LinearOperator:
-        places = FunctionOperator(lambda v: jacobian.matvec(v.flatten()).view(n, d_out),
-                                  lambda u: jacobian.rmatvec(u.flatten()).view(n, -1), (d_out, x.shape[1]),
-                                  dtype=x.dtype, device=x.device, batch=(n,), shaken=shaken)
+    def side_by_side(jacobian: LinearOperator, perturbed: Callable | None = None) -> LinearOperator:
+        places = FunctionOperator(
+            lambda v: jacobian.matvec(v.flatten()).view(n, d_out),
+            lambda u: jacobian.rmatvec(u.flatten()).view(n, -1),
+            (d_out, x.shape[1]),
+            dtype=x.dtype,
+            device=x.device,
+            batch=(n,),
+            perturbed=perturbed,
+        )
         places.allow_as(jacobian)
         return places
 
-    return side_by_side(whole, lambda: side_by_side(whole.shaken()))
+    return side_by_side(whole, lambda: side_by_side(whole.perturbed()))
 
 
 def plus_identity(operator: LinearOperator) -> LinearOperator:
     """I + J, for what a residual connection adds."""
     if operator.shape[0] != operator.shape[1]:
         raise InputError(f"expected an output as wide as the input for a residual, got {operator.shape}")
-    def shaken() -> LinearOperator | None:
-        moved = operator.shaken()
+
+    def perturbed() -> LinearOperator | None:
+        moved = operator.perturbed()
         return None if moved is None else plus_identity(moved)
 
-    out = FunctionOperator(lambda v: v + operator.matvec(v), lambda u: u + operator.rmatvec(u), operator.shape,
-                           dtype=operator.dtype, device=operator.device, batch=operator.batch,
-                           workspace=operator.workspace, held=operator.held, shaken=shaken)
+    out = FunctionOperator(
+        lambda v: v + operator.matvec(v),
+        lambda u: u + operator.rmatvec(u),
+        operator.shape,
+        dtype=operator.dtype,
+        device=operator.device,
+        batch=operator.batch,
+        workspace=operator.workspace,
+        held=operator.held,
+        perturbed=perturbed,
+    )
     # What is hidden is a part of J; signs show its size, and where J is small that is little beside I.
     signs = torch.randn(*operator.batch, operator.shape[1], generator=torch.Generator().manual_seed(0)).sign()
     size = float(operator.matvec(signs.to(operator.device, operator.dtype)).norm(dim=-1).max())
@@ -207,7 +248,7 @@ def plus_identity(operator: LinearOperator) -> LinearOperator:
 
 def _stored(operator: LinearOperator) -> Tensor | None:
     """The matrices themselves (up to what changes no singular value), if they are small."""
-    if isinstance(operator, OwnDerivatives):
+    if isinstance(operator, QueryDerivative):
         a = operator.attention
         heads = a.heads * a.wv.shape[0] // a.kv_heads
         if min(a.d_out, heads) <= SMALL and min(a.d, a.wq.shape[0]) <= SMALL:
@@ -218,8 +259,9 @@ def _stored(operator: LinearOperator) -> Tensor | None:
 def _solve(operator: LinearOperator, tokens: Tensor, tol: float, confidence: float, seed: int):
     values, lowers, uppers, status = [], [], [], []
     for some in tokens.split(AT_ONCE):
-        found = singular_values(_members(operator, some.to(operator.device)), tol=tol, confidence=confidence, seed=seed,
-                                strict=False)
+        found = singular_values(
+            _members(operator, some.to(operator.device)), tol=tol, confidence=confidence, seed=seed, strict=False
+        )
         for parts, part in ((values, found.value), (lowers, found.lower), (uppers, found.upper)):
             parts.append(part[:, 0])
         status += found.status
@@ -228,7 +270,7 @@ def _solve(operator: LinearOperator, tokens: Tensor, tol: float, confidence: flo
 
 def _members(operator: LinearOperator, tokens: Tensor) -> LinearOperator:
     """Some operators of a batch."""
-    if isinstance(operator, OwnDerivatives):
+    if isinstance(operator, QueryDerivative):
         return operator.at(tokens)
     if len(tokens) == operator.batch[0]:
         return operator
@@ -237,12 +279,18 @@ def _members(operator: LinearOperator, tokens: Tensor) -> LinearOperator:
     def spread(part: Tensor, width: int) -> Tensor:
         return part.new_zeros(n, width).index_copy(0, tokens, part)
 
-    def shaken() -> LinearOperator | None:
-        moved = operator.shaken()
+    def perturbed() -> LinearOperator | None:
+        moved = operator.perturbed()
         return None if moved is None else _members(moved, tokens)
 
-    out = FunctionOperator(lambda v: operator.matvec(spread(v, cols))[tokens],
-                           lambda u: operator.rmatvec(spread(u, rows))[tokens], operator.shape,
-                           dtype=operator.dtype, device=operator.device, batch=(len(tokens),), shaken=shaken)
+    out = FunctionOperator(
+        lambda v: operator.matvec(spread(v, cols))[tokens],
+        lambda u: operator.rmatvec(spread(u, rows))[tokens],
+        operator.shape,
+        dtype=operator.dtype,
+        device=operator.device,
+        batch=(len(tokens),),
+        perturbed=perturbed,
+    )
     out.allow_as(operator)
     return out

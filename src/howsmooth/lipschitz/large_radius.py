@@ -24,7 +24,7 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.attention.backend import at_least_single
 from howsmooth.attention.blockwise import Linearisation
-from howsmooth.attention.winners import Winners, winners
+from howsmooth.attention.argmax import ArgmaxKeys, argmax_keys
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import local_lipschitz, single_at_least
@@ -40,15 +40,15 @@ class LargeRadius:
     upper: float
     confidence: float  # 1 where the norm is a formula: one head, or heads that agree
     operator: LinearOperator = field(repr=False)
-    winners: Tensor = field(repr=False)  # (h, n): the key that query i ends up with, −1 if it sees none
+    argmax: Tensor = field(repr=False)  # (h, n): the key that query i ends up with, −1 if it sees none
     gap: float  # the smallest lead of a first score over a second one, at ρ = 1; ∞ where nobody has a choice
 
     @property
     def multiplicities(self) -> Tensor:
         """How many queries end up with each key, (h, n)."""
-        h, n = self.winners.shape
+        h, n = self.argmax.shape
         counts = torch.zeros(h, n + 1, dtype=torch.int64)
-        return counts.scatter_add_(1, self.winners + 1, torch.ones_like(self.winners))[:, 1:]
+        return counts.scatter_add_(1, self.argmax + 1, torch.ones_like(self.argmax))[:, 1:]
 
     @property
     def settles_at(self) -> float:
@@ -62,7 +62,7 @@ def large_radius_limit(f: SelfAttention, x: Tensor, *, tol: float = 1e-3, confid
     >>> eye = torch.eye(2, dtype=torch.float64)
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0], [0.0, 1.0]], dtype=torch.float64)
     >>> limit = large_radius_limit(SelfAttention(eye, eye, 3 * eye), x)
-    >>> limit.winners.tolist(), round(limit.value, 6)  # 3 √2
+    >>> limit.argmax.tolist(), round(limit.value, 6)  # 3 √2
     ([[0, 0, 2]], 4.242641)
     """
     f, x = _single_sequence(f, x)
@@ -75,8 +75,9 @@ def large_radius_limit(f: SelfAttention, x: Tensor, *, tol: float = 1e-3, confid
         value = float(torch.linalg.matrix_norm(whole, 2)) * math.sqrt(most)
         return LargeRadius(value, value, value, 1.0, operator, keys, gap)
     norm = singular_values(operator, tol=tol, confidence=confidence)
-    return LargeRadius(*(float(t[0]) for t in (norm.value, norm.lower, norm.upper)), norm.confidence, operator, keys,
-                       gap)
+    return LargeRadius(
+        *(float(t[0]) for t in (norm.value, norm.lower, norm.upper)), norm.confidence, operator, keys, gap
+    )
 
 
 def approach(f: SelfAttention, x: Tensor, radii: Iterable[float], **options) -> list[Estimate]:
@@ -98,14 +99,24 @@ def largest_probabilities(f: SelfAttention, x: Tensor, padding: Tensor | None = 
     """max_j P_ij of each head and real token, (h, n), as they come out of x (n, d); zero for rows that see nothing."""
     f, x = _single_sequence(f, x)
     if padding is not None and not isinstance(padding, Tensor):
-        raise InputError(f"expected padding as a tensor of dtype bool, True where the token is real, got "
-                         f"{type(padding).__name__}")
+        raise InputError(
+            f"expected padding as a tensor of dtype bool, True where the token is real, got {type(padding).__name__}"
+        )
     near = f.jacobian(x, padding).linearised
     # The kernels never form probabilities, so that a block of them is made here whatever served the derivative.
-    linearised = near if isinstance(near, Linearisation) else Linearisation(
-        *(at_least_single(t) for t in (near.q, near.k, near.v, near.o)), near.normaliser, near.pattern, near.padding)
-    rows = [at.p.reshape(f.heads, at.last - at.first, -1).amax(-1) if at.stop > at.start
-            else x.new_zeros(f.heads, at.last - at.first) for at in linearised.blocks()]
+    linearised = (
+        near
+        if isinstance(near, Linearisation)
+        else Linearisation(
+            *(at_least_single(t) for t in (near.q, near.k, near.v, near.o)), near.normaliser, near.pattern, near.padding
+        )
+    )
+    rows = [
+        at.p.reshape(f.heads, at.last - at.first, -1).amax(-1)
+        if at.stop > at.start
+        else x.new_zeros(f.heads, at.last - at.first)
+        for at in linearised.blocks()
+    ]
     peaks = torch.cat(rows, 1)
     return peaks if padding is None else peaks[:, padding]
 
@@ -144,23 +155,25 @@ def _value_matrix(f: SelfAttention) -> Tensor:
     return values if f.wo is None else f.wo @ values
 
 
-def _decided(f: SelfAttention, x: Tensor) -> Winners:
+def _decided(f: SelfAttention, x: Tensor) -> ArgmaxKeys:
     """Who looks at whom; refuses what has no limit."""
     try:
-        found = winners(f, x)
+        found = argmax_keys(f, x)
     except InputError as error:
         raise InputError(f"large_radius_limit: {error}") from None
     if (tie := found.first_tie) is not None:
-        raise InputError(f"large_radius_limit: expected one largest score in each row, got a tie in head {tie[0]}, row "
-                         f"{tie[1]} (gap {float(found.lead[tie]):.3g}); move a token: at a tie the norm grows like ρ²")
+        raise InputError(
+            f"large_radius_limit: expected one largest score in each row, got a tie in head {tie[0]}, row "
+            f"{tie[1]} (gap {float(found.lead[tie]):.3g}); move a token: at a tie the norm grows like ρ²"
+        )
     return found
 
 
-def _limit_operator(f: SelfAttention, winners: Tensor) -> LinearOperator:
+def _limit_operator(f: SelfAttention, argmax: Tensor) -> LinearOperator:
     """E ↦ (Σ_h W_h V_h ε_{m_h(i)})_i, by gathering rows; its adjoint scatters them back."""
-    (h, n), groups = winners.shape, f.heads // f.kv_heads
-    index = winners.clamp(min=0).unsqueeze(-1)
-    sees = (winners >= 0).unsqueeze(-1).to(f.dtype)
+    (h, n), groups = argmax.shape, f.heads // f.kv_heads
+    index = argmax.clamp(min=0).unsqueeze(-1)
+    sees = (argmax >= 0).unsqueeze(-1).to(f.dtype)
 
     def matvec(v: Tensor) -> Tensor:
         values = (v.view(n, f.d) @ f.wv.T).unflatten(-1, (f.kv_heads, -1)).transpose(0, 1)
@@ -179,6 +192,8 @@ def _limit_operator(f: SelfAttention, winners: Tensor) -> LinearOperator:
 
 def _single_sequence(f: SelfAttention, x: Tensor) -> tuple[SelfAttention, Tensor]:
     if not isinstance(f, SelfAttention) or not isinstance(x, Tensor) or x.dim() != 2:
-        raise InputError("expected a SelfAttention and tokens of shape (n, d), got "
-                         f"{type(f).__name__} and {tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__}")
+        raise InputError(
+            "expected a SelfAttention and tokens of shape (n, d), got "
+            f"{type(f).__name__} and {tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__}"
+        )
     return single_at_least(f, x)

@@ -18,11 +18,24 @@ from howsmooth.spectral import SingularTriplets, singular_values
 from howsmooth.spectral.operator import refuse_autocast
 
 
-def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *, k: int = 1, tol: float = 1e-3,
-                    confidence: float = 0.999, tokens: Tokens = None, output_tokens: Tokens = None,
-                    padding: Tensor | None = None, stop: str = "interval", max_steps: int | None = None,
-                    max_memory: int | None = None, products: torch.dtype | None = None, seed: int = 0,
-                    strict: bool = True, progress: Callable | None = None) -> Estimate | list[Estimate]:
+def local_lipschitz(
+    f: SelfAttention | Callable[[Tensor], Tensor],
+    x: Tensor,
+    *,
+    k: int = 1,
+    tol: float = 1e-3,
+    confidence: float = 0.999,
+    tokens: Tokens = None,
+    output_tokens: Tokens = None,
+    padding: Tensor | None = None,
+    stop: str = "interval",
+    max_steps: int | None = None,
+    max_memory: int | None = None,
+    product_dtype: torch.dtype | None = None,
+    seed: int = 0,
+    strict: bool = True,
+    progress: Callable | None = None,
+) -> Estimate | list[Estimate]:
     """The local Lipschitz constant ‖D_X f‖₂ of f at x, certified to relative width `tol` with this confidence.
 
     For a `SelfAttention`, x is (n, d), or (b, n, d) for b sequences at once, which gives a list of b estimates. Any
@@ -34,7 +47,7 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
         padding: for a `SelfAttention`: (n) or (b, n), True where the token is real. The others are neither moved
             nor looked at.
         stop: "interval" (the default), or "residual" to stop earlier, when ‖Jᵀu − σv‖ ≤ tol·σ.
-        products: for a `SelfAttention`. torch.bfloat16, on a GPU: search with rounded products; the value is attained
+        product_dtype: for a `SelfAttention`. torch.bfloat16, on a GPU: search with rounded products; the value is attained
             in float32, and what rounding may hide is measured against float32 and added to the interval (with
             stop="residual" it is not, and `upper` is None). torch.float32: no float64 twin, for lengths at which
             it would take longer than the solve; rounding is allowed for, and not measured.
@@ -46,7 +59,7 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
     (3.0, 'converged')
     """
     f, x = single_at_least(f, x)
-    operator = jacobian(f, x, padding, products)
+    operator = jacobian(f, x, padding, product_dtype)
     y = operator.image
     chosen = choose(operator, x, y, tokens, output_tokens, padding)
 
@@ -54,32 +67,57 @@ def local_lipschitz(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, *,
         found = replace(found, v=chosen.whole_input(found.v), u=chosen.whole_output(found.u))
         if not operator.batch:
             return _estimate(f, x, y, padding, chosen.seen, found)
-        return [_estimate(f, x[i], y[i], None if padding is None else padding[i],
-                          None if chosen.seen is None else chosen.seen[i], _member(found, i))
-                for i in range(operator.batch[0])]
+        return [
+            _estimate(
+                f,
+                x[i],
+                y[i],
+                None if padding is None else padding[i],
+                None if chosen.seen is None else chosen.seen[i],
+                _member(found, i),
+            )
+            for i in range(operator.batch[0])
+        ]
 
     try:
-        return estimates(singular_values(chosen.operator, k=k, tol=tol, confidence=confidence, stop=stop,
-                                         max_steps=max_steps, max_memory=max_memory, seed=seed, strict=strict,
-                                         progress=progress))
+        return estimates(
+            singular_values(
+                chosen.operator,
+                k=k,
+                tol=tol,
+                confidence=confidence,
+                stop=stop,
+                max_steps=max_steps,
+                max_memory=max_memory,
+                seed=seed,
+                strict=strict,
+                progress=progress,
+            )
+        )
     except NotConverged as error:
         raise NotConverged(str(error), estimates(error.partial)) from None
 
 
-def jacobian(f: SelfAttention | Callable[[Tensor], Tensor], x: Tensor, padding: Tensor | None = None,
-             products: torch.dtype | None = None) -> AttentionJacobian | AutodiffJacobian:
+def jacobian(
+    f: SelfAttention | Callable[[Tensor], Tensor],
+    x: Tensor,
+    padding: Tensor | None = None,
+    product_dtype: torch.dtype | None = None,
+) -> AttentionJacobian | AutodiffJacobian:
     """D_X f as a matrix-free operator: by formula for a `SelfAttention`, by automatic differentiation otherwise."""
     if not isinstance(x, Tensor) or not x.dtype.is_floating_point or x.numel() == 0:
-        raise InputError("expected x as a non-empty tensor of a floating dtype, got "
-                         + (f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__))
+        raise InputError(
+            "expected x as a non-empty tensor of a floating dtype, got "
+            + (f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__)
+        )
     if not torch.isfinite(x).all():
         raise InputError("expected finite tokens, got NaN or ∞ in x")
     refuse_autocast(x.device)
     if isinstance(f, SelfAttention):
         f, x = single_at_least(f, x)
-        return f.jacobian(x, padding, products)
-    if products is not None:
-        raise InputError("expected products only with a SelfAttention; other maps are differentiated as they are")
+        return f.jacobian(x, padding, product_dtype)
+    if product_dtype is not None:
+        raise InputError("expected product_dtype only with a SelfAttention; other maps are differentiated as they are")
     if padding is not None:
         raise InputError("expected padding only with a SelfAttention; use tokens= and output_tokens= with other maps")
     if not callable(f):
@@ -101,8 +139,9 @@ def _member(found: SingularTriplets, i: int) -> SingularTriplets:
     return replace(found, **{name: getattr(found, name)[i] for name in names})
 
 
-def _estimate(f, x: Tensor, y: Tensor, padding: Tensor | None, seen: Tensor | None,
-              found: SingularTriplets) -> Estimate:
+def _estimate(
+    f, x: Tensor, y: Tensor, padding: Tensor | None, seen: Tensor | None, found: SingularTriplets
+) -> Estimate:
     direction = found.v[0].reshape(x.shape)
     value = float(found.value[0])
     real, image = (x, y) if padding is None else (x[padding], y[padding])
@@ -116,12 +155,25 @@ def _estimate(f, x: Tensor, y: Tensor, padding: Tensor | None, seen: Tensor | No
         return norm(change if seen is None else change[seen]) / (2 * eta)
 
     return Estimate(
-        value=value, lower=float(found.lower[0]), upper=_end(found.upper[0]), confidence=found.confidence,
-        residual=float(found.residual[0]), status=found.status, direction=direction,
-        response=found.u[0].reshape(y.shape), steps=found.steps, products=found.products, dtype=found.dtype,
-        seed=found.seed, seconds=found.seconds, relative=value * norm(real) / size if size > 0 else math.inf,
-        radius=float(radii.max()), mean_radius=float(radii.square().mean().sqrt()), triplets=found,
-        finite_difference=finite_difference)
+        value=value,
+        lower=float(found.lower[0]),
+        upper=_end(found.upper[0]),
+        confidence=found.confidence,
+        residual=float(found.residual[0]),
+        status=found.status,
+        direction=direction,
+        response=found.u[0].reshape(y.shape),
+        steps=found.steps,
+        products=found.products,
+        dtype=found.dtype,
+        seed=found.seed,
+        seconds=found.seconds,
+        relative=value * norm(real) / size if size > 0 else math.inf,
+        radius=float(radii.max()),
+        mean_radius=float(radii.square().mean().sqrt()),
+        triplets=found,
+        finite_difference=finite_difference,
+    )
 
 
 def _end(upper: Tensor) -> float | None:

@@ -37,7 +37,7 @@ from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import single_at_least
 from howsmooth.spectral import LinearOperator, SingularTriplets, singular_values
 from howsmooth.spectral.result import CONVERGED
-from howsmooth.spectral.rounding import allowance, shaken_by
+from howsmooth.spectral.rounding import allowance, perturbation_norm
 from howsmooth.transport import TimedMeasure, TokenMeasure, conditional_distance, push_forward, wasserstein
 from howsmooth.transport.measures import refuse_without_order
 from howsmooth.transport.wasserstein import check_exponent, power_mean
@@ -49,10 +49,20 @@ Measure = TokenMeasure | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 ETAS = tuple(10.0**-k for k in range(8))
 
 
-def mean_field_lipschitz(f: SelfAttention | Field, measure: Measure, *, tol: float = 1e-3, confidence: float = 0.999,
-                         dense: bool | None = None, products: torch.dtype | None = None, max_steps: int | None = None,
-                         max_memory: int | None = None, seed: int = 0, strict: bool = True,
-                         progress: Callable | None = None) -> Estimate:
+def mean_field_lipschitz(
+    f: SelfAttention | Field,
+    measure: Measure,
+    *,
+    tol: float = 1e-3,
+    confidence: float = 0.999,
+    dense: bool | None = None,
+    product_dtype: torch.dtype | None = None,
+    max_steps: int | None = None,
+    max_memory: int | None = None,
+    seed: int = 0,
+    strict: bool = True,
+    progress: Callable | None = None,
+) -> Estimate:
     """The local Lipschitz constant of F(μ) = (Γ_μ)♯μ at a measure, in L²(μ).
 
     `direction` is √a_i ε_i, of unit norm, so that `shares` are those of the atoms in Σ a_i|ε_i|² = 1; in `check(η)` η
@@ -63,7 +73,7 @@ def mean_field_lipschitz(f: SelfAttention | Field, measure: Measure, *, tol: flo
             (m) where atoms see only those up to their own time. In a causal layer without times, up to their own place.
         dense: whether to take the whole matrix apart, which leaves nothing to chance (confidence 1); for few atoms
             unless told.
-        tol, confidence, products, max_steps, max_memory, seed, strict, progress: as in `local_lipschitz`, for many.
+        tol, confidence, product_dtype, max_steps, max_memory, seed, strict, progress: as in `local_lipschitz`, for many.
 
     >>> from howsmooth.attention.fields import SoftmaxField
     >>> R, one = 2.0, torch.ones(1, 1, dtype=torch.float64)
@@ -82,21 +92,34 @@ def mean_field_lipschitz(f: SelfAttention | Field, measure: Measure, *, tol: flo
         # One atom for each time: the causal layer on atoms in order of time.
         f, order = copy.copy(layer), torch.argsort(times)
         f.causal, x, logs, times = True, x[order], logs[order], None
-    operator = mean_field_jacobian(f, x, logs, times, products)
+    operator = mean_field_jacobian(f, x, logs, times, product_dtype)
     few = operator.shape[1] <= DENSE if dense is None else dense
     if few:
         return _estimate(f, x, logs, times, operator, order, _by_all_columns(operator, began))
     try:
-        found = singular_values(operator, tol=tol, confidence=confidence, max_steps=max_steps, max_memory=max_memory,
-                                seed=seed, strict=strict, progress=progress)
+        found = singular_values(
+            operator,
+            tol=tol,
+            confidence=confidence,
+            max_steps=max_steps,
+            max_memory=max_memory,
+            seed=seed,
+            strict=strict,
+            progress=progress,
+        )
     except NotConverged as error:
         partial = _estimate(f, x, logs, times, operator, order, error.partial)
         raise NotConverged(str(error), partial) from None
     return _estimate(f, x, logs, times, operator, order, found)
 
 
-def mean_field_jacobian(f: SelfAttention | Field, x: Tensor, log_masses: Tensor, times: Tensor | None = None,
-                        products: torch.dtype | None = None) -> LinearOperator:
+def mean_field_jacobian(
+    f: SelfAttention | Field,
+    x: Tensor,
+    log_weights: Tensor,
+    times: Tensor | None = None,
+    product_dtype: torch.dtype | None = None,
+) -> LinearOperator:
     """J = D^½ (∂Γ/∂X) D^{−½}, D the masses, (m·d_out, m·d): in closed form for a layer without times.
 
     >>> from howsmooth.attention.fields import MeanPooling
@@ -106,12 +129,13 @@ def mean_field_jacobian(f: SelfAttention | Field, x: Tensor, log_masses: Tensor,
     """
     layer = _layer(f)
     if layer is not None and times is None:
-        return WeightedAttention(layer).jacobian(x, log_masses, products)
-    if products is not None:
-        raise InputError("expected products only with a layer and without ties in time; a field is differentiated as "
-                         "it is")
-    field, root = SoftmaxField(layer) if layer is not None else f, roots(log_masses)
-    return AutodiffJacobian(lambda y: root * _push(field, y / root, log_masses, times), root * x)
+        return WeightedAttention(layer).jacobian(x, log_weights, product_dtype)
+    if product_dtype is not None:
+        raise InputError(
+            "expected product_dtype only with a layer and without ties in time; a field is differentiated as it is"
+        )
+    field, root = SoftmaxField(layer) if layer is not None else f, roots(log_weights)
+    return AutodiffJacobian(lambda y: root * _push(field, y / root, log_weights, times), root * x)
 
 
 def _push(f: SelfAttention | Field, x: Tensor, logs: Tensor, times: Tensor | None) -> Tensor:
@@ -131,16 +155,34 @@ def _by_all_columns(operator: LinearOperator, began: float) -> SingularTriplets:
     u, values, vh = torch.linalg.svd(J, full_matrices=False)
     value, u, v = values[:1], u.mT[:1], vh[:1]
     slack = allowance(operator) + 4 * max(J.shape) * torch.finfo(torch.float64).eps
-    moved = 4 * shaken_by(operator, J)
+    moved = 4 * perturbation_norm(operator, J)
     residual = torch.linalg.vector_norm(J.mT @ u[0] - value * v[0]).reshape(1)
-    return SingularTriplets(value=value, lower=(value * (1 - slack) - moved).clamp_min(0),
-                            upper=value * (1 + slack) + moved, residual=residual, u=u, v=v, confidence=1.0,
-                            status=CONVERGED, steps=0, products=J.shape[1], dtype=operator.dtype, seed=None,
-                            seconds=time.perf_counter() - began)
+    return SingularTriplets(
+        value=value,
+        lower=(value * (1 - slack) - moved).clamp_min(0),
+        upper=value * (1 + slack) + moved,
+        residual=residual,
+        u=u,
+        v=v,
+        confidence=1.0,
+        status=CONVERGED,
+        steps=0,
+        products=J.shape[1],
+        dtype=operator.dtype,
+        seed=None,
+        seconds=time.perf_counter() - began,
+    )
 
 
-def _estimate(f, x: Tensor, logs: Tensor, times: Tensor | None, operator: LinearOperator, order: Tensor | None,
-              found: SingularTriplets) -> Estimate:
+def _estimate(
+    f,
+    x: Tensor,
+    logs: Tensor,
+    times: Tensor | None,
+    operator: LinearOperator,
+    order: Tensor | None,
+    found: SingularTriplets,
+) -> Estimate:
     root, value = roots(logs.double()), float(found.value[0])
     direction, response = found.v[0].reshape(x.shape), found.u[0].reshape(len(x), -1)
     image = operator.image.reshape(len(x), -1)
@@ -161,11 +203,25 @@ def _estimate(f, x: Tensor, logs: Tensor, times: Tensor | None, operator: Linear
     lengths = torch.linalg.vector_norm(x.double(), dim=-1)
     size, moved = norm(root * x.double()), norm(root * image.double())
     return Estimate(
-        value=value, lower=float(found.lower[0]), upper=float(found.upper[0]), confidence=found.confidence,
-        residual=float(found.residual[0]), status=found.status, direction=direction, response=response,
-        steps=found.steps, products=found.products, dtype=found.dtype, seed=found.seed, seconds=found.seconds,
-        relative=value * size / moved if moved > 0 else math.inf, radius=float(lengths.max()), mean_radius=size,
-        triplets=found, finite_difference=finite_difference)
+        value=value,
+        lower=float(found.lower[0]),
+        upper=float(found.upper[0]),
+        confidence=found.confidence,
+        residual=float(found.residual[0]),
+        status=found.status,
+        direction=direction,
+        response=response,
+        steps=found.steps,
+        products=found.products,
+        dtype=found.dtype,
+        seed=found.seed,
+        seconds=found.seconds,
+        relative=value * size / moved if moved > 0 else math.inf,
+        radius=float(lengths.max()),
+        mean_radius=size,
+        triplets=found,
+        finite_difference=finite_difference,
+    )
 
 
 def _atoms(f, measure) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -178,8 +234,9 @@ def _atoms(f, measure) -> tuple[Tensor, Tensor, Tensor | None]:
         measure = (measure.points, measure.log_weights, *times)
     if not isinstance(measure, tuple) or len(measure) not in (2, 3):
         got = f"a tuple of {len(measure)}" if isinstance(measure, tuple) else type(measure).__name__
-        raise InputError("expected a measure, or atoms (m, d) with log masses (m), and times (m) where there are any, "
-                         f"got {got}")
+        raise InputError(
+            f"expected a measure, or atoms (m, d) with log masses (m), and times (m) where there are any, got {got}"
+        )
     x, logs, times = (*measure, None)[:3]
     for name, t in (("atoms", x), ("log masses", logs), ("times", times)):
         if t is None and name == "times":
@@ -187,8 +244,9 @@ def _atoms(f, measure) -> tuple[Tensor, Tensor, Tensor | None]:
         if not isinstance(t, Tensor) or not t.dtype.is_floating_point or not torch.isfinite(t).all():
             kind = t.dtype if isinstance(t, Tensor) else type(t).__name__
             got = "NaN or ∞" if isinstance(t, Tensor) and t.is_floating_point() else kind
-            raise InputError(f"expected {name} as a finite tensor of a floating dtype, got {got}; leave out atoms "
-                             "without mass")
+            raise InputError(
+                f"expected {name} as a finite tensor of a floating dtype, got {got}; leave out atoms without mass"
+            )
     if x.dim() != 2 or not x.numel() or x.shape[1] != f.d:
         raise InputError(f"expected atoms of shape (m, {f.d}) with m ≥ 1, got {tuple(x.shape)}")
     for name, t in (("log masses", logs), ("times", times)):
@@ -201,9 +259,11 @@ def refuse_lost_masses(logs: Tensor) -> None:
     """Log masses, of the whole, whose roots are no numbers of their dtype."""
     least = LEAST_LOG_MASS if logs.dtype == torch.float64 else -150.0
     if float(logs.min()) < least:
-        raise InputError(f"expected masses of at least e^{least:g} of the whole in {logs.dtype}, got "
-                         f"e^{float(logs.min()):.0f}; leave out what weighs so little, or for two "
-                         "places take lipschitz.two_atoms, which works in logarithms")
+        raise InputError(
+            f"expected masses of at least e^{least:g} of the whole in {logs.dtype}, got "
+            f"e^{float(logs.min()):.0f}; leave out what weighs so little, or for two "
+            "places take lipschitz.two_atoms, which works in logarithms"
+        )
 
 
 @dataclass(frozen=True)
@@ -228,13 +288,21 @@ class Quotients:
         return tuple(abs(value - self.slope) / self.slope if self.slope > 0 else value for value in self.values)
 
     def as_record(self) -> dict[str, Any]:
-        return {"etas": list(self.etas), "before": list(self.before), "after": list(self.after),
-                "values": list(self.values), "slope": self.slope, "p": "inf" if math.isinf(self.p) else self.p,
-                "distance": self.distance, "dtype": self.dtype}
+        return {
+            "etas": list(self.etas),
+            "before": list(self.before),
+            "after": list(self.after),
+            "values": list(self.values),
+            "slope": self.slope,
+            "p": "inf" if math.isinf(self.p) else self.p,
+            "distance": self.distance,
+            "dtype": self.dtype,
+        }
 
 
-def lipschitz_quotients(field: Field, measure: TokenMeasure, direction: Tensor, etas: Sequence[float] = ETAS,
-                        p: float = 2.0) -> Quotients:
+def lipschitz_quotients(
+    field: Field, measure: TokenMeasure, direction: Tensor, etas: Sequence[float] = ETAS, p: float = 2.0
+) -> Quotients:
     """W_p(F(μ), F(ν)) / W_p(μ, ν), or with d_p for a timed measure, where ν is μ moved by η along a direction (n, d).
 
     The direction is a displacement of atoms; it is brought to norm 1 in L^p(μ), so that W_p(μ, ν) = η for small η. From
@@ -260,11 +328,21 @@ def lipschitz_quotients(field: Field, measure: TokenMeasure, direction: Tensor, 
     before = tuple(distance(measure, nu, p).value for nu in moved)
     after = tuple(distance(image, push_forward(field, nu), p).value for nu in moved)
     if not all(before):
-        raise InputError(f"expected steps that move atoms in {measure.points.dtype}, got η = "
-                         f"{etas[before.index(0.0)]:g}; use larger steps")
+        raise InputError(
+            f"expected steps that move atoms in {measure.points.dtype}, got η = "
+            f"{etas[before.index(0.0)]:g}; use larger steps"
+        )
     values = tuple(there / here for here, there in zip(before, after, strict=True))
-    return Quotients(tuple(map(float, etas)), before, after, values, _slope(field, measure, unit, p), p,
-                     "d" if timed else "W", str(measure.points.dtype).removeprefix("torch."))
+    return Quotients(
+        tuple(map(float, etas)),
+        before,
+        after,
+        values,
+        _slope(field, measure, unit, p),
+        p,
+        "d" if timed else "W",
+        str(measure.points.dtype).removeprefix("torch."),
+    )
 
 
 def _slope(field: Field, measure: TokenMeasure, unit: Tensor, p: float) -> float:

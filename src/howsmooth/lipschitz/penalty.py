@@ -21,8 +21,14 @@ from howsmooth.spectral import FunctionOperator, LinearOperator, warm_triplet
 FRESH = 1e-2  # share of a random vector in a start that is remembered, for singular values that cross
 
 
-def lipschitz_penalty(model: SelfAttention | Callable[[Tensor], Tensor], batch: Tensor | Mapping, *,
-                      above: float | None = None, steps: int = 10, seed: int = 0) -> Tensor:
+def lipschitz_penalty(
+    model: SelfAttention | Callable[[Tensor], Tensor],
+    batch: Tensor | Mapping,
+    *,
+    above: float | None = None,
+    steps: int = 10,
+    seed: int = 0,
+) -> Tensor:
     """The mean of σ₁ over a batch, to be added to a loss; with `above`, of max(0, σ₁ − above)².
 
     `model` and `batch` are: a `SelfAttention` whose weights require gradients, or any torch map, and tokens (n, d) or
@@ -76,26 +82,33 @@ def attained(f: Callable[[Tensor], Tensor], x: Tensor, u: Tensor, v: Tensor) -> 
     with torch.enable_grad(), differentiable_attention():
         x = x if x.requires_grad else x.detach().requires_grad_()
         y = f(x)
-        pulled, = torch.autograd.grad(y, x, u.view_as(y), create_graph=True, materialize_grads=True)
+        (pulled,) = torch.autograd.grad(y, x, u.view_as(y), create_graph=True, materialize_grads=True)
     return (pulled * v.view_as(x)).flatten(1 if x.dim() == 3 else 0).sum(-1)
 
 
 def _map_and_tokens(model, batch) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     if isinstance(batch, Tensor):
         if batch.dim() not in (2, 3) or not batch.dtype.is_floating_point or not batch.numel():
-            raise InputError("lipschitz_penalty: expected tokens (n, d) or (b, n, d) of a floating dtype, got "
-                             f"{batch.dtype} of shape {tuple(batch.shape)}; token numbers go in a dict with input_ids")
+            raise InputError(
+                "lipschitz_penalty: expected tokens (n, d) or (b, n, d) of a floating dtype, got "
+                f"{batch.dtype} of shape {tuple(batch.shape)}; token numbers go in a dict with input_ids"
+            )
         return model, batch
     if not isinstance(batch, Mapping) or not isinstance(batch.get("input_ids"), Tensor):
-        raise InputError("lipschitz_penalty: expected tokens as a tensor, or a dict with input_ids, got "
-                         f"{type(batch).__name__}")
+        raise InputError(
+            f"lipschitz_penalty: expected tokens as a tensor, or a dict with input_ids, got {type(batch).__name__}"
+        )
     if not hasattr(model, "get_input_embeddings"):
-        raise InputError("lipschitz_penalty: expected a transformers model beside input_ids, got "
-                         f"{type(model).__name__}; give it the tokens that enter it")
+        raise InputError(
+            "lipschitz_penalty: expected a transformers model beside input_ids, got "
+            f"{type(model).__name__}; give it the tokens that enter it"
+        )
     mask = batch.get("attention_mask")
     if isinstance(mask, Tensor) and not bool(mask.all()):
-        raise InputError("lipschitz_penalty: expected texts of one length, got a batch with padding, whose tokens "
-                         "would count too; group texts by length, or give them one by one")
+        raise InputError(
+            "lipschitz_penalty: expected texts of one length, got a batch with padding, whose tokens "
+            "would count too; group texts by length, or give them one by one"
+        )
     others = {key: value for key, value in batch.items() if key not in ("input_ids", "labels")}
 
     def f(embeddings: Tensor) -> Tensor:
@@ -113,13 +126,23 @@ def _operator(f, x: Tensor) -> LinearOperator:
     if x.dim() == 2:
         return J
     b = len(x)
-    return FunctionOperator(lambda v: J.matvec(v.flatten()).view(b, -1), lambda u: J.rmatvec(u.flatten()).view(b, -1),
-                            (J.shape[0] // b, J.shape[1] // b), dtype=x.dtype, device=x.device, batch=(b,))
+    return FunctionOperator(
+        lambda v: J.matvec(v.flatten()).view(b, -1),
+        lambda u: J.rmatvec(u.flatten()).view(b, -1),
+        (J.shape[0] // b, J.shape[1] // b),
+        dtype=x.dtype,
+        device=x.device,
+        batch=(b,),
+    )
 
 
 def _refuse_dropout(model) -> None:
     if isinstance(model, torch.nn.Module) and any(
-            module.training and getattr(module, "p", 0) for module in model.modules()
-            if isinstance(module, torch.nn.modules.dropout._DropoutNd)):
-        raise InputError("lipschitz_penalty: expected a map that draws nothing, got one with dropout in training mode; "
-                         "set its probability to 0, or call .eval(), which leaves gradients as they are")
+        module.training and getattr(module, "p", 0)
+        for module in model.modules()
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd)
+    ):
+        raise InputError(
+            "lipschitz_penalty: expected a map that draws nothing, got one with dropout in training mode; "
+            "set its probability to 0, or call .eval(), which leaves gradients as they are"
+        )

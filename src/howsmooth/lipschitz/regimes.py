@@ -64,7 +64,7 @@ class Plateau:
 
     @property
     def log_isolated_mass(self) -> float:
-        """log of the isolated place's mass, 1/n*."""
+        """Log of the isolated place's mass, 1/n*."""
         return -self.log_crossover
 
     def as_record(self) -> dict:
@@ -72,7 +72,7 @@ class Plateau:
 
 
 def a_of(gamma_r2: float, scores: str = "negative") -> float:
-    """a = |A|R² for γR²: γ is |A| where A is negative, |A|/8 where it is positive.
+    """A = |A|R² for γR²: γ is |A| where A is negative, |A|/8 where it is positive.
 
     >>> a_of(2.0), a_of(2.0, "positive")
     (2.0, 16.0)
@@ -146,8 +146,14 @@ class _Best:
     apart: Tensor
 
 
-def _maximise(a: float, scores: str, low: Tensor, high: Tensor, crowd_apart: Tensor | None = None,
-              isolated_apart: Tensor | None = None) -> _Best:
+def _maximise(
+    a: float,
+    scores: str,
+    low: Tensor,
+    high: Tensor,
+    crowd_apart: Tensor | None = None,
+    isolated_apart: Tensor | None = None,
+) -> _Best:
     """The best y, z and L for each range low ≤ L ≤ high (b,): a grid, and closer looks at its best points."""
     R, A = math.sqrt(a), -ONE if scores == "negative" else ONE
     low, high = low.unsqueeze(1), high.unsqueeze(1)
@@ -185,8 +191,9 @@ def _maximise(a: float, scores: str, low: Tensor, high: Tensor, crowd_apart: Ten
         tried_L = torch.minimum(torch.maximum(tried - tried_lead, low), high)
         found = values(tried_y, tried, tried_L, near)[0].unflatten(1, (KEPT, -1))
         best = found.argmax(-1, keepdim=True)
-        y, delta, lead, L = (t.unflatten(1, (KEPT, -1)).gather(-1, best).squeeze(-1)
-                             for t in (tried_y, tried, tried - tried_L, tried_L))
+        y, delta, lead, L = (
+            t.unflatten(1, (KEPT, -1)).gather(-1, best).squeeze(-1) for t in (tried_y, tried, tried - tried_L, tried_L)
+        )
         steps = SHRINK * steps
     found, z, apart = values(y, delta, L, branch)
     best = found.argmax(1, keepdim=True)
@@ -222,7 +229,7 @@ def _deltas(a: float, scores: str) -> tuple[float, float]:
 
 
 def _place(scores: str, y: Tensor, delta: Tensor, branch: Tensor) -> Tensor:
-    """z with ⟨Az, y − z⟩ = Δ, A = ∓1, one of the two: NaN where there is none."""
+    """Z with ⟨Az, y − z⟩ = Δ, A = ∓1, one of the two: NaN where there is none."""
     return (y + branch * (y * y + (4 if scores == "negative" else -4) * delta).sqrt()) / 2
 
 
@@ -234,7 +241,7 @@ def _largest_delta(scores: str, R: float, y: Tensor, branch: Tensor) -> Tensor:
 
 
 def _published(a: float, scores: str, logs: Tensor) -> Tensor:
-    """log of the constants of (R, −R, …, −R) or (R, R/2, …, R/2)."""
+    """Log of the constants of (R, −R, …, −R) or (R, R/2, …, R/2)."""
     R = torch.tensor([math.sqrt(a)], dtype=torch.float64)
     z, A = (-R, -ONE) if scores == "negative" else (R / 2, ONE)
     return sequence_norm(A, ONE, R, z, _log_rest(logs, torch.zeros_like(logs)))

@@ -22,7 +22,7 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.attention.atoms import roots
 from howsmooth.attention.fields import SoftmaxField
-from howsmooth.attention.own import OwnDerivatives
+from howsmooth.attention.query_derivative import QueryDerivative
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.gains import TokenGains, own_norms, own_operator, plus_identity
@@ -62,8 +62,10 @@ class Splitting:
     @property
     def interval(self) -> tuple[float, float]:
         """Where the ratio lies."""
-        return (_ratio(float(self.own.lower.max()), self.norm.upper),
-                _ratio(float(self.own.upper.max()), self.norm.lower))
+        return (
+            _ratio(float(self.own.lower.max()), self.norm.upper),
+            _ratio(float(self.own.upper.max()), self.norm.lower),
+        )
 
     @property
     def after(self) -> float:
@@ -84,22 +86,41 @@ class Splitting:
         """The numbers as plain Python values."""
         low, high = self.interval
         return {
-            "verdict": self.status, "status": self.norm.status, "ratio": self.ratio, "ratio_lower": low,
-            "ratio_upper": high, "gain": self.gain,
-            "norm": self.norm.as_record(), "own": self.own.largest, "own_lower": float(self.own.lower.max()),
-            "own_upper": float(self.own.upper.max()), "own_confidence": self.own.confidence, "atom": self.atom,
-            "atoms": self.atoms.tolist(), "dtype": str(self.norm.dtype).removeprefix("torch."), "seed": self.norm.seed,
+            "verdict": self.status,
+            "status": self.norm.status,
+            "ratio": self.ratio,
+            "ratio_lower": low,
+            "ratio_upper": high,
+            "gain": self.gain,
+            "norm": self.norm.as_record(),
+            "own": self.own.largest,
+            "own_lower": float(self.own.lower.max()),
+            "own_upper": float(self.own.upper.max()),
+            "own_confidence": self.own.confidence,
+            "atom": self.atom,
+            "atoms": self.atoms.tolist(),
+            "dtype": str(self.norm.dtype).removeprefix("torch."),
+            "seed": self.norm.seed,
         }
 
 
-def splits(f: SelfAttention | Callable, x, log_masses: Tensor | None = None, times: Tensor | None = None, *,
-           residual: bool = False, tol: float = 1e-3, confidence: float = 0.999, seed: int = 0) -> Splitting:
+def splits(
+    f: SelfAttention | Callable,
+    x,
+    log_weights: Tensor | None = None,
+    times: Tensor | None = None,
+    *,
+    residual: bool = False,
+    tol: float = 1e-3,
+    confidence: float = 0.999,
+    seed: int = 0,
+) -> Splitting:
     """Whether the measure Σ a_i δ_{x_i} splits under a map, and what that gains.
 
     f: an attention layer, with whatever it has (heads, biases, mask, rotary positions: a copy keeps its position); or
-       any G(places, points, log_masses) that gives one output for each place, such as a field of
+       any G(places, points, log_weights) that gives one output for each place, such as a field of
        `howsmooth.attention.fields`.
-    x: atoms (n, d), or a `TokenMeasure` or `TimedMeasure`. log_masses (n,): equal unless given.
+    x: atoms (n, d), or a `TokenMeasure` or `TimedMeasure`. log_weights (n,): equal unless given.
     times (n,): an atom sees those whose time is not after its own, ties together, and copies have the time of their
        atom. In a causal layer without times every token has a time of its own, in order.
     residual: add x itself to the map.
@@ -115,20 +136,20 @@ def splits(f: SelfAttention | Callable, x, log_masses: Tensor | None = None, tim
     f = f.layer if isinstance(f, SoftmaxField) else f
     if isinstance(f, SelfAttention) and isinstance(x, TokenMeasure):
         refuse_without_order(f, x)
-    x, log_masses, times = _atoms(x, log_masses, times)
-    if log_masses is not None:
-        refuse_lost_masses(torch.log_softmax(log_masses.double(), -1))
+    x, log_weights, times = _atoms(x, log_weights, times)
+    if log_weights is not None:
+        refuse_lost_masses(torch.log_softmax(log_weights.double(), -1))
     attempts = 1 + max(0, math.ceil(math.log(tol / _FINEST, 100) - 1e-9))
     share = 1 - (1 - confidence) / attempts
     while True:
-        if log_masses is not None or tol < 1e-6:  # logarithms of small masses need their digits
+        if log_weights is not None or tol < 1e-6:  # logarithms of small masses need their digits
             f, x = _in_float64(f, x)
-            log_masses = None if log_masses is None else log_masses.double()
+            log_weights = None if log_weights is None else log_weights.double()
         if isinstance(f, SelfAttention):
-            whole, own = _attention(f, x, log_masses, times, residual)
+            whole, own = _attention(f, x, log_weights, times, residual)
         else:
-            whole, own = _field(f, x, log_masses, times, residual)
-        start = x if log_masses is None else roots(log_masses) * x
+            whole, own = _field(f, x, log_weights, times, residual)
+        start = x if log_weights is None else roots(log_weights) * x
         found = decide(whole, own, start, tol=tol, confidence=share, seed=seed)
         if found.status != UNDECIDED or tol <= _FINEST:
             return found
@@ -136,8 +157,15 @@ def splits(f: SelfAttention | Callable, x, log_masses: Tensor | None = None, tim
         tol = max(tol / 100, _FINEST)
 
 
-def decide(whole: SelfAttention | Callable[[Tensor], Tensor], own: LinearOperator, x: Tensor, *, tol: float = 1e-3,
-           confidence: float = 0.999, seed: int = 0) -> Splitting:
+def decide(
+    whole: SelfAttention | Callable[[Tensor], Tensor],
+    own: LinearOperator,
+    x: Tensor,
+    *,
+    tol: float = 1e-3,
+    confidence: float = 0.999,
+    seed: int = 0,
+) -> Splitting:
     """The comparison itself: ‖D‖ of a map at x against the norms of `own`, n operators side by side."""
     share = 1 - (1 - confidence) / 2
     norms = own_norms(own, tol=tol, confidence=share, seed=seed)
@@ -145,49 +173,50 @@ def decide(whole: SelfAttention | Callable[[Tensor], Tensor], own: LinearOperato
     return Splitting(_verdict(norm, norms), norm, norms, int(norms.value.argmax()))
 
 
-def on_atoms(f: SelfAttention, log_masses: Tensor | None = None, times: Tensor | None = None) -> SelfAttention:
+def on_atoms(f: SelfAttention, log_weights: Tensor | None = None, times: Tensor | None = None) -> SelfAttention:
     """The layer with masses in its scores (P_ij ∝ a_j e^{s_ij}), and times in place of its causal mask."""
-    if log_masses is None and times is None:
+    if log_weights is None and times is None:
         return f
     before, layer = f.score_bias, copy.copy(f)
 
     def bias(i: Tensor, j: Tensor) -> Tensor:
         table = torch.zeros(i.shape[0], j.shape[1], dtype=torch.float64, device=i.device)
-        if log_masses is not None:
-            table = table + torch.log_softmax(log_masses.double(), -1)[j]
+        if log_weights is not None:
+            table = table + torch.log_softmax(log_weights.double(), -1)[j]
         if times is not None:
             table = table.masked_fill(times[j] > times[i], -torch.inf)
         if before is None:
             return table
-        return table + (before[..., i[0, 0] : i[-1, 0] + 1, j[0, 0] : j[0, -1] + 1] if isinstance(before, Tensor)
-                        else before(i, j))
+        return table + (
+            before[..., i[0, 0] : i[-1, 0] + 1, j[0, 0] : j[0, -1] + 1] if isinstance(before, Tensor) else before(i, j)
+        )
 
     layer.score_bias = bias
     layer.causal = f.causal and times is None
     return layer
 
 
-def _attention(f: SelfAttention, x: Tensor, log_masses, times, residual: bool):
+def _attention(f: SelfAttention, x: Tensor, log_weights, times, residual: bool):
     f.check_tokens(x, None)
-    layer = on_atoms(f, log_masses, times)
-    own = OwnDerivatives(layer.to(torch.float64), x.double())
+    layer = on_atoms(f, log_weights, times)
+    own = QueryDerivative(layer.to(torch.float64), x.double())
     if residual:
         own = plus_identity(own)
-    if log_masses is None and not residual:
+    if log_weights is None and not residual:
         return layer, own
-    root = 1.0 if log_masses is None else roots(log_masses)
+    root = 1.0 if log_weights is None else roots(log_weights)
     return (lambda y: root * layer(y / root) + (y if residual else 0)), own
 
 
-def _field(g: Callable, x: Tensor, log_masses, times, residual: bool):
+def _field(g: Callable, x: Tensor, log_weights, times, residual: bool):
     seen = {} if times is None else {"times": times, "source_times": times}
-    root = 1.0 if log_masses is None else roots(log_masses)
+    root = 1.0 if log_weights is None else roots(log_weights)
 
     def whole(y: Tensor) -> Tensor:
-        return root * g(y / root, y / root, log_masses, **seen) + (y if residual else 0)
+        return root * g(y / root, y / root, log_weights, **seen) + (y if residual else 0)
 
     # Where its own token is all that an atom sees, nothing but rounding is left here; `whole` shows that g is right.
-    own = own_operator(lambda z: g(z, x, log_masses, **seen), x, trusted=True)
+    own = own_operator(lambda z: g(z, x, log_weights, **seen), x, trusted=True)
     return whole, plus_identity(own) if residual else own
 
 
@@ -205,20 +234,22 @@ def _in_float64(f, x: Tensor):
     return (f.to(torch.float64) if isinstance(f, SelfAttention) else f), x.double()
 
 
-def _atoms(x, log_masses: Tensor | None, times: Tensor | None):
+def _atoms(x, log_weights: Tensor | None, times: Tensor | None):
     """Points, log masses and times, of a measure or as given."""
     if isinstance(x, TokenMeasure):
-        if log_masses is not None or times is not None:
+        if log_weights is not None or times is not None:
             raise InputError("expected masses and times from the measure alone, got them beside it")
-        x, log_masses, times = x.points, x.log_weights, getattr(x, "times", None)
+        x, log_weights, times = x.points, x.log_weights, getattr(x, "times", None)
     if not isinstance(x, Tensor) or x.dim() != 2 or not x.dtype.is_floating_point or not x.numel():
         got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise InputError(f"expected atoms as a floating tensor (n, d) or a measure, got {got}")
     if not torch.isfinite(x).all():
         raise InputError("expected finite atoms, got NaN or ∞")
-    for name, t in (("log_masses", log_masses), ("times", times)):
+    for name, t in (("log_weights", log_weights), ("times", times)):
         if t is not None and (not isinstance(t, Tensor) or t.shape != x.shape[:1] or not torch.isfinite(t).all()):
             got = f"shape {tuple(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
-            raise InputError(f"expected {name} as {len(x)} finite numbers, one for each atom, got {got}; leave out "
-                             "atoms without mass")
-    return x, log_masses, times
+            raise InputError(
+                f"expected {name} as {len(x)} finite numbers, one for each atom, got {got}; leave out "
+                "atoms without mass"
+            )
+    return x, log_weights, times

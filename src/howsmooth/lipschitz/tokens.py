@@ -36,14 +36,16 @@ class Chosen:
         return _spread(u, self.seen)
 
 
-def choose(operator: LinearOperator, x: Tensor, image: Tensor, tokens: Tokens, output_tokens: Tokens,
-           padding: Tensor | None) -> Chosen:
+def choose(
+    operator: LinearOperator, x: Tensor, image: Tensor, tokens: Tokens, output_tokens: Tokens, padding: Tensor | None
+) -> Chosen:
     """The derivative at x (…, n, d) of a map with output `image`, at chosen tokens; padded ones never count."""
     moved = _entries(tokens, padding, x, operator.batch, "tokens")
     seen = _entries(output_tokens, padding, image, operator.batch, "output_tokens")
     if _alike(moved) and _alike(seen):
-        rows, cols = (None if mask is None else mask.reshape(-1, mask.shape[-1])[0].nonzero().flatten()
-                      for mask in (seen, moved))
+        rows, cols = (
+            None if mask is None else mask.reshape(-1, mask.shape[-1])[0].nonzero().flatten() for mask in (seen, moved)
+        )
         return Chosen(restrict(operator, rows=rows, cols=cols), moved, seen)
     return Chosen(_held_at_zero(operator, moved, seen), moved, seen)
 
@@ -53,13 +55,18 @@ def _entries(tokens: Tokens, padding: Tensor | None, t: Tensor, batch: tuple[int
     if tokens is None and padding is None:
         return None
     if t.dim() < 2:
-        raise InputError(f"expected a tensor with tokens on its last axis but one to choose {name}, got shape "
-                         f"{tuple(t.shape)}; tokens cannot be told apart in it")
+        raise InputError(
+            f"expected a tensor with tokens on its last axis but one to choose {name}, got shape "
+            f"{tuple(t.shape)}; tokens cannot be told apart in it"
+        )
     mask = torch.ones(t.shape[-2], dtype=torch.bool, device=t.device) if tokens is None else _mask(tokens, t, name)
     mask = (mask if padding is None else mask & padding).expand(t.shape[:-1])
     if not mask.any(-1).all() if batch else not mask.any():
-        raise InputError(f"expected at least one real token in {name}" + (", in every sequence" if batch else "")
-                         + ", got none; look at tokens, output_tokens and padding together")
+        raise InputError(
+            f"expected at least one real token in {name}"
+            + (", in every sequence" if batch else "")
+            + ", got none; look at tokens, output_tokens and padding together"
+        )
     return mask.unsqueeze(-1).expand(t.shape).reshape(*batch, -1)
 
 
@@ -67,10 +74,11 @@ def _mask(tokens: Tokens, t: Tensor, name: str) -> Tensor:
     n, chosen = t.shape[-2], torch.as_tensor(tokens, device=t.device)
     if chosen.dtype == torch.bool:
         if chosen.shape not in ((n,), t.shape[:-1]):
-            raise InputError(f"expected {name} as a mask of shape ({n},) or {tuple(t.shape[:-1])}, "
-                             f"got {tuple(chosen.shape)}")
+            raise InputError(
+                f"expected {name} as a mask of shape ({n},) or {tuple(t.shape[:-1])}, got {tuple(chosen.shape)}"
+            )
         return chosen
-    if chosen.is_floating_point() or chosen.dim() != 1 or not len(chosen) or not ((0 <= chosen) & (chosen < n)).all():
+    if chosen.is_floating_point() or chosen.dim() != 1 or not len(chosen) or not ((chosen >= 0) & (chosen < n)).all():
         raise InputError(f"expected {name} as indices from 0 to {n - 1} or a mask, got {tokens!r}")
     return torch.zeros(n, dtype=torch.bool, device=t.device).index_fill(0, chosen, True)
 
@@ -98,9 +106,17 @@ def _held_at_zero(whole: LinearOperator, moved: Tensor | None, seen: Tensor | No
 
         return made
 
-    held = FunctionOperator(lambda v: whole.matvec(v * into) * out, lambda u: whole.rmatvec(u * out) * into,
-                            whole.shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
-                            workspace=whole.workspace, held=whole.held, precise=also(whole.precise),
-                            shaken=also(whole.shaken))
+    held = FunctionOperator(
+        lambda v: whole.matvec(v * into) * out,
+        lambda u: whole.rmatvec(u * out) * into,
+        whole.shape,
+        dtype=whole.dtype,
+        device=whole.device,
+        batch=whole.batch,
+        workspace=whole.workspace,
+        held=whole.held,
+        precise=also(whole.precise),
+        perturbed=also(whole.perturbed),
+    )
     held.allow_as(whole)
     return held

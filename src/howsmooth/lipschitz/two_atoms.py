@@ -25,9 +25,10 @@ from torch.nn.functional import logsigmoid
 from howsmooth.errors import InputError
 
 
-def two_atom_norm(A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_ratio: Tensor | float,
-                  c: Tensor | None = None) -> Tensor:
-    """log ‖J‖ of two atoms y, z (…, d) whose masses are 1 : e^{log_ratio}, in the weighted norm; (…).
+def two_atom_norm(
+    A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_ratio: Tensor | float, c: Tensor | None = None
+) -> Tensor:
+    """Log ‖J‖ of two atoms y, z (…, d) whose masses are 1 : e^{log_ratio}, in the weighted norm; (…).
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> R = torch.tensor([4.0], dtype=torch.float64)
@@ -38,9 +39,10 @@ def two_atom_norm(A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_ratio: Tensor 
     return scale + _log_norm(matrix)
 
 
-def apart_norm(A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_ratio: Tensor | float, c: Tensor | None = None,
-               at: str = "z") -> Tensor:
-    """log ‖V C_x A‖ at x = z or y: what the crowd there gains by tokens that move apart; (…)."""
+def apart_norm(
+    A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_ratio: Tensor | float, c: Tensor | None = None, at: str = "z"
+) -> Tensor:
+    """Log ‖V C_x A‖ at x = z or y: what the crowd there gains by tokens that move apart; (…)."""
     _refuse_wrong_shapes(A, V, y, z, c)
     if at not in ("y", "z"):
         raise InputError(f"expected at to be 'y' or 'z', got {at!r}")
@@ -51,9 +53,16 @@ def apart_norm(A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_ratio: Tensor | f
     return logsigmoid(t) + logsigmoid(-t) + sizes.log()
 
 
-def sequence_norm(A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_crowd: Tensor | float,
-                  log_isolated: Tensor | float = 0.0, c: Tensor | None = None) -> Tensor:
-    """log ‖D_X f‖ of the sequence with e^{log_isolated} tokens at y and e^{log_crowd} at z, all of them free to move.
+def sequence_norm(
+    A: Tensor,
+    V: Tensor,
+    y: Tensor,
+    z: Tensor,
+    log_crowd: Tensor | float,
+    log_isolated: Tensor | float = 0.0,
+    c: Tensor | None = None,
+) -> Tensor:
+    """Log ‖D_X f‖ of the sequence with e^{log_isolated} tokens at y and e^{log_crowd} at z, all of them free to move.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> y, z = torch.tensor([1.0], dtype=torch.float64), torch.tensor([-1.0], dtype=torch.float64)
@@ -72,9 +81,10 @@ def sequence_norm(A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_crowd: Tensor 
     return together
 
 
-def _scaled_matrix(A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_ratio: Tensor | float,
-                   c: Tensor | None) -> tuple[Tensor, Tensor]:
-    """s (…) and the matrix e^{−s} J (…, 2 d_out, 2 d), s ≥ 0 such that it fits into floats."""
+def _scaled_matrix(
+    A: Tensor, V: Tensor, y: Tensor, z: Tensor, log_ratio: Tensor | float, c: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """S (…) and the matrix e^{−s} J (…, 2 d_out, 2 d), s ≥ 0 such that it fits into floats."""
     _refuse_wrong_shapes(A, V, y, z, c)
     L = torch.as_tensor(log_ratio, dtype=y.dtype)
     delta = y - z
@@ -115,9 +125,19 @@ def _refuse_wrong_shapes(A: Tensor, V: Tensor, y: Tensor, z: Tensor, c: Tensor |
     d = y.shape[-1] if isinstance(y, Tensor) and y.dim() else 0
     shapes = {"A": A, "V": V, "y": y, "z": z} | ({} if c is None else {"c": c})
     if not all(isinstance(t, Tensor) and t.dtype == torch.float64 for t in shapes.values()):
-        raise InputError("two atoms: expected A, V, y, z (and c) as float64 tensors, got "
-                         + ", ".join(f"{name}: {getattr(t, 'dtype', type(t).__name__)}" for name, t in shapes.items()))
-    if d < 1 or A.shape != (d, d) or V.dim() != 2 or V.shape[1] != d or z.shape[-1:] != (d,) or (
-            c is not None and c.shape != (d,)):
-        raise InputError("two atoms: expected A (d, d), V (d_out, d), y and z (…, d) and c (d), got "
-                         + ", ".join(f"{name} {tuple(t.shape)}" for name, t in shapes.items()))
+        raise InputError(
+            "two atoms: expected A, V, y, z (and c) as float64 tensors, got "
+            + ", ".join(f"{name}: {getattr(t, 'dtype', type(t).__name__)}" for name, t in shapes.items())
+        )
+    if (
+        d < 1
+        or A.shape != (d, d)
+        or V.dim() != 2
+        or V.shape[1] != d
+        or z.shape[-1:] != (d,)
+        or (c is not None and c.shape != (d,))
+    ):
+        raise InputError(
+            "two atoms: expected A (d, d), V (d_out, d), y and z (…, d) and c (d), got "
+            + ", ".join(f"{name} {tuple(t.shape)}" for name, t in shapes.items())
+        )

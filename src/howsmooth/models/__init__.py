@@ -13,10 +13,24 @@ from howsmooth.models.layers import Chain, layer_chain, replaced
 from howsmooth.models.loading import load
 from howsmooth.models.maps import KINDS, MapAt, OwnMap
 from howsmooth.models.model import Model
-from howsmooth.models.place import EMBEDDED
+from howsmooth.models.locations import EMBEDDED
 from howsmooth.texts.cutting import TokenChunk
 
 __all__ = [
-    "EMBEDDED", "KINDS", "AttentionFile", "Chain", "LanguageHead", "MapAt", "Model", "OwnMap", "Prefix", "TokenChunk",
-    "TokenEmbedding", "cache_root", "layer_chain", "load", "register", "replaced",
+    "EMBEDDED",
+    "KINDS",
+    "AttentionFile",
+    "Chain",
+    "LanguageHead",
+    "MapAt",
+    "Model",
+    "OwnMap",
+    "Prefix",
+    "TokenChunk",
+    "TokenEmbedding",
+    "cache_root",
+    "layer_chain",
+    "load",
+    "register",
+    "replaced",
 ]

@@ -55,11 +55,15 @@ class Call(torch.nn.Module):
             given = inspect.signature(self.module.forward).bind_partial(*self.args, **self.kwargs).arguments
         except TypeError:  # a forward without a signature of its own
             given = self.kwargs
-        return [name for name, value in given.items()
-                if name.startswith(("key_", "value_")) and isinstance(value, Tensor) and value.is_floating_point()]
+        return [
+            name
+            for name, value in given.items()
+            if name.startswith(("key_", "value_")) and isinstance(value, Tensor) and value.is_floating_point()
+        ]
 
     def _apply(self, fn, *more, **others):
         """Move what was captured along with the weights; a mask keeps its plan."""
+
         def move(leaf):
             if not isinstance(leaf, Tensor):
                 return leaf
@@ -86,8 +90,10 @@ def first(output: object, module: torch.nn.Module) -> Tensor:
     """The tensor that a module has returned, or the first of several."""
     y = _first_or_none(output)
     if y is None:
-        raise InputError(f"expected {type(module).__name__} to return a tensor first, got something else; this family "
-                         "needs an adapter")
+        raise InputError(
+            f"expected {type(module).__name__} to return a tensor first, got something else; this family "
+            "needs an adapter"
+        )
     return y
 
 
@@ -154,7 +160,9 @@ def sites(network, inputs: dict, layers: Iterable[int], scope: str = "", total: 
     """
     watch = _Watch(network, set(layers), scope, total)
     handles = [
-        handle for module in network.modules() for handle in (
+        handle
+        for module in network.modules()
+        for handle in (
             module.register_forward_pre_hook(watch.enter, with_kwargs=True),
             module.register_forward_hook(watch.leave, with_kwargs=True),
         )
@@ -197,8 +205,13 @@ class _Watch:
         marked = {id(m) for m in within.modules() if isinstance(m, GradientCheckpointingLayer)}
         listed = {id(child) for m in within.modules() if isinstance(m, torch.nn.ModuleList) for child in m}
         self.layers = marked or listed
-        self.numbers = {id(child): i for m in within.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == total
-                        for i, child in enumerate(m) if id(child) in self.layers}
+        self.numbers = {
+            id(child): i
+            for m in within.modules()
+            if isinstance(m, torch.nn.ModuleList) and len(m) == total
+            for i, child in enumerate(m)
+            if id(child) in self.layers
+        }
 
     def number(self, frame: _Frame) -> int:
         """The number of the layer that runs."""
@@ -266,8 +279,17 @@ def _dissect(frame: _Frame, inside: _Frame, output: Tensor) -> Site:
         )
     # A wrapper (LoRA's, say) is given the heads, too, and returns after the matrix inside of it.
     inner = projection
-    projection = next((e for e in reversed(later) if e.unary and _same(e.x, frame.heads) and not _same(e.y, inner.y)
-                       and any(module is inner.module for module in e.module.modules())), inner)
+    projection = next(
+        (
+            e
+            for e in reversed(later)
+            if e.unary
+            and _same(e.x, frame.heads)
+            and not _same(e.y, inner.y)
+            and any(module is inner.module for module in e.module.modules())
+        ),
+        inner,
+    )
     y, after = projection.y, []
     for event in later:
         if event.unary and _same(event.x, y) and event.y.shape == y.shape and not _same(event.y, y):
@@ -283,9 +305,16 @@ def _dissect(frame: _Frame, inside: _Frame, output: Tensor) -> Site:
         else:
             seen_again = any(_close(e.x, stream) or _close(e.copy, output - stream) for e in later)
     return Site(
-        layer, attention, projection.module, projection.copy,
-        None if norm is None else norm.module, None if norm is None else norm.x,
-        norm_in_layer, tuple(after), closing, seen_again and (norm_in_layer or _same(attention.x, layer.x)),
+        layer,
+        attention,
+        projection.module,
+        projection.copy,
+        None if norm is None else norm.module,
+        None if norm is None else norm.x,
+        norm_in_layer,
+        tuple(after),
+        closing,
+        seen_again and (norm_in_layer or _same(attention.x, layer.x)),
         _elsewhere(attention),
     )
 

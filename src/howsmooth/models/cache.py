@@ -169,8 +169,10 @@ def _convert(file: Path, folder: Path) -> dict:
         _add_as_declared(tokenizer, frame)
         tokenizer.save_pretrained(folder)
         if _differing(AutoTokenizer.from_pretrained(folder), frame):
-            raise InputError(f"expected a tokenizer that adds special tokens as {str(file)!r} says ({frame}), got one "
-                             "that does not; give another with tokenizer=")
+            raise InputError(
+                f"expected a tokenizer that adds special tokens as {str(file)!r} says ({frame}), got one "
+                "that does not; give another with tokenizer="
+            )
     weights = {key: value.contiguous() for key, value in network.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     seal = {
@@ -210,8 +212,10 @@ def _read_seal(folder: Path) -> dict | None:
     """Return the seal of a sound folder, None for one that is absent, incomplete or damaged."""
     try:
         seal = json.loads((folder / _SEAL).read_text())
-        sound = seal["format"] == _FORMAT and isinstance(seal["quantisation"], str) and all(
-            _checksum(folder / name) == checksum for name, checksum in seal["checksums"].items()
+        sound = (
+            seal["format"] == _FORMAT
+            and isinstance(seal["quantisation"], str)
+            and all(_checksum(folder / name) == checksum for name, checksum in seal["checksums"].items())
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -247,8 +251,11 @@ def _declared_frame(file: Path) -> dict[str, bool]:
     from gguf import GGUFReader
 
     fields = GGUFReader(file).fields
-    return {name: bool(fields[key].contents()) for name in ("bos", "eos")
-            if (key := f"tokenizer.ggml.add_{name}_token") in fields}
+    return {
+        name: bool(fields[key].contents())
+        for name in ("bos", "eos")
+        if (key := f"tokenizer.ggml.add_{name}_token") in fields
+    }
 
 
 def _differing(tokenizer, frame: dict[str, bool]) -> bool:
@@ -262,13 +269,18 @@ def _add_as_declared(tokenizer, frame: dict[str, bool]) -> None:
     """Make the tokenizer add special tokens as the file says; transformers reads the vocabulary alone."""
     if not _differing(tokenizer, frame):
         return
-    added = {name: token for name, token in (("bos", tokenizer.bos_token), ("eos", tokenizer.eos_token))
-             if frame.get(name)}
-    one, two = ([*([added["bos"]] if "bos" in added else []), part, *([added["eos"]] if "eos" in added else [])]
-                for part in ("$A", "$B:1"))
+    added = {
+        name: token for name, token in (("bos", tokenizer.bos_token), ("eos", tokenizer.eos_token)) if frame.get(name)
+    }
+    one, two = (
+        [*([added["bos"]] if "bos" in added else []), part, *([added["eos"]] if "eos" in added else [])]
+        for part in ("$A", "$B:1")
+    )
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=one, pair=[*one, *two], special_tokens=[(token, tokenizer.convert_tokens_to_ids(token))
-                                                       for token in added.values()])
+        single=one,
+        pair=[*one, *two],
+        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in added.values()],
+    )
     for name in frame:
         if hasattr(tokenizer, f"add_{name}_token"):  # some classes make their own frame of it when loaded again
             setattr(tokenizer, f"add_{name}_token", frame[name])

@@ -38,8 +38,9 @@ class TokenEmbedding:
 
     def __init__(self, model: Model):
         if model.modality != "text" or model._scope:
-            raise InputError(f"expected a text model with one stack of layers, got {model.name!r}; attack its feature "
-                             "space instead")
+            raise InputError(
+                f"expected a text model with one stack of layers, got {model.name!r}; attack its feature space instead"
+            )
         self.model, self.network = model, model.network
         self._sites: dict = {}
         with torch.no_grad():
@@ -55,8 +56,11 @@ class TokenEmbedding:
 
     def attention(self, vectors: Float[Tensor, "b n d"], layer: int) -> Float[Tensor, "b n d"]:
         """What attention with its output projection puts out at a layer; the layers above are not run."""
-        return self._run_until(self._site(self.model._layer(layer)).projection.register_forward_hook,
-                               lambda _module, _args, output: output, vectors)
+        return self._run_until(
+            self._site(self.model._layer(layer)).projection.register_forward_hook,
+            lambda _module, _args, output: output,
+            vectors,
+        )
 
     def entering(self, vectors: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """What enters layer 0: the vectors with whatever the family does to them, place by place; no layer is run."""
@@ -176,7 +180,7 @@ def _weights(model: Model, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
     embedding = model.network.get_input_embeddings().weight.detach()
     tied = model.network.config.tie_word_embeddings
     if tied and len(wanted) == 1 and next(iter(wanted.values())).shape == embedding.shape:
-        return {name: embedding for name in wanted}
+        return dict.fromkeys(wanted, embedding)
     found = model._read_head()
     missing = sorted(name for name in wanted if found.get(name) is None)
     if missing:
@@ -194,5 +198,7 @@ def _refuse_a_reader_of_both_sides(model: Model) -> None:
 
 
 def _refusal(model: Model, why: str) -> InputError:
-    return InputError(f"expected a model with a language head for next-token objectives, got {model.name!r}, a "
-                      f"{model.family} ({why}); use a causal language model such as smollm2, or another objective")
+    return InputError(
+        f"expected a model with a language head for next-token objectives, got {model.name!r}, a "
+        f"{model.family} ({why}); use a causal language model such as smollm2, or another objective"
+    )

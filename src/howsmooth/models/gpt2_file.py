@@ -26,8 +26,14 @@ class AttentionFile(Model):
 
     family, heads, modality, tokenizer, reads_text = "gpt2", HEADS, "text", None, False
 
-    def __init__(self, path: str | Path, name: str = "gpt2", *, dtype: torch.dtype = torch.float32,
-                 device: torch.device | str = "cpu"):
+    def __init__(
+        self,
+        path: str | Path,
+        name: str = "gpt2",
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ):
         self.name, self.path = name, Path(path)
         self.dtype, self.device, self.positions = dtype, torch.device(device), POSITIONS
         try:
@@ -35,17 +41,29 @@ class AttentionFile(Model):
             tensors = load_file(self.path)
         except (OSError, SafetensorError) as error:
             said = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"expected a safetensors file of GPT-2's attention, got {path} ({said.lower()}); "
-                             "check the path") from None
+            raise InputError(
+                f"expected a safetensors file of GPT-2's attention, got {path} ({said.lower()}); check the path"
+            ) from None
         self._tensors = {key.removeprefix("transformer."): value for key, value in tensors.items()}
-        self._numbers = tuple(sorted(int(match[1]) for key in self._tensors
-                                     if (match := re.fullmatch(r"h\.(\d+)\.attn\.c_attn\.weight", key))))
+        self._numbers = tuple(
+            sorted(
+                int(match[1])
+                for key in self._tensors
+                if (match := re.fullmatch(r"h\.(\d+)\.attn\.c_attn\.weight", key))
+            )
+        )
         if not self._numbers:
-            raise InputError(f"expected h.L.attn.c_attn.weight in {path}, got {', '.join(sorted(tensors)[:3])} …; give "
-                             "a file with GPT-2's names")
+            raise InputError(
+                f"expected h.L.attn.c_attn.weight in {path}, got {', '.join(sorted(tensors)[:3])} …; give "
+                "a file with GPT-2's names"
+            )
         self.layers, self.width = len(self._numbers), len(self._tensors[f"h.{self._numbers[0]}.attn.c_attn.weight"])
-        self.source = {"kind": "file", "path": str(path), "sha256": hashlib.sha256(raw).hexdigest(),
-                       "weights": f"attention layers {', '.join(map(str, self._numbers))} alone"}
+        self.source = {
+            "kind": "file",
+            "path": str(path),
+            "sha256": hashlib.sha256(raw).hexdigest(),
+            "weights": f"attention layers {', '.join(map(str, self._numbers))} alone",
+        }
 
     def __repr__(self) -> str:
         return f"AttentionFile({str(self.path)!r}, layers {', '.join(map(str, self._numbers))}, d = {self.width})"
@@ -60,8 +78,18 @@ class AttentionFile(Model):
         # Conv1D's weight is (in, out), the transpose of torch.nn.Linear's.
         wq, wk, wv = (part.T.contiguous() for part in get("attn.c_attn.weight").chunk(3, dim=1))
         bq, bk, bv = get("attn.c_attn.bias").chunk(3)
-        return SelfAttention(wq, wk, wv, get("attn.c_proj.weight").T.contiguous(), bq=bq, bk=bk, bv=bv,
-                             bo=get("attn.c_proj.bias"), heads=HEADS, causal=True)
+        return SelfAttention(
+            wq,
+            wk,
+            wv,
+            get("attn.c_proj.weight").T.contiguous(),
+            bq=bq,
+            bk=bk,
+            bv=bv,
+            bo=get("attn.c_proj.bias"),
+            heads=HEADS,
+            causal=True,
+        )
 
     def normalisation(self, layer: int) -> Normalisation:
         get = self._part(layer)
@@ -78,8 +106,10 @@ class AttentionFile(Model):
 
     def _part(self, layer: int):
         if layer not in self._numbers:
-            raise InputError(f"expected a layer among {', '.join(map(str, self._numbers))}, in {self.path.name}, got "
-                             f"{layer}; choose one of them")
+            raise InputError(
+                f"expected a layer among {', '.join(map(str, self._numbers))}, in {self.path.name}, got "
+                f"{layer}; choose one of them"
+            )
 
         def get(key: str) -> torch.Tensor:
             try:

@@ -104,8 +104,9 @@ def attention_mask(
     """Return the padding mask (batch, keys) with its plan, or a 4D mask (batch, 1, queries, keys)."""
     pattern = _plain_pattern(mask_function)
     if pattern is None:
-        return attention_table(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
-                               device, use_vmap)
+        return attention_table(
+            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, device, use_vmap
+        )
     causal, window = pattern
     if attention_mask is None:
         padding = torch.ones(1, 1, dtype=torch.bool, device=device).expand(batch_size, kv_length)
@@ -131,8 +132,17 @@ def attention_table(
 ) -> torch.Tensor:
     """Return the 4D mask (batch, 1, queries, keys), True where a key is seen, of any pattern."""
     return sdpa_mask(
-        batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
-        allow_is_causal_skip=False, allow_is_bidirectional_skip=False, use_vmap=use_vmap, device=device,
+        batch_size,
+        q_length,
+        kv_length,
+        q_offset,
+        kv_offset,
+        mask_function,
+        attention_mask,
+        allow_is_causal_skip=False,
+        allow_is_bidirectional_skip=False,
+        use_vmap=use_vmap,
+        device=device,
     )
 
 
@@ -182,8 +192,7 @@ def attention_forward(
         output = _attend_tables(query, key, value, position_bias, mask=attention_mask, **scores)
     elif attention_mask is not None and attention_mask.ndim != 2:
         raise InputError(
-            f"expected a mask of shape (b, m) or (b, 1 or h, n, m), got {tuple(attention_mask.shape)}; "
-            "reshape it"
+            f"expected a mask of shape (b, m) or (b, 1 or h, n, m), got {tuple(attention_mask.shape)}; reshape it"
         )
     elif plan is not None:
         seen = dict(causal=plan.causal, window=plan.window, offset=plan.offset)
@@ -213,8 +222,10 @@ def _attend_biased(query, key, value, bias: torch.Tensor | None, padding, **patt
     if bias is None:
         return attend(query, key, value, padding=padding, **pattern)
     if _varies(bias):
-        raise InputError("expected a position_bias that does not depend on the tokens, got one whose derivative would "
-                         "be lost; choose another family (howsmooth models)")
+        raise InputError(
+            "expected a position_bias that does not depend on the tokens, got one whose derivative would "
+            "be lost; choose another family (howsmooth models)"
+        )
     batch, n, m = query.shape[0], query.shape[-2], key.shape[-2]
     if bias.ndim != 4 or bias.shape[0] not in (1, batch) or bias.shape[2] not in (1, n) or bias.shape[3] != m:
         raise InputError(
@@ -224,10 +235,12 @@ def _attend_biased(query, key, value, bias: torch.Tensor | None, padding, **patt
     if bias.shape[0] == 1:
         return attend(query, key, value, padding=padding, score_bias=bias[0], **pattern)
     paddings = [None] * batch if padding is None else padding
-    return torch.stack([
-        attend(q, k, v, padding=p, score_bias=row, **pattern)
-        for q, k, v, p, row in zip(query, key, value, paddings, bias, strict=True)
-    ])
+    return torch.stack(
+        [
+            attend(q, k, v, padding=p, score_bias=row, **pattern)
+            for q, k, v, p, row in zip(query, key, value, paddings, bias, strict=True)
+        ]
+    )
 
 
 def _attend_tables(query, key, value, bias: torch.Tensor | None, *, mask: torch.Tensor, **scores) -> torch.Tensor:
@@ -250,8 +263,9 @@ def _attend_tables(query, key, value, bias: torch.Tensor | None, *, mask: torch.
     return _attend_biased(query, key, value, mask if bias is None else mask + bias.to(query.dtype), None, **scores)
 
 
-def _attend_plainly(query, key, value, table: torch.Tensor, *, scale: float | None, softcap: float | None
-                    ) -> torch.Tensor:
+def _attend_plainly(
+    query, key, value, table: torch.Tensor, *, scale: float | None, softcap: float | None
+) -> torch.Tensor:
     """Softmax attention in plain operations: `attend` has no derivative in a table that the tokens make (Doge)."""
     key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value))
     scores = (query.shape[-1] ** -0.5 if scale is None else scale) * query @ key.mT

@@ -18,7 +18,7 @@ from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer
 
 from howsmooth.errors import InputError
 from howsmooth.models.network import quiet_transformers
-from howsmooth.models.place import Place, locate
+from howsmooth.models.locations import Place, locate
 from howsmooth.texts.cutting import TokenChunk
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -98,8 +98,10 @@ def smooth_images(count: int, height: int, width: int, channels: int = 3, seed: 
 def sounds(config, processor: Processor, audio, count: int | None, seed: int) -> Tensor:
     """Return log-mel features (count, mel, frames) of mono sounds at the extractor's rate, or generated ones."""
     if not hasattr(config, "num_mel_bins"):
-        raise InputError(f"expected a model that takes log-mel features, got {config.model_type!r}; give the tensors "
-                         "it takes as a dict")
+        raise InputError(
+            f"expected a model that takes log-mel features, got {config.model_type!r}; give the tensors "
+            "it takes as a dict"
+        )
     _check_count(count)
     if audio is None:
         frames = 2 * config.max_source_positions
@@ -129,9 +131,7 @@ def token_numbers(tokens, vocabulary: int, positions: int) -> Tensor:
         ids = torch.as_tensor(tokens)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(tokens).__name__
-        raise InputError(
-            f"expected token numbers or chunks, got {kind} ({error}); tokenize first"
-        ) from error
+        raise InputError(f"expected token numbers or chunks, got {kind} ({error}); tokenize first") from error
     if ids.ndim not in (1, 2) or ids.numel() == 0 or ids.is_floating_point() or ids.is_complex():
         raise InputError(
             f"expected token numbers of shape (n,) or (b, n) with n >= 1, got shape {tuple(ids.shape)} "
@@ -143,10 +143,7 @@ def token_numbers(tokens, vocabulary: int, positions: int) -> Tensor:
             f"{int(ids.max())}; use the model's own tokenizer"
         )
     if ids.shape[-1] > positions:
-        raise InputError(
-            f"expected at most {positions} tokens (the model's positions), got {ids.shape[-1]}; "
-            "cut them"
-        )
+        raise InputError(f"expected at most {positions} tokens (the model's positions), got {ids.shape[-1]}; cut them")
     return ids.long()
 
 
@@ -166,8 +163,10 @@ def batch(input, modality: str) -> Tensor:
     what, key = _AXES.get(modality, ("a tensor", modality))
     axes = {"vision": 3, "audio": 2}.get(modality)
     if not isinstance(input, Tensor) or not input.is_floating_point() or axes is None:
-        raise InputError(f"expected {what} as a floating tensor, got {type(input).__name__}; use model.images() or "
-                         f"model.sounds(), or give a dict with {key}")
+        raise InputError(
+            f"expected {what} as a floating tensor, got {type(input).__name__}; use model.images() or "
+            f"model.sounds(), or give a dict with {key}"
+        )
     if input.ndim not in (axes, axes + 1) or not torch.isfinite(input).all():
         raise InputError(f"expected {what}, finite, or a batch of them, got shape {tuple(input.shape)}")
     return input if input.ndim == axes + 1 else input[None]
@@ -189,11 +188,7 @@ def _check_count(count: int | None) -> None:
 
 
 def find_tokenizer(
-    asked: str | os.PathLike | PreTrainedTokenizerBase | None,
-    place: Place,
-    vocabulary: int,
-    cache_dir,
-    remote: dict,
+    asked: str | os.PathLike | PreTrainedTokenizerBase | None, place: Place, vocabulary: int, cache_dir, remote: dict
 ) -> tuple[object | None, str, str | None]:
     """Return (tokenizer, why there is none, where it came from)."""
     if asked is None and place.path is not None:
@@ -208,9 +203,7 @@ def find_tokenizer(
         return wanted, "", name
     if not isinstance(wanted, (str, os.PathLike)) or not os.fspath(wanted):
         what = "an empty one" if isinstance(wanted, str) else f"an object of type {type(wanted).__name__}"
-        raise InputError(
-            f"expected the name of a tokenizer, or a transformers tokenizer, got {what}; try 'minilm'"
-        )
+        raise InputError(f"expected the name of a tokenizer, or a transformers tokenizer, got {what}; try 'minilm'")
     name = os.fspath(wanted)
     tokenizer, reason = _read(locate(name, None, cache_dir), {**remote, "revision": None})
     if tokenizer is None and asked is None:

@@ -63,8 +63,10 @@ def layer_chain(model: Model, input) -> Chain:
         norm = next((module for module, y in reversed(norms) if _close(y, output)), None)
         with torch.no_grad():
             if norm is None or not _close(norm(last), output):
-                raise InputError(f"expected {model.name} to be its layers one after the other and a norm, got a last "
-                                 "hidden state that these do not give; measure its layers one by one")
+                raise InputError(
+                    f"expected {model.name} to be its layers one after the other and a norm, got a last "
+                    "hidden state that these do not give; measure its layers one by one"
+                )
         chain = Chain(chain.x, layers, norm)
     if model.dtype.itemsize < 4:
         x, maps, norm = chain.x.float(), [copy.deepcopy(layer).float() for layer in layers], copy.deepcopy(chain.norm)
@@ -75,8 +77,11 @@ def layer_chain(model: Model, input) -> Chain:
 def _run(network, given: dict) -> tuple[Tensor, list[tuple[torch.nn.Module, Tensor]]]:
     """The last hidden state, and what came out of each norm on the way."""
     seen: list[tuple[torch.nn.Module, Tensor]] = []
-    handles = [module.register_forward_hook(lambda module, _args, output: seen.append((module, first(output, module))))
-               for module in network.modules() if is_norm(module)]
+    handles = [
+        module.register_forward_hook(lambda module, _args, output: seen.append((module, first(output, module))))
+        for module in network.modules()
+        if is_norm(module)
+    ]
     try:
         with torch.no_grad():
             return first(network(**given), network).squeeze(0), [(module, y.squeeze(0)) for module, y in seen]
@@ -117,6 +122,8 @@ def _replace(stack: ExitStack, attention, projection, g: Callable[[Tensor], Tens
         return g(x).to(output.dtype).view_as(output)
 
     # Prepended: other hooks see the replaced output.
-    for handle in (attention.register_forward_pre_hook(enter, with_kwargs=True, prepend=True),
-                   projection.register_forward_hook(leave, prepend=True)):
+    for handle in (
+        attention.register_forward_pre_hook(enter, with_kwargs=True, prepend=True),
+        projection.register_forward_hook(leave, prepend=True),
+    ):
         stack.callback(handle.remove)

@@ -24,7 +24,7 @@ from howsmooth.models.families import FAMILIES, check_registry, family_of
 from howsmooth.models.inputs import Processor, find_tokenizer
 from howsmooth.models.model import Model
 from howsmooth.models.network import choose_part, quiet_transformers
-from howsmooth.models.place import Place, commit_of, locate
+from howsmooth.models.locations import Place, commit_of, locate
 
 _RANDOM = "random:"
 
@@ -60,8 +60,10 @@ def load(
     remote = {"revision": revision, "trust_remote_code": trust_remote_code}
     if isinstance(name, PreTrainedModel):
         if causal:
-            raise InputError("expected causal only with a model that is loaded by name, got a transformers model; make "
-                             "it from a config with is_decoder=True")
+            raise InputError(
+                "expected causal only with a model that is loaded by name, got a transformers model; make "
+                "it from a config with is_decoder=True"
+            )
         given = name
         network, adapter, name, place = read_network(given, dtype=dtype, device=device, revision=revision)
         return _complete(network, adapter, name, place, tokenizer, cache_dir, remote, part, given.state_dict)
@@ -101,8 +103,9 @@ def _attention_file(name: str, dtype: torch.dtype, device: torch.device, **given
     return AttentionFile(name, name, dtype=dtype, device=device)
 
 
-def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, remote: dict, part,
-              read_head: Callable[[], dict]) -> Model:
+def _complete(
+    network, adapter, name: str, place: Place, tokenizer, cache_dir, remote: dict, part, read_head: Callable[[], dict]
+) -> Model:
     """Check the weights and add the tokenizer."""
     check_registry(network, adapter, name)
     _refuse_non_finite(network, name)
@@ -111,8 +114,17 @@ def _complete(network, adapter, name: str, place: Place, tokenizer, cache_dir, r
     if chosen.vocabulary is not None:
         found, missing, origin = find_tokenizer(tokenizer, place, chosen.vocabulary, cache_dir, remote)
     source = {**place.source, "tokenizer": origin, **({} if part is None else {"part": part})}
-    return Model(network, adapter, name=name, tokenizer=found, no_tokenizer=missing, source=source, part=part,
-                 processor=Processor(place.path, place.local_only, remote), read_head=read_head)
+    return Model(
+        network,
+        adapter,
+        name=name,
+        tokenizer=found,
+        no_tokenizer=missing,
+        source=source,
+        part=part,
+        processor=Processor(place.path, place.local_only, remote),
+        read_head=read_head,
+    )
 
 
 def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickle: bool, remote: dict, causal: bool):
@@ -123,8 +135,13 @@ def _pretrained_network(name: str, place: Place, dtype: torch.dtype, allow_pickl
         _as_decoder(config, name, place)
     with _loading(name, place, allow_pickle), quiet_transformers():
         network, report = AutoModel.from_pretrained(
-            place.path, config=config, dtype=dtype, use_safetensors=None if allow_pickle else True,
-            local_files_only=place.local_only, output_loading_info=True, **remote,
+            place.path,
+            config=config,
+            dtype=dtype,
+            use_safetensors=None if allow_pickle else True,
+            local_files_only=place.local_only,
+            output_loading_info=True,
+            **remote,
         )
     absent = sorted(key for key in report["missing_keys"] if not key.startswith(adapter.UNUSED))
     if absent:  # transformers would go on with random numbers in their place
@@ -142,8 +159,12 @@ def _head_weights(name: str, place: Place, dtype: torch.dtype, allow_pickle: boo
     """Read a checkpoint once more, as a language model: `AutoModel` leaves the head behind. What it lacks is absent."""
     with _loading(name, place, allow_pickle), quiet_transformers():
         whole, report = AutoModelForCausalLM.from_pretrained(
-            place.path, dtype=dtype, use_safetensors=None if allow_pickle else True,
-            local_files_only=place.local_only, output_loading_info=True, **remote,
+            place.path,
+            dtype=dtype,
+            use_safetensors=None if allow_pickle else True,
+            local_files_only=place.local_only,
+            output_loading_info=True,
+            **remote,
         )
     return {key: value for key, value in whole.state_dict().items() if key not in report["missing_keys"]}
 
@@ -180,8 +201,10 @@ def _random_network(name: str, seed: int, cache_dir, remote: dict, causal: bool)
 
 def _as_decoder(config, name: str, place: Place) -> None:
     if config.model_type != "bert":
-        raise InputError(f"expected a BERT to run under a causal mask, got {name!r}, a {config.model_type}; leave "
-                         "causal out: decoders have their mask anyway, other encoders cannot be given one")
+        raise InputError(
+            f"expected a BERT to run under a causal mask, got {name!r}, a {config.model_type}; leave "
+            "causal out: decoders have their mask anyway, other encoders cannot be given one"
+        )
     config.is_decoder, config.use_cache = True, False
     place.source["causal"] = True
 
@@ -201,9 +224,7 @@ def working_type(dtype: torch.dtype | str, device: torch.device | str) -> tuple[
     if isinstance(dtype, str):
         dtype = getattr(torch, dtype.removeprefix("torch."), dtype)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise InputError(
-            f"expected a floating point dtype, got {dtype!r}; give float64, float32, bfloat16 or float16"
-        )
+        raise InputError(f"expected a floating point dtype, got {dtype!r}; give float64, float32, bfloat16 or float16")
     try:
         device = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -238,9 +259,11 @@ def _loading(name: str, place: Place, allow_pickle: bool = True) -> Iterator[Non
         remedy = place.remedy
         pickled = not place.is_hub and place.path and not any(Path(place.path).glob("*.safetensors"))
         if not allow_pickle and (pickled or "safetensors" in reason):
-            remedy = ("convert the weights to safetensors, or, if you trust them, give allow_pickle=True "
-                      "(--allow-pickle)"
-                      f"{'; ' + remedy if place.is_hub else ''}")
+            remedy = (
+                "convert the weights to safetensors, or, if you trust them, give allow_pickle=True "
+                "(--allow-pickle)"
+                f"{'; ' + remedy if place.is_hub else ''}"
+            )
         raise InputError(f"cannot load {name!r} ({place.tried}): {reason}; {remedy}") from error
 
 
@@ -251,9 +274,7 @@ def read_network(
     kind = type(network).__name__
     name = getattr(network.config, "_name_or_path", "") or kind
     if any(module.training for module in network.modules()):
-        raise InputError(
-            f"expected a {kind} in evaluation mode, got one in training mode; call its .eval() first"
-        )
+        raise InputError(f"expected a {kind} in evaluation mode, got one in training mode; call its .eval() first")
     if (dtype, device, revision) != (None, None, None):
         raise InputError(
             f"expected no dtype, device or revision beside a {kind}, which has its own, got "

@@ -203,11 +203,15 @@ def check_tokens(site: Site, kind: str, where: str) -> None:
     """Refuse a map that is none of one sequence of tokens (1, n, d)."""
     x = site.layer.x if kind in ("layer", "block", "model") else site.attention.x
     if x.ndim != 3:
-        raise InputError(f"{kind}: expected tokens (1, n, d) to enter {where}, got several streams of shape "
-                         f"{tuple(x.shape)}; measure the attention")
+        raise InputError(
+            f"{kind}: expected tokens (1, n, d) to enter {where}, got several streams of shape "
+            f"{tuple(x.shape)}; measure the attention"
+        )
     if site.elsewhere and kind not in ("layer", "model"):
-        raise InputError(f"{kind}: expected an attention whose queries, keys and values come from the same tokens, got "
-                         f"{site.elsewhere} from elsewhere in {where}; measure the layer or the model")
+        raise InputError(
+            f"{kind}: expected an attention whose queries, keys and values come from the same tokens, got "
+            f"{site.elsewhere} from elsewhere in {where}; measure the layer or the model"
+        )
 
 
 def check_kind(kind: str, layer: int | None, head: int | None) -> None:

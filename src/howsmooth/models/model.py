@@ -35,9 +35,19 @@ class Model:
     that was chosen); tokenizer (None if there is none); source: where all of it came from, for records.
     """
 
-    def __init__(self, network, adapter: ModuleType, *, name: str, tokenizer=None, no_tokenizer: str = "",
-                 source: dict | None = None, part: str | None = None, processor: inputs.Processor | None = None,
-                 read_head: Callable[[], dict] = dict):
+    def __init__(
+        self,
+        network,
+        adapter: ModuleType,
+        *,
+        name: str,
+        tokenizer=None,
+        no_tokenizer: str = "",
+        source: dict | None = None,
+        part: str | None = None,
+        processor: inputs.Processor | None = None,
+        read_head: Callable[[], dict] = dict,
+    ):
         chosen = choose_part(network, part, name)
         self.network = chosen.network
         self.name, self.family, self.modality = name, network.config.model_type, chosen.modality
@@ -55,8 +65,10 @@ class Model:
 
     def __repr__(self) -> str:
         length = "" if self.positions is None else f"{self.positions} positions, "
-        return (f"Model({self.name!r}, {self.family}, {self.layers} layers, d = {self.width}, "
-                f"{self.heads} heads, {length}{self.dtype}, {self.device})")
+        return (
+            f"Model({self.name!r}, {self.family}, {self.layers} layers, d = {self.width}, "
+            f"{self.heads} heads, {length}{self.dtype}, {self.device})"
+        )
 
     reads_text = True  # a file of attention layers alone does not
 
@@ -94,8 +106,15 @@ class Model:
         with torch.no_grad():
             return self._adapter.self_attention(self.network, layer, n)
 
-    def map(self, layer: int | None = None, kind: str = "attention", *, head: int | None = None, n: int | None = None,
-            input=None) -> SelfAttention | torch.nn.Module:
+    def map(
+        self,
+        layer: int | None = None,
+        kind: str = "attention",
+        *,
+        head: int | None = None,
+        n: int | None = None,
+        input=None,
+    ) -> SelfAttention | torch.nn.Module:
         """Return a map of one layer, or of the whole model: X (n, d) ↦ (n, d_out).
 
         kind: attention (with output projection, no residual), head (one of its heads), normed (normalisation, then
@@ -162,15 +181,17 @@ class Model:
         """Return the token numbers of a text, without special tokens."""
         return tokenize(self._need_tokenizer(), text)
 
-    def chunks(self, text: str | Corpus, n: int, samples: int | None = None, special_tokens: bool = True
-               ) -> list[TokenChunk]:
+    def chunks(
+        self, text: str | Corpus, n: int, samples: int | None = None, special_tokens: bool = True
+    ) -> list[TokenChunk]:
         """Cut a text into consecutive chunks of `n` tokens, the model's special tokens counted."""
         cutter = self.cutter(text, special_tokens=special_tokens)  # refused for a model that reads no text
         self._check_chunk_length(n)
         return cutter.chunks(n, samples)
 
-    def cutter(self, text: str | Corpus, rule: str = "consecutive", *, longest: int = 0, special_tokens: bool = True
-               ) -> Cutter:
+    def cutter(
+        self, text: str | Corpus, rule: str = "consecutive", *, longest: int = 0, special_tokens: bool = True
+    ) -> Cutter:
         """Return a cutter of a text, or of a corpus, by this model's tokenizer."""
         tokenizer = self._need_tokenizer()
         corpus = text if isinstance(text, Corpus) else Corpus("the text", (text,))
@@ -179,8 +200,9 @@ class Model:
             self._last_cutter = key, Cutter(tokenizer, corpus, rule, longest=longest, special_tokens=special_tokens)
         return self._last_cutter[1]
 
-    def inputs(self, text: str, layer: int, n: int | None = None, special_tokens: bool = True
-               ) -> Float[torch.Tensor, "n d"]:
+    def inputs(
+        self, text: str, layer: int, n: int | None = None, special_tokens: bool = True
+    ) -> Float[torch.Tensor, "n d"]:
         """Return the tokens entering attention at a layer (GPT-2, Llama: after the first norm).
 
         Without `n` the whole text is taken, cut at the model's positions with a warning.
@@ -190,14 +212,17 @@ class Model:
             cutter = self.cutter(text, special_tokens=special_tokens)
             n = cutter.tokens + cutter.framed
             if n > self.positions:
-                warnings.warn(f"the text has {n} tokens and {self.name} has {self.positions} positions: "
-                              "the rest is cut off", stacklevel=2)
+                warnings.warn(
+                    f"the text has {n} tokens and {self.name} has {self.positions} positions: the rest is cut off",
+                    stacklevel=2,
+                )
                 n = self.positions
-        chunk, = self.chunks(text, n, 1, special_tokens)
+        (chunk,) = self.chunks(text, n, 1, special_tokens)
         return self.activations(chunk, [layer])[layer]
 
-    def activations(self, tokens: TokenChunk | Sequence | torch.Tensor, layers: Iterable[int]
-                    ) -> dict[int, torch.Tensor]:
+    def activations(
+        self, tokens: TokenChunk | Sequence | torch.Tensor, layers: Iterable[int]
+    ) -> dict[int, torch.Tensor]:
         """Return what enters attention at each layer, from one forward pass.
 
         A chunk or n token numbers give (n, d) per layer; a list of chunks of one length, or (b, n)
@@ -256,7 +281,10 @@ class Model:
             warnings.warn(
                 f"attention in layers {', '.join(map(str, unexplained))} of {self.name} returns something else than "
                 f"the map that the adapter of {self.family} makes of its weights, and no hook or wrapped module "
-                "explains it: the module itself is measured there; report this model", UserWarning, stacklevel=2)
+                "explains it: the module itself is measured there; report this model",
+                UserWarning,
+                stacklevel=2,
+            )
         return frozenset(altered)
 
     @contextmanager
@@ -280,7 +308,7 @@ class Model:
         if gap is not None:
             raise InputError(
                 f"expected the attention map of layer {layer} of {self.name} to return what the module returned, got "
-                f"outputs that differ by {gap:.2g} of their size; measure kind \"layer\" instead, and report this model"
+                f'outputs that differ by {gap:.2g} of their size; measure kind "layer" instead, and report this model'
             )
         return f
 
@@ -324,8 +352,10 @@ class Model:
 
     def _check_chunk_length(self, n: Any) -> None:
         if isinstance(n, int) and self.positions is not None and n > self.positions:
-            raise InputError(f"expected a length within the model's {self.positions} positions, got n = {n}; ask for "
-                             f"at most {self.positions}")
+            raise InputError(
+                f"expected a length within the model's {self.positions} positions, got n = {n}; ask for "
+                f"at most {self.positions}"
+            )
 
     def _check_length(self, n) -> None:
         if n is not None and self.positions is not None and not 1 <= n <= self.positions:
@@ -343,8 +373,7 @@ class Model:
             number = -1
         if not 0 <= number < self.layers:
             raise InputError(
-                f"expected a layer from 0 to {self.layers - 1} of {self.name}, got {layer!r}; "
-                "choose one of them"
+                f"expected a layer from 0 to {self.layers - 1} of {self.name}, got {layer!r}; choose one of them"
             )
         return number
 
@@ -373,8 +402,11 @@ def _is_customised(site: anatomy.Site) -> bool:
     """Whether hooks, or code that is neither torch's nor transformers', take part in a layer's attention."""
     for module in (*site.attention.module.modules(), *site.projection.modules()):
         forward = vars(module).get("forward")  # set on the one module; by an adapter (`through_registry`), or the user
-        if (module._forward_hooks or module._forward_pre_hooks
-                or not type(module).__module__.startswith(("torch.nn.", "transformers."))
-                or not (forward is None or forward.__module__.startswith("howsmooth."))):
+        if (
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or not type(module).__module__.startswith(("torch.nn.", "transformers."))
+            or not (forward is None or forward.__module__.startswith("howsmooth."))
+        ):
             return True
     return False

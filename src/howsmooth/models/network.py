@@ -29,7 +29,8 @@ UNLIMITED = 2**31 - 1
 @dataclass(frozen=True, eq=False)
 class Part:
     """network: what is run. scope: the submodule whose layers count, "" for all. positions: None where images or
-    sounds decide the length."""
+    sounds decide the length.
+    """
 
     network: PreTrainedModel
     scope: str
@@ -43,8 +44,12 @@ class Part:
 
 def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
     """Return the part that `asked` names; None is the whole network, or the encoder of an encoder-decoder."""
-    inner = {part: found for part, names in _INNER.items() for n in names
-             if isinstance(found := getattr(network, n, None), PreTrainedModel)}
+    inner = {
+        part: found
+        for part, names in _INNER.items()
+        for n in names
+        if isinstance(found := getattr(network, n, None), PreTrainedModel)
+    }
     stacks = ("encoder", "decoder") if network.config.is_encoder_decoder else ()
     known = stacks or tuple(inner)
     if asked not in known and (asked is not None or inner):
@@ -68,14 +73,26 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
             "this family has stages of different sizes and is not supported"
         ) from None
     if not all(isinstance(size, int) for size in (layers, heads, width)):
-        raise InputError(f"model {name!r}: expected one number of heads and one width for all layers of a "
-                         f"{config.model_type}, got {heads} and {width}; choose a model whose layers are alike")
+        raise InputError(
+            f"model {name!r}: expected one number of heads and one width for all layers of a "
+            f"{config.model_type}, got {heads} and {width}; choose a model whose layers are alike"
+        )
     if min(layers, heads, width) < 1:
-        raise InputError(f"model {name!r}: expected at least one layer, one head and one channel, got {layers} layers, "
-                         f"{heads} heads and a width of {width}; repair the config")
+        raise InputError(
+            f"model {name!r}: expected at least one layer, one head and one channel, got {layers} layers, "
+            f"{heads} heads and a width of {width}; repair the config"
+        )
     vocabulary = getattr(config, "vocab_size", None) if modality == "text" else None
-    return Part(network, "decoder" if stack == "decoder" else "", modality, layers, width, heads,
-                _positions(network, stack) if modality == "text" else None, vocabulary)
+    return Part(
+        network,
+        "decoder" if stack == "decoder" else "",
+        modality,
+        layers,
+        width,
+        heads,
+        _positions(network, stack) if modality == "text" else None,
+        vocabulary,
+    )
 
 
 def _first(config, *names: str):

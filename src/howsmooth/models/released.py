@@ -1,9 +1,9 @@
 """The maps that the released scripts of "How Smooth Is Attention?" differentiate, where they are not the described one.
 
-    BERT on text           the module `attention`: output projection, residual and LayerNorm, called without a mask,
-                           even where the tokens come from BERT run as a decoder
-    GPT-2, random weights  attention with dropout on, in the layers below as well
-    other models           attention; the scripts know no others
+BERT on text           the module `attention`: output projection, residual and LayerNorm, called without a mask,
+                       even where the tokens come from BERT run as a decoder
+GPT-2, random weights  attention with dropout on, in the layers below as well
+other models           attention; the scripts know no others
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def dropped_out(model: Model, ids: Tensor, layer: int, seed: int) -> tuple[Tenso
     """
     network, module, seen = model.network, model.network.h[layer].attn, []
     handle = module.register_forward_pre_hook(
-        lambda _module, args, kwargs: seen.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True)
+        lambda _module, args, kwargs: seen.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+    )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         network.train()

@@ -11,8 +11,19 @@ from typing import Any
 
 from howsmooth.records.lines import PER_TOKEN, csv_line, finite, flat, json_line, parsed, read_lines
 
-__all__ = ["CURVE", "PER_TOKEN", "SCHEMA", "complaint", "csv_line", "finite", "flat", "json_line", "parsed",
-           "read_lines", "stamped"]
+__all__ = [
+    "CURVE",
+    "PER_TOKEN",
+    "SCHEMA",
+    "complaint",
+    "csv_line",
+    "finite",
+    "flat",
+    "json_line",
+    "parsed",
+    "read_lines",
+    "stamped",
+]
 
 SCHEMA = 2  # 1: howsmooth 0.1, records without a kind
 # The fields that tell one curve of values against n from another.
@@ -37,15 +48,19 @@ def complaint(record: Any) -> str | None:
     if not isinstance(record, dict):
         return f"expected a JSON object, got {type(record).__name__}"
     if "kind" not in record:
-        return ("expected a record with a kind, got one without, as howsmooth 0.1 wrote them; measure again with this "
-                "version")
+        return (
+            "expected a record with a kind, got one without, as howsmooth 0.1 wrote them; measure again with this "
+            "version"
+        )
     if type(record.get("schema")) is not int or record["schema"] != SCHEMA:
-        return (f"expected a record of schema {SCHEMA}, got schema {str(record.get('schema')):.40}; measure again with "
-                "this version")
+        return (
+            f"expected a record of schema {SCHEMA}, got schema {record.get('schema')!s:.40}; measure again with "
+            "this version"
+        )
     from howsmooth.records.schema import KINDS, broken  # pydantic: needed to read records, not to write them
 
     if not isinstance(record["kind"], str) or record["kind"] not in KINDS:
-        return f"expected a kind of {', '.join(KINDS)}, got {str(record['kind']):.40}"
+        return f"expected a kind of {', '.join(KINDS)}, got {record['kind']!s:.40}"
     reason = broken(record)
     if reason is None:
         try:

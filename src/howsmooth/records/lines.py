@@ -45,8 +45,9 @@ def csv_line(cells: Sequence[Any]) -> str:
     return buffer.getvalue().rstrip("\n")
 
 
-def read_lines(path: str | Path, check: Callable[[dict[str, Any]], object], what: str, begins: str
-               ) -> list[dict[str, Any]]:
+def read_lines(
+    path: str | Path, check: Callable[[dict[str, Any]], object], what: str, begins: str
+) -> list[dict[str, Any]]:
     """Return the records of a file of JSON lines; none if there is no file.
 
     A last line without its end was cut short by a kill and is left out. Anything else that is not one of `what` is
@@ -62,8 +63,10 @@ def read_lines(path: str | Path, check: Callable[[dict[str, Any]], object], what
     records = [_checked(line, check) for line in lines]
     wrong = records.index(None) if None in records else None if _began(cut, check, begins) else len(lines)
     if wrong is not None:
-        raise InputError(f"expected {what}, one JSON object per line, got something else in line {wrong + 1} of "
-                         f"{path}; name another file")
+        raise InputError(
+            f"expected {what}, one JSON object per line, got something else in line {wrong + 1} of "
+            f"{path}; name another file"
+        )
     return [record for record in records if record is not None]
 
 

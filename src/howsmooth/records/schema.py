@@ -144,8 +144,12 @@ class Ball(Record):
     centre: Number
 
 
-KINDS: dict[str, type[Record]] = {"measurement": Measurement, "bound": BoundRecord, "worst case": WorstCase,
-                                   "ball": Ball}
+KINDS: dict[str, type[Record]] = {
+    "measurement": Measurement,
+    "bound": BoundRecord,
+    "worst case": WorstCase,
+    "ball": Ball,
+}
 
 
 def broken(record: dict[str, Any]) -> str | None:

@@ -25,13 +25,21 @@ from howsmooth.report.table import Column, Table
 CONTEXT = 8  # tokens shown on either side of an edit
 GONE, NEW = "bold red strike", "bold green"
 _CUT = " … "
-_SETS = {"norm": "all that the normalisation in front can put out", "ball": "the ball of radius R",
-         "sphere": "the sphere of radius R", "near": "all tokens within ε of the text's"}
+_SETS = {
+    "norm": "all that the normalisation in front can put out",
+    "ball": "the ball of radius R",
+    "sphere": "the sphere of radius R",
+    "near": "all tokens within ε of the text's",
+}
 _SHOWN_MASSES = 4
 _AIM = {"output": "the output", "next-token": "the next token", "cosine": "the embedding"}
 _UNIT = {"output": "change", "next-token": "KL, nats", "cosine": "cosine"}
-_OBJECTIVES = {"flip": "margin of another next token, logits", "kl": "KL of the next token, nats",
-               "hidden": "relative change of hidden states", "cosine": "1 − cosine of embeddings"}
+_OBJECTIVES = {
+    "flip": "margin of another next token, logits",
+    "kl": "KL of the next token, nats",
+    "hidden": "relative change of hidden states",
+    "cosine": "1 − cosine of embeddings",
+}
 
 
 def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
@@ -40,16 +48,28 @@ def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
     return Table(
         f"{model_name(first['model'])}: the largest Lip that ascent found in {_SETS[first['within']]}"
         f"{special_tokens_text(first)}",
-        [*_map_columns(first["head"] is not None),
-         Column("on text", lambda r: number(r["on_text"]["value"]), style="dim"),
-         Column("best start", lambda r: number(r["best_start"]), style="dim"),
-         Column("found", lambda r: number(r["value"]), style="bold green"),
-         Column(f"interval, {confidence_text(records)}", lambda r: interval(r["lower"], r["upper"]), "left",
-                wrap=False),
-         Column("over text", lambda r: "" if r["over_text"] is None else times(log(r["over_text"]))),
-         Column("upper bound", lambda r: magnitude(r["upper_bound"]["log_value"]), style="dim"),
-         Column("tokens per place", lambda r: " + ".join(map(str, r["masses"][:_SHOWN_MASSES]))
-                + (" + …" if len(r["masses"]) > _SHOWN_MASSES else ""), "left", wrap=False)], records)
+        [
+            *_map_columns(first["head"] is not None),
+            Column("on text", lambda r: number(r["on_text"]["value"]), style="dim"),
+            Column("best start", lambda r: number(r["best_start"]), style="dim"),
+            Column("found", lambda r: number(r["value"]), style="bold green"),
+            Column(
+                f"interval, {confidence_text(records)}", lambda r: interval(r["lower"], r["upper"]), "left", wrap=False
+            ),
+            Column("over text", lambda r: "" if r["over_text"] is None else times(log(r["over_text"]))),
+            Column("upper bound", lambda r: magnitude(r["upper_bound"]["log_value"]), style="dim"),
+            Column(
+                "tokens per place",
+                lambda r: (
+                    " + ".join(map(str, r["masses"][:_SHOWN_MASSES]))
+                    + (" + …" if len(r["masses"]) > _SHOWN_MASSES else "")
+                ),
+                "left",
+                wrap=False,
+            ),
+        ],
+        records,
+    )
 
 
 def ball_table(records: Sequence[dict[str, Any]]) -> Table:
@@ -57,20 +77,27 @@ def ball_table(records: Sequence[dict[str, Any]]) -> Table:
     return Table(
         f"{model_name(records[0]['model'])}: Lip for all tokens within ε of the text's"
         f"{special_tokens_text(records[0])}",
-        [*_map_columns(records[0]["head"] is not None),
-         Column("ε", lambda r: f"{r['eps']:g}", style="bold"),
-         Column("at the text", lambda r: number(r["centre"]["value"]), style="dim"),
-         Column("≥ found", lambda r: number(r["found"]["value"]), style="bold green"),
-         Column("≤ certified", lambda r: magnitude(r["log_certified"], 4), style="bold green"),
-         Column("apart", lambda r: "" if r["tightness"] is None else times(log(r["tightness"]))),
-         Column("by", lambda r: r["method"], "left", wrap=False),
-         Column("vacuous from ε =", lambda r: number(r["vacuous_eps"], 2), style="dim")],
-        records, group=lambda r: (r["layer"], r["head"], r["n"]))
+        [
+            *_map_columns(records[0]["head"] is not None),
+            Column("ε", lambda r: f"{r['eps']:g}", style="bold"),
+            Column("at the text", lambda r: number(r["centre"]["value"]), style="dim"),
+            Column("≥ found", lambda r: number(r["found"]["value"]), style="bold green"),
+            Column("≤ certified", lambda r: magnitude(r["log_certified"], 4), style="bold green"),
+            Column("apart", lambda r: "" if r["tightness"] is None else times(log(r["tightness"]))),
+            Column("by", lambda r: r["method"], "left", wrap=False),
+            Column("vacuous from ε =", lambda r: number(r["vacuous_eps"], 2), style="dim"),
+        ],
+        records,
+        group=lambda r: (r["layer"], r["head"], r["n"]),
+    )
 
 
 def _map_columns(heads: bool) -> list[Column]:
-    return [Column("layer", lambda r: r["layer"], key=True), Column("head", lambda r: r["head"], when=heads, key=True),
-            Column("n", lambda r: r["n"], key=True)]
+    return [
+        Column("layer", lambda r: r["layer"], key=True),
+        Column("head", lambda r: r["head"], when=heads, key=True),
+        Column("n", lambda r: r["n"], key=True),
+    ]
 
 
 def feature_table(records: Sequence[dict[str, Any]]) -> Table:
@@ -86,19 +113,31 @@ def feature_table(records: Sequence[dict[str, Any]]) -> Table:
     return Table(
         f"{model_name(first['model'])}, {first['map']}: attacks on {_AIM[first['objective']['name']]}; budgets are "
         f"shares of {unit}{few}{special_tokens_text(first)}",
-        [*map(place, ("layer", "head", "n", "sample")),
-         Column("budget", lambda r: f"{r['share']:g}", style="bold"),
-         Column("attack", lambda r: r["attack"]["name"] + (f", n = {r['attacked_n']}" if r["attacked_n"] != r["n"]
-                                                           else ""), "left", wrap=False),
-         Column("gain", lambda r: number(r["gain"]) + (" !" if r["status"] != "fine" else ""), style="bold green"),
-         Column("σ₁", lambda r: number(r["sigma"]["value"]), style="dim"),
-         Column("of σ₁", lambda r: f"{100 * r['gain'] / r['sigma']['value']:.0f} %" if r["sigma"]["value"] else ""),
-         Column("over noise", lambda r: f"× {number(r['gain'] / r['noise_gain'], 3)}" if r["noise_gain"] else ""),
-         Column("≤ certified", lambda r: number(r["certified"]), style="dim",
-                when=any(record["certified"] is not None for record in records)),
-         Column(_UNIT[first["objective"]["name"]], _reading),
-         Column("calls", lambda r: r["calls"], style="dim")],
-        records, group=lambda r: tuple(r[name] for name in ("layer", "head", "n", "sample", "share")))
+        [
+            *map(place, ("layer", "head", "n", "sample")),
+            Column("budget", lambda r: f"{r['share']:g}", style="bold"),
+            Column(
+                "attack",
+                lambda r: r["attack"]["name"] + (f", n = {r['attacked_n']}" if r["attacked_n"] != r["n"] else ""),
+                "left",
+                wrap=False,
+            ),
+            Column("gain", lambda r: number(r["gain"]) + (" !" if r["status"] != "fine" else ""), style="bold green"),
+            Column("σ₁", lambda r: number(r["sigma"]["value"]), style="dim"),
+            Column("of σ₁", lambda r: f"{100 * r['gain'] / r['sigma']['value']:.0f} %" if r["sigma"]["value"] else ""),
+            Column("over noise", lambda r: f"× {number(r['gain'] / r['noise_gain'], 3)}" if r["noise_gain"] else ""),
+            Column(
+                "≤ certified",
+                lambda r: number(r["certified"]),
+                style="dim",
+                when=any(record["certified"] is not None for record in records),
+            ),
+            Column(_UNIT[first["objective"]["name"]], _reading),
+            Column("calls", lambda r: r["calls"], style="dim"),
+        ],
+        records,
+        group=lambda r: tuple(r[name] for name in ("layer", "head", "n", "sample", "share")),
+    )
 
 
 def _reading(record: dict[str, Any]) -> str:
@@ -116,15 +155,20 @@ def best_per_text(records: Sequence[dict[str, Any]]) -> list[Text]:
     groups: dict[int, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault(record["piece"], []).append(record)
-    return [attack_lines(min(group, key=lambda r: (not r["success"], r["calls"] if r["success"] else -r["value"])))
-            for group in groups.values()]
+    return [
+        attack_lines(min(group, key=lambda r: (not r["success"], r["calls"] if r["success"] else -r["value"])))
+        for group in groups.values()
+    ]
 
 
 def attack_lines(record: dict[str, Any]) -> Text:
     """One attack as a headline and the difference beneath it."""
     done = record["success"]
-    verdict = ("flipped" if record["objective"]["name"] == "flip" else "succeeded") if done else (
-        "best found" if record["edits"] else "no edit keeps to the limits")
+    verdict = (
+        ("flipped" if record["objective"]["name"] == "flip" else "succeeded")
+        if done
+        else ("best found" if record["edits"] else "no edit keeps to the limits")
+    )
     if not record["verified"]:
         verdict = "NOT VERIFIED"
     lines = Text()
@@ -163,15 +207,20 @@ def methods_table(records: Sequence[dict[str, Any]]) -> Table:
     return Table(
         f"{model_name(first['model'])}: {_OBJECTIVES[first['objective']['name']]}; "
         f"{counted(first['limits']['edits'], 'edit')}, at most {first['budget']} calls",
-        [Column("method", lambda rows: rows[0]["method"]["name"], "left", style="bold"),
-         Column("texts", len),
-         Column("verified successes", wins, style="bold green", when=judged),
-         Column("calls", calls),
-         Column("per 100 calls", lambda rows: f"{100 * wins(rows) / calls(rows):.1f}", when=judged),
-         Column("mean value", lambda rows: f"{mean(rows, 'value'):.3g}"),
-         Column("share captured", captured, style="dim",
-                when=any("inversion" in record["notes"] for record in records)),
-         Column("s per text", lambda rows: f"{mean(rows, 'seconds'):.1f}", style="dim")], list(groups.values()))
+        [
+            Column("method", lambda rows: rows[0]["method"]["name"], "left", style="bold"),
+            Column("texts", len),
+            Column("verified successes", wins, style="bold green", when=judged),
+            Column("calls", calls),
+            Column("per 100 calls", lambda rows: f"{100 * wins(rows) / calls(rows):.1f}", when=judged),
+            Column("mean value", lambda rows: f"{mean(rows, 'value'):.3g}"),
+            Column(
+                "share captured", captured, style="dim", when=any("inversion" in record["notes"] for record in records)
+            ),
+            Column("s per text", lambda rows: f"{mean(rows, 'seconds'):.1f}", style="dim"),
+        ],
+        list(groups.values()),
+    )
 
 
 def diff_parts(record: dict[str, Any], context: int | None = CONTEXT) -> Iterator[tuple[str, str]]:
@@ -182,8 +231,9 @@ def diff_parts(record: dict[str, Any], context: int | None = CONTEXT) -> Iterato
     >>> list(diff_parts(record))
     [('the', 'same'), ('old', 'gone'), ('new', 'new'), ('bridge', 'same')]
     """
-    edits = {edit["position"]: (edit["kind"], word)
-             for edit, word in zip(record["edits"], record["new_words"], strict=True)}
+    edits = {
+        edit["position"]: (edit["kind"], word) for edit, word in zip(record["edits"], record["new_words"], strict=True)
+    }
     words, cut = record["words"], False
     for i, word in enumerate(words):
         kind, new = edits.get(i, (None, ""))

@@ -25,8 +25,16 @@ class Caveat:
 
 def caveats_of(records: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> list[Caveat]:
     """All that is to be said about these records, the graver first; `notes` are what reading them had to say."""
-    found = [*_unfinished(records), *_open(records), *(Caveat("warning", line) for line in notes), *_refused(records),
-             *_extrapolated(records), *_released(records), *_chances(records), *_mixed(records)]
+    found = [
+        *_unfinished(records),
+        *_open(records),
+        *(Caveat("warning", line) for line in notes),
+        *_refused(records),
+        *_extrapolated(records),
+        *_released(records),
+        *_chances(records),
+        *_mixed(records),
+    ]
     return sorted(found, key=lambda caveat: caveat.level != "warning")
 
 
@@ -35,9 +43,13 @@ def _unfinished(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     wider = "They did not reach the tolerance; their intervals hold but are wider."
     one_sided = "Their values are lower bounds, and nothing is known above."
     return [
-        Caveat("warning", f"{count} of {len(records)} records: {status}. {one_sided if _one_sided(status) else wider} "
-                         f"{_sentence(REMEDY.get(status or '', ''))}")
-        for status, count in counts.items() if _one_sided(status) or status not in (*FINE, RELEASED, None)
+        Caveat(
+            "warning",
+            f"{count} of {len(records)} records: {status}. {one_sided if _one_sided(status) else wider} "
+            f"{_sentence(REMEDY.get(status or '', ''))}",
+        )
+        for status, count in counts.items()
+        if _one_sided(status) or status not in (*FINE, RELEASED, None)
     ]
 
 
@@ -47,17 +59,21 @@ def _one_sided(status: str | None) -> bool:
 
 def _open(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     """Intervals without an upper end, which strict JSON writes as null."""
-    count = sum(record["upper"] is None or not math.isfinite(record["upper"]) for record in records
-                if record["kind"] == "measurement" and record.get("status") != RELEASED
-                and not _one_sided(record.get("status")))
+    count = sum(
+        record["upper"] is None or not math.isfinite(record["upper"])
+        for record in records
+        if record["kind"] == "measurement" and record.get("status") != RELEASED and not _one_sided(record.get("status"))
+    )
     said = f"{count} intervals have no finite upper end: those values are lower bounds."
     return [Caveat("warning", said)] * bool(count)
 
 
 def _refused(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     bounds = [record for record in records if record["kind"] == "bound"]
-    return [Caveat("note", f"Outside its conditions, so there is no such bound here: {', '.join(names)}. "
-                  + _sentence(why)) for why, names in refusals(bounds).items()]
+    return [
+        Caveat("note", f"Outside its conditions, so there is no such bound here: {', '.join(names)}. " + _sentence(why))
+        for why, names in refusals(bounds).items()
+    ]
 
 
 def _extrapolated(records: Sequence[dict[str, Any]]) -> list[Caveat]:
@@ -68,16 +84,29 @@ def _extrapolated(records: Sequence[dict[str, Any]]) -> list[Caveat]:
 
 def _released(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     count = sum(record.get("status") == RELEASED for record in records)
-    return [Caveat("note", f"{count} values are √‖Jᵀf(X)‖, what the paper's scripts return. They estimate no Lipschitz "
-                          "constant and have no interval.")] * bool(count)
+    return [
+        Caveat(
+            "note",
+            f"{count} values are √‖Jᵀf(X)‖, what the paper's scripts return. They estimate no Lipschitz "
+            "constant and have no interval.",
+        )
+    ] * bool(count)
 
 
 def _chances(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     """Each interval fails with a small probability; among many, some may."""
-    expected = sum(1 - record["confidence"] for record in records
-                   if record["kind"] == "measurement" and record.get("confidence") is not None)
-    return [Caveat("note", "Each interval holds with its own probability, not all of them together: up to "
-                          f"{expected:.1f} of these may be expected to miss.")] * (expected >= 0.5)
+    expected = sum(
+        1 - record["confidence"]
+        for record in records
+        if record["kind"] == "measurement" and record.get("confidence") is not None
+    )
+    return [
+        Caveat(
+            "note",
+            "Each interval holds with its own probability, not all of them together: up to "
+            f"{expected:.1f} of these may be expected to miss.",
+        )
+    ] * (expected >= 0.5)
 
 
 def _mixed(records: Sequence[dict[str, Any]]) -> list[Caveat]:
@@ -87,8 +116,9 @@ def _mixed(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     if any(commit.endswith("+") for commit in commits):
         said.append(Caveat("note", "Some records come from a checkout with changed files: their commit ends in +."))
     if len(commits) > 1 or len(versions) > 1:
-        said.append(Caveat("note", f"The records come from {max(len(commits), len(versions))} different states of "
-                                  "howsmooth."))
+        said.append(
+            Caveat("note", f"The records come from {max(len(commits), len(versions))} different states of howsmooth.")
+        )
     return said
 
 
@@ -101,8 +131,9 @@ def sources_of(records: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault(record["model"], []).append(record)
-    return [(model_name(model), [(what, said) for what, said in _rows(chosen) if said])
-            for model, chosen in groups.items()]
+    return [
+        (model_name(model), [(what, said) for what, said in _rows(chosen) if said]) for model, chosen in groups.items()
+    ]
 
 
 def _rows(records: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -112,9 +143,17 @@ def _rows(records: list[dict[str, Any]]) -> list[tuple[str, str]]:
         ("weights", _each(records, "weights")),
         ("from", "; ".join(dict.fromkeys(_source(record.get("source") or {}) for record in records))),
         ("checkpoints", _each(records, "checkpoint")),
-        ("text", "; ".join(dict.fromkeys(
-            f"{record.get('text')} (sha256 {record['text_sha256']})" if record.get("text_sha256") else
-            str(record.get("text")) for record in records))),
+        (
+            "text",
+            "; ".join(
+                dict.fromkeys(
+                    f"{record.get('text')} (sha256 {record['text_sha256']})"
+                    if record.get("text_sha256")
+                    else str(record.get("text"))
+                    for record in records
+                )
+            ),
+        ),
         ("cutting", _each(records, "cutting")),
         ("special tokens", _each(records, "special_tokens")),
         ("maps", _each(records, "map")),

@@ -141,8 +141,12 @@ class Chart:
         for slope in self.slopes:
             reach = min(last, first * math.exp(min(600.0, math.log(1.1 * most / base) / slope.power)))
             end = base * (reach / first) ** slope.power
-            placed.append((Series([first, reach], [base, end], line=slope.line, width=1.2, colour="faint"),
-                           Label(reach, end, slope.name)))
+            placed.append(
+                (
+                    Series([first, reach], [base, end], line=slope.line, width=1.2, colour="faint"),
+                    Label(reach, end, slope.name),
+                )
+            )
         return placed
 
     def json(self) -> dict[str, Any]:
@@ -170,8 +174,11 @@ def _json(part: Any) -> Any:
     if hasattr(part, "as_record"):  # a law
         return {"constant": part.constant, "exponent": part.exponent} if part.shown else None
     if hasattr(part, "__dataclass_fields__"):
-        found = {field.name: _json(getattr(part, field.name)) for field in fields(part)
-                 if getattr(part, field.name) != field.default}
+        found = {
+            field.name: _json(getattr(part, field.name))
+            for field in fields(part)
+            if getattr(part, field.name) != field.default
+        }
         return {name: value for name, value in found.items() if value is not None and value != []}
     if isinstance(part, (list, tuple, range)):
         return [_json(inner) for inner in part]

@@ -41,12 +41,15 @@ def growth_charts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> 
     own, groups = laws_by_quantity(laws), by_quantity(records)
     several = len({quantity for _, quantity, _ in groups}) > 1
     charts = [growth_chart(chosen, own.get(key, {})) for key, chosen in groups.items()]
-    return [replace(chart, title=f"{chart.title}, {symbol(quantity)}") if several else chart
-            for chart, (_, quantity, _) in zip(charts, groups, strict=True)]
+    return [
+        replace(chart, title=f"{chart.title}, {symbol(quantity)}") if several else chart
+        for chart, (_, quantity, _) in zip(charts, groups, strict=True)
+    ]
 
 
-def growth_chart(records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, named: int = _NAMED,
-                 slopes: bool = True) -> Chart:
+def growth_chart(
+    records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, named: int = _NAMED, slopes: bool = True
+) -> Chart:
     """Lip against n of one model: samples with intervals, medians, laws that may be shown, the slopes of the theory."""
     place = CURVE.index("layer"), CURVE.index("head")
     by_map = {(key[place[0]], key[place[1]]): law for key, law in laws.items()}
@@ -59,25 +62,42 @@ def growth_chart(records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, n
     quantity, tokens = records[0].get("quantity"), records[0].get("tokens") or "all"
     title = ", ".join([model_name(records[0]["model"]), *([] if tokens == "all" else [tokens])])
     height = LIP if symbol(quantity) == "Lip" else symbol(quantity)
-    return Chart(title, Axis(LENGTH, "log", lengths), Axis(height, "log"), series,
-                 slopes=_SLOPES if slopes else (), legend_title="" if len(shown) == len(keys) or not shown else
-                 f"{len(shown)} of {len(keys)} maps named", notes=_omitted(omitted),
-                 caption=f"Marks are samples with their intervals ({counts}), lines their medians, dashed lines the "
-                         "fitted laws.",
-                 caption_of_many=f"Lines are medians over samples ({counts}), their colours from the first layer to "
-                                 "the last; choose a layer or head to see samples, intervals and laws.")
+    return Chart(
+        title,
+        Axis(LENGTH, "log", lengths),
+        Axis(height, "log"),
+        series,
+        slopes=_SLOPES if slopes else (),
+        legend_title="" if len(shown) == len(keys) or not shown else f"{len(shown)} of {len(keys)} maps named",
+        notes=_omitted(omitted),
+        caption=f"Marks are samples with their intervals ({counts}), lines their medians, dashed lines the "
+        "fitted laws.",
+        caption_of_many=f"Lines are medians over samples ({counts}), their colours from the first layer to "
+        "the last; choose a layer or head to see samples, intervals and laws.",
+    )
 
 
-def curve(records: Sequence[dict[str, Any]], name: str, law: Law | None = None, y: str = "value", **looks: Any
-          ) -> Series:
+def curve(
+    records: Sequence[dict[str, Any]], name: str, law: Law | None = None, y: str = "value", **looks: Any
+) -> Series:
     """The samples of one map at all lengths; values that are zero or missing are counted, not drawn."""
     points = [record for record in records if drawable(record, y)]
     interval = y == "value"
-    return Series([record["n"] for record in points], [record[y] for record in points],
-                  [record["lower"] for record in points] if interval else (),
-                  [_end(record["upper"]) for record in points] if interval else (),
-                  **{"name": name, "samples": True, "marks": True, "line": "solid", "law": law,
-                     "omitted": len(records) - len(points), **looks})
+    return Series(
+        [record["n"] for record in points],
+        [record[y] for record in points],
+        [record["lower"] for record in points] if interval else (),
+        [_end(record["upper"]) for record in points] if interval else (),
+        **{
+            "name": name,
+            "samples": True,
+            "marks": True,
+            "line": "solid",
+            "law": law,
+            "omitted": len(records) - len(points),
+            **looks,
+        },
+    )
 
 
 def drawable(record: dict[str, Any], y: str = "value") -> bool:
@@ -103,8 +123,9 @@ def _omitted(count: int) -> list[str]:
 def check_panels(maps: int) -> None:
     """Refuse a figure with more panels than can be read."""
     if maps > _MOST_PANELS:
-        raise InputError(f"expected at most {_MOST_PANELS} maps in one figure, got {maps}; choose some with "
-                         "--layers or --heads")
+        raise InputError(
+            f"expected at most {_MOST_PANELS} maps in one figure, got {maps}; choose some with --layers or --heads"
+        )
 
 
 def bounds_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
@@ -120,21 +141,43 @@ def bounds_chart(rows: Sequence[BoundRow], title: str, names: Sequence[str] = ()
     lengths = sorted(cells)
     names = names or list(dict.fromkeys(row.bound for row in rows if _near(row)))
     measured = [cells[n]["measured"] for n in lengths]
-    series = [Series(lengths, [one["value"] for one in measured], [one["lower"] for one in measured],
-                     [_end(one["upper"]) for one in measured], name="measured on the text", marks=True, marker=0,
-                     line="solid", colour="ink")]
+    series = [
+        Series(
+            lengths,
+            [one["value"] for one in measured],
+            [one["lower"] for one in measured],
+            [_end(one["upper"]) for one in measured],
+            name="measured on the text",
+            marks=True,
+            marker=0,
+            line="solid",
+            colour="ink",
+        )
+    ]
     for row in rows:
         if _near(row):  # neighbours differ in colour and in dashes: some bounds coincide
             at, index = sorted(row.cells), names.index(row.bound)
-            series.append(Series(at, [math.exp(row.cells[n]["log_value"]) for n in at], line=DASHES[index % 4],
-                                 name=f"{'≥' if row.side == 'lower' else '≤'} {row.bound}, {row.holds}", width=1.6,
-                                 colour=index % FEW))
+            series.append(
+                Series(
+                    at,
+                    [math.exp(row.cells[n]["log_value"]) for n in at],
+                    line=DASHES[index % 4],
+                    name=f"{'≥' if row.side == 'lower' else '≤'} {row.bound}, {row.holds}",
+                    width=1.6,
+                    colour=index % FEW,
+                )
+            )
     low, high = _sharpest(rows, lengths, "lower", max), _sharpest(rows, lengths, "upper", min)
     away = [f"{row.bound} {magnitude(row.cells[max(row.cells)]['log_value'])}" for row in rows if not _near(row)]
-    return Chart(title, Axis(LENGTH, "log", lengths), Axis(LIP, "log"), series,
-                 bands=[Band(lengths, low, high, "the constant on B_R^n lies here")] if low and high else [],
-                 notes=[f"off the scale, at n = {lengths[-1]}:", *away] if away else [],
-                 caption=f"{title}{f'; off the scale, and in the table alone: {len(away)}' if away else ''}.")
+    return Chart(
+        title,
+        Axis(LENGTH, "log", lengths),
+        Axis(LIP, "log"),
+        series,
+        bands=[Band(lengths, low, high, "the constant on B_R^n lies here")] if low and high else [],
+        notes=[f"off the scale, at n = {lengths[-1]}:", *away] if away else [],
+        caption=f"{title}{f'; off the scale, and in the table alone: {len(away)}' if away else ''}.",
+    )
 
 
 def _near(row: BoundRow) -> bool:
@@ -150,14 +193,21 @@ def _sharpest(rows: Sequence[BoundRow], lengths: list[int], side: str, which: An
 
 
 def heat_maps(records: Sequence[dict[str, Any]], metric: str = "median over samples") -> dict[str, list[HeatMap]]:
-    """"heads": layer × head, one map per length; "lengths": layer × length, of heads the largest. As far as filled."""
+    """ "heads": layer × head, one map per length; "lengths": layer × length, of heads the largest. As far as filled."""
     shown = [record for record in records if drawable(record) and record["layer"] is not None]
     lengths = sorted({record["n"] for record in shown})
     heads = {record["head"] for record in shown} - {None}
     maps: dict[str, list[HeatMap]] = {"heads": [], "lengths": []}
     if len(heads) > 1:
-        maps["heads"] = [_heat_map([r for r in shown if r["n"] == n and r["head"] is not None], "head",
-                                   f"Lip of each head at n = {n}, {metric}", metric) for n in lengths]
+        maps["heads"] = [
+            _heat_map(
+                [r for r in shown if r["n"] == n and r["head"] is not None],
+                "head",
+                f"Lip of each head at n = {n}, {metric}",
+                metric,
+            )
+            for n in lengths
+        ]
     if len(lengths) > 1:
         whose = ", of the largest head" if len(heads) > 1 else ""
         maps["lengths"] = [_heat_map(shown, "n", f"Lip at each length, {metric}{whose}", metric)]
@@ -169,8 +219,14 @@ def _heat_map(records: Sequence[dict[str, Any]], column: str, title: str, metric
     for (layer, at, _), group in grouped(records, "layer", column, "head").items():
         cells[layer, at] = max(METRICS[metric](record["value"] for record in group), cells.get((layer, at), 0.0))
     layers, columns = (sorted({key[i] for key in cells}) for i in (0, 1))
-    return HeatMap(title, Axis(LENGTH if column == "n" else "head"), Axis("layer"), columns, layers,
-                   [[cells.get((layer, at)) for at in columns] for layer in layers])
+    return HeatMap(
+        title,
+        Axis(LENGTH if column == "n" else "head"),
+        Axis("layer"),
+        columns,
+        layers,
+        [[cells.get((layer, at)) for at in columns] for layer in layers],
+    )
 
 
 def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
@@ -189,13 +245,21 @@ def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
         colour, found = int(key[0] == "lower"), ratios[key]
         if key in drawn:
             low, middle, high = (math.exp(value) for value in (min(found), median(found), max(found)))
-            series.append(Series([middle], [row], [low], [high], marks=True, marker=2 if colour else 4, colour=colour,
-                                 sideways=True))
+            series.append(
+                Series(
+                    [middle], [row], [low], [high], marks=True, marker=2 if colour else 4, colour=colour, sideways=True
+                )
+            )
         else:
             labels.append(Label(right, row, f"$10^{{{median(found) / math.log(10):.0f}}}$ →", "right", colour))
     names = [f"{'≥' if side == 'lower' else '≤'} {name.removeprefix('this_project.')}" for side, name in order]
-    return Chart(model_name(records[0]["model"]), Axis("bound over the measured constant", "log"),
-                 Axis("", names=names), series, labels=labels)
+    return Chart(
+        model_name(records[0]["model"]),
+        Axis("bound over the measured constant", "log"),
+        Axis("", names=names),
+        series,
+        labels=labels,
+    )
 
 
 def rate_chart(records: Sequence[dict[str, Any]], title: str) -> Chart:
@@ -208,16 +272,41 @@ def rate_chart(records: Sequence[dict[str, Any]], title: str) -> Chart:
         rate, own = record["rate"], [run["n"] for run in record["runs"]]
         span = [min(own), max(own)]
         groups = {n: [run["distance"] for run in record["runs"] if run["n"] == n] for n in sorted(set(own))}
-        series += [Series(own, [run["distance"] for run in record["runs"]], marks=True, hollow=True, marker=index,
-                          colour=index),
-                   Series(list(groups), [math.exp(sum(map(math.log, g)) / len(g)) for g in groups.values()],
-                          marks=True, marker=index, colour=index),
-                   Series(span, [rate["constant"] * n ** rate["exponent"] for n in span], line="solid", colour=index,
-                          name=f"{record.get('label') or record['distance']}:  n$^{{{rate['exponent']:.2f}}}$")]
-    series.append(Series(ends, [base, base * (ends[0] / ends[1]) ** 0.5], line="dashed", width=1.2, colour="faint",
-                         name="n$^{-1/2}$, to compare"))
-    return Chart(title, Axis("number n of particles", "log", sorted({run["n"] for run in runs})),
-                 Axis("distance to the limit", "log"), series)
+        series += [
+            Series(
+                own, [run["distance"] for run in record["runs"]], marks=True, hollow=True, marker=index, colour=index
+            ),
+            Series(
+                list(groups),
+                [math.exp(sum(map(math.log, g)) / len(g)) for g in groups.values()],
+                marks=True,
+                marker=index,
+                colour=index,
+            ),
+            Series(
+                span,
+                [rate["constant"] * n ** rate["exponent"] for n in span],
+                line="solid",
+                colour=index,
+                name=f"{record.get('label') or record['distance']}:  n$^{{{rate['exponent']:.2f}}}$",
+            ),
+        ]
+    series.append(
+        Series(
+            ends,
+            [base, base * (ends[0] / ends[1]) ** 0.5],
+            line="dashed",
+            width=1.2,
+            colour="faint",
+            name="n$^{-1/2}$, to compare",
+        )
+    )
+    return Chart(
+        title,
+        Axis("number n of particles", "log", sorted({run["n"] for run in runs})),
+        Axis("distance to the limit", "log"),
+        series,
+    )
 
 
 def grouped(records: Sequence[dict[str, Any]], *names: str) -> dict[tuple, list[dict[str, Any]]]:

@@ -24,8 +24,9 @@ _PARTICLES = 500  # that are drawn beside a Gaussian
 _TALL = 5.0  # an ellipse so many times the first is left out of the picture: nothing else would be seen
 
 
-def gaussian_flow_figure(record: dict[str, Any], tokens: NDArray | None = None, *, title: str, theme: str = "light"
-                         ) -> Figure:
+def gaussian_flow_figure(
+    record: dict[str, Any], tokens: NDArray | None = None, *, title: str, theme: str = "light"
+) -> Figure:
     """Left two standard deviations about the mean, in the first two coordinates; right the eigenvalues of S.
 
     `tokens` (T, n, d) are particles at the record's first T times.
@@ -44,8 +45,9 @@ def gaussian_flow_figure(record: dict[str, Any], tokens: NDArray | None = None, 
     return figure
 
 
-def save_gaussian_animation(path: str | Path, record: dict[str, Any], tokens: NDArray | None = None, *, title: str,
-                            theme: str = "light") -> None:
+def save_gaussian_animation(
+    path: str | Path, record: dict[str, Any], tokens: NDArray | None = None, *, title: str, theme: str = "light"
+) -> None:
     """One frame for each saved time: the ellipse and the particles inside it; in d = 1 the density's curve."""
     import numpy
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -70,7 +72,7 @@ def save_gaussian_animation(path: str | Path, record: dict[str, Any], tokens: ND
     panel.set_ylabel("$x_2$" if record["d"] > 1 else "density", color=colours["ink"])
     if record["d"] > 1:
         panel.set_aspect("equal", adjustable="box")
-    line, = panel.plot([], [], color=colours["maps"][1], linewidth=2.2, zorder=4)
+    (line,) = panel.plot([], [], color=colours["maps"][1], linewidth=2.2, zorder=4)
     dots = panel.scatter([], [], s=8, color=colours["maps"][0], alpha=0.5, linewidth=0)
     clock = panel.text(0.98, 0.02, "", transform=panel.transAxes, color=colours["ink"], fontsize=11, ha="right")
 
@@ -85,6 +87,7 @@ def save_gaussian_animation(path: str | Path, record: dict[str, Any], tokens: ND
 
 def shown_frames(record: dict[str, Any]) -> list[int]:
     """The saved times at which the Gaussian is still of a size that can be drawn beside the first."""
+
     def size(k: int) -> float:
         d = record["d"]
         return math.sqrt(max(record["covariances"][k][i][i] for i in range(d))) + max(map(abs, record["means"][k]))
@@ -116,14 +119,28 @@ def _draw_ellipses(panel: Any, record: dict[str, Any], tokens: NDArray | None, c
     means, covariances = numpy.array(record["means"]), numpy.array(record["covariances"])
     panel.plot(*means[frames][:, :2].T, color=colours["faint"], linewidth=1.2, zorder=2)
     if tokens is not None:
-        for k, colour, name in ((0, colours["faint"], "first"), (min(len(tokens) - 1, frames[-1]), colours["maps"][1],
-                                                                 "last")):
-            panel.scatter(*tokens[k, :_PARTICLES, :2].T, s=7, color=colour, alpha=0.45, linewidth=0, zorder=1,
-                          label=f"{name} particles, t = {record['times'][k]:.3g}")
+        for k, colour, name in (
+            (0, colours["faint"], "first"),
+            (min(len(tokens) - 1, frames[-1]), colours["maps"][1], "last"),
+        ):
+            panel.scatter(
+                *tokens[k, :_PARTICLES, :2].T,
+                s=7,
+                color=colour,
+                alpha=0.45,
+                linewidth=0,
+                zorder=1,
+                label=f"{name} particles, t = {record['times'][k]:.3g}",
+            )
     for k in chosen:
         share = chosen.index(k) / max(len(chosen) - 1, 1)
-        panel.plot(*_outline(means[k], covariances[k]).T, color=colormaps["viridis"](0.85 * share), linewidth=2,
-                   zorder=3, label=f"t = {record['times'][k]:.3g}")
+        panel.plot(
+            *_outline(means[k], covariances[k]).T,
+            color=colormaps["viridis"](0.85 * share),
+            linewidth=2,
+            zorder=3,
+            label=f"t = {record['times'][k]:.3g}",
+        )
     panel.set_xlabel("$x_1$", color=colours["ink"])
     panel.set_ylabel("$x_2$   (two standard deviations)", color=colours["ink"])
     panel.set_aspect("equal", adjustable="datalim")
@@ -139,8 +156,15 @@ def _draw_band(panel: Any, record: dict[str, Any], tokens: NDArray | None, colou
     mean, spread = numpy.array(record["means"])[frames, 0], numpy.sqrt(numpy.array(record["covariances"])[frames, 0, 0])
     if tokens is not None:
         panel.plot(record["times"][: len(tokens)], tokens[:, :60, 0], color=colours["faint"], linewidth=0.6, alpha=0.6)
-    panel.fill_between(times, mean - 2 * spread, mean + 2 * spread, color=colours["maps"][0], alpha=0.25, linewidth=0,
-                       label="two standard deviations")
+    panel.fill_between(
+        times,
+        mean - 2 * spread,
+        mean + 2 * spread,
+        color=colours["maps"][0],
+        alpha=0.25,
+        linewidth=0,
+        label="two standard deviations",
+    )
     panel.plot(times, mean, color=colours["maps"][0], linewidth=2, label="mean")
     panel.set_xlabel("time t", color=colours["ink"])
     panel.set_ylabel("x", color=colours["ink"])
@@ -157,14 +181,27 @@ def _draw_eigenvalues(panel: Any, record: dict[str, Any], colours: dict) -> None
     for index in range(min(values.shape[1], 6)):
         line = values[:, index]
         if line.max() > floor:
-            panel.plot(record["times"], numpy.where(line > floor, line, numpy.nan), linewidth=2,
-                       color=colours["maps"][index], label=f"$\\lambda_{{{index + 1}}}$")
+            panel.plot(
+                record["times"],
+                numpy.where(line > floor, line, numpy.nan),
+                linewidth=2,
+                color=colours["maps"][index],
+                label=f"$\\lambda_{{{index + 1}}}$",
+            )
     blow_up = record["blow_up"]
     if blow_up is not None:
         panel.axvline(blow_up["time"], color=colours["faint"], linewidth=1.2, linestyle="--")
-        panel.annotate(f"blow-up at t = {blow_up['time']:.4g}", (blow_up["time"], 0.97), xytext=(-8, 0), ha="right",
-                       va="top", textcoords="offset points", xycoords=("data", "axes fraction"), color=colours["ink"],
-                       fontsize=9)
+        panel.annotate(
+            f"blow-up at t = {blow_up['time']:.4g}",
+            (blow_up["time"], 0.97),
+            xytext=(-8, 0),
+            ha="right",
+            va="top",
+            textcoords="offset points",
+            xycoords=("data", "axes fraction"),
+            color=colours["ink"],
+            fontsize=9,
+        )
     panel.set_yscale("log")
     few = values.max() < 100 * max(float(numpy.where(values > floor, values, numpy.inf).min()), floor)
     panel.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5) if few else (1,)))
@@ -176,14 +213,16 @@ def _draw_eigenvalues(panel: Any, record: dict[str, Any], colours: dict) -> None
     panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9)
 
 
-def density_figure(record: dict[str, Any], values: NDArray, *, tokens: NDArray | None = None, title: str,
-                   theme: str = "light") -> Figure:
-    """values (T, *cells): mass per volume at the record's times; `tokens` (T, n, d) are particles at the same times."""
+def density_figure(
+    record: dict[str, Any], values: NDArray, *, tokens: NDArray | None = None, title: str, theme: str = "light"
+) -> Figure:
+    """Values (T, *cells): mass per volume at the record's times; `tokens` (T, n, d) are particles at the same times."""
     from matplotlib.figure import Figure
 
     colours = THEMES[theme]
-    figure = Figure(figsize=(11.0, 4.6 if record["d"] == 1 else 3.4), dpi=160, layout="constrained",
-                    facecolor=colours["paper"])
+    figure = Figure(
+        figsize=(11.0, 4.6 if record["d"] == 1 else 3.4), dpi=160, layout="constrained", facecolor=colours["paper"]
+    )
     (_draw_line if record["d"] == 1 else _draw_plane)(figure, record, values, tokens, colours)
     figure.suptitle(title, color=colours["ink"], fontsize=13, fontweight="bold", x=0.01, ha="left")
     return figure
@@ -201,8 +240,15 @@ def save_rate_figure(path: str | Path, records: Sequence[dict[str, Any]], *, tit
         save_figure(rate_figure(found, title=title, theme=theme), path)
 
 
-def save_density_animation(path: str | Path, record: dict[str, Any], values: NDArray, *, tokens: NDArray | None = None,
-                           title: str, theme: str = "light") -> None:
+def save_density_animation(
+    path: str | Path,
+    record: dict[str, Any],
+    values: NDArray,
+    *,
+    tokens: NDArray | None = None,
+    title: str,
+    theme: str = "light",
+) -> None:
     """One frame for each saved time."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -213,12 +259,19 @@ def save_density_animation(path: str | Path, record: dict[str, Any], values: NDA
     FigureCanvasAgg(figure)
     panel = figure.subplots()
     panel.set_title(textwrap.fill(title, 56), color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
-    clock = panel.text(0.98, 0.02, "", transform=panel.transAxes, ha="right", fontsize=11,
-                       color=colours["ink"] if record["d"] == 1 else "white")
+    clock = panel.text(
+        0.98,
+        0.02,
+        "",
+        transform=panel.transAxes,
+        ha="right",
+        fontsize=11,
+        color=colours["ink"] if record["d"] == 1 else "white",
+    )
     dots = None
     if record["d"] == 1:
         x = _centres(record, 0)
-        line, = panel.plot(x, values[0], color=colours["maps"][0], linewidth=2)
+        (line,) = panel.plot(x, values[0], color=colours["maps"][0], linewidth=2)
         panel.set(ylim=(0, 1.05 * values.max()), xlim=_ends(record, values, 0))
         panel.set_xlabel("x", color=colours["ink"])
         panel.set_ylabel("density", color=colours["ink"])
@@ -264,9 +317,14 @@ def _draw_line(figure: Figure, record: dict[str, Any], values: NDArray, tokens: 
     left.set_xlim(*_ends(record, values, 0))
     plain(left, colours)
     left.legend(frameon=False, labelcolor=colours["ink"], fontsize=9)
-    image = right.imshow(values.T, origin="lower", aspect="auto", cmap="viridis",
-                         extent=(times[0], times[-1], record["low"][0], record["high"][0]),
-                         vmax=numpy.quantile(values, 0.995))
+    image = right.imshow(
+        values.T,
+        origin="lower",
+        aspect="auto",
+        cmap="viridis",
+        extent=(times[0], times[-1], record["low"][0], record["high"][0]),
+        vmax=numpy.quantile(values, 0.995),
+    )
     if tokens is not None:
         right.plot(times, tokens[:, :40, 0], color="white", linewidth=0.5, alpha=0.7)
     right.set_ylim(*_ends(record, values, 0))

@@ -31,8 +31,13 @@ _SMALL_HEIGHT, _MESSAGE_HEIGHT = 4.4, 2.0  # inches of a row of small panels, an
 _ON_WHITE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 THEMES: dict[str, dict[str, Any]] = {
     "light": {"paper": "#ffffff", "ink": "#1f2328", "faint": "#8b949e", "grid": "#e4e7eb", "maps": _ON_WHITE},
-    "dark": {"paper": "#14181d", "ink": "#e3e7ec", "faint": "#7d8590", "grid": "#2a3038",
-             "maps": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2")},
+    "dark": {
+        "paper": "#14181d",
+        "ink": "#e3e7ec",
+        "faint": "#7d8590",
+        "grid": "#2a3038",
+        "maps": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2"),
+    },
     "paper": {"paper": "#ffffff", "ink": "#000000", "faint": "#767676", "grid": "#e4e7eb", "maps": _ON_WHITE},
 }
 
@@ -51,8 +56,11 @@ class _Look:
     band: bool = False  # the spread of samples as an area instead of their marks
 
 
-_LOOKS = {"large": _Look(13, 11, 10, 9.5, 1.0, 5.5, 2), "small": _Look(9.5, 9, 8, 7.5, 0.85, 3.6, 1),
-          "paper": _Look(8, 7.5, 7, 6.8, 0.65, 3.0, 2, band=True)}
+_LOOKS = {
+    "large": _Look(13, 11, 10, 9.5, 1.0, 5.5, 2),
+    "small": _Look(9.5, 9, 8, 7.5, 0.85, 3.6, 1),
+    "paper": _Look(8, 7.5, 7, 6.8, 0.65, 3.0, 2, band=True),
+}
 
 
 def check_plot_path(path: str, option: str = "--plot") -> None:
@@ -83,40 +91,69 @@ def bounds_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") ->
     """Bounds and the measured constant of one model, one panel per map: `bounds_charts`, drawn."""
     charts = bounds_charts(records)
     check_panels(len(charts))
-    return draw(charts, theme=theme, width=4.6, height=4.2, shared_legend=True,
-                title=f"{model_name(records[0]['model'])}: bounds and the measured constant")
+    return draw(
+        charts,
+        theme=theme,
+        width=4.6,
+        height=4.2,
+        shared_legend=True,
+        title=f"{model_name(records[0]['model'])}: bounds and the measured constant",
+    )
 
 
-def draw(charts: Sequence[Chart], *, theme: str = "light", columns: int = 3, width: float = 5.4, height: float = 4.6,
-         title: str = "", size: str = "large", shared_legend: bool = False) -> Figure:
+def draw(
+    charts: Sequence[Chart],
+    *,
+    theme: str = "light",
+    columns: int = 3,
+    width: float = 5.4,
+    height: float = 4.6,
+    title: str = "",
+    size: str = "large",
+    shared_legend: bool = False,
+) -> Figure:
     """Charts as panels of one figure, row by row; `width` and `height` of a panel are inches."""
     from matplotlib.figure import Figure
 
     colours, look = THEMES[theme], _LOOKS["paper" if theme == "paper" else size]
     columns = min(columns, len(charts))
     lines = math.ceil(len(charts) / columns)
-    rows = [charts[i * columns:(i + 1) * columns] for i in range(lines)]
+    rows = [charts[i * columns : (i + 1) * columns] for i in range(lines)]
     heights = [_MESSAGE_HEIGHT if all(chart.message for chart in row) else height for row in rows]
     more = 1.6 if shared_legend else 0.5 if title else 0.0
-    figure = Figure(figsize=(width if theme == "paper" else max(6.4, width * columns), sum(heights) + more),
-                    dpi=100 if size == "small" else 160, layout="constrained", facecolor=colours["paper"])
-    panels = figure.subplots(lines, columns, squeeze=False, sharey=shared_legend,
-                             gridspec_kw={"height_ratios": heights}).flatten()
+    figure = Figure(
+        figsize=(width if theme == "paper" else max(6.4, width * columns), sum(heights) + more),
+        dpi=100 if size == "small" else 160,
+        layout="constrained",
+        facecolor=colours["paper"],
+    )
+    panels = figure.subplots(
+        lines, columns, squeeze=False, sharey=shared_legend, gridspec_kw={"height_ratios": heights}
+    ).flatten()
     for index, (panel, chart) in enumerate(zip(panels, charts, strict=False)):
         _draw_panel(panel, chart, colours, look, own_legend=not shared_legend)
         heading = textwrap.fill(chart.title, 44) if theme == "paper" else chart.title
         panel.set_title(heading, color=colours["ink"], fontsize=look.title, fontweight="bold", loc="left")
         if index % columns == 0 and not chart.message:
             panel.set_ylabel(chart.y.label, color=colours["ink"], fontsize=look.label)
-    for panel in panels[len(charts):]:
+    for panel in panels[len(charts) :]:
         panel.set_visible(False)
     if shared_legend or theme == "paper":
-        entries = {label: handle for panel in panels[:len(charts)]
-                   for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+        entries = {
+            label: handle
+            for panel in panels[: len(charts)]
+            for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+        }
         if entries:
-            figure.legend(entries.values(), entries.keys(), loc="outside lower center", frameon=False,
-                          ncols=min(max(columns, look.columns if theme == "paper" else 1), 3),
-                          labelcolor=colours["ink"], fontsize=look.legend)
+            figure.legend(
+                entries.values(),
+                entries.keys(),
+                loc="outside lower center",
+                frameon=False,
+                ncols=min(max(columns, look.columns if theme == "paper" else 1), 3),
+                labelcolor=colours["ink"],
+                fontsize=look.legend,
+            )
     if title:
         figure.suptitle(title, color=colours["ink"], fontsize=13, fontweight="bold", x=0.01, ha="left")
     return figure
@@ -131,8 +168,16 @@ def _draw_panel(panel: Any, chart: Chart, colours: dict, look: _Look, own_legend
     _scale(panel, panel.yaxis, chart.y, look, colours, _span(chart, "y"))
     samples = [series for series in chart.series if series.samples]
     for band in chart.bands:
-        panel.fill_between(band.x, band.low, band.high, color=colours["grid"], alpha=0.55, linewidth=0, zorder=0,
-                           label=band.name or None)
+        panel.fill_between(
+            band.x,
+            band.low,
+            band.high,
+            color=colours["grid"],
+            alpha=0.55,
+            linewidth=0,
+            zorder=0,
+            label=band.name or None,
+        )
     own = 0
     for series in chart.series:
         index, own = own, own + (series.colour is None)
@@ -142,19 +187,34 @@ def _draw_panel(panel: Any, chart: Chart, colours: dict, look: _Look, own_legend
     for series, _ in slopes:
         _draw_series(panel, series, colours["faint"], "", chart.few, look)
     for label in (*chart.labels, *(label for _, label in slopes)):
-        panel.annotate(label.text.replace("√n", "$\\sqrt{n}$"), (label.x, label.y), xytext=(
-            6 if label.anchor == "left" else 0, 0), textcoords="offset points", va="center", fontsize=look.tick,
-            color=_colour(label.colour, colours), ha={"middle": "center"}.get(label.anchor, label.anchor),
-            annotation_clip=False)
+        panel.annotate(
+            label.text.replace("√n", "$\\sqrt{n}$"),
+            (label.x, label.y),
+            xytext=(6 if label.anchor == "left" else 0, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=look.tick,
+            color=_colour(label.colour, colours),
+            ha={"middle": "center"}.get(label.anchor, label.anchor),
+            annotation_clip=False,
+        )
     if chart.corner:
-        panel.text(0.03, 0.97, chart.corner, transform=panel.transAxes, va="top", fontsize=look.legend,
-                   color=colours["ink"])
+        panel.text(
+            0.03, 0.97, chart.corner, transform=panel.transAxes, va="top", fontsize=look.legend, color=colours["ink"]
+        )
     _limits(panel, chart)
     if own_legend and look is not _LOOKS["paper"]:
         _legend(panel, chart, colours, look)
     elif chart.notes and not own_legend:
-        panel.annotate("\n".join(chart.notes), (0, -0.2), xycoords="axes fraction", va="top", fontsize=7.5,
-                       color=colours["faint"], annotation_clip=False)
+        panel.annotate(
+            "\n".join(chart.notes),
+            (0, -0.2),
+            xycoords="axes fraction",
+            va="top",
+            fontsize=7.5,
+            color=colours["faint"],
+            annotation_clip=False,
+        )
 
 
 def _draw_series(panel: Any, series: Series, colour: Any, marker: str, few: bool, look: _Look) -> None:
@@ -162,8 +222,17 @@ def _draw_series(panel: Any, series: Series, colour: Any, marker: str, few: bool
     x, y = series.medians() if series.samples else (series.x, series.y)
     width = (0.6 if thin else series.width) * look.line
     if series.line and len(x) > (1 if series.marks else 0):
-        panel.plot(x, y, linestyle=LINES[series.line], color=colour, linewidth=width, zorder=2,
-                   marker="_" if len(x) == 1 else None, markersize=14, markeredgewidth=2)
+        panel.plot(
+            x,
+            y,
+            linestyle=LINES[series.line],
+            color=colour,
+            linewidth=width,
+            zorder=2,
+            marker="_" if len(x) == 1 else None,
+            markersize=14,
+            markeredgewidth=2,
+        )
     if series.samples and few and look.band:
         low, high = series.spread()
         panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -174,33 +243,74 @@ def _draw_series(panel: Any, series: Series, colour: Any, marker: str, few: bool
     if law is not None:
         # A law that is rejected is not drawn: a line through the points would say that it fits.
         ends = [min(series.x), max(series.x)]
-        panel.plot(ends, [law.at(n) for n in ends], linestyle=LINES[series.law_line], color=colour,
-                   linewidth=1.3 * look.line, zorder=2)
+        panel.plot(
+            ends,
+            [law.at(n) for n in ends],
+            linestyle=LINES[series.law_line],
+            color=colour,
+            linewidth=1.3 * look.line,
+            zorder=2,
+        )
     if series.name:
         # An empty line carries the legend entry: the marker of the points on the line.
         power = f":  n$^{{{exponent(series.law)}}}$" if exponent(series.law) and "n^" not in series.name else ""
-        panel.plot([], [], linestyle=LINES[series.line or (series.law_line if law else "")], color=colour,
-                   marker=marker if series.marks and not thin else None, markersize=look.mark, linewidth=width,
-                   markeredgewidth=0.8 if series.hollow else 0, markerfacecolor="none" if series.hollow else colour,
-                   label=series.name + power)
+        panel.plot(
+            [],
+            [],
+            linestyle=LINES[series.line or (series.law_line if law else "")],
+            color=colour,
+            marker=marker if series.marks and not thin else None,
+            markersize=look.mark,
+            linewidth=width,
+            markeredgewidth=0.8 if series.hollow else 0,
+            markerfacecolor="none" if series.hollow else colour,
+            label=series.name + power,
+        )
 
 
 def _draw_marks(panel: Any, series: Series, colour: Any, marker: str, look: _Look) -> None:
     points = series.x if series.sideways else series.y
     ends: tuple[list[float], list[float]] | None = None
     if series.lower and not series.hollow:
-        ends = ([max(0.0, value - low) if low is not None else 0.0 for value, low in zip(points, series.lower,
-                                                                                         strict=True)],
-                [max(0.0, high - value) if high is not None else 0.0 for value, high in zip(points, series.upper,
-                                                                                            strict=True)])
+        ends = (
+            [
+                max(0.0, value - low) if low is not None else 0.0
+                for value, low in zip(points, series.lower, strict=True)
+            ],
+            [
+                max(0.0, high - value) if high is not None else 0.0
+                for value, high in zip(points, series.upper, strict=True)
+            ],
+        )
         # An upper end that is not there has no bar but a triangle: the point is a lower bound alone.
-        alone = [(x, y) for x, y, low, high in zip(series.x, series.y, series.lower, series.upper, strict=True)
-                 if high is None and low is not None]
-        panel.plot(*zip(*alone, strict=True) if alone else ((), ()), "^", color=colour, markersize=1.8 * look.mark,
-                   markerfacecolor="none", zorder=3, label="lower bound only" if alone and series.name else None)
-    panel.errorbar(series.x, series.y, **{"xerr" if series.sideways else "yerr": ends}, fmt=marker, color=colour,
-                   markersize=look.mark, markeredgewidth=0.8 if series.hollow else 0, alpha=0.85,
-                   markerfacecolor="none" if series.hollow else colour, elinewidth=1, capsize=0.4 * look.mark, zorder=3)
+        alone = [
+            (x, y)
+            for x, y, low, high in zip(series.x, series.y, series.lower, series.upper, strict=True)
+            if high is None and low is not None
+        ]
+        panel.plot(
+            *zip(*alone, strict=True) if alone else ((), ()),
+            "^",
+            color=colour,
+            markersize=1.8 * look.mark,
+            markerfacecolor="none",
+            zorder=3,
+            label="lower bound only" if alone and series.name else None,
+        )
+    panel.errorbar(
+        series.x,
+        series.y,
+        **{"xerr" if series.sideways else "yerr": ends},
+        fmt=marker,
+        color=colour,
+        markersize=look.mark,
+        markeredgewidth=0.8 if series.hollow else 0,
+        alpha=0.85,
+        markerfacecolor="none" if series.hollow else colour,
+        elinewidth=1,
+        capsize=0.4 * look.mark,
+        zorder=3,
+    )
 
 
 def _draw_message(panel: Any, message: str, colours: dict) -> None:
@@ -209,8 +319,9 @@ def _draw_message(panel: Any, message: str, colours: dict) -> None:
     panel.set(xticks=[], yticks=[], facecolor=colours["grid"])
 
 
-def _scale(panel: Any, axis: Any, declared: Axis, look: _Look, colours: dict, span: float = 1.0,
-           base: int = 10) -> None:
+def _scale(
+    panel: Any, axis: Any, declared: Axis, look: _Look, colours: dict, span: float = 1.0, base: int = 10
+) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
     name = axis.axis_name
@@ -219,7 +330,7 @@ def _scale(panel: Any, axis: Any, declared: Axis, look: _Look, colours: dict, sp
     ticks = list(declared.ticks)
     if look is not _LOOKS["large"] and len(ticks) > _MOST_TICKS:
         powers = [2**k for k in range(1, 30) if ticks[0] <= 2**k <= ticks[-1]]
-        ticks = powers if len(powers) > 2 else ticks[::math.ceil(len(ticks) / _MOST_TICKS)]
+        ticks = powers if len(powers) > 2 else ticks[:: math.ceil(len(ticks) / _MOST_TICKS)]
     if declared.names:
         axis.set_ticks(range(len(declared.names)), declared.names)
     elif declared.scale == "powers":
@@ -260,10 +371,20 @@ def _legend(panel: Any, chart: Chart, colours: dict, look: _Look) -> None:
         panel.plot([], [], " ", label=line)
     if not panel.get_legend_handles_labels()[0]:
         return
-    beneath = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13)} if look is _LOOKS["large"] else {
-        "loc": "upper left", "bbox_to_anchor": (-0.08, -0.16), "labelspacing": 0.35}
-    legend = panel.legend(title=chart.legend_title or None, frameon=False, labelcolor=colours["ink"],
-                          fontsize=look.legend, handlelength=2.2, ncols=look.columns, **beneath)
+    beneath = (
+        {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13)}
+        if look is _LOOKS["large"]
+        else {"loc": "upper left", "bbox_to_anchor": (-0.08, -0.16), "labelspacing": 0.35}
+    )
+    legend = panel.legend(
+        title=chart.legend_title or None,
+        frameon=False,
+        labelcolor=colours["ink"],
+        fontsize=look.legend,
+        handlelength=2.2,
+        ncols=look.columns,
+        **beneath,
+    )
     legend.get_title().set(color=colours["faint"], fontsize=9)
 
 
@@ -291,8 +412,13 @@ def dress(panel: Any, records: Sequence[dict[str, Any]], colours: dict) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     plain(panel, colours, 10)
-    _scale(panel, panel.xaxis, Axis("length n (tokens)", ticks=sorted({record["n"] for record in records})),
-           _LOOKS["large"], colours)
+    _scale(
+        panel,
+        panel.xaxis,
+        Axis("length n (tokens)", ticks=sorted({record["n"] for record in records})),
+        _LOOKS["large"],
+        colours,
+    )
     panel.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 

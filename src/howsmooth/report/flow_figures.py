@@ -22,10 +22,19 @@ if TYPE_CHECKING:
 
 MANY = 400  # tokens whose paths are drawn; of more every so-manyth
 _WIDE = 40.0  # a spread so many times that of the start is drawn on a scale that is linear only near 0
-COUNTS = (("clusters", "clusters", "-"), ("vertices", "hull vertices", "--"), ("hyperplanes", "hyperplanes", "-"),
-          ("leading_clusters", "leading clusters", "-"), ("rank", "rank of P", ":"))
-SIZES = (("diameter", "diameter", "-"), ("w2_to_last", "W₂ to the last depth", "--"),
-         ("undecided", "distance of P from 0/1", ":"), ("local", "local Lipschitz constant of Γ", "-."))
+COUNTS = (
+    ("clusters", "clusters", "-"),
+    ("vertices", "hull vertices", "--"),
+    ("hyperplanes", "hyperplanes", "-"),
+    ("leading_clusters", "leading clusters", "-"),
+    ("rank", "rank of P", ":"),
+)
+SIZES = (
+    ("diameter", "diameter", "-"),
+    ("w2_to_last", "W₂ to the last depth", "--"),
+    ("undecided", "distance of P from 0/1", ":"),
+    ("local", "local Lipschitz constant of Γ", "-."),
+)
 _GAP = 0.6  # how far the state after the final norm stands from the last layer
 SMALLEST = 1e-12  # of a size that is drawn: below, rounding is all there is
 _TAIL = 8  # saved depths that a token's tail reaches back
@@ -51,8 +60,15 @@ def _drawing(run: ParticleRun) -> tuple[NDArray, Sequence[str], Sequence[int]]:
     return seen(run.trajectory.tokens).numpy(), seen.names, labels
 
 
-def flow_figure(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], labels: Sequence[int], *,
-                title: str, theme: str = "light") -> Figure:
+def flow_figure(
+    records: Sequence[dict[str, Any]],
+    paths: NDArray,
+    names: Sequence[str],
+    labels: Sequence[int],
+    *,
+    title: str,
+    theme: str = "light",
+) -> Figure:
     """Paths (T, n, 1 or 2) of the tokens, coloured by the cluster they end in, beside counts and sizes along depth."""
     from matplotlib.figure import Figure
 
@@ -70,8 +86,9 @@ def flow_figure(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequen
     return figure
 
 
-def draw_paths(panel: Any, times: Sequence[float], paths: NDArray, names: Sequence[str], labels: Sequence[int],
-               colours: dict) -> None:
+def draw_paths(
+    panel: Any, times: Sequence[float], paths: NDArray, names: Sequence[str], labels: Sequence[int], colours: dict
+) -> None:
     """On the line: tokens against depth; in the plane: paths with their ends."""
     every = max(1, paths.shape[1] // MANY)
     paths, tints = paths[:, ::every], palette(labels, colours)[::every]
@@ -85,8 +102,9 @@ def draw_paths(panel: Any, times: Sequence[float], paths: NDArray, names: Sequen
         for k, tint in enumerate(tints):
             panel.plot(paths[:, k, 0], paths[:, k, 1], color=tint, linewidth=thin, alpha=0.35, zorder=1)
         panel.scatter(*paths[0].T, s=9, color=colours["faint"], linewidth=0, zorder=2, label="first tokens")
-        panel.scatter(*paths[-1].T, s=42, c=tints, edgecolors=colours["paper"], linewidth=0.6, zorder=3,
-                      label="last tokens")
+        panel.scatter(
+            *paths[-1].T, s=42, c=tints, edgecolors=colours["paper"], linewidth=0.6, zorder=3, label="last tokens"
+        )
         panel.set_xlabel(names[0], color=colours["ink"])
         panel.set_ylabel(names[1], color=colours["ink"])
         fit_scales(panel, paths)
@@ -119,8 +137,14 @@ def _lines(panel: Any, records: Sequence[dict[str, Any]], wanted: tuple, colours
     for (key, name, dashes), colour in zip(wanted, colours["maps"], strict=False):
         points = [(r["t"], r[key]) for r in records if r[key] is not None and (not positive or r[key] > SMALLEST)]
         if points:
-            panel.plot(*zip(*points, strict=True), dashes, color=colour, linewidth=1.8, label=name,
-                       drawstyle="default" if positive else "steps-post")
+            panel.plot(
+                *zip(*points, strict=True),
+                dashes,
+                color=colour,
+                linewidth=1.8,
+                label=name,
+                drawstyle="default" if positive else "steps-post",
+            )
             drawn += 1
     plain(panel, colours)
     panel.set_xlim(records[0]["t"], records[-1]["t"] or 1.0)
@@ -141,8 +165,9 @@ def check_animation_path(path: str, option: str = "--animate") -> None:
     try:
         from matplotlib import animation
     except ImportError:
-        raise InputError(f"expected matplotlib for {option}, got none installed; "
-                         "pip install 'howsmooth[plot]'") from None
+        raise InputError(
+            f"expected matplotlib for {option}, got none installed; pip install 'howsmooth[plot]'"
+        ) from None
     suffix = Path(path).suffix.lower()
     if suffix not in (".gif", ".mp4"):
         raise InputError(f"expected a file ending in .gif or .mp4 for {option}, got {path!r}")
@@ -150,8 +175,16 @@ def check_animation_path(path: str, option: str = "--animate") -> None:
         raise InputError(f"expected ffmpeg for an .mp4, got none installed; install it, or name a .gif for {option}")
 
 
-def save_animation(path: str | Path, times: Sequence[float], paths: NDArray, names: Sequence[str],
-                   labels: Sequence[int], *, title: str, theme: str = "light") -> None:
+def save_animation(
+    path: str | Path,
+    times: Sequence[float],
+    paths: NDArray,
+    names: Sequence[str],
+    labels: Sequence[int],
+    *,
+    title: str,
+    theme: str = "light",
+) -> None:
     """One frame for each saved depth: tokens (T, n, 1 or 2) with short tails, coloured by the cluster they end in."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
@@ -223,17 +256,33 @@ def depth_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
         lengths = sorted({record["n"] for run in runs for record in run})
         x = Axis("layers passed" + (", norm" if runs[0][-1]["normed"] else ""), whole=True)
         name = f"{model_name(model)}, n = {', '.join(map(str, lengths))}"
-        lines = [[series for run in runs for series in part(run, named=run is runs[0])]
-                 for part in (_sizes, _directions, _clusters, _growth)]
+        lines = [
+            [series for run in runs for series in part(run, named=run is runs[0])]
+            for part in (_sizes, _directions, _clusters, _growth)
+        ]
         low = min((value for series in lines[1] for value in series.y), default=0.0)
-        charts += [Chart("Size of tokens", x, Axis(name, "log"), lines[0]),
-                   Chart("Directions", x, Axis("", low=min(0.0, low - 0.05), high=1.05), lines[1]),
-                   Chart("Clusters of directions", x, Axis("", low=0, high=1.08 * lengths[-1]), lines[2])]
+        charts += [
+            Chart("Size of tokens", x, Axis(name, "log"), lines[0]),
+            Chart("Directions", x, Axis("", low=min(0.0, low - 0.05), high=1.05), lines[1]),
+            Chart("Clusters of directions", x, Axis("", low=0, high=1.08 * lengths[-1]), lines[2]),
+        ]
         if grown:
-            charts.append(Chart("Growth of a perturbation", x, Axis("", "log"), lines[3], bands=[
-                Band([depth_of(r) for r in run if r["value"] is not None],
-                     [r["lower"] for r in run if r["value"] is not None],
-                     [min(r["upper"], 1e300) for r in run if r["value"] is not None]) for run in runs]))
+            charts.append(
+                Chart(
+                    "Growth of a perturbation",
+                    x,
+                    Axis("", "log"),
+                    lines[3],
+                    bands=[
+                        Band(
+                            [depth_of(r) for r in run if r["value"] is not None],
+                            [r["lower"] for r in run if r["value"] is not None],
+                            [min(r["upper"], 1e300) for r in run if r["value"] is not None],
+                        )
+                        for run in runs
+                    ],
+                )
+            )
     return charts
 
 
@@ -242,16 +291,33 @@ def depth_of(record: dict[str, Any]) -> float:
     return record["depth"] + (_GAP if record["normed"] else 0.0)
 
 
-def _line(run: Sequence[dict], values: Sequence[float | None], colour: int | str, name: str = "", line: str = "solid",
-          marks: bool = False, marker: int = 0) -> Series:
+def _line(
+    run: Sequence[dict],
+    values: Sequence[float | None],
+    colour: int | str,
+    name: str = "",
+    line: str = "solid",
+    marks: bool = False,
+    marker: int = 0,
+) -> Series:
     points = [(depth_of(record), value) for record, value in zip(run, values, strict=True) if value is not None]
-    return Series([x for x, _ in points], [y for _, y in points], name=name if points else "", line=line, marks=marks,
-                  marker=marker, colour=colour, width=1.7)
+    return Series(
+        [x for x, _ in points],
+        [y for _, y in points],
+        name=name if points else "",
+        line=line,
+        marks=marks,
+        marker=marker,
+        colour=colour,
+        width=1.7,
+    )
 
 
 def _sizes(run: Sequence[dict], named: bool) -> list[Series]:
-    lines = [_line(run, [r["norm"] for r in run], 0, "median norm" * named, marks=True),
-             _line(run, [r["largest_norm"] for r in run], 0, "largest norm" * named, "dotted")]
+    lines = [
+        _line(run, [r["norm"] for r in run], 0, "median norm" * named, marks=True),
+        _line(run, [r["largest_norm"] for r in run], 0, "largest norm" * named, "dotted"),
+    ]
     if run[0]["sink"] is not None:
         lines.append(_line(run, [r["sink_norm"] for r in run], 1, "sink of attention" * named, "dashed"))
     return lines
@@ -259,27 +325,46 @@ def _sizes(run: Sequence[dict], named: bool) -> list[Series]:
 
 def _directions(run: Sequence[dict], named: bool) -> list[Series]:
     lines = []
-    for colour, (key, name) in enumerate((("cosine", "mean cosine of two tokens"), ("to_mean", "distance from mean"),
-                                          ("effective_rank", "effective rank / n"))):
+    for colour, (key, name) in enumerate(
+        (
+            ("cosine", "mean cosine of two tokens"),
+            ("to_mean", "distance from mean"),
+            ("effective_rank", "effective rank / n"),
+        )
+    ):
         for suffix in ("", "_without_sink"):
             values = [r[key + suffix] for r in run]
             if key == "effective_rank":
                 values = [None if v is None else v / (run[0]["n"] - (suffix != "")) for v in values]
-            lines.append(_line(run, values, colour, name * (named and not suffix), "dashed" if suffix else "solid",
-                               marks=not suffix))
+            lines.append(
+                _line(
+                    run,
+                    values,
+                    colour,
+                    name * (named and not suffix),
+                    "dashed" if suffix else "solid",
+                    marks=not suffix,
+                )
+            )
     if named and run[0]["sink"] is not None:
         lines.append(Series((), (), name="without the sink", line="dashed", colour="faint"))
     return lines
 
 
 def _clusters(run: Sequence[dict], named: bool) -> list[Series]:
-    return [*(_line(run, [r["clusters"][index] for r in run], index, f"closer than {tol:g}" * named, marks=True)
-              for index, tol in enumerate(run[0]["tolerances"])),
-            _line(run, [r["distinct"] for r in run], "faint", "different tokens" * named, "dotted")]
+    return [
+        *(
+            _line(run, [r["clusters"][index] for r in run], index, f"closer than {tol:g}" * named, marks=True)
+            for index, tol in enumerate(run[0]["tolerances"])
+        ),
+        _line(run, [r["distinct"] for r in run], "faint", "different tokens" * named, "dotted"),
+    ]
 
 
 def _growth(run: Sequence[dict], named: bool) -> list[Series]:
-    return [_line(run, [r["product"] for r in run], 1, "product of layers" * named, "dashed"),
-            _line(run, [r["value"] for r in run], 0, "σ₁ of all layers so far" * named, marks=True),
-            _line(run, [r["relative"] for r in run], 2, "relative to the tokens" * named, marks=True, marker=1),
-            _line(run, [r["own"] for r in run], 3, "each layer alone" * named, "", marks=True)]
+    return [
+        _line(run, [r["product"] for r in run], 1, "product of layers" * named, "dashed"),
+        _line(run, [r["value"] for r in run], 0, "σ₁ of all layers so far" * named, marks=True),
+        _line(run, [r["relative"] for r in run], 2, "relative to the tokens" * named, marks=True, marker=1),
+        _line(run, [r["own"] for r in run], 3, "each layer alone" * named, "", marks=True),
+    ]

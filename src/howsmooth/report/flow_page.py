@@ -47,11 +47,24 @@ def particle_page(run: ParticleRun, records: Sequence[dict[str, Any]]) -> str:
     seen, labels = drawing(trajectory, run.field, declared.watch.tol)
     if d > 2:
         seen = principal_view(trajectory.tokens, 3)
-    facts = (f"{n} tokens in dimension {d}, {declared.flow.coordinates}: {trajectory.ending}, {trajectory.steps} steps "
-             f"of {trajectory.solver}; tokens closer than {declared.watch.tol:g} are together. Seed "
-             f"{declared.tokens.seed}.")
-    return flow_page([particle_scene(of_kind(records, "depth"), seen(trajectory.tokens).numpy(), seen.names, labels,
-                                     title=run.title, about=declared.about, facts=facts)])
+    facts = (
+        f"{n} tokens in dimension {d}, {declared.flow.coordinates}: {trajectory.ending}, {trajectory.steps} steps "
+        f"of {trajectory.solver}; tokens closer than {declared.watch.tol:g} are together. Seed "
+        f"{declared.tokens.seed}."
+    )
+    return flow_page(
+        [
+            particle_scene(
+                of_kind(records, "depth"),
+                seen(trajectory.tokens).numpy(),
+                seen.names,
+                labels,
+                title=run.title,
+                about=declared.about,
+                facts=facts,
+            )
+        ]
+    )
 
 
 def depth_page(passages: Sequence[Passage], records: Sequence[dict[str, Any]]) -> str:
@@ -66,8 +79,16 @@ def depth_page(passages: Sequence[Passage], records: Sequence[dict[str, Any]]) -
     return flow_page(scenes)
 
 
-def particle_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], labels: Sequence[int], *,
-                   title: str, about: str = "", facts: str = "") -> dict[str, Any]:
+def particle_scene(
+    records: Sequence[dict[str, Any]],
+    paths: NDArray,
+    names: Sequence[str],
+    labels: Sequence[int],
+    *,
+    title: str,
+    about: str = "",
+    facts: str = "",
+) -> dict[str, Any]:
     """A flow of particles: paths (T, n, 1 to 3) coloured by the cluster that a token ends in."""
     import numpy
 
@@ -84,14 +105,30 @@ def particle_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Seq
     about = " ".join([*about.split(), f"{formed[0].upper()}{formed[1:]}." if formed else ""]).strip()
     if every > 1:
         facts += f" One token of every {every} is drawn."
-    return _scene(paths, names, depths, [f"depth {t:.4g}" for t in depths], words, shades, many > _CLUSTER_COLOURS,
-                  [_chart("How many", _curves(records, COUNTS), log=True, steps=True),
-                   _chart("How large", _curves(records, SIZES), log=True, least=SMALLEST)],
-                  title=title, choice=title, about=about, facts=facts, trace=trace, sink=None)
+    return _scene(
+        paths,
+        names,
+        depths,
+        [f"depth {t:.4g}" for t in depths],
+        words,
+        shades,
+        many > _CLUSTER_COLOURS,
+        [
+            _chart("How many", _curves(records, COUNTS), log=True, steps=True),
+            _chart("How large", _curves(records, SIZES), log=True, least=SMALLEST),
+        ],
+        title=title,
+        choice=title,
+        about=about,
+        facts=facts,
+        trace=trace,
+        sink=None,
+    )
 
 
-def depth_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], words: Sequence[str]
-                ) -> dict[str, Any]:
+def depth_scene(
+    records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], words: Sequence[str]
+) -> dict[str, Any]:
     """The tokens of a text through the layers of a model: directions (T, n, 3), coloured by their place in the text.
 
     Fewer records than depths, as an interrupted run leaves them, show so many depths.
@@ -99,21 +136,36 @@ def depth_scene(records: Sequence[dict[str, Any]], paths: NDArray, names: Sequen
     first, n = records[0], len(words)
     paths = paths[: len(records)]
     name = model_name(first["model"])
-    sink = "" if first["sink"] is None else (f" Most attention goes to the token “{token(first['sink_token'])}”, place "
-                                             f"{first['sink']}; dashed curves leave it out.")
+    sink = (
+        ""
+        if first["sink"] is None
+        else (
+            f" Most attention goes to the token “{token(first['sink_token'])}”, place "
+            f"{first['sink']}; dashed curves leave it out."
+        )
+    )
     text = "the embedded text" if first["text"] == "embedded" else first["text"]
     clock = [f"{stage(r)} of {first['layers']} layers" if not r["normed"] else "after the norm" for r in records]
     shown = [f"{token(word)}  @{i}" for i, word in enumerate(words)]
-    return _scene(paths, names, [depth_of(r) for r in records], clock, shown,
-                  [i / max(n - 1, 1) for i in range(n)], True, _depth_charts(records),
-                  title=f"{name}: {n} tokens through {first['layers']} layers",
-                  choice=f"{name}, n = {n}, piece {first['sample'] + 1}",
-                  about=f"Directions x/|x| of the tokens of {text} after each layer, seen along the axes on which they "
-                  f"vary most; colour is the place in the text.{sink}",
-                  facts=f"Text: {text} (sha256 {first['text_sha256'][:12]}…), weights "
-                  f"{first['weights'] or 'as loaded'}, {first['dtype']}, seed {first['seed']}, "
-                  f"howsmooth {first['versions']['howsmooth']}.",
-                  trace=False, sink=first["sink"])
+    return _scene(
+        paths,
+        names,
+        [depth_of(r) for r in records],
+        clock,
+        shown,
+        [i / max(n - 1, 1) for i in range(n)],
+        True,
+        _depth_charts(records),
+        title=f"{name}: {n} tokens through {first['layers']} layers",
+        choice=f"{name}, n = {n}, piece {first['sample'] + 1}",
+        about=f"Directions x/|x| of the tokens of {text} after each layer, seen along the axes on which they "
+        f"vary most; colour is the place in the text.{sink}",
+        facts=f"Text: {text} (sha256 {first['text_sha256'][:12]}…), weights "
+        f"{first['weights'] or 'as loaded'}, {first['dtype']}, seed {first['seed']}, "
+        f"howsmooth {first['versions']['howsmooth']}.",
+        trace=False,
+        sink=first["sink"],
+    )
 
 
 def _depth_charts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -122,26 +174,47 @@ def _depth_charts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     tolerances = records[0]["tolerances"]
     charts = [
-        _chart("Growth of a perturbation", [curve("value", "σ₁ of all layers so far", 0),
-                                            curve("product", "product of layers", 1, 1),
-                                            curve("own", "each layer alone", 3, 2),
-                                            curve("relative", "relative to the tokens", 2)], log=True),
-        _chart("Directions", [curve("cosine", "mean cosine of two tokens", 0),
-                              curve("cosine_without_sink", "without the sink", 0, 1),
-                              curve("to_mean", "distance from mean", 1),
-                              curve("to_mean_without_sink", "without the sink", 1, 1)]),
-        _chart("Clusters of directions", [_curve(f"closer than {tol:g}", [r["clusters"][i] for r in records], i % 6, 0)
-                                          for i, tol in enumerate(tolerances)]),
-        _chart("Size of tokens", [curve("norm", "median norm", 0), curve("largest_norm", "largest", 0, 2),
-                                  curve("sink_norm", "sink", 1, 1)], log=True),
+        _chart(
+            "Growth of a perturbation",
+            [
+                curve("value", "σ₁ of all layers so far", 0),
+                curve("product", "product of layers", 1, 1),
+                curve("own", "each layer alone", 3, 2),
+                curve("relative", "relative to the tokens", 2),
+            ],
+            log=True,
+        ),
+        _chart(
+            "Directions",
+            [
+                curve("cosine", "mean cosine of two tokens", 0),
+                curve("cosine_without_sink", "without the sink", 0, 1),
+                curve("to_mean", "distance from mean", 1),
+                curve("to_mean_without_sink", "without the sink", 1, 1),
+            ],
+        ),
+        _chart(
+            "Clusters of directions",
+            [
+                _curve(f"closer than {tol:g}", [r["clusters"][i] for r in records], i % 6, 0)
+                for i, tol in enumerate(tolerances)
+            ],
+        ),
+        _chart(
+            "Size of tokens",
+            [curve("norm", "median norm", 0), curve("largest_norm", "largest", 0, 2), curve("sink_norm", "sink", 1, 1)],
+            log=True,
+        ),
         _chart("Attention", [curve("to_sink", "weight on the sink", 1), curve("sharpness", "largest weight", 2)]),
     ]
     return [chart for chart in charts if chart["curves"]]
 
 
 def _curves(records: Sequence[dict[str, Any]], wanted: Sequence[tuple[str, str, str]]) -> list[dict[str, Any]]:
-    return [_curve(name, [record[key] for record in records], index, _DASHES[dashes])
-            for index, (key, name, dashes) in enumerate(wanted)]
+    return [
+        _curve(name, [record[key] for record in records], index, _DASHES[dashes])
+        for index, (key, name, dashes) in enumerate(wanted)
+    ]
 
 
 def _curve(name: str, values: Sequence[float | None], colour: int, dash: int) -> dict[str, Any]:
@@ -149,14 +222,24 @@ def _curve(name: str, values: Sequence[float | None], colour: int, dash: int) ->
     return {"name": name, "values": short, "colour": colour, "dash": dash}
 
 
-def _chart(title: str, curves: Sequence[dict[str, Any]], *, log: bool = False, steps: bool = False,
-           least: float = 0.0) -> dict[str, Any]:
+def _chart(
+    title: str, curves: Sequence[dict[str, Any]], *, log: bool = False, steps: bool = False, least: float = 0.0
+) -> dict[str, Any]:
     shown = [curve for curve in curves if any(value is not None for value in curve["values"])]
     return {"title": title, "curves": shown, "log": log, "steps": steps, "least": least}
 
 
-def _scene(paths: NDArray, names: Sequence[str], depths: Sequence[float], clock: Sequence[str], words: Sequence[str],
-           shades: Sequence[float], ordered: bool, charts: list, **more: Any) -> dict[str, Any]:
+def _scene(
+    paths: NDArray,
+    names: Sequence[str],
+    depths: Sequence[float],
+    clock: Sequence[str],
+    words: Sequence[str],
+    shades: Sequence[float],
+    ordered: bool,
+    charts: list,
+    **more: Any,
+) -> dict[str, Any]:
     """Paths as 16-bit numbers between the lowest and the highest value of each coordinate."""
     import numpy
 
@@ -169,8 +252,20 @@ def _scene(paths: NDArray, names: Sequence[str], depths: Sequence[float], clock:
     span = numpy.where(high > low, high - low, 1.0)
     packed = numpy.round((paths - low) / span * 65535).astype("<u2")
     spread = high - low
-    return {"names": list(names), "depths": [float(t) for t in depths], "clock": list(clock), "words": list(words),
-            "shades": list(shades), "ordered": ordered, "charts": charts, "count": paths.shape[1],
-            "dim": paths.shape[2], "low": low.tolist(), "high": high.tolist(), "bent": bent,
-            "equal": not more["trace"] and bool(max(spread) < 4 * min(spread)),
-            "paths": base64.b64encode(packed.tobytes()).decode("ascii"), **more}
+    return {
+        "names": list(names),
+        "depths": [float(t) for t in depths],
+        "clock": list(clock),
+        "words": list(words),
+        "shades": list(shades),
+        "ordered": ordered,
+        "charts": charts,
+        "count": paths.shape[1],
+        "dim": paths.shape[2],
+        "low": low.tolist(),
+        "high": high.tolist(),
+        "bent": bent,
+        "equal": not more["trace"] and bool(max(spread) < 4 * min(spread)),
+        "paths": base64.b64encode(packed.tobytes()).decode("ascii"),
+        **more,
+    }

@@ -28,7 +28,7 @@ def regimes_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -
 
 
 def regimes_chart(records: Sequence[dict[str, Any]]) -> Chart:
-    """log Lip against log n, one colour per γR²: exact on two places (line), upper bound (dashed), n* (dot)."""
+    """Log Lip against log n, one colour per γR²: exact on two places (line), upper bound (dashed), n* (dot)."""
     sizes = list(dict.fromkeys(record["gamma_r2"] for record in records))
     last = max(record["log_n"] for record in records) / LOG10
     top = max(record["log_upper"] for record in records) / LOG10
@@ -36,21 +36,39 @@ def regimes_chart(records: Sequence[dict[str, Any]]) -> Chart:
     for index, size in enumerate(sizes):
         chosen = sorted((r for r in records if r["gamma_r2"] == size), key=lambda r: r["log_n"])
         at, colour = [record["log_n"] / LOG10 for record in chosen], _colour(index, len(sizes))
-        for name, line, width in (("log_value", "solid", 2.2), ("log_upper", "dashed", 1.1),
-                                  ("log_at_radius", "dotted", 1.1)):
-            series.append(Series(at, [record[name] / LOG10 for record in chosen], line=line, width=width, colour=colour,
-                                 name=f"γR² = {size:g}" if line == "solid" else ""))
+        for name, line, width in (
+            ("log_value", "solid", 2.2),
+            ("log_upper", "dashed", 1.1),
+            ("log_at_radius", "dotted", 1.1),
+        ):
+            series.append(
+                Series(
+                    at,
+                    [record[name] / LOG10 for record in chosen],
+                    line=line,
+                    width=width,
+                    colour=colour,
+                    name=f"γR² = {size:g}" if line == "solid" else "",
+                )
+            )
         crossover, plateau = chosen[0]["log_crossover"] / LOG10, chosen[0]["log_plateau"] / LOG10
         if 0 < crossover <= last:
             series.append(Series([crossover], [plateau], marks=True, marker=0, colour=colour))
             labels.append(Label(crossover, plateau - 0.03 * top, "n*"))
     end = min(last, 2 * top)
-    series += [Series([0, end], [0, end / 2], line="dotted", width=1.2, colour="faint"),
-               _key("largest on two places, exact", "solid", 2.2), _key("upper bound", "dashed"),
-               _key("one token at the rim, as published", "dotted")]
-    return Chart(f"From √n to the plateau, {SCORES[records[0]['scores']]}", Axis(LENGTH, "powers"),
-                 Axis("Lipschitz constant", "powers"), series,
-                 labels=[*labels, Label(0.7 * end, 0.35 * end - 0.03 * top, "√n")])
+    series += [
+        Series([0, end], [0, end / 2], line="dotted", width=1.2, colour="faint"),
+        _key("largest on two places, exact", "solid", 2.2),
+        _key("upper bound", "dashed"),
+        _key("one token at the rim, as published", "dotted"),
+    ]
+    return Chart(
+        f"From √n to the plateau, {SCORES[records[0]['scores']]}",
+        Axis(LENGTH, "powers"),
+        Axis("Lipschitz constant", "powers"),
+        series,
+        labels=[*labels, Label(0.7 * end, 0.35 * end - 0.03 * top, "√n")],
+    )
 
 
 def masked_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
@@ -60,21 +78,41 @@ def masked_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") ->
 
 def masked_chart(records: Sequence[dict[str, Any]]) -> Chart:
     """Constants of masked attention against a, one colour per p: proved (line), attained (points), stated (dashed)."""
-    exponents = [p for p in dict.fromkeys(record["p"] for record in records)
-                 if any(r["bound"] is not None for r in records if r["p"] == p)]
+    exponents = [
+        p
+        for p in dict.fromkeys(record["p"] for record in records)
+        if any(r["bound"] is not None for r in records if r["p"] == p)
+    ]
     series = []
     for index, p in enumerate(exponents):
         chosen = sorted((r for r in records if r["p"] == p), key=lambda r: r["a"])
         at, colour = [record["a"] for record in chosen], _colour(index, len(exponents))
-        series += [Series(at, [math.exp(r["log_bound"]) for r in chosen], line="solid", width=2, colour=colour,
-                          name=f"p = {_exponent(p)}"),
-                   Series(at, [r["attained"] for r in chosen], marks=True, marker=index, colour=colour)]
+        series += [
+            Series(
+                at,
+                [math.exp(r["log_bound"]) for r in chosen],
+                line="solid",
+                width=2,
+                colour=colour,
+                name=f"p = {_exponent(p)}",
+            ),
+            Series(at, [r["attained"] for r in chosen], marks=True, marker=index, colour=colour),
+        ]
     stated = sorted({record["a"]: record["stated"] for record in records}.items())
-    series += [Series([a for a, _ in stated], [value for _, value in stated], line="dashed", width=1.4, colour="faint",
-                      name="as stated, for all p"),
-               Series((), (), name="attained", marks=True, marker=0, colour="ink")]
-    return Chart("Masked attention: proved and attained", Axis("a = ‖A‖R²"), Axis("Lipschitz constant in $d_p$", "log"),
-                 series)
+    series += [
+        Series(
+            [a for a, _ in stated],
+            [value for _, value in stated],
+            line="dashed",
+            width=1.4,
+            colour="faint",
+            name="as stated, for all p",
+        ),
+        Series((), (), name="attained", marks=True, marker=0, colour="ink"),
+    ]
+    return Chart(
+        "Masked attention: proved and attained", Axis("a = ‖A‖R²"), Axis("Lipschitz constant in $d_p$", "log"), series
+    )
 
 
 def distance_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
@@ -95,19 +133,37 @@ def distance_chart(records: Sequence[dict[str, Any]]) -> Chart:
         finite = [i for i, value in enumerate(values) if math.isfinite(value)]
         high = max((values[i] for i in finite), default=1.0)
         names = [_exponent(r["p"]) for r in shown]
-        return Chart(title, Axis("exponent p", names=names, low=-0.5, high=len(names) - 0.5),
-                     Axis(f"distance ${letter}_p$", low=0, high=1.1 * high),
-                     [Series(finite, [values[i] for i in finite], marks=True, marker=0, colour=0)],
-                     labels=[Label(i, value if math.isfinite(value) else 0.0, f" {value:.4g}" if math.isfinite(value)
-                                   else " ∞", colour="ink") for i, value in enumerate(values)])
+        return Chart(
+            title,
+            Axis("exponent p", names=names, low=-0.5, high=len(names) - 0.5),
+            Axis(f"distance ${letter}_p$", low=0, high=1.1 * high),
+            [Series(finite, [values[i] for i in finite], marks=True, marker=0, colour=0)],
+            labels=[
+                Label(
+                    i,
+                    value if math.isfinite(value) else 0.0,
+                    f" {value:.4g}" if math.isfinite(value) else " ∞",
+                    colour="ink",
+                )
+                for i, value in enumerate(values)
+            ],
+        )
     lengths = list(dict.fromkeys(r["n"] for r in shown))
     series = []
     for index, p in enumerate(exponents):
         for place, n in enumerate(lengths):
             chosen = sorted((r for r in shown if (r["p"], r["n"]) == (p, n)), key=lambda r: r["layer"])
-            series.append(Series([r["layer"] for r in chosen], [r["quotient"] for r in chosen], line="solid",
-                                 marks=True, marker=place, colour=_colour(index, len(exponents)),
-                                 name=f"p = {_exponent(p)}" + (f", n = {n}" if len(lengths) > 1 else "")))
+            series.append(
+                Series(
+                    [r["layer"] for r in chosen],
+                    [r["quotient"] for r in chosen],
+                    line="solid",
+                    marks=True,
+                    marker=place,
+                    colour=_colour(index, len(exponents)),
+                    name=f"p = {_exponent(p)}" + (f", n = {n}" if len(lengths) > 1 else ""),
+                )
+            )
     return Chart(title, Axis("layer", whole=True), Axis(f"${letter}_p$ after attention / before", low=0), series)
 
 
@@ -166,24 +222,30 @@ def line_figure(pictures: Sequence[dict[str, Any]], *, theme: str = "light") -> 
     scale, norm = _scale(theme, LINE)
     columns = min(3, len(pictures))
     lines = -(-len(pictures) // columns)
-    figure = Figure(figsize=(4.3 * columns + 0.9, 4.2 * lines), dpi=160, layout="constrained",
-                    facecolor=colours["paper"])
+    figure = Figure(
+        figsize=(4.3 * columns + 0.9, 4.2 * lines), dpi=160, layout="constrained", facecolor=colours["paper"]
+    )
     panels = figure.subplots(lines, columns, squeeze=False).flatten()
     for panel, drawn in zip(panels, pictures, strict=False):
         axis, ratio = (drawn[name].numpy() for name in ("axis", "ratio"))
         edge = float(axis[-1] + (axis[1] - axis[0]) / 2)
-        image = panel.imshow(ratio, origin="lower", extent=(-edge, edge, -edge, edge), cmap=scale, norm=norm,
-                             interpolation="nearest")
+        image = panel.imshow(
+            ratio, origin="lower", extent=(-edge, edge, -edge, edge), cmap=scale, norm=norm, interpolation="nearest"
+        )
         panel.contour(axis, axis, ratio, levels=[1.0], colors=[colours["ink"]], linewidths=1.1)
         share = float((ratio > 1).mean())
-        panel.set_title(f"{drawn['title']}\n{100 * share:.2g} % splits, ratio up to {float(ratio.max()):.5g}",
-                        loc="left", fontsize=10.5, color=colours["ink"])
+        panel.set_title(
+            f"{drawn['title']}\n{100 * share:.2g} % splits, ratio up to {float(ratio.max()):.5g}",
+            loc="left",
+            fontsize=10.5,
+            color=colours["ink"],
+        )
         panel.set_xlabel("first atom x", color=colours["ink"])
         panel.set_ylabel("second atom y", color=colours["ink"])
         panel.tick_params(colors=colours["ink"], length=0)
         for side in panel.spines.values():
             side.set_visible(False)
-    for panel in panels[len(pictures):]:
+    for panel in panels[len(pictures) :]:
         panel.set_visible(False)
     _bar(figure, image, panels[: len(pictures)], colours, LINE)
     return figure
@@ -202,9 +264,12 @@ def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> 
     columns = 1 if len(layers) > 15 else min(3, len(lengths))
     lines = -(-len(lengths) // columns)
     size = max(0.22, min(0.45, 9 / max(len(layers), len(heads))))
-    figure = Figure(figsize=(max(3.6, size * len(layers) + 1.2) * columns + 1.0,
-                             max(2.4, size * len(heads) + 1.3) * lines + 0.4), dpi=160, layout="constrained",
-                    facecolor=colours["paper"])
+    figure = Figure(
+        figsize=(max(3.6, size * len(layers) + 1.2) * columns + 1.0, max(2.4, size * len(heads) + 1.3) * lines + 0.4),
+        dpi=160,
+        layout="constrained",
+        facecolor=colours["paper"],
+    )
     panels = figure.subplots(lines, columns, squeeze=False).flatten()
     for panel, n in zip(panels, lengths, strict=False):
         grid = numpy.full((len(heads), len(layers)), numpy.nan)
@@ -223,10 +288,16 @@ def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> 
         panel.tick_params(colors=colours["ink"], length=0, labelsize=9)
         for side in panel.spines.values():
             side.set_visible(False)
-    for panel in panels[len(lengths):]:
+    for panel in panels[len(lengths) :]:
         panel.set_visible(False)
-    figure.suptitle(f"{model_name(records[0]['model'])}: does it split?", x=0.01, ha="left", fontsize=13,
-                    fontweight="bold", color=colours["ink"])
+    figure.suptitle(
+        f"{model_name(records[0]['model'])}: does it split?",
+        x=0.01,
+        ha="left",
+        fontsize=13,
+        fontweight="bold",
+        color=colours["ink"],
+    )
     _bar(figure, image, panels[: len(lengths)], colours, HEADS)
     return figure
 

@@ -26,8 +26,13 @@ from howsmooth.report.table import Column, Table
 _SHOWN_LENGTHS = 2
 _VERDICTS = {"true": "green", "false": "bold red", "open": "yellow"}
 _KINDS = {"W": "tokens without places", "d": "tokens with times"}
-_MAPS = {"head": "heads", "attention": "attention layers", "layer": "Transformer layers", "block": "blocks",
-         "normed": "normed attention layers"}
+_MAPS = {
+    "head": "heads",
+    "attention": "attention layers",
+    "layer": "Transformer layers",
+    "block": "blocks",
+    "normed": "normed attention layers",
+}
 
 
 def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
@@ -41,19 +46,30 @@ def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
         rows.setdefault(record["gamma_r2"], {})[record["log_n"]] = record
 
     def at(log_n: float) -> Column:
-        return Column(f"n = {magnitude(log_n)}", lambda row: scientific(row[log_n]["log_value"]) if log_n in row else
-                      "", wrap=False)
+        return Column(
+            f"n = {magnitude(log_n)}",
+            lambda row: scientific(row[log_n]["log_value"]) if log_n in row else "",
+            wrap=False,
+        )
 
     def end(heading: str, name: str, style: str = "") -> Column:
         return Column(heading, lambda row: scientific(_any(row)[name]), style=style, wrap=False)
 
     return Table(
         f"Largest constant of n tokens at two places in the ball, exact (d = 1, A = {sign}, V = 1)",
-        [Column("γR²", lambda row: f"{_any(row)['gamma_r2']:g}", style="bold", wrap=False, min_width=3),
-         *map(at, shown), end("plateau", "log_plateau", "bold green"), end("from n* on", "log_crossover"),
-         end("≥ two Diracs", "log_two_dirac", "dim"), end("≤ for all n", "log_n_free", "dim"),
-         Column("apart", lambda row: times(_any(row)["log_n_free"] - _any(row)["log_plateau"]), wrap=False,
-                min_width=5)], list(rows.values()))
+        [
+            Column("γR²", lambda row: f"{_any(row)['gamma_r2']:g}", style="bold", wrap=False, min_width=3),
+            *map(at, shown),
+            end("plateau", "log_plateau", "bold green"),
+            end("from n* on", "log_crossover"),
+            end("≥ two Diracs", "log_two_dirac", "dim"),
+            end("≤ for all n", "log_n_free", "dim"),
+            Column(
+                "apart", lambda row: times(_any(row)["log_n_free"] - _any(row)["log_plateau"]), wrap=False, min_width=5
+            ),
+        ],
+        list(rows.values()),
+    )
 
 
 def _any(row: dict[float, dict[str, Any]]) -> dict[str, Any]:
@@ -64,17 +80,26 @@ def masked_table(records: Sequence[dict[str, Any]]) -> Table:
     """One row per a and p: attained, proved, and what becomes of "the same bound as unmasked"."""
     return Table(
         f"Masked attention in d_p (d = 1, A = −a, V = 1, R = 1), up to {records[0]['n']} atoms",
-        [Column("a", lambda r: f"{r['a']:g}", style="bold", key=True),
-         Column("p", lambda r: "∞" if r["p"] == "inf" else f"{r['p']:g}", style="bold", key=True),
-         Column("running mean", lambda r: number(r["running_mean"]), style="dim"),
-         Column("≥ attained", lambda r: number(r["attained"]), style="bold green"),
-         Column("≤ proved", lambda r: "none" if r["log_bound"] is None else magnitude(r["log_bound"], 4),
-                style="bold green"),
-         Column("apart", lambda r: "" if r["log_bound"] is None else times(r["log_bound"] - math.log(r["attained"]))),
-         Column("unmasked says", lambda r: number(r["unmasked"]), style="dim"),
-         Column("as stated", lambda r: magnitude(math.log(r["stated"]), 4)),
-         Column("which is", lambda r: Text(r["verdict"], style=_VERDICTS[r["verdict"]]), "left", wrap=False)],
-        records, group=lambda r: r["a"])
+        [
+            Column("a", lambda r: f"{r['a']:g}", style="bold", key=True),
+            Column("p", lambda r: "∞" if r["p"] == "inf" else f"{r['p']:g}", style="bold", key=True),
+            Column("running mean", lambda r: number(r["running_mean"]), style="dim"),
+            Column("≥ attained", lambda r: number(r["attained"]), style="bold green"),
+            Column(
+                "≤ proved",
+                lambda r: "none" if r["log_bound"] is None else magnitude(r["log_bound"], 4),
+                style="bold green",
+            ),
+            Column(
+                "apart", lambda r: "" if r["log_bound"] is None else times(r["log_bound"] - math.log(r["attained"]))
+            ),
+            Column("unmasked says", lambda r: number(r["unmasked"]), style="dim"),
+            Column("as stated", lambda r: magnitude(math.log(r["stated"]), 4)),
+            Column("which is", lambda r: Text(r["verdict"], style=_VERDICTS[r["verdict"]]), "left", wrap=False),
+        ],
+        records,
+        group=lambda r: r["a"],
+    )
 
 
 def distance_table(records: Sequence[dict[str, Any]]) -> Table:
@@ -87,17 +112,27 @@ def distance_table(records: Sequence[dict[str, Any]]) -> Table:
     reasons = sorted({record["before"]["reason"] for record in records if record["before"].get("reason")})
     return Table(
         f"{model}how far apart are {who}, {_KINDS[first['distance']]}{special_tokens_text(first)}",
-        [Column("layer", lambda r: r["layer"], when=first["layer"] is not None, key=True),
-         Column("n", lambda r: str(r["n"]) if r["n"] == r["m"] else f"{r['n']}, {r['m']}", style="bold", key=True),
-         Column("distance", lambda r: symbol(r["distance"], r["p"]), "left", wrap=False),
-         Column("before" if after else "value", lambda r: _distance(r["before"]), style="bold green"),
-         Column("after attention", lambda r: _distance(r["after"]), style="bold green", when=after),
-         Column("quotient", lambda r: "" if r["quotient"] is None else number(r["quotient"]), when=after),
-         Column("by", lambda r: _found(r)[0].get("method") or f"{_found(r)[0]['slices']} slices", "left", style="dim",
-                wrap=False),
-         Column("gap", _gap, style="dim")],
-        records, group=lambda r: r["layer"],
-        caption=f"∞: their times differ ({'; '.join(reasons)})" if reasons else "", caption_style="yellow")
+        [
+            Column("layer", lambda r: r["layer"], when=first["layer"] is not None, key=True),
+            Column("n", lambda r: str(r["n"]) if r["n"] == r["m"] else f"{r['n']}, {r['m']}", style="bold", key=True),
+            Column("distance", lambda r: symbol(r["distance"], r["p"]), "left", wrap=False),
+            Column("before" if after else "value", lambda r: _distance(r["before"]), style="bold green"),
+            Column("after attention", lambda r: _distance(r["after"]), style="bold green", when=after),
+            Column("quotient", lambda r: "" if r["quotient"] is None else number(r["quotient"]), when=after),
+            Column(
+                "by",
+                lambda r: _found(r)[0].get("method") or f"{_found(r)[0]['slices']} slices",
+                "left",
+                style="dim",
+                wrap=False,
+            ),
+            Column("gap", _gap, style="dim"),
+        ],
+        records,
+        group=lambda r: r["layer"],
+        caption=f"∞: their times differ ({'; '.join(reasons)})" if reasons else "",
+        caption_style="yellow",
+    )
 
 
 def symbol(distance: str, p: float | str) -> str:
@@ -133,19 +168,31 @@ def splitting_table(records: Sequence[dict[str, Any]]) -> Table:
 
     return Table(
         f"{model_name(first['model'])}: mass splitting in its {_MAPS[first['map']]} on {text_name(first)}",
-        [Column("layer", lambda group: group[0]["layer"], key=True),
-         Column("n", lambda group: group[0]["n"], style="bold", key=True),
-         Column("split", lambda group: f"{_count(group, SPLITS)} of {len(group)}", style="bold green"),
-         Column("undecided", lambda group: _count(group, UNDECIDED), style="dim"),
-         Column("largest ratio", of_top(lambda r: number(r["ratio"])), style="bold"),
-         Column("between", of_top(lambda r: interval(r["ratio_lower"], r["ratio_upper"], 4)), "left", wrap=False),
-         Column("‖D‖", of_top(lambda r: number(r["norm"]["value"]))),
-         Column("own", of_top(lambda r: number(r["own"]))),
-         Column("at", of_top(lambda r: Text("" if r["head"] is None else f"head {r['head']}, ").append(
-             token(r["token"]), style="magenta").append(f" @{r['atom']}", style="dim")), "left")],
+        [
+            Column("layer", lambda group: group[0]["layer"], key=True),
+            Column("n", lambda group: group[0]["n"], style="bold", key=True),
+            Column("split", lambda group: f"{_count(group, SPLITS)} of {len(group)}", style="bold green"),
+            Column("undecided", lambda group: _count(group, UNDECIDED), style="dim"),
+            Column("largest ratio", of_top(lambda r: number(r["ratio"])), style="bold"),
+            Column("between", of_top(lambda r: interval(r["ratio_lower"], r["ratio_upper"], 4)), "left", wrap=False),
+            Column("‖D‖", of_top(lambda r: number(r["norm"]["value"]))),
+            Column("own", of_top(lambda r: number(r["own"]))),
+            Column(
+                "at",
+                of_top(
+                    lambda r: (
+                        Text("" if r["head"] is None else f"head {r['head']}, ")
+                        .append(token(r["token"]), style="magenta")
+                        .append(f" @{r['atom']}", style="dim")
+                    )
+                ),
+                "left",
+            ),
+        ],
         _by_layer(records),
         caption=f"{_count(records, SPLITS)} of {len(records)} split. Ratio: max over tokens of ‖∂₁G(x_i, μ)‖ (own) to "
-                "‖D‖; above 1, repeated tokens are rougher")
+        "‖D‖; above 1, repeated tokens are rougher",
+    )
 
 
 def repeated_table(records: Sequence[dict[str, Any]]) -> Table:
@@ -156,38 +203,56 @@ def repeated_table(records: Sequence[dict[str, Any]]) -> Table:
         def top(group: list[dict[str, Any]]) -> dict[str, Any]:
             return max(group, key=lambda record: record[which])
 
-        return [Column(f"{name}: most", lambda group: f"× {top(group)[which]:.4f}", style="bold"),
-                Column("token", lambda group: Text(token(top(group)["token"]), style="magenta").append(
-                    f" @{top(group)['position']}"), "left"),
-                Column("mean", lambda group: f"× {sum(record[which] for record in group) / len(group):.4f}"),
-                Column("least", lambda group: f"× {min(record[which] for record in group):.4f}", style="dim")]
+        return [
+            Column(f"{name}: most", lambda group: f"× {top(group)[which]:.4f}", style="bold"),
+            Column(
+                "token",
+                lambda group: Text(token(top(group)["token"]), style="magenta").append(f" @{top(group)['position']}"),
+                "left",
+            ),
+            Column("mean", lambda group: f"× {sum(record[which] for record in group) / len(group):.4f}"),
+            Column("least", lambda group: f"× {min(record[which] for record in group):.4f}", style="dim"),
+        ]
 
     return Table(
         f"{model_name(first['model'])}: one token said {first['copies']} times, Lip of the {first['map']} on "
         f"{text_name(first)}",
-        [Column("layer", lambda group: group[0]["layer"], key=True), Column("n", lambda group: group[0]["n"], key=True),
-         Column("Lip before", lambda group: number(group[0]["before"]["value"]), style="bold green"),
-         *columns("next position", "next_over_before"), *columns("kept position", "kept_over_before")],
-        _by_layer(records))
+        [
+            Column("layer", lambda group: group[0]["layer"], key=True),
+            Column("n", lambda group: group[0]["n"], key=True),
+            Column("Lip before", lambda group: number(group[0]["before"]["value"]), style="bold green"),
+            *columns("next position", "next_over_before"),
+            *columns("kept position", "kept_over_before"),
+        ],
+        _by_layer(records),
+    )
 
 
 def which_table(records: Sequence[dict[str, Any]]) -> Table:
     """Which maps split at all."""
     return Table(
         "Which maps split? ratio = max_i ‖∂₁G(x_i, μ)‖ / ‖D‖",
-        [Column("map", lambda r: r["kind"], "left"), Column("measure", lambda r: r["where"], "left"),
-         Column("‖D‖", lambda r: number(r["norm"])), Column("after splitting", lambda r: number(r["after"])),
-         Column("ratio", lambda r: "∞" if r["ratio"] > 1e9 else number(r["ratio"], 5), style="bold green"),
-         Column("limit", lambda r: r["limit"], "left", wrap=False)],
-        records, group=lambda r: r["kind"])
+        [
+            Column("map", lambda r: r["kind"], "left"),
+            Column("measure", lambda r: r["where"], "left"),
+            Column("‖D‖", lambda r: number(r["norm"])),
+            Column("after splitting", lambda r: number(r["after"])),
+            Column("ratio", lambda r: "∞" if r["ratio"] > 1e9 else number(r["ratio"], 5), style="bold green"),
+            Column("limit", lambda r: r["limit"], "left", wrap=False),
+        ],
+        records,
+        group=lambda r: r["kind"],
+    )
 
 
 def picture_line(records: Sequence[dict[str, Any]]) -> str:
     """The one record of a picture of the line, in a sentence."""
     r = records[0]
     square = f"[−{r['extent']:g}, {r['extent']:g}]²"
-    return (f"{title(r['a'], r['masses'], r['third'], r['masked'])}: {100 * r['share']:.3g} % of {square} splits; the "
-            f"largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, y = {r['y']:.4g}")
+    return (
+        f"{title(r['a'], r['masses'], r['third'], r['masked'])}: {100 * r['share']:.3g} % of {square} splits; the "
+        f"largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, y = {r['y']:.4g}"
+    )
 
 
 def _by_layer(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -40,13 +40,33 @@ if TYPE_CHECKING:
     from howsmooth.fits import Law
 
 MOVED = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
-_MAPS = {"attention": "attention layers", "head": "attention heads", "normed": "normed attention",
-         "block": "attention blocks", "layer": "Transformer layers", "model": "layers together"}
+_MAPS = {
+    "attention": "attention layers",
+    "head": "attention heads",
+    "normed": "normed attention",
+    "block": "attention blocks",
+    "layer": "Transformer layers",
+    "model": "layers together",
+}
 _MOST_LENGTHS = 6
-_STUDIED = {"checkpoint": "checkpoint", "text": "text", "map": "map", "layer": "layer", "head": "head",
-            "tokens": "moved", "quantity": "quantity", "cutting": "cutting"}
-_WORDS = {"all": "all tokens", "no-first": "without the first", "no-special": "without special",
-          "lipschitz": "as described", "released": "as released", None: "–"}
+_STUDIED = {
+    "checkpoint": "checkpoint",
+    "text": "text",
+    "map": "map",
+    "layer": "layer",
+    "head": "head",
+    "tokens": "moved",
+    "quantity": "quantity",
+    "cutting": "cutting",
+}
+_WORDS = {
+    "all": "all tokens",
+    "no-first": "without the first",
+    "no-special": "without special",
+    "lipschitz": "as described",
+    "released": "as released",
+    None: "–",
+}
 
 
 def summary(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> RenderableType:
@@ -75,21 +95,40 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
     return Table(
         f"{model_name(first['model'])}{weights}: {name} of its {_MAPS.get(first['map'], 'maps')} on {text_name(first)}"
         f"{MOVED.get(first.get('tokens', 'all'), '')}",
-        [Column("layer", lambda row: row.layer, key=True),
-         Column("head", lambda row: row.head, when=any(row.head is not None for row in rows), key=True),
-         Column("n", lambda row: row.n, style="bold", key=True),
-         Column("mean", lambda row: number(row.mean), style="dim", wrap=False, when=largest != name),
-         Column(largest, _largest, style="bold green", wrap=False),
-         Column("of", lambda row: len(row.values), style="dim", when=largest == "max"),
-         Column(f"interval, {confidence_text(records)}",
-                lambda row: interval(row.worst["lower"], row.worst["upper"]), "left", wrap=False,
-                when=any(row.worst["lower"] is not None for row in rows)),
-         Column("R", lambda row: number(row.worst.get("radius"), 3), wrap=False,
-                when=any(row.worst.get("radius") is not None for row in rows)),
-         Column("worst direction sits on", _where, "left", min_width=16,  # the one column that may wrap
-                when=any(row.worst.get("top_tokens") for row in rows))],
-        rows, wrap_title=False, group=lambda row: (row.layer, row.head),
-        caption=f"! not within the tolerance: {', '.join(unfinished)}" if unfinished else "", caption_style="yellow")
+        [
+            Column("layer", lambda row: row.layer, key=True),
+            Column("head", lambda row: row.head, when=any(row.head is not None for row in rows), key=True),
+            Column("n", lambda row: row.n, style="bold", key=True),
+            Column("mean", lambda row: number(row.mean), style="dim", wrap=False, when=largest != name),
+            Column(largest, _largest, style="bold green", wrap=False),
+            Column("of", lambda row: len(row.values), style="dim", when=largest == "max"),
+            Column(
+                f"interval, {confidence_text(records)}",
+                lambda row: interval(row.worst["lower"], row.worst["upper"]),
+                "left",
+                wrap=False,
+                when=any(row.worst["lower"] is not None for row in rows),
+            ),
+            Column(
+                "R",
+                lambda row: number(row.worst.get("radius"), 3),
+                wrap=False,
+                when=any(row.worst.get("radius") is not None for row in rows),
+            ),
+            Column(
+                "worst direction sits on",
+                _where,
+                "left",
+                min_width=16,  # the one column that may wrap
+                when=any(row.worst.get("top_tokens") for row in rows),
+            ),
+        ],
+        rows,
+        wrap_title=False,
+        group=lambda row: (row.layer, row.head),
+        caption=f"! not within the tolerance: {', '.join(unfinished)}" if unfinished else "",
+        caption_style="yellow",
+    )
 
 
 def _largest(row: Row) -> Text:
@@ -114,20 +153,29 @@ def growth_table(laws: dict[tuple, Law], name: str = "Lip") -> RenderableType:
         said = Text(title, style="bold cyan", no_wrap=True, overflow="ignore")
         return said.append(f": {verdicts.pop()}", style="not bold default")
     layer, head = CURVE.index("layer"), CURVE.index("head")
-    ordered = sorted(laws.items(), key=lambda item: tuple(-1 if item[0][i] is None else item[0][i]
-                                                          for i in (layer, head)))
-    return Table(title, [
-        Column("layer", lambda item: "all" if item[0][layer] is None else item[0][layer], key=True),
-        Column("head", lambda item: item[0][head], when=any(key[head] is not None for key in laws), key=True),
-        *_law_columns(laws.values(), lambda item: item[1], name=name)], ordered, wrap_title=False)
+    ordered = sorted(
+        laws.items(), key=lambda item: tuple(-1 if item[0][i] is None else item[0][i] for i in (layer, head))
+    )
+    return Table(
+        title,
+        [
+            Column("layer", lambda item: "all" if item[0][layer] is None else item[0][layer], key=True),
+            Column("head", lambda item: item[0][head], when=any(key[head] is not None for key in laws), key=True),
+            *_law_columns(laws.values(), lambda item: item[1], name=name),
+        ],
+        ordered,
+        wrap_title=False,
+    )
 
 
 def _law_columns(laws: Iterable[Law], law_of: Any, width: int | None = None, name: str = "Lip") -> list[Column]:
     """The exponent, its interval and the verdict of each row's law; `law_of` a row may be None."""
     confidence = next((law.confidence for law in laws), 0.95)
-    return [Column("α", lambda row: exponent(law_of(row)), style="bold green", wrap=False),
-            Column(f"{100 * confidence:g} %", lambda row: exponent_interval(law_of(row)), "left", wrap=False),
-            Column(f"is it {name} ≈ C nᵅ?", lambda row: law_of(row) and law_of(row).verdict, "left", min_width=width)]
+    return [
+        Column("α", lambda row: exponent(law_of(row)), style="bold green", wrap=False),
+        Column(f"{100 * confidence:g} %", lambda row: exponent_interval(law_of(row)), "left", wrap=False),
+        Column(f"is it {name} ≈ C nᵅ?", lambda row: law_of(row) and law_of(row).verdict, "left", min_width=width),
+    ]
 
 
 def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
@@ -151,12 +199,22 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow])
     measured = f"measured, {confidence_text([cells[lengths[0]]['measured']])}"
 
     def value(n: int) -> Column:
-        return Column(f"n = {n}", lambda row: number(cells[n]["measured"]["value"]) if row is None else
-                      magnitude(row.cells[n]["log_value"]) if n in row.cells else "", wrap=False)
+        return Column(
+            f"n = {n}",
+            lambda row: (
+                number(cells[n]["measured"]["value"])
+                if row is None
+                else magnitude(row.cells[n]["log_value"])
+                if n in row.cells
+                else ""
+            ),
+            wrap=False,
+        )
 
     def over(n: int) -> Column:
-        return Column("", lambda row: times(row.cells[n]["log_ratio"]) if row and n in row.cells else "", style="dim",
-                      wrap=False)
+        return Column(
+            "", lambda row: times(row.cells[n]["log_ratio"]) if row and n in row.cells else "", style="dim", wrap=False
+        )
 
     shares = cells[lengths[-1]]["argmax_share"]
     heads = f" (mean of {len(shares)} heads, {max(shares):.0%} in the most decided)" if len(shares) > 1 else ""
@@ -164,13 +222,21 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow])
     return Table(
         f"{model_name(model)} {map_name(*key)}: bounds on the ball of radius R = "
         f"{' … '.join(dict.fromkeys((radii[0], radii[-1])))}{special_tokens_text(cells[lengths[0]])}",
-        [Column("bound", lambda row: measured if row is None else f"{'≥' if row.side == 'lower' else '≤'} {row.bound}",
-                "left", wrap=False, key=True),
-         Column("holds", lambda row: "at X" if row is None else row.holds, "left", style="dim", wrap=False),
-         *(column(n) for n in lengths for column in (value, over))],
-        [*lower, None, *rows[len(lower):]],  # None: the measured constant's own row
+        [
+            Column(
+                "bound",
+                lambda row: measured if row is None else f"{'≥' if row.side == 'lower' else '≤'} {row.bound}",
+                "left",
+                wrap=False,
+                key=True,
+            ),
+            Column("holds", lambda row: "at X" if row is None else row.holds, "left", style="dim", wrap=False),
+            *(column(n) for n in lengths for column in (value, over)),
+        ],
+        [*lower, None, *rows[len(lower) :]],  # None: the measured constant's own row
         row_style=lambda row: "bold green" if row is None else "",
-        caption=f"near the large-radius limit: {decided}".replace("%", " %"))
+        caption=f"near the large-radius limit: {decided}".replace("%", " %"),
+    )
 
 
 class Summary:
@@ -196,36 +262,52 @@ def study_tables(summary: Summary) -> list[Table]:
     series = {key[0]: key[1] for key in summary.values}
     if len(models) > 1 and all(series.values()):  # checkpoints of one model belong in one table
         return [_study_table(list(summary.values), summary, "checkpoints")]
-    return [_study_table([key for key in summary.values if key[0] == model], summary, model_name(model))
-            for model in models]
+    return [
+        _study_table([key for key in summary.values if key[0] == model], summary, model_name(model)) for model in models
+    ]
 
 
 def _study_table(keys: list[tuple], summary: Summary, title: str) -> Table:
     varying = [name for name in _STUDIED if len({key[CURVE.index(name)] for key in keys}) > 1 or name == "layer"]
     fixed = {name: keys[0][CURVE.index(name)] for name in _STUDIED if name not in varying}
-    said = [f"{fixed['map']} on {fixed['text']}" if "map" in fixed and "text" in fixed else "",
-            *(_word(fixed[name]) for name in ("tokens", "cutting") if name in fixed),
-            *(["as released"] if fixed.get("quantity") == "released" else [])]
+    said = [
+        f"{fixed['map']} on {fixed['text']}" if "map" in fixed and "text" in fixed else "",
+        *(_word(fixed[name]) for name in ("tokens", "cutting") if name in fixed),
+        *(["as released"] if fixed.get("quantity") == "released" else []),
+    ]
 
     def named(name: str) -> Column:
-        return Column(_STUDIED[name], lambda key: _word(key[CURVE.index(name)]),
-                      "right" if name in ("layer", "head") else "left", wrap=False, key=True)
+        return Column(
+            _STUDIED[name],
+            lambda key: _word(key[CURVE.index(name)]),
+            "right" if name in ("layer", "head") else "left",
+            wrap=False,
+            key=True,
+        )
 
     def at(n: int) -> Column:
-        return Column(f"n={n}", lambda key: number(median(summary.values[key][n]), 3) if n in summary.values[key] else
-                      "", wrap=False)
+        return Column(
+            f"n={n}",
+            lambda key: number(median(summary.values[key][n]), 3) if n in summary.values[key] else "",
+            wrap=False,
+        )
 
     rank = {key: i for i, key in enumerate(keys)}
     place = [CURVE.index(name) for name in ("text", "layer", "head")]
-    return Table(f"{title}: median Lip, {', '.join(word for word in said if word)}",
-                 [*map(named, varying), *map(at, _some(sorted({n for key in keys for n in summary.values[key]}))),
-                  *_law_columns(summary.fits.values(), summary.fits.get, width=18)],
-                 sorted(keys, key=lambda key: (*((str(type(key[i])), key[i]) for i in place), rank[key])),
-                 wrap_title=False)
+    return Table(
+        f"{title}: median Lip, {', '.join(word for word in said if word)}",
+        [
+            *map(named, varying),
+            *map(at, _some(sorted({n for key in keys for n in summary.values[key]}))),
+            *_law_columns(summary.fits.values(), summary.fits.get, width=18),
+        ],
+        sorted(keys, key=lambda key: (*((str(type(key[i])), key[i]) for i in place), rank[key])),
+        wrap_title=False,
+    )
 
 
 def _word(value: Any) -> str:
-    return _WORDS.get(value, None) or str(value)
+    return _WORDS.get(value) or str(value)
 
 
 def _some(lengths: list[int]) -> list[int]:

@@ -69,8 +69,11 @@ def draw_heat_map(heat: HeatMap) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure = Figure(figsize=(_COLUMN, min(4.5, 0.95 + 0.17 * len(heat.rows))), layout="constrained",
-                    facecolor=THEMES["paper"]["paper"])
+    figure = Figure(
+        figsize=(_COLUMN, min(4.5, 0.95 + 0.17 * len(heat.rows))),
+        layout="constrained",
+        facecolor=THEMES["paper"]["paper"],
+    )
     panel: Any = figure.subplots()
     grid = [[math.nan if value is None else value for value in row] for row in heat.values]
     shown: Any = panel.imshow(grid, aspect="auto", norm=LogNorm(), cmap="cividis")
@@ -84,8 +87,15 @@ def draw_heat_map(heat: HeatMap) -> Figure:
         for i, row in enumerate(grid):
             for j, value in enumerate(row):
                 if math.isfinite(value):
-                    panel.text(j, i, number(value, 3), ha="center", va="center", fontsize=6.5,
-                               color="white" if shown.norm(value) < 0.5 else "black")
+                    panel.text(
+                        j,
+                        i,
+                        number(value, 3),
+                        ha="center",
+                        va="center",
+                        fontsize=6.5,
+                        color="white" if shown.norm(value) < 0.5 else "black",
+                    )
     bar = figure.colorbar(shown, ax=panel, pad=0.02)
     bar.ax.tick_params(labelsize=6.5, which="both", length=0)
     bar.set_label("Lip", fontsize=7)

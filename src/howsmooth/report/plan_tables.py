@@ -23,12 +23,18 @@ def plan_table(plan: Plan, done: int = 0) -> Table:
     sure = f"{spec.tol:g} at {plan.confidence:.10g}"
     if spec.simultaneous:
         sure += f" each, {spec.confidence:g} for all together"
-    return Table.of_facts([
-        ("study", spec.name), ("models", _models(plan)), ("texts", _texts(plan)),
-        ("lengths", f"{_lengths(spec.lengths)} × {spec.samples} samples"), ("maps", "; ".join(what)),
-        ("tasks", tasks), ("intervals", sure),
-        *_resources(plan, plan.seconds() * (1 - done / max(1, plan.count))),
-    ])
+    return Table.of_facts(
+        [
+            ("study", spec.name),
+            ("models", _models(plan)),
+            ("texts", _texts(plan)),
+            ("lengths", f"{_lengths(spec.lengths)} × {spec.samples} samples"),
+            ("maps", "; ".join(what)),
+            ("tasks", tasks),
+            ("intervals", sure),
+            *_resources(plan, plan.seconds() * (1 - done / max(1, plan.count))),
+        ]
+    )
 
 
 def _models(plan: Plan) -> str:
@@ -61,35 +67,50 @@ def _resources(plan: Plan, seconds: float) -> list[tuple[str, str]]:
     engine = plan.spec.engine
     if engine.kind == "ray":
         where = engine.address or "a cluster of this machine"
-        return [("engine", f"Ray at {where}, {engine.cpus:g} CPUs and {engine.gpus:g} GPUs a task"),
-                ("time", f"about {duration(seconds)} of work, by this machine's speed"),
-                ("memory", f"at most {show_bytes(plan.worker_memory)} a worker")]
+        return [
+            ("engine", f"Ray at {where}, {engine.cpus:g} CPUs and {engine.gpus:g} GPUs a task"),
+            ("time", f"about {duration(seconds)} of work, by this machine's speed"),
+            ("memory", f"at most {show_bytes(plan.worker_memory)} a worker"),
+        ]
     workers, threads = plan.split()
     free = free_memory()
     processes = f"{workers} processes" if workers > 1 else "1 process"
-    return [("engine", f"{processes} × {counted(threads, 'thread')} on this machine"),
-            ("time", f"about {duration(seconds / max(1, workers))}"),
-            ("memory", f"at most {show_bytes(plan.worker_memory * max(1, workers))}"
-             + (f", {show_bytes(free)} are free" if free else ""))]
+    return [
+        ("engine", f"{processes} × {counted(threads, 'thread')} on this machine"),
+        ("time", f"about {duration(seconds / max(1, workers))}"),
+        (
+            "memory",
+            f"at most {show_bytes(plan.worker_memory * max(1, workers))}"
+            + (f", {show_bytes(free)} are free" if free else ""),
+        ),
+    ]
 
 
 def forecast_table(found: Forecast) -> Table:
     """What a measurement takes, a row per length."""
-    return Table("", [
-        Column("n", lambda cost: cost.n, wrap=False, key=True),
-        Column("solves", lambda cost: cost.solves, wrap=False),
-        Column("steps", lambda cost: f"{cost.steps:.0f} of ≤ {cost.most_steps}", wrap=False),
-        Column("time", lambda cost: duration(sum(cost.seconds.values())), wrap=False),
-        Column("memory", lambda cost: show_bytes(cost.bytes["total"]), wrap=False),
-        Column("vectors", lambda cost: show_bytes(cost.bytes["vectors"]), wrap=False),
-        Column("workspace", lambda cost: show_bytes(cost.bytes["workspace"]), wrap=False),
-        Column("known from", _source, "left"),
-    ], found.costs, ruled=False)
+    return Table(
+        "",
+        [
+            Column("n", lambda cost: cost.n, wrap=False, key=True),
+            Column("solves", lambda cost: cost.solves, wrap=False),
+            Column("steps", lambda cost: f"{cost.steps:.0f} of ≤ {cost.most_steps}", wrap=False),
+            Column("time", lambda cost: duration(sum(cost.seconds.values())), wrap=False),
+            Column("memory", lambda cost: show_bytes(cost.bytes["total"]), wrap=False),
+            Column("vectors", lambda cost: show_bytes(cost.bytes["vectors"]), wrap=False),
+            Column("workspace", lambda cost: show_bytes(cost.bytes["workspace"]), wrap=False),
+            Column("known from", _source, "left"),
+        ],
+        found.costs,
+        ruled=False,
+    )
 
 
 def _source(cost: Cost) -> str:
-    pair = f"{cost.pairs[cost.n]:.3g} s a pair of products" if cost.measured_pair else (
-        f"products up to n = {max(cost.pairs)}, by n²")
+    pair = (
+        f"{cost.pairs[cost.n]:.3g} s a pair of products"
+        if cost.measured_pair
+        else (f"products up to n = {max(cost.pairs)}, by n²")
+    )
     steps = ", ".join(str(steps) for steps in cost.probed.values())
     return f"{steps} steps at n = {cost.probed_at}; {pair}"
 
@@ -97,8 +118,10 @@ def _source(cost: Cost) -> str:
 def forecast_line(found: Forecast) -> str:
     """What all lengths of a measurement come to."""
     free = "" if found.free_bytes is None else f"; {show_bytes(found.free_bytes)} are free"
-    return (f"about {duration(found.seconds)} on {found.device}, of which {found.loading:.0f} s to load and "
-            f"{found.first_call:.0f} s at the first call; {show_bytes(found.bytes)} of memory{free}")
+    return (
+        f"about {duration(found.seconds)} on {found.device}, of which {found.loading:.0f} s to load and "
+        f"{found.first_call:.0f} s at the first call; {show_bytes(found.bytes)} of memory{free}"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -17,30 +17,38 @@ from howsmooth.report.figure import save_figure
 from howsmooth.report.rows import law_text, magnitude, model_name, number, short_verdict
 from howsmooth.report.table import Column, Table
 from howsmooth.report.web_page import rendered
-from howsmooth.studies.figures.reading import correlations_of, laws_of, panel_of, ratios_of, series_of
+from howsmooth.studies.figures.panels import correlations_of, laws_of, panel_of, ratios_of, series_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from howsmooth.fits import Law
     from howsmooth.studies.figures.declared import Published
-    from howsmooth.studies.figures.running import Outcome
+    from howsmooth.studies.figures.run import Outcome
 
 TITLE = "The figures of “How Smooth Is Attention?”, made again"
-ABOUT = ("As described: the largest singular value of the Jacobian of attention, with its interval. As released: "
-         "√‖Jᵀf(X)‖, which is what the published scripts return, on the described map and on the scripts' own. "
-         "A published line is drawn as published; nothing in it was fitted here.")
+ABOUT = (
+    "As described: the largest singular value of the Jacobian of attention, with its interval. As released: "
+    "√‖Jᵀf(X)‖, which is what the published scripts return, on the described map and on the scripts' own. "
+    "A published line is drawn as published; nothing in it was fitted here."
+)
 _NEAR = math.log(30)  # how far above or below the points a bound is still drawn; beyond, it is named
 # (map, quantity) → words, and how the series looks
 _STYLES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("attention", "lipschitz"): ("as described", {"colour": 0, "marker": 0, "law_line": "solid"}),
     ("head", "lipschitz"): ("as described, the head alone", {"colour": 2, "marker": 3, "law_line": "solid"}),
-    ("attention", "released"): ("released formula, described map",
-                                {"colour": 1, "marker": 1, "law_line": "dashed", "hollow": True}),
-    ("attention", "scripts"): ("as released: formula and map",
-                               {"colour": 3, "marker": 2, "law_line": "dotted", "hollow": True}),
-    ("scripts", "scripts"): ("as released: formula, map and input",
-                             {"colour": 3, "marker": 2, "law_line": "dotted", "hollow": True}),
+    ("attention", "released"): (
+        "released formula, described map",
+        {"colour": 1, "marker": 1, "law_line": "dashed", "hollow": True},
+    ),
+    ("attention", "scripts"): (
+        "as released: formula and map",
+        {"colour": 3, "marker": 2, "law_line": "dotted", "hollow": True},
+    ),
+    ("scripts", "scripts"): (
+        "as released: formula, map and input",
+        {"colour": 3, "marker": 2, "law_line": "dotted", "hollow": True},
+    ),
 }
 
 
@@ -59,8 +67,9 @@ class Panel:
     @property
     def title(self) -> str:
         model, text, layer, head = self.key
-        where = ", ".join([f"layer {layer}" if layer is not None else "all layers",
-                           *([f"head {head}"] if head is not None else [])])
+        where = ", ".join(
+            [f"layer {layer}" if layer is not None else "all layers", *([f"head {head}"] if head is not None else [])]
+        )
         return f"{model_name(model)}, {where}\n{text}"
 
 
@@ -102,16 +111,19 @@ def _panels(outcome: Outcome) -> Iterator[Panel]:
     laws, correlations = laws_of(outcome.records, figure.y), correlations_of(outcome.records)
     for key, panel in panels.items():
         panel.laws, panel.correlation = laws.get(key, {}), correlations.get(key)
-        panel.bounds = [bound for bound in outcome.bounds if bound["model"] == key[0] and bound["layer"] == key[2]
-                        and bound["head"] == key[3]]
-        panel.published = next((line for line in figure.published
-                                if (line.model, line.text, line.layer, line.head) == key), None)
+        panel.bounds = [
+            bound
+            for bound in outcome.bounds
+            if bound["model"] == key[0] and bound["layer"] == key[2] and bound["head"] == key[3]
+        ]
+        panel.published = next(
+            (line for line in figure.published if (line.model, line.text, line.layer, line.head) == key), None
+        )
     for lack in outcome.missing:
         for layer in lack.layers or (None,):
             if not any((key[0], key[1], key[2]) == (lack.model, lack.text, layer) for key in panels):
                 key = (lack.model, lack.text, layer, None)
-                line = next((line for line in figure.published
-                             if (line.model, line.text, line.layer) == key[:3]), None)
+                line = next((line for line in figure.published if (line.model, line.text, line.layer) == key[:3]), None)
                 panels[key] = Panel(key, missing=lack.reason, published=line)
     order = list(dict.fromkeys(key[0] for key in panels))
     texts = list(dict.fromkeys(key[1] for key in panels))
@@ -127,8 +139,15 @@ def draw(panels: list[Panel], outcome: Outcome, *, theme: str = "light") -> Figu
     """One picture."""
     layers = len({panel.key[2] for panel in panels})
     columns = 3 if outcome.figure.sheet == "figure" or not 1 < layers <= 4 else layers
-    return draw_charts([panel_chart(panel, outcome.figure.x, outcome.figure.y) for panel in panels], theme=theme,
-                       columns=columns, width=4.1, height=4.4, size="small", title=outcome.figure.title)
+    return draw_charts(
+        [panel_chart(panel, outcome.figure.x, outcome.figure.y) for panel in panels],
+        theme=theme,
+        columns=columns,
+        width=4.1,
+        height=4.4,
+        size="small",
+        title=outcome.figure.title,
+    )
 
 
 def panel_chart(panel: Panel, x: str = "n", y: str = "value") -> Chart:
@@ -152,8 +171,16 @@ def _growth_chart(panel: Panel, y: str) -> Chart:
         series.append(curve(records, words, law, y, line="", **looks))
     if panel.published:
         line = panel.published
-        series.append(Series(line.lengths, [line.constant * n**line.exponent for n in line.lengths], line="dashdot",
-                             name=f"published line: {line.constant:g} n^{line.exponent:g}", width=1.5, colour="ink"))
+        series.append(
+            Series(
+                line.lengths,
+                [line.constant * n**line.exponent for n in line.lengths],
+                line="dashdot",
+                name=f"published line: {line.constant:g} n^{line.exponent:g}",
+                width=1.5,
+                colour="ink",
+            )
+        )
     if panel.bounds:
         bounds, notes = _bounds(panel)
         series += bounds
@@ -164,8 +191,9 @@ def _growth_chart(panel: Panel, y: str) -> Chart:
         values = [record[y] for record in panel.records]
         room = 0.05 * max(values)
         axis = Axis("root mean square of |x$_i$|", low=min(values) - room, high=max(values) + room)
-    return Chart(panel.title, Axis(LENGTH, "log", lengths), axis, series, notes=notes,
-                 caption=samples_text(panel.records))
+    return Chart(
+        panel.title, Axis(LENGTH, "log", lengths), axis, series, notes=notes, caption=samples_text(panel.records)
+    )
 
 
 def _bounds(panel: Panel) -> tuple[list[Series], list[str]]:
@@ -183,8 +211,16 @@ def _bounds(panel: Panel) -> tuple[list[Series], list[str]]:
         sign = "≥" if last["side"] == "lower" else "≤"
         words = f"largest on the ball of R = {last['R']:.3g}{whose} {sign} {short}"
         if all(low < bound["log_value"] < high for bound in rows):
-            lines.append(Series([bound["n"] for bound in rows], [bound["value"] for bound in rows], name=words,
-                                line="dotted" if sign == "≥" else "dashed", width=1.4, colour="faint"))
+            lines.append(
+                Series(
+                    [bound["n"] for bound in rows],
+                    [bound["value"] for bound in rows],
+                    name=words,
+                    line="dotted" if sign == "≥" else "dashed",
+                    width=1.4,
+                    colour="faint",
+                )
+            )
         else:
             said.append(f"{words}:\n{magnitude(last['log_value'])} at n = {last['n']}")
     return lines, ["off the scale, or none:", *said] if said else []
@@ -197,8 +233,16 @@ def _radius_chart(panel: Panel) -> Chart:
     for i, n in enumerate(lengths):
         at = [record for record in points if record["n"] == n]
         named = i in (0, len(lengths) // 2, len(lengths) - 1)
-        series.append(Series([record["mean_radius"] for record in at], [record["value"] for record in at], marks=True,
-                             marker=0, colour=i / max(1, len(lengths) - 1), name=f"n = {n}" if named else ""))
+        series.append(
+            Series(
+                [record["mean_radius"] for record in at],
+                [record["value"] for record in at],
+                marks=True,
+                marker=0,
+                colour=i / max(1, len(lengths) - 1),
+                name=f"n = {n}" if named else "",
+            )
+        )
     corner = ""
     if panel.correlation:
         whole, equal = panel.correlation
@@ -221,9 +265,17 @@ def index_markdown(made: list[tuple[Outcome, list[str]]]) -> str:
 
 def index_html(made: list[tuple[Outcome, list[str]]]) -> str:
     """The same as one page beside the pictures."""
-    figures = [{"name": outcome.figure.name, "title": outcome.figure.title, "about": _about(outcome),
-                "pictures": pictures, "tables": list(_tables(outcome)), "notes": outcome.notes}
-               for outcome, pictures in made]
+    figures = [
+        {
+            "name": outcome.figure.name,
+            "title": outcome.figure.title,
+            "about": _about(outcome),
+            "pictures": pictures,
+            "tables": list(_tables(outcome)),
+            "notes": outcome.notes,
+        }
+        for outcome, pictures in made
+    ]
     return rendered("index.html", title=TITLE, about=ABOUT, figures=figures)
 
 
@@ -236,40 +288,62 @@ def _about(outcome: Outcome) -> str:
 
 def _tables(outcome: Outcome) -> Iterator[Table]:
     if outcome.figure.x == "mean_radius":
-        table = Table("Lip and radius", [
-            Column("model", lambda row: model_name(row[0][0]), "left"), Column("text", lambda row: row[0][1], "left"),
-            Column("layer", lambda row: row[0][2]),
-            Column("rank correlation of Lip and mean radius", lambda row: f"{row[1][0]:+.2f}"),
-            Column("at equal n", lambda row: "" if row[1][1] is None else f"{row[1][1]:+.2f}")],
-            list(correlations_of(outcome.records).items()))
+        table = Table(
+            "Lip and radius",
+            [
+                Column("model", lambda row: model_name(row[0][0]), "left"),
+                Column("text", lambda row: row[0][1], "left"),
+                Column("layer", lambda row: row[0][2]),
+                Column("rank correlation of Lip and mean radius", lambda row: f"{row[1][0]:+.2f}"),
+                Column("at equal n", lambda row: "" if row[1][1] is None else f"{row[1][1]:+.2f}"),
+            ],
+            list(correlations_of(outcome.records).items()),
+        )
     else:
         table = _laws_table(outcome)
     if len(table):
         yield table
     if outcome.missing:
-        yield Table("Missing", [
-            Column("model", lambda lack: model_name(lack.model), "left"),
-            Column("text", lambda lack: lack.text, "left"),
-            Column("layers", lambda lack: ", ".join(map(str, lack.layers)) or "all", "left"),
-            Column("reason", lambda lack: lack.reason, "left")], list(dict.fromkeys(outcome.missing)))
+        yield Table(
+            "Missing",
+            [
+                Column("model", lambda lack: model_name(lack.model), "left"),
+                Column("text", lambda lack: lack.text, "left"),
+                Column("layers", lambda lack: ", ".join(map(str, lack.layers)) or "all", "left"),
+                Column("reason", lambda lack: lack.reason, "left"),
+            ],
+            list(dict.fromkeys(outcome.missing)),
+        )
 
 
 def _laws_table(outcome: Outcome) -> Table:
     of_values = outcome.figure.y == "value"
     ratios = ratios_of(outcome.records) if of_values else {}
-    rows = [(panel, series, law) for panel, laws in laws_of(told_apart(outcome.records), outcome.figure.y).items()
-            for series, law in laws.items()]
+    rows = [
+        (panel, series, law)
+        for panel, laws in laws_of(told_apart(outcome.records), outcome.figure.y).items()
+        for series, law in laws.items()
+    ]
 
     confidence = f"{100 * (rows[0][2].confidence if rows else 0.95):g} %"
 
     def ratio(row: tuple) -> str:
         found = ratios.get(row[0], {}).get(row[1])
-        return "" if found is None else (f"{number(found.median, 3)} ({number(found.least, 3)} … "
-                                         f"{number(found.most, 3)})")
+        return (
+            "" if found is None else (f"{number(found.median, 3)} ({number(found.least, 3)} … {number(found.most, 3)})")
+        )
 
-    return Table("Laws" if of_values else "Laws of the norm", [
-        Column("model", lambda row: model_name(row[0][0]), "left"), Column("text", lambda row: row[0][1], "left"),
-        Column("layer", lambda row: row[0][2]), Column("head", lambda row: row[0][3]),
-        Column("what", lambda row: _STYLES[row[1]][0] if of_values else "mean radius", "left"),
-        Column(f"law, {confidence} interval of the exponent", lambda row: law_text(row[2]), "left"),
-        Column("is it one?", lambda row: short_verdict(row[2]), "left"), Column("over described", ratio, "left")], rows)
+    return Table(
+        "Laws" if of_values else "Laws of the norm",
+        [
+            Column("model", lambda row: model_name(row[0][0]), "left"),
+            Column("text", lambda row: row[0][1], "left"),
+            Column("layer", lambda row: row[0][2]),
+            Column("head", lambda row: row[0][3]),
+            Column("what", lambda row: _STYLES[row[1]][0] if of_values else "mean radius", "left"),
+            Column(f"law, {confidence} interval of the exponent", lambda row: law_text(row[2]), "left"),
+            Column("is it one?", lambda row: short_verdict(row[2]), "left"),
+            Column("over described", ratio, "left"),
+        ],
+        rows,
+    )

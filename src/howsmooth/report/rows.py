@@ -52,9 +52,15 @@ def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
         groups.setdefault((record["model"], record["layer"], record["head"], record["n"]), []).append(record)
     order = sorted(groups, key=lambda key: (models[key[0]], key[1], -1 if key[2] is None else key[2], key[3]))
     return [
-        Row(model, layer, head, n, values=tuple(record["value"] for record in group),
+        Row(
+            model,
+            layer,
+            head,
+            n,
+            values=tuple(record["value"] for record in group),
             worst=max(group, key=lambda record: record["value"]),
-            unfinished=tuple(record["status"] for record in group if record["status"] not in FINE))
+            unfinished=tuple(record["status"] for record in group if record["status"] not in FINE),
+        )
         for (model, layer, head, n), group in ((key, groups[key]) for key in order)
     ]
 

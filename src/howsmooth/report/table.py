@@ -125,19 +125,36 @@ class Table:
 
     def _rich(self, columns: Sequence[Column], *, title: bool, caption: bool) -> rich_table.Table:
         heading = Text(self.title, style="bold cyan", **({} if self.wrap_title else _ONE_LINE)) if title else None
-        shown = plain_table(heading) if self.ruled else rich_table.Table(
-            box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", title_justify="left", title=heading,
-            show_header=any(self.headings))
+        shown = (
+            plain_table(heading)
+            if self.ruled
+            else rich_table.Table(
+                box=None,
+                pad_edge=False,
+                padding=(0, 2, 0, 0),
+                header_style="bold",
+                title_justify="left",
+                title=heading,
+                show_header=any(self.headings),
+            )
+        )
         if self.caption and caption:
             shown.caption, shown.caption_justify = Text(self.caption, style=self.caption_style), "left"
         for column in columns:
-            shown.add_column(column.heading, justify="right" if column.align == "right" else "left",
-                             style=column.style, no_wrap=not column.wrap,
-                             min_width=self._width(column) - 2 if self.ruled else None,
-                             overflow="ellipsis" if self.ruled else "fold")
+            shown.add_column(
+                column.heading,
+                justify="right" if column.align == "right" else "left",
+                style=column.style,
+                no_wrap=not column.wrap,
+                min_width=self._width(column) - 2 if self.ruled else None,
+                overflow="ellipsis" if self.ruled else "fold",
+            )
         for row, last in self._grouped():
-            shown.add_row(*(_printed(column.cell(row)) for column in columns), end_section=last,
-                          style=self.row_style(row) if self.row_style else None)
+            shown.add_row(
+                *(_printed(column.cell(row)) for column in columns),
+                end_section=last,
+                style=self.row_style(row) if self.row_style else None,
+            )
         return shown
 
     def _grouped(self) -> Iterator[tuple[Any, bool]]:
@@ -148,22 +165,35 @@ class Table:
 
     def html(self, css_class: str = "") -> str:
         """A <table>, every cell escaped; a cell that is markup already (`markupsafe.Markup`) stays as it is."""
-        classes = [" ".join(filter(None, ("number" if column.align == "right" else "", column.css)))
-                   for column in self.columns]
+        classes = [
+            " ".join(filter(None, ("number" if column.align == "right" else "", column.css))) for column in self.columns
+        ]
         kinds = [f' class="{escape(name)}"' if name else "" for name in classes]
-        head = "".join(f'<th scope="col"{kind}>{escape(column.heading)}</th>'
-                       for kind, column in zip(kinds, self.columns, strict=True))
-        body = "".join("<tr>" + "".join(f"<td{kind}>{_markup(column.cell(row))}</td>" for kind, column
-                                        in zip(kinds, self.columns, strict=True)) + "</tr>" for row in self.rows)
+        head = "".join(
+            f'<th scope="col"{kind}>{escape(column.heading)}</th>'
+            for kind, column in zip(kinds, self.columns, strict=True)
+        )
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f"<td{kind}>{_markup(column.cell(row))}</td>" for kind, column in zip(kinds, self.columns, strict=True)
+            )
+            + "</tr>"
+            for row in self.rows
+        )
         opened = f'<table class="{escape(css_class)}">' if css_class else "<table>"
         caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
         return f"{opened}{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def markdown(self) -> str:
-        lines = ["| " + " | ".join(self.headings) + " |",
-                 "|" + "|".join("---:" if column.align == "right" else "---" for column in self.columns) + "|"]
-        lines += ["| " + " | ".join(_plain(column.cell(row)).replace("|", "\\|") for column in self.columns) + " |"
-                  for row in self.rows]
+        lines = [
+            "| " + " | ".join(self.headings) + " |",
+            "|" + "|".join("---:" if column.align == "right" else "---" for column in self.columns) + "|",
+        ]
+        lines += [
+            "| " + " | ".join(_plain(column.cell(row)).replace("|", "\\|") for column in self.columns) + " |"
+            for row in self.rows
+        ]
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
@@ -177,8 +207,14 @@ _ONE_LINE: dict[str, Any] = {"no_wrap": True, "overflow": "ignore"}  # even wher
 
 def plain_table(title: Text | None) -> rich_table.Table:
     """An empty table of rich in the one style of the terminal."""
-    return rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold",
-                            title_justify="left", title=title)
+    return rich_table.Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        title_justify="left",
+        title=title,
+    )
 
 
 def _field(name: str) -> Callable[[dict[str, Any]], Any]:

@@ -28,8 +28,13 @@ _VIEW = tuple(name for name in CURVE if name not in ("layer", "head"))  # what o
 _MAP = ("model", "text", "map", "layer", "head")
 
 
-def report_page(records: Sequence[dict[str, Any]], *, title: str | None = None, notes: Sequence[str] = (),
-                tables: dict[str, Table] | None = None) -> str:
+def report_page(
+    records: Sequence[dict[str, Any]],
+    *,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+    tables: dict[str, Table] | None = None,
+) -> str:
     """Records of measure, bound, attack and studies, in any mixture, as one self-contained HTML page.
 
     `notes` are said among the warnings. `tables`, as `tables_of` makes them, save fitting the laws a second time.
@@ -39,11 +44,22 @@ def report_page(records: Sequence[dict[str, Any]], *, title: str | None = None, 
     script = "\n".join(asset(name) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     title = title or f"How smooth is attention? {_models(records)}"
-    data = {"title": title, "tables": {name: packed(table) for name, table in tables.items()},
-            "charts": page_charts(records, tables)}
-    return rendered("report.html", title=title, script=Markup(script), script_sha256=digest, data=embedded(data),
-                    tiles=_tiles(records, tables), caveats=caveats_of(records, notes), sources=sources_of(records),
-                    version=howsmooth.__version__)
+    data = {
+        "title": title,
+        "tables": {name: packed(table) for name, table in tables.items()},
+        "charts": page_charts(records, tables),
+    }
+    return rendered(
+        "report.html",
+        title=title,
+        script=Markup(script),
+        script_sha256=digest,
+        data=embedded(data),
+        tiles=_tiles(records, tables),
+        caveats=caveats_of(records, notes),
+        sources=sources_of(records),
+        version=howsmooth.__version__,
+    )
 
 
 def page_charts(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> dict[str, Any]:
@@ -56,12 +72,20 @@ def page_charts(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> 
     laws = {tuple(row[name] for name in CURVE): row["law"] for row in tables["laws"].rows} if "laws" in tables else {}
     views = []
     for view, rows in grouped(measured, *_VIEW).items():
-        heat = {metric: {kind: [{**one.json(), "n": n} for one, n in zip(maps, _lengths(rows), strict=False)]
-                         for kind, maps in heat_maps(rows, metric).items()} for metric in METRICS}
+        heat = {
+            metric: {
+                kind: [{**one.json(), "n": n} for one, n in zip(maps, _lengths(rows), strict=False)]
+                for kind, maps in heat_maps(rows, metric).items()
+            }
+            for metric in METRICS
+        }
         growth = None
         if any(map(drawable, rows)):
-            of_view = {key: law for key, law in laws.items()
-                       if all(key[CURVE.index(name)] == part for name, part in zip(_VIEW, view, strict=True))}
+            of_view = {
+                key: law
+                for key, law in laws.items()
+                if all(key[CURVE.index(name)] == part for name, part in zip(_VIEW, view, strict=True))
+            }
             growth = growth_chart(rows, of_view, named=len(rows)).json()
             curves = {map_name(*key): (key, group) for key, group in grouped(rows, "layer", "head").items()}
             for series in growth["series"]:
@@ -70,10 +94,19 @@ def page_charts(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> 
                     series.pop(numbers, None)
                 series |= {"layer": layer, "head": head, "rows": [place[id(row)] for row in group if drawable(row)]}
         views.append({"view": view, "growth": growth, "heat": heat})
-    bounds = [record for record in records if record["kind"] == "bound" and record["measured"]["value"] > 0
-              and record["log_ratio"] is not None and record["log_value"] is not None]
-    charts = [{"map": key, "chart": bounds_chart(rows, map_name(*key[-2:])).json()}
-              for key, group in grouped(bounds, *_MAP).items() for rows in bound_rows(group).values()]
+    bounds = [
+        record
+        for record in records
+        if record["kind"] == "bound"
+        and record["measured"]["value"] > 0
+        and record["log_ratio"] is not None
+        and record["log_value"] is not None
+    ]
+    charts = [
+        {"map": key, "chart": bounds_chart(rows, map_name(*key[-2:])).json()}
+        for key, group in grouped(bounds, *_MAP).items()
+        for rows in bound_rows(group).values()
+    ]
     return {"views": views, "bounds": charts}
 
 
@@ -98,8 +131,9 @@ def asset(name: str) -> str:
 
 def rendered(template: str, **values: Any) -> str:
     """A template of the folder `assets` with these values, all of them escaped; {{ asset(name) }} includes a file."""
-    environment = Environment(loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined,
-                              keep_trailing_newline=True)
+    environment = Environment(
+        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
     environment.globals["asset"] = lambda name: Markup(asset(name))
     environment.filters["table"] = lambda table: Markup(replace(table, title="").html())
     return environment.get_template(template).render(**values)
@@ -124,10 +158,16 @@ def _models(records: Sequence[dict[str, Any]]) -> str:
 def _tiles(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> list[tuple[str, str]]:
     """The few numbers that come first: (what, value)."""
     models = {record["model"] for record in records}
-    said = [("records", f"{len(records):,}"), ("models" if len(models) > 1 else "model", _models(records)),
-            ("longest text", f"{max(record['n'] for record in records):,} tokens")]
-    values = [value for value in tables["measurements"].values("value") if value is not None] if (
-        "measurements" in tables) else []
+    said = [
+        ("records", f"{len(records):,}"),
+        ("models" if len(models) > 1 else "model", _models(records)),
+        ("longest text", f"{max(record['n'] for record in records):,} tokens"),
+    ]
+    values = (
+        [value for value in tables["measurements"].values("value") if value is not None]
+        if ("measurements" in tables)
+        else []
+    )
     if values:
         said.append(("Lip, smallest to largest", f"{number(min(values), 3)} … {number(max(values), 3)}"))
     laws = [row["law"] for row in tables["laws"].rows] if "laws" in tables else []

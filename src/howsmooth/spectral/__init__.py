@@ -7,6 +7,15 @@ from howsmooth.spectral.power import attained_p_norm, power_method, warm_triplet
 from howsmooth.spectral.result import SingularTriplets
 
 __all__ = [
-    "FunctionOperator", "LinearOperator", "MatrixOperator", "MemoryPlan", "SingularTriplets",
-    "attained_p_norm", "plan", "power_method", "restrict", "singular_values", "warm_triplet",
+    "FunctionOperator",
+    "LinearOperator",
+    "MatrixOperator",
+    "MemoryPlan",
+    "SingularTriplets",
+    "attained_p_norm",
+    "plan",
+    "power_method",
+    "restrict",
+    "singular_values",
+    "warm_triplet",
 ]

@@ -93,9 +93,7 @@ class Bidiagonalisation:
     with a small component b of the start, couples by τ b: what looks invariant may have missed it.
     """
 
-    def __init__(
-        self, products: Products, start: Float[Tensor, "b cols"], stored: int, found: Tensor | None = None
-    ):
+    def __init__(self, products: Products, start: Float[Tensor, "b cols"], stored: int, found: Tensor | None = None):
         self.products = products
         self.found = found
         self.basis = Basis(stored)

@@ -91,7 +91,7 @@ def lanczos_polynomial(
 
 
 def _log_sum_of_squares(ritz, last, coupling, orthogonal):
-    """log Σ_j p_j(x)², or log p_q(x)² alone, as a function of x/θ − 1 (b,), by the closed form above."""
+    """Log Σ_j p_j(x)², or log p_q(x)² alone, as a function of x/θ − 1 (b,), by the closed form above."""
     top = ritz[:, -1:]
     below = (top - ritz) / top
     log_coupling = np.log(coupling / top).sum(axis=1)

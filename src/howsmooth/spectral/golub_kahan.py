@@ -30,14 +30,7 @@ from howsmooth.spectral.result import (
     UNREACHED,
     SingularTriplets,
 )
-from howsmooth.spectral.rounding import (
-    MOST_PROBES,
-    PROBE_SHARE,
-    Perturbation,
-    Rounding,
-    allowance,
-    probe_count,
-)
+from howsmooth.spectral.rounding import MOST_PROBES, PROBE_SHARE, Perturbation, Rounding, allowance, probe_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,20 +97,34 @@ def singular_values(
     statuses = [result.status] if isinstance(result.status, str) else result.status
     failed = [status for status in statuses if status in UNREACHED]
     if strict and failed:
-        wanted, got = ("relative width", result.width) if stop == "interval" else (
-            "a relative residual of", result.residual / result.value)
+        wanted, got = (
+            ("relative width", result.width)
+            if stop == "interval"
+            else ("a relative residual of", result.residual / result.value)
+        )
         raise NotConverged(
             f"expected {wanted} {tol:g}, got {got.max():.3g} after {result.steps} steps "
             f"({failed[0]}, {len(failed)} of {len(statuses)} operators); {REMEDY[failed[0]]}; "
-            "the partial result is in .partial, strict=False returns it", result)
+            "the partial result is in .partial, strict=False returns it",
+            result,
+        )
     return result
 
 
 class _Solve:
     """One call of `singular_values`: what was found so far, and what is known of rounding."""
 
-    def __init__(self, operator: LinearOperator, k: int, tol: float, confidence: float, stop: str,
-                 budget: MemoryPlan, generator: torch.Generator, progress: Callable | None):
+    def __init__(
+        self,
+        operator: LinearOperator,
+        k: int,
+        tol: float,
+        confidence: float,
+        stop: str,
+        budget: MemoryPlan,
+        generator: torch.Generator,
+        progress: Callable | None,
+    ):
         self.operator, self.tol, self.confidence, self.stop = operator, tol, confidence, stop
         self.k, self.budget, self.progress = k, budget, progress
         self.products = Products(operator)
@@ -125,9 +132,9 @@ class _Solve:
         twin = operator.precise() if operator.dtype != torch.float64 else None
         self.precise = None if twin is None else Products(twin, unit=1.0)  # float32 is of no scale to need another
         rounded = operator.dtype != torch.float64 or operator.casts
-        shaken = operator.shaken() if rounded and twin is None else None
+        perturbed = operator.perturbed() if rounded and twin is None else None
         # What E is measured against, if there is anything.
-        self.reference = self.precise if shaken is None else Products(shaken, unit=1.0)
+        self.reference = self.precise if perturbed is None else Products(perturbed, unit=1.0)
         self.epsilon = torch.finfo(operator.dtype).eps
         # The final value comes out a few roundings under the Ritz value that the loop looks at. With k > 1
         # the residuals ρ of the earlier vectors couple them to the later ones: σ moves by at most √k ρ.
@@ -135,7 +142,7 @@ class _Solve:
         self.inner_tol = max((tol if k == 1 else 7 / 8 * tol) - 32 * self.epsilon, tol / 2)
 
         delta = 1 - confidence
-        self.measures = shaken is not None or (self.precise is not None and stop == "interval")
+        self.measures = perturbed is not None or (self.precise is not None and stop == "interval")
         self.start_delta = delta * ((1 - PROBE_SHARE) if self.measures else 1) / k
         self.probe_delta = delta * PROBE_SHARE / k
         exact = operator if twin is None else twin
@@ -199,8 +206,10 @@ class _Solve:
         norm, least = norm * self.products.unit, torch.finfo(self.operator.dtype).tiny
         small = norm[(norm > 0) & (norm < least)]
         if self.reference is None and len(small):
-            raise InputError(f"expected products J v of norm 0 or at least {least:.3g} in {self.operator.dtype}, "
-                             f"got {small.min():.3g}; multiply what the operator is made of by a constant")
+            raise InputError(
+                f"expected products J v of norm 0 or at least {least:.3g} in {self.operator.dtype}, "
+                f"got {small.min():.3g}; multiply what the operator is made of by a constant"
+            )
 
     def _near(self, process: Bidiagonalisation, ritz: Ritz, done: NDArray[np.bool_]) -> bool:
         """Whether a member that is not done may be now: a cheap question, to be asked before the costly ones."""
@@ -212,8 +221,17 @@ class _Solve:
             residual = process.coupling()[ask, -1] * np.abs(ritz.last[ask, -1])
             return bool((residual <= self.inner_tol * top).any())
         ratio = np.full(len(ask), (1 + self.inner_tol) ** 2)  # the largest that would be narrow enough
-        return bool(within(ratio, ritz.values[ask], ritz.last[ask], process.sure_coupling(ritz.top)[ask],
-                           self.operator.shape[1], self.start_delta, orthogonal=process.complete).any())
+        return bool(
+            within(
+                ratio,
+                ritz.values[ask],
+                ritz.last[ask],
+                process.sure_coupling(ritz.top)[ask],
+                self.operator.shape[1],
+                self.start_delta,
+                orthogonal=process.complete,
+            ).any()
+        )
 
     def _bound(self, process: Bidiagonalisation, ritz: Ritz, done: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Upper bounds on λ₁ of the operator as applied; infinite for members where none is to be had now.
@@ -224,8 +242,14 @@ class _Solve:
         bound = np.where(process.broken, ritz.top * (1 + NEGLIGIBLE * self.epsilon), np.inf)
         ask = np.flatnonzero(~process.broken & ~done)
         if len(ask):
-            ratio = smallest_bound(ritz.values[ask], ritz.last[ask], process.sure_coupling(ritz.top)[ask],
-                                   self.operator.shape[1], self.start_delta, orthogonal=process.complete)
+            ratio = smallest_bound(
+                ritz.values[ask],
+                ritz.last[ask],
+                process.sure_coupling(ritz.top)[ask],
+                self.operator.shape[1],
+                self.start_delta,
+                orthogonal=process.complete,
+            )
             bound[ask] = ritz.top[ask] * ratio
         return bound
 
@@ -248,7 +272,7 @@ class _Solve:
         return self.rounding.upper(bound, self.largest) - self.rounding.lower(np.sqrt(ritz.top), self.largest)
 
     def _probe(self, process: Bidiagonalisation, ritz: Ritz) -> None:
-        """Measure by how much the operator as applied differs from its float64 twin or, without one, when shaken.
+        """Measure by how much the operator as applied differs from its float64 twin or, without one, when perturbed.
 
         In looks that halve what is left of the failure probability: the next, with one probe more, only where the
         last leaves rounding a large part of the tolerance.
@@ -296,8 +320,11 @@ class _Solve:
         narrow = ((upper - lower <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
         if self.stop == "residual":
             small = ((residual <= self.tol * value) | (upper <= self.tol * largest)).all(axis=1)
-            fine, at_steps, at_precision = (LOWER_ONLY, LOWER_AT_STEPS, LOWER_AT_PRECISION) if unmeasured else (
-                RESIDUAL, STEP_LIMIT, PRECISION_LIMIT)
+            fine, at_steps, at_precision = (
+                (LOWER_ONLY, LOWER_AT_STEPS, LOWER_AT_PRECISION)
+                if unmeasured
+                else (RESIDUAL, STEP_LIMIT, PRECISION_LIMIT)
+            )
             names = np.where(small, fine, np.where(self.ran_out, at_steps, at_precision))
         else:
             names = np.where(narrow, CONVERGED, np.where(self.ran_out, STEP_LIMIT, PRECISION_LIMIT))
@@ -327,27 +354,45 @@ def _instead(result: SingularTriplets, refuted: NDArray[np.bool_], again: Singul
         return torch.where(mask.reshape(*batch, *[1] * (old.dim() - len(batch))), new, old)
 
     names = ("value", "lower", "upper", "residual", "u", "v")
-    status = again.status if isinstance(result.status, str) else [
-        new if wrong else old for old, new, wrong in zip(result.status, again.status, refuted, strict=True)]
-    return replace(result, **{name: choose(getattr(result, name), getattr(again, name)) for name in names},
-                   status=status, steps=result.steps + again.steps, products=result.products + again.products)
+    status = (
+        again.status
+        if isinstance(result.status, str)
+        else [new if wrong else old for old, new, wrong in zip(result.status, again.status, refuted, strict=True)]
+    )
+    return replace(
+        result,
+        **{name: choose(getattr(result, name), getattr(again, name)) for name in names},
+        status=status,
+        steps=result.steps + again.steps,
+        products=result.products + again.products,
+    )
 
 
 def _without_upper(result: SingularTriplets, refuted: NDArray[np.bool_]) -> SingularTriplets:
     """The result without the upper ends that are known to be wrong."""
     mask = torch.from_numpy(refuted).reshape(result.value.shape[:-1]).unsqueeze(-1)
-    status = CONTRADICTED if isinstance(result.status, str) else [
-        CONTRADICTED if wrong else old for old, wrong in zip(result.status, refuted, strict=True)]
+    status = (
+        CONTRADICTED
+        if isinstance(result.status, str)
+        else [CONTRADICTED if wrong else old for old, wrong in zip(result.status, refuted, strict=True)]
+    )
     return replace(result, upper=result.upper.masked_fill(mask, math.inf), status=status)
 
 
 def _refuse_wrong_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress):
     if not isinstance(operator, LinearOperator):
-        raise InputError(f"expected a LinearOperator, got {type(operator).__name__}; wrap a matrix in "
-                         "MatrixOperator, functions in FunctionOperator")
+        raise InputError(
+            f"expected a LinearOperator, got {type(operator).__name__}; wrap a matrix in "
+            "MatrixOperator, functions in FunctionOperator"
+        )
     refuse_autocast(operator.device)
-    whole = (lambda x: isinstance(x, int) and not isinstance(x, bool))
-    real = (lambda x: isinstance(x, (int, float)) and not isinstance(x, bool))
+
+    def whole(x):
+        return isinstance(x, int) and not isinstance(x, bool)
+
+    def real(x):
+        return isinstance(x, (int, float)) and not isinstance(x, bool)
+
     wrong = []
     if operator.dtype not in (torch.float32, torch.float64):
         wrong.append(f"an operator in float32 or float64, got {operator.dtype}; cast what it is made of")

@@ -36,10 +36,12 @@ class MemoryPlan:
 
     def __str__(self) -> str:
         mib = 2**20
-        return (f"{self.total / mib:.1f} MiB: up to {self.stored} basis vectors of "
-                f"{self.bytes_per_vector / mib:.1f} MiB for at most {self.max_steps} steps, "
-                f"{self.fixed / mib:.1f} MiB of other vectors, "
-                f"{self.workspace / mib:.1f} MiB inside a product, {self.held / mib:.1f} MiB held by the operator")
+        return (
+            f"{self.total / mib:.1f} MiB: up to {self.stored} basis vectors of "
+            f"{self.bytes_per_vector / mib:.1f} MiB for at most {self.max_steps} steps, "
+            f"{self.fixed / mib:.1f} MiB of other vectors, "
+            f"{self.workspace / mib:.1f} MiB inside a product, {self.held / mib:.1f} MiB held by the operator"
+        )
 
 
 def stored_after(steps: int) -> int:
@@ -85,19 +87,21 @@ def plan(
     steps = max_steps if max_steps is not None else default_max_steps(operator.shape, tol, confidence)
     per_vector = members * cols * size
     # The recurrence and the float64 probes stand beside the basis; the evaluation comes when it is gone.
-    probed = operator.twin_size > 0 and stop == "interval"
+    probed = operator.reference_itemsize > 0 and stop == "interval"
     in_flight = members * (size * (7 * cols + 5 * rows) + (8 * (3 * cols + 2 * rows) if probed else 0))
-    widest = max(size, operator.twin_size)
+    widest = max(size, operator.reference_itemsize)
     evaluation = members * widest * (4 * cols + 3 * rows if k == 1 else (4 * k + 2) * cols + (5 * k + 2) * rows)
     found = members * size * (2 * k * cols if k > 1 else cols)
     workspace = operator.workspace * widest // size
-    held = operator.held + operator.twin_held
+    held = operator.held + operator.reference_bytes
     fixed = found + max(in_flight, evaluation)
     least = fixed + workspace + held + FEWEST_STORED * per_vector
     if max_memory is not None and max_memory < least:
-        raise InputError(f"expected max_memory of at least {least} bytes ({FEWEST_STORED} basis vectors of "
-                         f"{per_vector} bytes, {fixed} bytes of other vectors, {workspace} bytes inside a "
-                         f"product, {held} bytes held by the operator), got {max_memory}; allow more, or take "
-                         "fewer batch members or a lower k")
+        raise InputError(
+            f"expected max_memory of at least {least} bytes ({FEWEST_STORED} basis vectors of "
+            f"{per_vector} bytes, {fixed} bytes of other vectors, {workspace} bytes inside a "
+            f"product, {held} bytes held by the operator), got {max_memory}; allow more, or take "
+            "fewer batch members or a lower k"
+        )
     stored = steps if max_memory is None else min(steps, (max_memory - fixed - workspace - held) // per_vector)
     return MemoryPlan(per_vector, max(1, stored), steps, fixed, workspace, held)

@@ -24,8 +24,10 @@ FURTHER = {"tf32": 2.0**-10, "bf16": 2.0**-7}  # what PyTorch may be told to rou
 def refuse_autocast(device: torch.device) -> None:
     """Refuse to work under autocast, which would round the solver's own vectors."""
     if torch.is_autocast_enabled(device.type):
-        raise InputError(f"expected no autocast around a solver, got torch.autocast({device.type!r}); put it inside of "
-                         "the function that is measured, where its rounding is allowed for, or leave it out")
+        raise InputError(
+            f"expected no autocast around a solver, got torch.autocast({device.type!r}); put it inside of "
+            "the function that is measured, where its rounding is allowed for, or leave it out"
+        )
 
 
 def product_roundoff(dtype: torch.dtype, device: torch.device) -> float:
@@ -39,7 +41,7 @@ class LinearOperator:
     """A matrix-free map J with its adjoint; subclasses give `matvec`, `rmatvec` and what they can of the rest.
 
     `workspace` is the number of bytes that one product takes beyond its input and its output, `held` those that the
-    operator keeps for all of them, `twin_held` those that its more precise twin keeps. `twin_size` is the bytes of a
+    operator keeps for all of them, `reference_bytes` those that its more precise twin keeps. `reference_itemsize` is the bytes of a
     number in that twin, 0 where there is none. All are estimates that a memory plan counts with.
     """
 
@@ -58,15 +60,17 @@ class LinearOperator:
         self.device = torch.device(device)
         self.batch = tuple(int(size) for size in batch)
         self.workspace, self.held = int(workspace), int(held)
-        self.twin_size = 0 if dtype == torch.float64 else 8
-        self.twin_held = 0 if dtype == torch.float64 else 8 * self.held // torch.finfo(dtype).bits * 8
+        self.reference_itemsize = 0 if dtype == torch.float64 else 8
+        self.reference_bytes = 0 if dtype == torch.float64 else 8 * self.held // torch.finfo(dtype).bits * 8
         # What a solver must allow for. `roundoff`: the unit of rounding of the products, more than that of the vectors
         # where they are rounded further. `hidden`: a relative error that is in the operator itself, however applied.
-        # `casts`: what the operator is made of is cast to a coarser dtype, and `shaken` shows what that does.
+        # `casts`: what the operator is made of is cast to a coarser dtype, and `perturbed` shows what that does.
         self.roundoff, self.hidden, self.casts = product_roundoff(self.dtype, self.device), 0.0, False
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
-            raise InputError(f"expected a shape and a batch of positive sizes, got shape {self.shape} and "
-                             f"batch {self.batch}; an operator without entries has no singular values")
+            raise InputError(
+                f"expected a shape and a batch of positive sizes, got shape {self.shape} and "
+                f"batch {self.batch}; an operator without entries has no singular values"
+            )
 
     def matvec(self, v: Float[Tensor, "*batch cols"]) -> Float[Tensor, "*batch rows"]:
         """The product J v."""
@@ -80,7 +84,7 @@ class LinearOperator:
         """The same operator in float64, or at least far more precisely, or None when it cannot be had."""
         return self if self.dtype == torch.float64 else None
 
-    def shaken(self) -> LinearOperator | None:
+    def perturbed(self) -> LinearOperator | None:
         """The same operator at an input moved by one unit of rounding, or with its casts; None when not to be had."""
         return None
 
@@ -93,8 +97,10 @@ class LinearOperator:
         rows, cols = self.shape
         entries = rows * cols * max(1, torch.Size(self.batch).numel())
         if entries > DENSE_ENTRIES:
-            raise InputError(f"expected at most {DENSE_ENTRIES} entries for a dense matrix, got {entries} "
-                             f"(shape {self.shape}, batch {self.batch}); use matvec and rmatvec")
+            raise InputError(
+                f"expected at most {DENSE_ENTRIES} entries for a dense matrix, got {entries} "
+                f"(shape {self.shape}, batch {self.batch}); use matvec and rmatvec"
+            )
         columns = []
         for j in range(cols):
             unit = torch.zeros(*self.batch, cols, dtype=self.dtype, device=self.device)
@@ -108,7 +114,7 @@ class LinearOperator:
 
 
 class FunctionOperator(LinearOperator):
-    """An operator made of two functions; `precise` and `shaken` are called, if given, for what they are named after.
+    """An operator made of two functions; `precise` and `perturbed` are called, if given, for what they are named after.
 
     >>> double = FunctionOperator(lambda v: 2 * v, lambda u: 2 * u, (3, 3), dtype=torch.float32)
     >>> double.matvec(torch.ones(3))
@@ -127,10 +133,10 @@ class FunctionOperator(LinearOperator):
         workspace: int = 0,
         held: int = 0,
         precise: Callable[[], LinearOperator | None] | None = None,
-        shaken: Callable[[], LinearOperator | None] | None = None,
+        perturbed: Callable[[], LinearOperator | None] | None = None,
     ):
         super().__init__(shape, dtype=dtype, device=device, batch=batch, workspace=workspace, held=held)
-        self._matvec, self._rmatvec, self._precise, self._shaken = matvec, rmatvec, precise, shaken
+        self._matvec, self._rmatvec, self._precise, self._perturbed = matvec, rmatvec, precise, perturbed
 
     def matvec(self, v: Float[Tensor, "*batch cols"]) -> Float[Tensor, "*batch rows"]:
         return self._matvec(v)
@@ -141,8 +147,8 @@ class FunctionOperator(LinearOperator):
     def precise(self) -> LinearOperator | None:
         return self._precise() if self._precise is not None else super().precise()
 
-    def shaken(self) -> LinearOperator | None:
-        return self._shaken() if self._shaken is not None else super().shaken()
+    def perturbed(self) -> LinearOperator | None:
+        return self._perturbed() if self._perturbed is not None else super().perturbed()
 
 
 class MatrixOperator(LinearOperator):
@@ -155,11 +161,14 @@ class MatrixOperator(LinearOperator):
     def __init__(self, matrix: Float[Tensor, "*batch rows cols"]):
         if not isinstance(matrix, torch.Tensor) or not (matrix.is_floating_point() or matrix.is_complex()):
             got = f"{matrix.dtype}" if isinstance(matrix, torch.Tensor) else type(matrix).__name__
-            raise InputError(f"expected a matrix as a tensor of a floating dtype, got {got}; convert it "
-                             "(torch.as_tensor, .double())")
+            raise InputError(
+                f"expected a matrix as a tensor of a floating dtype, got {got}; convert it (torch.as_tensor, .double())"
+            )
         if matrix.ndim < 2:
-            raise InputError(f"expected a matrix (*batch, rows, cols), got shape {tuple(matrix.shape)}; "
-                             "reshape a vector to one row or one column")
+            raise InputError(
+                f"expected a matrix (*batch, rows, cols), got shape {tuple(matrix.shape)}; "
+                "reshape a vector to one row or one column"
+            )
         *batch, rows, cols = matrix.shape
         super().__init__((rows, cols), dtype=matrix.dtype, device=matrix.device, batch=tuple(batch))
         self.matrix = matrix
@@ -183,11 +192,17 @@ class _Restricted(LinearOperator):
     def __init__(self, whole: LinearOperator, rows: Tensor | None, cols: Tensor | None):
         shape = (whole.shape[0] if rows is None else len(rows), whole.shape[1] if cols is None else len(cols))
         longer = torch.Size(whole.batch).numel() * sum(whole.shape) * torch.finfo(whole.dtype).bits // 8
-        super().__init__(shape, dtype=whole.dtype, device=whole.device, batch=whole.batch,
-                         workspace=whole.workspace + longer, held=whole.held)
+        super().__init__(
+            shape,
+            dtype=whole.dtype,
+            device=whole.device,
+            batch=whole.batch,
+            workspace=whole.workspace + longer,
+            held=whole.held,
+        )
         self.whole, self.rows, self.cols = whole, rows, cols
         self.allow_as(whole)
-        self.twin_size, self.twin_held = whole.twin_size, whole.twin_held
+        self.reference_itemsize, self.reference_bytes = whole.reference_itemsize, whole.reference_bytes
 
     def _spread(self, part: Tensor, index: Tensor | None, size: int) -> Tensor:
         if index is None:
@@ -208,16 +223,13 @@ class _Restricted(LinearOperator):
         whole = self.whole.precise()
         return None if whole is None else _Restricted(whole, self.rows, self.cols)
 
-    def shaken(self) -> LinearOperator | None:
-        whole = self.whole.shaken()
+    def perturbed(self) -> LinearOperator | None:
+        whole = self.whole.perturbed()
         return None if whole is None else _Restricted(whole, self.rows, self.cols)
 
 
 def restrict(
-    operator: LinearOperator,
-    *,
-    rows: Int[Tensor, " r"] | None = None,
-    cols: Int[Tensor, " c"] | None = None,
+    operator: LinearOperator, *, rows: Int[Tensor, " r"] | None = None, cols: Int[Tensor, " c"] | None = None
 ) -> LinearOperator:
     """The submatrix J[rows, cols]; None keeps all of that side.
 
@@ -231,11 +243,15 @@ def restrict(
         if index is not None:
             index = torch.as_tensor(index, device=operator.device)
             if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool or len(index) == 0:
-                raise InputError(f"expected {side} as a non-empty 1-d tensor of integers, got {index.dtype} "
-                                 f"of shape {tuple(index.shape)}; a mask gives mask.nonzero()[:, 0]")
+                raise InputError(
+                    f"expected {side} as a non-empty 1-d tensor of integers, got {index.dtype} "
+                    f"of shape {tuple(index.shape)}; a mask gives mask.nonzero()[:, 0]"
+                )
             if int(index.min()) < 0 or int(index.max()) >= size or len(index.unique()) < len(index):
-                raise InputError(f"expected distinct {side} from 0 to {size - 1}, got values from "
-                                 f"{int(index.min())} to {int(index.max())}, {len(index.unique())} of "
-                                 f"{len(index)} distinct; leave out the others")
+                raise InputError(
+                    f"expected distinct {side} from 0 to {size - 1}, got values from "
+                    f"{int(index.min())} to {int(index.max())}, {len(index.unique())} of "
+                    f"{len(index)} distinct; leave out the others"
+                )
         chosen.append(index)
     return operator if chosen == [None, None] else _Restricted(operator, *chosen)

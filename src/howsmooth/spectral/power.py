@@ -1,8 +1,8 @@
 """Iterations that attain a norm from below and certify nothing from above.
 
-    power_method      on JᵀJ with the published stopping rule: what the certified solver is compared with
-    warm_triplet      a few Golub–Kahan steps from a start that is nearly right: what an ascent asks at every step
-    attained_p_norm   norms of a matrix between L^p spaces of tokens, for which there is no eigenvalue problem
+power_method      on JᵀJ with the published stopping rule: what the certified solver is compared with
+warm_triplet      a few Golub–Kahan steps from a start that is nearly right: what an ascent asks at every step
+attained_p_norm   norms of a matrix between L^p spaces of tokens, for which there is no eigenvalue problem
 """
 
 from __future__ import annotations
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 def power_method(
-    operator: LinearOperator,
-    *,
-    threshold: float = 1e-4,
-    max_steps: int = 100,
-    seed: int | torch.Generator = 0,
+    operator: LinearOperator, *, threshold: float = 1e-4, max_steps: int = 100, seed: int | torch.Generator = 0
 ) -> SingularTriplets:
     """The largest singular value by power iteration, until successive μ = ⟨v, JᵀJv⟩ differ by threshold.
 
@@ -111,8 +107,10 @@ def warm_triplet(
         raise InputError(f"expected steps as a positive whole number, got {steps!r}")
     expected = (*operator.batch, operator.shape[1])
     if tuple(start.shape) != expected or start.dtype != operator.dtype:
-        raise InputError(f"expected a start of {operator.dtype} and shape {expected}, got {start.dtype} of shape "
-                         f"{tuple(start.shape)}")
+        raise InputError(
+            f"expected a start of {operator.dtype} and shape {expected}, got {start.dtype} of shape "
+            f"{tuple(start.shape)}"
+        )
     products = Products(operator)
     start = start.reshape(products.members, -1)
     if (products.norm(start, "the start") == 0).any():
@@ -124,12 +122,16 @@ def warm_triplet(
     image = products.forward(v)
     sigma = products.norm(image, "J v")
     u = scaled(image, sigma)
-    return (torch.from_numpy(sigma * products.unit).reshape(operator.batch).to(operator.device),
-            u.reshape(*operator.batch, -1), v.reshape(*operator.batch, -1))
+    return (
+        torch.from_numpy(sigma * products.unit).reshape(operator.batch).to(operator.device),
+        u.reshape(*operator.batch, -1),
+        v.reshape(*operator.batch, -1),
+    )
 
 
-def attained_p_norm(J: Tensor, p: float, *, widths: tuple[int, int] = (1, 1), steps: int = 100, starts: int = 4,
-                    seed: int = 0) -> float:
+def attained_p_norm(
+    J: Tensor, p: float, *, widths: tuple[int, int] = (1, 1), steps: int = 100, starts: int = 4, seed: int = 0
+) -> float:
     """The largest ‖J v‖_p / ‖v‖_p found, ‖v‖_p = (Σ_i |v_i|₂^p)^{1/p} over tokens v_i; widths (out, in) of a token.
 
     >>> round(attained_p_norm(torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64), 2.0), 4)
@@ -148,8 +150,11 @@ def attained_p_norm(J: Tensor, p: float, *, widths: tuple[int, int] = (1, 1), st
     generator, best = torch.Generator().manual_seed(seed), 0.0
     for start in range(starts):
         # A positive start first: it is where matrices without negative entries end up.
-        v = torch.rand(J.shape[1], generator=generator, dtype=torch.float64) if start == 0 else torch.randn(
-            J.shape[1], generator=generator, dtype=torch.float64)
+        v = (
+            torch.rand(J.shape[1], generator=generator, dtype=torch.float64)
+            if start == 0
+            else torch.randn(J.shape[1], generator=generator, dtype=torch.float64)
+        )
         v = v.to(J)
         for _ in range(steps):
             u = J @ v

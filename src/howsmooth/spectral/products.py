@@ -60,8 +60,10 @@ class Products:
         image = product(vector.reshape(*self.operator.batch, sizes[0]))
         expected = (*self.operator.batch, sizes[1])
         if tuple(image.shape) != expected or image.dtype != self.operator.dtype:
-            raise InputError(f"expected {name} to return {self.operator.dtype} of shape {expected}, got "
-                             f"{image.dtype} of shape {tuple(image.shape)}; correct the operator")
+            raise InputError(
+                f"expected {name} to return {self.operator.dtype} of shape {expected}, got "
+                f"{image.dtype} of shape {tuple(image.shape)}; correct the operator"
+            )
         return image.detach().reshape(self.members, sizes[1])
 
     def norm(self, vector: Float[Tensor, "b size"], name: str) -> NDArray[np.float64]:
@@ -80,14 +82,16 @@ class Products:
         if len(wrong):
             batch = self.operator.batch
             where = [tuple(int(i) for i in np.unravel_index(w, batch)) for w in wrong[:5]] if batch else []
-            raise InputError(f"expected finite products, got NaN or infinity in {name}"
-                             + (f" of batch member {', '.join(map(str, where))}" if batch else "")
-                             + "; look for non-finite entries in what the operator is made of")
+            raise InputError(
+                f"expected finite products, got NaN or infinity in {name}"
+                + (f" of batch member {', '.join(map(str, where))}" if batch else "")
+                + "; look for non-finite entries in what the operator is made of"
+            )
         return norms
 
 
 def scaled(vector: Float[Tensor, "b size"], divisor: NDArray[np.float64]) -> Float[Tensor, "b size"]:
-    """vector / divisor for each member, and zero where the divisor is zero."""
+    """Vector / divisor for each member, and zero where the divisor is zero."""
     safe = torch.from_numpy(np.where(divisor > 0, divisor, np.inf)).to(vector)
     return vector / safe[:, None]
 
@@ -111,8 +115,9 @@ def _mixed(seed: int) -> int:
 def gaussian(products: Products, generator: torch.Generator) -> Float[Tensor, "b cols"]:
     """Standard normal vectors, drawn where the generator lives."""
     operator = products.operator
-    z = torch.randn(products.members, operator.shape[1], dtype=operator.dtype, device=generator.device,
-                    generator=generator)
+    z = torch.randn(
+        products.members, operator.shape[1], dtype=operator.dtype, device=generator.device, generator=generator
+    )
     return z.to(operator.device)
 
 

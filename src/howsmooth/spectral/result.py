@@ -27,14 +27,14 @@ REMEDY = {
     RESIDUAL: 'stopped on the residual, as asked; use stop="interval" for a narrow interval',
     STEP_LIMIT: "raise max_steps or tol",
     PRECISION_LIMIT: "rounding of this dtype, or of a coarser one inside of the function, is wider than tol: use "
-                     "float64 and no casts, or raise tol",
+    "float64 and no casts, or raise tol",
     LOWER_ONLY: "stopped on the residual of rounded products: only the lower end is certified; use unrounded ones",
     LOWER_AT_STEPS: "only the lower end is certified, and the residual is above tol; raise max_steps or tol, or use "
-                    "unrounded products",
+    "unrounded products",
     LOWER_AT_PRECISION: "only the lower end is certified, and rounding keeps the residual above tol; raise tol, or use "
-                        "unrounded products",
+    "unrounded products",
     CONTRADICTED: "the upper bound of every start was below a value that was attained, so none is given; raise "
-                  "confidence",
+    "confidence",
     LOOKS_ALIKE: "two iterates looked alike, which certifies nothing; use singular_values for an interval",
 }
 
@@ -47,7 +47,7 @@ class SingularTriplets:
     values lie in [lower, upper]. `residual` is ‖Jᵀu − value·v‖, while J v = value·u by construction.
     Where nothing is certified from above `upper` is ∞, a tensor having no None. `status` is one string, or a list
     of them in row-major order when the operator is a batch.
-    `products` counts products with J and with Jᵀ, those of the float64 twin or the shaken operator included.
+    `products` counts products with J and with Jᵀ, those of the float64 twin or the perturbed operator included.
     """
 
     value: Float[Tensor, "*batch k"]

@@ -11,8 +11,8 @@ norm of what is applied, and the spectrum of M falls faster.)
 Without a twin a product is allowed a relative error of √(rows + cols) units of rounding of its dtype; J and Jᵀ
 then being off by e each, σ² − 2eσ − e² ≤ λ, the largest eigenvalue of what was applied, so σ ≤ e + √(λ + 2e²).
 That allowance knows nothing of how J came about: where a unit of rounding in the input of an ill-conditioned map
-moves J by much more, so may the rounding on the way to J. An operator that can be `shaken` shows it. The same
-probes then measure E as the difference between the operator and the shaken one, and the allowance is kept beside
+moves J by much more, so may the rounding on the way to J. An operator that can be `perturbed` shows it. The same
+probes then measure E as the difference between the operator and the perturbed one, and the allowance is kept beside
 it. This is a model, too: that rounding moved M by no more than one unit of it in the input does. As ‖J v‖
 itself was evaluated in that dtype, the lower end gives way as well: σ² ≥ ‖J v‖² − ‖E‖.
 
@@ -45,12 +45,12 @@ def allowance(operator: LinearOperator) -> float:
     return math.sqrt(sum(operator.shape)) * operator.roundoff + operator.hidden
 
 
-def shaken_by(operator: LinearOperator, dense: Tensor) -> float:
-    """How far its matrices, `dense`, move when the operator is shaken, the farthest in the spectral norm; else 0."""
-    shaken = operator.shaken()
-    if shaken is None:
+def perturbation_norm(operator: LinearOperator, dense: Tensor) -> float:
+    """How far its matrices, `dense`, move when the operator is perturbed, the farthest in the spectral norm; else 0."""
+    perturbed = operator.perturbed()
+    if perturbed is None:
         return 0.0
-    return float(torch.linalg.matrix_norm(shaken.dense().double() - dense.double(), ord=2).max())
+    return float(torch.linalg.matrix_norm(perturbed.dense().double() - dense.double(), ord=2).max())
 
 
 def probe_count(tol: float, roundoff: float, delta: float) -> int:
@@ -83,7 +83,7 @@ class Rounding:
 
 
 class Perturbation:
-    """Gaussian probes of E, what a process applied minus M of a reference: the float64 twin or the shaken operator.
+    """Gaussian probes of E, what a process applied minus M of a reference: the float64 twin or the perturbed operator.
 
     The first probe is the start of the process, to which M was applied already: a Gaussian vector of norm
     `start_norm`, normalised. The probability of failure needs no independence from the start's other use.

@@ -5,22 +5,87 @@ Names are looked up when first used: reading a study file needs no torch.
 
 from __future__ import annotations
 
-import importlib
+from typing import TYPE_CHECKING
 
-_WHERE = {
-    "Spec": "spec", "spec_of": "spec", "read_study": "spec", "QUANTITIES": "spec",
-    "prepare": "plan", "prepare_model": "plan", "measure": "run", "records_of": "run", "run_study": "run",
-    "resolve": "inputs", "sites": "inputs", "CostModel": "costs", "Store": "store", "read_records": "formats",
-    "write_records": "formats", "bound": "bounding", "worst_cases": "attacking", "balls": "attacking",
-    "move_one_token": "moving", "text_distances": "distances", "file_distances": "distances",
-    "chosen_depths": "depth", "pass_through": "depth", "model_flow": "weights", "parse_weights": "weights",
-    "masked_constants": "mean_field", "regimes": "mean_field", "lengths_up_to": "mean_field",
-}
+from howsmooth.lazy import attach
 
-__all__ = list(_WHERE)
+if TYPE_CHECKING:
+    from howsmooth.studies.ball_attacks import balls, worst_cases
+    from howsmooth.studies.costs import CostModel
+    from howsmooth.studies.depth import chosen_depths, pass_through
+    from howsmooth.studies.distances import file_distances, text_distances
+    from howsmooth.studies.formats import read_records, write_records
+    from howsmooth.studies.inputs import resolve, sites
+    from howsmooth.studies.layer_bounds import bound
+    from howsmooth.studies.mean_field import lengths_up_to, masked_constants, regimes
+    from howsmooth.studies.plan import prepare, prepare_model
+    from howsmooth.studies.run import measure, records_of, run_study
+    from howsmooth.studies.spec import QUANTITIES, Spec, read_study, spec_of
+    from howsmooth.studies.store import Store
+    from howsmooth.studies.token_move import move_one_token
+    from howsmooth.studies.weights import model_flow, parse_weights
 
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "Spec": "howsmooth.studies.spec",
+        "spec_of": "howsmooth.studies.spec",
+        "read_study": "howsmooth.studies.spec",
+        "QUANTITIES": "howsmooth.studies.spec",
+        "prepare": "howsmooth.studies.plan",
+        "prepare_model": "howsmooth.studies.plan",
+        "measure": "howsmooth.studies.run",
+        "records_of": "howsmooth.studies.run",
+        "run_study": "howsmooth.studies.run",
+        "resolve": "howsmooth.studies.inputs",
+        "sites": "howsmooth.studies.inputs",
+        "CostModel": "howsmooth.studies.costs",
+        "Store": "howsmooth.studies.store",
+        "read_records": "howsmooth.studies.formats",
+        "write_records": "howsmooth.studies.formats",
+        "bound": "howsmooth.studies.layer_bounds",
+        "worst_cases": "howsmooth.studies.ball_attacks",
+        "balls": "howsmooth.studies.ball_attacks",
+        "move_one_token": "howsmooth.studies.token_move",
+        "text_distances": "howsmooth.studies.distances",
+        "file_distances": "howsmooth.studies.distances",
+        "chosen_depths": "howsmooth.studies.depth",
+        "pass_through": "howsmooth.studies.depth",
+        "model_flow": "howsmooth.studies.weights",
+        "parse_weights": "howsmooth.studies.weights",
+        "masked_constants": "howsmooth.studies.mean_field",
+        "regimes": "howsmooth.studies.mean_field",
+        "lengths_up_to": "howsmooth.studies.mean_field",
+    },
+)
 
-def __getattr__(name: str):
-    if name in _WHERE:
-        return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+__all__ = [
+    "Spec",
+    "spec_of",
+    "read_study",
+    "QUANTITIES",
+    "prepare",
+    "prepare_model",
+    "measure",
+    "records_of",
+    "run_study",
+    "resolve",
+    "sites",
+    "CostModel",
+    "Store",
+    "read_records",
+    "write_records",
+    "bound",
+    "worst_cases",
+    "balls",
+    "move_one_token",
+    "text_distances",
+    "file_distances",
+    "chosen_depths",
+    "pass_through",
+    "model_flow",
+    "parse_weights",
+    "masked_constants",
+    "regimes",
+    "lengths_up_to",
+]

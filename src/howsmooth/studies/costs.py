@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from howsmooth.attention import SelfAttention, outline
+from howsmooth.attention import SelfAttention, abstract_jacobian
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian, local_lipschitz
 from howsmooth.lipschitz.local import single_at_least
@@ -77,16 +77,28 @@ class Forecast:
         return max(cost.bytes["total"] for cost in self.costs)
 
     def as_record(self) -> dict[str, Any]:
-        return {"device": self.device, "free_bytes": self.free_bytes, "bytes": self.bytes, "seconds": self.seconds,
-                "loading": self.loading, "first_call": self.first_call,
-                "lengths": [asdict(cost) for cost in self.costs]}
+        return {
+            "device": self.device,
+            "free_bytes": self.free_bytes,
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "loading": self.loading,
+            "first_call": self.first_call,
+            "lengths": [asdict(cost) for cost in self.costs],
+        }
 
 
 class CostModel:
     """What the solves of one model take. Each length is timed at most once, and only when it is asked for."""
 
-    def __init__(self, model: Model, subject: Subject, *, clock: Callable[[], float] = time.perf_counter,
-                 patience: float = QUICK_PAIR):
+    def __init__(
+        self,
+        model: Model,
+        subject: Subject,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        patience: float = QUICK_PAIR,
+    ):
         self.model, self.subject, self.spec = model, subject, subject.spec
         self.inputs, self.clock, self.patience = subject.inputs[0], clock, patience
         self.known = self.spec.kind in ("attention", "head")
@@ -121,19 +133,33 @@ class CostModel:
         again = sum(max(0.0, s - stored) for s in steps) / len(steps)  # made again in a second pass
         pair = self.pairs[n] if n in self.pairs else extrapolated(self.pairs, n)
         solves = self.subject.maps * len(self.subject.inputs) * self.spec.samples
-        seconds = {"preparing": self._preparing(n),
-                   "solving": solves * (beside + statistics.mean(steps) + again) * pair}
+        seconds = {
+            "preparing": self._preparing(n),
+            "solving": solves * (beside + statistics.mean(steps) + again) * pair,
+        }
         probed = {f"layer {layer}": count for layer, (count, _, _) in found.items()}
         pairs = {m: s for m, s in self.pairs.items() if m <= n}
-        return Cost(n, solves, statistics.mean(steps), limit, seconds, bytes_, probed_at, probed, pairs,
-                    measured_pair=n in self.pairs)
+        return Cost(
+            n,
+            solves,
+            statistics.mean(steps),
+            limit,
+            seconds,
+            bytes_,
+            probed_at,
+            probed,
+            pairs,
+            measured_pair=n in self.pairs,
+        )
 
     def forecast(self, loading: float = 0.0) -> Forecast:
         """Return time and memory of the whole run; refused where it does not fit."""
         if not self.known:
-            raise InputError(f"expected attention or its heads, got the map {self.spec.kind}: maps that are "
-                             "differentiated automatically have no plan; plan the attention, a layer takes several "
-                             "times as much")
+            raise InputError(
+                f"expected attention or its heads, got the map {self.spec.kind}: maps that are "
+                "differentiated automatically have no plan; plan the attention, a layer takes several "
+                "times as much"
+            )
         first_call = self._first_call()
         costs = tuple(self.cost(n) for n in self.spec.lengths)
         free = free_memory(self.model.device)
@@ -142,7 +168,8 @@ class CostModel:
             raise InputError(
                 f"expected {needed / 2**30:.1f} GiB of free memory on {self.model.device} at n = "
                 f"{max(self.spec.lengths)}, got {free / 2**30:.1f} GiB; set --max-memory below that, ask for shorter "
-                "lengths or use another device")
+                "lengths or use another device"
+            )
         return Forecast(str(self.model.device), free, costs, loading, first_call)
 
     @cached_property
@@ -173,10 +200,14 @@ class CostModel:
         probed_at, found = self._probes(n)
         width, delta = self.subject.width, 1 - self.spec.confidence
         more = math.acosh(1 / start_component(n * width, delta)) / math.acosh(
-            1 / start_component(probed_at * width, delta))
+            1 / start_component(probed_at * width, delta)
+        )
         limit = self.spec.max_steps or default_max_steps((n * width, n * width), self.spec.tol, self.spec.confidence)
-        return ([min(limit, more * steps) for steps, _, _ in found.values()],
-                statistics.mean(beside for _, beside, _ in found.values()), limit)
+        return (
+            [min(limit, more * steps) for steps, _, _ in found.values()],
+            statistics.mean(beside for _, beside, _ in found.values()),
+            limit,
+        )
 
     def _time_pair(self, n: int) -> None:
         """Time the products at n, or at the longest lengths that are quick."""
@@ -210,8 +241,9 @@ class CostModel:
 
     def _solve(self, f: Any, x: torch.Tensor, asked: int) -> Any:
         options = self.subject.solver(asked, self.spec.confidence)
-        return local_lipschitz(f, x, strict=False, **{**options, "max_memory": solver_limit(x.device,
-                                                                                            options["max_memory"])})
+        return local_lipschitz(
+            f, x, strict=False, **{**options, "max_memory": solver_limit(x.device, options["max_memory"])}
+        )
 
     def _at(self, layer: int, n: int) -> tuple[Any, torch.Tensor]:
         """The first map of a layer and its tokens."""
@@ -222,10 +254,13 @@ class CostModel:
     def _pair(self, n: int, asked: int) -> float:
         """Seconds of J v and Jᵀu at n tokens, with the products that the length asked for has."""
         f, x = self._at(self.layers[0], n)
-        operator = jacobian(f, x, products=self.subject.solver(asked, 0.5)["products"])
+        operator = jacobian(f, x, product_dtype=self.subject.solver(asked, 0.5)["product_dtype"])
         v = torch.ones(*operator.batch, operator.shape[1], dtype=operator.dtype, device=operator.device)
         v /= math.sqrt(operator.shape[1])
-        repeat = lambda: self._timed(lambda: operator.rmatvec(operator.matvec(v)))[1]
+
+        def repeat():
+            return self._timed(lambda: operator.rmatvec(operator.matvec(v)))[1]
+
         seconds = repeat()
         return seconds if seconds > 1 else statistics.median([repeat() for _ in range(3)])
 
@@ -257,15 +292,18 @@ class CostModel:
         stored = min(budget.stored, stored_after(math.ceil(steps)))
         entries = {"weights": self.subject.weights, "taken": taken(device) or 0}
         kept = 1 if drawn else len(self.subject.layers)
-        entries["tokens"] = n * f.d * torch.finfo(self.model.dtype).bits // 8 * kept if isinstance(
-            f, SelfAttention) else 0
+        entries["tokens"] = (
+            n * f.d * torch.finfo(self.model.dtype).bits // 8 * kept if isinstance(f, SelfAttention) else 0
+        )
         entries["vectors"] = stored * budget.bytes_per_vector
         entries["workspace"] = budget.fixed + budget.workspace + budget.held
         if device.type == "cuda" and isinstance(f, SelfAttention):
             # Measured there, where allocators keep books: all but the basis grows with n.
             probed_at, found = self._probes(n)
-            products = self.subject.solver(n, 0.5)["products"]
-            short = plan_memory(outline(f, probed_at, products), tol=self.spec.tol, confidence=self.spec.confidence)
+            product_dtype = self.subject.solver(n, 0.5)["product_dtype"]
+            short = plan_memory(
+                abstract_jacobian(f, probed_at, product_dtype), tol=self.spec.tol, confidence=self.spec.confidence
+            )
             basis = min(short.stored, stored_after(max(s for s, _, _ in found.values()))) * short.bytes_per_vector
             extra = max((extra for _, _, extra in found.values()), default=0)
             entries["workspace"] = max(0, extra - basis) * n // probed_at

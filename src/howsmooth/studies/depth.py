@@ -42,8 +42,14 @@ class Depths:
     tolerances: tuple[float, ...] = TOLERANCES
 
 
-def chosen_depths(model: Model, corpus: Corpus, spec: Spec, *, depths: Sequence[int] | str | None = None,
-                  tolerances: Sequence[float] = TOLERANCES) -> Depths:
+def chosen_depths(
+    model: Model,
+    corpus: Corpus,
+    spec: Spec,
+    *,
+    depths: Sequence[int] | str | None = None,
+    tolerances: Sequence[float] = TOLERANCES,
+) -> Depths:
     """Check everything before anything is computed; None takes all depths of a small model, a few of a deep one.
 
     `depths` = () leaves the growth of perturbations out.
@@ -54,11 +60,12 @@ def chosen_depths(model: Model, corpus: Corpus, spec: Spec, *, depths: Sequence[
         depths = range(1, model.layers + 1)
     beyond = [depth for depth in depths if not 1 <= depth <= model.layers]
     if beyond:
-        raise InputError(f"expected depths from 1 to {model.layers}, the layers of {model.name}, got {beyond[0]}; "
-                         "choose among them or say all")
+        raise InputError(
+            f"expected depths from 1 to {model.layers}, the layers of {model.name}, got {beyond[0]}; "
+            "choose among them or say all"
+        )
     if min(spec.lengths) < 4:
-        raise InputError("expected lengths of at least 4 tokens, to see how they are spread, got "
-                         f"{min(spec.lengths)}")
+        raise InputError(f"expected lengths of at least 4 tokens, to see how they are spread, got {min(spec.lengths)}")
     if not tolerances or not all(0 < tol < 2 for tol in tolerances):
         raise InputError(f"expected tolerances between 0 and 2, distances of directions, got {list(tolerances)}")
     for n in spec.lengths:  # too few words, too many positions: the cutting refuses both
@@ -82,8 +89,14 @@ class Passage:
     looks: list[dict[str, float]]
     sink: int | None
 
-    def records(self, model: Model, corpus: Corpus, spec: Spec, chosen: Depths,
-                step: Callable[[int, int, int | None], None] | None = None) -> Iterator[dict[str, Any]]:
+    def records(
+        self,
+        model: Model,
+        corpus: Corpus,
+        spec: Spec,
+        chosen: Depths,
+        step: Callable[[int, int, int | None], None] | None = None,
+    ) -> Iterator[dict[str, Any]]:
         """A record for each depth, as soon as it is known; the last is after the final norm, if there is one."""
         layers, facts = len(self.chain.layers), self._facts(model, corpus, spec, chosen)
         if not chosen.depths:
@@ -113,23 +126,40 @@ class Passage:
         without = _seen(x[others], chosen.tolerances) if self.sink is not None else dict.fromkeys(with_all)
         look = self.looks[depth] if depth < len(self.looks) else {}
         return {
-            "depth": min(depth, layers), "normed": depth > layers, "n": self.n, "sample": self.sample,
-            **with_all, **{f"{key}_without_sink": value for key, value in without.items()},
+            "depth": min(depth, layers),
+            "normed": depth > layers,
+            "n": self.n,
+            "sample": self.sample,
+            **with_all,
+            **{f"{key}_without_sink": value for key, value in without.items()},
             "sink_norm": None if self.sink is None else float(torch.linalg.vector_norm(x[self.sink].double())),
-            "sharpness": look.get("sharpness"), "to_sink": look.get("to_sink"),
+            "sharpness": look.get("sharpness"),
+            "to_sink": look.get("to_sink"),
         }
 
     def _facts(self, model: Model, corpus: Corpus, spec: Spec, chosen: Depths) -> dict[str, Any]:
         word = None if self.sink is None else self.chunk.words[self.sink]
         return {
-            "model": model.name, "layers": len(self.chain.layers), "d": self.states[0].shape[1], "sink": self.sink,
-            "sink_token": word, "distinct": len(set(self.chunk.ids.tolist())),
-            "tolerances": list(chosen.tolerances), "tokens": spec.tokens[0],
-            "special_tokens": spec.special_tokens, "tol": spec.tol,
-            "seed": spec.seed, "device": str(model.device),
+            "model": model.name,
+            "layers": len(self.chain.layers),
+            "d": self.states[0].shape[1],
+            "sink": self.sink,
+            "sink_token": word,
+            "distinct": len(set(self.chunk.ids.tolist())),
+            "tolerances": list(chosen.tolerances),
+            "tokens": spec.tokens[0],
+            "special_tokens": spec.special_tokens,
+            "tol": spec.tol,
+            "seed": spec.seed,
+            "device": str(model.device),
             "dtype": str(self.states[0].dtype).removeprefix("torch."),
-            "model_dtype": str(model.dtype).removeprefix("torch."), "weights": model.source.get("weights"),
-            "source": dict(model.source), "text": corpus.name, "text_sha256": corpus.sha256, **provenance()}
+            "model_dtype": str(model.dtype).removeprefix("torch."),
+            "weights": model.source.get("weights"),
+            "source": dict(model.source),
+            "text": corpus.name,
+            "text_sha256": corpus.sha256,
+            **provenance(),
+        }
 
 
 def pass_through(model: Model, corpus: Corpus, spec: Spec) -> Iterator[Passage]:
@@ -163,16 +193,40 @@ def _attention(model: Model, chunk: TokenChunk) -> tuple[list[dict[str, float]],
 def _seen(x: Tensor, tolerances: Sequence[float]) -> dict[str, Any]:
     found, u = spread(x), directions(x)
     groups = [clusters(u, tol) for tol in tolerances]
-    return {"cosine": found.cosine, "effective_rank": found.effective_rank, "participation": found.participation,
-            "to_mean": found.to_mean, "norm": found.size, "largest_norm": found.largest, "diameter": diameter(x),
-            "angular_diameter": diameter(u), "clusters": [g.count for g in groups],
-            "largest_cluster": [g.sizes[0] for g in groups]}
+    return {
+        "cosine": found.cosine,
+        "effective_rank": found.effective_rank,
+        "participation": found.participation,
+        "to_mean": found.to_mean,
+        "norm": found.size,
+        "largest_norm": found.largest,
+        "diameter": diameter(x),
+        "angular_diameter": diameter(u),
+        "clusters": [g.count for g in groups],
+        "largest_cluster": [g.sizes[0] for g in groups],
+    }
 
 
 def _unknown() -> dict[str, Any]:
     """The part of a record that speaks of perturbations, where nothing was asked."""
-    none = dict.fromkeys(("value", "lower", "upper", "product", "log_product", "relative", "own", "own_lower",
-                          "own_upper", "own_status", "confidence", "seconds", "top_tokens", "top_responses"))
+    none = dict.fromkeys(
+        (
+            "value",
+            "lower",
+            "upper",
+            "product",
+            "log_product",
+            "relative",
+            "own",
+            "own_lower",
+            "own_upper",
+            "own_status",
+            "confidence",
+            "seconds",
+            "top_tokens",
+            "top_responses",
+        )
+    )
     return {**none, "status": "converged"}
 
 
@@ -185,18 +239,27 @@ def _unmoved() -> dict[str, Any]:
 def _of_layer(own: SingularTriplets, log_product: float) -> dict[str, Any]:
     """What the last layer does alone, and what all of them allow together."""
     return _unknown() | {
-        "own": float(own.value[0]), "own_lower": float(own.lower[0]), "own_upper": float(own.upper[0]),
-        "own_status": own.status, "confidence": own.confidence, "status": own.status, "seconds": own.seconds,
-        "log_product": log_product, "product": math.exp(log_product) if log_product < 709 else None}
+        "own": float(own.value[0]),
+        "own_lower": float(own.lower[0]),
+        "own_upper": float(own.upper[0]),
+        "own_status": own.status,
+        "confidence": own.confidence,
+        "status": own.status,
+        "seconds": own.seconds,
+        "log_product": log_product,
+        "product": math.exp(log_product) if log_product < 709 else None,
+    }
 
 
 def _of_chain(grown: Growth, first: Tensor, here: Tensor, chunk: TokenChunk) -> dict[str, Any]:
     """What all layers so far can do to a perturbation; `relative` has both sides in units of the tokens' own size."""
     before, after = (float(torch.linalg.vector_norm(x.double())) for x in (first, here))
     found = {key: getattr(grown, key) for key in ("value", "lower", "upper", "confidence")}
-    found |= {"relative": grown.value * before / after,
-              "top_tokens": top_tokens(_shares(grown.direction), chunk.words.__getitem__),
-              "top_responses": top_tokens(_shares(grown.response), chunk.words.__getitem__)}
+    found |= {
+        "relative": grown.value * before / after,
+        "top_tokens": top_tokens(_shares(grown.direction), chunk.words.__getitem__),
+        "top_responses": top_tokens(_shares(grown.response), chunk.words.__getitem__),
+    }
     return found | ({} if grown.status == "converged" else {"status": grown.status})
 
 
@@ -206,7 +269,8 @@ def _shares(direction: Tensor) -> Tensor:
 
 def picture(passage: Passage) -> tuple[Any, tuple[str, ...]]:
     """Directions of the tokens at all depths as an array (T, n, 3), in the axes along which they vary most (the sink
-    has no say in them), and the names of the axes."""
+    has no say in them), and the names of the axes.
+    """
     u = torch.stack([directions(x) for x in passage.states])
     seen = principal_view(u[:, [i for i in range(passage.n) if i != passage.sink]])
     return seen(u).numpy(), seen.names

@@ -22,10 +22,18 @@ DISTANCES = ("auto", "W", "d")
 CLOSED = 1e-9  # a relative duality gap below this is rounding
 
 
-def text_distances(model: Model, text: Corpus, other: Corpus | None, *, layers: tuple[int, ...] | str,
-                   lengths: Sequence[int], exponents: Sequence[float], distance: str = "auto",
-                   special_tokens: bool = True, step: Callable[[int, int, int | None], None] | None = None
-                   ) -> Iterator[dict[str, Any]]:
+def text_distances(
+    model: Model,
+    text: Corpus,
+    other: Corpus | None,
+    *,
+    layers: tuple[int, ...] | str,
+    lengths: Sequence[int],
+    exponents: Sequence[float],
+    distance: str = "auto",
+    special_tokens: bool = True,
+    step: Callable[[int, int, int | None], None] | None = None,
+) -> Iterator[dict[str, Any]]:
     """Yield one record per length, layer and exponent: the distance of two texts' tokens, before and after attention.
 
     The texts are the first n tokens of each, or two consecutive pieces of one. "W" takes tokens without their places,
@@ -37,8 +45,13 @@ def text_distances(model: Model, text: Corpus, other: Corpus | None, *, layers: 
         raise InputError(f"expected a distance among {', '.join(DISTANCES)}, got {distance!r}")
     layers = chosen(layers, model.layer_numbers, f"layers of {model.name}")
     names = [text.name, text.name if other is None else other.name]
-    facts = {"texts": names, "special_tokens": "add" if special_tokens else "none",
-             "dtype": str(model.dtype).removeprefix("torch."), "source": dict(model.source), **provenance()}
+    facts = {
+        "texts": names,
+        "special_tokens": "add" if special_tokens else "none",
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "source": dict(model.source),
+        **provenance(),
+    }
     for n in lengths:
         if other is None:
             pair = model.chunks(text, n, 2, special_tokens)
@@ -58,13 +71,22 @@ def text_distances(model: Model, text: Corpus, other: Corpus | None, *, layers: 
                 yield {"model": model.name, "layer": layer, "n": n, "m": n, **compared(before, after, p), **facts}
 
 
-def file_distances(first: TokenMeasure, second: TokenMeasure, names: Sequence[str], *, exponents: Sequence[float],
-                   model: Model | None = None, layers: tuple[int, ...] | str | None = None,
-                   step: Callable[[int, int, int | None], None] | None = None) -> Iterator[dict[str, Any]]:
+def file_distances(
+    first: TokenMeasure,
+    second: TokenMeasure,
+    names: Sequence[str],
+    *,
+    exponents: Sequence[float],
+    model: Model | None = None,
+    layers: tuple[int, ...] | str | None = None,
+    step: Callable[[int, int, int | None], None] | None = None,
+) -> Iterator[dict[str, Any]]:
     """Yield one record per exponent, or with a model per layer and exponent: the measures pushed through attention."""
     if isinstance(first, TimedMeasure) != isinstance(second, TimedMeasure):
-        raise InputError(f"expected times in both or in neither, got {type(first).__name__} from {names[0]} and "
-                         f"{type(second).__name__} from {names[1]}")
+        raise InputError(
+            f"expected times in both or in neither, got {type(first).__name__} from {names[0]} and "
+            f"{type(second).__name__} from {names[1]}"
+        )
     pair = [first, second]
     facts = {"n": first.n, "m": second.n, "files": list(names), **provenance()}
     if model is None:
@@ -78,8 +100,10 @@ def file_distances(first: TokenMeasure, second: TokenMeasure, names: Sequence[st
         if not isinstance(f, SelfAttention):
             raise InputError(f"expected a model whose attention is known by its weights, got {model.name}; use texts")
         if f.rotary is not None:
-            raise InputError(f"expected a model whose attention knows no places, got {model.name} with rotary "
-                             "positions; use texts (without --files) for models with rotary positions")
+            raise InputError(
+                f"expected a model whose attention knows no places, got {model.name} with rotary "
+                "positions; use texts (without --files) for models with rotary positions"
+            )
         images = [push_forward(SoftmaxField(f), measure) for measure in pair]
         if step is not None:
             step(first.n, layer, None)
@@ -105,5 +129,11 @@ def compared(before: Sequence[TokenMeasure], after: Sequence[TokenMeasure] | Non
         quotient = there.value / here.value
     gaps = [part.gap for part in (here, there) if part is not None and math.isfinite(part.value)]
     status = "converged" if all(gap <= CLOSED for gap in gaps) else "gap"
-    return {"distance": "d" if timed else "W", "status": status, "p": "inf" if math.isinf(p) else p,
-            "before": here.as_record(), "after": None if there is None else there.as_record(), "quotient": quotient}
+    return {
+        "distance": "d" if timed else "W",
+        "status": status,
+        "p": "inf" if math.isinf(p) else p,
+        "before": here.as_record(),
+        "after": None if there is None else there.as_record(),
+        "quotient": quotient,
+    }

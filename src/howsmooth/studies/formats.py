@@ -57,13 +57,16 @@ def read_records(paths: Sequence[str]) -> Read:
         read.notes.append(f"{again} records came twice and count once.")
     if not read.records:
         said = f" ({read.notes[0]})" if read.notes else ""
-        raise InputError(f"expected records of measure, bound, attack or a study, got none in {', '.join(paths)}{said};"
-                         " write some with --json, or run the study first")
+        raise InputError(
+            f"expected records of measure, bound, attack or a study, got none in {', '.join(paths)}{said};"
+            " write some with --json, or run the study first"
+        )
     return read
 
 
 def measured_before(path: str) -> list[dict[str, Any]]:
     """Return the records of a file that a measurement goes on with; refused if it holds anything else."""
+
     def check(record: dict[str, Any]) -> None:
         if (reason := complaint(record)) is not None:
             raise ValueError(reason)
@@ -76,8 +79,10 @@ def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
     if path == "-":
         return _lines("stdin", sys.stdin.buffer.read(), notes)
     if FORMATS.get(Path(path).suffix.lower()) == "csv":
-        raise InputError(f"expected JSON lines, Parquet or a store, got {path}: CSV does not say what is a number, a "
-                         "text or nothing; save the records as .jsonl or .parquet as well")
+        raise InputError(
+            f"expected JSON lines, Parquet or a store, got {path}: CSV does not say what is a number, a "
+            "text or nothing; save the records as .jsonl or .parquet as well"
+        )
     place = Path(path).with_suffix(".sqlite") if path.endswith(".toml") else Path(path)
     try:
         with place.open("rb") as stream:
@@ -86,8 +91,10 @@ def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
             return _stored(place, notes)
         return _from_parquet(place) if magic.startswith(_PARQUET) else _lines(path, place.read_bytes(), notes)
     except OSError as error:
-        raise InputError(f"expected a store or a file of JSON lines, got {path} "
-                         f"({(error.strerror or str(error)).lower()}); name another one") from None
+        raise InputError(
+            f"expected a store or a file of JSON lines, got {path} "
+            f"({(error.strerror or str(error)).lower()}); name another one"
+        ) from None
 
 
 def _stored(path: Path, notes: list[str]) -> list[tuple[str, Any]]:
@@ -96,8 +103,10 @@ def _stored(path: Path, notes: list[str]) -> list[tuple[str, Any]]:
         if not records:  # a store that knows no plan still has what was put into it
             records = list(store.records(everything=True))
     if counts["done"] < counts["planned"]:
-        notes.append(f"{path.name}: {counts['done']} of {counts['planned']} tasks are done, {counts['failed']} failed; "
-                     "curves may lack lengths or samples.")
+        notes.append(
+            f"{path.name}: {counts['done']} of {counts['planned']} tasks are done, {counts['failed']} failed; "
+            "curves may lack lengths or samples."
+        )
     return [(f"record {number} of {path.name}", record) for number, record in enumerate(records, 1)]
 
 
@@ -105,8 +114,10 @@ def _lines(name: str, raw: bytes, notes: list[str]) -> list[tuple[str, Any]]:
     try:
         lines = raw.decode("utf-8").split("\n")
     except UnicodeDecodeError:
-        raise InputError(f"expected a store or a file of JSON lines, got {name}, which is neither; "
-                         "name what --json wrote, or a study's .sqlite") from None
+        raise InputError(
+            f"expected a store or a file of JSON lines, got {name}, which is neither; "
+            "name what --json wrote, or a study's .sqlite"
+        ) from None
     records = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -117,8 +128,10 @@ def _lines(name: str, raw: bytes, notes: list[str]) -> list[tuple[str, Any]]:
             if number == len(lines) and records:  # a run that was killed while it wrote
                 notes.append(f"{name}: the last line is cut off and was left out.")
                 break
-            raise InputError(f"expected one JSON object per line, got something else in line {number} of {name}; "
-                             "name what --json wrote, or a study's .sqlite") from None
+            raise InputError(
+                f"expected one JSON object per line, got something else in line {number} of {name}; "
+                "name what --json wrote, or a study's .sqlite"
+            ) from None
     return records
 
 
@@ -147,8 +160,9 @@ def write_records(records: Any, path: str | Path, form: str | None = None) -> in
                 count = _write_lines(records, stream, form)
         os.replace(partial, target)
     except OSError as error:
-        raise InputError(f"expected a writable file, got {path} ({(error.strerror or str(error)).lower()}); "
-                         "name another one") from None
+        raise InputError(
+            f"expected a writable file, got {path} ({(error.strerror or str(error)).lower()}); name another one"
+        ) from None
     finally:
         partial.unlink(missing_ok=True)
     return count
@@ -173,8 +187,12 @@ def _write_lines(records: Any, stream: Any, form: str) -> int:
 
 def _write_parquet(records: Any, path: Path) -> int:
     pa, pq = _pyarrow()
-    schema = pa.schema([pa.field(name, _arrow(pa, types), metadata=_NESTED if types & {dict, list, tuple} else None)
-                        for name, types in _columns(records).items()])
+    schema = pa.schema(
+        [
+            pa.field(name, _arrow(pa, types), metadata=_NESTED if types & {dict, list, tuple} else None)
+            for name, types in _columns(records).items()
+        ]
+    )
     count, rows = 0, iter(records())
     with pq.ParquetWriter(path, schema) as writer:
         while some := list(islice(rows, _ROWS_AT_ONCE)):
@@ -202,8 +220,9 @@ def _from_parquet(path: Path) -> Iterator[tuple[str, Any]]:
             # What a record of this kind does not have, its row holds as null.
             yield f"row {number} of {path.name}", {name: read.get(name, cell) for name, cell in row.items()}
     except (pa.ArrowException, ValueError, OSError) as error:
-        raise InputError(f"expected a Parquet file of records, got {path} ({str(error).splitlines()[0]}); name another "
-                         "one") from None
+        raise InputError(
+            f"expected a Parquet file of records, got {path} ({str(error).splitlines()[0]}); name another one"
+        ) from None
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -211,8 +230,10 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise InputError("expected the package pyarrow for Parquet, got none; pip install 'howsmooth[parquet]', or "
-                         "export to .csv or .jsonl") from None
+        raise InputError(
+            "expected the package pyarrow for Parquet, got none; pip install 'howsmooth[parquet]', or "
+            "export to .csv or .jsonl"
+        ) from None
     return pa, pq
 
 

@@ -31,11 +31,14 @@ class TextInputs:
     def __init__(self, model: Model, corpus: Corpus, spec: Spec):
         self.model, self.corpus, longest = model, corpus, max(spec.lengths)
         if model.positions is not None and longest > model.positions:
-            raise InputError(f"expected lengths of at most {model.positions} tokens, the positions of {model.name}, "
-                             f"got {longest}; ask for shorter lengths, or for tokens without a text "
-                             "(--inputs normalised)")
-        self.cutter: Cutter = model.cutter(corpus, spec.cutting, longest=longest,
-                                           special_tokens=spec.adds_special_tokens)
+            raise InputError(
+                f"expected lengths of at most {model.positions} tokens, the positions of {model.name}, "
+                f"got {longest}; ask for shorter lengths, or for tokens without a text "
+                "(--inputs normalised)"
+            )
+        self.cutter: Cutter = model.cutter(
+            corpus, spec.cutting, longest=longest, special_tokens=spec.adds_special_tokens
+        )
         for n in spec.lengths:
             self.cutter.check(n, spec.samples)
 
@@ -103,9 +106,14 @@ class NormalisedInputs:
 
     @property
     def run_facts(self) -> dict[str, Any]:
-        return {"inputs": "normalised", "text": DRAWN, "text_sha256": None, "special_tokens": "none",
-                "drawn": f"standard normal in float32 on the CPU, {ROWS_AT_ONCE} tokens at a time, seed {self.seed}, "
-                "then the layer's own normalisation"}
+        return {
+            "inputs": "normalised",
+            "text": DRAWN,
+            "text_sha256": None,
+            "special_tokens": "none",
+            "drawn": f"standard normal in float32 on the CPU, {ROWS_AT_ONCE} tokens at a time, seed {self.seed}, "
+            "then the layer's own normalisation",
+        }
 
 
 Inputs = TextInputs | NormalisedInputs
@@ -115,8 +123,10 @@ def inputs_of(model: Model, corpus: Corpus | None, spec: Spec) -> Inputs:
     """Return the inputs that the spec asks for, with everything checked that can be checked beforehand."""
     if spec.inputs == "text":
         if corpus is None or not model.reads_text:
-            raise InputError(f"expected a model that reads text, got {model.name}, a file of attention layers alone; "
-                             "use --inputs normalised")
+            raise InputError(
+                f"expected a model that reads text, got {model.name}, a file of attention layers alone; "
+                "use --inputs normalised"
+            )
         inputs: Inputs = TextInputs(model, corpus, spec)
     else:
         inputs = NormalisedInputs(model, spec.seed)
@@ -132,9 +142,11 @@ def moved_tokens(special: Tensor, tokens: str) -> Tensor | None:
         return None
     moved = ~special if tokens == "no-special" else (torch.arange(special.shape[-1]) > 0).expand(special.shape)
     if not moved.any(-1).all():
-        raise InputError(f"expected a token left to perturb with the choice of tokens {tokens}, got a chunk of "
-                         f"{special.shape[-1]} tokens without one; ask for longer lengths, or let all of them move "
-                         "(--tokens all)")
+        raise InputError(
+            f"expected a token left to perturb with the choice of tokens {tokens}, got a chunk of "
+            f"{special.shape[-1]} tokens without one; ask for longer lengths, or let all of them move "
+            "(--tokens all)"
+        )
     return moved
 
 
@@ -156,8 +168,9 @@ class Site:
         return {"layer": self.layer, "head": self.head, "n": self.n, "sample": self.sample}
 
 
-def sites(model: Model, corpus: Corpus | None, spec: Spec, *, samples: int | None = None, step: Step | None = None
-          ) -> Iterator[Site]:
+def sites(
+    model: Model, corpus: Corpus | None, spec: Spec, *, samples: int | None = None, step: Step | None = None
+) -> Iterator[Site]:
     """Yield every length, sample, layer and head of a spec with its map and tokens: one forward pass per chunk."""
     inputs = inputs_of(model, corpus, spec)
     layers, heads = chosen_layers(model, spec), chosen_heads(model, spec)
@@ -178,19 +191,35 @@ def sites(model: Model, corpus: Corpus | None, spec: Spec, *, samples: int | Non
 def resolve(model: Model, corpus: Corpus | None, spec: Spec) -> Spec:
     """Return the spec with layers and heads as numbers, checked against the model and the text."""
     inputs_of(model, corpus, spec)
-    return spec.model_copy(update={"layers": chosen_layers(model, spec),
-                                   "heads": chosen_heads(model, spec) if spec.kind == "head" else None})
+    return spec.model_copy(
+        update={
+            "layers": chosen_layers(model, spec),
+            "heads": chosen_heads(model, spec) if spec.kind == "head" else None,
+        }
+    )
 
 
 def run_facts(model: Model, corpus: Corpus | None, spec: Spec) -> dict[str, Any]:
     """Return what every record of a run says, so that each can be read, and made again, alone."""
-    own = NormalisedInputs(model, spec.seed).run_facts if spec.inputs == "normalised" or corpus is None else {
-        "inputs": "text", "text": corpus.name, "text_sha256": corpus.sha256}
+    own = (
+        NormalisedInputs(model, spec.seed).run_facts
+        if spec.inputs == "normalised" or corpus is None
+        else {"inputs": "text", "text": corpus.name, "text_sha256": corpus.sha256}
+    )
     return {
-        "device": str(model.device), "model_dtype": str(model.dtype).removeprefix("torch."), "tokens": spec.tokens[0],
-        "cutting": spec.cutting, "special_tokens": spec.special_tokens, "tol": spec.tol, "stop": spec.stop,
-        "max_steps": spec.max_steps, "weights": model.source.get("weights"), "source": dict(model.source), **own,
-        **provenance()}
+        "device": str(model.device),
+        "model_dtype": str(model.dtype).removeprefix("torch."),
+        "tokens": spec.tokens[0],
+        "cutting": spec.cutting,
+        "special_tokens": spec.special_tokens,
+        "tol": spec.tol,
+        "stop": spec.stop,
+        "max_steps": spec.max_steps,
+        "weights": model.source.get("weights"),
+        "source": dict(model.source),
+        **own,
+        **provenance(),
+    }
 
 
 def chosen_layers(model: Model, spec: Spec, own: Any = None) -> tuple[int, ...]:
@@ -213,6 +242,7 @@ def chosen(wanted: Any, known: tuple[int, ...], what: str) -> tuple[int, ...]:
     if unknown or not wanted:
         whole = known == tuple(range(len(known)))
         among = f"between 0 and {len(known) - 1}" if whole else "among " + ", ".join(map(str, known))
-        raise InputError(f"expected {what} {among}, got {unknown[0] if unknown else 'none'}; choose among them or say "
-                         "all")
+        raise InputError(
+            f"expected {what} {among}, got {unknown[0] if unknown else 'none'}; choose among them or say all"
+        )
     return tuple(dict.fromkeys(wanted))

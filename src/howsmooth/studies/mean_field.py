@@ -36,7 +36,7 @@ def unit_layer(scores: str, size: float = 1.0, causal: bool = False) -> SelfAtte
 
 
 def lengths_up_to(power: float, points: int) -> list[float]:
-    """log n of so many lengths from 2 to 10^power, evenly spread in log n, whole numbers as far as these are doubles.
+    """Log n of so many lengths from 2 to 10^power, evenly spread in log n, whole numbers as far as these are doubles.
 
     >>> [round(math.exp(log_n), 6) for log_n in lengths_up_to(2, 4)]
     [2.0, 7.0, 27.0, 100.0]
@@ -46,27 +46,47 @@ def lengths_up_to(power: float, points: int) -> list[float]:
     return list(dict.fromkeys(math.log(round(math.exp(log))) if log < 53 * first else log for log in logs))
 
 
-def regimes(gamma_r2: Sequence[float], log_lengths: Sequence[float], scores: str = "negative",
-            step: Callable[[float], None] | None = None) -> Iterator[dict[str, Any]]:
+def regimes(
+    gamma_r2: Sequence[float],
+    log_lengths: Sequence[float],
+    scores: str = "negative",
+    step: Callable[[float], None] | None = None,
+) -> Iterator[dict[str, Any]]:
     """One record per γR² and length: the exact two-place constant, its plateau, and the bounds around it, in logs."""
     for size in gamma_r2:
         if step is not None:
             step(size)
         top = plateau(size, scores)
         form = LayerForm(unit_layer(scores, top.a))  # on the unit ball
-        fixed = {"log_two_dirac": this_project.two_dirac_lower(form, 2, 1.0).log_value,
-                 "log_n_free": mean_field.unmasked(form, 2, 1.0).log_value}
+        fixed = {
+            "log_two_dirac": this_project.two_dirac_lower(form, 2, 1.0).log_value,
+            "log_n_free": mean_field.unmasked(form, 2, 1.0).log_value,
+        }
         for point in regime_curve(size, log_lengths, scores):
-            yield {"gamma_r2": float(size), "a": top.a, "scores": scores, **point.as_record(),
-                   "log_plateau": top.log_value, "log_crossover": top.log_crossover,
-                   "log_upper": mean_field.upper_at_log_n(form, point.log_n, 1.0).log_value,
-                   "log_theorem1": mean_field.theorem1_at_log_n(form, point.log_n, 1.0).log_value, **fixed,
-                   "status": "converged"}
+            yield {
+                "gamma_r2": float(size),
+                "a": top.a,
+                "scores": scores,
+                **point.as_record(),
+                "log_plateau": top.log_value,
+                "log_crossover": top.log_crossover,
+                "log_upper": mean_field.upper_at_log_n(form, point.log_n, 1.0).log_value,
+                "log_theorem1": mean_field.theorem1_at_log_n(form, point.log_n, 1.0).log_value,
+                **fixed,
+                "status": "converged",
+            }
 
 
-def masked_constants(exponents: Sequence[float], sizes: Sequence[float], *, n: int = 32, restarts: int = 6,
-                     steps: int = 100, seed: int = 0, step: Callable[[float], None] | None = None
-                     ) -> Iterator[dict[str, Any]]:
+def masked_constants(
+    exponents: Sequence[float],
+    sizes: Sequence[float],
+    *,
+    n: int = 32,
+    restarts: int = 6,
+    steps: int = 100,
+    seed: int = 0,
+    step: Callable[[float], None] | None = None,
+) -> Iterator[dict[str, Any]]:
     """One record per a = ‖A‖R² and p: the proved constant of d_p, the statement in the slides, and what is attained.
 
     A = −a in d = 1 on [−1, 1], V = 1. Attained is the larger of two numbers: the norm in L^p of the running mean of n
@@ -86,14 +106,24 @@ def masked_constants(exponents: Sequence[float], sizes: Sequence[float], *, n: i
             equal = attained_p_norm(mean, p, starts=1)
             stated, verdict = _stated(f, p)
             bound = None if p == 1 else mean_field.masked(f, p, 1.0)
-            yield {"a": float(a), "p": "inf" if p == math.inf else float(p), "n": n,
-                   "attained": max(rough, equal), "ascent": rough, "running_mean": equal,
-                   "bound": None if bound is None else bound.value,
-                   "log_bound": None if bound is None else bound.log_value, "stated": stated, "verdict": verdict,
-                   "unmasked": mean_field.unmasked(unit_layer("negative", a), p, 1.0).value,
-                   "two_dirac": this_project.two_dirac_lower(f, n, 1.0).value if p == 2 else None,
-                   "estimate": found.estimate.as_record() if p == 2 else None, "ascent_steps": found.steps,
-                   "seed": seed, "status": found.estimate.status}
+            yield {
+                "a": float(a),
+                "p": "inf" if p == math.inf else float(p),
+                "n": n,
+                "attained": max(rough, equal),
+                "ascent": rough,
+                "running_mean": equal,
+                "bound": None if bound is None else bound.value,
+                "log_bound": None if bound is None else bound.log_value,
+                "stated": stated,
+                "verdict": verdict,
+                "unmasked": mean_field.unmasked(unit_layer("negative", a), p, 1.0).value,
+                "two_dirac": this_project.two_dirac_lower(f, n, 1.0).value if p == 2 else None,
+                "estimate": found.estimate.as_record() if p == 2 else None,
+                "ascent_steps": found.steps,
+                "seed": seed,
+                "status": found.estimate.status,
+            }
 
 
 def _stated(f: SelfAttention, p: float) -> tuple[float, str]:

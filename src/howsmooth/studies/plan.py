@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from howsmooth.attention import SelfAttention, outline
+from howsmooth.attention import SelfAttention, abstract_jacobian
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
@@ -62,9 +62,15 @@ class Subject:
 
     def solver(self, n: int, confidence: float) -> dict[str, Any]:
         """Return the options of `local_lipschitz` at a length."""
-        return {"tol": self.spec.tol, "confidence": confidence, "max_memory": self.spec.max_memory,
-                "stop": self.spec.stop, "max_steps": self.spec.max_steps,
-                "products": product_dtype(self.spec, n, self.device), "seed": self.spec.seed}
+        return {
+            "tol": self.spec.tol,
+            "confidence": confidence,
+            "max_memory": self.spec.max_memory,
+            "stop": self.spec.stop,
+            "max_steps": self.spec.max_steps,
+            "product_dtype": product_dtype(self.spec, n, self.device),
+            "seed": self.spec.seed,
+        }
 
     def memory(self, n: int) -> int:
         """Return the bytes of a solve of n tokens, in proportion to the longest."""
@@ -106,8 +112,11 @@ class Plan:
     @cached_property
     def _variants(self) -> list[tuple[str, str]]:
         """Which tokens move, of which quantity; some move them all and have no other variant."""
-        return [(tokens, quantity) for tokens, quantity in product(self.spec.tokens, self.spec.quantities)
-                if tokens == "all" or not QUANTITIES[quantity].every_token]
+        return [
+            (tokens, quantity)
+            for tokens, quantity in product(self.spec.tokens, self.spec.quantities)
+            if tokens == "all" or not QUANTITIES[quantity].every_token
+        ]
 
     def _per_map(self, variants: list[Any]) -> int:
         return len(self.spec.lengths) * self.spec.samples * len(variants)
@@ -141,43 +150,92 @@ class Plan:
         chunks = [(sample, inputs.chunk(n, sample)) for sample in samples]
         solver = subject.solver(n, self.confidence)
         read = isinstance(inputs, TextInputs)
-        facts = {**self._facts(subject), **inputs.run_facts, **inputs.facts(n),
-                 "product_dtype": _name(solver["products"])}
+        facts = {
+            **self._facts(subject),
+            **inputs.run_facts,
+            **inputs.facts(n),
+            "product_dtype": _name(solver["product_dtype"]),
+        }
         shared = {
-            "form": TASK_FORM, "model": subject.identity, "name": subject.model_spec.label, "dtype": subject.dtype,
-            "device": subject.device, "inputs": inputs.run_facts, "cutting": spec.cutting, "map": spec.kind, "n": n,
-            "special_tokens": spec.special_tokens, **{key: value for key, value in solver.items() if key not in
-                                                      ("max_memory", "products")}, "products": facts["product_dtype"]}
+            "form": TASK_FORM,
+            "model": subject.identity,
+            "name": subject.model_spec.label,
+            "dtype": subject.dtype,
+            "device": subject.device,
+            "inputs": inputs.run_facts,
+            "cutting": spec.cutting,
+            "map": spec.kind,
+            "n": n,
+            "special_tokens": spec.special_tokens,
+            **{key: value for key, value in solver.items() if key not in ("max_memory", "product_dtype")},
+            "product_dtype": facts["product_dtype"],
+        }
         resolved = json.dumps(shared, sort_keys=True)  # once for all the tasks of the bundle
         digests = [chunk.digest if read else "" for _, chunk in chunks]
         solves = tuple(
-            Solve(layer, head, tokens, quantity, tuple(
-                _hash(f"{resolved}|{layer}|{head}|{tokens}|{quantity}|{sample}|{digest}")
-                for (sample, _), digest in zip(chunks, digests, strict=True)), words=number == 0)
+            Solve(
+                layer,
+                head,
+                tokens,
+                quantity,
+                tuple(
+                    _hash(f"{resolved}|{layer}|{head}|{tokens}|{quantity}|{sample}|{digest}")
+                    for (sample, _), digest in zip(chunks, digests, strict=True)
+                ),
+                words=number == 0,
+            )
             for number, (layer, head, (tokens, quantity)) in enumerate(
-                product(subject.layers, subject.heads, self._variants)))
+                product(subject.layers, subject.heads, self._variants)
+            )
+        )
         return Bundle(
-            loading=subject.loading, identity=subject.identity, map=spec.kind, n=n,
+            loading=subject.loading,
+            identity=subject.identity,
+            map=spec.kind,
+            n=n,
             ids=tuple(tuple(chunk.ids.tolist()) for _, chunk in chunks) if read else None,
             special=tuple(tuple(chunk.special.tolist()) for _, chunk in chunks),
-            places=tuple({"sample": sample, "start": chunk.start, "document": chunk.document}
-                         for sample, chunk in chunks),
-            solves=solves, solver=solver, facts=facts, cost=seconds * len(solves) * len(chunks))
+            places=tuple(
+                {"sample": sample, "start": chunk.start, "document": chunk.document} for sample, chunk in chunks
+            ),
+            solves=solves,
+            solver=solver,
+            facts=facts,
+            cost=seconds * len(solves) * len(chunks),
+        )
 
     def _facts(self, subject: Subject) -> dict[str, Any]:
         """What every record of a model says, so that each can be read, and made again, alone."""
         spec, own = self.spec, subject.model_spec
         return {
-            "study": spec.name, "model": own.label, "series": own.series, "checkpoint": own.checkpoint,
-            "weights": subject.source.get("weights"), "source": subject.source, "cutting": spec.cutting,
-            "special_tokens": spec.special_tokens, "tol": spec.tol, "stop": spec.stop, "max_steps": spec.max_steps,
-            "simultaneous": spec.confidence if spec.simultaneous else None, "device": subject.device,
-            "model_dtype": subject.dtype, **self.facts}
+            "study": spec.name,
+            "model": own.label,
+            "series": own.series,
+            "checkpoint": own.checkpoint,
+            "weights": subject.source.get("weights"),
+            "source": subject.source,
+            "cutting": spec.cutting,
+            "special_tokens": spec.special_tokens,
+            "tol": spec.tol,
+            "stop": spec.stop,
+            "max_steps": spec.max_steps,
+            "simultaneous": spec.confidence if spec.simultaneous else None,
+            "device": subject.device,
+            "model_dtype": subject.dtype,
+            **self.facts,
+        }
 
     def seconds(self) -> float:
         """Return the work of the whole plan on one worker, from timed solves."""
-        return sum(self.costs[i].seconds(n) * s.maps * len(s.inputs) for i, s in enumerate(self.subjects)
-                   for n in self.spec.lengths) * self.spec.samples * len(self._variants)
+        return (
+            sum(
+                self.costs[i].seconds(n) * s.maps * len(s.inputs)
+                for i, s in enumerate(self.subjects)
+                for n in self.spec.lengths
+            )
+            * self.spec.samples
+            * len(self._variants)
+        )
 
     @property
     def worker_memory(self) -> int:
@@ -194,13 +252,20 @@ class Plan:
             raise InputError(
                 f"expected {self.worker_memory / 2**30:.1f} GiB of free memory for one worker at n = "
                 f"{max(self.spec.lengths)}, got {(free or 0) / 2**30:.1f} GiB; set max_memory, use shorter lengths, a "
-                "narrower dtype or a smaller model")
+                "narrower dtype or a smaller model"
+            )
         workers = engine.workers if engine.workers is not None else 1 if on_gpu else max(1, min(cores, fits))
         return workers, engine.threads or max(1, cores // max(1, workers))
 
 
-def prepare(spec: Spec, note: Callable[[str], None] = lambda line: None, *, timed: bool = True,
-            trust_remote_code: bool = False, allow_pickle: bool = False) -> Plan:
+def prepare(
+    spec: Spec,
+    note: Callable[[str], None] = lambda line: None,
+    *,
+    timed: bool = True,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+) -> Plan:
     """Load each model once, cut each text for it, check all there is to check.
 
     A spec may come from a stranger: code that its models bring along runs only if the caller says so, too. Without
@@ -249,25 +314,41 @@ def read_texts(spec: Spec) -> tuple[Corpus, ...]:
 def loading_of(spec: Spec, own: ModelSpec) -> dict[str, Any]:
     """Return the arguments of `load` for one model of a spec."""
     return {
-        "name": ("random:" if own.weights == "random" else "") + spec.path(own.name), "dtype": own.dtype,
-        "device": own.device, "revision": own.revision, "trust_remote_code": own.trust_remote_code,
-        "allow_pickle": own.allow_pickle, "seed": spec.seed if own.seed is None else own.seed,
-        "tokenizer": own.tokenizer and spec.path(own.tokenizer), "causal": own.causal,
+        "name": ("random:" if own.weights == "random" else "") + spec.path(own.name),
+        "dtype": own.dtype,
+        "device": own.device,
+        "revision": own.revision,
+        "trust_remote_code": own.trust_remote_code,
+        "allow_pickle": own.allow_pickle,
+        "seed": spec.seed if own.seed is None else own.seed,
+        "tokenizer": own.tokenizer and spec.path(own.tokenizer),
+        "causal": own.causal,
     }
 
 
-def subject_of(spec: Spec, own: ModelSpec, model: Model, corpora: tuple[Corpus | None, ...], loading: dict[str, Any]
-               ) -> Subject:
+def subject_of(
+    spec: Spec, own: ModelSpec, model: Model, corpora: tuple[Corpus | None, ...], loading: dict[str, Any]
+) -> Subject:
     """Resolve a spec against one model and its texts, so that nothing fails halfway through."""
     layers, heads = chosen_layers(model, spec, own.layers), chosen_heads(model, spec)
     inputs = tuple(inputs_of(model, corpus, spec) for corpus in corpora or (None,))
     return Subject(
-        spec=spec, model_spec=own, loading=loading, identity=identity_of(model), source=dict(model.source),
-        device=str(model.device), dtype=_name(model.dtype) or "", width=model.width,
+        spec=spec,
+        model_spec=own,
+        loading=loading,
+        identity=identity_of(model),
+        source=dict(model.source),
+        device=str(model.device),
+        dtype=_name(model.dtype) or "",
+        width=model.width,
         weights=sum(p.numel() * p.element_size() for p in model.parameters()),
-        layers=(None,) if spec.kind == "model" else layers, heads=heads, inputs=inputs,
-        solve_bytes=solve_memory(model, inputs[0], spec, layers[0]).total if spec.kind in ("attention", "head") else
-        200 * max(spec.lengths) * model.width * 8)  # maps that are differentiated automatically have no plan
+        layers=(None,) if spec.kind == "model" else layers,
+        heads=heads,
+        inputs=inputs,
+        solve_bytes=solve_memory(model, inputs[0], spec, layers[0]).total
+        if spec.kind in ("attention", "head")
+        else 200 * max(spec.lengths) * model.width * 8,
+    )  # maps that are differentiated automatically have no plan
 
 
 def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> MemoryPlan:
@@ -280,7 +361,7 @@ def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> Memory
     head = chosen_heads(model, spec)[0]
     attention = attention if head is None else attention.head(head)
     if isinstance(attention, SelfAttention):
-        derivative = outline(attention, n, product_dtype(spec, n, str(model.device)))
+        derivative = abstract_jacobian(attention, n, product_dtype(spec, n, str(model.device)))
     else:
         derivative = jacobian(attention, inputs.tokens(chunk, 0, [layer])[layer])
     moved = moved_tokens(chunk.special, spec.tokens[0])
@@ -288,8 +369,12 @@ def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> Memory
         width = derivative.shape[1] // n
         at = moved.nonzero().flatten()
         derivative = restrict(derivative, cols=(at[:, None] * width + torch.arange(width)).flatten().to(model.device))
-    options: dict[str, Any] = {"max_steps": spec.max_steps, "tol": spec.tol, "confidence": spec.confidence,
-                               "stop": spec.stop}
+    options: dict[str, Any] = {
+        "max_steps": spec.max_steps,
+        "tol": spec.tol,
+        "confidence": spec.confidence,
+        "stop": spec.stop,
+    }
     limit = solver_limit(model.device, spec.max_memory)
     try:
         return plan_memory(derivative, limit, **options)
@@ -299,20 +384,24 @@ def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> Memory
         # The solver speaks of vectors in bytes; here it is known what was asked for.
         least = replace(plan_memory(derivative, **options), stored=FEWEST_STORED).total / 2**20
         what = "max_memory" if limit == spec.max_memory else f"free memory on {model.device}"
-        remedy = ("allow more memory (a larger --max-memory) or" if limit == spec.max_memory else
-                  "free some, use --products bfloat16 --stop residual, which has no float64 reference, or")
+        remedy = (
+            "allow more memory (a larger --max-memory) or"
+            if limit == spec.max_memory
+            else "free some, use --product-dtype bfloat16 --stop residual, which has no float64 reference, or"
+        )
         raise InputError(
             f"expected {what} of at least {math.ceil(10 * least) / 10:.1f} MiB for n = {n}, "
-            f"got {round(limit / 2**20, 3):g} MiB; {remedy} ask for shorter lengths (--lengths)") from None
+            f"got {round(limit / 2**20, 3):g} MiB; {remedy} ask for shorter lengths (--lengths)"
+        ) from None
 
 
 def product_dtype(spec: Spec, n: int, device: str) -> torch.dtype | None:
     """Return the dtype of products at a length: on a GPU a float64 reference takes longer than the solve from some."""
-    if spec.kind not in ("attention", "head") or spec.products == "float64":
+    if spec.kind not in ("attention", "head") or spec.product_dtype == "float64":
         return None
-    if spec.products == "auto":
+    if spec.product_dtype == "auto":
         return torch.float32 if device.startswith("cuda") and n > LONGEST_REFERENCE else None
-    return getattr(torch, spec.products)
+    return getattr(torch, spec.product_dtype)
 
 
 def _name(dtype: torch.dtype | None) -> str | None:
@@ -323,8 +412,10 @@ def _load(loading: dict[str, Any]) -> Model:
     try:
         return loaded_model(loading)
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise InputError(f"expected enough memory to load {loading['name']!r}, got too little ({error}); choose a "
-                         "smaller model or a narrower dtype") from None
+        raise InputError(
+            f"expected enough memory to load {loading['name']!r}, got too little ({error}); choose a "
+            "smaller model or a narrower dtype"
+        ) from None
 
 
 def _hash(text: str) -> str:

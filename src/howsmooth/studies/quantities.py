@@ -55,8 +55,10 @@ def lipschitz(at: At) -> list[dict[str, Any]]:
     options = dict(at.solver, max_memory=solver_limit(at.x.device, at.solver.get("max_memory")))
     found = local_lipschitz(at.f, at.x, tokens=at.moved, strict=False, **options)
     estimates = found if isinstance(found, list) else [found]
-    return [{**e.as_record(), "seconds": e.seconds / len(estimates), "width": e.width, "direction_shares": e.shares}
-            for e in estimates]
+    return [
+        {**e.as_record(), "seconds": e.seconds / len(estimates), "width": e.width, "direction_shares": e.shares}
+        for e in estimates
+    ]
 
 
 def released(at: At) -> list[dict[str, Any]]:
@@ -86,21 +88,31 @@ def _released(f: Any, x: Tensor) -> list[dict[str, Any]]:
     J = jacobian(f, x)
     pulled = J.rmatvec(J.image.reshape(*J.batch, -1)).double()
     values = torch.linalg.vector_norm(pulled, dim=-1).sqrt().reshape(-1).tolist()
-    return [_record(value, tokens) for value, tokens in zip(values, x.reshape(len(values), -1, x.shape[-1]),
-                                                            strict=True)]
+    return [
+        _record(value, tokens) for value, tokens in zip(values, x.reshape(len(values), -1, x.shape[-1]), strict=True)
+    ]
 
 
 def _record(value: float, tokens: Tensor) -> dict[str, Any]:
     radii = torch.linalg.vector_norm(tokens.double(), dim=-1)
-    return {"value": value, **_NO_INTERVAL, "status": "as released", "products": 1, "radius": float(radii.max()),
-            "mean_radius": math.sqrt(float(radii.square().mean())), "dtype": str(tokens.dtype).removeprefix("torch.")}
+    return {
+        "value": value,
+        **_NO_INTERVAL,
+        "status": "as released",
+        "products": 1,
+        "radius": float(radii.max()),
+        "mean_radius": math.sqrt(float(radii.square().mean())),
+        "dtype": str(tokens.dtype).removeprefix("torch."),
+    }
 
 
 def top_tokens(shares: Tensor, word: Callable[[int], str]) -> list[dict[str, Any]]:
     """Return the tokens that carry most of the worst direction, with their share of its squared norm."""
     top = torch.topk(shares.flatten(), min(NAMED_TOKENS, shares.numel()))
-    return [{"position": i, "token": word(i), "share": share}
-            for i, share in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
+    return [
+        {"position": i, "token": word(i), "share": share}
+        for i, share in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    ]
 
 
 def all_shares(shares: Tensor) -> list[float] | None:

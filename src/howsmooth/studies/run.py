@@ -34,8 +34,9 @@ def measure(model: Model, corpus: Corpus | None, spec: Spec, *, step: Step | Non
     return records_of(prepare_model(spec, model, corpus), step=step)
 
 
-def records_of(plan: Plan, kept: Sequence[dict[str, Any]] = (), *, step: Step | None = None
-               ) -> Iterator[dict[str, Any]]:
+def records_of(
+    plan: Plan, kept: Sequence[dict[str, Any]] = (), *, step: Step | None = None
+) -> Iterator[dict[str, Any]]:
     """Run a plan in this process and yield its records; those that are among `kept` are not computed again.
 
     `step(n, layer, head)` is called before each solve. A solve that does not converge is yielded with its status, never
@@ -66,8 +67,11 @@ def run_study(
     Stop it in any way at any time: what was finished is in the store, and the next run goes on from there. Models that
     bring code along are refused unless `trust_remote_code` (for pickled weights `allow_pickle`) is said here, too.
     """
-    plan = prepare(study, note, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle) if isinstance(
-        study, Spec) else study
+    plan = (
+        prepare(study, note, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+        if isinstance(study, Spec)
+        else study
+    )
     if not isinstance(store, Store):
         with Store.write(store) as opened:
             if opened.recovered:
@@ -115,8 +119,9 @@ def engine_of(plan: Plan) -> Callable[..., Generator[list, None, None]]:
     if spec.kind == "ray":
         from howsmooth.studies.engines.ray_engine import ray_engine
 
-        return lambda bundles, work: ray_engine(bundles, work, address=spec.address, cpus=spec.cpus, gpus=spec.gpus,
-                                                retries=spec.retries)
+        return lambda bundles, work: ray_engine(
+            bundles, work, address=spec.address, cpus=spec.cpus, gpus=spec.gpus, retries=spec.retries
+        )
     from howsmooth.studies.engines.local import in_this_process, local_engine
 
     workers, threads = plan.split()

@@ -20,12 +20,22 @@ def salvage(damaged: Path, fresh: Path, schema: str) -> int:
         old.execute("PRAGMA writable_schema = ON")
         new.executescript("PRAGMA journal_mode = WAL; BEGIN IMMEDIATE;" + schema + "COMMIT;")
         new.execute("BEGIN IMMEDIATE")
-        _copy(old, new, "SELECT rowid, key, value FROM meta WHERE rowid = ?",
-              "INSERT OR REPLACE INTO meta VALUES (?, ?)")
-        _copy(old, new, "SELECT rowid, position, hash FROM tasks WHERE rowid = ?",
-              "INSERT OR IGNORE INTO tasks VALUES (?, ?)")
-        _copy(old, new, "SELECT rowid, hash, record FROM records WHERE rowid = ?",
-              "INSERT OR IGNORE INTO records (hash, record) VALUES (?, ?)", whole=True)
+        _copy(
+            old, new, "SELECT rowid, key, value FROM meta WHERE rowid = ?", "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+        )
+        _copy(
+            old,
+            new,
+            "SELECT rowid, position, hash FROM tasks WHERE rowid = ?",
+            "INSERT OR IGNORE INTO tasks VALUES (?, ?)",
+        )
+        _copy(
+            old,
+            new,
+            "SELECT rowid, hash, record FROM records WHERE rowid = ?",
+            "INSERT OR IGNORE INTO records (hash, record) VALUES (?, ?)",
+            whole=True,
+        )
         new.execute("COMMIT")
         return new.execute("SELECT count(*) FROM records").fetchone()[0]
     finally:

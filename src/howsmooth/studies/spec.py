@@ -38,12 +38,22 @@ class Quantity:
 
 # One line for each quantity: records, tables, charts, pages and the command line take it from here.
 QUANTITIES = {
-    "lipschitz": Quantity("Lip", "‖D_X f‖₂ with a certified interval", "howsmooth.studies.quantities:lipschitz",
-                          certified=True),
-    "released": Quantity("√‖Jᵀf‖", "what the paper's scripts return, at the described map",
-                         "howsmooth.studies.quantities:released", every_token=True),
-    "scripts": Quantity("√‖Jᵀf‖", "the same at the scripts' own map", "howsmooth.studies.quantities:scripts",
-                        every_token=True, maps=("attention",)),
+    "lipschitz": Quantity(
+        "Lip", "‖D_X f‖₂ with a certified interval", "howsmooth.studies.quantities:lipschitz", certified=True
+    ),
+    "released": Quantity(
+        "√‖Jᵀf‖",
+        "what the paper's scripts return, at the described map",
+        "howsmooth.studies.quantities:released",
+        every_token=True,
+    ),
+    "scripts": Quantity(
+        "√‖Jᵀf‖",
+        "the same at the scripts' own map",
+        "howsmooth.studies.quantities:scripts",
+        every_token=True,
+        maps=("attention",),
+    ),
 }
 
 
@@ -67,8 +77,9 @@ def _range(text: str) -> list[int]:
             raise ValueError(f"expected a range that grows and ends, got {piece.strip()!r}")
         while first <= last:
             if len(lengths) >= _MOST_LENGTHS:
-                raise ValueError(f"expected at most {_MOST_LENGTHS} lengths, got more in {piece.strip()!r}; take "
-                                 "larger steps")
+                raise ValueError(
+                    f"expected at most {_MOST_LENGTHS} lengths, got more in {piece.strip()!r}; take larger steps"
+                )
             lengths.append(first)
             first = first * step if way == "*" else first + step
     return lengths
@@ -97,6 +108,7 @@ def _of_name(key: str):
     def tables(value: Any) -> Any:
         value = _listed(value)
         return [{key: item} if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
+
     return tables
 
 
@@ -136,13 +148,19 @@ class ModelSpec(_Declared):
 
     name: Annotated[str, Field(min_length=1)]
     weights: Literal["pretrained", "random"] = "pretrained"
-    dtype: Annotated[Literal["float32", "float64", "bfloat16", "float16"], Field(
-        description="Dtype of the model; one in half precision is measured with products in float32.")] = "float32"
+    dtype: Annotated[
+        Literal["float32", "float64", "bfloat16", "float16"],
+        Field(description="Dtype of the model; one in half precision is measured with products in float32."),
+    ] = "float32"
     device: Annotated[str, Field(description="Where to compute.", json_schema_extra={"metavar": "cpu|cuda"})] = "cpu"
-    revision: Annotated[str | None, Field(description="Branch, tag or commit of a model on the Hub.",
-                                          json_schema_extra={"metavar": "NAME"})] = None
-    tokenizer: Annotated[str | None, Field(description="Another place to take the tokenizer from.",
-                                           json_schema_extra={"metavar": "NAME"})] = None
+    revision: Annotated[
+        str | None,
+        Field(description="Branch, tag or commit of a model on the Hub.", json_schema_extra={"metavar": "NAME"}),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Field(description="Another place to take the tokenizer from.", json_schema_extra={"metavar": "NAME"}),
+    ] = None
     trust_remote_code: Annotated[bool, Field(description="Run code that comes with the model.")] = False
     allow_pickle: Annotated[bool, Field(description="Load weights that are not safetensors.")] = False
     causal: bool = False  # a BERT run as a decoder
@@ -177,11 +195,15 @@ class ModelSpec(_Declared):
         """The model itself, or each checkpoint of its series."""
         bare = {"checkpoints": (), "revisions": ()}
         if self.checkpoints:
-            return [self.model_copy(update={**bare, "name": name, "series": self.name, "checkpoint": name})
-                    for name in self.checkpoints]
+            return [
+                self.model_copy(update={**bare, "name": name, "series": self.name, "checkpoint": name})
+                for name in self.checkpoints
+            ]
         if self.revisions:
-            return [self.model_copy(update={**bare, "revision": revision, "series": self.name, "checkpoint": revision})
-                    for revision in self.revisions]
+            return [
+                self.model_copy(update={**bare, "revision": revision, "series": self.name, "checkpoint": revision})
+                for revision in self.revisions
+            ]
         return [self]
 
 
@@ -199,20 +221,32 @@ class TextSpec(_Declared):
 class EngineSpec(_Declared):
     """Where tasks run: processes of this machine, or a Ray cluster."""
 
-    kind: Annotated[Literal["local", "ray"], Field(
-        description="Processes of this machine, or a Ray cluster.")] = "local"
-    workers: Annotated[Annotated[int, Field(ge=0)] | None, Field(
-        description="Processes; 0 is this one.  [default: as many as cores and memory allow]",
-        json_schema_extra={"metavar": "COUNT"})] = None
-    threads: Annotated[Annotated[int, Field(ge=1)] | None, Field(
-        description="Threads of each process.  [default: cores divided among the processes]",
-        json_schema_extra={"metavar": "COUNT"})] = None
-    address: Annotated[str | None, Field(description="Address of the Ray cluster.",
-                                         json_schema_extra={"metavar": "HOST:PORT|auto"})] = None
-    cpus: Annotated[float, Field(gt=0, description="CPUs of one Ray task.",
-                                 json_schema_extra={"metavar": "COUNT"})] = 1.0
-    gpus: Annotated[float, Field(ge=0, description="GPUs of one Ray task.",
-                                 json_schema_extra={"metavar": "COUNT"})] = 0.0
+    kind: Annotated[Literal["local", "ray"], Field(description="Processes of this machine, or a Ray cluster.")] = (
+        "local"
+    )
+    workers: Annotated[
+        Annotated[int, Field(ge=0)] | None,
+        Field(
+            description="Processes; 0 is this one.  [default: as many as cores and memory allow]",
+            json_schema_extra={"metavar": "COUNT"},
+        ),
+    ] = None
+    threads: Annotated[
+        Annotated[int, Field(ge=1)] | None,
+        Field(
+            description="Threads of each process.  [default: cores divided among the processes]",
+            json_schema_extra={"metavar": "COUNT"},
+        ),
+    ] = None
+    address: Annotated[
+        str | None, Field(description="Address of the Ray cluster.", json_schema_extra={"metavar": "HOST:PORT|auto"})
+    ] = None
+    cpus: Annotated[float, Field(gt=0, description="CPUs of one Ray task.", json_schema_extra={"metavar": "COUNT"})] = (
+        1.0
+    )
+    gpus: Annotated[float, Field(ge=0, description="GPUs of one Ray task.", json_schema_extra={"metavar": "COUNT"})] = (
+        0.0
+    )
     retries: Annotated[int, Field(ge=0)] = 3  # of a task whose worker was lost
 
 
@@ -221,55 +255,121 @@ class Spec(_Declared):
 
     name: Annotated[str, Field(min_length=1, description="What records and tables call this study.")] = "study"
     description: str = ""
-    models: Annotated[tuple[ModelSpec, ...], BeforeValidator(_of_name("name")),
-                      Field(min_length=1, description="Models, as `howsmooth.load` takes them.",
-                            json_schema_extra={"metavar": "NAME,…"})] = (
-        ModelSpec(name="minilm"),)
-    texts: Annotated[tuple[TextSpec, ...], BeforeValidator(_of_name("source")),
-                     Field(min_length=1, description="UTF-8 text: a file, a folder, - for stdin, alice, ag_news, "
-                           "hf:NAME, or embedded.", json_schema_extra={"metavar": "FILE|-"})] = (
-        TextSpec(source="embedded"),)
-    inputs: Annotated[Literal["text", "normalised"], Field(
-        description="Inputs of the map: tokens of the text, or random ones through each layer's own normalisation, of "
-        "any length.")] = "text"
-    cutting: Annotated[Literal["consecutive", "documents", "prefixes"], Field(
-        description="How chunks are cut: one after the other, a document each, or nested prefixes.")] = "consecutive"
-    special_tokens: Annotated[Literal["add", "none"], Field(
-        description="Whether each chunk gets the special tokens that the model's tokenizer gives one text.")] = "add"
+    models: Annotated[
+        tuple[ModelSpec, ...],
+        BeforeValidator(_of_name("name")),
+        Field(
+            min_length=1, description="Models, as `howsmooth.load` takes them.", json_schema_extra={"metavar": "NAME,…"}
+        ),
+    ] = (ModelSpec(name="minilm"),)
+    texts: Annotated[
+        tuple[TextSpec, ...],
+        BeforeValidator(_of_name("source")),
+        Field(
+            min_length=1,
+            description="UTF-8 text: a file, a folder, - for stdin, alice, ag_news, hf:NAME, or embedded.",
+            json_schema_extra={"metavar": "FILE|-"},
+        ),
+    ] = (TextSpec(source="embedded"),)
+    inputs: Annotated[
+        Literal["text", "normalised"],
+        Field(
+            description="Inputs of the map: tokens of the text, or random ones through each layer's own normalisation, of "
+            "any length."
+        ),
+    ] = "text"
+    cutting: Annotated[
+        Literal["consecutive", "documents", "prefixes"],
+        Field(description="How chunks are cut: one after the other, a document each, or nested prefixes."),
+    ] = "consecutive"
+    special_tokens: Annotated[
+        Literal["add", "none"],
+        Field(description="Whether each chunk gets the special tokens that the model's tokenizer gives one text."),
+    ] = "add"
     layers: Annotated[Some, Field(description="Which layers.", json_schema_extra={"metavar": "0,6|all"})] = "all"
-    heads: Annotated[Some | None, Field(description="These heads, each alone.",
-                                        json_schema_extra={"metavar": "0,3|all"})] = None
-    lengths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_lengths), Field(
-        min_length=1, description="Numbers of tokens, special tokens included: 64,128 or 16..512*2 or 2..98+2.",
-        json_schema_extra={"metavar": "64,128"})] = (32, 64, 128, 256)
-    samples: Annotated[int, Field(ge=1, le=10**9, description="Chunks of the text for each length.",
-                                  json_schema_extra={"metavar": "COUNT"})] = 4
-    map: Annotated[Literal["attention", "head", "normed", "block", "layer", "model"] | None, Field(
-        description="Map to measure: attention, each head alone, with the normalisation, with the residual, the whole "
-        "Transformer layer, or the whole model.  [default: attention, or head with heads]")] = None
-    tokens: Annotated[tuple[Literal["all", "no-special", "no-first"], ...], BeforeValidator(_words), Field(
-        min_length=1, description="Which tokens a perturbation may move.")] = ("all",)
-    quantities: Annotated[tuple[Annotated[str, AfterValidator(_quantity)], ...], BeforeValidator(_words), Field(
-        min_length=1, description="What is computed: " + ", ".join(
-            f"{name} ({quantity.about})" for name, quantity in QUANTITIES.items()) + ".",
-        json_schema_extra={"metavar": "NAME,…"})] = ("lipschitz",)
-    tol: Annotated[float, Field(gt=0, lt=1, description="Relative width of the interval to reach.",
-                                json_schema_extra={"metavar": "WIDTH"})] = 1e-3
-    confidence: Annotated[float, Field(gt=0, lt=1, description="Probability that the interval's upper end holds.",
-                                       json_schema_extra={"metavar": "PROBABILITY"})] = 0.999
+    heads: Annotated[
+        Some | None, Field(description="These heads, each alone.", json_schema_extra={"metavar": "0,3|all"})
+    ] = None
+    lengths: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        BeforeValidator(_lengths),
+        Field(
+            min_length=1,
+            description="Numbers of tokens, special tokens included: 64,128 or 16..512*2 or 2..98+2.",
+            json_schema_extra={"metavar": "64,128"},
+        ),
+    ] = (32, 64, 128, 256)
+    samples: Annotated[
+        int,
+        Field(
+            ge=1, le=10**9, description="Chunks of the text for each length.", json_schema_extra={"metavar": "COUNT"}
+        ),
+    ] = 4
+    map: Annotated[
+        Literal["attention", "head", "normed", "block", "layer", "model"] | None,
+        Field(
+            description="Map to measure: attention, each head alone, with the normalisation, with the residual, the whole "
+            "Transformer layer, or the whole model.  [default: attention, or head with heads]"
+        ),
+    ] = None
+    tokens: Annotated[
+        tuple[Literal["all", "no-special", "no-first"], ...],
+        BeforeValidator(_words),
+        Field(min_length=1, description="Which tokens a perturbation may move."),
+    ] = ("all",)
+    quantities: Annotated[
+        tuple[Annotated[str, AfterValidator(_quantity)], ...],
+        BeforeValidator(_words),
+        Field(
+            min_length=1,
+            description="What is computed: "
+            + ", ".join(f"{name} ({quantity.about})" for name, quantity in QUANTITIES.items())
+            + ".",
+            json_schema_extra={"metavar": "NAME,…"},
+        ),
+    ] = ("lipschitz",)
+    tol: Annotated[
+        float,
+        Field(
+            gt=0, lt=1, description="Relative width of the interval to reach.", json_schema_extra={"metavar": "WIDTH"}
+        ),
+    ] = 1e-3
+    confidence: Annotated[
+        float,
+        Field(
+            gt=0,
+            lt=1,
+            description="Probability that the interval's upper end holds.",
+            json_schema_extra={"metavar": "PROBABILITY"},
+        ),
+    ] = 0.999
     simultaneous: Annotated[bool, Field(description="The confidence is for all intervals together.")] = False
-    max_memory: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_bytes), Field(
-        description="Memory that one solve may take.", json_schema_extra={"metavar": "4G"})] = None
-    products: Annotated[Literal["auto", "float64", "float32", "bfloat16", "float16"], Field(
-        description="Dtype of products on a GPU: float64 measures rounding against a float64 reference, float32 allows "
-        "for it, half precision searches faster. auto: float64 up to 4096 tokens, then float32.")] = "auto"
-    stop: Annotated[Literal["interval", "residual"], Field(
-        description="Stop on the certified width, or earlier, on the residual: half precision then certifies a lower "
-        "end alone.")] = "interval"
-    max_steps: Annotated[Annotated[int, Field(ge=1, le=10**9)] | None, Field(
-        description="Lanczos steps at most.  [default: enough for tol]", json_schema_extra={"metavar": "COUNT"})] = None
-    seed: Annotated[Index, Field(lt=2**63, description="Seed of everything that is drawn.",
-                                 json_schema_extra={"metavar": "NUMBER"})] = 0
+    max_memory: Annotated[
+        Annotated[int, Field(ge=1)] | None,
+        BeforeValidator(_bytes),
+        Field(description="Memory that one solve may take.", json_schema_extra={"metavar": "4G"}),
+    ] = None
+    product_dtype: Annotated[
+        Literal["auto", "float64", "float32", "bfloat16", "float16"],
+        Field(
+            description="Dtype of products on a GPU: float64 measures rounding against a float64 reference, float32 allows "
+            "for it, half precision searches faster. auto: float64 up to 4096 tokens, then float32."
+        ),
+    ] = "auto"
+    stop: Annotated[
+        Literal["interval", "residual"],
+        Field(
+            description="Stop on the certified width, or earlier, on the residual: half precision then certifies a lower "
+            "end alone."
+        ),
+    ] = "interval"
+    max_steps: Annotated[
+        Annotated[int, Field(ge=1, le=10**9)] | None,
+        Field(description="Lanczos steps at most.  [default: enough for tol]", json_schema_extra={"metavar": "COUNT"}),
+    ] = None
+    seed: Annotated[
+        Index, Field(lt=2**63, description="Seed of everything that is drawn.", json_schema_extra={"metavar": "NUMBER"})
+    ] = 0
     engine: EngineSpec = EngineSpec()
     base: str | None = None  # the folder that relative paths start from: the study file's
 
@@ -280,8 +380,10 @@ class Spec(_Declared):
         if not isinstance(given, dict) or "inputs" in given or "texts" in given:
             return given
         models = given.get("models", ())
-        names = [model.get("name") if isinstance(model, dict) else getattr(model, "name", model)
-                 for model in (models if isinstance(models, (list, tuple)) else [models])]
+        names = [
+            model.get("name") if isinstance(model, dict) else getattr(model, "name", model)
+            for model in (models if isinstance(models, (list, tuple)) else [models])
+        ]
         alone = names and all(isinstance(name, str) and name.endswith(".safetensors") for name in names)
         return {**given, "inputs": "normalised"} if alone else given
 
@@ -296,15 +398,19 @@ class Spec(_Declared):
             if quantity.maps is not None and self.kind not in quantity.maps:
                 raise ValueError(f'expected map = "{quantity.maps[0]}" for the quantity {name}, got "{self.kind}"')
         plain = self.kind in ("attention", "head")
-        if self.products not in ("auto", "float64") and not plain:
-            raise ValueError(f'expected products only with attention and its heads, got map = "{self.map}"; leave one '
-                             "of the two out")
+        if self.product_dtype not in ("auto", "float64") and not plain:
+            raise ValueError(
+                f'expected products only with attention and its heads, got map = "{self.map}"; leave one of the two out'
+            )
         if self.inputs == "normalised" and not plain:
-            raise ValueError(f'expected a text for the map {self.kind}, whose tokens come from a model, got inputs = '
-                             '"normalised"; measure attention or its heads, or leave inputs out')
+            raise ValueError(
+                f"expected a text for the map {self.kind}, whose tokens come from a model, got inputs = "
+                '"normalised"; measure attention or its heads, or leave inputs out'
+            )
         if self.inputs == "normalised" and [text.source for text in self.texts] != ["embedded"]:
-            raise ValueError('expected a text only with inputs = "text", got inputs = "normalised"; leave one of them '
-                             "out")
+            raise ValueError(
+                'expected a text only with inputs = "text", got inputs = "normalised"; leave one of them out'
+            )
         return self
 
     @property
@@ -375,8 +481,9 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
     try:
         declared = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        raise InputError(f"expected a study file, got {path} ({(error.strerror or str(error)).lower()}); "
-                         "check the path") from None
+        raise InputError(
+            f"expected a study file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
+        ) from None
     except (ValueError, RecursionError) as error:  # of the syntax, of the encoding, of numbers with too many digits
         raise InputError(f"expected TOML in {path}, got something else ({error}); correct it") from None
     if "base" in declared:
@@ -396,8 +503,11 @@ def merged(declared: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any
 
 def untrusted(study: Spec) -> dict[str, list[str]]:
     """The options by which models of a study would run code of their own, and the names of those models."""
-    return {option: names for option in ("trust_remote_code", "allow_pickle")
-            if (names := [model.name for model in study.models if getattr(model, option)])}
+    return {
+        option: names
+        for option in ("trust_remote_code", "allow_pickle")
+        if (names := [model.name for model in study.models if getattr(model, option)])
+    }
 
 
 def refuse_untrusted(study: Spec, **allowed: bool) -> None:
@@ -405,6 +515,8 @@ def refuse_untrusted(study: Spec, **allowed: bool) -> None:
     for option, names in untrusted(study).items():
         if not allowed[option]:
             flag = "--" + option.replace("_", "-")
-            raise InputError(f"expected {flag} on the command line for a study that says {option} = true of "
-                             f"{', '.join(names)}, got none; it runs code that comes with the model: add {flag} only "
-                             "if you trust it")
+            raise InputError(
+                f"expected {flag} on the command line for a study that says {option} = true of "
+                f"{', '.join(names)}, got none; it runs code that comes with the model: add {flag} only "
+                "if you trust it"
+            )

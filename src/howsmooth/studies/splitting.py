@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _NAMED = 8  # how many of the tokens that split are named in a record
 
 
-def splittings(model: Model, corpus: Corpus | None, spec: Spec, *, step: Step | None = None
-               ) -> Iterator[dict[str, Any]]:
+def splittings(
+    model: Model, corpus: Corpus | None, spec: Spec, *, step: Step | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield one record per length, sample, layer (and head): does the measure split there, and at which token.
 
     Copies keep their position and, in a causal model, have the time of their token: they see each other. With the
@@ -33,23 +34,31 @@ def splittings(model: Model, corpus: Corpus | None, spec: Spec, *, step: Step | 
     if spec.is_attention:
         for site in sites(model, corpus, spec, step=step):
             words = site.chunk.words if corpus is not None else [f"#{i}" for i in range(site.n)]
-            yield _record(splits(site.f, site.x, **spec.accuracy), words, model=model.name, map=spec.kind,
-                          **site.place) | facts
+            yield (
+                _record(splits(site.f, site.x, **spec.accuracy), words, model=model.name, map=spec.kind, **site.place)
+                | facts
+            )
         return
     for n in spec.lengths:
-        for sample, chunk in enumerate(model.cutter(corpus, special_tokens=spec.adds_special_tokens).chunks(
-                n, spec.samples)):
+        for sample, chunk in enumerate(
+            model.cutter(corpus, special_tokens=spec.adds_special_tokens).chunks(n, spec.samples)
+        ):
             for layer in spec.layers:
                 if step is not None:
                     step(n, layer, None)
                 at = model.map_at(chunk, layer, spec.kind)
                 found = decide(at.f, own_operator(OwnMap(at.f), at.x), at.x, **spec.accuracy)
-                yield _record(found, chunk.words, model=model.name, layer=layer, head=None, map=spec.kind, n=n,
-                              sample=sample) | facts
+                yield (
+                    _record(
+                        found, chunk.words, model=model.name, layer=layer, head=None, map=spec.kind, n=n, sample=sample
+                    )
+                    | facts
+                )
 
 
-def repeated_tokens(model: Model, corpus: Corpus, spec: Spec, *, copies: int = 2, step: Step | None = None
-                    ) -> Iterator[dict[str, Any]]:
+def repeated_tokens(
+    model: Model, corpus: Corpus, spec: Spec, *, copies: int = 2, step: Step | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield one record per length, layer and token: ‖D‖ of the map when the input says that token `copies` times.
 
     The model is run on the longer input: a real one. The copies take the positions that follow ("next"), or all that of
@@ -74,24 +83,41 @@ def repeated_tokens(model: Model, corpus: Corpus, spec: Spec, *, copies: int = 2
                 seen = torch.ones_like(ids)
                 found = {}
                 for which, places in (("next", torch.arange(len(order))), ("kept", order)):
-                    longer = model.map_at({"input_ids": ids, "attention_mask": seen, "position_ids": places[None]},
-                                          layer, kind)
+                    longer = model.map_at(
+                        {"input_ids": ids, "attention_mask": seen, "position_ids": places[None]}, layer, kind
+                    )
                     found[which] = local_lipschitz(longer.f, longer.x, **accuracy)
                 yield {
-                    "model": model.name, "layer": layer, "head": None, "map": kind, "n": n, "token": chunk.words[token],
-                    "position": token, "copies": copies, "before": before.as_record(),
+                    "model": model.name,
+                    "layer": layer,
+                    "head": None,
+                    "map": kind,
+                    "n": n,
+                    "token": chunk.words[token],
+                    "position": token,
+                    "copies": copies,
+                    "before": before.as_record(),
                     **{which: estimate.as_record() for which, estimate in found.items()},
                     **{f"{which}_over_before": estimate.value / before.value for which, estimate in found.items()},
-                    "status": next((e.status for e in (before, *found.values()) if e.status != "converged"),
-                                   "converged"), **facts,
+                    "status": next(
+                        (e.status for e in (before, *found.values()) if e.status != "converged"), "converged"
+                    ),
+                    **facts,
                 }
 
 
 def _record(found: Splitting, words, **where: Any) -> dict[str, Any]:
     own = found.own.value
     split = found.atoms.tolist()
-    return where | found.as_record() | {
-        "token": words[found.atom], "own_norms": [round(float(v), 6) for v in own],
-        "split_tokens": [{"position": i, "token": words[i], "ratio": float(own[i]) / found.norm.value}
-                         for i in sorted(split, key=lambda i: -float(own[i]))[:_NAMED]],
-    }
+    return (
+        where
+        | found.as_record()
+        | {
+            "token": words[found.atom],
+            "own_norms": [round(float(v), 6) for v in own],
+            "split_tokens": [
+                {"position": i, "token": words[i], "ratio": float(own[i]) / found.norm.value}
+                for i in sorted(split, key=lambda i: -float(own[i]))[:_NAMED]
+            ],
+        }
+    )

@@ -101,11 +101,15 @@ class Store:
         with self._transaction() as db:
             for task, record, error in rows:
                 if record is None:
-                    db.execute("INSERT INTO failures VALUES (?, ?, 1) ON CONFLICT (hash) DO UPDATE "
-                               "SET error = excluded.error, attempts = attempts + 1", (task, error))
+                    db.execute(
+                        "INSERT INTO failures VALUES (?, ?, 1) ON CONFLICT (hash) DO UPDATE "
+                        "SET error = excluded.error, attempts = attempts + 1",
+                        (task, error),
+                    )
                 else:
-                    added += db.execute("INSERT OR IGNORE INTO records (hash, record) VALUES (?, ?)",
-                                        (task, json_line(record))).rowcount
+                    added += db.execute(
+                        "INSERT OR IGNORE INTO records (hash, record) VALUES (?, ?)", (task, json_line(record))
+                    ).rowcount
                     db.execute("DELETE FROM failures WHERE hash = ?", (task,))
         return added
 
@@ -116,8 +120,9 @@ class Store:
             for first in range(0, len(tasks), 500):
                 some = tasks[first : first + 500]
                 marks = ",".join("?" * len(some))
-                found.update(task for task, in self._db.execute(
-                    f"SELECT hash FROM records WHERE hash IN ({marks})", some))
+                found.update(
+                    task for (task,) in self._db.execute(f"SELECT hash FROM records WHERE hash IN ({marks})", some)
+                )
         return found
 
     @property
@@ -129,22 +134,27 @@ class Store:
         try:
             return parsed(row[0])
         except (ValueError, TypeError):
-            raise InputError(f"expected a study in {self.path}, got something else; use "
-                             "`howsmooth study run STUDY.toml`, which repeats nothing that is stored") from None
+            raise InputError(
+                f"expected a study in {self.path}, got something else; use "
+                "`howsmooth study run STUDY.toml`, which repeats nothing that is stored"
+            ) from None
 
     def counts(self) -> dict[str, int]:
         """Tasks planned, done and failed, and records that the study no longer asks for."""
         with _errors(self.path):
-            planned, = self._db.execute("SELECT count(*) FROM tasks").fetchone()
-            done, = self._db.execute("SELECT count(*) FROM tasks JOIN records USING (hash)").fetchone()
-            failed, = self._db.execute("SELECT count(*) FROM tasks JOIN failures USING (hash)").fetchone()
-            kept, = self._db.execute("SELECT count(*) FROM records").fetchone()
+            (planned,) = self._db.execute("SELECT count(*) FROM tasks").fetchone()
+            (done,) = self._db.execute("SELECT count(*) FROM tasks JOIN records USING (hash)").fetchone()
+            (failed,) = self._db.execute("SELECT count(*) FROM tasks JOIN failures USING (hash)").fetchone()
+            (kept,) = self._db.execute("SELECT count(*) FROM records").fetchone()
         return {"planned": planned, "done": done, "failed": failed, "other": kept - done}
 
     def records(self, everything: bool = False) -> Iterator[dict[str, Any]]:
         """Records in the order of the plan, or all that there are in the order they came."""
-        query = ("SELECT id, record FROM records ORDER BY id" if everything else
-                 "SELECT id, record FROM tasks JOIN records USING (hash) ORDER BY position")
+        query = (
+            "SELECT id, record FROM records ORDER BY id"
+            if everything
+            else "SELECT id, record FROM tasks JOIN records USING (hash) ORDER BY position"
+        )
         with _errors(self.path):
             for place, text in self._db.execute(query):
                 try:
@@ -152,15 +162,18 @@ class Store:
                 except (ValueError, TypeError):
                     record = None
                 if not isinstance(record, dict):
-                    raise InputError(f"expected a JSON object in record {place} of {self.path}, got something else; "
-                                     "the file was changed by another program: delete that row, or run the study anew")
+                    raise InputError(
+                        f"expected a JSON object in record {place} of {self.path}, got something else; "
+                        "the file was changed by another program: delete that row, or run the study anew"
+                    )
                 yield record
 
     def failures(self) -> list[tuple[str, str, int]]:
         """(task, why, attempts) of those that have no record."""
         with _errors(self.path):
-            return self._db.execute("SELECT hash, error, attempts FROM failures JOIN tasks USING (hash) "
-                                    "ORDER BY position").fetchall()
+            return self._db.execute(
+                "SELECT hash, error, attempts FROM failures JOIN tasks USING (hash) ORDER BY position"
+            ).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -181,30 +194,37 @@ def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError:
-        raise InputError(f"expected a whole store, got {path}, which is damaged; "
-                         "`howsmooth study resume` saves what can be read") from None
+        raise InputError(
+            f"expected a whole store, got {path}, which is damaged; `howsmooth study resume` saves what can be read"
+        ) from None
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", "") or ""
         if name.startswith("SQLITE_NOTADB"):
-            raise InputError(f"expected a store, got {path}, which is another kind of file; "
-                             "name another store") from None
+            raise InputError(
+                f"expected a store, got {path}, which is another kind of file; name another store"
+            ) from None
         if name.startswith("SQLITE_CORRUPT"):
-            raise InputError(f"expected a whole store, got {path}, which is damaged; "
-                             "`howsmooth study resume` saves what can be read") from None
-        raise StoreFailed(f"cannot use the store {path} ({error}); what it held before is still in it: make room or "
-                          "repair the file system, then resume") from None
+            raise InputError(
+                f"expected a whole store, got {path}, which is damaged; `howsmooth study resume` saves what can be read"
+            ) from None
+        raise StoreFailed(
+            f"cannot use the store {path} ({error}); what it held before is still in it: make room or "
+            "repair the file system, then resume"
+        ) from None
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
-    application, = db.execute("PRAGMA application_id").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION:
         raise InputError(f"expected a store, got {path}, an SQLite file of another program; name another store")
-    form, = db.execute("PRAGMA user_version").fetchone()
+    (form,) = db.execute("PRAGMA user_version").fetchone()
     if form != FORM:
         made = db.execute("SELECT value FROM meta WHERE key = 'howsmooth'").fetchone()
-        raise InputError(f"expected a store of form {FORM}, got {path} of form {form}, written by howsmooth "
-                         f"{made[0] if made else 'of another version'}; install that version, or run the study into "
-                         "another store")
+        raise InputError(
+            f"expected a store of form {FORM}, got {path} of form {form}, written by howsmooth "
+            f"{made[0] if made else 'of another version'}; install that version, or run the study into "
+            "another store"
+        )
 
 
 def _repaired(path: Path) -> str | None:
@@ -244,16 +264,19 @@ def _lock(path: Path) -> Iterator[None]:
         try:
             stream = open(lock, "a+", encoding="utf-8")
         except OSError as error:
-            raise InputError(f"expected a store that can be written, got {path} ({(error.strerror or '').lower()}); "
-                             "name another one") from None
+            raise InputError(
+                f"expected a store that can be written, got {path} ({(error.strerror or '').lower()}); name another one"
+            ) from None
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             stream.seek(0)
             holder = stream.read().strip() or "another process"
             stream.close()
-            raise InputError(f"expected a store that nobody else is writing, got {path}, in use by {holder}; wait for "
-                             "it to end, or give this run another --store") from None
+            raise InputError(
+                f"expected a store that nobody else is writing, got {path}, in use by {holder}; wait for "
+                "it to end, or give this run another --store"
+            ) from None
         # Whoever ends removes the file; one that was removed while this process waited locks nothing.
         if os.path.exists(lock) and os.fstat(stream.fileno()).st_ino == os.stat(lock).st_ino:
             break

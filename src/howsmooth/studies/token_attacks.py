@@ -65,8 +65,9 @@ def objective_named(name: str, *, layer: int | None = None, threshold: float | N
     return OBJECTIVES[name](**settings, **({} if threshold is None else {"threshold": threshold}))
 
 
-def chunks_to_attack(model: Model, text: Corpus, n: int, count: int, objective: Objective, limits: Limits
-                     ) -> list[TokenChunk]:
+def chunks_to_attack(
+    model: Model, text: Corpus, n: int, count: int, objective: Objective, limits: Limits
+) -> list[TokenChunk]:
     """Up to `count` consecutive pieces of n tokens; a shorter text is one piece, as long as it is.
 
     What cannot work is refused here, before anything is computed: no language head, no room for the edits.
@@ -83,10 +84,20 @@ def chunks_to_attack(model: Model, text: Corpus, n: int, count: int, objective: 
     return chunks
 
 
-def token_attacks(model: Model, text: Corpus, chunks: Sequence[TokenChunk], methods: Sequence[Method], *,
-                  objective: Objective | None = None, limits: Limits | None = None, calls: int = 40, seed: int = 0,
-                  judge: SentenceJudge | None = None, done: Sequence[dict[str, Any]] = (), step: Step | None = None
-                  ) -> Iterator[dict[str, Any]]:
+def token_attacks(
+    model: Model,
+    text: Corpus,
+    chunks: Sequence[TokenChunk],
+    methods: Sequence[Method],
+    *,
+    objective: Objective | None = None,
+    limits: Limits | None = None,
+    calls: int = 40,
+    seed: int = 0,
+    judge: SentenceJudge | None = None,
+    done: Sequence[dict[str, Any]] = (),
+    step: Step | None = None,
+) -> Iterator[dict[str, Any]]:
     """Yield a record for every text and method; what is among `done` is not computed again.
 
     A record holds `TokenAttack.as_record`, the text's number and name, and `verified`: that the value, and success with
@@ -101,19 +112,36 @@ def token_attacks(model: Model, text: Corpus, chunks: Sequence[TokenChunk], meth
     known = {_key(record): record for record in done}
     for number, chunk in enumerate(chunks):
         for method in methods:
-            wanted = {"model": model.name, "sha256": sha256, "ids": chunk.ids.tolist(), "method": method.as_record(),
-                      "objective": objective.as_record(), "limits": limits.as_record(), "judge": judged,
-                      "budget": calls, "seed": seed + number, "dtype": str(model.dtype).removeprefix("torch.")}
+            wanted = {
+                "model": model.name,
+                "sha256": sha256,
+                "ids": chunk.ids.tolist(),
+                "method": method.as_record(),
+                "objective": objective.as_record(),
+                "limits": limits.as_record(),
+                "judge": judged,
+                "budget": calls,
+                "seed": seed + number,
+                "dtype": str(model.dtype).removeprefix("torch."),
+            }
             if (found := known.get(_key(wanted))) is not None:
                 yield found
                 continue
             if step is not None:
                 step(number, method.name)
-            record = attack_text(victim, chunk, method, objective=objective, limits=limits, calls=calls,
-                                 seed=seed + number, judge=judge).as_record()
+            record = attack_text(
+                victim, chunk, method, objective=objective, limits=limits, calls=calls, seed=seed + number, judge=judge
+            ).as_record()
             again = verify(victim, record)
-            yield {"text": text.name, "piece": number, **record, "verified": again.holds, "judge": judged,
-                   "sha256": sha256, **facts}
+            yield {
+                "text": text.name,
+                "piece": number,
+                **record,
+                "verified": again.holds,
+                "judge": judged,
+                "sha256": sha256,
+                **facts,
+            }
 
 
 def read_attacks(path: str | Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.dynamics.example import Course, Example, Tokens, Watch
+from howsmooth.dynamics.example import Integration, Example, Tokens, Watch
 from howsmooth.errors import InputError
 from howsmooth.studies.inputs import chosen
 from howsmooth.texts.corpora import Corpus, read_corpus
@@ -63,21 +63,32 @@ def model_flow(model: Model, text: Corpus, n: int, layer: int | None = None, hea
     for number in numbers:
         f = model.attention(number, n)
         if not isinstance(f, SelfAttention):
-            raise InputError(f"expected a model whose attention is known by its weights, got {model.name} "
-                             f"({model.family}); follow its true layers: howsmooth flow model {model.name}")
+            raise InputError(
+                f"expected a model whose attention is known by its weights, got {model.name} "
+                f"({model.family}); follow its true layers: howsmooth flow model {model.name}"
+            )
         if head is not None:
             f = f.head(*chosen((head,), tuple(range(model.heads)), f"heads of {model.name}"))
         layers.append(f.to(torch.float64))
     chunk, *_ = model.chunks(text, n, 1)
     x = model.activations(chunk, [numbers[0]])[numbers[0]].double()
     size = float(torch.linalg.vector_norm(x, dim=-1).median())
-    which = "its attention layers one after the other" if layer is None else f"attention of layer {layer}" + (
-        "" if head is None else f", head {head}")
+    which = (
+        "its attention layers one after the other"
+        if layer is None
+        else f"attention of layer {layer}" + ("" if head is None else f", head {head}")
+    )
     # Two digits of a tolerance are all that a reader wants to see.
     tol = round(TOGETHER * size, 1 - math.floor(math.log10(TOGETHER * size)))
     words = "the embedded text" if text.name == "embedded" else text.name
     about = f"Tokens of {words} under {which}, in place of the whole Transformer layers: no MLP, norms as spheres."
     name = model.name if layer is None else f"{model.name}:{layer}" + ("" if head is None else f"/{head}")
-    example = Example(name=name, title=f"{model.name}: {which}", about=about, tokens=Tokens(count=n, dim=x.shape[1]),
-                      flow=Course(until=float(model.layers), sphere=True), watch=Watch(tol=tol))
+    example = Example(
+        name=name,
+        title=f"{model.name}: {which}",
+        about=about,
+        tokens=Tokens(count=n, dim=x.shape[1]),
+        flow=Integration(until=float(model.layers), sphere=True),
+        watch=Watch(tol=tol),
+    )
     return ModelFlow(example, layers, x)

@@ -51,23 +51,55 @@ class Case:
 CASES = (
     Case("softmax", "A = −1, equal masses", SoftmaxField.of(-ONE, ONE), [[5.5981], [0.4677]], [1, 1], "1.485 found"),
     Case("softmax", "A = −1, 1 : y² − 1 at distance y", SoftmaxField.of(-ONE, ONE), [[0], [30]], [899, 1], "unbounded"),
-    Case("softmax", "A = +1", SoftmaxField.of(ONE, ONE), [[13.1091068], [0.2197482]], [0.2547114, 0.7452886],
-         "1.0051 found"),
-    Case("softmax", "A ≻ 0 with condition number 1000, d = 2", SoftmaxField.of(STRETCH, PLANE),
-         [[-6.5243095649, -187.2353020304], [-13.0649961982, 68.7697831316]], [1, 12192.03], "14.44 found"),
-    Case("L2, K = −Q", "light atom at −1.65, heavy at 1.48", L2Field(ONE, -ONE, ONE), [[-1.6485616219741726],
-         [1.4847033925688446]], [4.086539081799703e-06, 0.9999959134609181], "246.5 found"),
-    Case("L2, tied K = Q", "d = 2, V ≠ I, two atoms", L2Field(_TIED, _TIED, _VALUES),
-         [[-1.2033681198, 0.5774883113], [0.4920128319, 0.2973140538]], [25.12, 1], "2 proved"),
-    Case("L2, tied K = Q", "V = I, QᵀQ = cI: never", L2Field(ONE, ONE, ONE), [[0], [3]], [1, 4], "1 proved",
-         never=True),
+    Case(
+        "softmax",
+        "A = +1",
+        SoftmaxField.of(ONE, ONE),
+        [[13.1091068], [0.2197482]],
+        [0.2547114, 0.7452886],
+        "1.0051 found",
+    ),
+    Case(
+        "softmax",
+        "A ≻ 0 with condition number 1000, d = 2",
+        SoftmaxField.of(STRETCH, PLANE),
+        [[-6.5243095649, -187.2353020304], [-13.0649961982, 68.7697831316]],
+        [1, 12192.03],
+        "14.44 found",
+    ),
+    Case(
+        "L2, K = −Q",
+        "light atom at −1.65, heavy at 1.48",
+        L2Field(ONE, -ONE, ONE),
+        [[-1.6485616219741726], [1.4847033925688446]],
+        [4.086539081799703e-06, 0.9999959134609181],
+        "246.5 found",
+    ),
+    Case(
+        "L2, tied K = Q",
+        "d = 2, V ≠ I, two atoms",
+        L2Field(_TIED, _TIED, _VALUES),
+        [[-1.2033681198, 0.5774883113], [0.4920128319, 0.2973140538]],
+        [25.12, 1],
+        "2 proved",
+    ),
+    Case(
+        "L2, tied K = Q", "V = I, QᵀQ = cI: never", L2Field(ONE, ONE, ONE), [[0], [3]], [1, 4], "1 proved", never=True
+    ),
     Case("Sinkhorn", "A = −1, masses 1 : 2", SinkhornField(-ONE, ONE), [[0], [6]], [1, 2], "unbounded"),
     Case("Sinkhorn", "A = +1, two atoms", SinkhornField(ONE, ONE), [[0], [2]], [1, 2], "1 proved", never=True),
     Case("sigmoid", "A = −1, one atom", SigmoidField(-ONE, ONE), [[0.8595]], [1], "unbounded"),
     Case("sigmoid", "V = I, A = cI ≻ 0", SigmoidField(ONE, ONE), [[1], [3]], [1, 1], "1 proved", never=True),
     Case("linear", "A a quarter turn, one atom", LinearField(TURN, PLANE), [[1, 2]], [1], "unbounded"),
-    Case("linear", "linearly dependent atoms (n > d)", LinearField(TURN, PLANE), [[1, 2], [0, 1], [2, -1]], [1, 2, 3],
-         "1 proved", never=True),
+    Case(
+        "linear",
+        "linearly dependent atoms (n > d)",
+        LinearField(TURN, PLANE),
+        [[1, 2], [0, 1], [2, -1]],
+        [1, 2, 3],
+        "1 proved",
+        never=True,
+    ),
     Case("mean pooling", "always", MeanPooling(PLANE), [[1, 2], [0, 1]], [1, 2], "0 proved", never=True),
     Case("pointwise network", "always", Pointwise(torch.tanh, 1), [[1], [0.2]], [1, 2], "1 proved", never=True),
 )
@@ -81,5 +113,13 @@ def which_split() -> Iterator[dict[str, Any]]:
         found = criterion(case.field, points, masses.log())
         pieces = torch.stack([0.3 * masses, 0.7 * masses], -1).flatten()
         cut = criterion(case.field, points.repeat_interleave(2, 0), pieces.log())
-        yield {"kind": case.kind, "where": case.where, **found.as_record(), "after": cut.norm, "limit": case.limit,
-               "never": case.never, "splits": found.ratio > 1 + 1e-12, "status": "converged"}
+        yield {
+            "kind": case.kind,
+            "where": case.where,
+            **found.as_record(),
+            "after": cut.norm,
+            "limit": case.limit,
+            "never": case.never,
+            "splits": found.ratio > 1 + 1e-12,
+            "status": "converged",
+        }

@@ -64,8 +64,9 @@ class Bundle:
 
     def without(self, done: set[str]) -> Bundle | None:
         """Return the same less the tasks that are done; None when none are left."""
-        solves = [replace(solve, tasks=tuple(None if task in done else task for task in solve.tasks))
-                  for solve in self.solves]
+        solves = [
+            replace(solve, tasks=tuple(None if task in done else task for task in solve.tasks)) for solve in self.solves
+        ]
         left = tuple(solve for solve in solves if any(solve.tasks))
         if not left:
             return None
@@ -92,20 +93,35 @@ def run_bundle(bundle: Bundle, step: Step | None = None, model: Model | None = N
 def _solves(model: Model, bundle: Bundle) -> Iterator[tuple[Solve, list[int], Any]]:
     """Each solve with the samples that are left of it and the function that computes their rows."""
     ids = None if bundle.ids is None else torch.tensor(bundle.ids)
-    batched = ids is not None and bundle.map in ("attention", "head") and isinstance(_formula(model, bundle),
-                                                                                     SelfAttention)
+    batched = (
+        ids is not None and bundle.map in ("attention", "head") and isinstance(_formula(model, bundle), SelfAttention)
+    )
     layers = [solve.layer for solve in bundle.solves if solve.layer is not None]
     activations = model.activations(ids, layers) if batched else {}
     for solve in bundle.solves:
         members = [i for i, task in enumerate(solve.tasks) if task is not None]
         if batched:
-            yield solve, members, lambda solve=solve, members=members: _rows(
-                model, bundle, solve, members, _head(model.attention(solve.layer, bundle.n), solve),
-                activations[solve.layer][members])
+            yield (
+                solve,
+                members,
+                lambda solve=solve, members=members: _rows(
+                    model,
+                    bundle,
+                    solve,
+                    members,
+                    _head(model.attention(solve.layer, bundle.n), solve),
+                    activations[solve.layer][members],
+                ),
+            )
             continue
         for i in members:
-            yield solve, [i], lambda solve=solve, i=i: _rows(model, bundle, solve, [i],
-                                                             *_map_and_tokens(model, bundle, solve, i, ids))
+            yield (
+                solve,
+                [i],
+                lambda solve=solve, i=i: _rows(
+                    model, bundle, solve, [i], *_map_and_tokens(model, bundle, solve, i, ids)
+                ),
+            )
 
 
 def _map_and_tokens(model: Model, bundle: Bundle, solve: Solve, i: int, ids: Tensor | None) -> tuple[Any, Tensor]:
@@ -139,22 +155,40 @@ def _rows(model: Model, bundle: Bundle, solve: Solve, members: list[int], f: Any
     ids = None if bundle.ids is None else torch.tensor([bundle.ids[i] for i in members])
     found = compute(solve.quantity, At(f, x, model, solve.layer, ids, moved, bundle.solver))
     norms = torch.linalg.vector_norm(x.double(), dim=-1).mean(-1).reshape(-1).tolist()
-    return [Row(str(solve.tasks[i]), _record(model, bundle, solve, i, numbers, norm, len(members)))
-            for i, numbers, norm in zip(members, found, norms, strict=True)]
+    return [
+        Row(str(solve.tasks[i]), _record(model, bundle, solve, i, numbers, norm, len(members)))
+        for i, numbers, norm in zip(members, found, norms, strict=True)
+    ]
 
 
-def _record(model: Model, bundle: Bundle, solve: Solve, i: int, numbers: dict[str, Any], norm: float, batch: int
-            ) -> dict[str, Any]:
+def _record(
+    model: Model, bundle: Bundle, solve: Solve, i: int, numbers: dict[str, Any], norm: float, batch: int
+) -> dict[str, Any]:
     ids = None if bundle.ids is None else bundle.ids[i]
     name = (lambda at: "drawn") if ids is None else (lambda at: word(model.tokenizer, ids[at]))
     shares = numbers.pop("direction_shares", None)
     words = None if ids is None or not solve.words else [word(model.tokenizer, token) for token in ids]
-    return stamped("measurement", {
-        "model": bundle.facts["model"], "layer": solve.layer, "head": solve.head, "map": bundle.map, "n": bundle.n,
-        "tokens": solve.tokens, "quantity": solve.quantity, **bundle.places[i], **numbers, "mean_norm": norm,
-        "batch": batch, **bundle.facts, "task": solve.tasks[i],
-        "top_tokens": [] if shares is None else top_tokens(shares, name),
-        "shares": None if shares is None or ids is None else all_shares(shares), "words": words})
+    return stamped(
+        "measurement",
+        {
+            "model": bundle.facts["model"],
+            "layer": solve.layer,
+            "head": solve.head,
+            "map": bundle.map,
+            "n": bundle.n,
+            "tokens": solve.tokens,
+            "quantity": solve.quantity,
+            **bundle.places[i],
+            **numbers,
+            "mean_norm": norm,
+            "batch": batch,
+            **bundle.facts,
+            "task": solve.tasks[i],
+            "top_tokens": [] if shares is None else top_tokens(shares, name),
+            "shares": None if shares is None or ids is None else all_shares(shares),
+            "words": words,
+        },
+    )
 
 
 _loaded: dict[str, Model] = {}  # of this process: the last model used
@@ -168,8 +202,10 @@ def loaded_model(loading: dict[str, Any], identity: dict[str, Any] | None = None
         model = load(**loading)
         if identity is not None and (found := identity_of(model)) != identity:
             wrong = next(name for name in identity if found.get(name) != identity[name])
-            raise InputError(f"expected {loading['name']!r} as it was when the study was planned, got another {wrong}; "
-                             "bring the same files to every machine")
+            raise InputError(
+                f"expected {loading['name']!r} as it was when the study was planned, got another {wrong}; "
+                "bring the same files to every machine"
+            )
         _loaded[key] = model
     return _loaded[key]
 
@@ -179,8 +215,11 @@ def identity_of(model: Model) -> dict[str, Any]:
     names = ("kind", "sha256", "revision", "repository", "architecture", "seed", "initializer_range", "causal")
     identity = {name: model.source[name] for name in names if model.source.get(name) is not None}
     if identity.get("kind") == "random":  # there is no file to hash: the shape and the seed decide
-        identity["config"] = {name: value for name, value in sorted(model.network.config.to_dict().items())
-                              if name.startswith(("num_", "n_", "hidden_", "intermediate_", "vocab_", "head_"))}
+        identity["config"] = {
+            name: value
+            for name, value in sorted(model.network.config.to_dict().items())
+            if name.startswith(("num_", "n_", "hidden_", "intermediate_", "vocab_", "head_"))
+        }
     return identity
 
 

@@ -46,8 +46,15 @@ class Corpus:
         return hashlib.sha256(self.content.encode("utf-8")).hexdigest()
 
 
-def read_corpus(source: str, *, name: str | None = None, format: str = "auto", split: str = "test",
-                column: str | None = None, subset: str | None = None) -> Corpus:
+def read_corpus(
+    source: str,
+    *,
+    name: str | None = None,
+    format: str = "auto",
+    split: str = "test",
+    column: str | None = None,
+    subset: str | None = None,
+) -> Corpus:
     """Read a corpus; `split`, `column` and `subset` are for datasets of the hub.
 
     >>> corpus = read_corpus("embedded")
@@ -70,8 +77,9 @@ def read_corpus(source: str, *, name: str | None = None, format: str = "auto", s
         found, documents = Path(source).name, _path(Path(source).expanduser(), format)
     documents = tuple(document for document in documents if document.strip())
     if not documents:
-        raise InputError(f"expected some text, got nothing in {source if source != '-' else 'stdin'}; "
-                         "give a text that is not empty")
+        raise InputError(
+            f"expected some text, got nothing in {source if source != '-' else 'stdin'}; give a text that is not empty"
+        )
     return Corpus(name or found, documents)
 
 
@@ -79,8 +87,10 @@ def _path(path: Path, format: str) -> tuple[str, ...]:
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file())
         if not files:
-            raise InputError(f"expected text files ({', '.join(_SUFFIXES)}) in the directory {path}, got none; "
-                             "name a readable text file or another folder")
+            raise InputError(
+                f"expected text files ({', '.join(_SUFFIXES)}) in the directory {path}, got none; "
+                "name a readable text file or another folder"
+            )
         return tuple(_decoded(_bytes(file), file) for file in files)
     content = _decoded(_bytes(path), path)
     if format == "ag_news" or (format == "auto" and path.suffix.lower() == ".csv"):
@@ -95,8 +105,10 @@ def _rows(content: str, path: Path) -> tuple[str, ...]:
         if not row:
             continue
         if len(row) != 3 or not (row[0].strip().isdigit() or number == 1):
-            raise InputError(f"expected rows of class, title and description as in AG_NEWS in {path}, got "
-                             f"{len(row)} fields in row {number}; give format = \"text\" to read it as plain text")
+            raise InputError(
+                f"expected rows of class, title and description as in AG_NEWS in {path}, got "
+                f'{len(row)} fields in row {number}; give format = "text" to read it as plain text'
+            )
         if row[0].strip().isdigit():  # a first row without a class is a header
             documents.append(f"{row[1]} {row[2]}")
     return tuple(documents)
@@ -106,16 +118,19 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"expected a readable text file, got {path} ({(error.strerror or str(error)).lower()}); "
-                         "check the path") from None
+        raise InputError(
+            f"expected a readable text file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
+        ) from None
 
 
 def _decoded(raw: bytes, where: object) -> str:
     try:
         return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"expected UTF-8 text, got other bytes in {where} (at byte {error.start}); convert it "
-                         "first, for example with iconv") from None
+        raise InputError(
+            f"expected UTF-8 text, got other bytes in {where} (at byte {error.start}); convert it "
+            "first, for example with iconv"
+        ) from None
 
 
 def _named(name: str) -> tuple[str, ...]:
@@ -127,8 +142,10 @@ def _named(name: str) -> tuple[str, ...]:
     try:
         return _nltk_alice() if name == "alice" else _dataset("fancyzhx/ag_news", "test", "text", None)
     except InputError as error:
-        raise InputError(f"expected the corpus {name}, got none ({looked}; {error}); give a path to a copy, or set "
-                         f"{DATA} to a folder with {NAMED[name]}") from None
+        raise InputError(
+            f"expected the corpus {name}, got none ({looked}; {error}); give a path to a copy, or set "
+            f"{DATA} to a folder with {NAMED[name]}"
+        ) from None
 
 
 def _nltk_alice() -> tuple[str, ...]:
@@ -150,14 +167,18 @@ def _dataset(name: str, split: str, column: str | None, subset: str | None) -> t
     try:
         import datasets
     except ImportError:
-        raise InputError(f"expected the package datasets to read {name!r} from the hub, got none; "
-                         "pip install datasets, or give a file") from None
+        raise InputError(
+            f"expected the package datasets to read {name!r} from the hub, got none; "
+            "pip install datasets, or give a file"
+        ) from None
     try:
         table = datasets.load_dataset(name, subset, split=split)
     except Exception as error:  # the library raises its own, the hub's and the network's
         reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
-        raise InputError(f"cannot read the dataset {name!r}, split {split!r} ({reason}); check the name, the split "
-                         "and the network, or give a file") from None
+        raise InputError(
+            f"cannot read the dataset {name!r}, split {split!r} ({reason}); check the name, the split "
+            "and the network, or give a file"
+        ) from None
     columns = [key for key, kind in table.features.items() if getattr(kind, "dtype", None) == "string"]
     chosen = column or ("text" if "text" in columns else next(iter(columns), None))
     if chosen not in columns:

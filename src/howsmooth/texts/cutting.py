@@ -73,8 +73,15 @@ class Words(Sequence):
 class Cutter:
     """A corpus, tokenised once by one tokenizer, ready to be cut at any length."""
 
-    def __init__(self, tokenizer: Any, corpus: Corpus, rule: str = "consecutive", *, longest: int = 0,
-                 special_tokens: bool = True):
+    def __init__(
+        self,
+        tokenizer: Any,
+        corpus: Corpus,
+        rule: str = "consecutive",
+        *,
+        longest: int = 0,
+        special_tokens: bool = True,
+    ):
         """Tokenise the corpus; `longest` is the length of the blocks of "prefixes"."""
         self.tokenizer, self.corpus, self.rule = tokenizer, corpus, rule
         self.before, self.after = special_frame(tokenizer) if special_tokens else ([], [])
@@ -101,9 +108,11 @@ class Cutter:
             raise InputError(f"expected samples >= 1, got {samples!r}; ask for at least one sample")
         body = n - self.framed
         if body < 1:
-            raise InputError(f"expected n >= {self.framed + 1} (the model adds {self.framed} special tokens), got n = "
-                             f"{n}; ask for a larger n, or for none of them (special_tokens=False; --special-tokens "
-                             "none)")
+            raise InputError(
+                f"expected n >= {self.framed + 1} (the model adds {self.framed} special tokens), got n = "
+                f"{n}; ask for a larger n, or for none of them (special_tokens=False; --special-tokens "
+                "none)"
+            )
         if self.rule == "documents":
             found, wanted, what = len(self._fitting(body)), samples, f"documents of {body} tokens or more"
         else:
@@ -112,8 +121,10 @@ class Cutter:
             what = f"tokens of text ({samples} × {each}, {self.rule})"
         if found < wanted:
             framed = f" ({self.framed} of each n are special)" if self.framed else ""
-            raise InputError(f"expected {wanted} {what} in {self.corpus.name} for n = {n}{framed}, got {found}; give a "
-                             "longer text, a smaller n or fewer samples")
+            raise InputError(
+                f"expected {wanted} {what} in {self.corpus.name} for n = {n}{framed}, got {found}; give a "
+                "longer text, a smaller n or fewer samples"
+            )
 
     def fit(self, n: int) -> int:
         """How many chunks of n tokens there are, at least one or an error."""

@@ -5,5 +5,15 @@ from howsmooth.transport.files import read_measure
 from howsmooth.transport.measures import TimedMeasure, TokenMeasure, push_forward
 from howsmooth.transport.wasserstein import Plan, Transport, gaussian_wasserstein, wasserstein
 
-__all__ = ["ConditionalTransport", "Plan", "TimedMeasure", "TokenMeasure", "Transport", "conditional_distance",
-           "gaussian_wasserstein", "push_forward", "read_measure", "wasserstein"]
+__all__ = [
+    "ConditionalTransport",
+    "Plan",
+    "TimedMeasure",
+    "TokenMeasure",
+    "Transport",
+    "conditional_distance",
+    "gaussian_wasserstein",
+    "push_forward",
+    "read_measure",
+    "wasserstein",
+]

@@ -36,12 +36,18 @@ class ConditionalTransport:
     plan: Plan | None = None
 
     def as_record(self) -> dict[str, Any]:
-        return {"value": "inf" if math.isinf(self.value) else self.value, "p": "inf" if math.isinf(self.p) else self.p,
-                "reason": self.reason, "slices": len(self.times), "gap": self.gap}
+        return {
+            "value": "inf" if math.isinf(self.value) else self.value,
+            "p": "inf" if math.isinf(self.p) else self.p,
+            "reason": self.reason,
+            "slices": len(self.times),
+            "gap": self.gap,
+        }
 
 
-def conditional_distance(mu: TimedMeasure, nu: TimedMeasure, p: float = 2.0, *, plan: bool = False
-                         ) -> ConditionalTransport:
+def conditional_distance(
+    mu: TimedMeasure, nu: TimedMeasure, p: float = 2.0, *, plan: bool = False
+) -> ConditionalTransport:
     """d_p(μ̄, ν̄) for 1 ≤ p ≤ ∞, exact slice by slice; the plan couples atoms of one time alone.
 
     >>> mu = TimedMeasure.from_sequence(torch.tensor([[0.0], [0.0]]))
@@ -58,11 +64,12 @@ def conditional_distance(mu: TimedMeasure, nu: TimedMeasure, p: float = 2.0, *, 
         raise InputError(f"expected measures in one dimension, got d = {mu.d} and {nu.d}")
     mu, nu = mu.cpu(), nu.cpu()
     (times, here), (other_times, there) = mu.slices(), nu.slices()
-    log_masses = mu.log_marginal()
-    reason = _difference(times, other_times, log_masses, nu)
+    log_weights = mu.log_marginal()
+    reason = _difference(times, other_times, log_weights, nu)
     if reason is not None:
-        return ConditionalTransport(math.inf, p, reason, times, log_masses.exp(),
-                                    torch.full((len(times),), math.inf), math.nan)
+        return ConditionalTransport(
+            math.inf, p, reason, times, log_weights.exp(), torch.full((len(times),), math.inf), math.nan
+        )
     found, stopped = [], None
     if mu.n == nu.n == len(times):  # one atom per time: nothing to choose
         rows, cols = torch.cat(here), torch.cat(there)
@@ -77,12 +84,17 @@ def conditional_distance(mu: TimedMeasure, nu: TimedMeasure, p: float = 2.0, *, 
                 found.append(error.partial)
         distances = torch.tensor([one.value for one in found], dtype=torch.float64)
         gap = max(one.gap for one in found)
-        whole = None if not plan else Plan(
-            torch.cat([i[one.plan.rows] for i, one in zip(here, found, strict=True)]),
-            torch.cat([j[one.plan.cols] for j, one in zip(there, found, strict=True)]),
-            torch.cat([one.plan.log_mass + log for log, one in zip(log_masses, found, strict=True)]))
-    value = power_mean(distances.numpy(), log_masses.numpy(), p)
-    result = ConditionalTransport(value, p, None, times, log_masses.exp(), distances, gap, whole if plan else None)
+        whole = (
+            None
+            if not plan
+            else Plan(
+                torch.cat([i[one.plan.rows] for i, one in zip(here, found, strict=True)]),
+                torch.cat([j[one.plan.cols] for j, one in zip(there, found, strict=True)]),
+                torch.cat([one.plan.log_mass + log for log, one in zip(log_weights, found, strict=True)]),
+            )
+        )
+    value = power_mean(distances.numpy(), log_weights.numpy(), p)
+    result = ConditionalTransport(value, p, None, times, log_weights.exp(), distances, gap, whole if plan else None)
     if stopped is not None:
         raise NotConverged(str(stopped), result)
     return result
@@ -92,16 +104,18 @@ def _slice(measure: TimedMeasure, index: Tensor) -> TokenMeasure:
     return TokenMeasure(measure.points[index], log_weights=measure.log_weights[index], normalise=True)
 
 
-def _difference(times: Tensor, other_times: Tensor, log_masses: Tensor, nu: TimedMeasure) -> str | None:
+def _difference(times: Tensor, other_times: Tensor, log_weights: Tensor, nu: TimedMeasure) -> str | None:
     """Why the marginals in time differ; None if they do not."""
     for which, own, other in (("first", times, other_times), ("second", other_times, times)):
         alone = own[~np.isin(own.numpy(), other.numpy())]
         if len(alone):
             return f"time {float(alone[0])!r} occurs in the {which} alone"
     other_masses = nu.log_marginal()
-    off = (log_masses - other_masses).abs() > SAME_MASS
+    off = (log_weights - other_masses).abs() > SAME_MASS
     if off.any():
         k = int(torch.nonzero(off)[0])
-        return (f"time {float(times[k])!r} has mass {float(log_masses[k].exp()):.10g} in the first and "
-                f"{float(other_masses[k].exp()):.10g} in the second")
+        return (
+            f"time {float(times[k])!r} has mass {float(log_weights[k].exp()):.10g} in the first and "
+            f"{float(other_masses[k].exp()):.10g} in the second"
+        )
     return None

@@ -33,12 +33,17 @@ def read_measure(path: str | Path, *, normalise: bool = False) -> TokenMeasure:
         raise InputError(f"expected a readable measure in {path}, got {type(error).__name__}: {error}") from None
     unknown = sorted(set(found) - set(NAMES))
     if unknown or "points" not in found:
-        raise InputError(f"expected points, and weights or log_weights and times if wanted, in {path}, got "
-                         f"{', '.join(sorted(found)) or 'nothing'}")
+        raise InputError(
+            f"expected points, and weights or log_weights and times if wanted, in {path}, got "
+            f"{', '.join(sorted(found)) or 'nothing'}"
+        )
     times = found.pop("times", None)
     try:
-        return TokenMeasure(**found, normalise=normalise) if times is None else (
-            TimedMeasure(times, **found, normalise=normalise))
+        return (
+            TokenMeasure(**found, normalise=normalise)
+            if times is None
+            else (TimedMeasure(times, **found, normalise=normalise))
+        )
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
@@ -60,8 +65,10 @@ def _csv(path: Path) -> dict:
     special = {"weight": "weights", "log_weight": "log_weights", "time": "times"}
     names = [name.strip() for name in header]
     if names and all(_is_number(name) for name in names):
-        raise InputError(f"expected the names of the columns in the first row of {path}, got numbers "
-                         f"({', '.join(names)}); write a row such as x,y,weight above them")
+        raise InputError(
+            f"expected the names of the columns in the first row of {path}, got numbers "
+            f"({', '.join(names)}); write a row such as x,y,weight above them"
+        )
     for name in names:
         meant = name.lower().replace("-", "_").replace(" ", "_").removesuffix("s")
         if meant in special and name not in special:

@@ -40,10 +40,12 @@ class TokenMeasure:
 
     @classmethod
     def from_sampler(cls, sampler: Callable[[int, torch.Generator], Tensor], n: int, generator: torch.Generator):
-        """n equal atoms drawn by sampler(n, generator); for a timed measure that gives times (n) and points (n, d)."""
+        """N equal atoms drawn by sampler(n, generator); for a timed measure that gives times (n) and points (n, d)."""
         if not callable(sampler) or not isinstance(generator, torch.Generator):
-            raise InputError("expected a sampler (n, generator) → atoms and a torch.Generator, got "
-                             f"{type(sampler).__name__} and {type(generator).__name__}")
+            raise InputError(
+                "expected a sampler (n, generator) → atoms and a torch.Generator, got "
+                f"{type(sampler).__name__} and {type(generator).__name__}"
+            )
         drawn = sampler(n, generator)
         if cls is not TokenMeasure and not (isinstance(drawn, tuple | list) and len(drawn) == 2):
             raise InputError(f"expected times (n) and points (n, d) from the sampler, got {type(drawn).__name__}")
@@ -65,8 +67,10 @@ class TokenMeasure:
         counts = _tensor(counts, "counts").double()
         sides = [_tensor(e, "edges").double() for e in edges]
         if counts.dim() not in (1, 2) or tuple(len(e) - 1 for e in sides if e.dim() == 1) != tuple(counts.shape):
-            raise InputError("expected counts of one or two axes and for each axis one edge more than bins, got counts "
-                             f"{tuple(counts.shape)} and edges {[tuple(e.shape) for e in sides]}")
+            raise InputError(
+                "expected counts of one or two axes and for each axis one edge more than bins, got counts "
+                f"{tuple(counts.shape)} and edges {[tuple(e.shape) for e in sides]}"
+            )
         if any(not (e.diff() > 0).all() for e in sides):
             raise InputError("expected edges that increase, got some that do not")
         centres = torch.stack(torch.meshgrid(*((e[1:] + e[:-1]) / 2 for e in sides), indexing="ij"), -1)
@@ -207,8 +211,9 @@ def _tensor(values, what: str) -> Tensor:
         # A copy: a measure does not change with what it came from.
         t = (values.detach() if isinstance(values, Tensor) else torch.as_tensor(_doubles(values))).clone()
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"expected {what} as a tensor, an array or lists of numbers, got {type(values).__name__}"
-                         ) from None
+        raise InputError(
+            f"expected {what} as a tensor, an array or lists of numbers, got {type(values).__name__}"
+        ) from None
     if t.dtype.is_complex or t.dtype == torch.bool:
         raise InputError(f"expected {what} as real numbers, got {t.dtype}")
     return t
@@ -224,8 +229,10 @@ def _points(points) -> Tensor:
     if points.dim() != 2:
         raise InputError(f"expected points of shape (n, d), got {tuple(points.shape)}; use unsqueeze for d = 1")
     if 0 in points.shape:
-        raise InputError(f"expected at least one atom of at least one coordinate, got points {tuple(points.shape)}: "
-                         "a probability measure is not empty")
+        raise InputError(
+            f"expected at least one atom of at least one coordinate, got points {tuple(points.shape)}: "
+            "a probability measure is not empty"
+        )
     points = points if points.dtype.is_floating_point else points.double()
     if not torch.isfinite(points).all():
         raise InputError("expected finite points, got NaN or ∞")
@@ -247,12 +254,15 @@ def _logs(n: int, weights, log_weights, normalise: bool, device) -> Tensor:
         _refuse_bad_weights(logs)
         logs = logs.log()
     elif not torch.isfinite(logs).all():
-        raise InputError(f"expected finite log weights, got {float(logs[~torch.isfinite(logs)][0])}; leave out atoms "
-                         "without mass")
+        raise InputError(
+            f"expected finite log weights, got {float(logs[~torch.isfinite(logs)][0])}; leave out atoms without mass"
+        )
     total = torch.logsumexp(logs, 0)
     if not normalise and abs(float(torch.expm1(total))) > rounding:
-        raise InputError(f"expected weights that sum to 1, got a sum of {float(total.exp()):.10g}; say normalise=True "
-                         "to divide by it")
+        raise InputError(
+            f"expected weights that sum to 1, got a sum of {float(total.exp()):.10g}; say normalise=True "
+            "to divide by it"
+        )
     return logs - total if normalise or not precise else logs
 
 
@@ -273,8 +283,10 @@ def push_forward(field: Field, measure: TokenMeasure) -> TokenMeasure:
     tensor([0., 2.], dtype=torch.float64)
     """
     if not isinstance(field, Field) or not isinstance(measure, TokenMeasure):
-        raise InputError("expected a field (SoftmaxField, MeanPooling, …) and a TokenMeasure or TimedMeasure, got "
-                         f"{type(field).__name__} and {type(measure).__name__}")
+        raise InputError(
+            "expected a field (SoftmaxField, MeanPooling, …) and a TokenMeasure or TimedMeasure, got "
+            f"{type(field).__name__} and {type(measure).__name__}"
+        )
     if measure.d != field.d:
         raise InputError(f"expected a measure in dimension {field.d} for this {field.name} field, got {measure.d}")
     x = measure.points
@@ -289,5 +301,7 @@ def push_forward(field: Field, measure: TokenMeasure) -> TokenMeasure:
 def refuse_without_order(layer: SelfAttention | None, measure: TokenMeasure) -> None:
     """A causal layer goes by the order of atoms, which a measure without times does not have."""
     if layer is not None and layer.causal and not isinstance(measure, TimedMeasure):
-        raise InputError("expected a TimedMeasure for a causal layer, got a TokenMeasure, whose atoms have no order; "
-                         "use TimedMeasure.from_sequence(x)")
+        raise InputError(
+            "expected a TimedMeasure for a causal layer, got a TokenMeasure, whose atoms have no order; "
+            "use TimedMeasure.from_sequence(x)"
+        )

@@ -116,9 +116,10 @@ def simplex(cost: np.ndarray, a: np.ndarray, b: np.ndarray):
     return rows, cols, plan[rows, cols], float(a @ (f + log["u"]) + b @ (g + v))
 
 
-def reduce_costs(cost: np.ndarray, a: np.ndarray | None = None, b: np.ndarray | None = None
-                 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """cost − f_i − g_j ≥ 0 with good potentials f and g."""
+def reduce_costs(
+    cost: np.ndarray, a: np.ndarray | None = None, b: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cost − f_i − g_j ≥ 0 with good potentials f and g."""
     n, m = cost.shape
     a, b = np.full(n, 1 / n) if a is None else a, np.full(m, 1 / m) if b is None else b
     reduced, f, g = _feasible(cost, np.zeros(n))
@@ -154,8 +155,10 @@ def pot():
     try:
         import ot
     except ImportError:
-        raise InputError("expected POT for transport between different masses, got an installation without it; "
-                         "install it: pip install 'howsmooth[transport]'") from None
+        raise InputError(
+            "expected POT for transport between different masses, got an installation without it; "
+            "install it: pip install 'howsmooth[transport]'"
+        ) from None
     return ot
 
 

@@ -82,8 +82,14 @@ class Transport:
     plan: Plan | None = None
 
     def as_record(self) -> dict[str, Any]:
-        return {"value": self.value, "p": "inf" if math.isinf(self.p) else self.p, "method": self.method,
-                "gap": self.gap, "n": self.n, "m": self.m}
+        return {
+            "value": self.value,
+            "p": "inf" if math.isinf(self.p) else self.p,
+            "method": self.method,
+            "gap": self.gap,
+            "n": self.n,
+            "m": self.m,
+        }
 
 
 def power_mean(distances: np.ndarray, log_mass: np.ndarray, p: float) -> float:
@@ -105,17 +111,25 @@ def check_exponent(p: float) -> float:
 
 
 @overload
-def wasserstein(mu: TokenMeasure, nu: TokenMeasure, p: float = 2.0, *, plan: bool = False,
-                certify: bool = True) -> Transport: ...
+def wasserstein(
+    mu: TokenMeasure, nu: TokenMeasure, p: float = 2.0, *, plan: bool = False, certify: bool = True
+) -> Transport: ...
 
 
 @overload
-def wasserstein(mu: Sequence[TokenMeasure], nu: Sequence[TokenMeasure], p: float = 2.0, *, plan: bool = False,
-                certify: bool = True) -> tuple[Transport, ...]: ...
+def wasserstein(
+    mu: Sequence[TokenMeasure], nu: Sequence[TokenMeasure], p: float = 2.0, *, plan: bool = False, certify: bool = True
+) -> tuple[Transport, ...]: ...
 
 
-def wasserstein(mu: TokenMeasure | Sequence[TokenMeasure], nu: TokenMeasure | Sequence[TokenMeasure], p: float = 2.0, *,
-                plan: bool = False, certify: bool = True) -> Transport | tuple[Transport, ...]:
+def wasserstein(
+    mu: TokenMeasure | Sequence[TokenMeasure],
+    nu: TokenMeasure | Sequence[TokenMeasure],
+    p: float = 2.0,
+    *,
+    plan: bool = False,
+    certify: bool = True,
+) -> Transport | tuple[Transport, ...]:
     """W_p(μ, ν), 1 ≤ p ≤ ∞, by an optimal coupling: exact but for rounding; two lists give one distance per pair.
 
     Equal atoms are joined first. In d = 1 atoms are sorted; where nearest neighbours couple the masses they are it;
@@ -135,14 +149,15 @@ def wasserstein(mu: TokenMeasure | Sequence[TokenMeasure], nu: TokenMeasure | Se
     if isinstance(mu, Sequence) and isinstance(nu, Sequence):
         if len(mu) != len(nu):
             raise InputError(f"expected as many measures on either side, got {len(mu)} and {len(nu)}")
-        return tuple(wasserstein(one, other, p, plan=plan, certify=certify)
-                     for one, other in zip(mu, nu, strict=True))
+        return tuple(wasserstein(one, other, p, plan=plan, certify=certify) for one, other in zip(mu, nu, strict=True))
     for measure in (mu, nu):
         if not isinstance(measure, TokenMeasure):
             raise InputError(f"expected TokenMeasures, got {type(measure).__name__}; use TokenMeasure(points, weights)")
         if isinstance(measure, TimedMeasure):
-            raise InputError("expected TokenMeasures, got a TimedMeasure; use conditional_distance, or leave the times "
-                             "out: TokenMeasure(m.points, log_weights=m.log_weights)")
+            raise InputError(
+                "expected TokenMeasures, got a TimedMeasure; use conditional_distance, or leave the times "
+                "out: TokenMeasure(m.points, log_weights=m.log_weights)"
+            )
     if mu.d != nu.d:
         raise InputError(f"expected measures in one dimension, got d = {mu.d} and {nu.d}")
     mu, nu = mu.cpu(), nu.cpu()
@@ -156,8 +171,11 @@ def wasserstein(mu: TokenMeasure | Sequence[TokenMeasure], nu: TokenMeasure | Se
         coupling = _spread(coupling, mu, one, of_one, nu, other, of_other)
     found = Transport(value, p, method, gap, mu.n, nu.n, coupling)
     if gap > allowed:
-        raise NotConverged(f"transport: no coupling was certified as the best for p = {p:g}, the duality gap is "
-                           f"{gap:.2g}; join or leave out far and light atoms, or take a smaller p or p = ∞", found)
+        raise NotConverged(
+            f"transport: no coupling was certified as the best for p = {p:g}, the duality gap is "
+            f"{gap:.2g}; join or leave out far and light atoms, or take a smaller p or p = ∞",
+            found,
+        )
     return found
 
 
@@ -230,12 +248,14 @@ def _spread(plan: Plan, mu, one, of_one, nu, other, of_other) -> Plan:
     if one is mu and other is nu:
         return plan
     rows, cols, logs = [], [], []
-    members = [[torch.nonzero(of == k).flatten() for k in range(whole.n)] for of, whole in
-               ((of_one, one), (of_other, other))]
+    members = [
+        [torch.nonzero(of == k).flatten() for k in range(whole.n)] for of, whole in ((of_one, one), (of_other, other))
+    ]
     for r, c, log in zip(plan.rows.tolist(), plan.cols.tolist(), plan.log_mass, strict=True):
         i, j = members[0][r], members[1][c]
-        share = ((mu.log_weights[i] - one.log_weights[r]).unsqueeze(1)
-                 + (nu.log_weights[j] - other.log_weights[c]).unsqueeze(0))
+        share = (mu.log_weights[i] - one.log_weights[r]).unsqueeze(1) + (
+            nu.log_weights[j] - other.log_weights[c]
+        ).unsqueeze(0)
         rows.append(i.repeat_interleave(len(j)))
         cols.append(j.repeat(len(i)))
         logs.append((log + share).flatten())
@@ -253,11 +273,15 @@ def gaussian_wasserstein(mean: Tensor, covariance: Tensor, other_mean: Tensor, o
     """
     for which, m, s in (("first", mean, covariance), ("second", other_mean, other_covariance)):
         if not (isinstance(m, Tensor) and isinstance(s, Tensor) and m.is_floating_point() and s.is_floating_point()):
-            raise InputError(f"expected a mean and a covariance as tensors of a floating dtype, got {type(m).__name__} "
-                             f"and {type(s).__name__} for the {which}; use torch.tensor")
+            raise InputError(
+                f"expected a mean and a covariance as tensors of a floating dtype, got {type(m).__name__} "
+                f"and {type(s).__name__} for the {which}; use torch.tensor"
+            )
         if m.dim() < 1 or s.shape[-2:] != (m.shape[-1], m.shape[-1]):
-            raise InputError(f"expected a mean (…, d) and a covariance (…, d, d), got {tuple(m.shape)} and "
-                             f"{tuple(s.shape)} for the {which}")
+            raise InputError(
+                f"expected a mean (…, d) and a covariance (…, d, d), got {tuple(m.shape)} and "
+                f"{tuple(s.shape)} for the {which}"
+            )
         if not (torch.isfinite(m).all() and torch.isfinite(s).all()):
             raise InputError(f"expected finite means and covariances, got NaN or ∞ in the {which}")
         rounding = 64 * torch.finfo(s.dtype).eps * s.shape[-1] * s.abs().amax((-2, -1))  # of each member

@@ -75,8 +75,12 @@ def test_one_token_is_the_nearest_of_all(victim):
     direction = torch.randn(6, 24, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     found = invert(victim.embedding, ids, direction, room)
     tokens = torch.where(room.writable)[0].tolist()
-    shares = {(p, t): captured_share(direction, realised(victim.embedding, ids, (Edit(p, "substitute", t),)))
-              for p in places for t in tokens if t != ids[p]}
+    shares = {
+        (p, t): captured_share(direction, realised(victim.embedding, ids, (Edit(p, "substitute", t),)))
+        for p in places
+        for t in tokens
+        if t != ids[p]
+    }
     assert found.share == pytest.approx(max(shares.values()), rel=1e-10)
     assert close(found.error, 1 - found.share) and 0 < found.share < 1
 

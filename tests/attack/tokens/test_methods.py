@@ -48,8 +48,11 @@ def singles(problem) -> list[tuple[Edit, ...]]:
 @torch.no_grad()
 def dense_margin(victim, ids, attacked) -> float:
     """Flip's value by the whole network and the embedding as head, without anything of the attack's own."""
-    before, after = (victim.model.network(input_ids=torch.as_tensor(t)[None]).last_hidden_state[0, -1]
-                     @ victim.model.network.get_input_embeddings().weight.T for t in (ids, attacked))
+    before, after = (
+        victim.model.network(input_ids=torch.as_tensor(t)[None]).last_hidden_state[0, -1]
+        @ victim.model.network.get_input_embeddings().weight.T
+        for t in (ids, attacked)
+    )
     was = int(before.argmax())
     others = torch.cat([after[:was], after[was + 1 :]])
     return float(others.max() - after[was])
@@ -73,8 +76,13 @@ def test_batched_is_one_by_one(decoder, objective):
     """Substitutions, insertions and duplicates in one batch, with beginnings shared, against whole texts alone."""
     problem = problem_of(decoder, objective, TEXT)
     ids = problem.ids.tolist()
-    candidates = [(Edit(3, "substitute", 40),), (Edit(9, "insert", 41),), (Edit(5, "duplicate", ids[5]),),
-                  (Edit(1, "substitute", 77), Edit(8, "insert", 60)), (Edit(10, "substitute", 99),)]
+    candidates = [
+        (Edit(3, "substitute", 40),),
+        (Edit(9, "insert", 41),),
+        (Edit(5, "duplicate", ids[5]),),
+        (Edit(1, "substitute", 77), Edit(8, "insert", 60)),
+        (Edit(10, "substitute", 99),),
+    ]
     together = [trial.value for trial in problem.evaluate(candidates)]
     for edits, value in zip(candidates, together, strict=True):
         vectors = (decoder.embedding.matrix[torch.tensor(apply(t, e))][None] for t, e in ((ids, ()), (ids, edits)))
@@ -94,11 +102,13 @@ def test_values_are_what_they_say(decoder):
     with torch.no_grad():
         h, g = (decoder.model.network(input_ids=t[None]).last_hidden_state[0] for t in (ids, attacked))
         p, q = (decoder.model.language_head(t[-1:])[0].log_softmax(-1) for t in (h, g))
-    truths = {KL(): torch.nn.functional.kl_div(q, p, log_target=True, reduction="sum"),
-              Hidden(): (g - h).norm() / h.norm(),
-              Cosine(): 1 - torch.nn.functional.cosine_similarity(h.mean(0), g.mean(0), dim=0)}
+    truths = {
+        KL(): torch.nn.functional.kl_div(q, p, log_target=True, reduction="sum"),
+        Hidden(): (g - h).norm() / h.norm(),
+        Cosine(): 1 - torch.nn.functional.cosine_similarity(h.mean(0), g.mean(0), dim=0),
+    }
     for objective, truth in truths.items():
-        trial, = problem_of(decoder, objective, TEXT).evaluate([edits])
+        (trial,) = problem_of(decoder, objective, TEXT).evaluate([edits])
         assert trial.value == pytest.approx(float(truth), rel=1e-5)
 
 
@@ -133,8 +143,9 @@ def test_a_call_is_a_sequence(decoder):
     try:
         for method in (Random(), HotFlip(), Greedy(), Probe()):
             seen.update(forward=0, backward=0)
-            found = attack_text(decoder, TEXT, method, objective=Flip(threshold=NEVER), limits=Limits(edits=2),
-                                calls=17)
+            found = attack_text(
+                decoder, TEXT, method, objective=Flip(threshold=NEVER), limits=Limits(edits=2), calls=17
+            )
             assert (found.forwards, found.backwards) == (seen["forward"], seen["backward"]), method.name
     finally:
         handle.remove()
@@ -142,8 +153,9 @@ def test_a_call_is_a_sequence(decoder):
 
 @pytest.mark.parametrize("method", EVERY, ids=lambda m: m.name)
 def test_seeds_reproduce_and_saved_attacks_hold(decoder, method):
-    first, again = (attack_text(decoder, TEXT, method, limits=Limits(edits=2), calls=30, seed=3).as_record()
-                    for _ in range(2))
+    first, again = (
+        attack_text(decoder, TEXT, method, limits=Limits(edits=2), calls=30, seed=3).as_record() for _ in range(2)
+    )
     for record in (first, again):
         record.pop("seconds")
     assert same_record(first, again)
@@ -216,10 +228,17 @@ def test_a_text_without_a_permitted_edit_stays_as_it_is(decoder, monkeypatch, ob
     assert objective.name != "flip" or found.says[0] == found.says[1]
 
 
-@pytest.mark.parametrize("settings, said", [
-    ({"edits": 0}, "at least 1"), ({"edits": -1}, "at least 1"), ({"edits": True}, "at least 1"),
-    ({"allow": ("remove",)}, "kinds of edits"), ({"allow": ()}, "kinds of edits"), ({"similarity": 2.0}, "cosine"),
-])
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"edits": 0}, "at least 1"),
+        ({"edits": -1}, "at least 1"),
+        ({"edits": True}, "at least 1"),
+        ({"allow": ("remove",)}, "kinds of edits"),
+        ({"allow": ()}, "kinds of edits"),
+        ({"similarity": 2.0}, "cosine"),
+    ],
+)
 def test_bad_limits(settings, said):
     with pytest.raises(InputError, match=said):
         Limits(**settings)

@@ -16,8 +16,13 @@ from .conftest import NEVER, TEXT, problem_of
 def test_a_probe_in_vain_costs_one_call(decoder, edits):
     """On these seeded models, which first order knows well: what HotFlip's rule flips goes one call later at most."""
     words = TEXT.split()
-    hotflip, probe = ([attack_text(decoder, " ".join(words[i:]), method, limits=Limits(edits=edits), calls=20, seed=i)
-                       for i in range(5)] for method in (HotFlip(), Probe()))
+    hotflip, probe = (
+        [
+            attack_text(decoder, " ".join(words[i:]), method, limits=Limits(edits=edits), calls=20, seed=i)
+            for i in range(5)
+        ]
+        for method in (HotFlip(), Probe())
+    )
     flipped = [(one, other) for one, other in zip(hotflip, probe, strict=True) if one.success]
     assert len(flipped) >= 4
     assert all(other.success and other.calls <= one.calls + 1 for one, other in flipped)

@@ -17,6 +17,27 @@ from howsmooth.attack.objectives import FeatureObjective, NextToken, OutputChang
 from howsmooth.attack.verification import Verification
 from howsmooth.attack.verification import verify_features as verify
 
-__all__ = ["Attack", "Budget", "Duplicate", "Edited", "FeatureAttack", "FeatureEdit", "FeatureObjective",
-           "FeatureProblem", "GradientSign", "Insert", "NextToken", "Noise", "OutputChange", "ProjectedGradient",
-           "Similarity", "SingularDirection", "Target", "Verification", "load_attack", "run", "save_attack", "verify"]
+__all__ = [
+    "Attack",
+    "Budget",
+    "Duplicate",
+    "Edited",
+    "FeatureAttack",
+    "FeatureEdit",
+    "FeatureObjective",
+    "FeatureProblem",
+    "GradientSign",
+    "Insert",
+    "NextToken",
+    "Noise",
+    "OutputChange",
+    "ProjectedGradient",
+    "Similarity",
+    "SingularDirection",
+    "Target",
+    "Verification",
+    "load_attack",
+    "run",
+    "save_attack",
+    "verify",
+]

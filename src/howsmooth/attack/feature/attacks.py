@@ -168,8 +168,9 @@ class Noise(Attack):
         shape = problem.x.shape
         e = torch.randn(shape, generator=generator, dtype=torch.float64)
         if budget.tokens is not None:
-            e = e * torch.zeros(len(e), 1).double().index_fill(0, torch.randperm(len(e), generator=generator)[
-                : budget.tokens], 1)
+            e = e * torch.zeros(len(e), 1).double().index_fill(
+                0, torch.randperm(len(e), generator=generator)[: budget.tokens], 1
+            )
         return budget.fill(e.to(problem.x))
 
 
@@ -226,8 +227,10 @@ class ProjectedGradient(Attack):
         check_count("ProjectedGradient", "steps", self.steps, least=1)
         check_size("ProjectedGradient", "first_step", self.first_step)
         if not isinstance(self.start, Attack) or self.start.edit is not None:
-            raise InputError("ProjectedGradient: expected a start that is an attack without edits, got "
-                             f"{self.start!r}; edit first: Duplicate() >> ProjectedGradient(…)")
+            raise InputError(
+                "ProjectedGradient: expected a start that is an attack without edits, got "
+                f"{self.start!r}; edit first: Duplicate() >> ProjectedGradient(…)"
+            )
 
     @property
     def name(self) -> str:

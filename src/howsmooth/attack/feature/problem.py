@@ -54,8 +54,10 @@ class Budget:
     def check(self, n: int) -> None:
         """Refuse more tokens than there are."""
         if self.tokens is not None and self.tokens > n:
-            raise InputError(f"Budget: expected tokens up to the length n = {n}, got {self.tokens}; touch fewer, or "
-                             "leave tokens out to touch all")
+            raise InputError(
+                f"Budget: expected tokens up to the length n = {n}, got {self.tokens}; touch fewer, or "
+                "leave tokens out to touch all"
+            )
 
     def of(self, e: Tensor) -> float:
         """The size of a perturbation in the budget's norm."""
@@ -73,7 +75,7 @@ class Budget:
         return torch.linalg.vector_norm(e, dim=-1).topk(self.tokens).indices.sort().values
 
     def scale(self, e: Tensor) -> Tensor:
-        """e in its direction, as large as the budget allows, on the tokens that weigh most in it."""
+        """E in its direction, as large as the budget allows, on the tokens that weigh most in it."""
         e = self.sparse(e)
         size = self.of(e)
         return e * (self.size / size) if size > 0 else e
@@ -136,23 +138,31 @@ class Target:
         return cls(f, x, lambda n: f)
 
     @classmethod
-    def in_model(cls, model: Model, input, layer: int | None = None, kind: str = "attention", *,
-                 head: int | None = None) -> Target:
+    def in_model(
+        cls, model: Model, input, layer: int | None = None, kind: str = "attention", *, head: int | None = None
+    ) -> Target:
         """A map of a model (the kinds of `Model.map`) and what enters it on an input: a chunk, or n token numbers."""
         at = model.map_at(input, layer, kind, head=head)
         f, x = single_at_least(at.f, at.x)
 
         def of_length(n: int) -> Callable:
             if model.modality != "text":
-                raise InputError(f"expected a text model to change the number of tokens, got one that takes "
-                                 f"{model.modality}")
+                raise InputError(
+                    f"expected a text model to change the number of tokens, got one that takes {model.modality}"
+                )
             made = model.map(layer, kind, head=head, n=n)
             return made.to(x.dtype) if isinstance(made, SelfAttention) else made  # modules share the model's weights
 
         ids = getattr(input, "ids", input)
-        origin = {"model": model.name, "dtype": str(model.dtype).removeprefix("torch."), "source": model.source,
-                  "layer": layer, "kind": kind, "head": head,
-                  "ids": ids.tolist() if isinstance(ids, Tensor) else list(ids) if not isinstance(ids, dict) else None}
+        origin = {
+            "model": model.name,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "source": model.source,
+            "layer": layer,
+            "kind": kind,
+            "head": head,
+            "ids": ids.tolist() if isinstance(ids, Tensor) else list(ids) if not isinstance(ids, dict) else None,
+        }
         return cls(f, x.detach(), of_length, origin)
 
     @property
@@ -168,8 +178,9 @@ class Target:
         if len(x) == self.n:
             return replace(self, x=x)
         if self.of_length is None:
-            raise InputError("expected a map of any number of tokens to insert or duplicate some, got one of "
-                             f"{self.n} only")
+            raise InputError(
+                f"expected a map of any number of tokens to insert or duplicate some, got one of {self.n} only"
+            )
         return replace(self, f=self.of_length(len(x)), x=x)
 
     def double(self) -> Target:
@@ -225,8 +236,9 @@ class Composed(torch.nn.Module):
     def __init__(self, objective: FeatureObjective, f):
         super().__init__()
         self.objective, self.f = objective, f
-        self.parts = torch.nn.ModuleList([m for m in (f, getattr(objective, "head", None))
-                                          if isinstance(m, torch.nn.Module)])
+        self.parts = torch.nn.ModuleList(
+            [m for m in (f, getattr(objective, "head", None)) if isinstance(m, torch.nn.Module)]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.objective.coordinates(self.f(x))

@@ -62,13 +62,19 @@ class FeatureAttack:
     def as_record(self) -> dict:
         """The numbers as plain Python values, under the names used everywhere."""
         names = ("spent", "touched", "change", "gain", "clean", "attacked", "calls", "seconds", "seed", "status", "n")
-        return {"attack": self.attack, "objective": self.objective, "budget": self.budget.as_record(),
-                **{name: getattr(self, name) for name in names}, "dtype": str(self.dtype).removeprefix("torch."),
-                **self.facts}
+        return {
+            "attack": self.attack,
+            "objective": self.objective,
+            "budget": self.budget.as_record(),
+            **{name: getattr(self, name) for name in names},
+            "dtype": str(self.dtype).removeprefix("torch."),
+            **self.facts,
+        }
 
 
-def run(attack: Attack, target: Target, budget: Budget, objective: FeatureObjective | None = None, *,
-        seed: int = 0) -> FeatureAttack:
+def run(
+    attack: Attack, target: Target, budget: Budget, objective: FeatureObjective | None = None, *, seed: int = 0
+) -> FeatureAttack:
     """Attack a target within a budget. The same seed gives the same perturbation.
 
     >>> from howsmooth.attack.feature import SingularDirection
@@ -91,8 +97,9 @@ def run(attack: Attack, target: Target, budget: Budget, objective: FeatureObject
     return evaluated(problem, e, attack=attack.as_record(), budget=budget, seed=seed, began=began)
 
 
-def evaluated(problem: FeatureProblem, e: Tensor, *, attack: dict, budget: Budget, seed: int,
-              began: float) -> FeatureAttack:
+def evaluated(
+    problem: FeatureProblem, e: Tensor, *, attack: dict, budget: Budget, seed: int, began: float
+) -> FeatureAttack:
     """What a perturbation does, by one evaluation of the map."""
     target, objective = problem.target, problem.objective
     x = target.x + e
@@ -106,19 +113,41 @@ def evaluated(problem: FeatureProblem, e: Tensor, *, attack: dict, budget: Budge
     readable = change > READABLE * torch.finfo(target.dtype).eps * scale
     status = "not finite" if not math.isfinite(change) else "fine" if readable else "rounding"
     return FeatureAttack(
-        attack=attack, objective=objective.as_record(), budget=budget, spent=spent, touched=touched(e), change=change,
-        gain=change / spent if spent > 0 else 0.0, clean=objective.at_rest, attacked=reading, calls=problem.calls,
-        seconds=time.perf_counter() - began, seed=seed, dtype=target.dtype, status=status,
-        n=target.n, origin=target.origin, facts=facts, x=target.x, perturbation=e)
+        attack=attack,
+        objective=objective.as_record(),
+        budget=budget,
+        spent=spent,
+        touched=touched(e),
+        change=change,
+        gain=change / spent if spent > 0 else 0.0,
+        clean=objective.at_rest,
+        attacked=reading,
+        calls=problem.calls,
+        seconds=time.perf_counter() - began,
+        seed=seed,
+        dtype=target.dtype,
+        status=status,
+        n=target.n,
+        origin=target.origin,
+        facts=facts,
+        x=target.x,
+        perturbation=e,
+    )
 
 
 def save_attack(attack: FeatureAttack, path: str | os.PathLike, more: dict | None = None) -> None:
     """Write an attack; `more` is kept with its record. The file is complete or absent."""
-    facts = {"format": str(FORMAT), "record": json.dumps(attack.as_record() | (more or {}), ensure_ascii=False),
-             "origin": json.dumps(attack.origin, ensure_ascii=False)}
+    facts = {
+        "format": str(FORMAT),
+        "record": json.dumps(attack.as_record() | (more or {}), ensure_ascii=False),
+        "origin": json.dumps(attack.origin, ensure_ascii=False),
+    }
     building = Path(f"{os.fspath(path)}.part")
-    save_file({"tokens": attack.x.contiguous().cpu(), "perturbation": attack.perturbation.contiguous().cpu()}, building,
-              metadata=facts)
+    save_file(
+        {"tokens": attack.x.contiguous().cpu(), "perturbation": attack.perturbation.contiguous().cpu()},
+        building,
+        metadata=facts,
+    )
     building.replace(path)
 
 
@@ -127,21 +156,44 @@ def read(path: str | os.PathLike) -> tuple[dict, dict, dict[str, torch.Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}
-        return json.loads(facts["record"]), json.loads(facts["origin"]), {k: tensors[k] for k in
-                                                                          ("tokens", "perturbation")}
+            tensors = {key: file.get_tensor(key) for key in file}
+        return (
+            json.loads(facts["record"]),
+            json.loads(facts["origin"]),
+            {k: tensors[k] for k in ("tokens", "perturbation")},
+        )
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise InputError(f"expected a saved attack, got {os.fspath(path)!r} ({type(error).__name__}: {error}); name a "
-                         "file that save_attack wrote") from None
+        raise InputError(
+            f"expected a saved attack, got {os.fspath(path)!r} ({type(error).__name__}: {error}); name a "
+            "file that save_attack wrote"
+        ) from None
 
 
 def load_attack(path: str | os.PathLike) -> FeatureAttack:
     """The attack as it was saved, unchecked: `verify` checks it."""
     record, origin, tensors = read(path)
-    names = ("attack", "objective", "spent", "touched", "change", "gain", "clean", "attacked", "calls", "seconds",
-             "seed", "status")
+    names = (
+        "attack",
+        "objective",
+        "spent",
+        "touched",
+        "change",
+        "gain",
+        "clean",
+        "attacked",
+        "calls",
+        "seconds",
+        "seed",
+        "status",
+    )
     known = {*names, "budget", "dtype", "n"}
-    return FeatureAttack(**{name: record[name] for name in names}, budget=Budget(**record["budget"]),
-                         dtype=getattr(torch, record["dtype"]), origin=origin, n=len(tensors["tokens"]),
-                         facts={key: value for key, value in record.items() if key not in known},
-                         x=tensors["tokens"], perturbation=tensors["perturbation"])
+    return FeatureAttack(
+        **{name: record[name] for name in names},
+        budget=Budget(**record["budget"]),
+        dtype=getattr(torch, record["dtype"]),
+        origin=origin,
+        n=len(tensors["tokens"]),
+        facts={key: value for key, value in record.items() if key not in known},
+        x=tensors["tokens"],
+        perturbation=tensors["perturbation"],
+    )

@@ -10,6 +10,30 @@ from howsmooth.attack.tokens.problem import TextProblem, Victim
 from howsmooth.attack.verification import Verification
 from howsmooth.attack.verification import verify_text as verify
 
-__all__ = ["KL", "METHODS", "OBJECTIVES", "Cosine", "Edit", "Flip", "Greedy", "Hidden", "HotFlip", "Inversion",
-           "Limits", "Probe", "Random", "SentenceJudge", "Singular", "TextObjective", "TextProblem", "TokenAttack",
-           "Verification", "Victim", "apply", "attack_text", "captured_share", "invert", "verify"]
+__all__ = [
+    "KL",
+    "METHODS",
+    "OBJECTIVES",
+    "Cosine",
+    "Edit",
+    "Flip",
+    "Greedy",
+    "Hidden",
+    "HotFlip",
+    "Inversion",
+    "Limits",
+    "Probe",
+    "Random",
+    "SentenceJudge",
+    "Singular",
+    "TextObjective",
+    "TextProblem",
+    "TokenAttack",
+    "Verification",
+    "Victim",
+    "apply",
+    "attack_text",
+    "captured_share",
+    "invert",
+    "verify",
+]

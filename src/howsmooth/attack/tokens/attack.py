@@ -62,13 +62,25 @@ class TokenAttack:
         """All of it as plain values; `verify` takes this record."""
         record = {name: getattr(self, name) for name in self.__dataclass_fields__}
         tuples = ("ids", "attacked_ids", "special", "words", "new_words")
-        return {**record, "edits": [edit.as_record() for edit in self.edits], "says": self.says and list(self.says),
-                **{name: list(getattr(self, name)) for name in tuples}}
+        return {
+            **record,
+            "edits": [edit.as_record() for edit in self.edits],
+            "says": self.says and list(self.says),
+            **{name: list(getattr(self, name)) for name in tuples},
+        }
 
 
-def attack_text(model: Model | Victim, text: str | TokenChunk, method: Method | None = None, *,
-                objective: TextObjective | None = None, limits: Limits | None = None, calls: int = CALLS, seed: int = 0,
-                judge: SentenceJudge | None = None) -> TokenAttack:
+def attack_text(
+    model: Model | Victim,
+    text: str | TokenChunk,
+    method: Method | None = None,
+    *,
+    objective: TextObjective | None = None,
+    limits: Limits | None = None,
+    calls: int = CALLS,
+    seed: int = 0,
+    judge: SentenceJudge | None = None,
+) -> TokenAttack:
     """Attack a text, or a chunk of one, by a method (`Probe` unless given) within `calls` calls of the model.
 
     Hand over a `Victim` in place of the model to attack many texts: its vocabulary is read once.
@@ -88,21 +100,39 @@ def attack_text(model: Model | Victim, text: str | TokenChunk, method: Method | 
         problem.notes["none"] = f"no edit that keeps to the limits was found in {problem.spent} calls"
     tokenizer = problem.tokenizer
     return TokenAttack(
-        model=victim.model.name, method=method.as_record(), objective=objective.as_record(), limits=limits.as_record(),
-        n=len(chunk), seed=seed, clean=clean, value=best.value, success=best.success,
-        edits=tuple(sorted(best.edits)), calls=problem.spent, forwards=problem.forwards, backwards=problem.backwards,
-        budget=calls, seconds=time.perf_counter() - began, dtype=str(victim.model.dtype).removeprefix("torch."),
-        round_trips=problem.reads_again(best.edits) if problem.round_trips else None, ids=tuple(problem.ids.tolist()),
-        attacked_ids=tuple(problem.edited(best.edits)), special=tuple(problem.special), words=chunk.words,
+        model=victim.model.name,
+        method=method.as_record(),
+        objective=objective.as_record(),
+        limits=limits.as_record(),
+        n=len(chunk),
+        seed=seed,
+        clean=clean,
+        value=best.value,
+        success=best.success,
+        edits=tuple(sorted(best.edits)),
+        calls=problem.spent,
+        forwards=problem.forwards,
+        backwards=problem.backwards,
+        budget=calls,
+        seconds=time.perf_counter() - began,
+        dtype=str(victim.model.dtype).removeprefix("torch."),
+        round_trips=problem.reads_again(best.edits) if problem.round_trips else None,
+        ids=tuple(problem.ids.tolist()),
+        attacked_ids=tuple(problem.edited(best.edits)),
+        special=tuple(problem.special),
+        words=chunk.words,
         new_words=tuple(word(tokenizer, edit.token) for edit in sorted(best.edits)),
-        original=problem.text(()), attacked=problem.text(best.edits), notes=problem.notes,
-        says=None if best.says is None else tuple(word(tokenizer, token) for token in (
-            problem.objective.says(problem.reference)[0], best.says)))
+        original=problem.text(()),
+        attacked=problem.text(best.edits),
+        notes=problem.notes,
+        says=None
+        if best.says is None
+        else tuple(word(tokenizer, token) for token in (problem.objective.says(problem.reference)[0], best.says)),
+    )
 
 
 def whole_chunk(model: Model, text: str) -> TokenChunk:
     """A whole text as one chunk, with the model's special tokens; refused if it is too short or too long."""
     n = len(model.tokenize(text)) + sum(map(len, special_frame(model._need_tokenizer())))
-    chunk, = model.chunks(text, n, 1)
+    (chunk,) = model.chunks(text, n, 1)
     return chunk
-

@@ -108,24 +108,34 @@ class Limits:
         """The places of a text that may be edited; refused if they are fewer than the budget."""
         n = len(special)
         if sum(not s for s in special) < 2:
-            raise InputError(f"expected a text of at least 2 tokens, got {sum(not s for s in special)}; give a longer "
-                             "text")
+            raise InputError(
+                f"expected a text of at least 2 tokens, got {sum(not s for s in special)}; give a longer text"
+            )
         outside = [place for place in self.protected if not -n <= place < n]
         if outside:
             raise InputError(f"expected protected places within {n} tokens, got {outside[0]}")
         held = {place % n for place in self.protected}
         free = [i for i in range(n) if not special[i] and i not in held]
         if self.edits > len(free):
-            raise InputError(f"expected an edit budget of at most {len(free)} (the tokens that may be edited), got "
-                             f"{self.edits}; allow fewer edits or give a longer text")
+            raise InputError(
+                f"expected an edit budget of at most {len(free)} (the tokens that may be edited), got "
+                f"{self.edits}; allow fewer edits or give a longer text"
+            )
         if n + self.edits > positions and set(self.allow) != {"substitute"}:
-            raise InputError(f"expected room for {self.edits} more tokens within the model's {positions} positions, "
-                             f"got a text of {n}; shorten it, or allow substitutions alone")
+            raise InputError(
+                f"expected room for {self.edits} more tokens within the model's {positions} positions, "
+                f"got a text of {n}; shorten it, or allow substitutions alone"
+            )
         return free
 
     def as_record(self) -> dict:
-        return {"edits": self.edits, "allow": list(self.allow), "protected": list(self.protected),
-                "similarity": self.similarity, "retokenise": self.retokenise}
+        return {
+            "edits": self.edits,
+            "allow": list(self.allow),
+            "protected": list(self.protected),
+            "similarity": self.similarity,
+            "retokenise": self.retokenise,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +175,10 @@ def writable(model) -> Tensor:
         for token, text, ids in zip(block, texts, again, strict=True):
             mask[token] = ids == [token] and bool(text.strip()) and text.strip().isprintable()
     if not mask.any():
-        raise InputError("expected tokens that re-tokenise to themselves, got none in the vocabulary of "
-                         f"{model.name!r}; name another tokenizer")
+        raise InputError(
+            "expected tokens that re-tokenise to themselves, got none in the vocabulary of "
+            f"{model.name!r}; name another tokenizer"
+        )
     return mask
 
 

@@ -48,8 +48,12 @@ class Inversion:
         return 1 - self.share
 
     def as_record(self) -> dict:
-        return {"edits": [edit.as_record() for edit in self.edits], "share": self.share, "error": self.error,
-                "size": self.size}
+        return {
+            "edits": [edit.as_record() for edit in self.edits],
+            "share": self.share,
+            "error": self.error,
+            "size": self.size,
+        }
 
 
 def captured_share(direction: Tensor, change: Tensor) -> float:
@@ -83,8 +87,10 @@ def invert(embedding: TokenEmbedding, ids: Tensor, direction: Tensor, room: Room
     """
     check_count("invert", "edits", edits, least=1)
     if direction.shape != (len(ids), embedding.matrix.shape[1]) or not torch.isfinite(direction).all():
-        raise InputError(f"invert: expected a finite direction of shape ({len(ids)}, {embedding.matrix.shape[1]}), got "
-                         f"{tuple(direction.shape)}")
+        raise InputError(
+            f"invert: expected a finite direction of shape ({len(ids)}, {embedding.matrix.shape[1]}), got "
+            f"{tuple(direction.shape)}"
+        )
     places = torch.tensor(room.places, device=ids.device)
     along, sizes, tokens = _changes(embedding, ids, direction.to(embedding.matrix), room, places)
     single = torch.where(along > 0, along.square() / sizes, along.new_zeros(())).flatten()
@@ -104,8 +110,9 @@ def _best_set(along: Tensor, sizes: Tensor, count: int, start: float) -> list[tu
 
     def at(eta: float) -> list[tuple[int, int]]:
         gain, which = (2 * eta * along - sizes).max(1)
-        return sorted((row, int(which[row])) for row in gain.topk(min(count, len(gain))).indices.tolist()
-                      if gain[row] > 0)
+        return sorted(
+            (row, int(which[row])) for row in gain.topk(min(count, len(gain))).indices.tolist() if gain[row] > 0
+        )
 
     def sums(chosen: list[tuple[int, int]]) -> tuple[float, float]:
         index = tuple(torch.tensor(chosen, device=along.device).T)
@@ -132,12 +139,15 @@ def _changes(embedding: TokenEmbedding, ids: Tensor, direction: Tensor, room: Ro
         u = direction[places]
         sizes = (matrix.square().sum(-1) - 2 * there @ matrix.T + there.square().sum(-1, keepdim=True)).clamp_min(1e-12)
         tokens = torch.arange(len(matrix), device=ids.device).expand(len(places), -1)
-        return substitution_scores(u, matrix, ids[places]).masked_fill(closed, 0.0), sizes.masked_fill(
-            closed, float("inf")), tokens
+        return (
+            substitution_scores(u, matrix, ids[places]).masked_fill(closed, 0.0),
+            sizes.masked_fill(closed, float("inf")),
+            tokens,
+        )
     # What becomes of a token depends on its place: a shortlist by first order, then the true changes.
     vectors = matrix[ids][None].clone().requires_grad_()
     with torch.enable_grad():
-        pulled_back, = torch.autograd.grad(embedding.entering(vectors), vectors, direction[None])
+        (pulled_back,) = torch.autograd.grad(embedding.entering(vectors), vectors, direction[None])
     scores = substitution_scores(pulled_back[0, places], matrix, ids[places]).masked_fill(closed, float("-inf"))
     count = min(SHORTLIST, scores.shape[1])
     best = scores.topk(count)
@@ -168,8 +178,10 @@ class Singular(Method):
     def __call__(self, problem: TextProblem, seed: int) -> None:
         products = 2 + 3 * (self.steps + 1)
         if problem.left < products + 1:
-            raise InputError(f"singular: expected at least {products + 2} calls (a direction takes {products}), got "
-                             f"{problem.calls}; allow more calls or fewer steps")
+            raise InputError(
+                f"singular: expected at least {products + 2} calls (a direction takes {products}), got "
+                f"{problem.calls}; allow more calls or fewer steps"
+            )
         direction = self.direction(problem, seed)
         room, edits = problem.room, problem.limits.edits
         while not problem.over and len(room.places) >= edits:

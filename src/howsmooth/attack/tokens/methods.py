@@ -54,12 +54,16 @@ def best_substitutions(scores: Tensor, places: Tensor, count: int) -> list[Edit]
     """The `count` best by score, whatever their places: the order in which HotFlip's rule would take them."""
     size = scores.shape[1]
     top = scores.flatten().topk(min(count, scores.numel()))
-    return [Edit(int(places[i // size]), "substitute", i % size)
-            for value, i in zip(top.values.tolist(), top.indices.tolist(), strict=True) if value > float("-inf")]
+    return [
+        Edit(int(places[i // size]), "substitute", i % size)
+        for value, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
+        if value > float("-inf")
+    ]
 
 
-def ranked_edits(problem: TextProblem, edits: tuple[Edit, ...], slope: Tensor,
-                 tried: Collection[int] = ()) -> list[Edit]:
+def ranked_edits(
+    problem: TextProblem, edits: tuple[Edit, ...], slope: Tensor, tried: Collection[int] = ()
+) -> list[Edit]:
     """All edits worth trying beside those made, the best first.
 
     slope (n, d): at the text with the edits made, its rows those of the original's tokens. tried: places at which a
@@ -76,12 +80,20 @@ def ranked_edits(problem: TextProblem, edits: tuple[Edit, ...], slope: Tensor,
     for kind in (kind for kind in ("substitute", "insert") if kind in allow):
         for row, place in enumerate(free):
             best = zip(top.values[row].tolist(), top.indices[row].tolist(), strict=True)
-            found += [(WORTH[kind] * weights[row] * max(score, 0.0) * AGAIN ** (rank + (place in tried)),
-                       Edit(place, kind, token)) for rank, (score, token) in enumerate(best) if score > float("-inf")]
+            found += [
+                (
+                    WORTH[kind] * weights[row] * max(score, 0.0) * AGAIN ** (rank + (place in tried)),
+                    Edit(place, kind, token),
+                )
+                for rank, (score, token) in enumerate(best)
+                if score > float("-inf")
+            ]
     if "duplicate" in allow:
         sizes = slope[places].norm(dim=-1) * room.matrix[ids[places]].norm(dim=-1)
-        found += [(WORTH["duplicate"] * weights[row] * size, Edit(place, "duplicate", int(ids[place])))
-                  for row, (place, size) in enumerate(zip(free, sizes.tolist(), strict=True))]
+        found += [
+            (WORTH["duplicate"] * weights[row] * size, Edit(place, "duplicate", int(ids[place])))
+            for row, (place, size) in enumerate(zip(free, sizes.tolist(), strict=True))
+        ]
     return [edit for _, edit in sorted(found, key=lambda each: -each[0])]
 
 
@@ -105,8 +117,10 @@ class Method:
     def check(self, limits: Limits) -> None:
         """Refuse limits under which there is nothing for it to do."""
         if not set(self.kinds) & set(limits.allow):
-            raise InputError(f"{self.name}: expected limits that allow one of {', '.join(self.kinds)}, got "
-                             f"{', '.join(limits.allow)}; allow one, or take another method")
+            raise InputError(
+                f"{self.name}: expected limits that allow one of {', '.join(self.kinds)}, got "
+                f"{', '.join(limits.allow)}; allow one, or take another method"
+            )
 
     def as_record(self) -> dict:
         return {"name": self.name, **asdict(self)}
@@ -159,8 +173,7 @@ def follow(problem: TextProblem, edits: tuple[Edit, ...], ranking: Ranking, seed
 
 
 def drawn(problem: TextProblem, places: Tensor, kind: str, generator: torch.Generator) -> tuple[Edit, ...] | None:
-    """An edit at each place by a token drawn at random, a duplicate by the token there; None where no token may come.
-    """
+    """An edit at each place by a token drawn at random, a duplicate by the token there; None where no token may come."""
     if kind == "duplicate":
         tokens = problem.ids.cpu()[places]
     else:
@@ -239,8 +252,9 @@ class Greedy(Method):
             edits = max(tried, key=lambda trial: trial.value).edits
 
     @staticmethod
-    def _singles(problem: TextProblem, edits: tuple[Edit, ...],
-                 generator: torch.Generator) -> Iterator[tuple[Edit, ...]]:
+    def _singles(
+        problem: TextProblem, edits: tuple[Edit, ...], generator: torch.Generator
+    ) -> Iterator[tuple[Edit, ...]]:
         taken = {edit.position for edit in edits}
         places = torch.tensor([p for p in problem.room.places if p not in taken])
         if not len(places):

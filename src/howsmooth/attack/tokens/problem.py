@@ -66,8 +66,15 @@ class TextProblem:
     The original's own forward pass, `original`, is the first call. `best` is the best trial so far.
     """
 
-    def __init__(self, victim: Victim, chunk: TokenChunk, objective: TextObjective, limits: Limits, calls: int,
-                 judge: SentenceJudge | None = None):
+    def __init__(
+        self,
+        victim: Victim,
+        chunk: TokenChunk,
+        objective: TextObjective,
+        limits: Limits,
+        calls: int,
+        judge: SentenceJudge | None = None,
+    ):
         check_count("attack on tokens", "calls", calls, least=2)
         self.victim, self.embedding, self.objective, self.limits = victim, victim.embedding, objective, limits
         self.tokenizer = victim.model._need_tokenizer()
@@ -132,8 +139,10 @@ class TextProblem:
     def _measured(self, candidates: Sequence[tuple[Edit, ...]]) -> list[tuple[float, int | None]]:
         """(value, next token) of each: texts of one length together, beginnings shared with the original read once."""
         texts = [self.edited(edits) for edits in candidates]
-        shared = [min(first_change(edits, len(self.ids)), len(text) - 1)  # the last token is always read
-                  for edits, text in zip(candidates, texts, strict=True)]
+        shared = [
+            min(first_change(edits, len(self.ids)), len(text) - 1)  # the last token is always read
+            for edits, text in zip(candidates, texts, strict=True)
+        ]
         order = sorted(range(len(texts)), key=lambda i: (len(texts[i]), shared[i]))
         outcomes: list[tuple[float, int | None]] = [(0.0, None)] * len(texts)
         for _, group in groupby(order, key=lambda i: len(texts[i])):
@@ -164,7 +173,7 @@ class TextProblem:
         if self.left < 1:
             raise InputError(f"expected a call for a backward pass, got none left of {self.calls}; allow more calls")
         self.backwards += 1
-        found, = torch.autograd.grad(at.output, at.vectors)
+        (found,) = torch.autograd.grad(at.output, at.vectors)
         return found[0]
 
     def _read_original(self) -> Pass:

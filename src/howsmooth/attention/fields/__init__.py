@@ -5,5 +5,13 @@ from howsmooth.attention.fields.integrals import LinearField, MeanPooling, Point
 from howsmooth.attention.fields.sinkhorn import SinkhornField
 from howsmooth.attention.fields.softmax import L2Field, SoftmaxField
 
-__all__ = ["Field", "L2Field", "LinearField", "MeanPooling", "Pointwise", "SigmoidField", "SinkhornField",
-           "SoftmaxField"]
+__all__ = [
+    "Field",
+    "L2Field",
+    "LinearField",
+    "MeanPooling",
+    "Pointwise",
+    "SigmoidField",
+    "SinkhornField",
+    "SoftmaxField",
+]

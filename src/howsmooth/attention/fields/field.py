@@ -23,8 +23,15 @@ class Field:
     d: int
     d_out: int
 
-    def __call__(self, x: Tensor, points: Tensor, log_weights: Tensor | None = None, *, times: Tensor | None = None,
-                 source_times: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        points: Tensor,
+        log_weights: Tensor | None = None,
+        *,
+        times: Tensor | None = None,
+        source_times: Tensor | None = None,
+    ) -> Tensor:
         """Γ_μ at x (…, m, d), (…, m, d_out), with μ of points (…, n, d) and log weights (…, n) up to a constant.
 
         Without weights they are equal. `times` (…, m) and `source_times` (…, n) come together; they are constants.
@@ -42,8 +49,9 @@ class Field:
         """Γ_μ(x_i), (…, n, d_out), with μ the tokens' own measure Σ a_i δ_{x_i}."""
         return self(x, x, log_weights)
 
-    def velocity(self, x: Tensor, points: Tensor, log_weights: Tensor | None, times: Tensor | None,
-                 source_times: Tensor | None) -> Tensor:
+    def velocity(
+        self, x: Tensor, points: Tensor, log_weights: Tensor | None, times: Tensor | None, source_times: Tensor | None
+    ) -> Tensor:
         """The field itself; arguments are checked and have one and the same leading axes."""
         raise NotImplementedError
 
@@ -53,28 +61,39 @@ class Field:
                 got = t.dtype if isinstance(t, Tensor) else type(t).__name__
                 raise InputError(f"{self.name} field: expected {what} as a tensor of a floating dtype, got {got}")
             if t.dim() < 2 or t.shape[-1] != self.d or t.shape[-2] == 0:
-                raise InputError(f"{self.name} field: expected {what} of shape (…, n, {self.d}) with n ≥ 1, got "
-                                 f"{tuple(t.shape)}")
+                raise InputError(
+                    f"{self.name} field: expected {what} of shape (…, n, {self.d}) with n ≥ 1, got {tuple(t.shape)}"
+                )
         if x.dtype != points.dtype:
-            raise InputError(f"{self.name} field: expected places and points of one dtype, got {x.dtype} and "
-                             f"{points.dtype}; use .to() on one of them")
+            raise InputError(
+                f"{self.name} field: expected places and points of one dtype, got {x.dtype} and "
+                f"{points.dtype}; use .to() on one of them"
+            )
         if (times is None) != (source_times is None):
-            raise InputError(f"{self.name} field: expected times and source_times together, got only "
-                             f"{'source_times' if times is None else 'times'}")
-        for what, t, count in (("log_weights", log_weights, points.shape[-2]), ("times", times, x.shape[-2]),
-                               ("source_times", source_times, points.shape[-2])):
+            raise InputError(
+                f"{self.name} field: expected times and source_times together, got only "
+                f"{'source_times' if times is None else 'times'}"
+            )
+        for what, t, count in (
+            ("log_weights", log_weights, points.shape[-2]),
+            ("times", times, x.shape[-2]),
+            ("source_times", source_times, points.shape[-2]),
+        ):
             if t is not None and (not isinstance(t, Tensor) or t.dim() < 1 or t.shape[-1] != count):
                 got = tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__
                 raise InputError(f"{self.name} field: expected {what} of shape (…, {count}), got {got}")
             if t is not None and not retrieve_all_functorch_interpreters() and not torch.isfinite(t).all():
                 raise InputError(f"{self.name} field: expected finite {what}, got NaN or ∞; leave out such atoms")
-        leads = [t.shape[:-2] for t in (x, points)] + [t.shape[:-1] for t in (log_weights, times, source_times)
-                                                       if t is not None]
+        leads = [t.shape[:-2] for t in (x, points)] + [
+            t.shape[:-1] for t in (log_weights, times, source_times) if t is not None
+        ]
         try:
             return torch.broadcast_shapes(*leads)
         except RuntimeError:
-            raise InputError(f"{self.name} field: expected leading axes that fit each other, got "
-                             + ", ".join(str(tuple(lead)) for lead in leads)) from None
+            raise InputError(
+                f"{self.name} field: expected leading axes that fit each other, got "
+                + ", ".join(str(tuple(lead)) for lead in leads)
+            ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +125,10 @@ def check_matrices(name: str, **matrices: Tensor) -> None:
         if not torch.isfinite(t).all():
             raise InputError(f"{name} field: expected finite matrices, got NaN or ∞ in {which}")
     if len({t.shape[1] for t in matrices.values()}) > 1 or len({t.dtype for t in matrices.values()}) > 1:
-        raise InputError(f"{name} field: expected matrices of one width and one dtype, got "
-                         + ", ".join(f"{which} {tuple(t.shape)} {t.dtype}" for which, t in matrices.items()))
+        raise InputError(
+            f"{name} field: expected matrices of one width and one dtype, got "
+            + ", ".join(f"{which} {tuple(t.shape)} {t.dtype}" for which, t in matrices.items())
+        )
 
 
 def check_square(name: str, which: str, matrix: Tensor) -> None:

@@ -45,8 +45,7 @@ class LinearField(BilinearField):
         if times is None:
             moment = (torch.softmax(log_weights, -1).unsqueeze(-1) * points).mT @ points
             return x @ A.mT @ moment @ V.mT
-        return integrate(lambda rows, y: rows @ A.mT @ y.mT, x, points, log_weights, points @ V.mT, times,
-                         source_times)
+        return integrate(lambda rows, y: rows @ A.mT @ y.mT, x, points, log_weights, points @ V.mT, times, source_times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +73,9 @@ class MeanPooling(Field):
             mean = torch.softmax(log_weights, -1).unsqueeze(-2) @ values
             return mean.expand(*x.shape[:-1], self.d_out)
         nothing = x[..., :0]  # scores that know no x: softmax attention with masses alone
-        return one_head(nothing, points[..., :0], torch.log_softmax(log_weights, -1).unsqueeze(-1), values, times,
-                        source_times)
+        return one_head(
+            nothing, points[..., :0], torch.log_softmax(log_weights, -1).unsqueeze(-1), values, times, source_times
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,14 +91,18 @@ class Pointwise(Field):
     def __post_init__(self):
         object.__setattr__(self, "d_out", self.d if self.d_out is None else self.d_out)
         if not callable(self.fn) or self.d < 1 or self.d_out < 1:
-            raise InputError(f"pointwise field: expected a callable and widths ≥ 1, got {type(self.fn).__name__}, "
-                             f"{self.d} and {self.d_out}")
+            raise InputError(
+                f"pointwise field: expected a callable and widths ≥ 1, got {type(self.fn).__name__}, "
+                f"{self.d} and {self.d_out}"
+            )
 
     def velocity(self, x, points, log_weights, times, source_times):
         y = self.fn(x)
         if y.shape != (*x.shape[:-1], self.d_out):
-            raise InputError(f"pointwise field: expected fn to give {(*x.shape[:-1], self.d_out)} for "
-                             f"{tuple(x.shape)}, got {tuple(y.shape)}")
+            raise InputError(
+                f"pointwise field: expected fn to give {(*x.shape[:-1], self.d_out)} for "
+                f"{tuple(x.shape)}, got {tuple(y.shape)}"
+            )
         return y
 
 
@@ -106,18 +110,25 @@ def _or_equal(log_weights: Tensor | None, points: Tensor) -> Tensor:
     return points.new_zeros(points.shape[:-1]) if log_weights is None else log_weights
 
 
-def integrate(kernel, x: Tensor, points: Tensor, log_weights: Tensor, values: Tensor, times: Tensor | None,
-              source_times: Tensor | None) -> Tensor:
+def integrate(
+    kernel,
+    x: Tensor,
+    points: Tensor,
+    log_weights: Tensor,
+    values: Tensor,
+    times: Tensor | None,
+    source_times: Tensor | None,
+) -> Tensor:
     """∫ k(x, y) v(y) dμ(y), or with times dμ(y | τ ≤ s), a block of places at a time; kernel: rows, points → pairs."""
     pairs = points.shape[-2] * max(1, x.shape[:-2].numel())
     rows = max(1, BLOCK_PAIRS // pairs)
     pieces = []
     for first in range(0, x.shape[-2], rows):
-        block = kernel(x[..., first:first + rows, :], points)
+        block = kernel(x[..., first : first + rows, :], points)
         weights = torch.log_softmax(log_weights, -1).unsqueeze(-2).exp()
         if times is not None:
             # In logarithms, since what is seen at first may weigh less than the smallest double.
-            seen = source_times.unsqueeze(-2) <= times[..., first:first + rows].unsqueeze(-1)
+            seen = source_times.unsqueeze(-2) <= times[..., first : first + rows].unsqueeze(-1)
             nothing = ~seen.any(-1, keepdim=True)
             weights = torch.softmax(log_weights.unsqueeze(-2).masked_fill(~seen & ~nothing, -torch.inf), -1)
             weights = weights.masked_fill(nothing, 0.0)

@@ -42,8 +42,10 @@ class SinkhornField(BilinearField):
     def __post_init__(self):
         super().__post_init__()
         if not (0 < self.eps < float("inf") and 0 < self.tol < 1 and self.max_steps >= 1):
-            raise InputError("sinkhorn field: expected eps > 0, 0 < tol < 1 and max_steps ≥ 1, got "
-                             f"{self.eps}, {self.tol} and {self.max_steps}")
+            raise InputError(
+                "sinkhorn field: expected eps > 0, 0 < tol < 1 and max_steps ≥ 1, got "
+                f"{self.eps}, {self.tol} and {self.max_steps}"
+            )
 
     def velocity(self, x, points, log_weights, times, source_times):
         if log_weights is None:
@@ -56,7 +58,7 @@ class SinkhornField(BilinearField):
         return one_head(x @ A.mT / self.eps, points, (log_weights + g).unsqueeze(-1), points @ V.mT, None, None)
 
     def potential(self, points: Tensor, log_weights: Tensor) -> Tensor:
-        """g (…, n), up to a constant; its derivatives in points and log weights are those of the fixed point."""
+        """G (…, n), up to a constant; its derivatives in points and log weights are those of the fixed point."""
         queries = points @ self.A.to(points).mT / self.eps
         g = _Solve.apply(queries, points, log_weights, self.tol, self.max_steps).detach()
         if not _differentiated(points, log_weights):
@@ -73,8 +75,9 @@ class SinkhornField(BilinearField):
             f = -torch.logsumexp(s + (a + g).unsqueeze(-2), -1)
             columns = torch.softmax(s + (a + f).unsqueeze(-1), -2)
             # ∂T/∂g = columnsᵀ·rows keeps constants, to which nothing is sensitive: 1 aᵀ makes the rest invertible.
-            chord = torch.linalg.inv(torch.eye(s.shape[-1], dtype=s.dtype, device=s.device) - columns.mT @ rows
-                                     + a.exp().unsqueeze(-2))
+            chord = torch.linalg.inv(
+                torch.eye(s.shape[-1], dtype=s.dtype, device=s.device) - columns.mT @ rows + a.exp().unsqueeze(-2)
+            )
         # Each step with the fixed slope makes one order more of the derivatives exact, and moves g by rounding alone.
         for _ in range(2):
             g = g + (chord @ (step(g) - g).unsqueeze(-1)).squeeze(-1)
@@ -114,8 +117,11 @@ class _Solve(Batchable):
             g = new - (new * a.exp()).sum(-2, keepdim=True)
             if error <= floor:
                 return g.reshape(shape)
-        raise NotConverged(f"Sinkhorn: marginals off by {error:.1e} after {max_steps} steps, wanted {floor:.1e}; use a "
-                           "larger eps or tol, or more max_steps", g.reshape(shape))
+        raise NotConverged(
+            f"Sinkhorn: marginals off by {error:.1e} after {max_steps} steps, wanted {floor:.1e}; use a "
+            "larger eps or tol, or more max_steps",
+            g.reshape(shape),
+        )
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -131,7 +137,7 @@ class _Solve(Batchable):
 
 
 def _log_sum(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
-    """log Σ_j e^{q_i·k_j}, (b, 1, n, 1), in blocks."""
+    """Log Σ_j e^{q_i·k_j}, (b, 1, n, 1), in blocks."""
     normaliser = backend.forward(q, k, values, Pattern(1.0))[1]
     return normaliser.sum(-1, keepdim=True)
 

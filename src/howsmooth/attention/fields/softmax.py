@@ -55,8 +55,10 @@ class SoftmaxField(Field):
     def velocity(self, x, points, log_weights, times, source_times):
         a = self.layer
         if x.dtype != a.dtype or x.device != a.device:
-            raise InputError(f"softmax field: expected places as the weights are ({a.dtype} on {a.device}), got "
-                             f"{x.dtype} on {x.device}; use .to() on one of them")
+            raise InputError(
+                f"softmax field: expected places as the weights are ({a.dtype} on {a.device}), got "
+                f"{x.dtype} on {x.device}; use .to() on one of them"
+            )
         if log_weights is not None:  # the logarithm of the mass is one more channel of the key
             a = self.lifted
             x = F.pad(x, (0, 1))
@@ -65,8 +67,10 @@ class SoftmaxField(Field):
         k, v = (_heads(F.linear(points, w, b), a.kv_heads) for w, b in ((a.wk, a.bk), (a.wv, a.bv)))
         if times is None and a.causal:
             if x.shape[-2] != points.shape[-2]:
-                raise InputError("softmax field: expected as many places as points for a causal layer without times, "
-                                 f"got {x.shape[-2]} and {points.shape[-2]}; give times and source_times")
+                raise InputError(
+                    "softmax field: expected as many places as points for a causal layer without times, "
+                    f"got {x.shape[-2]} and {points.shape[-2]}; give times and source_times"
+                )
             o = attend(q, k, v, scale=a.scale, causal=True)
         else:
             o = attend_by_time(q, k, v, a.scale, times, source_times)
@@ -87,8 +91,9 @@ class L2Field(Field):
     def __post_init__(self):
         check_matrices(self.name, q=self.q, k=self.k, v=self.v)
         if self.q.shape != self.k.shape:
-            raise InputError(f"l2 field: expected q and k of one shape, got {tuple(self.q.shape)} and "
-                             f"{tuple(self.k.shape)}")
+            raise InputError(
+                f"l2 field: expected q and k of one shape, got {tuple(self.q.shape)} and {tuple(self.k.shape)}"
+            )
 
     @property
     def d(self) -> int:
@@ -111,8 +116,9 @@ class L2Field(Field):
         return one_head(queries, keys, offset, points @ v.mT, times, source_times)
 
 
-def one_head(queries: Tensor, keys: Tensor, offset: Tensor, values: Tensor, times: Tensor | None,
-             source_times: Tensor | None) -> Tensor:
+def one_head(
+    queries: Tensor, keys: Tensor, offset: Tensor, values: Tensor, times: Tensor | None, source_times: Tensor | None
+) -> Tensor:
     """Attention with score_ij = ⟨q_i, k_j⟩ + offset_j, differentiable in the offsets (…, n, 1) too."""
     queries = torch.cat([queries, queries.new_ones(*queries.shape[:-1], 1)], -1)
     keys = torch.cat([keys, offset], -1)
@@ -125,8 +131,9 @@ def _heads(t: Tensor, heads: int) -> Tensor:
     return t.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
-def attend_by_time(q: Tensor, k: Tensor, v: Tensor, scale: float, times: Tensor | None,
-                   source_times: Tensor | None) -> Tensor:
+def attend_by_time(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, times: Tensor | None, source_times: Tensor | None
+) -> Tensor:
     """`attend` where query i sees the keys of source times ≤ its own; q (…, h, m, k), times (…, m).
 
     Nothing of size m·n is kept. One point per time is the causal op on sorted tokens, and as fast.

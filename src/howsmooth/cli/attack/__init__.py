@@ -15,7 +15,8 @@ _COMMANDS = {
 }
 
 
-@click.group(name="attack", cls=LazyGroup, entries=_COMMANDS,
-             short_help="Worst cases: search for them, certify against them.")
+@click.group(
+    name="attack", cls=LazyGroup, entries=_COMMANDS, short_help="Worst cases: search for them, certify against them."
+)
 def command() -> None:
     """Find inputs on which attention is far less smooth than on text, or certify that none is near."""

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from howsmooth.cli.options import CHUNKS, MODEL, SOLVER, loading_options, output_options, spec_from, spec_options
-from howsmooth.cli.parsing import NumberList, ascent_options
+from howsmooth.cli.parameter_types import NumberList, ascent_options
 
 DEFAULTS = {"lengths": "64", "samples": 1}
 
@@ -21,15 +21,21 @@ DEFAULTS = {"lengths": "64", "samples": 1}
 )
 @click.argument("model", default="minilm")
 @spec_options("inputs", *(name for name in CHUNKS if name != "samples"), "layers", "heads", *SOLVER, **DEFAULTS)
-@click.option("--eps", type=NumberList(example="0.001,0.01,0.1"), default="0.001,0.01,0.1", show_default=True,
-              help="How far each token may move.")
+@click.option(
+    "--eps",
+    type=NumberList(example="0.001,0.01,0.1"),
+    default="0.001,0.01,0.1",
+    show_default=True,
+    help="How far each token may move.",
+)
 @ascent_options(restarts=4, steps=30)
 @loading_options
 @output_options("json", "csv")
-def command(eps: tuple[float, ...], restarts: int, steps: int, json_path: str | None, csv_path: str | None,
-            **given: Any) -> int:
+def command(
+    eps: tuple[float, ...], restarts: int, steps: int, json_path: str | None, csv_path: str | None, **given: Any
+) -> int:
     from howsmooth.cli.options import one_model
-    from howsmooth.cli.running import announce, run_and_show
+    from howsmooth.cli.run import announce, run_and_show
     from howsmooth.report.attack_tables import ball_table
 
     spec = spec_from(given, **DEFAULTS)
@@ -39,8 +45,16 @@ def command(eps: tuple[float, ...], restarts: int, steps: int, json_path: str | 
 
         model, corpus, resolved = one_model(spec)
         announce(resolved, model, notes)
-        return model.name, resolved.estimates * len(eps), lambda step: balls(
-            model, corpus, resolved, eps=eps, restarts=restarts, steps=steps, step=step)
+        return (
+            model.name,
+            resolved.estimates * len(eps),
+            lambda step: balls(model, corpus, resolved, eps=eps, restarts=restarts, steps=steps, step=step),
+        )
 
-    return run_and_show({"--json": json_path, "--csv": csv_path}, inputs={"--text": given["texts"]}, work=work,
-                        thing="ball", table=ball_table)
+    return run_and_show(
+        {"--json": json_path, "--csv": csv_path},
+        inputs={"--text": given["texts"]},
+        work=work,
+        thing="ball",
+        table=ball_table,
+    )

@@ -14,7 +14,8 @@ _COMMANDS = {
 }
 
 
-@click.group(name="flow", cls=LazyGroup, entries=_COMMANDS,
-             short_help="Depth: particles, Gaussians, densities, real layers.")
+@click.group(
+    name="flow", cls=LazyGroup, entries=_COMMANDS, short_help="Depth: particles, Gaussians, densities, real layers."
+)
 def command() -> None:
     """Follow tokens through many layers of attention: as an ODE, as a flow of densities, in a real model."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.parsing import Count, Number, seed_option
+from howsmooth.cli.parameter_types import Count, Number, seed_option
 
 NAMES = ("identity", "-identity", "rotation", "random")  # of matrices, as howsmooth.dynamics.runs makes them
 POSITIVE = Number(0, open=True)
@@ -38,8 +38,9 @@ class MatrixText(click.ParamType):
             rows = [[math.nan]]
         if not all(math.isfinite(entry) for row in rows for entry in row):
             named = f", or {', '.join(self.names)}" if self.names else ""
-            self.fail(f"expected a number, a diagonal such as 1,-2 or rows such as 1,0;0,2{named}, got {value!r}",
-                      param, ctx)
+            self.fail(
+                f"expected a number, a diagonal such as 1,-2 or rows such as 1,0;0,2{named}, got {value!r}", param, ctx
+            )
         return rows if len(rows) > 1 else rows[0] if len(rows[0]) > 1 else rows[0][0]
 
 
@@ -52,8 +53,12 @@ def dim_option(default: str) -> Callable:
 
 
 def until_option(default: str) -> Callable:
-    return click.option("--until", type=POSITIVE, metavar="DEPTH",
-                        help=f"How deep; depth is the time of the flow.  [default: {default}]")
+    return click.option(
+        "--until",
+        type=POSITIVE,
+        metavar="DEPTH",
+        help=f"How deep; depth is the time of the flow.  [default: {default}]",
+    )
 
 
 def attention_options(kinds: list[str], dim: int) -> Callable:
@@ -61,25 +66,39 @@ def attention_options(kinds: list[str], dim: int) -> Callable:
     options = (
         click.argument("example", required=False),
         kind_option(kinds, "the file's, or softmax"),
-        click.option("--A", "a", type=MatrixText(), help="Matrix A of the scores ⟨Ax, y⟩; l2: |Ax − y|². Names: "
-                     + ", ".join(NAMES) + ".  [default: the file's, or identity]"),
-        click.option("--V", "v", type=MatrixText(),
-                     help="Matrix V of the values Vy.  [default: the file's, or identity]"),
-        dim_option(f"the file's, or {dim}"), until_option("the file's, or 1"), seed_option(0),
+        click.option(
+            "--A",
+            "a",
+            type=MatrixText(),
+            help="Matrix A of the scores ⟨Ax, y⟩; l2: |Ax − y|². Names: "
+            + ", ".join(NAMES)
+            + ".  [default: the file's, or identity]",
+        ),
+        click.option(
+            "--V", "v", type=MatrixText(), help="Matrix V of the values Vy.  [default: the file's, or identity]"
+        ),
+        dim_option(f"the file's, or {dim}"),
+        until_option("the file's, or 1"),
+        seed_option(0),
     )
     return _in_order(options)
 
 
 def picture_options(*, animate: str) -> Callable:
     """Make the options of moving pictures and of their colours."""
-    return _in_order((
-        click.option("--animate", "animation_path", metavar="FILE",
-                     help=f"A film (gif, or mp4 with ffmpeg): {animate}."),
-        theme_option))
+    return _in_order(
+        (
+            click.option(
+                "--animate", "animation_path", metavar="FILE", help=f"A film (gif, or mp4 with ffmpeg): {animate}."
+            ),
+            theme_option,
+        )
+    )
 
 
-theme_option = click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True,
-                            help="Colours of pictures.")
+theme_option = click.option(
+    "--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True, help="Colours of pictures."
+)
 
 
 def _in_order(options: tuple[Callable, ...]) -> Callable:
@@ -87,4 +106,5 @@ def _in_order(options: tuple[Callable, ...]) -> Callable:
         for option in reversed(options):
             command = option(command)
         return command
+
     return decorate

@@ -8,7 +8,7 @@ import click
 
 from howsmooth.cli.flow.options import POSITIVE, attention_options, picture_options
 from howsmooth.cli.options import output_options
-from howsmooth.cli.parsing import Count, NumberList
+from howsmooth.cli.parameter_types import Count, NumberList
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,28 +23,65 @@ if TYPE_CHECKING:
     "without it A = V = I.",
 )
 @attention_options(["softmax", "l2", "sinkhorn", "linear", "sigmoid"], 1)
-@click.option("--start", type=click.Choice(["gaussian", "bumps"]), default="bumps", show_default=True,
-              help="The first density: a standard Gaussian, or three bumps whose places --seed decides.")
-@click.option("--slices", type=Count(2), metavar="COUNT",
-              help="Slices of masked attention: so many bumps, one for each time; a time sees those up to its own.")
-@click.option("--cells", type=Count(4), metavar="COUNT",
-              help="Cells of the grid along each axis.  [default: 256, or 64 in dimension 2]")
-@click.option("--extent", type=POSITIVE, metavar="NUMBER", default=8.0, show_default=True,
-              help="Half the width of the plane or line that is covered: [−extent, extent] along each axis.")
+@click.option(
+    "--start",
+    type=click.Choice(["gaussian", "bumps"]),
+    default="bumps",
+    show_default=True,
+    help="The first density: a standard Gaussian, or three bumps whose places --seed decides.",
+)
+@click.option(
+    "--slices",
+    type=Count(2),
+    metavar="COUNT",
+    help="Slices of masked attention: so many bumps, one for each time; a time sees those up to its own.",
+)
+@click.option(
+    "--cells",
+    type=Count(4),
+    metavar="COUNT",
+    help="Cells of the grid along each axis.  [default: 256, or 64 in dimension 2]",
+)
+@click.option(
+    "--extent",
+    type=POSITIVE,
+    metavar="NUMBER",
+    default=8.0,
+    show_default=True,
+    help="Half the width of the plane or line that is covered: [−extent, extent] along each axis.",
+)
 @click.option("--order", type=click.Choice(["1", "2"]), default="2", show_default=True, help="Order of the scheme.")
 @click.option("--frames", type=Count(2), metavar="COUNT", default=41, show_default=True, help="Depths to keep.")
-@click.option("--particles", type=NumberList(integer=True, least=2, example="64,256,1024"),
-              help="How many particles: they are compared with the density, and two numbers or more give the rate in "
-              "W₂ (d₂ with --slices).")
-@click.option("--repeats", type=Count(), metavar="COUNT", default=4, show_default=True,
-              help="Draws for each number of particles.")
+@click.option(
+    "--particles",
+    type=NumberList(integer=True, least=2, example="64,256,1024"),
+    help="How many particles: they are compared with the density, and two numbers or more give the rate in "
+    "W₂ (d₂ with --slices).",
+)
+@click.option(
+    "--repeats", type=Count(), metavar="COUNT", default=4, show_default=True, help="Draws for each number of particles."
+)
 @output_options("json", "plot", plot="the densities")
 @click.option("--plot-rate", "rate_path", metavar="FILE", help="A figure of the distances of particles.")
 @picture_options(animate="the densities")
-def command(example: str | None, start: str, slices: int | None, cells: int | None, extent: float, order: str,
-            frames: int, particles: tuple[int, ...] | None, repeats: int, json_path: str | None, plot_path: str | None,
-            rate_path: str | None, animation_path: str | None, theme: str, **attention: Any) -> int:
-    from howsmooth.cli.running import run_and_show
+def command(
+    example: str | None,
+    start: str,
+    slices: int | None,
+    cells: int | None,
+    extent: float,
+    order: str,
+    frames: int,
+    particles: tuple[int, ...] | None,
+    repeats: int,
+    json_path: str | None,
+    plot_path: str | None,
+    rate_path: str | None,
+    animation_path: str | None,
+    theme: str,
+    **attention: Any,
+) -> int:
+    from howsmooth.cli.run import run_and_show
     from howsmooth.report.density_figures import density_figure, save_density_animation, save_rate_figure
     from howsmooth.report.flow_tables import density_tables
 
@@ -57,33 +94,59 @@ def command(example: str | None, start: str, slices: int | None, cells: int | No
         declared = declared_attention(example, default_dim=1, **attention)
 
         def produce(step):
-            runs.append(run_density(
-                declared, start=start, slices=slices, cells=cells, extent=extent, order=int(order), frames=frames,
-                seed=attention["seed"], progress=lambda t: step(f"t = {t:.4g} of {declared.flow.until:g}")))
+            runs.append(
+                run_density(
+                    declared,
+                    start=start,
+                    slices=slices,
+                    cells=cells,
+                    extent=extent,
+                    order=int(order),
+                    frames=frames,
+                    seed=attention["seed"],
+                    progress=lambda t: step(f"t = {t:.4g} of {declared.flow.until:g}"),
+                )
+            )
             yield from runs[0].records(particles, repeats)
 
         compared = repeats * len(particles or ())
         return declared.name, 1 + compared + (len(particles or ()) > 1), produce
 
     def picture():
-        return {"values": runs[0].flow.densities.numpy(), "tokens": runs[0].beside(particles), "title": runs[0].title,
-                "theme": theme}
+        return {
+            "values": runs[0].flow.densities.numpy(),
+            "tokens": runs[0].beside(particles),
+            "title": runs[0].title,
+            "theme": theme,
+        }
 
     return run_and_show(
-        {"--json": json_path, "--plot": plot_path, "--plot-rate": rate_path, "--animate": animation_path}, work=work,
-        thing="record", describe=str, table=lambda records: density_tables(runs[0], records),
-        plot=lambda records: density_figure(records[0], **picture()), doubts=lambda _: (),
-        also={"--animate": lambda path, records: save_density_animation(path, records[0], **picture()),
-              "--plot-rate": lambda path, records: save_rate_figure(path, records, title=runs[0].title, theme=theme)})
+        {"--json": json_path, "--plot": plot_path, "--plot-rate": rate_path, "--animate": animation_path},
+        work=work,
+        thing="record",
+        describe=str,
+        table=lambda records: density_tables(runs[0], records),
+        plot=lambda records: density_figure(records[0], **picture()),
+        doubts=lambda _: (),
+        also={
+            "--animate": lambda path, records: save_density_animation(path, records[0], **picture()),
+            "--plot-rate": lambda path, records: save_rate_figure(path, records, title=runs[0].title, theme=theme),
+        },
+    )
 
 
-def _refuse_contradictions(start: str, slices: int | None, particles: tuple[int, ...] | None, rate_path: str | None
-                           ) -> None:
+def _refuse_contradictions(
+    start: str, slices: int | None, particles: tuple[int, ...] | None, rate_path: str | None
+) -> None:
     if rate_path is not None and (particles is None or len(particles) < 2):
-        raise InputError("expected --particles with two numbers or more for --plot-rate, got "
-                         + ("none" if particles is None else str(particles[0])))
+        raise InputError(
+            "expected --particles with two numbers or more for --plot-rate, got "
+            + ("none" if particles is None else str(particles[0]))
+        )
     if slices is not None and start == "gaussian":
         raise InputError("expected --start bumps with --slices, got gaussian: slices that are all alike")
     if slices is not None and any(count % slices for count in particles or ()):
-        raise InputError(f"expected --particles in multiples of the {slices} slices, got "
-                         f"{','.join(map(str, particles or ()))}; change one of them")
+        raise InputError(
+            f"expected --particles in multiples of the {slices} slices, got "
+            f"{','.join(map(str, particles or ()))}; change one of them"
+        )

@@ -14,7 +14,11 @@ _COMMANDS = {
 }
 
 
-@click.group(name="meanfield", cls=LazyGroup, entries=_COMMANDS,
-             short_help="Infinite length: regimes, splitting, masks, distances.")
+@click.group(
+    name="meanfield",
+    cls=LazyGroup,
+    entries=_COMMANDS,
+    short_help="Infinite length: regimes, splitting, masks, distances.",
+)
 def command() -> None:
     """Attention as a map of probability measures: what is left of the constants at lengths without end."""

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from howsmooth.cli.options import MODEL, loading_options, output_options, spec_from, spec_options
-from howsmooth.cli.parsing import exponents_option
+from howsmooth.cli.parameter_types import exponents_option
 from howsmooth.errors import InputError
 
 DEFAULTS = {"lengths": "64", "samples": 1}
@@ -28,14 +28,29 @@ DEFAULTS = {"lengths": "64", "samples": 1}
 @click.option("--files", nargs=2, metavar="FILE FILE", help="Two measures in place of texts; with MODEL also after it.")
 @click.option("--normalise", is_flag=True, help="Divide the weights in --files by their sum.")
 @exponents_option("1,2,inf")
-@click.option("--distance", "distance", type=click.Choice(["auto", "W", "d"]), default="auto", show_default=True,
-              help="Distance of texts: without places (W), with places as times (d), or what suits the layer's mask.")
+@click.option(
+    "--distance",
+    "distance",
+    type=click.Choice(["auto", "W", "d"]),
+    default="auto",
+    show_default=True,
+    help="Distance of texts: without places (W), with places as times (d), or what suits the layer's mask.",
+)
 @loading_options
 @output_options("json", "csv", "plot")
-def command(model: str | None, other_path: str | None, files: tuple[str, str] | None, normalise: bool,
-            exponents: tuple[float, ...], distance: str, json_path: str | None, csv_path: str | None,
-            plot_path: str | None, **given: Any) -> int:
-    from howsmooth.cli.running import run_and_show
+def command(
+    model: str | None,
+    other_path: str | None,
+    files: tuple[str, str] | None,
+    normalise: bool,
+    exponents: tuple[float, ...],
+    distance: str,
+    json_path: str | None,
+    csv_path: str | None,
+    plot_path: str | None,
+    **given: Any,
+) -> int:
+    from howsmooth.cli.run import run_and_show
     from howsmooth.report.mean_field_figures import distance_figure
     from howsmooth.report.mean_field_tables import distance_table
 
@@ -57,17 +72,39 @@ def command(model: str | None, other_path: str | None, files: tuple[str, str] | 
             first, second = (_read(path, normalise) for path in files)
             loaded = None if model is None else loaded_model(loading_of(spec, spec.models[0]))
             maps = 1 if loaded is None else loaded.layers if spec.layers == "all" else len(spec.layers)
-            return "files" if loaded is None else loaded.name, maps * len(exponents), lambda step: file_distances(
-                first, second, files, exponents=exponents, model=loaded, layers=spec.layers, step=step)
+            return (
+                "files" if loaded is None else loaded.name,
+                maps * len(exponents),
+                lambda step: file_distances(
+                    first, second, files, exponents=exponents, model=loaded, layers=spec.layers, step=step
+                ),
+            )
         other = None if other_path is None else read_corpus(other_path)
         loaded, text, resolved = one_model(spec)
-        return loaded.name, resolved.estimates * len(exponents), lambda step: text_distances(
-            loaded, text, other, layers=resolved.layers, lengths=resolved.lengths, exponents=exponents,
-            distance=distance, special_tokens=resolved.adds_special_tokens, step=step)
+        return (
+            loaded.name,
+            resolved.estimates * len(exponents),
+            lambda step: text_distances(
+                loaded,
+                text,
+                other,
+                layers=resolved.layers,
+                lengths=resolved.lengths,
+                exponents=exponents,
+                distance=distance,
+                special_tokens=resolved.adds_special_tokens,
+                step=step,
+            ),
+        )
 
-    return run_and_show({"--json": json_path, "--csv": csv_path, "--plot": plot_path}, work=work, table=distance_table,
-                        plot=distance_figure, thing="distance",
-                        inputs={**named, "--text": given["texts"], "--other": other_path})
+    return run_and_show(
+        {"--json": json_path, "--csv": csv_path, "--plot": plot_path},
+        work=work,
+        table=distance_table,
+        plot=distance_figure,
+        thing="distance",
+        inputs={**named, "--text": given["texts"], "--other": other_path},
+    )
 
 
 def _read(path: str, normalise: bool) -> Any:

@@ -16,7 +16,7 @@ from howsmooth.cli.options import (
     spec_from,
     spec_options,
 )
-from howsmooth.cli.parsing import Count, Number, NumberList
+from howsmooth.cli.parameter_types import Count, Number, NumberList
 from howsmooth.errors import InputError
 
 DEFAULTS = {"lengths": "64", "samples": 1, "tol": 1e-2}
@@ -37,24 +37,55 @@ OF_THE_PICTURE = {"a", "masses", "third", "extent", "points", "masked"}
 @click.option("--picture", is_flag=True, help="Draw the plane of two atoms on a line (d = 1, V = 1).")
 @click.option("--which", is_flag=True, help="List which kinds of maps split.")
 @click.option("--a", type=Number(), default=-1.0, show_default=True, help="The score a·x·y of the picture.")
-@click.option("--masses", type=NumberList(example="1,3", duplicates=True),
-              help="Masses of the picture's atoms.  [default: equal]")
+@click.option(
+    "--masses", type=NumberList(example="1,3", duplicates=True), help="Masses of the picture's atoms.  [default: equal]"
+)
 @click.option("--third", type=Number(), help="Where a third atom of the picture stands.")
-@click.option("--extent", type=Number(0, 1e3, open=True), metavar="NUMBER", default=4.0,
-              show_default=True, help="Half the width of the plane or line that is covered: the picture's.")
-@click.option("--resolution", "points", type=Count(2, 4000), metavar="COUNT", default=400, show_default=True,
-              help="Points along each axis of the picture.")
+@click.option(
+    "--extent",
+    type=Number(0, 1e3, open=True),
+    metavar="NUMBER",
+    default=4.0,
+    show_default=True,
+    help="Half the width of the plane or line that is covered: the picture's.",
+)
+@click.option(
+    "--resolution",
+    "points",
+    type=Count(2, 4000),
+    metavar="COUNT",
+    default=400,
+    show_default=True,
+    help="Points along each axis of the picture.",
+)
 @click.option("--masked", is_flag=True, help="In the picture an atom sees those up to its own place: x, y, the third.")
 @spec_options("inputs", *CHUNKS, "map", "layers", "heads", *SOLVER, **DEFAULTS)
-@click.option("--repeat", type=Count(2), metavar="COPIES",
-              help="Copies of one token: instead, run the model on the text with it said so often, for each token.")
+@click.option(
+    "--repeat",
+    type=Count(2),
+    metavar="COPIES",
+    help="Copies of one token: instead, run the model on the text with it said so often, for each token.",
+)
 @loading_options
 @output_options("json", "csv", "plot", plot="heads × layers, or the picture")
 @click.pass_context
-def command(ctx: click.Context, picture: bool, which: bool, a: float, masses: tuple[float, ...] | None,
-            third: float | None, extent: float, points: int, masked: bool, repeat: int | None, json_path: str | None,
-            csv_path: str | None, plot_path: str | None, **given: Any) -> int:
-    from howsmooth.cli.running import run_and_show
+def command(
+    ctx: click.Context,
+    picture: bool,
+    which: bool,
+    a: float,
+    masses: tuple[float, ...] | None,
+    third: float | None,
+    extent: float,
+    points: int,
+    masked: bool,
+    repeat: int | None,
+    json_path: str | None,
+    csv_path: str | None,
+    plot_path: str | None,
+    **given: Any,
+) -> int:
+    from howsmooth.cli.run import run_and_show
 
     if picture + which + (repeat is not None) > 1:
         raise InputError("expected one of --picture, --which and --repeat, got several; leave out the others")
@@ -68,8 +99,11 @@ def command(ctx: click.Context, picture: bool, which: bool, a: float, masses: tu
         from howsmooth.report.mean_field_tables import picture_line
 
         line = LinePicture(extent, points, a, masses, third, masked)
-        shown = {"work": lambda notes, kept: ("picture", 1, lambda step: [line.record()]), "table": picture_line,
-                 "plot": lambda records: picture_figure(line)}
+        shown = {
+            "work": lambda notes, kept: ("picture", 1, lambda step: [line.record()]),
+            "table": picture_line,
+            "plot": lambda records: picture_figure(line),
+        }
     elif which:
         from howsmooth.report.mean_field_tables import which_table
         from howsmooth.studies.which_split import CASES, which_split
@@ -77,8 +111,12 @@ def command(ctx: click.Context, picture: bool, which: bool, a: float, masses: tu
         shown = {"work": lambda notes, kept: ("maps", len(CASES), lambda step: which_split()), "table": which_table}
     else:
         shown = _of_model(given, repeat)
-    return run_and_show({"--json": json_path, "--csv": csv_path, "--plot": plot_path}, thing="record",
-                        inputs={"--text": given["texts"]}, **shown)
+    return run_and_show(
+        {"--json": json_path, "--csv": csv_path, "--plot": plot_path},
+        thing="record",
+        inputs={"--text": given["texts"]},
+        **shown,
+    )
 
 
 def _of_model(given: dict[str, Any], copies: int | None) -> dict[str, Any]:
@@ -99,8 +137,11 @@ def _of_model(given: dict[str, Any], copies: int | None) -> dict[str, Any]:
         if copies is None:
             return model.name, resolved.estimates, lambda step: splittings(model, corpus, resolved, step=step)
         assert corpus is not None  # random tokens were refused
-        return model.name, sum(resolved.lengths) * len(resolved.layers), lambda step: repeated_tokens(
-            model, corpus, resolved, copies=copies, step=step)
+        return (
+            model.name,
+            sum(resolved.lengths) * len(resolved.layers),
+            lambda step: repeated_tokens(model, corpus, resolved, copies=copies, step=step),
+        )
 
     return {"work": work, "table": splitting_table if copies is None else repeated_table, "plot": heads_figure}
 

@@ -28,6 +28,29 @@ from howsmooth.dynamics.instruments.geometry import (
 )
 from howsmooth.dynamics.instruments.records import drawing, watch
 
-__all__ = ["Clusters", "Hull", "Hyperplanes", "PatternOfP", "Plateau", "Spread", "View", "clusters", "diameter",
-           "directions", "drawing", "farthest_move", "hull", "hyperplanes", "leading_space", "log_energy",
-           "pattern_of_p", "plateaus", "principal_view", "probabilities", "spread", "view", "w2", "watch"]
+__all__ = [
+    "Clusters",
+    "Hull",
+    "Hyperplanes",
+    "PatternOfP",
+    "Plateau",
+    "Spread",
+    "View",
+    "clusters",
+    "diameter",
+    "directions",
+    "drawing",
+    "farthest_move",
+    "hull",
+    "hyperplanes",
+    "leading_space",
+    "log_energy",
+    "pattern_of_p",
+    "plateaus",
+    "principal_view",
+    "probabilities",
+    "spread",
+    "view",
+    "w2",
+    "watch",
+]

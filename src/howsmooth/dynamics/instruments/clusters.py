@@ -1,9 +1,9 @@
 """Where tokens gather: clusters, the convex hull and its vertices, hyperplanes, and plateaus of their number.
 
-    clusters        tokens that a chain of steps no longer than a tolerance holds together (single linkage)
-    hull            the convex hull and its vertices, also where the tokens lie in a plane or on a line
-    hyperplanes     tokens seen along the leading left eigenvector of V
-    plateaus        stretches of depth over which the number of clusters does not change
+clusters        tokens that a chain of steps no longer than a tolerance holds together (single linkage)
+hull            the convex hull and its vertices, also where the tokens lie in a plane or on a line
+hyperplanes     tokens seen along the leading left eigenvector of V
+plateaus        stretches of depth over which the number of clusters does not change
 """
 
 from __future__ import annotations
@@ -67,9 +67,14 @@ def clusters(x: Tensor, tol: float) -> Clusters:
     heights = tree[:, 2]
     inside, outside = heights[heights <= tol], heights[heights > tol]
     return Clusters(
-        count=len(sizes), sizes=tuple(sizes.tolist()), labels=torch.from_numpy(labels),
-        centres=torch.from_numpy(centres / sizes[:, None]), tol=float(tol),
-        reach=float(inside.max()) if inside.size else 0.0, gap=float(outside.min()) if outside.size else math.inf)
+        count=len(sizes),
+        sizes=tuple(sizes.tolist()),
+        labels=torch.from_numpy(labels),
+        centres=torch.from_numpy(centres / sizes[:, None]),
+        tol=float(tol),
+        reach=float(inside.max()) if inside.size else 0.0,
+        gap=float(outside.min()) if outside.size else math.inf,
+    )
 
 
 def as_points(x: Tensor, most: int | None = None) -> np.ndarray:
@@ -116,20 +121,26 @@ def hull(x: Tensor, tol: float) -> Hull:
     points = as_points(x)
     refuse_wrong_tolerance(tol)
     if points.shape[1] > MOST_DIMENSIONS:
-        raise InputError(f"expected tokens of at most {MOST_DIMENSIONS} dimensions for a hull, got {points.shape[1]}; "
-                         "project them first")
+        raise InputError(
+            f"expected tokens of at most {MOST_DIMENSIONS} dimensions for a hull, got {points.shape[1]}; "
+            "project them first"
+        )
     corners, dimension = _corners(_in_their_plane(points, tol))
     # Tokens of one cluster give a vertex many corners: it is one, and stands where they are on average.
     vertices = clusters(torch.from_numpy(points[corners]), tol).centres.numpy()
     far = np.linalg.norm(points[:, None] - vertices[None], axis=-1).min(1) if len(vertices) else np.zeros(len(points))
-    return Hull(count=len(vertices), vertices=torch.from_numpy(vertices), dimension=dimension,
-                at_vertices=float((far <= tol).mean()), at_origin=float((np.linalg.norm(points, axis=1) <= tol).mean()),
-                tol=float(tol))
+    return Hull(
+        count=len(vertices),
+        vertices=torch.from_numpy(vertices),
+        dimension=dimension,
+        at_vertices=float((far <= tol).mean()),
+        at_origin=float((np.linalg.norm(points, axis=1) <= tol).mean()),
+        tol=float(tol),
+    )
 
 
 def _in_their_plane(points: np.ndarray, tol: float) -> np.ndarray:
-    """Coordinates in the plane that the points span up to the tolerance and to rounding, widest first, (n, dimension).
-    """
+    """Coordinates in the plane that the points span up to the tolerance and to rounding, widest first, (n, dimension)."""
     centred = points - points[0]  # exact where tokens agree: the mean of large ones is not
     centred -= centred.mean(0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
@@ -200,14 +211,21 @@ def hyperplanes(z: Tensor, V: Tensor, tol: float) -> Hyperplanes:
     """
     value, basis = leading_space(V)
     if basis.shape[1] != 1:
-        raise InputError(f"expected a V with one leading direction, got {basis.shape[1]} of them for the eigenvalue "
-                         f"{value:.4g}; look at clusters in leading_space(V) instead")
+        raise InputError(
+            f"expected a V with one leading direction, got {basis.shape[1]} of them for the eigenvalue "
+            f"{value:.4g}; look at clusters in leading_space(V) instead"
+        )
     functional = basis[:, 0]
     found: Clusters = clusters((z.detach().double() @ functional.to(z.device)).unsqueeze(-1), tol)
     order = found.centres[:, 0].argsort()
-    return Hyperplanes(count=found.count, values=tuple(found.centres[order, 0].tolist()),
-                       sizes=tuple(found.sizes[i] for i in order.tolist()), eigenvalue=value, functional=functional,
-                       tol=float(tol))
+    return Hyperplanes(
+        count=found.count,
+        values=tuple(found.centres[order, 0].tolist()),
+        sizes=tuple(found.sizes[i] for i in order.tolist()),
+        eigenvalue=value,
+        functional=functional,
+        tol=float(tol),
+    )
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """How tokens lie, in any dimension, and what attention sees of them.
 
-    diameter, farthest_move, w2     how far tokens are from each other, and from where they end
-    spread, directions              their directions, their sizes, how far they are from being one
-    log_energy                      the interaction energy E(μ) = ½ ∫∫ e^{⟨Ax, y⟩} dμ dμ
-    pattern_of_p, probabilities     the matrix P: its rank, how far it is from zeros and ones, and who is looked at
-    view, principal_view            a plane to look at tokens from
+diameter, farthest_move, w2     how far tokens are from each other, and from where they end
+spread, directions              their directions, their sizes, how far they are from being one
+log_energy                      the interaction energy E(μ) = ½ ∫∫ e^{⟨Ax, y⟩} dμ dμ
+pattern_of_p, probabilities     the matrix P: its rank, how far it is from zeros and ones, and who is looked at
+view, principal_view            a plane to look at tokens from
 """
 
 from __future__ import annotations
@@ -86,10 +86,13 @@ def spread(x: Tensor) -> Spread:
     sigma = np.linalg.svd(u, compute_uv=False)
     share = sigma[sigma > 0] / sigma.sum()
     return Spread(
-        cosine=float((total @ total - n) / (n * (n - 1))), effective_rank=float(np.exp(-(share * np.log(share)).sum())),
+        cosine=float((total @ total - n) / (n * (n - 1))),
+        effective_rank=float(np.exp(-(share * np.log(share)).sum())),
         participation=float((sigma**2).sum() ** 2 / (sigma**4).sum()),
         to_mean=float(np.linalg.norm(points - points.mean(0)) / np.linalg.norm(points)),
-        size=float(np.median(norms)), largest=float(norms.max()))
+        size=float(np.median(norms)),
+        largest=float(norms.max()),
+    )
 
 
 def directions(x: Tensor) -> Tensor:
@@ -101,13 +104,14 @@ def directions(x: Tensor) -> Tensor:
     points = torch.from_numpy(as_points(x))
     norms = torch.linalg.vector_norm(points, dim=-1, keepdim=True)
     if bool((norms == 0).any()):
-        raise InputError(f"expected tokens other than 0, got 0 as token {int((norms == 0).nonzero()[0, 0])}; it has no "
-                         "direction")
+        raise InputError(
+            f"expected tokens other than 0, got 0 as token {int((norms == 0).nonzero()[0, 0])}; it has no direction"
+        )
     return points / norms
 
 
 def log_energy(x: Tensor, A: Tensor) -> float:
-    """log E of tokens x (n, d) with equal masses, in O(n) memory.
+    """Log E of tokens x (n, d) with equal masses, in O(n) memory.
 
     With A = Aᵀ = V it rises along the flow on R^d and on spheres: it is what attention ascends.
 
@@ -126,7 +130,8 @@ def log_energy(x: Tensor, A: Tensor) -> float:
 @dataclass(frozen=True, eq=False)
 class PatternOfP:
     """`rank` counts singular values above tol times the largest; `undecided` is max_ij min(P_ij, 1 − P_ij), 0 for a 0/1
-    matrix; `leaders` are the tokens that some row gives more than half of its attention."""
+    matrix; `leaders` are the tokens that some row gives more than half of its attention.
+    """
 
     rank: int
     undecided: float
@@ -146,8 +151,12 @@ def pattern_of_p(P: Tensor, tol: float = 1e-6) -> PatternOfP:
         raise InputError(f"expected one finite matrix P, got shape {tuple(P.shape)}; look at the heads one by one")
     P = P.detach().double()
     sigma = torch.linalg.svdvals(P)
-    return PatternOfP(rank=int((sigma > tol * sigma[0]).sum()), undecided=float(torch.minimum(P, 1 - P).max()),
-                      leaders=tuple((P > 0.5).any(0).nonzero()[:, 0].tolist()), tol=float(tol))
+    return PatternOfP(
+        rank=int((sigma > tol * sigma[0]).sum()),
+        undecided=float(torch.minimum(P, 1 - P).max()),
+        leaders=tuple((P > 0.5).any(0).nonzero()[:, 0].tolist()),
+        tol=float(tol),
+    )
 
 
 def probabilities(layer, x: Tensor) -> Tensor:
@@ -212,5 +221,7 @@ def principal_view(tokens: Tensor, count: int = 3) -> View:
     # The sign of an axis is free: its largest entry is taken as positive, so that pictures do not flip.
     axes = axes * axes.gather(1, axes.abs().argmax(1, keepdim=True)).sign()
     shares = sigma.square() / sigma.square().sum().clamp(min=torch.finfo(torch.float64).tiny)
-    return View(axes.mT, tuple(f"axis of {share:.0%} of the variance".replace("%", " %", 1) for share in
-                               shares[:count].tolist()))
+    return View(
+        axes.mT,
+        tuple(f"axis of {share:.0%} of the variance".replace("%", " %", 1) for share in shares[:count].tolist()),
+    )

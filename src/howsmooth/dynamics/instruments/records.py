@@ -39,8 +39,14 @@ MOST_IN_P = 512  # tokens: the rank of P takes its singular values
 MOST_IN_W2 = 512  # tokens that coincide want the network simplex, an extra: without it there is no W₂
 
 
-def watch(trajectory: Trajectory, field: Attention | Sequence[Attention], *, tol: float, renormalised: bool = False,
-          lipschitz: bool = False) -> Iterator[dict[str, Any]]:
+def watch(
+    trajectory: Trajectory,
+    field: Attention | Sequence[Attention],
+    *,
+    tol: float,
+    renormalised: bool = False,
+    lipschitz: bool = False,
+) -> Iterator[dict[str, Any]]:
     """A record for each saved depth: what the instruments see, None where one does not apply or would take too long.
 
     Args:
@@ -59,7 +65,8 @@ def watch(trajectory: Trajectory, field: Attention | Sequence[Attention], *, tol
 
 def drawing(trajectory: Trajectory, field: Attention | Sequence[Attention], tol: float) -> tuple[View, list[int]]:
     """What a picture needs: the plane to look from, and for each token the number of the cluster it ends in, as seen
-    from there."""
+    from there.
+    """
     _, V = _matrices(field)
     if V is None and trajectory.last.shape[1] > 2:  # no direction is known to lead
         few = len(trajectory.last) <= MOST_TOKENS
@@ -90,8 +97,14 @@ def _matrices(field: Attention | Sequence[Attention]) -> tuple[Tensor | None, Te
 class _Scene:
     """What all depths share."""
 
-    def __init__(self, trajectory: Trajectory, field: Attention | Sequence[Attention], tol: float, renormalised: bool,
-                 lipschitz: bool):
+    def __init__(
+        self,
+        trajectory: Trajectory,
+        field: Attention | Sequence[Attention],
+        tol: float,
+        renormalised: bool,
+        lipschitz: bool,
+    ):
         self.last, self.tol, self.until, self.lipschitz = trajectory.last, tol, trajectory.until, lipschitz
         self.fields = tuple(field) if isinstance(field, (list, tuple)) else (field,)
         self.renormalised = Renormalised(field) if renormalised else None
@@ -99,22 +112,34 @@ class _Scene:
         n, self.d = trajectory.last.shape
         _, basis = leading_space(self.V) if self.V is not None else (None, torch.zeros(self.d, 0))
         self.leading = basis if 0 < basis.shape[1] < self.d else None
-        self.few, self.few_in_p, self.few_in_w2 = n <= MOST_TOKENS, n <= MOST_IN_P, (
-            n <= MOST_IN_W2 and find_spec("ot") is not None)
+        self.few, self.few_in_p, self.few_in_w2 = (
+            n <= MOST_TOKENS,
+            n <= MOST_IN_P,
+            (n <= MOST_IN_W2 and find_spec("ot") is not None),
+        )
 
     def record(self, t: float, x: Tensor) -> dict[str, Any]:
         found: dict[str, Any] = {"t": t, "diameter": diameter(x)}
         groups = clusters(x, self.tol) if self.few else None
-        found |= {"clusters": groups and groups.count, "largest_cluster": groups and groups.sizes[0],
-                  "cluster_gap": groups and groups.gap}
+        found |= {
+            "clusters": groups and groups.count,
+            "largest_cluster": groups and groups.sizes[0],
+            "cluster_gap": groups and groups.gap,
+        }
         shape = hull(x, self.tol) if self.d <= MOST_DIMENSIONS else None
-        found |= {"vertices": shape and shape.count, "at_vertices": shape and shape.at_vertices,
-                  "at_origin": shape and shape.at_origin}
+        found |= {
+            "vertices": shape and shape.count,
+            "at_vertices": shape and shape.at_vertices,
+            "at_origin": shape and shape.at_origin,
+        }
         found |= self._leading(x)
         P = self._probabilities(t, x)
         pattern = None if P is None else pattern_of_p(P)
-        found |= {"rank": pattern and pattern.rank, "undecided": pattern and pattern.undecided,
-                  "leaders": pattern and len(pattern.leaders)}
+        found |= {
+            "rank": pattern and pattern.rank,
+            "undecided": pattern and pattern.undecided,
+            "leaders": pattern and len(pattern.leaders),
+        }
         energy = self.A is not None and self.renormalised is None
         found["log_energy"] = log_energy(x, self.A) if energy else None
         found["w2_to_last"] = w2(x, self.last) if self.few_in_w2 else None

@@ -24,7 +24,12 @@ from howsmooth.errors import InputError
 from howsmooth.models.families import bert, bloom, falcon, generic, gpt2, llama, mpnet
 
 FAMILIES: dict[str, ModuleType] = {
-    "gpt2": gpt2, "bert": bert, "llama": llama, "mpnet": mpnet, "bloom": bloom, "falcon": falcon,
+    "gpt2": gpt2,
+    "bert": bert,
+    "llama": llama,
+    "mpnet": mpnet,
+    "bloom": bloom,
+    "falcon": falcon,
 }
 
 

@@ -34,11 +34,18 @@ def self_attention(network: BertModel, layer: int, positions: int | None) -> Sel
     block = network.encoder.layer[layer].attention
     module, output = block.self, block.output
     return SelfAttention(
-        module.query.weight, module.key.weight, module.value.weight, output.dense.weight,
-        bq=module.query.bias, bk=module.key.bias, bv=module.value.bias, bo=output.dense.bias,
-        heads=module.num_attention_heads, scale=float(module.scaling), causal=bool(network.config.is_decoder),
+        module.query.weight,
+        module.key.weight,
+        module.value.weight,
+        output.dense.weight,
+        bq=module.query.bias,
+        bk=module.key.bias,
+        bv=module.value.bias,
+        bo=output.dense.bias,
+        heads=module.num_attention_heads,
+        scale=float(module.scaling),
+        causal=bool(network.config.is_decoder),
     )
-
 
 
 def closing(network: BertModel, layer: int) -> Normalisation:

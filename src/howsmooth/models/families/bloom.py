@@ -40,9 +40,18 @@ def self_attention(network: BloomModel, layer: int, positions: int | None) -> Se
         return slopes.to(j.device) * j
 
     return SelfAttention(
-        wq.flatten(0, 1), wk.flatten(0, 1), wv.flatten(0, 1), module.dense.weight,
-        bq=bq.flatten(), bk=bk.flatten(), bv=bv.flatten(), bo=module.dense.bias,
-        heads=module.num_heads, scale=module.inv_norm_factor, causal=True, score_bias=score_bias,
+        wq.flatten(0, 1),
+        wk.flatten(0, 1),
+        wv.flatten(0, 1),
+        module.dense.weight,
+        bq=bq.flatten(),
+        bk=bk.flatten(),
+        bv=bv.flatten(),
+        bo=module.dense.bias,
+        heads=module.num_heads,
+        scale=module.inv_norm_factor,
+        causal=True,
+        score_bias=score_bias,
     )
 
 
@@ -59,7 +68,13 @@ def through_registry(network: BloomModel) -> None:
 def _forward(self, hidden_states, residual, alibi, attention_mask, **_):
     q, k, v = self._reshape(self.query_key_value(hidden_states))
     heads, _ = attention_forward(
-        self, q, k, v, attention_mask, scaling=self.inv_norm_factor, is_causal=True,
+        self,
+        q,
+        k,
+        v,
+        attention_mask,
+        scaling=self.inv_norm_factor,
+        is_causal=True,
         position_bias=alibi.view(len(hidden_states), self.num_heads, 1, -1),
     )
     return self.dense(heads.flatten(2)) + residual, None

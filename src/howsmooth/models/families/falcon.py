@@ -22,8 +22,15 @@ TOKENIZER = "tiiuae/falcon-rw-1b"
 
 def default_config() -> FalconConfig:
     return FalconConfig(  # the shape of Falcon-RW-1B
-        vocab_size=50304, hidden_size=2048, num_hidden_layers=24, num_attention_heads=32, alibi=True, bias=True,
-        multi_query=False, parallel_attn=False, new_decoder_architecture=False,
+        vocab_size=50304,
+        hidden_size=2048,
+        num_hidden_layers=24,
+        num_attention_heads=32,
+        alibi=True,
+        bias=True,
+        multi_query=False,
+        parallel_attn=False,
+        new_decoder_architecture=False,
     )
 
 
@@ -48,8 +55,19 @@ def self_attention(network: FalconModel, layer: int, positions: int | None) -> S
         cos, sin = network.rotary_emb(wq.new_empty(1), where)
         rotary = Rotary(cos[0], sin[0])
     return SelfAttention(
-        wq, wk, wv, out.weight, bq=bq, bk=bk, bv=bv, bo=out.bias, heads=module.num_heads,
-        kv_heads=wk.shape[0] // module.head_dim, scale=module.inv_norm_factor, causal=True, rotary=rotary,
+        wq,
+        wk,
+        wv,
+        out.weight,
+        bq=bq,
+        bk=bk,
+        bv=bv,
+        bo=out.bias,
+        heads=module.num_heads,
+        kv_heads=wk.shape[0] // module.head_dim,
+        scale=module.inv_norm_factor,
+        causal=True,
+        rotary=rotary,
         score_bias=score_bias,
     )
 

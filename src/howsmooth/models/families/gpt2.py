@@ -25,8 +25,16 @@ def self_attention(network: GPT2Model, layer: int, positions: int | None) -> Sel
     wq, wk, wv = (part.T.contiguous() for part in module.c_attn.weight.chunk(3, dim=1))
     bq, bk, bv = module.c_attn.bias.chunk(3)
     return SelfAttention(
-        wq, wk, wv, module.c_proj.weight.T.contiguous(), bq=bq, bk=bk, bv=bv, bo=module.c_proj.bias,
-        heads=module.num_heads, scale=float(module.scaling),
+        wq,
+        wk,
+        wv,
+        module.c_proj.weight.T.contiguous(),
+        bq=bq,
+        bk=bk,
+        bv=bv,
+        bo=module.c_proj.bias,
+        heads=module.num_heads,
+        scale=float(module.scaling),
         causal=getattr(network.config, "is_causal", True),
     )
 

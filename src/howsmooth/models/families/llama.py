@@ -16,8 +16,14 @@ TOKENIZER = "HuggingFaceTB/SmolLM2-135M"
 def default_config() -> LlamaConfig:
     # The library's default is a 7-billion-parameter model; this is the shape of SmolLM2-135M.
     return LlamaConfig(
-        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
-        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
     )
 
@@ -39,10 +45,19 @@ def self_attention(network: LlamaModel, layer: int, positions: int | None) -> Se
     where = torch.arange(positions, device=weight.device)[None]
     cos, sin = network.rotary_emb(weight.new_empty(1), where)
     return SelfAttention(
-        weight, module.k_proj.weight, module.v_proj.weight, module.o_proj.weight,
-        bq=module.q_proj.bias, bk=module.k_proj.bias, bv=module.v_proj.bias, bo=module.o_proj.bias,
-        heads=config.num_attention_heads, kv_heads=config.num_key_value_heads, scale=float(module.scaling),
-        causal=getattr(config, "is_causal", True), rotary=Rotary(cos[0], sin[0]),
+        weight,
+        module.k_proj.weight,
+        module.v_proj.weight,
+        module.o_proj.weight,
+        bq=module.q_proj.bias,
+        bk=module.k_proj.bias,
+        bv=module.v_proj.bias,
+        bo=module.o_proj.bias,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        scale=float(module.scaling),
+        causal=getattr(config, "is_causal", True),
+        rotary=Rotary(cos[0], sin[0]),
     )
 
 

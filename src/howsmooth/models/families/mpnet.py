@@ -35,9 +35,17 @@ def self_attention(network: MPNetModel, layer: int, positions: int | None) -> Se
         return table[encoder.relative_position_bucket(j - i)].permute(2, 0, 1)
 
     return SelfAttention(
-        module.q.weight, module.k.weight, module.v.weight, module.o.weight,
-        bq=module.q.bias, bk=module.k.bias, bv=module.v.bias, bo=module.o.bias,
-        heads=module.num_attention_heads, scale=module.attention_head_size**-0.5, score_bias=score_bias,
+        module.q.weight,
+        module.k.weight,
+        module.v.weight,
+        module.o.weight,
+        bq=module.q.bias,
+        bk=module.k.bias,
+        bv=module.v.bias,
+        bo=module.o.bias,
+        heads=module.num_attention_heads,
+        scale=module.attention_head_size**-0.5,
+        score_bias=score_bias,
     )
 
 
@@ -57,7 +65,13 @@ def _forward(self, hidden_states, attention_mask=None, position_bias=None, outpu
         for project in (self.q, self.k, self.v)
     )
     heads, _ = attention_forward(
-        self, q, k, v, attention_mask, scaling=self.attention_head_size**-0.5, is_causal=False,
+        self,
+        q,
+        k,
+        v,
+        attention_mask,
+        scaling=self.attention_head_size**-0.5,
+        is_causal=False,
         position_bias=position_bias,
     )
     return (self.o(heads.flatten(2)),)

@@ -27,8 +27,9 @@ def in_this_process(bundles: Iterable[Any], work: Callable) -> Generator[list, N
             yield lost(bundle, f"{type(error).__name__}: {error}")
 
 
-def local_engine(bundles: Iterable[Any], work: Callable, *, workers: int, threads: int, retries: int = 3
-                 ) -> Generator[list, None, None]:
+def local_engine(
+    bundles: Iterable[Any], work: Callable, *, workers: int, threads: int, retries: int = 3
+) -> Generator[list, None, None]:
     """Run bundles on so many processes of so many threads each."""
     source = iter(bundles)
     again: deque[Hand] = deque()

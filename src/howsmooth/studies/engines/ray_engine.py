@@ -18,15 +18,23 @@ from howsmooth.studies.engines.rows import Hand, lost
 PATIENCE = 5.0  # seconds for a cluster to answer at its port
 
 
-def ray_engine(bundles: Iterable[Any], work: Callable, *, address: str | None = None, cpus: float = 1,
-               gpus: float = 0, retries: int = 3) -> Generator[list, None, None]:
+def ray_engine(
+    bundles: Iterable[Any],
+    work: Callable,
+    *,
+    address: str | None = None,
+    cpus: float = 1,
+    gpus: float = 0,
+    retries: int = 3,
+) -> Generator[list, None, None]:
     """Run bundles on the cluster at `address`, or on one that Ray starts on this machine."""
     try:
         import ray
         from ray.exceptions import RayError, RayTaskError
     except ImportError:
-        raise InputError("expected Ray for this engine, got none; pip install 'howsmooth[ray]', or use the local "
-                         "engine") from None
+        raise InputError(
+            "expected Ray for this engine, got none; pip install 'howsmooth[ray]', or use the local engine"
+        ) from None
     ours = not ray.is_initialized()
     if ours:
         _refuse_silence(address)
@@ -34,12 +42,15 @@ def ray_engine(bundles: Iterable[Any], work: Callable, *, address: str | None = 
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=None)
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-            raise InputError(f"expected a Ray cluster at {address}, got none ({reason}); start one with "
-                             "`ray start --head`, or leave the address out") from None
+            raise InputError(
+                f"expected a Ray cluster at {address}, got none ({reason}); start one with "
+                "`ray start --head`, or leave the address out"
+            ) from None
     try:
         _refuse_impossible(ray, cpus, gpus)
-        task = ray.remote(_collect).options(num_cpus=cpus, num_gpus=gpus, max_retries=retries,
-                                            scheduling_strategy="SPREAD")
+        task = ray.remote(_collect).options(
+            num_cpus=cpus, num_gpus=gpus, max_retries=retries, scheduling_strategy="SPREAD"
+        )
         source, again, pending = iter(bundles), deque(), {}
 
         def submit() -> bool:
@@ -86,8 +97,10 @@ def _refuse_silence(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"expected a Ray cluster at {address}, got none ({reason.lower()}); start one with `ray start "
-                         "--head`, correct the address, or leave it out") from None
+        raise InputError(
+            f"expected a Ray cluster at {address}, got none ({reason.lower()}); start one with `ray start "
+            "--head`, correct the address, or leave it out"
+        ) from None
 
 
 def _collect(work: Callable, bundle: Any, threads: int) -> list[list]:
@@ -102,8 +115,9 @@ def _refuse_impossible(ray: Any, cpus: float, gpus: float) -> None:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
         have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
-        raise InputError(f"expected a node with {cpus:g} CPUs and {gpus:g} GPUs for one task, got {have}; "
-                         "ask for fewer")
+        raise InputError(
+            f"expected a node with {cpus:g} CPUs and {gpus:g} GPUs for one task, got {have}; ask for fewer"
+        )
 
 
 def _total(ray: Any, resource: str) -> float:

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-import importlib
+from typing import TYPE_CHECKING
 
-_WHERE = {
-    "Figure": "declared", "names": "declared", "read_figure": "declared", "Options": "running", "Outcome": "running",
-    "run_figure": "running", "laws_of": "reading", "ratios_of": "reading", "correlations_of": "reading",
-}
+from howsmooth.lazy import attach
 
-__all__ = list(_WHERE)
+if TYPE_CHECKING:
+    from howsmooth.studies.figures.declared import Figure, names, read_figure
+    from howsmooth.studies.figures.panels import correlations_of, laws_of, ratios_of
+    from howsmooth.studies.figures.run import Options, Outcome, run_figure
 
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "Figure": "howsmooth.studies.figures.declared",
+        "names": "howsmooth.studies.figures.declared",
+        "read_figure": "howsmooth.studies.figures.declared",
+        "Options": "howsmooth.studies.figures.run",
+        "Outcome": "howsmooth.studies.figures.run",
+        "run_figure": "howsmooth.studies.figures.run",
+        "laws_of": "howsmooth.studies.figures.panels",
+        "ratios_of": "howsmooth.studies.figures.panels",
+        "correlations_of": "howsmooth.studies.figures.panels",
+    },
+)
 
-def __getattr__(name: str):
-    if name in _WHERE:
-        return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+__all__ = [
+    "Figure",
+    "names",
+    "read_figure",
+    "Options",
+    "Outcome",
+    "run_figure",
+    "laws_of",
+    "ratios_of",
+    "correlations_of",
+]

@@ -67,8 +67,10 @@ def read_figure(name: str) -> Figure:
     """The figure of this name."""
     if name not in ORDER:
         near = difflib.get_close_matches(name, [*ORDER, "all"], n=1)
-        raise InputError(f"expected a figure among {', '.join(ORDER)} or all, got {name!r}; "
-                         + (f"did you mean {near[0]!r}?" if near else "choose some of them"))
+        raise InputError(
+            f"expected a figure among {', '.join(ORDER)} or all, got {name!r}; "
+            + (f"did you mean {near[0]!r}?" if near else "choose some of them")
+        )
     declared = tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
     return figure_of({"name": name, **declared})
 

@@ -1,10 +1,10 @@
 """Work of a figure that reads no text: inputs made for a layer, and the bounds that hold there.
 
-    adversarial   the configuration of Theorem 1 for one head, on the sphere of a radius: the head alone and the whole
-                  layer as described, and what the released scripts measure: BERT's heads side by side without output
-                  projection or mask; for GPT-2 an input made from rows of a matrix whose heads are its columns
-    synthetic     Gaussian tokens, at layer 0 with the learnt positions if they are known, through the layer's norm
-    bounds        of a layer or a head on a ball
+adversarial   the configuration of Theorem 1 for one head, on the sphere of a radius: the head alone and the whole
+              layer as described, and what the released scripts measure: BERT's heads side by side without output
+              projection or mask; for GPT-2 an input made from rows of a matrix whose heads are its columns
+synthetic     Gaussian tokens, at layer 0 with the learnt positions if they are known, through the layer's norm
+bounds        of a layer or a head on a ball
 """
 
 from __future__ import annotations
@@ -119,17 +119,47 @@ def weights_of(label: str, source: dict[str, Any]) -> Weights:
     return Weights(label, source, model, identity_of(model))
 
 
-def job(weights: Weights, kind: str, what: tuple, *, layer: int, head: int | None, n: int, sample: int = 0,
-        radius: float, text: str, solver: dict[str, Any]) -> Job:
-    decided = {"form": JOB_FORM, "kind": kind, "model": weights.identity, "name": weights.source.get("name"),
-               "layer": layer, "head": head, "n": n, "sample": sample, "radius": radius,
-               **({} if kind == "bounds" else solver)}
+def job(
+    weights: Weights,
+    kind: str,
+    what: tuple,
+    *,
+    layer: int,
+    head: int | None,
+    n: int,
+    sample: int = 0,
+    radius: float,
+    text: str,
+    solver: dict[str, Any],
+) -> Job:
+    decided = {
+        "form": JOB_FORM,
+        "kind": kind,
+        "model": weights.identity,
+        "name": weights.source.get("name"),
+        "layer": layer,
+        "head": head,
+        "n": n,
+        "sample": sample,
+        "radius": radius,
+        **({} if kind == "bounds" else solver),
+    }
     resolved = json.dumps(decided, sort_keys=True)
     asked = {item: hashlib.sha256(f"{resolved}|{'|'.join(item)}".encode()).hexdigest()[:32] for item in what}
-    facts = {"model": weights.label, "checkpoint": None, "text": text, "cutting": "made", "tokens": "all",
-             "source": dict(weights.model.source), "weights": weights.model.source.get("weights"),
-             "special_tokens": "none", "tol": solver["tol"], "device": "cpu", "model_dtype": "float32",
-             **_provenance()}
+    facts = {
+        "model": weights.label,
+        "checkpoint": None,
+        "text": text,
+        "cutting": "made",
+        "tokens": "all",
+        "source": dict(weights.model.source),
+        "weights": weights.model.source.get("weights"),
+        "special_tokens": "none",
+        "tol": solver["tol"],
+        "device": "cpu",
+        "model_dtype": "float32",
+        **_provenance(),
+    }
     return Job(kind, weights.source, layer, head, n, sample, radius, solver, facts, asked)
 
 
@@ -147,9 +177,26 @@ def run_job(job: Job) -> Iterator[list[Row]]:
         except Exception as error:  # the other rows go on
             yield [Row(task, None, str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")]
             continue
-        yield [Row(task, stamped("ball bound" if quantity == "bound" else "measurement", {
-            "task": task, "layer": job.layer, "head": job.head, "map": what, "n": job.n, "quantity": quantity,
-            "sample": job.sample, "R": job.radius, **numbers, **job.facts}))]
+        yield [
+            Row(
+                task,
+                stamped(
+                    "ball bound" if quantity == "bound" else "measurement",
+                    {
+                        "task": task,
+                        "layer": job.layer,
+                        "head": job.head,
+                        "map": what,
+                        "n": job.n,
+                        "quantity": quantity,
+                        "sample": job.sample,
+                        "R": job.radius,
+                        **numbers,
+                        **job.facts,
+                    },
+                ),
+            )
+        ]
 
 
 def _bound(f: SelfAttention, name: str, job: Job) -> dict[str, Any]:

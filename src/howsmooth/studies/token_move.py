@@ -29,8 +29,17 @@ def move_one_token(model: Model, corpus: Corpus, spec: Spec, position: int) -> d
     else:
         at = model.map_at(chunk, layer, spec.kind)
         f, x = at.f, at.x
-    found = local_lipschitz(f, x, tokens=[position], **spec.accuracy, strict=False,
-                            max_memory=spec.max_memory)
-    return {"model": model.name, "layer": layer, "head": None, "map": spec.kind, "n": n, "position": position,
-            "token": chunk.words[position], **found.as_record(), **run_facts(model, corpus, spec),
-            "response_shares": all_shares(found.response.double().square().sum(-1)), "words": list(chunk.words)}
+    found = local_lipschitz(f, x, tokens=[position], **spec.accuracy, strict=False, max_memory=spec.max_memory)
+    return {
+        "model": model.name,
+        "layer": layer,
+        "head": None,
+        "map": spec.kind,
+        "n": n,
+        "position": position,
+        "token": chunk.words[position],
+        **found.as_record(),
+        **run_facts(model, corpus, spec),
+        "response_shares": all_shares(found.response.double().square().sum(-1)),
+        "words": list(chunk.words),
+    }

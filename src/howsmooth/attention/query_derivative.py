@@ -25,27 +25,33 @@ from howsmooth.spectral import LinearOperator
 _AT_ONCE = 1 << 22
 
 
-class OwnDerivatives(LinearOperator):
+class QueryDerivative(LinearOperator):
     """∂₁G(x_i, μ) for the tokens x (n, d) of one sequence: a batch of n operators (d_out, d), made in O(n) memory.
 
     `tokens` chooses some of them: the batch then has these members alone.
 
     >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> own = OwnDerivatives(SelfAttention(eye, eye, eye), torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
+    >>> own = QueryDerivative(SelfAttention(eye, eye, eye), torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
     >>> own.matvec(eye)[0]  # V C_1 A applied to the first axis: both tokens lie on it
     tensor([0.4450, 0.0000], dtype=torch.float64)
     """
 
-    def __init__(self, attention: SelfAttention, x: Tensor, tokens: Tensor | None = None, *,
-                 factors: Tensor | None = None):
+    def __init__(
+        self, attention: SelfAttention, x: Tensor, tokens: Tensor | None = None, *, factors: Tensor | None = None
+    ):
         attention.check_tokens(x, None)
         if x.dim() != 2:
             raise InputError(f"expected tokens of one sequence (n, {attention.d}), got {tuple(x.shape)}")
         self.attention, self.x = attention, x
         self.tokens = torch.arange(len(x), device=x.device) if tokens is None else tokens
         self.factors, lost = query_factors(attention, x) if factors is None else (factors, 0.0)  # (n, h, w, k)
-        super().__init__((attention.d_out, attention.d), dtype=x.dtype, device=x.device, batch=(len(self.tokens),),
-                         held=self.factors.numel() * x.element_size())
+        super().__init__(
+            (attention.d_out, attention.d),
+            dtype=x.dtype,
+            device=x.device,
+            batch=(len(self.tokens),),
+            held=self.factors.numel() * x.element_size(),
+        )
         self.hidden = 4 * self.roundoff * lost
 
     @torch.no_grad()
@@ -64,9 +70,9 @@ class OwnDerivatives(LinearOperator):
         dq = (self.factors[self.tokens].mT @ g.unsqueeze(-1)).squeeze(-1)
         return self._turn(dq, transposed=True).flatten(-2) @ a.wq
 
-    def at(self, tokens: Tensor) -> OwnDerivatives:
+    def at(self, tokens: Tensor) -> QueryDerivative:
         """The same for some of the tokens; what was computed is kept."""
-        chosen = OwnDerivatives(self.attention, self.x, tokens, factors=self.factors)
+        chosen = QueryDerivative(self.attention, self.x, tokens, factors=self.factors)
         chosen.hidden = self.hidden
         return chosen
 
@@ -86,14 +92,14 @@ class OwnDerivatives(LinearOperator):
         inner = torch.einsum("nhwk,rnhk->nhwr", self.factors[self.tokens], turned).flatten(1, 2)
         return left @ inner
 
-    def precise(self) -> OwnDerivatives:
+    def precise(self) -> QueryDerivative:
         """The same in float64."""
         if self.dtype == torch.float64:
             return self
-        return OwnDerivatives(self.attention.to(torch.float64), self.x.double(), self.tokens)
+        return QueryDerivative(self.attention.to(torch.float64), self.x.double(), self.tokens)
 
     def _turn(self, dq: Tensor, transposed: bool) -> Tensor:
-        """dq (…, n, h, k) of these tokens, turned by their positions."""
+        """Dq (…, n, h, k) of these tokens, turned by their positions."""
         rotary = self.attention.rotary
         if rotary is None:
             return dq

@@ -34,7 +34,7 @@ def series_of(record: dict[str, Any]) -> tuple[str, str]:
 
 
 def laws_of(records: Iterable[dict[str, Any]], y: str = "value") -> dict[tuple, dict[tuple, Law]]:
-    """panel → series → law in n. A law of fewer than four lengths has no exponent."""
+    """Panel → series → law in n. A law of fewer than four lengths has no exponent."""
     found: dict[tuple, dict[tuple, Law]] = {}
     for key, law in growth_laws({**record, "value": record[y]} for record in records).items():
         at = dict(zip(CURVE, key, strict=True))
@@ -43,7 +43,7 @@ def laws_of(records: Iterable[dict[str, Any]], y: str = "value") -> dict[tuple, 
 
 
 def ratios_of(records: Iterable[dict[str, Any]]) -> dict[tuple, dict[tuple, Ratio]]:
-    """panel → series that is not described → its ratio to the described constant of the whole layer."""
+    """Panel → series that is not described → its ratio to the described constant of the whole layer."""
     described: dict[tuple, float] = {}
     others: dict[tuple, dict[tuple, dict[int, list[tuple[int, float]]]]] = {}
     for record in records:
@@ -56,23 +56,31 @@ def ratios_of(records: Iterable[dict[str, Any]]) -> dict[tuple, dict[tuple, Rati
     found: dict[tuple, dict[tuple, Ratio]] = {}
     for panel, series in others.items():
         for key, lengths in series.items():
-            by_n = {n: [value / described[panel, (n, sample)] for sample, value in pairs
-                        if described.get((panel, (n, sample)), 0) > 0] for n, pairs in lengths.items()}
+            by_n = {
+                n: [
+                    value / described[panel, (n, sample)]
+                    for sample, value in pairs
+                    if described.get((panel, (n, sample)), 0) > 0
+                ]
+                for n, pairs in lengths.items()
+            }
             by_n = {n: ratios for n, ratios in by_n.items() if ratios}
             if by_n:
                 middles = [median(ratios) for ratios in by_n.values()]
-                found.setdefault(panel, {})[key] = Ratio(median(r for some in by_n.values() for r in some),
-                                                         min(middles), max(middles))
+                found.setdefault(panel, {})[key] = Ratio(
+                    median(r for some in by_n.values() for r in some), min(middles), max(middles)
+                )
     return found
 
 
 def correlations_of(records: Iterable[dict[str, Any]]) -> dict[tuple, tuple[float, float | None]]:
-    """panel → Spearman's ρ of Lip and mean radius, over all inputs, and the mean of those at equal n."""
+    """Panel → Spearman's ρ of Lip and mean radius, over all inputs, and the mean of those at equal n."""
     points: dict[tuple, dict[int, list[tuple[float, float]]]] = {}
     for record in records:
         if series_of(record) == ("attention", "lipschitz"):
             points.setdefault(panel_of(record), {}).setdefault(record["n"], []).append(
-                (record["mean_radius"], record["value"]))
+                (record["mean_radius"], record["value"])
+            )
     found = {}
     for panel, lengths in points.items():
         whole = _rank([pair for pairs in lengths.values() for pair in pairs])

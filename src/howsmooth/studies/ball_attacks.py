@@ -15,7 +15,7 @@ from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.records import stamped
-from howsmooth.studies.bounding import ball_radius
+from howsmooth.studies.layer_bounds import ball_radius
 from howsmooth.studies.inputs import Step, run_facts, sites
 from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
@@ -57,18 +57,32 @@ def worst_cases(
         constraint = _constraint(within, norm, R, x, eps)
         climb = dict(restarts=restarts, steps=steps, seed=spec.seed, tol=spec.tol)
         found = worst_case(f, n, constraint, **climb)
-        on_text = local_lipschitz(f, x, **spec.accuracy,
-                                  strict=False)
+        on_text = local_lipschitz(f, x, **spec.accuracy, strict=False)
         outer = float(torch.linalg.vector_norm(found.x, dim=-1, dtype=torch.float64).max())
         ceiling = _smallest_upper(f, n, max(R, outer))
-        record = stamped("worst case", {
-            "model": model.name, "layer": layer, "head": head, "map": spec.kind, "n": n, "within": within,
-            "R": R if within in ("ball", "sphere") else None, "eps": eps, **found.estimate.as_record(),
-            "value": found.value, "best_start": float(found.start.max()), "restarts": restarts,
-            "ascent_steps": found.steps,
-            "on_text": on_text.as_record(), "over_text": found.value / on_text.value if on_text.value > 0 else None,
-            "upper_bound": ceiling.as_record(), "masses": masses_of(found.x), **shared,
-        })
+        record = stamped(
+            "worst case",
+            {
+                "model": model.name,
+                "layer": layer,
+                "head": head,
+                "map": spec.kind,
+                "n": n,
+                "within": within,
+                "R": R if within in ("ball", "sphere") else None,
+                "eps": eps,
+                **found.estimate.as_record(),
+                "value": found.value,
+                "best_start": float(found.start.max()),
+                "restarts": restarts,
+                "ascent_steps": found.steps,
+                "on_text": on_text.as_record(),
+                "over_text": found.value / on_text.value if on_text.value > 0 else None,
+                "upper_bound": ceiling.as_record(),
+                "masses": masses_of(found.x),
+                **shared,
+            },
+        )
         if keep is not None:
             keep(record, found)
         yield record
@@ -96,17 +110,30 @@ def balls(
         vacuous = vacuous_eps(f, x)
         for size in sorted(eps):
             certificate = certify_ball(f, x, size, at_center=centre.upper)
-            found = worst_case(f, n, Near(x, size), restarts=restarts, steps=steps, seed=spec.seed,
-                               tol=spec.tol)
+            found = worst_case(f, n, Near(x, size), restarts=restarts, steps=steps, seed=spec.seed, tol=spec.tol)
             bound = certificate.bound
-            yield stamped("ball", {
-                "model": model.name, "layer": layer, "head": head, "map": spec.kind, "n": n, "eps": size,
-                "certified": bound.value, "log_certified": bound.log_value, "method": certificate.method,
-                "found": found.estimate.as_record(), "centre": centre.as_record(),
-                "tightness": bound.value / found.value if bound.value is not None and found.value > 0 else None,
-                "parts": certificate.parts, "vacuous_eps": vacuous, "status": found.estimate.status,
-                "radius": centre.radius, **shared,
-            })
+            yield stamped(
+                "ball",
+                {
+                    "model": model.name,
+                    "layer": layer,
+                    "head": head,
+                    "map": spec.kind,
+                    "n": n,
+                    "eps": size,
+                    "certified": bound.value,
+                    "log_certified": bound.log_value,
+                    "method": certificate.method,
+                    "found": found.estimate.as_record(),
+                    "centre": centre.as_record(),
+                    "tightness": bound.value / found.value if bound.value is not None and found.value > 0 else None,
+                    "parts": certificate.parts,
+                    "vacuous_eps": vacuous,
+                    "status": found.estimate.status,
+                    "radius": centre.radius,
+                    **shared,
+                },
+            )
 
 
 def masses_of(x: torch.Tensor, apart: float = 1e-2) -> list[int]:

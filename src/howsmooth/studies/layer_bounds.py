@@ -25,12 +25,7 @@ NEAR_ARGMAX = 0.99  # a row whose largest probability is at least this counts as
 
 
 def bound(
-    model: Model,
-    corpus: Corpus | None,
-    spec: Spec,
-    *,
-    radius: str | float = "norm",
-    step: Step | None = None,
+    model: Model, corpus: Corpus | None, spec: Spec, *, radius: str | float = "norm", step: Step | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield one record per length, sample, layer (and head) and bound, as soon as it is known.
 
@@ -49,10 +44,21 @@ def bound(
         measured = estimate.as_record()
         shares = argmax_share(site.f, site.x, NEAR_ARGMAX).tolist()
         for outcome in every(form, site.n, R, site.x):
-            yield stamped("bound", {
-                "model": model.name, "map": spec.kind, **site.place, **_compared(outcome, measured), "R": R,
-                "radius_from": str(radius), "measured": measured, "status": measured["status"],
-                "argmax_share": shares, **shared})
+            yield stamped(
+                "bound",
+                {
+                    "model": model.name,
+                    "map": spec.kind,
+                    **site.place,
+                    **_compared(outcome, measured),
+                    "R": R,
+                    "radius_from": str(radius),
+                    "measured": measured,
+                    "status": measured["status"],
+                    "argmax_share": shares,
+                    **shared,
+                },
+            )
 
 
 def ball_radius(radius: str | float, norm_radius: float | None, x: torch.Tensor) -> float:
@@ -67,11 +73,24 @@ def ball_radius(radius: str | float, norm_radius: float | None, x: torch.Tensor)
 def _compared(outcome, measured: dict[str, Any]) -> dict[str, Any]:
     """A bound, or its refusal, with its ratio to the measured constant."""
     if isinstance(outcome, Refused):
-        return {"bound": outcome.bound, "side": None, "holds": None, "value": None, "log_value": None, "ratio": None,
-                "log_ratio": None, "refused": str(outcome).removeprefix(f"{outcome.bound}: "),
-                "reference": None, "conditions": []}
+        return {
+            "bound": outcome.bound,
+            "side": None,
+            "holds": None,
+            "value": None,
+            "log_value": None,
+            "ratio": None,
+            "log_ratio": None,
+            "refused": str(outcome).removeprefix(f"{outcome.bound}: "),
+            "reference": None,
+            "conditions": [],
+        }
     record = outcome.as_record()
     log_ratio = outcome.log_value - math.log(measured["value"]) if measured["value"] > 0 else math.inf
-    return {"bound": record.pop("name"), **record, "log_ratio": log_ratio,
-            "ratio": None if outcome.value is None else outcome.value / max(measured["value"], 5e-324),
-            "refused": None}
+    return {
+        "bound": record.pop("name"),
+        **record,
+        "log_ratio": log_ratio,
+        "ratio": None if outcome.value is None else outcome.value / max(measured["value"], 5e-324),
+        "refused": None,
+    }

@@ -46,11 +46,15 @@ OBJECTIVES = ("output", "next-token", "cosine")
 
 def named_attack(name: str, steps: int = 20, tol: float = 1e-2) -> Attack:
     """An attack by the name it has on the command line."""
-    known = {"noise": Noise(), "sign": GradientSign(), "singular": SingularDirection(tol),
-             "ascent": ProjectedGradient(SingularDirection(tol), steps),
-             "ascent-noise": ProjectedGradient(Noise(), steps),
-             "split": Duplicate() >> SingularDirection(tol),
-             "split-ascent": Duplicate() >> ProjectedGradient(SingularDirection(tol), steps)}
+    known = {
+        "noise": Noise(),
+        "sign": GradientSign(),
+        "singular": SingularDirection(tol),
+        "ascent": ProjectedGradient(SingularDirection(tol), steps),
+        "ascent-noise": ProjectedGradient(Noise(), steps),
+        "split": Duplicate() >> SingularDirection(tol),
+        "split-ascent": Duplicate() >> ProjectedGradient(SingularDirection(tol), steps),
+    }
     if name not in known:
         raise InputError(f"expected an attack among {', '.join(known)}, got {name!r}")
     return known[name]
@@ -60,8 +64,11 @@ def named_objective(name: str, model: Model) -> Objective:
     """An objective by the name it has on the command line; the next token asks for a language head."""
     if name not in OBJECTIVES:
         raise InputError(f"expected an objective among {', '.join(OBJECTIVES)}, got {name!r}")
-    return NextToken(model.language_head) if name == "next-token" else {"output": OutputChange,
-                                                                        "cosine": Similarity}[name]()
+    return (
+        NextToken(model.language_head)
+        if name == "next-token"
+        else {"output": OutputChange, "cosine": Similarity}[name]()
+    )
 
 
 @dataclass(frozen=True)
@@ -101,8 +108,7 @@ def feature_attacks(
     objective = OutputChange() if objective is None else objective
     facts = run_facts(model, corpus, spec)
     for n in spec.lengths:
-        for sample, chunk in enumerate(model.chunks(corpus, n, spec.samples,
-                                                    special_tokens=spec.adds_special_tokens)):
+        for sample, chunk in enumerate(model.chunks(corpus, n, spec.samples, special_tokens=spec.adds_special_tokens)):
             for layer in (None,) if kind == "model" else spec.layers:
                 for head in spec.heads or (None,):
                     if step is not None:
@@ -114,14 +120,24 @@ def feature_attacks(
                             yield _kept(place, attack, budget, {**where, "share": share}, facts, spec, folder)
 
 
-def _kept(place: _Place, attack: Attack, budget: Budget, where: dict, facts: dict, spec: Spec,
-          folder: Path | None) -> dict[str, Any]:
+def _kept(
+    place: _Place, attack: Attack, budget: Budget, where: dict, facts: dict, spec: Spec, folder: Path | None
+) -> dict[str, Any]:
     """The record of one attack: from its file if there is one, else made and kept."""
-    key = {**where, "attack": attack.as_record(), "budget": budget.as_record(), "seed": spec.seed,
-           "objective": place.objective.as_record(), "dtype": str(place.target.dtype), "tol": spec.tol,
-           "confidence": spec.confidence, "text": facts["text_sha256"],
-           "weights": facts["source"].get("sha256"), "source": facts["source"],
-           "special_tokens": facts["special_tokens"]}
+    key = {
+        **where,
+        "attack": attack.as_record(),
+        "budget": budget.as_record(),
+        "seed": spec.seed,
+        "objective": place.objective.as_record(),
+        "dtype": str(place.target.dtype),
+        "tol": spec.tol,
+        "confidence": spec.confidence,
+        "text": facts["text_sha256"],
+        "weights": facts["source"].get("sha256"),
+        "source": facts["source"],
+        "special_tokens": facts["special_tokens"],
+    }
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
     path = None if folder is None else folder / f"{_slug(where)}-{digest}.safetensors"
     if path is not None and path.exists():
@@ -129,8 +145,17 @@ def _kept(place: _Place, attack: Attack, budget: Budget, where: dict, facts: dic
     found = run(attack, place.target, budget, place.objective, seed=spec.seed)
     edited = replace(place, target=place.target.rows(found.x)) if attack.edit is not None else place
     noise = found.gain if isinstance(attack, Noise) else edited.noise(budget)
-    record = {**where, **found.as_record(), "n": where["n"], "attacked_n": found.n, "sigma": edited.sigma(),
-              "noise_gain": noise, "certified": edited.certified(budget), **facts, "file": path and path.name}
+    record = {
+        **where,
+        **found.as_record(),
+        "n": where["n"],
+        "attacked_n": found.n,
+        "sigma": edited.sigma(),
+        "noise_gain": noise,
+        "certified": edited.certified(budget),
+        **facts,
+        "file": path and path.name,
+    }
     if path is not None:
         save_attack(found, path, finite(record))
     return record
@@ -149,21 +174,32 @@ class _Place:
 
     def sigma(self) -> dict[str, Any]:
         """σ₁ of the map with the objective behind it, at the clean tokens."""
-        return self._once("sigma", lambda: local_lipschitz(
-            Problem(self.target, self.objective).map, self.target.x, tol=self.spec.tol, seed=self.spec.seed,
-            confidence=self.spec.confidence, strict=False).as_record())
+        return self._once(
+            "sigma",
+            lambda: local_lipschitz(
+                Problem(self.target, self.objective).map,
+                self.target.x,
+                tol=self.spec.tol,
+                seed=self.spec.seed,
+                confidence=self.spec.confidence,
+                strict=False,
+            ).as_record(),
+        )
 
     def noise(self, budget: Budget) -> float:
-        return self._once(("noise", budget), lambda: run(Noise(), self.target, budget, self.objective,
-                                                         seed=self.spec.seed).gain)
+        return self._once(
+            ("noise", budget), lambda: run(Noise(), self.target, budget, self.objective, seed=self.spec.seed).gain
+        )
 
     def certified(self, budget: Budget) -> float | None:
         """An upper bound on every gain within the budget, for attention layers: ‖E‖ ≤ s is inside |ε_i| ≤ s."""
         f, x = self.target.f, self.target.x
         if not isinstance(f, SelfAttention) or not isinstance(self.objective, OutputChange):
             return None
-        return self._once(("certified", budget.size), lambda: certify_ball(
-            f.to(torch.float64), x.double(), budget.size, at_center=self.sigma()["upper"]).value)
+        return self._once(
+            ("certified", budget.size),
+            lambda: certify_ball(f.to(torch.float64), x.double(), budget.size, at_center=self.sigma()["upper"]).value,
+        )
 
     def _once(self, key, compute: Callable[[], Any]) -> Any:
         if key not in self.known:
@@ -172,6 +208,8 @@ class _Place:
 
 
 def _slug(where: dict) -> str:
-    parts = [where["map"], *(f"{name}{where[name]}" for name in ("layer", "head", "n", "sample")
-                             if where[name] is not None)]
+    parts = [
+        where["map"],
+        *(f"{name}{where[name]}" for name in ("layer", "head", "n", "sample") if where[name] is not None),
+    ]
     return "-".join(parts)

@@ -40,9 +40,11 @@ class Options:
         """The fields of a spec that were `said`; what was not is the figure's."""
         if "lengths" in said and min(spec.lengths) < 2:
             raise InputError(
-                f"expected lengths of at least 2, got {min(spec.lengths)}; one token has nothing to attend to")
-        fields = {name: getattr(spec, name) for name in ("models", "layers", "lengths", "samples", "tol")
-                  if name in said}
+                f"expected lengths of at least 2, got {min(spec.lengths)}; one token has nothing to attend to"
+            )
+        fields = {
+            name: getattr(spec, name) for name in ("models", "layers", "lengths", "samples", "tol") if name in said
+        }
         if "models" in fields:
             fields["models"] = tuple(model.name for model in spec.models)
         if fields.get("layers") == "all":
@@ -121,8 +123,10 @@ def _resolved(study: Spec, options: Options, outcome: Outcome) -> Spec:
         try:
             read_corpus(study.path(corpus.source), **corpus.model_dump(exclude={"source"}))
         except InputError as error:
-            outcome.note(f"{corpus.name or corpus.source} is not here, so the embedded text stands in its place, with "
-                         f"at most {EMBEDDED_SAMPLES} samples ({error})")
+            outcome.note(
+                f"{corpus.name or corpus.source} is not here, so the embedded text stands in its place, with "
+                f"at most {EMBEDDED_SAMPLES} samples ({error})"
+            )
             corpus = TextSpec(source="embedded")
             update["samples"] = min(update["samples"], EMBEDDED_SAMPLES)
         if corpus not in corpora:
@@ -142,13 +146,15 @@ def _parts(study: Spec, options: Options) -> Iterator[Spec]:
 
 
 def _run_part(study: Spec, figure: Figure, store: Store, options: Options, outcome: Outcome, progress, note) -> None:
-    spec, = study.models
+    (spec,) = study.models
     note(f"{figure.name}: {spec.label}")
     try:
         weights = weights_of(spec.label, _loading(study, spec))
         if weights.model.tokenizer is None and spec.weights == "random":
-            outcome.note(f"{spec.label}: text is cut by the tokenizer of {STAND_IN}, since its own is not here; random "
-                         "weights know no vocabulary")
+            outcome.note(
+                f"{spec.label}: text is cut by the tokenizer of {STAND_IN}, since its own is not here; random "
+                "weights know no vocabulary"
+            )
             spec = spec.model_copy(update={"tokenizer": STAND_IN})
         if options.models and options.layers is None:
             spec = spec.model_copy(update={"layers": _spread(weights.model.layers)})
@@ -157,23 +163,40 @@ def _run_part(study: Spec, figure: Figure, store: Store, options: Options, outco
     except InputError as error:
         layers = spec.layers or study.layers
         for text in study.texts:
-            outcome.missing.append(Missing(spec.label, () if layers == "all" else tuple(layers),
-                                           text.name or text.source, str(error)))
+            outcome.missing.append(
+                Missing(spec.label, () if layers == "all" else tuple(layers), text.name or text.source, str(error))
+            )
         return
     run_study(prepared, store, progress=progress)
     outcome.take(store)
     if figure.bounds:
         solver = {"tol": study.tol, "confidence": study.confidence, "seed": study.seed}
-        jobs = [job(weights, "bounds", BOUNDS, layer=layer, head=None, n=n, radius=weights.radius(layer), text="norm",
-                    solver=solver)
-                for layer in prepared.subjects[0].layers for n in _thinned(prepared.spec.lengths, BOUND_LENGTHS)]
+        jobs = [
+            job(
+                weights,
+                "bounds",
+                BOUNDS,
+                layer=layer,
+                head=None,
+                n=n,
+                radius=weights.radius(layer),
+                text="norm",
+                solver=solver,
+            )
+            for layer in prepared.subjects[0].layers
+            for n in _thinned(prepared.spec.lengths, BOUND_LENGTHS)
+        ]
         run_study(Jobs(figure.name, tuple(jobs)), store, progress=progress)
         outcome.take(store)
 
 
 def _loading(study: Spec, spec: ModelSpec) -> dict[str, Any]:
-    return {"name": ("random:" if spec.weights == "random" else "") + study.path(spec.name), "causal": spec.causal,
-            "seed": study.seed if spec.seed is None else spec.seed, "revision": spec.revision}
+    return {
+        "name": ("random:" if spec.weights == "random" else "") + study.path(spec.name),
+        "causal": spec.causal,
+        "seed": study.seed if spec.seed is None else spec.seed,
+        "revision": spec.revision,
+    }
 
 
 def _made(figure: Figure, options: Options) -> list[Made]:
@@ -181,10 +204,11 @@ def _made(figure: Figure, options: Options) -> list[Made]:
     found = list(figure.made)
     if options.models and found:
         first = found[0]
-        found = [first.model_copy(update={
-            "model": ModelSpec(name=name),
-            "layer": layer, "head": 0, "radius": "norm"})
-            for name in options.models for layer in options.layers or (0, -1)]  # −1: the middle one, once it is known
+        found = [
+            first.model_copy(update={"model": ModelSpec(name=name), "layer": layer, "head": 0, "radius": "norm"})
+            for name in options.models
+            for layer in options.layers or (0, -1)
+        ]  # −1: the middle one, once it is known
     for i, spec in enumerate(found):
         lengths, samples = options.lengths or spec.lengths, spec.samples
         if options.quick:
@@ -202,8 +226,9 @@ def _by_model(made: list[Made]) -> dict[str, list[Made]]:
     return grouped
 
 
-def _run_made(label: str, specs: list[Made], figure: Figure, store: Store, options: Options, outcome: Outcome,
-              progress) -> None:
+def _run_made(
+    label: str, specs: list[Made], figure: Figure, store: Store, options: Options, outcome: Outcome, progress
+) -> None:
     spec, jobs = specs[0].model, []
     source: dict[str, Any] = {"name": label.removesuffix(" (masked)"), "causal": spec.causal, "seed": spec.seed or 0}
     if label == "gpt2" and options.gpt2_attention:
@@ -236,8 +261,11 @@ def _jobs_of(weights: Weights, made: Made, figure: Figure, options: Options) -> 
         castin(f, 2, R, head=head)
     solver = {"tol": options.tol or 1e-3, "confidence": 0.999, "seed": made.model.seed or 0}
     where = dict(layer=made.layer, head=head, radius=R, text=_made_text(made), solver=solver)
-    jobs = [job(weights, made.inputs, what, n=n, sample=sample, **where)
-            for n in made.lengths for sample in range(made.samples)]
+    jobs = [
+        job(weights, made.inputs, what, n=n, sample=sample, **where)
+        for n in made.lengths
+        for sample in range(made.samples)
+    ]
     if figure.bounds:
         jobs += [job(weights, "bounds", BOUNDS, n=n, **where) for n in _thinned(made.lengths, BOUND_LENGTHS)]
     return jobs

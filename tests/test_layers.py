@@ -90,7 +90,7 @@ def test_every_room_has_its_place():
 
 
 @pytest.mark.parametrize("name, path", modules(), ids=[name for name, _ in modules()])
-def test_street(name, path):
+def test_layers(name, path):
     assert violations(path.read_text(encoding="utf-8"), name) == []
 
 
@@ -127,8 +127,11 @@ def test_the_check_lets_good_imports_pass(source, module):
 
 def private_names(source: str) -> list[str]:
     """What a script takes from elsewhere although its name begins with an underscore: imports and attributes."""
-    found = [name for name in imported(source, "experiments.script")
-             if any(part.startswith("_") and part not in ("__future__", "__main__") for part in name.split("."))]
+    found = [
+        name
+        for name in imported(source, "experiments.script")
+        if any(part.startswith("_") and part not in ("__future__", "__main__") for part in name.split("."))
+    ]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
             if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
@@ -144,12 +147,15 @@ def test_experiments_use_public_names(path):
     assert private_names(path.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("source", [
-    "from howsmooth.models.model import _apart",
-    "import howsmooth._hidden",
-    "def f():\n    from howsmooth._hidden import name",
-    "tokenizer = model._need_tokenizer()",
-])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from howsmooth.models.model import _apart",
+        "import howsmooth._hidden",
+        "def f():\n    from howsmooth._hidden import name",
+        "tokenizer = model._need_tokenizer()",
+    ],
+)
 def test_the_check_of_experiments_can_fail(source):
     assert private_names(source)
 

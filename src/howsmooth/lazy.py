@@ -1,0 +1,35 @@
+"""Names of a package that are imported when they are first used.
+
+`import howsmooth` and `howsmooth --help` take milliseconds this way; torch and transformers take seconds. A package
+lists its names in a dictionary, for Python, and again under `if TYPE_CHECKING:` and in `__all__`, for type checkers and
+editors. The tests compare the three.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def attach(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package whose names are imported on first use.
+
+    Args:
+        package: The package's `__name__`.
+        modules: For each name, the module that defines it. A module listed under its own name is returned itself.
+
+    Example:
+        >>> lookup, names = attach("json", {"JSONDecoder": "json.decoder", "scanner": "json.scanner"})
+        >>> names(), lookup("scanner").__name__
+        (['JSONDecoder', 'scanner'], 'json.scanner')
+    """
+    names = list(modules)
+
+    def getattr_(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
+        module = importlib.import_module(modules[name])
+        return module if modules[name] == f"{package}.{name}" else getattr(module, name)
+
+    return getattr_, lambda: names
