@@ -131,7 +131,7 @@ class Text(Random):
     def __init__(self, path: Path, device: str):
         with safe_open(path, "pt", device=device) as file:
             self.facts = json.loads(file.metadata()["facts"])
-            found = {name: file.get_tensor(name) for name in file}
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  safe_open cannot be iterated
         rotary = (found["cos"], found["sin"]) if "cos" in found else None
         self.f = SelfAttention(**{name: found.get(name) for name in WEIGHTS}, rotary=rotary, **self.facts["traits"])
         self.x, self.longest = found["x"], len(found["x"])

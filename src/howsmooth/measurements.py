@@ -119,7 +119,7 @@ def measure(
         progress: called with each record as soon as it is computed.
         fields: the fields of `howsmooth.studies.Spec`, with the names and defaults of the command line: layers, heads,
             lengths, samples, map, tokens, special_tokens, cutting, inputs, quantities, tol, confidence, max_memory,
-            products, stop, max_steps, seed; and, for a model that is named, dtype, device, revision, tokenizer,
+            product_dtype, stop, max_steps, seed; and, for a model that is named, dtype, device, revision, tokenizer,
             trust_remote_code, allow_pickle, causal.
 
     Returns:

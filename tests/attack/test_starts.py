@@ -155,7 +155,7 @@ def gpt2(index: int, path: Path = data.DATA / data.GPT2) -> tuple[SelfAttention,
     from safetensors import safe_open
 
     with safe_open(path, "pt") as weights:
-        names = {key.split(f"h.{index}.")[1]: key for key in weights if f"h.{index}." in key}
+        names = {key.split(f"h.{index}.")[1]: key for key in weights.keys() if f"h.{index}." in key}  # noqa: SIM118
         w = {name: weights.get_tensor(key).double() for name, key in names.items()}
     joined, out = w["attn.c_attn.weight"].T, w["attn.c_proj.weight"].T  # Conv1D is (in, out)
     bq, bk, bv = w["attn.c_attn.bias"].chunk(3)

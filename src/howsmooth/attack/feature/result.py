@@ -156,7 +156,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict, dict[str, torch.Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  safe_open cannot be iterated
         return (
             json.loads(facts["record"]),
             json.loads(facts["origin"]),
