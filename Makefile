@@ -3,6 +3,8 @@
 #   make test         sets up .venv, runs every test and doctest that needs no GPU
 # and while working:
 #   make check        lint, types, unit tests: a minute
+#   make format       formats the code and applies the fixes that are safe
+#   make coverage     every test, with the share of lines and branches that they reach
 #   make test-stress  the suite under disturbances; STRESS="busy threads-8+shuffled" and TESTS=tests/cli choose
 #   make docs         builds the site into site/, strictly
 # Where there is a GPU, with a torch that knows it:
@@ -33,7 +35,7 @@ $(shell rm -f $(VENV)/.made $(VENV)/.ready-*)
 endif
 endif
 
-.PHONY: demo test check lint types unit test-stress docs test-gpu versions browser setup clean
+.PHONY: demo test coverage check lint format types unit test-stress docs test-gpu versions browser setup clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready-demo
@@ -42,10 +44,18 @@ demo: $(VENV)/.ready-demo
 test: $(VENV)/.ready-test browser
 	$(PYTEST) --durations=25 $(TESTS)
 
+coverage: $(VENV)/.ready-test browser
+	$(PYTEST) --cov --cov-report=term:skip-covered --cov-report=html $(TESTS)
+
 check: lint types unit
 
 lint: $(VENV)/.ready-test
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+format: $(VENV)/.ready-test
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
 
 types: $(VENV)/.ready-test
 	$(BIN)/python -m mypy
@@ -82,7 +92,7 @@ test-gpu:
 setup: $(VENV)/.ready-test
 
 clean:
-	rm -rf $(VENV) $(DEMO) $(SITE) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DEMO) $(SITE) build dist htmlcov .coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The stamps make a second run start at once; a changed pin installs again.
 $(VENV)/.ready-demo: $(VENV)/.ready-models
