@@ -15,8 +15,11 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from types import ModuleType
+
+import latex2mathml.converter
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,15 +28,24 @@ def on_page_markdown(markdown: str, page, **_) -> str:
     return re.sub(r"^\{\{ (\w+) ?(.*?) \}\}$", lambda found: MACROS[found[1]](found[2], page), markdown, flags=re.M)
 
 
+def on_page_content(html: str, **_) -> str:
+    """Typeset formulas as MathML, which browsers render without a script or a font from elsewhere."""
+    return re.sub(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', _mathml, html, flags=re.DOTALL)
+
+
+def _mathml(found: re.Match[str]) -> str:
+    return latex2mathml.converter.convert(unescape(found[3]), display="inline" if found[2] == "(" else "block")
+
+
 def names(module: str, page) -> str:
     """The reference of a package: one entry for each public name, under the place where it is defined."""
     return "\n\n".join(entries(importlib.import_module(module)))
 
 
 def entries(package: ModuleType, level: int = 2) -> Iterator[str]:
-    """Functions, then classes, then modules, each with what is in it."""
-    things = {name: getattr(package, name) for name in public(package)}
-    for name, thing in sorted(things.items(), key=lambda item: (inspect.ismodule(item[1]), inspect.isclass(item[1]))):
+    """Yield the entries of a package in the order of its `__all__`, then those of its modules."""
+    things = {name: getattr(package, name) for name in public(package) if name != "__version__"}
+    for name, thing in sorted(things.items(), key=lambda item: inspect.ismodule(item[1])):
         if inspect.ismodule(thing):
             yield f"{'#' * level} `{thing.__name__.removeprefix('howsmooth.')}`\n\n{inspect.getdoc(thing) or ''}"
             yield from entries(thing, level + 1)
@@ -54,15 +66,12 @@ def entry_points(_: str, page) -> str:
 
 
 def public(module: ModuleType) -> list[str]:
-    """`__all__`, or what a module without it defines itself."""
-    return sorted(
-        getattr(module, "__all__", None)
-        or (
-            name
-            for name, thing in vars(module).items()
-            if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
-        )
-    )
+    """Return `__all__`, which is in order of importance, or what a module without it defines itself."""
+    return getattr(module, "__all__", None) or [
+        name
+        for name, thing in vars(module).items()
+        if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
+    ]
 
 
 def where(package: ModuleType, name: str, thing: object) -> str:

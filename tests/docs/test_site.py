@@ -125,11 +125,17 @@ def test_the_check_can_fail(tmp_path, html):
     assert len(broken(tmp_path)) == 1
 
 
-def test_docstrings_are_shown_as_they_are_typed():
-    markdown = script("docstrings.py").markdown
-    assert markdown("Of a_i <b> and n*.\n\n    y = x") == "Of a\\_i \\<b> and n\\*.\n\n    y = x"
-    assert markdown("What.\n>>> 1\n1") == "What.\n\n```pycon\n>>> 1\n1\n```"
-    assert markdown("Args:\n    a: one\n        more\n    b: *two*") == "Args:\n\n- `a`: one more\n- `b`: \\*two\\*"
+def test_formulas_become_mathml():
+    """As `pymdownx.arithmatex` leaves them: what Markdown escapes is TeX again, and the display is kept."""
+    content = script("hooks.py").on_page_content
+    inline = content(r'<p>so <span class="arithmatex">\(a &lt; b_1\)</span></p>')
+    assert inline.startswith("<p>so <math") and 'display="inline"' in inline and "&#x0003C;" in inline
+    block = content('<div class="arithmatex">\\[\n\\sqrt{n}\n\\]</div>')
+    assert block.startswith("<math") and 'display="block"' in block and "<msqrt>" in block
+
+
+def test_no_formula_is_left_as_tex(site):
+    assert [path.name for path in site.rglob("*.html") if "arithmatex" in path.read_text(encoding="utf-8")] == []
 
 
 def test_references_are_read_without_tex():
