@@ -89,14 +89,14 @@ class Adversarial(Random):
         return self.pairs[n]
 
     def tokens(self, n: int) -> torch.Tensor:
-        alone, crowd = (t.float().to(self.f.device) for t in self.pair(n))
-        return torch.cat([alone[None], crowd.expand(n - 1, -1)])
+        isolated, repeated = (t.float().to(self.f.device) for t in self.pair(n))
+        return torch.cat([isolated[None], repeated.expand(n - 1, -1)])
 
     def measured(self, x: torch.Tensor, certified: bool, arguments) -> dict:
         n = len(x)
         with torch.no_grad():
             y, z = (t[None] for t in self.pair(n))
-            (closed,), (direction,) = RepeatedToken(self.form, n).at(y, z).norm()
+            (closed,), (direction,) = RepeatedToken(self.form, n).derivative(y, z).norm()
         record = {"closed_form": float(closed)}
         if certified:
             return estimated(self.f, x, True, arguments) | record

@@ -1,4 +1,4 @@
-"""The certificate on a ball against dense truths: at corners, at points climbed to, term by term."""
+"""The certificate on a ball against dense Jacobians: at random points, after gradient ascent, term by term."""
 
 import math
 
@@ -10,8 +10,14 @@ from howsmooth.attention import reference
 from howsmooth.bounds import castin2024, this_project, yudin2025
 from howsmooth.bounds.ball import certify_ball, vacuous_eps
 from howsmooth.bounds.form import LayerForm
-from howsmooth.bounds.head_on_ball import AtTokens, Head
-from howsmooth.bounds.norms import Within, capped, largest_concentration, norm_of_nonnegative, softmax_within
+from howsmooth.bounds.head_on_ball import Head, LayerAtTokens
+from howsmooth.bounds.norms import (
+    Interval,
+    largest_concentration,
+    norm_of_nonnegative,
+    softcap_interval,
+    softmax_interval,
+)
 from howsmooth.bounds.overlap import Overlap
 from tests.attention.cases import LAYERS, layer, normal
 from tests.tolerances import at_most, same_record
@@ -28,17 +34,17 @@ def sigma(f, x, padding=None):
     return torch.linalg.matrix_norm(j, 2)
 
 
-def steps_in_ball(seed, eps, count, n=N, d=D):
-    """Moves with every token on the sphere of radius ε, and some inside it."""
+def perturbations(seed, eps, count, n=N, d=D):
+    """Perturbations with every token on the sphere of radius ε, and some inside it."""
     e = normal(seed, count, n, d)
     e = e / e.norm(dim=-1, keepdim=True)
     e[::4] *= torch.rand(len(e[::4]), n, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return eps * e
 
 
-def climbed(f, x, eps, padding=None, steps=12):
-    """The largest σ₁ met while climbing its gradient from X, in moves that fill the ball."""
-    e, best = steps_in_ball(3, eps, 2, *x.shape)[1], 0.0
+def ascended(f, x, eps, padding=None, steps=12):
+    """The largest σ₁ in a gradient ascent from X, with every token on the sphere of radius ε."""
+    e, best = perturbations(3, eps, 2, *x.shape)[1], 0.0
     for _ in range(steps):
         e = e.detach().requires_grad_()
         value = sigma(f, x + e, padding)
@@ -49,36 +55,36 @@ def climbed(f, x, eps, padding=None, steps=12):
 
 
 @pytest.mark.parametrize("name, d_out", KINDS)
-def test_no_point_of_the_ball_is_worse(name, d_out):
+def test_no_point_of_the_ball_exceeds_the_certificate(name, d_out):
     f, x = layer(name, d_out=d_out), 0.5 * normal(77, N, D)
     for eps in (1e-4, 0.01, 0.1, 1.0):
         at_center = float(sigma(f, x))
         certificate = certify_ball(f, x, eps, at_center=at_center)
-        worst = max([climbed(f, x, eps), *(float(sigma(f, x + e)) for e in steps_in_ball(5, eps, 12))])
+        worst = max([ascended(f, x, eps), *(float(sigma(f, x + e)) for e in perturbations(5, eps, 12))])
         for part, value in certificate.parts.items():
             assert value is None or at_most(worst, value), (part, eps)
         least = min(value for value in certificate.parts.values() if value is not None)
         assert certificate.parts[certificate.method] == least  # exact: the least is one of the parts
         assert least == pytest.approx(certificate.value, rel=1e-14)
-        if eps == 1e-4:  # close by it is sharp
+        if eps == 1e-4:  # for small ε it is sharp
             assert certificate.method == "centre" and at_most(certificate.value, 1.02 * at_center)
 
 
-def test_thousands_of_points():
+def test_random_points_do_not_exceed_the_certificate():
     f, x = layer("grouped"), normal(8, N, D)
     eps = 0.05
     bound = certify_ball(f, x, eps, at_center=float(sigma(f, x))).value
-    moved = x + steps_in_ball(9, eps, 3000)
+    moved = x + perturbations(9, eps, 3000)
     j = torch.func.vmap(torch.func.jacrev(lambda t: f(t).flatten()))(moved).flatten(-2)
     assert at_most(float(torch.linalg.matrix_norm(j, 2).max()), bound)
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_pairs_in_the_ball_obey_the_constant(name):
+def test_difference_quotients_in_the_ball_are_below_the_certificate(name):
     f, x = layer(name), 0.3 * normal(6, N, D)
     for eps in (0.01, 0.3):
         bound = certify_ball(f, x, eps).value
-        one, two = x + steps_in_ball(1, eps, 200), x + steps_in_ball(2, eps, 200)
+        one, two = x + perturbations(1, eps, 200), x + perturbations(2, eps, 200)
         change, move = (torch.linalg.matrix_norm(t) for t in (f(one) - f(two), one - two))
         assert at_most(change, bound * move)
 
@@ -90,12 +96,12 @@ def three_terms(f, x, h, padding=None):
     do_dq, do_dk, p = (t[0] for t in reference.partials(q, k, v, padding=padding, **f.pattern()))
     wo = torch.eye(v.shape[-1], dtype=torch.float64) if f.wo is None else f.wo
 
-    def turned(weight):  # (n, k, d)
+    def rotated(weight):  # (n, k, d)
         w = weight.T.unsqueeze(1).expand(-1, len(x), -1)
         return (w if f.rotary is None else f.rotary.apply(w)).permute(1, 2, 0)
 
-    query = wo @ do_dq @ turned(f.wq)
-    key = torch.einsum("ow,ijwk,jkd->iojd", wo, do_dk, turned(f.wk))
+    query = wo @ do_dq @ rotated(f.wq)
+    key = torch.einsum("ow,ijwk,jkd->iojd", wo, do_dk, rotated(f.wk))
     return p, query, key.flatten(2).flatten(0, 1)
 
 
@@ -106,18 +112,18 @@ def g1(p):
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("eps", [0.0, 0.003, 0.1, 2.0])
-def test_each_term_of_each_head_covers_its_own_truth(name, eps):
+def test_each_term_of_each_head_is_bounded(name, eps):
     f, x = layer(name), 0.7 * normal(4, N, D)
-    at = AtTokens(LayerForm(f), x)
+    at = LayerAtTokens(LayerForm(f), x)
     for h in range(f.heads):
         bound = Head(at, h).on_ball(eps)
         p, query, key = three_terms(f, x, h)
         assert torch.allclose(Head(at, h).query_norms, torch.linalg.matrix_norm(query, 2), rtol=1e-7, atol=1e-9)
         if eps == 0:
-            # Nothing moves: what is left is rounding, and cancellation in Gram matrices.
+            # At ε = 0 only rounding and cancellation in Gram matrices remain.
             assert max(bound.value_change, bound.key_change, float(bound.query_change.max())) <= 1e-6
             assert abs(bound.value - float(torch.linalg.matrix_norm(p, 2))) <= 1e-9
-        for e in steps_in_ball(11, eps, 25):
+        for e in perturbations(11, eps, 25):
             p2, query2, key2 = three_terms(f, x + e, h)
             for covered, truth in (
                 (bound.value, p2),
@@ -131,12 +137,12 @@ def test_each_term_of_each_head_covers_its_own_truth(name, eps):
             assert at_most(g1(p2), bound.concentration + 1e-12)
 
 
-# Query 0 sees keys 1 and 2, which see themselves alone. Scores read the first coordinate, values the second. In each
-# scene one cause of change is all there is, so that a bound which forgot it is exceeded: (x, gain of scores, offset).
-SCENES = {
-    "the query moves the scores": ([[0, 0], [1, 1], [-1, -1]], 10.0, 0.0),
-    "a key moves the scores": ([[1, 0], [0, 1], [0, -1]], 10.0, 0.0),
-    "a key moves the scores of a row that prefers the other": ([[1, 0], [0, 1], [0, -1]], 100.0, 3.0),
+# Query 0 attends to keys 1 and 2, which attend only to themselves. Scores use the first coordinate, values the second.
+# Each case has a single cause of change, so that a bound without it is exceeded: (x, gain of scores, offset).
+CAUSES = {
+    "the query changes the scores": ([[0, 0], [1, 1], [-1, -1]], 10.0, 0.0),
+    "a key changes the scores": ([[1, 0], [0, 1], [0, -1]], 10.0, 0.0),
+    "a key changes the scores of a row that prefers the other": ([[1, 0], [0, 1], [0, -1]], 100.0, 3.0),
     "the same where keys differ": ([[1, 0], [0.01, 1], [-0.01, -1]], 100.0, 4.0),
     "values move": ([[1, 0], [0, 0], [0, 0]], 1.0, 0.0),
     "keys move where the query is zero": ([[0, 0], [0, 1], [0, -1]], 1.0, 0.0),
@@ -144,22 +150,22 @@ SCENES = {
 }
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize("eps", [1e-4, 0.03])
-def test_each_cause_of_change_is_counted(scene, eps):
-    x, gain, offset = SCENES[scene]
-    x, hidden = torch.tensor(x, dtype=torch.float64), -math.inf
+def test_each_cause_of_change_is_counted(cause, eps):
+    x, gain, offset = CAUSES[cause]
+    x, masked = torch.tensor(x, dtype=torch.float64), -math.inf
     first, second = torch.eye(2, dtype=torch.float64).unsqueeze(1)
-    table = torch.tensor([[hidden, 0, offset], [hidden, 0, hidden], [hidden, hidden, 0]], dtype=torch.float64)
+    table = torch.tensor([[masked, 0, offset], [masked, 0, masked], [masked, masked, 0]], dtype=torch.float64)
     f = SelfAttention(gain * first, first, second, scale=1.0, score_bias=table)
-    bound = Head(AtTokens(LayerForm(f), x), 0).on_ball(eps)
-    ways = torch.cat([torch.zeros(1, 2, dtype=torch.float64), *(s * eps * torch.eye(2).double() for s in (1, -1))])
+    bound = Head(LayerAtTokens(LayerForm(f), x), 0).on_ball(eps)
+    moves = torch.cat([torch.zeros(1, 2, dtype=torch.float64), *(s * eps * torch.eye(2).double() for s in (1, -1))])
     at_x, worst = three_terms(f, x, 0), [0.0] * 6
-    for a in ways:  # all ways to move each token along an axis, or not at all
-        for b in ways:
-            for c in ways:
-                there = three_terms(f, x + torch.stack([a, b, c]), 0)
-                truths = [t for pair in zip(there, at_x, strict=True) for t in (pair[0], pair[0] - pair[1])]
+    for a in moves:  # each token moves along an axis, or not at all
+        for b in moves:
+            for c in moves:
+                moved = three_terms(f, x + torch.stack([a, b, c]), 0)
+                truths = [t for pair in zip(moved, at_x, strict=True) for t in (pair[0], pair[0] - pair[1])]
                 norms = [float(torch.linalg.matrix_norm(t, 2).max()) for t in truths]
                 worst = [max(pair) for pair in zip(worst, norms, strict=True)]
     covered = (
@@ -172,17 +178,19 @@ def test_each_cause_of_change_is_counted(scene, eps):
     )
     for truth, value in zip(worst, covered, strict=True):
         assert at_most(truth, float(value) * (1 + 1e-9) + 1e-12)
-        if eps == 1e-4 and truth > 1e-6:  # none is far off; symmetric scenes have third moments of zero, unknown to it
+        if (
+            eps == 1e-4 and truth > 1e-6
+        ):  # none is far off; symmetric cases have zero third moments, which the bound does not use
             assert at_most(float(value), 15 * truth)
 
 
 @pytest.mark.parametrize("name, d_out", KINDS)
 @pytest.mark.parametrize("eps", [0.01, 0.4])
-def test_each_term_of_the_layer_covers_its_own_truth(name, d_out, eps):
+def test_each_term_of_the_layer_is_bounded(name, d_out, eps):
     f, x = layer(name, d_out=d_out), 0.7 * normal(4, N, D)
     form = LayerForm(f)
 
-    def whole(x):
+    def layer_terms(x):
         """The three terms of all heads together, each (n·d_out, n·d)."""
         parts = [three_terms(f, x, h) for h in range(f.heads)]
         value = [
@@ -191,20 +199,20 @@ def test_each_term_of_the_layer_covers_its_own_truth(name, d_out, eps):
         ]
         query = [torch.block_diag(*m) for _, m, _ in parts]
         key = [m for _, _, m in parts]
-        # Without an output projection heads lie side by side: stacking rows has the same norm.
+        # Without an output projection heads are concatenated: stacking rows has the same norm.
         return [torch.cat(t) if f.wo is None else sum(t) for t in (value, query, key)]
 
-    terms, at_x = certify_ball(f, x, eps).terms, whole(x)
-    for e in steps_in_ball(12, eps, 10):
-        for term, here, there in zip(("value", "query", "key"), at_x, whole(x + e), strict=True):
-            assert at_most(float(torch.linalg.matrix_norm(there, 2)), terms[term])
-            assert at_most(float(torch.linalg.matrix_norm(there - here, 2)), terms[f"{term} change"])
+    terms, at_x = certify_ball(f, x, eps).terms, layer_terms(x)
+    for e in perturbations(12, eps, 10):
+        for term, at_centre, moved in zip(("value", "query", "key"), at_x, layer_terms(x + e), strict=True):
+            assert at_most(float(torch.linalg.matrix_norm(moved, 2)), terms[term])
+            assert at_most(float(torch.linalg.matrix_norm(moved - at_centre, 2)), terms[f"{term} change"])
 
 
-def test_ends_of_the_intervals_are_probabilities_of_corner_scores():
+def test_interval_ends_are_attained_at_extreme_scores():
     s, delta = normal(1, 3, 5), normal(2, 3, 5).abs()
     s[0, 3] = -torch.inf
-    p = softmax_within(Within(s - delta, s, s + delta))
+    p = softmax_interval(Interval(s - delta, s, s + delta))
     for j in range(5):
         mine = torch.nn.functional.one_hot(torch.tensor(j), 5).bool()
         highest = torch.softmax(torch.where(mine, s + delta, s - delta), -1)[:, j]
@@ -214,29 +222,29 @@ def test_ends_of_the_intervals_are_probabilities_of_corner_scores():
 
 
 @pytest.mark.parametrize("width", [1e-14, 1.0, 50.0, 1000.0])
-def test_intervals_hold_the_truth_where_scores_are_extreme(width):
+def test_intervals_contain_all_probabilities_for_extreme_scores(width):
     s = 300 * normal(1, 50, 7)
-    p = softmax_within(Within(s - width, s, s + width))
-    assert bool((p.low <= p.at).all() and (p.at <= p.high).all() and (p.high <= 1 + 1e-12).all())
+    p = softmax_interval(Interval(s - width, s, s + width))
+    assert bool((p.low <= p.centre).all() and (p.centre <= p.high).all() and (p.high <= 1 + 1e-12).all())
     for seed in range(20):
         other = torch.softmax(
             s + width * (2 * torch.rand(50, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 1),
             -1,
         )
         assert at_most(other, p.high) and at_most(p.low, other)
-        assert at_most((other - p.at).abs(), p.change + 1e-300)
+        assert at_most((other - p.centre).abs(), p.change + 1e-300)
 
 
-def test_nothing_to_see_and_one_key_to_see():
+def test_rows_with_no_visible_key_and_with_one():
     s = torch.tensor([[-torch.inf, -torch.inf], [-torch.inf, 3.0]], dtype=torch.float64)
-    p = softmax_within(Within(s - 1, s, s + 1))
-    assert p.high.tolist() == p.at.tolist() == [[0, 0], [0, 1]]
+    p = softmax_interval(Interval(s - 1, s, s + 1))
+    assert p.high.tolist() == p.centre.tolist() == [[0, 0], [0, 1]]
     assert float(p.low[1, 1]) == pytest.approx(1)
 
 
-def test_slopes_of_the_cap():
+def test_derivatives_of_the_soft_cap():
     s, change = 3 * normal(1, 40), normal(2, 40).abs()
-    scores, slopes = capped(s, change, 1.3)
+    scores, slopes = softcap_interval(s, change, 1.3)
     for t in torch.linspace(-1, 1, 21, dtype=torch.float64):
         at = s + t * change
         slope = 1 - torch.tanh(at / 1.3) ** 2
@@ -247,7 +255,7 @@ def test_slopes_of_the_cap():
 def test_concentration_is_the_largest_in_the_intervals():
     """Against a fine grid over p₁ and p₂ themselves, for rows of three."""
     s, delta = 2 * normal(3, 200, 3), normal(4, 200, 3).abs()
-    p = softmax_within(Within(s - delta, s, s + delta))
+    p = softmax_interval(Interval(s - delta, s, s + delta))
     bound = largest_concentration(p)
     grid = torch.linspace(0, 1, 101, dtype=torch.float64)
     rows = torch.stack(torch.meshgrid(grid, grid, indexing="ij"), -1).flatten(0, 1)
@@ -258,7 +266,9 @@ def test_concentration_is_the_largest_in_the_intervals():
     for i in range(200):
         inside = ((rows >= p.low[i]) & (rows <= p.high[i])).all(-1)
         assert not inside.any() or at_most(float(g[inside].max()), float(bound[i]))
-    assert torch.allclose(largest_concentration(Within(p.at, p.at, p.at)).max(), torch.tensor(g1(p.at)).double())
+    assert torch.allclose(
+        largest_concentration(Interval(p.centre, p.centre, p.centre)).max(), torch.tensor(g1(p.centre)).double()
+    )
 
 
 @pytest.mark.parametrize(
@@ -279,11 +289,11 @@ def test_norms_of_nonnegative_matrices(make):
 
 
 @pytest.mark.parametrize("name, d_out", [*KINDS, ("two heads", 40)])
-def test_heads_together(name, d_out):
-    """Σ_h U_h F_h Z_hᵀ for random F_h: never above what `together` says, which is never above the sum."""
+def test_combined_norm_of_heads(name, d_out):
+    """Σ_h U_h F_h Z_hᵀ for random F_h: never above `combined_norm`, which is never above the sum."""
     form = LayerForm(layer(name, d_out=d_out, d=30))
     overlap, n = Overlap(form), 3
-    u, s, z = overlap.values
+    u, s, z = overlap.value_svd
     for h in range(form.heads):
         product = form.wv[h // form.groups]
         product = product if form.wo is None else form.wo[h] @ product
@@ -292,17 +302,17 @@ def test_heads_together(name, d_out):
         size = normal(seed, form.heads).exp()
         p = torch.stack([m / torch.linalg.matrix_norm(m, 2) for m in normal(seed + 100, form.heads, n, n)])
         p = p * size[:, None, None]
-        whole = sum(torch.kron(p[h], (u[h] * s[h]) @ z[h].mT) for h in range(form.heads))
-        assert at_most(float(torch.linalg.matrix_norm(whole, 2)), overlap.together("value", size), tol=1e-10)
-        assert at_most(overlap.together("value", size), float((size * form.value_norm).sum()))
+        total = sum(torch.kron(p[h], (u[h] * s[h]) @ z[h].mT) for h in range(form.heads))
+        assert at_most(float(torch.linalg.matrix_norm(total, 2)), overlap.combined_norm("value", size), tol=1e-10)
+        assert at_most(overlap.combined_norm("value", size), float((size * form.value_norm).sum()))
         for term in ("query", "key"):
             out, rows = overlap.out.contiguous(), overlap.rows[term].contiguous()
             f = normal(seed + 200, form.heads, n * out.shape[2], n * rows.shape[2])
             f = size[:, None, None] * f / torch.linalg.matrix_norm(f, 2)[:, None, None]
             eye = torch.eye(n, dtype=torch.float64)
-            whole = sum(torch.kron(eye, out[h]) @ f[h] @ torch.kron(eye, rows[h]).mT for h in range(form.heads))
-            assert at_most(float(torch.linalg.matrix_norm(whole, 2)), overlap.together(term, size), tol=1e-10)
-            assert at_most(overlap.together(term, size), float(size.sum()))
+            total = sum(torch.kron(eye, out[h]) @ f[h] @ torch.kron(eye, rows[h]).mT for h in range(form.heads))
+            assert at_most(float(torch.linalg.matrix_norm(total, 2)), overlap.combined_norm(term, size), tol=1e-10)
+            assert at_most(overlap.combined_norm(term, size), float(size.sum()))
 
 
 @pytest.mark.parametrize("name, d_out", KINDS)
@@ -313,13 +323,13 @@ def test_grows_with_eps_and_starts_at_the_local_bound(name, d_out):
     certificates = [certify_ball(f, x, eps, at_center=local) for eps in growing]
     assert at_most(certificates[0].value, local, tol=1e-9)
     assert at_most(certificates[1].parts["interval"], local, tol=1e-5)
-    for part, value in certificates[0].parts.items():
+    for part in certificates[0].parts:
         values = [c.parts[part] for c in certificates if c.parts.get(part) is not None]
         assert len(values) < 2 or at_most(*values, tol=1e-9), part
 
 
 @pytest.mark.parametrize("name", ["one head", "causal", "grouped", "two heads", "scale"])
-def test_never_looser_than_the_others(name):
+def test_never_above_the_other_bounds(name):
     f, x = layer(name, biases=False), 0.5 * normal(7, N, D)
     for eps in (0.01, 1.0, 30.0):
         certificate = certify_ball(f, x, eps)
@@ -329,13 +339,13 @@ def test_never_looser_than_the_others(name):
             assert value is None or at_most(certificate.value, value, tol=1e-9), other
         if name == "one head":
             # Over the ball Yudin's bound is at least what it is at any of its points.
-            for e in steps_in_ball(2, eps, 10):
+            for e in perturbations(2, eps, 10):
                 assert at_most(yudin2025.local(f, x + e).value, certificate.parts["yudin"], tol=1e-9)
             at_x = certify_ball(f, x, 0.0).parts["yudin"]
             assert at_x == pytest.approx(yudin2025.local(f, x).value, rel=1e-6)
 
 
-def test_bounds_that_do_not_apply_say_why():
+def test_bounds_that_do_not_apply_have_a_reason():
     f, x = layer("rotary"), normal(1, N, D)
     certificate = certify_ball(f, x, 0.1)
     assert certificate.parts["yudin"] is None and "bias" in certificate.reasons["yudin"]
@@ -350,7 +360,7 @@ def test_padded_tokens_neither_move_nor_count(name):
     padding = torch.tensor([False, True, True, False, True, True])
     for eps in (0.0, 0.05, 0.5):
         certificate = certify_ball(f, x, eps, padding, at_center=float(sigma(f, x, padding)))
-        assert at_most(climbed(f, x, eps, padding, steps=6), certificate.value, tol=1e-9)
+        assert at_most(ascended(f, x, eps, padding, steps=6), certificate.value, tol=1e-9)
         far = torch.where(padding.unsqueeze(-1), x, 1e3 * x)
         assert certify_ball(f, far, eps, padding).value == pytest.approx(certify_ball(f, x, eps, padding).value)
 
@@ -361,13 +371,13 @@ def test_few_tokens_and_equal_ones():
     for x in (one, one.expand(3, D), torch.zeros(3, D, dtype=torch.float64)):
         for eps in (0.0, 0.2):
             value = certify_ball(f, x, eps).value
-            assert at_most(max(float(sigma(f, x + e)) for e in steps_in_ball(1, eps, 20, n=len(x))), value)
-    # One token sees itself alone: f is linear, and the certificate says so at every ε.
+            assert at_most(max(float(sigma(f, x + e)) for e in perturbations(1, eps, 20, n=len(x))), value)
+    # A single token attends only to itself: f is linear, and the certificate is its norm at every ε.
     linear = layer("one head")
     assert certify_ball(linear, one, 3.0).value == pytest.approx(float(sigma(linear, one)), rel=1e-6)
 
 
-def test_rounding_is_counted():
+def test_rounding_errors_are_included():
     """Values that nearly agree: v − o is mostly rounding, and scores are large."""
     f = layer("two heads")
     x = 1e4 * torch.ones(N, D, dtype=torch.float64) + 1e-6 * normal(1, N, D)
@@ -377,8 +387,8 @@ def test_rounding_is_counted():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_of_less_precision_are_taken_as_they_are(name, dtype):
-    """float64 from the first product on, whatever layer and tokens are given in, together or not."""
+def test_low_precision_layers_are_evaluated_in_float64(name, dtype):
+    """Products are in float64 whatever the dtypes of the layer and of the tokens."""
     f, x = layer(name).to(dtype=dtype), (0.5 * normal(1, N, D)).to(dtype)
     for bound in (lambda f, x: certify_ball(f, x, 0.01).value, lambda f, x: this_project.local(f, x).value):
         value = bound(f.to(dtype=torch.float64), x.double())
@@ -395,7 +405,7 @@ def test_at_zero_the_interval_bound_is_the_local_one(name, d_out):
 
 
 @pytest.mark.parametrize("name", ["two heads", "grouped", "rotary"])
-def test_threads_change_nothing(name):
+def test_number_of_threads_does_not_matter(name):
     f, x = layer(name), 0.5 * normal(7, N, D)
     threads = torch.get_num_threads()
     try:
@@ -413,21 +423,23 @@ def test_vacuous_eps():
     f, x = layer("two heads"), 0.5 * normal(7, N, D)
     eps = vacuous_eps(f, x, rtol=1e-2)
 
-    def useful(eps):
+    def is_useful(eps):
         parts = certify_ball(f, x, eps).parts
         return parts["interval"] < min(parts[name] for name in parts if name.startswith("this_project."))
 
-    assert eps > 0 and useful(eps) and not useful(1.02 * eps)
+    assert eps > 0 and is_useful(eps) and not is_useful(1.02 * eps)
 
 
-def test_vacuous_eps_at_its_ends():
+def test_vacuous_eps_of_zero_and_infinity():
     eye, zero = torch.eye(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
     x = normal(1, 3, 2)
     # exact: the search begins at zero and ends there
-    assert vacuous_eps(SelfAttention(eye, eye, zero), x) == 0.0  # nothing is smaller than zero
-    assert vacuous_eps(SelfAttention(zero, eye, eye, causal=True), x) == math.inf  # scores that never move
+    assert vacuous_eps(SelfAttention(eye, eye, zero), x) == 0.0  # no bound is below zero
+    assert vacuous_eps(SelfAttention(zero, eye, eye, causal=True), x) == math.inf  # constant scores
     # exact: the search begins at zero and ends there
-    assert vacuous_eps(SelfAttention(zero, eye, eye), x) == 0.0  # the mean, of norm ‖V‖: the radius says so as well
+    assert (
+        vacuous_eps(SelfAttention(zero, eye, eye), x) == 0.0
+    )  # the mean, of norm ‖V‖, as the bounds of the radius give
 
 
 @pytest.mark.parametrize(
@@ -441,6 +453,6 @@ def test_vacuous_eps_at_its_ends():
         (lambda f, x: vacuous_eps(f, x, rtol=2.0), "rtol"),
     ],
 )
-def test_bad_input(call, words):
+def test_invalid_arguments(call, words):
     with pytest.raises(InputError, match=words):
         call(layer("one head"), normal(1, N, D))

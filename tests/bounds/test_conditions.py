@@ -1,4 +1,4 @@
-"""What bounds are handed that cannot be meant, and sizes at the edge of float64."""
+"""Invalid arguments of bounds, and sizes at the limits of float64."""
 
 import math
 
@@ -23,15 +23,15 @@ from tests.attention.cases import normal
 from tests.bounds.test_published import EYE, with_form
 
 F, X = with_form(-EYE), normal(1, 3, 2)
-FAINT = SelfAttention(1e-100 * EYE, 1e-100 * EYE, EYE)  # whose scores are moderate at tokens of 1e100
+SMALL_WEIGHTS = SelfAttention(1e-100 * EYE, 1e-100 * EYE, EYE)  # scores are moderate at tokens of norm 1e100
 NONE_REAL = torch.zeros(3, dtype=torch.bool)
 NORM = Normalisation(torch.ones(2))
 NAN = torch.tensor([[1.0, math.nan]])
 
 
-@pytest.mark.parametrize("bound", bounds.ON_A_BALL)
+@pytest.mark.parametrize("bound", bounds.BALL_BOUNDS)
 @pytest.mark.parametrize("size", [1e160, math.inf, math.nan, -1.0, "1", None, True, torch.ones(())])
-def test_radii_that_are_none(bound, size):
+def test_invalid_radii(bound, size):
     with pytest.raises(
         InputError,
         match="radius R up to 1e.100, got 1e.160; beyond" if size == 1e160 else "finite radius R ≥ 0, got .*; give",
@@ -39,9 +39,9 @@ def test_radii_that_are_none(bound, size):
         bound(F, 3, size)
 
 
-@pytest.mark.parametrize("bound", bounds.ON_A_BALL)
+@pytest.mark.parametrize("bound", bounds.BALL_BOUNDS)
 @pytest.mark.parametrize("n", [0, -2, 2.5, 3.0, "3", None, True, 2**53 + 1])
-def test_numbers_of_tokens_that_are_none(bound, n):
+def test_invalid_numbers_of_tokens(bound, n):
     with pytest.raises(InputError, match=r"whole n ≥ 1 up to 2⁵³, got .*; give"):
         bound(F, n, 1.0)
 
@@ -49,17 +49,17 @@ def test_numbers_of_tokens_that_are_none(bound, n):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
 @pytest.mark.parametrize("size", [1e-100, 1e60, 1e100])
-def test_radii_at_the_edge_have_logarithms(causal, scale, size):
+def test_extreme_radii_have_finite_logarithms(causal, scale, size):
     f = with_form(-scale * EYE, causal=causal)
     for found in every(f, 7, size):
         if not isinstance(found, Refused):
             assert math.isfinite(found.log_value) or found.name == "kim2021.r_squared_lower"  # 0 near zero
 
 
-def test_the_most_tokens_there_can_be():
+def test_the_largest_number_of_tokens():
     for causal in (False, True):
         f = with_form(-EYE, causal=causal)
-        for bound in (*bounds.ON_A_BALL[:7], kim2021.r_squared_lower):  # two points add rows up one by one
+        for bound in (*bounds.BALL_BOUNDS[:7], kim2021.r_squared_lower):  # two_point_lower sums rows one by one
             try:
                 assert math.isfinite(bound(f, 2**53, 2.0).log_value)
             except Refused as refusal:
@@ -71,7 +71,7 @@ def test_the_most_tokens_there_can_be():
     [
         (lambda: certify_ball(F, X, "a"), "0 ≤ ε ≤ 1e.100, got 'a'; give"),
         (lambda: certify_ball(F, X, 1e101), "0 ≤ ε ≤ 1e.100, got 1e.101"),
-        (lambda: certify_ball(FAINT, X / X.norm(dim=-1).max() * 1e100, 1e90), r"max \|x_i\| \+ ε up to 1e.100"),
+        (lambda: certify_ball(SMALL_WEIGHTS, X / X.norm(dim=-1).max() * 1e100, 1e90), r"max \|x_i\| \+ ε up to 1e.100"),
         (lambda: certify_ball(F, X, 0.1, at_center="a"), "at_center as a finite upper bound .* got 'a'; leave it out"),
         (lambda: vacuous_eps(F, X, rtol="a"), "rtol between 0 and 1, got 'a'; "),
         (lambda: castin2024.large_radius(F, [1]), r"shape \(n, d\) .* d = 2.* got list; give"),
@@ -94,7 +94,7 @@ def test_the_most_tokens_there_can_be():
         (lambda: residual_block(NORM, 1.0, X[:0]), "at least one token"),
     ],
 )
-def test_what_cannot_be_meant(call, words):
+def test_invalid_arguments(call, words):
     with pytest.raises(InputError, match=words):
         call()
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_meant(call, words):
         lambda padding: every(F, 3, 1.0, X, padding),
     ],
 )
-def test_padding_that_cannot_be_meant(call):
+def test_invalid_padding(call):
     with pytest.raises(InputError, match="at least one real token, got padding that is False everywhere; "):
         call(NONE_REAL)
     for padding in ([True], ~NONE_REAL[:2], torch.ones(3)):
@@ -119,7 +119,7 @@ def test_padding_that_cannot_be_meant(call):
 
 @pytest.mark.parametrize("query, key", [(1e60, 1.0), (1e60, 1e60)])
 def test_certificates_whose_exponentials_overflow(query, key):
-    # At tokens so small scores have digits; in the ball they are beyond any.
+    # At these small tokens scores are accurate; over the ball their range overflows.
     found = certify_ball(SelfAttention(query * EYE, key * EYE, EYE), 1e-60 * X, 1e90)
     assert found.parts["this_project.n_free_upper"] == math.inf and math.isfinite(found.value)
 
@@ -133,11 +133,11 @@ def test_yudin_over_a_ball_too_large_for_a_float():
         certify_ball(SelfAttention(1e60 * EYE, 1e60 * EYE, EYE), X, 1e90)
 
 
-def test_refusals_carry_what_to_do():
+def test_refusals_have_a_remedy():
     with pytest.raises(Refused) as refusal:
         this_project.lower(with_form(EYE, window=2), 3, 1.0)
-    said = refusal.value
-    assert (said.bound, said.condition, said.got, said.remedy) == (
+    error = refusal.value
+    assert (error.bound, error.condition, error.got, error.remedy) == (
         "this_project.lower",
         "attention without a window",
         "a window of 2",

@@ -1,4 +1,4 @@
-"""What a layer looks like to its bounds, what a bound hands back, and all of them at once."""
+"""The form of a layer, the result of a bound, and all bounds at once."""
 
 import math
 
@@ -40,17 +40,17 @@ def test_norms_and_spectra_are_those_of_dense_matrices(name, d):
         for value, u in form.real_eigenpairs(i):
             assert_close(a @ u, value * u, 1e-8)
     assert form.out_norm == pytest.approx(float(torch.linalg.matrix_norm(f.wo, 2)), rel=1e-12)
-    assert float(form.key_offset.abs().max()) == 0  # exact: there is no bias to make it of
+    assert float(form.key_offset.abs().max()) == 0  # exact: there is no bias
 
 
-def test_gamma_counts_the_zero_of_a_singular_form():
+def test_gamma_includes_the_zero_eigenvalue_of_a_singular_form():
     wq, wk = torch.tensor([[8.0, 0.0]]).double(), torch.tensor([[1.0, 0.0]]).double()
     assert LayerForm(SelfAttention(wq, wk, EYE, scale=1.0)).gamma(0) == pytest.approx(1.0)
     assert LayerForm(SelfAttention(-wq, wk, EYE, scale=1.0)).gamma(0) == pytest.approx(8.0)
     assert LayerForm(SelfAttention(0 * wq, wk, EYE, scale=1.0)).gamma(0) == 0.0  # exact: the form is zero
-    turn = torch.tensor([[0.0, -1], [1, 0], [0, 0]]).double()  # wider heads than tokens: no eigenvalue is added
+    rotation = torch.tensor([[0.0, -1], [1, 0], [0, 0]]).double()  # wider heads than tokens: no eigenvalue is added
     with pytest.raises(Refused, match="a real eigenvalue of A"):
-        LayerForm(SelfAttention(turn, torch.eye(3, 2).double(), EYE, scale=1.0)).gamma(0)
+        LayerForm(SelfAttention(rotation, torch.eye(3, 2).double(), EYE, scale=1.0)).gamma(0)
 
 
 def test_tables_of_offsets_that_are_too_small_are_refused():
@@ -67,7 +67,7 @@ def test_every_bound_or_its_refusal(name):
     names = [b.bound if isinstance(b, Refused) else b.name for b in found]
     assert names == [
         f"{b.__module__.rpartition('.')[2]}.{b.__name__}"
-        for b in (*bounds.ON_A_BALL, *bounds.AT_TOKENS, bounds.castin2024.large_radius)
+        for b in (*bounds.BALL_BOUNDS, *bounds.LOCAL_BOUNDS, bounds.castin2024.large_radius)
     ]
     assert {"this_project.upper", "this_project.theorem1_with_bias", "this_project.local"} <= {
         b.name for b in found if isinstance(b, Bound)
@@ -79,20 +79,20 @@ def test_every_bound_or_its_refusal(name):
             assert str(b).startswith(b.bound) and "expected" in str(b) and "; " in str(b)
 
 
-def test_a_plain_head_is_refused_nothing():
+def test_every_bound_applies_to_a_plain_head():
     found = every(with_form(-EYE), 6, 1.0, normal(1, 6, 2))
     refused = [str(b) for b in found if isinstance(b, Refused)]
     assert refused == []
 
 
-def test_a_form_is_made_once_and_used_by_all():
+def test_a_form_replaces_its_layer():
     form = LayerForm(layer("two heads"))
     assert close(every(form, 5, 1.0)[4].log_value, every(form.f, 5, 1.0)[4].log_value)
     single = every(form.f.to(torch.float32), 5, 1.0)[4]
     assert single.log_value == pytest.approx(every(form, 5, 1.0)[4].log_value, rel=1e-5)
 
 
-def test_bounds_are_numbers():
+def test_invalid_bounds():
     with pytest.raises(InputError, match="NaN or ∞"):
         Bound("x", math.nan, "upper", "at X", (), "")
     with pytest.raises(InputError, match="lower or upper"):
@@ -104,7 +104,7 @@ def test_bounds_are_numbers():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("q, v", [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
-def test_layers_of_zeros_and_balls_of_none(q, v, causal):
+def test_zero_weights_and_zero_radius(q, v, causal):
     for heads in (1, 2):
         f = SelfAttention(q * EYE, EYE, v * EYE, EYE, heads=heads, causal=causal)
         for n, radius in ((1, 0.0), (1, 1.0), (3, 0.0), (3, 1.0)):
@@ -114,4 +114,4 @@ def test_layers_of_zeros_and_balls_of_none(q, v, causal):
                 if isinstance(b, Bound) and b.side == "upper" and b.holds != "at tX, t → ∞":
                     assert at_most(sigma, b.value)
                 elif isinstance(b, Bound) and radius == 0 and b.holds == "on B_R^n":
-                    assert at_most(b.value, sigma)  # all tokens are where they can be
+                    assert at_most(b.value, sigma)  # the ball is a single point

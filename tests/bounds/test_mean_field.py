@@ -1,4 +1,4 @@
-"""Bounds on measures: the counterexample to the masked statement, and that nothing found by ascent is above a bound."""
+"""Bounds on measures: the counterexample to the masked statement, and values attained by ascent below the bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def normal(seed: int, *shape: int) -> torch.Tensor:
 
 
 def scalar(a: float, causal: bool = False) -> SelfAttention:
-    """D = 1, A = a, V = 1: on [−1, 1] ‖A‖R² is |a|."""
+    """One head with d = 1, A = a and V = 1: on [−1, 1], ‖A‖R² is |a|."""
     return SelfAttention(a * ONE, ONE, ONE, scale=1.0, causal=causal)
 
 
@@ -41,7 +41,7 @@ def heads(bias: bool = True) -> SelfAttention:
     )
 
 
-# The statement of the slides, and what is wrong with it.
+# The published statement for the masked case, and where it is false.
 
 
 @pytest.mark.parametrize("n, norm", [(2, 1.14), (16, 1.47), (256, 1.69), (1024, 1.75)])
@@ -62,7 +62,7 @@ def test_equal_tokens_are_the_running_mean_whatever_the_scores(a):
     assert_close(scalar(a, causal=True).jacobian(x).dense(), running_mean)
 
 
-def test_without_an_exponent_above_one_there_is_no_constant():
+def test_no_constant_exists_for_p_1():
     """The L¹ norm of the running mean is the harmonic sum: its largest column."""
     for n in (4, 64, 512):
         J = scalar(0.0, causal=True).jacobian(torch.zeros(n, 1, dtype=torch.float64)).dense()
@@ -82,11 +82,11 @@ def test_where_the_statement_is_true_false_and_open():
         mean_field.stated_masked(scalar(0.3), 2, 1.0)
 
 
-# The repaired constants.
+# The corrected constants.
 
 
 @pytest.mark.parametrize(
-    "p, straight, turning",
+    "p, value_constant, key_constant",
     [
         (2, 2.0, math.sqrt(6)),
         (math.inf, 1.0, 1.0),
@@ -95,9 +95,9 @@ def test_where_the_statement_is_true_false_and_open():
         (3, 1.5, (4 / 3) ** 0.25 * (9 / 5) ** 0.75),
     ],
 )
-def test_masked_constants(p, straight, turning):
+def test_masked_constants(p, value_constant, key_constant):
     a = 0.8
-    truth = a + (straight + turning * a) * math.exp(2 * a / p)
+    truth = a + (value_constant + key_constant * a) * math.exp(2 * a / p)
     assert mean_field.masked(scalar(-a), p, 1.0).value == pytest.approx(truth, rel=1e-12)
     if p > 2 and p < math.inf:
         bound = a + hardy_times(p, 1 + a * math.sqrt(p / (p - 2)) * (p - 1) / p) * math.exp(2 * a / p)
@@ -117,7 +117,7 @@ def test_the_case_p_2_is_the_bound_free_of_n(a):
         assert bound(scalar(-a, causal), 2, 1.0).log_value == pytest.approx(known, rel=1e-12)
 
 
-def test_norms_and_what_they_hold_for():
+def test_names_of_the_distances():
     f = scalar(1.0)
     assert (mean_field.unmasked(f, 2, 1.0).norm, mean_field.unmasked(f, math.inf, 1.0).norm) == ("W_2", "W_∞")
     assert mean_field.masked(f, 1.5, 1.0).norm == "d_1.5" and mean_field.masked(f, 2, 1.0).side == "upper"
@@ -145,24 +145,26 @@ def test_bounds_hold_at_random_measures(p, masked):
 
 
 @pytest.mark.parametrize("p", [1.3, 2.0, 4.0])
-def test_the_running_mean_nears_the_constant_at_a_0(p):
+def test_the_running_mean_approaches_the_constant_at_a_0(p):
     J = scalar(0.0, causal=True).jacobian(torch.zeros(400, 1, dtype=torch.float64)).dense()
     found, bound = attained_p_norm(J, p, starts=1), mean_field.masked(scalar(0.0), p, 1.0).value
     assert bound == pytest.approx(p / (p - 1)) and less(0.55 * bound, found, bound)
 
 
-# Upper and lower ends of the mean-field constant.
+# Upper and lower bounds on the mean-field constant.
 
 
 @pytest.mark.parametrize("a", [0.0, 0.01, 0.3, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 50.0, 500.0])
-def test_the_mean_field_constant_is_known_to_a_factor(a):
+def test_upper_and_lower_bounds_agree_up_to_a_factor(a):
     """−‖A‖ an eigenvalue: a + (1 + a)eᵃ against two Diracs of masses 1 : e^{2a} and 1 : 3e^{2a}."""
     f = scalar(-a)
     upper = mean_field.unmasked(f, 2, 1.0).log_value
     choices = (math.log((1 + a) / 2) + a, math.log(math.sqrt(3) / 4 * (1 + 1.5 * a)) + a)
     lower = this_project.two_dirac_lower(f, 2, 1.0).log_value
     assert lower == pytest.approx(max(choices), abs=1e-12)
-    assert at_most(lower, plateau(a).log_value + 1e-9, upper + 1e-9)  # the best of all masses and places is above both
+    assert at_most(
+        lower, plateau(a).log_value + 1e-9, upper + 1e-9
+    )  # the maximum over all masses and positions is above both
     assert at_most(upper - lower, math.log(2.4))
     if a >= 50:
         assert upper - lower == pytest.approx(math.log(4 / (3 * math.sqrt(3)) * 2), abs=0.02)  # 1.54
@@ -171,12 +173,12 @@ def test_the_mean_field_constant_is_known_to_a_factor(a):
         assert less(choices[1], choices[0])
 
 
-# Lengths by their logarithm.
+# Lengths given by their logarithm.
 
 
 @pytest.mark.parametrize("n", [1, 2, 50, 10**6, 2**50])
 @pytest.mark.parametrize("radius", [0.0, 0.7, 5.0])
-def test_logarithms_of_lengths_are_the_same_bounds(n, radius):
+def test_bounds_at_log_n_agree_with_those_at_n(n, radius):
     assert mean_field.upper_at_log_n(heads(), math.log(n), radius).log_value == pytest.approx(
         this_project.upper_in_n_and_a(heads(), n, radius).log_value, rel=1e-9, abs=1e-9
     )

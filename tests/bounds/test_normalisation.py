@@ -1,4 +1,4 @@
-"""Normalisation: the exact radius of its image, its exact local norm, and residual blocks."""
+"""Normalisation: the exact radius of its image, the exact norm of its derivative, and residual blocks."""
 
 import math
 
@@ -39,7 +39,7 @@ def drawn(seed: int, d: int, centred: bool, spread: float = 1.0, shift: float = 
 
 @pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("seed", range(12))
-def test_radius_is_what_a_search_reaches_and_never_less(seed, centred):
+def test_radius_equals_the_maximum_found_by_ascent(seed, centred):
     norm = drawn(seed, [2, 3, 5, 9][seed % 4], centred, shift=[0.0, 1e-3, 1.0, 30.0][seed // 3])
     exact, found = radius(norm), searched(norm)
     assert at_most(found, exact)
@@ -67,11 +67,11 @@ def test_radius_is_what_a_search_reaches_and_never_less(seed, centred):
     ],
     ids=["centred", "one gain", "hard", "bias across", "equal gains", "no gain", "one channel", "huge"],
 )
-def test_radius_by_hand(norm, expected):
+def test_radius_in_closed_form(norm, expected):
     assert radius(norm) == pytest.approx(expected, rel=1e-12)
 
 
-def test_all_outputs_are_inside_and_come_close():
+def test_outputs_are_inside_the_radius_and_approach_it():
     norm = drawn(3, 6, True)
     outputs = norm(normal(9, 200_000, 6) * 100).norm(dim=-1)
     assert less(0.9 * radius(norm), float(outputs.max()), radius(norm))
@@ -98,7 +98,7 @@ def test_local_norm_with_equal_gains(gain, centred):
     assert_close(local_norm(norm, x), torch.linalg.matrix_norm(dense, 2), 1e-9)
 
 
-def test_global_norm_is_attained_at_constant_tokens_and_nowhere_passed():
+def test_global_norm_is_attained_at_constant_tokens_and_never_exceeded():
     norm = Normalisation(normal(1, 5), normal(2, 5), eps=1e-3)
     bound = global_norm(norm)
     dense = torch.autograd.functional.jacobian(norm, torch.full((5,), 7.0).double())
@@ -113,7 +113,7 @@ def test_global_norm_is_attained_at_constant_tokens_and_nowhere_passed():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_residual_blocks_are_no_steeper_than_their_bounds(seed, causal):
+def test_residual_blocks_are_below_their_bounds(seed, causal):
     d, n = 4, 5
     f = SelfAttention(*(normal(seed + i, d, d) for i in range(4)), bq=normal(seed + 5, d), heads=2, causal=causal)
     norm, x = Normalisation(normal(seed + 6, d), normal(seed + 7, d)), normal(seed + 8, n, d)
@@ -123,14 +123,14 @@ def test_residual_blocks_are_no_steeper_than_their_bounds(seed, causal):
 
     pre = residual_block(norm, this_project.local(f, norm(x)), x, "pre")
     post = residual_block(norm, this_project.local(f, x), x + f(x), "post")
-    steep = measured(lambda x: x + f(norm(x))), measured(lambda x: norm(x + f(x)))
-    assert at_most(steep[0], pre.value) and at_most(steep[1], post.value)
-    assert less(pre.value, 30 * steep[0]) and less(post.value, 100 * steep[1])  # of the right size
+    norms = measured(lambda x: x + f(norm(x))), measured(lambda x: norm(x + f(x)))
+    assert at_most(norms[0], pre.value) and at_most(norms[1], post.value)
+    assert less(pre.value, 30 * norms[0]) and less(post.value, 100 * norms[1])  # of the right size
     exact = float(torch.linalg.matrix_norm(f.jacobian(norm(x)).dense(), 2))
-    assert at_most(steep[0], residual_block(norm, exact, x).value, pre.value)
+    assert at_most(norms[0], residual_block(norm, exact, x).value, pre.value)
 
 
-def test_blocks_refuse_what_is_no_upper_bound():
+def test_residual_block_rejects_lower_bounds():
     norm, x = Normalisation(torch.ones(1)), torch.ones(2, 1)
     one = torch.ones(1, 1, dtype=torch.float64)
     with pytest.raises(InputError, match=r"lower bound this_project.lower"):

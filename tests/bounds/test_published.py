@@ -1,4 +1,4 @@
-"""Bounds as printed: values worked out from dense matrices, inputs that attain them, and what they refuse."""
+"""Published bounds: values from dense matrices, inputs that attain them, and the layers that they refuse."""
 
 import math
 
@@ -15,7 +15,7 @@ EYE = torch.eye(2, dtype=torch.float64)
 ONE = torch.ones(1, 1, dtype=torch.float64)
 
 
-def steepness(f, x) -> float:
+def jacobian_norm(f, x) -> float:
     return float(torch.linalg.matrix_norm(reference.jacobian(f, x), 2))
 
 
@@ -56,14 +56,14 @@ def test_theorem1_upper_and_the_n_free_one_by_dense_matrices(causal):
         )
 
 
-def test_the_n_free_bound_in_print_would_be_false_under_a_mask():
+def test_the_published_n_free_bound_is_false_under_a_mask():
     f, n = with_form(0 * EYE, causal=True), 64
-    assert steepness(f, torch.zeros(n, 2, dtype=torch.float64)) > 1.5  # the running mean; print would say 1
+    assert jacobian_norm(f, torch.zeros(n, 2, dtype=torch.float64)) > 1.5  # the running mean; the published bound is 1
     assert this_project.n_free_upper(f, n, 1.0).value == pytest.approx(2)
-    assert at_most(steepness(f, torch.zeros(n, 2, dtype=torch.float64)), 2)
+    assert at_most(jacobian_norm(f, torch.zeros(n, 2, dtype=torch.float64)), 2)
 
 
-def test_multi_head_upper_is_the_printed_sum():
+def test_multi_head_upper_is_the_published_sum():
     f = SelfAttention(normal(1, 4, 3), normal(2, 4, 3), normal(3, 4, 3), normal(4, 3, 4), heads=2)
     expected = 0.0
     for i in range(2):
@@ -74,7 +74,7 @@ def test_multi_head_upper_is_the_printed_sum():
     assert this_project.upper(f, 6, 2.0).value <= expected
 
 
-def test_the_heads_of_a_layer_count_with_their_products():
+def test_heads_enter_with_the_norm_of_their_product():
     """W_h V_h may be far smaller than ‖W_h‖‖V_h‖: here it is zero."""
     v, w = torch.tensor([[1.0, 0], [0, 0]]).double(), torch.tensor([[0.0, 1], [0, 0]]).double()
     f = SelfAttention(EYE, EYE, v, w)
@@ -84,20 +84,20 @@ def test_the_heads_of_a_layer_count_with_their_products():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("eigenvalues, gamma, place", [((-0.5, 0.3), 0.5, -1.0), ((8.0, 1.0), 1.0, 0.5)])
-def test_theorem1_lower_is_reached_by_its_configuration(eigenvalues, gamma, place, causal):
+@pytest.mark.parametrize("eigenvalues, gamma, ratio", [((-0.5, 0.3), 0.5, -1.0), ((8.0, 1.0), 1.0, 0.5)])
+def test_theorem1_lower_is_attained_by_its_configuration(eigenvalues, gamma, ratio, causal):
     f = with_form(torch.diag(torch.tensor(eigenvalues).double()), causal=causal)
     for n, radius in ((2, 0.3), (10, 1.5), (40, 1.0)):
         bound = castin2024.theorem1_lower(f, n, radius)
         expected = math.sqrt(n - 1) / (1 + (n - 1) * math.exp(-2 * radius**2 * gamma))
         assert bound.value == pytest.approx(expected, rel=1e-12)
-        x = radius * place * EYE[:1].repeat(n, 1)
+        x = radius * ratio * EYE[:1].repeat(n, 1)
         x[0] = radius * EYE[0]
         assert at_most(bound.value, this_project.lower(f, n, radius).value)
-        assert at_most(bound.value, steepness(f, x))
+        assert at_most(bound.value, jacobian_norm(f, x))
 
 
-def test_lower_bounds_in_print_take_multiples_of_the_identity_and_nothing_else():
+def test_published_lower_bounds_require_a_multiple_of_the_identity():
     plain, tripled = with_form(-EYE), with_form(-EYE, -3 * EYE)
     for bound in (castin2024.theorem1_lower, castin2024.mean_field_lower):
         assert bound(tripled, 9, 1.2).value == pytest.approx(3 * bound(plain, 9, 1.2).value, rel=1e-12)
@@ -114,12 +114,12 @@ def test_lower_bounds_in_print_take_multiples_of_the_identity_and_nothing_else()
         assert bound(through, 9, 1.2).value == pytest.approx(bound(plain, 9, 1.2).value, rel=1e-12)
 
 
-def test_the_mean_field_lower_bound_is_an_asymptotic_one():
+def test_the_mean_field_lower_bound_is_asymptotic():
     f = with_form(-ONE)
     bound = castin2024.mean_field_lower(f, 10, 3.0)
     assert bound.value == pytest.approx(4.5 * math.exp(9.0), rel=1e-12)
     assert any("asymptotic" in condition for condition in bound.conditions) and bound.holds == "sup over n"
-    # Far out it is no more than what two points prove.
+    # For large radii it is below the proved two-Dirac bound.
     for radius in (2.0, 4.0, 30.0):
         proved = this_project.two_dirac_lower(f, 10, radius)
         assert at_most(castin2024.mean_field_lower(f, 10, radius).log_value, proved.log_value)
@@ -130,7 +130,7 @@ def test_the_mean_field_lower_bound_is_an_asymptotic_one():
 def test_large_radius_is_the_limit_along_a_ray(seed, causal):
     f, x = SelfAttention(*(normal(seed + i, 3, 3) for i in range(3)), causal=causal), normal(seed + 3, 7, 3)
     bound = castin2024.large_radius(f, x)
-    assert steepness(f, 1e4 * x) == pytest.approx(bound.value, rel=1e-6)
+    assert jacobian_norm(f, 1e4 * x) == pytest.approx(bound.value, rel=1e-6)
 
 
 def test_large_radius_refuses_ties():
@@ -139,8 +139,8 @@ def test_large_radius_refuses_ties():
         castin2024.large_radius(with_form(EYE), tokens)
 
 
-def test_large_radius_refuses_ties_of_scores_that_are_about_zero():
-    """A = −I and orthogonal tokens: each row's largest score is 0, many times, up to rounding of the size of |q||k|."""
+def test_large_radius_refuses_ties_of_scores_near_zero():
+    """A = −I and orthogonal tokens: the largest score of each row is 0 for several keys, up to rounding."""
     for seed in range(50):
         tokens = torch.linalg.qr(normal(seed, 5, 5)).Q
         for causal in (False, True):
@@ -148,7 +148,7 @@ def test_large_radius_refuses_ties_of_scores_that_are_about_zero():
                 castin2024.large_radius(with_form(-torch.eye(5).double(), causal=causal), tokens)
 
 
-def test_the_example_of_the_theory():
+def test_the_example_of_the_documentation():
     f, radius, n = with_form(-ONE), math.sqrt(math.log(399) / 2), 400
     assert castin2024.theorem1_upper(f, n, radius).value == pytest.approx(210.4, abs=0.05)
     assert this_project.upper(f, n, radius).value == pytest.approx(65.3, abs=0.05)
@@ -173,7 +173,7 @@ def test_yudin_by_dense_matrices(causal):
     assert yudin2025.local(f, x).value == pytest.approx(expected, rel=1e-10)
 
 
-def test_yudin_leaves_padded_tokens_out():
+def test_yudin_ignores_padded_tokens():
     f, x = with_form(normal(1, 3, 3)), normal(3, 5, 3)
     padding = torch.tensor([True, True, False, True, False])
     assert yudin2025.local(f, x, padding).value == pytest.approx(yudin2025.local(f, x[padding]).value, rel=1e-12)
@@ -181,24 +181,24 @@ def test_yudin_leaves_padded_tokens_out():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n", [2, 3, 4, 9, 10])
-def test_r_squared_growth_is_reached_by_its_configuration(n, causal):
+def test_r_squared_growth_is_attained_by_its_configuration(n, causal):
     f, radius = with_form(normal(1, 2, 2), normal(2, 2, 2), causal=causal), 3.0
     angle = torch.linspace(0, math.pi, 20001, dtype=torch.float64)
     u = torch.stack([angle.cos(), angle.sin()])
-    stretch = (f.wv @ u).norm(dim=0) * (f.wq.T @ u).norm(dim=0)  # ‖Vu‖‖Aᵀu‖
-    best = u[:, stretch.argmax()]
+    product = (f.wv @ u).norm(dim=0) * (f.wq.T @ u).norm(dim=0)  # ‖Vu‖‖Aᵀu‖
+    best = u[:, product.argmax()]
     side = torch.where(torch.arange(n - 1) % 2 == 0, 1.0, -1.0).double().unsqueeze(-1)
     x = torch.cat([radius * side * best, torch.zeros(1, 2, dtype=torch.float64)])
     halves = x[:, :] @ best / radius
     variance = float(halves.square().mean() - halves.mean() ** 2)
     bound = kim2021.r_squared_lower(f, n, radius)
-    expected = variance * radius**2 * float(stretch.max()) - norms(f)[1] / n
+    expected = variance * radius**2 * float(product.max()) - norms(f)[1] / n
     assert bound.value == pytest.approx(max(0.0, expected), rel=1e-6)
-    assert at_most(bound.value, steepness(f, x))
+    assert at_most(bound.value, jacobian_norm(f, x))
 
 
 BIASED = dict(bq=torch.tensor([10.0, 0.0]).double())
-TURN = rotary()
+ROTARY = rotary()
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ TURN = rotary()
         kim2021.r_squared_lower,
     ],
 )
-def test_what_print_does_not_cover_is_refused_by_name(bound):
+def test_layers_outside_the_published_statements_are_refused(bound):
     name = f"{bound.__module__.rpartition('.')[2]}.{bound.__name__}: expected "
     with pytest.raises(Refused, match=name + "no query bias"):
         bound(with_form(EYE, **BIASED), 3, 1.0)
@@ -223,25 +223,25 @@ def test_what_print_does_not_cover_is_refused_by_name(bound):
     if bound is not castin2024.multi_head_upper:
         with pytest.raises(Refused, match=name + r"one head, got 2 heads; take f.head\(i\)"):
             bound(SelfAttention(EYE, EYE, EYE, heads=2), 3, 1.0)
-    turned = SelfAttention(*(normal(i, 4, 4) for i in range(3)), rotary=TURN)
+    rotated = SelfAttention(*(normal(i, 4, 4) for i in range(3)), rotary=ROTARY)
     capped = with_form(EYE, softcap=1.0)
-    keyed = with_form(EYE, softcap=1.0, bk=torch.ones(2).double())
+    with_key_bias = with_form(EYE, softcap=1.0, bk=torch.ones(2).double())
     with pytest.raises(Refused, match=name + "no key bias with rotary or capped scores"):
-        bound(keyed, 3, 1.0)
+        bound(with_key_bias, 3, 1.0)
     if bound in (castin2024.theorem1_upper, castin2024.multi_head_upper, geshkovski2023.n_free_upper):
-        assert close(bound(capped, 3, 1.0).log_value, bound(with_form(EYE), 3, 1.0).log_value)  # ‖A‖ is all it needs
+        assert close(bound(capped, 3, 1.0).log_value, bound(with_form(EYE), 3, 1.0).log_value)  # it depends on ‖A‖ only
         by_norms = SelfAttention(*(normal(i, 4, 4) for i in range(3)))
-        product = by_norms.scale * math.prod(float(torch.linalg.matrix_norm(w, 2)) for w in (turned.wq, turned.wk))
-        stretched = with_form(product * torch.eye(4).double(), turned.wv)
-        assert bound(turned, 3, 0.5).log_value == pytest.approx(bound(stretched, 3, 0.5).log_value, rel=1e-12)
+        product = by_norms.scale * math.prod(float(torch.linalg.matrix_norm(w, 2)) for w in (rotated.wq, rotated.wk))
+        scaled = with_form(product * torch.eye(4).double(), rotated.wv)
+        assert bound(rotated, 3, 0.5).log_value == pytest.approx(bound(scaled, 3, 0.5).log_value, rel=1e-12)
     else:
-        with pytest.raises(Refused, match=name + "scores with one A for all places"):
-            bound(turned, 3, 1.0)
+        with pytest.raises(Refused, match=name + "scores with one A for all positions"):
+            bound(rotated, 3, 1.0)
         with pytest.raises(Refused, match=name + "scores that are bilinear"):
             bound(capped, 3, 1.0)
 
 
-def test_local_and_limit_bounds_refuse_by_name_too():
+def test_local_and_limit_bounds_refuse_layers():
     x = normal(1, 3, 2)
     for bound in (yudin2025.local, castin2024.large_radius):
         for f, message in (
@@ -255,11 +255,11 @@ def test_local_and_limit_bounds_refuse_by_name_too():
                 bound(f, x)
 
 
-def test_no_real_eigenvalue_is_said():
-    quarter_turn = torch.tensor([[0.0, -1], [1, 0]]).double()
+def test_forms_without_real_eigenvalue_are_refused():
+    rotation = torch.tensor([[0.0, -1], [1, 0]]).double()
     with pytest.raises(Refused, match="a real eigenvalue of A"):
-        castin2024.theorem1_lower(with_form(quarter_turn), 5, 1.0)
-    assert this_project.lower(with_form(quarter_turn), 5, 1.0).value > 0
+        castin2024.theorem1_lower(with_form(rotation), 5, 1.0)
+    assert this_project.lower(with_form(rotation), 5, 1.0).value > 0
 
 
 def test_logarithms_where_values_overflow():

@@ -1,4 +1,4 @@
-"""This project's bounds: values from dense matrices, what they count that print does not, and how sharp they are."""
+"""Bounds of this project: values from dense matrices, biases and offsets, and how sharp they are."""
 
 import math
 
@@ -9,7 +9,7 @@ from howsmooth import InputError, Rotary, SelfAttention
 from howsmooth.attention import reference
 from howsmooth.bounds import LayerForm, Refused, castin2024, geshkovski2023, this_project, yudin2025
 from tests.attention.cases import LAYERS, layer, normal, rotary
-from tests.bounds.test_published import EYE, ONE, norms, steepness, with_form
+from tests.bounds.test_published import EYE, ONE, jacobian_norm, norms, with_form
 from tests.tolerances import at_most, close, less
 
 
@@ -42,7 +42,7 @@ def test_values_from_dense_matrices(causal, bias):
     assert this_project.n_free_upper(f, n, radius).value == pytest.approx(n_free)
     if not bias:
         with_bias = this_project.theorem1_with_bias(f, n, radius).value
-        assert with_bias == pytest.approx(castin2024.theorem1_upper(f, n, radius).value)  # print's, if there is none
+        assert with_bias == pytest.approx(castin2024.theorem1_upper(f, n, radius).value)  # without a bias they agree
     if causal:
         for bound in (this_project.upper_in_n_and_a, this_project.n_free_right_exponent):
             with pytest.raises(Refused, match="without a mask"):
@@ -54,11 +54,11 @@ def test_values_from_dense_matrices(causal, bias):
         )
 
 
-def test_a_query_bias_is_counted_and_print_without_it_would_be_false():
+def test_a_query_bias_counts_and_theorem_1_without_it_is_false():
     """A = 0, c = (10, 0), tokens (0, ±1), V = I."""
     f = with_form(0 * EYE, bq=torch.tensor([10.0, 0.0]).double())
     x = torch.tensor([[0.0, 1.0], [0.0, -1.0]]).double()
-    sigma = steepness(f, x)
+    sigma = jacobian_norm(f, x)
     assert sigma == pytest.approx(10.05, abs=0.005)
     assert castin2024.theorem1_upper(with_form(0 * EYE), 2, 1.0).value == pytest.approx(2.449, abs=1e-3)
     for bound in (
@@ -72,7 +72,7 @@ def test_a_query_bias_is_counted_and_print_without_it_would_be_false():
     assert at_most(sigma, this_project.local(f, x).value)
 
 
-def test_sharper_than_print_everywhere():
+def test_never_above_the_published_bounds():
     for seed in range(200):
         f = with_form(normal(seed, 3, 3), normal(seed + 1, 3, 3))
         n, radius = 1 + seed % 50, 10 ** (seed % 7 / 2 - 2)
@@ -83,7 +83,7 @@ def test_sharper_than_print_everywhere():
         assert at_most(free.log_value, geshkovski2023.n_free_upper(f, n, radius).log_value + 1e-12)
 
 
-def test_if_the_least_eigenvalue_is_the_norm_upper_and_lower_are_within_a_constant():
+def test_upper_and_lower_agree_up_to_a_constant_if_the_least_eigenvalue_is_minus_the_norm():
     f = with_form(-ONE)
     for radius in (0.1, 1.0, 3.0, 10.0, 100.0):
         gap = this_project.n_free_upper(f, 5, radius).log_value - this_project.two_dirac_lower(f, 5, radius).log_value
@@ -92,8 +92,8 @@ def test_if_the_least_eigenvalue_is_the_norm_upper_and_lower_are_within_a_consta
 
 @pytest.mark.parametrize("g", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("causal", [False, True])
-def test_two_diracs_are_neared_by_sequences(g, causal):
-    """K isolated tokens at R and m at −R, all isolated ones moved alike: (√m/√k)·… without a mask."""
+def test_sequences_approach_the_two_dirac_bound(g, causal):
+    """With k isolated tokens at R and m tokens at −R, where all isolated tokens move by the same vector."""
     f, radius = with_form(-ONE, causal=causal), math.sqrt(g)
     bound = this_project.two_dirac_lower(f, 1, radius).value
     ratio = math.exp(2 * g) * (60 if causal else 3 if (1 + 1.5 * g) * math.sqrt(3) / 4 > (1 + g) / 2 else 1)
@@ -109,7 +109,7 @@ def test_two_diracs_are_neared_by_sequences(g, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_lower_is_reached_by_its_configuration_and_finds_the_best_radius(causal):
+def test_lower_is_attained_by_its_configuration_at_the_best_radius(causal):
     f = with_form(torch.tensor([[-1.0, 0.4], [-0.4, 0.5]]).double(), normal(1, 2, 2), causal=causal)
     for n in (2, 8, 60):
         radius = 2.0
@@ -129,22 +129,22 @@ def test_lower_is_reached_by_its_configuration_and_finds_the_best_radius(causal)
 
 
 @pytest.mark.parametrize("n", [2, 40, 41, 42, 300, 20_000])
-def test_later_rows_are_counted_from_below(n, monkeypatch):
-    """All rows added up one by one, against the first forty and an integral."""
+def test_remaining_rows_are_bounded_from_below(n, monkeypatch):
+    """The sum over all rows against the sum over the first forty plus an integral."""
     g = torch.cat([torch.linspace(0, 25, 101), torch.tensor([100.0])]).double()
     t = torch.arange(1, n, dtype=torch.float64)
     p = 1 / (1 + t * (-g).exp().unsqueeze(-1))
     truth = (1 + (p * (1 + g.unsqueeze(-1) * (1 - p))).square().sum(-1)).sqrt()
-    monkeypatch.setattr(this_project, "ROWS", 40)
+    monkeypatch.setattr(this_project, "SUMMED_ROWS", 40)
     found = this_project._two_point_gain(g, n, causal=True)
     assert at_most(found, truth)
     assert at_most(0.99 * truth, found) and at_most(0.998 * float(truth.max()), float(found.max()))
-    far = this_project._two_point_gain(g.new_tensor([2e200]), n, causal=True)  # all rows look at the first token alone
+    far = this_project._two_point_gain(g.new_tensor([2e200]), n, causal=True)  # all rows attend only to the first token
     assert float(far) == pytest.approx(math.sqrt(n), rel=1e-12)
 
 
 @pytest.mark.parametrize("least", [-1.0, 0.3, 0.8])
-def test_the_right_exponent_is_that_of_the_widest_difference(least):
+def test_the_right_exponent_is_the_largest_score_difference(least):
     """D bounds R|Az| − zᵀAz, and is attained for symmetric A with eigenvalues of one sign."""
     a = torch.diag(torch.tensor([1.0, least]).double())
     f, radius = with_form(a), 1.7
@@ -152,14 +152,14 @@ def test_the_right_exponent_is_that_of_the_widest_difference(least):
     lengths = torch.linspace(0, radius, 301, dtype=torch.float64)[:, None]
     z = torch.stack([angle.cos(), angle.sin()], 1)[:, None] * lengths
     az = z @ a.T
-    widest = float((radius * az.norm(dim=-1) - (az * z).sum(-1)).max())
-    found = this_project._widest(LayerForm(f), 0, radius)
-    assert at_most(widest, found)
+    largest = float((radius * az.norm(dim=-1) - (az * z).sum(-1)).max())
+    found = this_project._largest_score_difference(LayerForm(f), 0, radius)
+    assert at_most(largest, found)
     rate = this_project.n_free_right_exponent(f, 5, 3e3).log_value / 9e6
-    assert rate == pytest.approx(this_project._widest(LayerForm(f), 0, 1.0) / 2, rel=1e-3)
+    assert rate == pytest.approx(this_project._largest_score_difference(LayerForm(f), 0, 1.0) / 2, rel=1e-3)
 
 
-def test_the_right_exponent_wins_far_out_for_positive_forms():
+def test_the_right_exponent_is_smaller_for_positive_forms_and_large_radii():
     f = with_form(EYE)
     assert less(
         this_project.n_free_right_exponent(f, 5, 100.0).log_value,
@@ -169,7 +169,7 @@ def test_the_right_exponent_wins_far_out_for_positive_forms():
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("padding", [None, torch.tensor([True, False, True, True])], ids=["all", "padded"])
-def test_local_covers_every_kind_of_layer(name, padding):
+def test_local_bounds_every_kind_of_layer(name, padding):
     for d_out in (5, None):
         f, x = layer(name, d_out=d_out), normal(50, 4, 6) / 2
         dense = reference.jacobian(f, x, padding)
@@ -179,7 +179,7 @@ def test_local_covers_every_kind_of_layer(name, padding):
         assert at_most(sigma, bound) and less(bound, 6 * sigma)
 
 
-def test_local_by_dense_matrices():
+def test_local_from_dense_matrices():
     f, x = with_form(normal(1, 3, 3), normal(2, 3, 3), bq=normal(3, 3)), normal(4, 5, 3)
     p = torch.softmax((x @ f.wq.T + f.bq) @ x.T, -1)
     spread = x - (p @ x).unsqueeze(1)  # x_j − m_i
@@ -192,10 +192,10 @@ def test_local_by_dense_matrices():
     assert this_project.local(f, x).value == pytest.approx(float(expected), rel=1e-10)
 
 
-def test_local_of_many_tokens_takes_sums_of_columns(monkeypatch):
+def test_local_of_many_tokens_uses_column_sums(monkeypatch):
     f, x = layer("causal"), normal(50, 9, 6)
     exact = this_project.local(f, x).value
-    monkeypatch.setattr("howsmooth.bounds.head_on_ball.EXACT", 8)
+    monkeypatch.setattr("howsmooth.bounds.head_on_ball.MAX_TOKENS_FOR_EXACT_NORM", 8)
     looser = this_project.local(f, x).value
     assert less(exact, looser, 1.5 * exact)
 
@@ -208,14 +208,14 @@ def test_local_is_far_below_yudin_on_random_inputs():
     assert min(ratios) >= 1 and sorted(ratios)[30] > 1.5
 
 
-def test_windows_reach_no_further_than_they_see():
-    for causal, reach in ((True, 3), (False, 5)):
+def test_windows_limit_the_queries_per_key():
+    for causal, queries in ((True, 3), (False, 5)):
         f = with_form(EYE, window=3, causal=causal)
-        assert LayerForm(f).reach(100) == reach and LayerForm(f).reach(2) == 2
-        expected = math.sqrt(reach) + 1 + math.sqrt(reach / 2)
+        assert LayerForm(f).max_queries_per_key(100) == queries and LayerForm(f).max_queries_per_key(2) == 2
+        expected = math.sqrt(queries) + 1 + math.sqrt(queries / 2)
         assert this_project.upper(f, 100, 1.0).value == pytest.approx(expected)
-        sees = (torch.ones(100, 100).triu(-2).tril(0 if causal else 2)).sum(0).max()
-        assert int(sees) == reach
+        visible = (torch.ones(100, 100).triu(-2).tril(0 if causal else 2)).sum(0).max()
+        assert int(visible) == queries
         for bound in (this_project.n_free_upper, this_project.two_point_lower, this_project.lower):
             with pytest.raises(Refused, match="without a window"):
                 bound(f, 100, 1.0)
@@ -235,36 +235,36 @@ def test_offsets_enter_by_their_oscillation():
     assert float(LayerForm(alibi).oscillation(6)) == pytest.approx(0.5)
 
 
-def test_offsets_that_hide_keys_are_a_mask_that_n_free_bounds_refuse():
-    """Causal attention in disguise: at A = 0 its norm passes 1, which the unmasked bound would say."""
+def test_n_free_bounds_refuse_infinite_offsets():
+    """Offsets of −∞ above the diagonal make attention causal: at A = 0 its norm exceeds 1, the unmasked bound."""
     hidden = with_form(0 * EYE, score_bias=lambda i, j: torch.where(j > i, -math.inf, 0.0))
-    assert steepness(hidden, torch.zeros(30, 2).double()) > 1.5
+    assert jacobian_norm(hidden, torch.zeros(30, 2).double()) > 1.5
     for bound in (this_project.n_free_upper, this_project.upper_in_n_and_a):
         with pytest.raises(Refused, match="finite score offsets"):
             bound(hidden, 30, 1.0)
     assert this_project.upper(hidden, 30, 1.0).value >= 1.5
 
 
-def test_a_rotary_table_that_carries_a_scale_counts():
+def test_a_scale_in_the_rotary_table_counts():
     cos, sin = rotary().cos, rotary().sin
     weights = [normal(i, 4, 4) for i in range(3)]
     plain, doubled = (SelfAttention(*weights, rotary=Rotary(s * cos, s * sin)) for s in (1.0, 2.0))
     assert LayerForm(doubled).score_norm == pytest.approx(4 * LayerForm(plain).score_norm)
     x = normal(9, 5, 4)
     radius = float(x.norm(dim=-1).max())
-    sigma = steepness(doubled, x)
+    sigma = jacobian_norm(doubled, x)
     assert at_most(sigma, this_project.upper(doubled, 5, radius).value)
     assert at_most(sigma, this_project.local(doubled, x).value)
 
 
 def test_a_rotary_key_bias_counts():
-    """Only the key bias tells keys apart, and it grows with the query: x_i moves the output by |b_k||x_i|."""
+    """Scores differ only by the key bias, whose contribution grows with the query."""
     weights = [normal(4, 4, 4), 1e-6 * normal(5, 4, 4), normal(6, 4, 4)]
     f = SelfAttention(*weights, bk=3 * normal(7, 4), rotary=rotary())
     without = SelfAttention(*weights, rotary=rotary())
     x = 10 * normal(8, 5, 4)
     radius = float(x.norm(dim=-1).max())
-    sigma = steepness(f, x)
+    sigma = jacobian_norm(f, x)
     assert less(this_project.upper(without, 5, radius).value, sigma)
     assert at_most(sigma, this_project.upper(f, 5, radius).value)
     assert at_most(sigma, this_project.local(f, x).value)
@@ -288,7 +288,7 @@ def test_logarithms_where_values_overflow():
         assert this_project.two_dirac_lower(f, 100, 1000.0).log_value > 1e6
 
 
-def test_bad_arguments_are_refused():
+def test_invalid_arguments():
     f = with_form(EYE)
     with pytest.raises(InputError, match="n ≥ 1 up to 2⁵³, got 0"):
         this_project.upper(f, 0, 1.0)

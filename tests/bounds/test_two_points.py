@@ -1,4 +1,4 @@
-"""Two points: closed form against the dense Jacobian, and how good the points are."""
+"""Two points: the closed form against the dense Jacobian, and the quality of the points."""
 
 import math
 
@@ -31,7 +31,7 @@ def drawn(seed: int, causal: bool, out: bool = True) -> SelfAttention:
 
 
 def column(f: SelfAttention, y, z, n: int) -> torch.Tensor:
-    """The dense derivative in the isolated token, which comes first; without a mask its own output is left out."""
+    """The dense derivative in the isolated token, the first one; without a mask the output at that token is omitted."""
     x = torch.cat([y[None], z.expand(n - 1, -1)])
     j = reference.jacobian(f, x)[:, : f.d]
     return j if f.causal else j[f.d_out :]
@@ -43,18 +43,18 @@ def column(f: SelfAttention, y, z, n: int) -> torch.Tensor:
 def test_closed_form_is_the_dense_derivative(seed, causal, out):
     f, n = drawn(seed, causal, out), 2 + seed
     y, z, e = normal(seed + 6, 3, 7, 3)
-    at = RepeatedToken(LayerForm(f), n).at(y, z)
+    derivative = RepeatedToken(LayerForm(f), n).derivative(y, z)
     for i in range(7):
         j = column(f, y[i], z[i], n)
-        assert_close(at.gain(e)[i], (j @ e[i]).norm() / e[i].norm())
-        assert_close(at.size[i, 0] ** 2 * at.power_step(e)[i], j.T @ (j @ e[i]))
+        assert_close(derivative.gain(e)[i], (j @ e[i]).norm() / e[i].norm())
+        assert_close(derivative.size[i, 0] ** 2 * derivative.power_step(e)[i], j.T @ (j @ e[i]))
 
 
-def test_far_points_are_squared_in_units_of_their_own():
-    """A a quarter turn, y = −z: Δ = 0, and (y − z)⟨Az, ε⟩ is 2R² long, whose square no float64 holds."""
-    turn, n, far = torch.tensor([[0.0, -1], [1, 0]]).double(), 5, 1e100
+def test_large_radii_do_not_overflow():
+    """A a rotation by 90°, y = −z: Δ = 0, and the norm of (y − z)⟨Az, ε⟩ is 2R², whose square exceeds float64."""
+    rotation, n, far = torch.tensor([[0.0, -1], [1, 0]]).double(), 5, 1e100
     z = far * EYE[:1]
-    gain, e = RepeatedToken(LayerForm(with_form(turn)), n).at(-z, z).norm()
+    gain, e = RepeatedToken(LayerForm(with_form(rotation)), n).derivative(-z, z).norm()
     assert float(gain) == pytest.approx(math.sqrt(n - 1) / n * (1 - 1 / n) * 2 * far**2, rel=1e-12)
     assert_close(e.abs(), EYE[1:])
 
@@ -69,7 +69,7 @@ def test_the_bound_is_the_norm_of_that_derivative(causal):
         assert at_most(this_project.two_point_lower(f, n, 1.5).value, truth)
 
 
-def test_one_token_sees_itself_alone():
+def test_a_single_token_attends_to_itself():
     f = drawn(1, False)
     truth = sum(f.head(i).wo @ f.head(i).wv for i in range(2))
     assert this_project.two_point_lower(f, 1, 1.0).value == pytest.approx(
@@ -78,7 +78,7 @@ def test_one_token_sees_itself_alone():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_never_below_the_closed_form_bounds_of_one_head(causal):
+def test_not_below_the_closed_form_bound_of_one_head(causal):
     for seed in range(20):
         f = with_form(normal(seed, 3, 3), normal(seed + 1, 3, 3), causal=causal)
         n, radius = 2 + 7 * (seed % 6), [0.3, 1.0, 3.0, 10.0][seed % 4]
@@ -87,7 +87,7 @@ def test_never_below_the_closed_form_bounds_of_one_head(causal):
         assert at_most(0.97 * single, this_project.two_point_lower(f, n, radius).value)
 
 
-def test_points_stay_in_the_ball_and_come_for_every_head():
+def test_candidates_are_in_the_ball_and_cover_every_head():
     f = drawn(2, True)
     for n, radius in ((2, 0.0), (5, 0.2), (1000, 40.0)):
         y, z = candidates(LayerForm(f), n, radius)
@@ -96,15 +96,15 @@ def test_points_stay_in_the_ball_and_come_for_every_head():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_far_out_the_step_goes_across(causal):
-    """Where A is a turn, opposite points have Δ = 0; a step across Az makes the norm grow like R² all the same."""
+def test_large_radii_use_orthogonal_differences(causal):
+    """For a rotation A, opposite points have Δ = 0; with y − z orthogonal to Az the norm still grows like R²."""
     f = with_form(torch.tensor([[0.0, -1], [1, 0]]).double(), causal=causal)
     n = 100
     for radius in (10.0, 100.0):
         assert less(0.1 * this_project.upper(f, n, radius).value, this_project.two_point_lower(f, n, radius).value)
 
 
-def test_refining_never_loses_and_often_gains():
+def test_refinement_never_lowers_the_bound_and_can_raise_it():
     gains = []
     for seed in range(3):
         form = LayerForm(drawn(seed, bool(seed % 2)))
@@ -113,7 +113,7 @@ def test_refining_never_loses_and_often_gains():
     assert min(gains) >= 1 - 1e-12 and max(gains) > 1.02
 
 
-def test_a_bias_of_either_sign_is_met():
+def test_biases_of_both_signs():
     """With c the two signs of u differ; the better one is found."""
     for sign in (1.0, -1.0):
         f = with_form(-0.1 * EYE, bq=sign * torch.tensor([2.0, 0.0]).double())
@@ -122,15 +122,15 @@ def test_a_bias_of_either_sign_is_met():
         )
 
 
-def test_no_scores_at_all():
+def test_zero_scores():
     f = with_form(0 * EYE)
     assert this_project.two_point_lower(f, 5, 1.0).value == pytest.approx(math.sqrt(4) / 5)
 
 
-def test_layers_without_one_form_are_refused():
-    turned = SelfAttention(*(normal(i, 4, 4) for i in range(3)), rotary=rotary())
+def test_layers_without_bilinear_scores_are_refused():
+    rotated = SelfAttention(*(normal(i, 4, 4) for i in range(3)), rotary=rotary())
     for f, message in (
-        (turned, "one A for all places"),
+        (rotated, "one A for all positions"),
         (with_form(EYE, softcap=1.0), "bilinear"),
         (with_form(EYE, window=2), "window"),
     ):

@@ -12,8 +12,8 @@ from howsmooth.attack.configurations import castin
 from howsmooth.attention import reference
 from howsmooth.attention.argmax import argmax_keys
 from howsmooth.bounds import (
-    AT_TOKENS,
     EVERY,
+    LOCAL_BOUNDS,
     LayerForm,
     Refused,
     castin2024,
@@ -99,7 +99,7 @@ def passed_by_none(f: SelfAttention, x: torch.Tensor, radius: float) -> set[str]
     sigma, form = steepness(f, x), LayerForm(f)
     found = [(bound, sigma.max()) for bound in every(form, x.shape[1], radius)]
     for each, value in zip(x, sigma, strict=True):
-        for local in AT_TOKENS:
+        for local in LOCAL_BOUNDS:
             with suppress(Refused):
                 found.append((local(form, each), value))
     found = [(bound, value) for bound, value in found if not isinstance(bound, Refused) and bound.side == "upper"]

@@ -1,4 +1,4 @@
-"""Distances against all permutations, linear programmes and closed forms; metric axioms; certificates."""
+"""Distances against brute force over permutations, linear programming and closed forms; metric axioms; certificates."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ def measure(seed: int, n: int, d: int = 2, equal: bool = False) -> TokenMeasure:
     return TokenMeasure(normal(seed, n, d), None if equal else torch.softmax(normal(seed + 1, n), 0))
 
 
-def by_permutations(mu, nu, p) -> float:
+def brute_force(mu, nu, p) -> float:
     distances = torch.cdist(mu.points, nu.points)
     best = math.inf
     for order in itertools.permutations(range(mu.n)):
@@ -40,8 +40,8 @@ def by_permutations(mu, nu, p) -> float:
     return best
 
 
-def by_programme(mu, nu, p) -> float:
-    """The linear programme itself; p = ∞: the smallest distance within which it is feasible."""
+def linear_programme(mu, nu, p) -> float:
+    """W_p by SciPy's linear programming; for p = ∞ the smallest distance within which a coupling exists."""
     distances = torch.cdist(mu.points, nu.points, compute_mode="donot_use_mm_for_euclid_dist").numpy().ravel()
     rows = np.kron(np.eye(mu.n), np.ones(nu.n))
     cols = np.kron(np.ones(mu.n), np.eye(nu.n))
@@ -60,7 +60,7 @@ def by_programme(mu, nu, p) -> float:
 def test_equal_masses_against_all_permutations(seed, d, p):
     mu, nu = measure(seed, 5, d, equal=True), measure(seed + 9, 5, d, equal=True)
     found = wasserstein(mu, nu, p)
-    assert found.value == pytest.approx(by_permutations(mu, nu, p), rel=1e-12)
+    assert found.value == pytest.approx(brute_force(mu, nu, p), rel=1e-12)
     assert found.gap <= 1e-12
 
 
@@ -70,7 +70,7 @@ def test_equal_masses_against_all_permutations(seed, d, p):
 def test_any_masses_against_the_linear_programme(seed, d, p):
     mu, nu = measure(seed, 4, d), measure(seed + 9, 6, d)
     found = wasserstein(mu, nu, p, plan=True)
-    assert found.value == pytest.approx(by_programme(mu, nu, p), rel=1e-7)
+    assert found.value == pytest.approx(linear_programme(mu, nu, p), rel=1e-7)
     assert found.gap <= 1e-12
     plan = found.plan.dense(4, 6)
     assert_close(plan.sum(1), mu.weights)
@@ -82,7 +82,7 @@ def test_any_masses_against_the_linear_programme(seed, d, p):
 
 @exponents
 @pytest.mark.parametrize("d", [1, 2])
-def test_copies_and_order_change_nothing(d, p):
+def test_repetition_and_order_do_not_matter(d, p):
     mu, nu = measure(1, 5, d), measure(11, 7, d)
     value = wasserstein(mu, nu, p).value
     assert wasserstein(mu.repeated(3), nu, p).value == pytest.approx(value, rel=1e-12)
@@ -90,9 +90,9 @@ def test_copies_and_order_change_nothing(d, p):
         mu, nu.repeated(2).permuted(torch.randperm(14, generator=torch.Generator().manual_seed(1))), p
     ).value == pytest.approx(value, rel=1e-12)
     assert close(wasserstein(mu.repeated(2), mu, p).value, 0)
-    spread = wasserstein(mu.repeated(2), nu.repeated(3), p, plan=True).plan.dense(10, 21)
-    assert_close(spread.sum(1), mu.repeated(2).weights)
-    assert_close(spread.sum(0), nu.repeated(3).weights)
+    plan = wasserstein(mu.repeated(2), nu.repeated(3), p, plan=True).plan.dense(10, 21)
+    assert_close(plan.sum(1), mu.repeated(2).weights)
+    assert_close(plan.sum(0), nu.repeated(3).weights)
 
 
 def test_translations_and_lists():
@@ -104,11 +104,11 @@ def test_translations_and_lists():
 
 
 @pytest.mark.parametrize("equal", [True, False])
-def test_reduced_costs_change_no_optimum(monkeypatch, equal):
-    """With the potentials of a few Sinkhorn steps, and without, the same distance and a closed gap."""
+def test_reduced_costs_do_not_change_the_optimum(monkeypatch, equal):
+    """The same distance with and without initial potentials from Sinkhorn, and a duality gap of about zero."""
     mu, nu = measure(1, 320, 5, equal), measure(7, 320, 5, equal)
     warm = wasserstein(mu, nu)
-    monkeypatch.setattr(solvers, "WARM_PAIRS", 10**9)
+    monkeypatch.setattr(solvers, "SINKHORN_MIN_PAIRS", 10**9)
     assert wasserstein(mu, nu).value == pytest.approx(warm.value, rel=1e-13)
     assert warm.gap <= 1e-11 and warm.method == ("assignment" if equal else "simplex")
     cost = torch.cdist(mu.points, nu.points).square().numpy()
@@ -120,7 +120,7 @@ def test_reduced_costs_change_no_optimum(monkeypatch, equal):
     assert math.isnan(wasserstein(mu, nu, certify=False).gap) == equal
 
 
-def test_an_older_simplex_gets_reduced_costs(monkeypatch):
+def test_older_versions_of_pot_get_reduced_costs(monkeypatch):
     import ot
 
     mu, nu = measure(1, 320, 5), measure(7, 300, 5)
@@ -130,7 +130,7 @@ def test_an_older_simplex_gets_reduced_costs(monkeypatch):
     assert again.value == pytest.approx(found.value, rel=1e-13) and max(found.gap, again.gap) < 1e-11
 
 
-def test_costs_keep_their_digits():
+def test_squared_distances_are_accurate():
     x, y = normal(1, 30, 4), normal(2, 40, 4)
     for shift in (0.0, 30.0):
         exact = (x[:, None] - y[None] - shift).square().sum(-1)
@@ -140,8 +140,8 @@ def test_costs_keep_their_digits():
         )
 
 
-def test_a_dual_value_can_fail(monkeypatch):
-    """A plan that is not the best leaves a gap."""
+def test_a_suboptimal_plan_leaves_a_gap(monkeypatch):
+    """The certificate rejects the identity permutation where it is not optimal."""
     import scipy.optimize
 
     monkeypatch.setattr(scipy.optimize, "linear_sum_assignment", lambda c: (np.arange(len(c)), np.arange(len(c))))
@@ -150,8 +150,8 @@ def test_a_dual_value_can_fail(monkeypatch):
     assert stopped.value.partial.gap > 1e-2 and stopped.value.partial.plan is not None
 
 
-def best_by_permutations(distances, p) -> float:
-    """In logarithms, where large p overflow."""
+def log_brute_force(distances, p) -> float:
+    """W_p over all permutations, in logarithms, where a large p would overflow."""
     n, logs = len(distances), distances.log()
     best = min(float(torch.logsumexp(p * logs[range(n), order], 0)) for order in itertools.permutations(range(n)))
     return math.exp((best - math.log(n)) / p)
@@ -159,14 +159,14 @@ def best_by_permutations(distances, p) -> float:
 
 @pytest.mark.parametrize("far, p", [(100, 200), (1e9, 50), (1e3, 500), (1e4, 4), (1e6, 2)])
 @pytest.mark.parametrize("equal", [True, False])
-def test_far_atoms_do_not_drown_the_rest(far, p, equal):
-    """A pair of atoms far away stays together; raised to p, distances to it are beyond all digits of the others."""
+def test_far_atoms_do_not_hide_the_others(far, p, equal):
+    """Two equal atoms are far away; distances to them, raised to p, exceed the others beyond float64 precision."""
     for seed in range(3):
         x, y = normal(seed, 6, 2), normal(seed + 50, 6, 2)
         x[0] = y[0] = far
         mu, nu = TokenMeasure(x), TokenMeasure(y)
-        truth = best_by_permutations(torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist"), p)
-        if not equal:  # the same measures with atoms cut unequally in two, the pieces hardly apart
+        truth = log_brute_force(torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist"), p)
+        if not equal:  # the same measures, with an atom split into unequal parts at nearly the same point
             cut = torch.tensor([1.0, 1, 1, 1, 1, 0.4, 0.6], dtype=torch.float64) / 6
             mu = TokenMeasure(torch.cat([x, x[5:] + 1e-13]), cut)
         found = wasserstein(mu, nu, p)
@@ -175,7 +175,7 @@ def test_far_atoms_do_not_drown_the_rest(far, p, equal):
 
 
 def test_masses_of_any_size():
-    """Two atoms for 10⁴⁰ tokens: the light one moves, and nothing is lost to rounding."""
+    """Two atoms that stand for 10⁴⁰ tokens: the light one moves, and its distance is accurate."""
     for d in (1, 2):
         points = torch.zeros(2, d, dtype=torch.float64)
         points[1, 0] = 1.0
@@ -187,8 +187,8 @@ def test_masses_of_any_size():
             assert wasserstein(mu, nu, math.inf).value == pytest.approx(0.25)
 
 
-def test_masses_that_differ_a_little_are_not_the_same():
-    """10⁻¹² of mass over a distance of √2: no rounding, and W₂ is its root."""
+def test_slightly_different_masses_are_distinguished():
+    """A mass of 10⁻¹² over a distance of √2 is above rounding."""
     points = torch.eye(2, dtype=torch.float64)
     mu = TokenMeasure(points, [0.5, 0.5])
     nu = TokenMeasure(points, [0.5 + 1e-12, 0.5 - 1e-12])
@@ -196,7 +196,7 @@ def test_masses_that_differ_a_little_are_not_the_same():
     assert wasserstein(mu, TokenMeasure(points, [0.5 + 2e-16, 0.5 - 2e-16])).value < 1e-7
 
 
-def test_close_clouds_keep_their_digits():
+def test_small_displacements_are_accurate():
     x = normal(1, 50, 4)
     for eta in (1e-6, 1e-12):
         u = normal(2, 50, 4)
@@ -216,7 +216,7 @@ def test_gaussians():
     exact = ((m - other).square().sum(1) + (s - t).square().sum(1)).sqrt()
     found = gaussian_wasserstein(m, turned[0], other, turned[1])
     assert_close(found[1:], exact[1:])
-    assert_close(found[0], exact[0], tol=1e-8)  # the root of a singular one keeps half of the digits
+    assert_close(found[0], exact[0], tol=1e-8)  # the square root of a singular matrix has half of the digits
     a, b = (w @ w.mT for w in (normal(4, 3, 3), normal(5, 3, 3)))
     zero = torch.zeros(3, dtype=torch.float64)
     root = torch.linalg.eigh(a).eigenvectors * torch.linalg.eigvalsh(a).sqrt() @ torch.linalg.eigh(a).eigenvectors.T
@@ -249,17 +249,17 @@ small = st.integers(1, 4).flatmap(
 @settings(max_examples=60)
 @given(small, small, small, st.sampled_from(EXPONENTS), st.sampled_from([1, 2]))
 def test_metric_axioms(one, two, three, p, d):
-    """On a coarse grid, where atoms coincide: ties everywhere."""
+    """On a coarse grid, where atoms coincide and distances tie."""
     mu, nu, xi = (
         TokenMeasure(torch.tensor(points, dtype=torch.float64)[:, :d], torch.tensor(weights), normalise=True)
         for points, weights in (one, two, three)
     )
-    forth = wasserstein(mu, nu, p).value
-    assert forth == pytest.approx(wasserstein(nu, mu, p).value, rel=1e-9, abs=1e-9)
+    value = wasserstein(mu, nu, p).value
+    assert value == pytest.approx(wasserstein(nu, mu, p).value, rel=1e-9, abs=1e-9)
     assert close(wasserstein(mu, mu, p).value, 0)
-    assert at_most(forth, wasserstein(mu, xi, p).value + wasserstein(xi, nu, p).value + 1e-7)
+    assert at_most(value, wasserstein(mu, xi, p).value + wasserstein(xi, nu, p).value + 1e-7)
     # exact: points of a coarse grid, copied
-    assert (forth > 1e-3) == (
+    assert (value > 1e-3) == (
         abs(mu.merged().n - nu.merged().n) > 0
         or not (
             torch.equal(mu.merged().points, nu.merged().points)
@@ -267,7 +267,7 @@ def test_metric_axioms(one, two, three, p, d):
         )
     )
     if p != math.inf:
-        assert at_most(forth, wasserstein(mu, nu, math.inf).value + 1e-7)
+        assert at_most(value, wasserstein(mu, nu, math.inf).value + 1e-7)
 
 
 TIMES = torch.tensor([0.0, 0.5, 0.5, 0.5, 1.0, 1.0], dtype=torch.float64)
@@ -305,7 +305,7 @@ def test_conditional_distance_of_a_sequence(p):
     assert_close(found.slices, moved)
 
 
-def test_different_marginals_in_time_are_infinitely_far():
+def test_different_marginals_in_time_have_infinite_distance():
     mu = timed(1)
     later = TimedMeasure(TIMES.clamp(max=0.9), mu.points)
     found = conditional_distance(mu, later)
@@ -332,7 +332,7 @@ def test_plans_as_maps(masked):
     assert distance(x, mu).value < 1e-7 and distance(y, nu).value < 1e-7
     straight = math.sqrt(float(x.weights @ (x.points - y.points).square().sum(1)))
     assert straight == pytest.approx(found.value, rel=1e-12)
-    half = x.moved(y.points - x.points, 0.5)  # a geodesic: half-way is half as far
+    half = x.moved(y.points - x.points, 0.5)  # on a geodesic, the midpoint has half the distance
     assert distance(mu, half).value == pytest.approx(found.value / 2, rel=1e-9)
     plan = found.plan.dense(mu.n, nu.n)
     assert_close(found.plan.barycentric(mu, nu), plan @ nu.points / mu.weights.unsqueeze(1))
@@ -362,8 +362,8 @@ def test_refusals(monkeypatch):
         wasserstein(mu, measure(4, 4))
 
 
-def test_gaussians_are_looked_at_one_by_one():
-    """A large member does not hide what is wrong with a small one."""
+def test_each_gaussian_of_a_batch_is_checked():
+    """The tolerance of a small covariance does not depend on a large one in the same batch."""
     s = torch.stack([1e20 * torch.eye(2), torch.diag(torch.tensor([1.0, -1.0]))]).double()
     m = torch.zeros(2, 2, dtype=torch.float64)
     with pytest.raises(InputError, match="negative eigenvalues"):

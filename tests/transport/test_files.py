@@ -1,4 +1,4 @@
-"""Measures from files, and files that hold none."""
+"""Measures from files, and invalid files."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from howsmooth.transport import TimedMeasure, TokenMeasure, read_measure
 POINTS, WEIGHTS, TIMES = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.25, 0.75]), np.array([0.0, 1.0])
 
 
-def test_three_forms_of_one_measure(tmp_path):
+def test_one_measure_in_three_formats(tmp_path):
     np.savez(tmp_path / "a.npz", points=POINTS, weights=WEIGHTS, times=TIMES)
     save_file(
         {
@@ -29,7 +29,7 @@ def test_three_forms_of_one_measure(tmp_path):
         assert found.weights.tolist() == pytest.approx(WEIGHTS)
 
 
-def test_points_alone(tmp_path):
+def test_points_without_weights(tmp_path):
     np.savez(tmp_path / "a.npz", points=POINTS)
     found = read_measure(tmp_path / "a.npz")
     assert type(found) is TokenMeasure and found.equal
@@ -53,14 +53,14 @@ def test_points_alone(tmp_path):
         ("missing.csv", None, "that exists"),
     ],
 )
-def test_refusals(tmp_path, name, content, message):
+def test_invalid_files(tmp_path, name, content, message):
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message):
         read_measure(tmp_path / name)
 
 
-def test_other_names_are_refused(tmp_path):
+def test_unknown_fields_are_rejected(tmp_path):
     np.savez(tmp_path / "a.npz", points=POINTS, wieghts=WEIGHTS)
     with pytest.raises(InputError, match="got points, wieghts"):
         read_measure(tmp_path / "a.npz")

@@ -1,4 +1,4 @@
-"""Measures: built in every way, refused where they are none, and pushed forward by fields."""
+"""Measures: constructors, invalid arguments, and push-forward by fields."""
 
 import math
 
@@ -18,7 +18,7 @@ TIMES = torch.tensor([0.2, 0.2, 0.7, 0.0, 0.7], dtype=torch.float64)
 
 
 def atoms(measure) -> dict:
-    """Masses by atom, whatever the order and number of copies."""
+    """Weight of each distinct atom."""
     found = {}
     for row, mass in zip(measure._rows().tolist(), measure.weights.tolist(), strict=True):
         found[tuple(row)] = found.get(tuple(row), 0.0) + mass
@@ -26,7 +26,7 @@ def atoms(measure) -> dict:
 
 
 @pytest.mark.parametrize("mu", [TokenMeasure(X, W), TimedMeasure(TIMES, X, W)], ids=["tokens", "timed"])
-def test_one_measure_in_many_forms(mu):
+def test_repetition_order_and_merging_keep_the_measure(mu):
     for same in (mu.repeated(3), mu.permuted([4, 2, 0, 1, 3]), mu.repeated(2).merged(), mu.merged()):
         assert type(same) is type(mu)
         assert atoms(same) == pytest.approx(atoms(mu), rel=1e-14)
@@ -48,7 +48,7 @@ def test_masses_of_any_size():
     assert TokenMeasure([[0.0], [1.0]], [1e-40, 1.0]).weights.tolist() == pytest.approx([1e-40, 1.0], rel=1e-13, abs=0)
 
 
-def test_builders():
+def test_constructors():
     draw = TokenMeasure.from_sampler(lambda n, g: torch.randn(n, 2, generator=g), 7, torch.Generator().manual_seed(1))
     assert draw.n == 7 and draw.equal
     timed = TimedMeasure.from_sampler(
@@ -72,7 +72,7 @@ def test_push_forward_is_the_field_at_the_atoms(name):
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_push_forward_does_not_see_copies_or_order(name):
+def test_push_forward_does_not_depend_on_repetition_or_order(name):
     for mu in (TokenMeasure(X, W), TimedMeasure(TIMES, X, W)):
         image = push_forward(FIELDS[name], mu)
         assert_close(push_forward(FIELDS[name], mu.repeated(3)).points, image.points.repeat_interleave(3, 0), tol=1e-12)
@@ -86,13 +86,13 @@ def test_one_atom_per_time_is_masked_attention():
         assert close(push_forward(SoftmaxField(f), TimedMeasure.from_sequence(X)).points, causal(X))
 
 
-def test_refusals():
+def test_invalid_arguments():
     for make, message in (
         (lambda: TokenMeasure(X, -W), "finite positive weights, got -"),
         (lambda: TokenMeasure(X, W * math.nan), "finite positive weights, got nan"),
         (lambda: TokenMeasure(X, W * math.inf), "finite positive weights, got inf"),
         (lambda: TokenMeasure([[1.0], [2.0]], [0.0, 1.0]), "leave out atoms without mass"),
-        (lambda: TokenMeasure(X, 2 * W), "sum to 1, got a sum of 2; say normalise=True"),
+        (lambda: TokenMeasure(X, 2 * W), "sum to 1, got a sum of 2; pass normalise=True"),
         (lambda: TokenMeasure(X, log_weights=W), "sum to 1"),
         (lambda: TokenMeasure([[1.0]], log_weights=[-math.inf]), "finite log weights"),
         (lambda: TokenMeasure(X, W, log_weights=W.log()), "got both"),
@@ -125,7 +125,7 @@ def test_refusals():
 @pytest.mark.parametrize(
     "dtype, n, total", [(torch.bfloat16, 100, 1.5), (torch.float16, 1000, 0.6), (torch.float32, 100_000, 1.01)]
 )
-def test_low_precision_is_no_excuse(dtype, n, total):
+def test_low_precision_weights_must_sum_to_one(dtype, n, total):
     with pytest.raises(InputError, match="sum to 1"):
         TokenMeasure(torch.zeros(n, 1), torch.full((n,), total / n, dtype=dtype))
     rounded = torch.softmax(normal(1, 1000).float(), 0)
@@ -149,7 +149,7 @@ def test_timed_histograms_and_samplers():
             cls.from_sampler(sampler, 3, generator)
 
 
-def test_a_measure_does_not_change_with_what_it_came_from():
+def test_a_measure_copies_its_arguments():
     points, array = X.clone(), np.zeros((2, 1))
     mu, nu = TokenMeasure(points), TokenMeasure(array)
     points += 1

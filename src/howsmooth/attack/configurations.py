@@ -117,7 +117,7 @@ def far_token(f: SelfAttention | LayerForm, n: int, radius: float, seed: int = 0
     """
     form = _form(f, n, radius, "far_token")
     check_seed("far_token", seed)
-    wk, c = form.shared(form.wk), _offset(form)
+    wk, c = form.repeat_kv(form.wk), _offset(form)
     basis, r = torch.linalg.qr(wk.mT)
     steepest = (basis @ torch.linalg.svd(r @ form.query_factor.mT).U[..., :1]).squeeze(-1)  # of each head's A, (h, d)
     noise = torch.randn(n - 1, form.d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -152,7 +152,7 @@ def _wins(form: LayerForm, tokens: Tensor) -> tuple[int, float]:
         return 0, 0.0
     x = tokens[1:]
     q = (x @ form.wq.mT) if form.bq is None else x @ form.wq.mT + form.bq.unsqueeze(1)  # (h, n − 1, k)
-    scores = form.f.scale * q @ (tokens @ form.shared(form.wk).mT).mT
+    scores = form.f.scale * q @ (tokens @ form.repeat_kv(form.wk).mT).mT
     if form.causal:
         hidden = torch.ones_like(scores[0], dtype=torch.bool).triu(2)
         scores = scores.masked_fill(hidden, -torch.inf)
@@ -166,8 +166,8 @@ def _form(f: SelfAttention | LayerForm, n: int, radius: float, name: str) -> Lay
     check_count(name, "n", n, least=1)
     check_size(name, "radius", radius)
     form = form_of(f)
-    conditions.no_window(form, name)
-    form.one_form(name)
+    conditions.require_no_window(form, name)
+    form.require_bilinear_scores(name)
     return form
 
 
@@ -175,7 +175,7 @@ def _offset(form: LayerForm) -> Tensor:
     """c_h = scale·Kᵀb_q, (h, d)."""
     if form.bq is None:
         return torch.zeros(form.heads, form.d, dtype=torch.float64)
-    return form.f.scale * (form.bq.unsqueeze(-2) @ form.shared(form.wk)).squeeze(-2)
+    return form.f.scale * (form.bq.unsqueeze(-2) @ form.repeat_kv(form.wk)).squeeze(-2)
 
 
 def _crowd(y: Tensor, z: Tensor, n: int) -> Tensor:

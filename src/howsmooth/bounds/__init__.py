@@ -1,11 +1,13 @@
-"""Bounds on the Lipschitz constants of attention, one file per source, one function per statement."""
+"""Bounds on the Lipschitz constants of attention, one module per source, one function per statement."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from torch import Tensor
 
 from howsmooth.attention import L2Attention, SelfAttention
-from howsmooth.bounds import castin2024, geshkovski2023, kim2021, mean_field, this_project, yudin2025
+from howsmooth.bounds import castin2024, geshkovski2023, kim2021, mean_field, normalisation, this_project, yudin2025
 from howsmooth.bounds.ball import BallCertificate, certify_ball, vacuous_eps
 from howsmooth.bounds.bound import Bound, Refused
 from howsmooth.bounds.conditions import check_tokens
@@ -14,24 +16,25 @@ from howsmooth.bounds.two_points import two_points
 from howsmooth.errors import InputError
 
 __all__ = [
-    "BallCertificate",
-    "Bound",
-    "LayerForm",
-    "Refused",
-    "castin2024",
-    "certify_ball",
     "every",
+    "certify_ball",
+    "vacuous_eps",
+    "two_points",
+    "Bound",
+    "Refused",
+    "BallCertificate",
+    "LayerForm",
+    "this_project",
+    "castin2024",
     "geshkovski2023",
     "kim2021",
-    "mean_field",
-    "this_project",
-    "two_points",
-    "vacuous_eps",
     "yudin2025",
+    "mean_field",
+    "normalisation",
 ]
 
 # In the order of the table in docs/bounds.md.
-ON_A_BALL = (
+BALL_BOUNDS: tuple[Callable[[SelfAttention | LayerForm, int, float], Bound], ...] = (
     castin2024.theorem1_upper,
     castin2024.theorem1_lower,
     castin2024.multi_head_upper,
@@ -47,9 +50,12 @@ ON_A_BALL = (
     this_project.two_dirac_lower,
     kim2021.r_squared_lower,
 )
-AT_TOKENS = (yudin2025.local, this_project.local)
-FAR_OUT = (castin2024.large_radius,)
-EVERY = (*ON_A_BALL, *AT_TOKENS, *FAR_OUT)
+LOCAL_BOUNDS: tuple[Callable[[SelfAttention | LayerForm, Tensor, Tensor | None], Bound], ...] = (
+    yudin2025.local,
+    this_project.local,
+)
+LARGE_RADIUS_BOUNDS: tuple[Callable[[SelfAttention | LayerForm, Tensor], Bound], ...] = (castin2024.large_radius,)
+EVERY: tuple[Callable[..., Bound], ...] = (*BALL_BOUNDS, *LOCAL_BOUNDS, *LARGE_RADIUS_BOUNDS)
 
 
 def every(
@@ -59,13 +65,27 @@ def every(
     x: Tensor | None = None,
     padding: Tensor | None = None,
 ) -> list[Bound | Refused]:
-    """All bounds that there are for this layer, on the ball of this radius and at x, if given: each, or its refusal.
+    """Return all bounds for a layer, on the ball and at x if given; a bound that does not apply is its refusal.
 
-    >>> import torch
-    >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> found = every(SelfAttention(-one, one, one, causal=True), 400, 1.5)
-    >>> [str(bound).split(";")[0] for bound in found if isinstance(bound, Refused)][0]
-    'this_project.upper_in_n_and_a: expected attention without a mask, got causal attention'
+    Args:
+        f: the layer, or its `LayerForm`; for `L2Attention` the two bounds of `kim2021`.
+        n: number of tokens.
+        radius: R, the largest Euclidean norm of a token.
+        x: tokens, (n, d), for the bounds at X. Without padding, also for the limit at tX, t → ∞.
+        padding: (n,), True where a token of x is real.
+
+    Returns:
+        A `Bound` or a `Refused` for each statement, in the order of docs/bounds.md.
+
+    Raises:
+        InputError: if an argument is invalid, or x does not have n tokens.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> results = every(SelfAttention(-one, one, one, causal=True), 400, 1.5)
+        >>> [str(bound).split(";")[0] for bound in results if isinstance(bound, Refused)][0]
+        'this_project.upper_in_n_and_a: expected attention without a mask, got causal attention'
     """
     if isinstance(f, L2Attention):
         return [kim2021.l2_infinity(f, n), kim2021.l2_two(f, n)]
@@ -77,15 +97,15 @@ def every(
                 f"expected x with n = {n!r} tokens, got {len(x)}; bounds on the ball and at x are for "
                 "one length: give n=len(x)"
             )
-    found = [_bound_or_refusal(bound, form, n, radius) for bound in ON_A_BALL]
+    results = [_bound_or_refusal(bound, form, n, radius) for bound in BALL_BOUNDS]
     if x is not None:
-        found += [_bound_or_refusal(bound, form, x, padding) for bound in AT_TOKENS]
+        results += [_bound_or_refusal(bound, form, x, padding) for bound in LOCAL_BOUNDS]
         if padding is None:
-            found += [_bound_or_refusal(bound, form, x) for bound in FAR_OUT]
-    return found
+            results += [_bound_or_refusal(bound, form, x) for bound in LARGE_RADIUS_BOUNDS]
+    return results
 
 
-def _bound_or_refusal(bound, *args) -> Bound | Refused:
+def _bound_or_refusal(bound: Callable[..., Bound], *args: LayerForm | Tensor | float | None) -> Bound | Refused:
     try:
         return bound(*args)
     except Refused as refusal:

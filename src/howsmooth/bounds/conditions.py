@@ -1,14 +1,14 @@
-"""What bounds ask: of their arguments (numbers, tokens, padding), and of a layer.
+"""Checks of the arguments of bounds (numbers, tokens, padding), and of the conditions on a layer.
 
-Arguments that cannot be meant are refused by name. A condition on a layer refuses by name, or hands back its wording
-for `Bound.conditions`.
+`check_…` raises an InputError for an invalid argument. `require_…` raises `Refused` in the name of the bound where a
+layer does not meet a condition, and otherwise returns the wording of the condition for `Bound.conditions`.
 """
 
 from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -20,21 +20,24 @@ from howsmooth.errors import InputError
 if TYPE_CHECKING:
     from howsmooth.bounds.form import LayerForm
 
-LARGEST_N = 2**53  # beyond, n − 1 and n are one number in float64
-LARGEST_RADIUS = LARGEST_EPS = 1e100  # scores grow like the square, which has to be a number
+LARGEST_N = 2**53  # beyond, n − 1 and n are the same float64
+LARGEST_RADIUS = LARGEST_EPS = 1e100  # scores grow like the square, which must not overflow
 LARGEST_WEIGHT = 1e100  # likewise
 
 
-def is_number(value) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a real number and not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_n(n: int) -> None:
+    """Raise an InputError unless n is an integer from 1 to 2⁵³."""
     if isinstance(n, bool) or not isinstance(n, Integral) or not 1 <= n <= LARGEST_N:
         raise InputError(f"expected a number of tokens as a whole n ≥ 1 up to 2⁵³, got {n!r}; give len(x)")
 
 
 def check_radius(radius: float) -> None:
+    """Raise an InputError unless the radius is a number from 0 to 10¹⁰⁰."""
     if not is_number(radius) or not 0 <= radius < math.inf:
         raise InputError(
             f"expected a finite radius R ≥ 0, got {radius!r}; give float(x.norm(dim=-1).max()) or the "
@@ -48,11 +51,13 @@ def check_radius(radius: float) -> None:
 
 
 def check_eps(eps: float) -> None:
+    """Raise an InputError unless ε is a number from 0 to 10¹⁰⁰."""
     if not is_number(eps) or not 0 <= eps <= LARGEST_EPS:
         raise InputError(f"expected 0 ≤ ε ≤ {LARGEST_EPS:g}, got {eps!r}; give how far each token may move")
 
 
 def check_tokens(x: Tensor, d: int) -> None:
+    """Raise an InputError unless x is a tensor of shape (n, d) with n ≥ 1."""
     if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != d or not len(x):
         raise InputError(
             f"expected tokens of shape (n, d) with n ≥ 1 and d = {d}, one sequence at a time, got "
@@ -62,6 +67,7 @@ def check_tokens(x: Tensor, d: int) -> None:
 
 
 def check_weights(f: SelfAttention) -> None:
+    """Raise an InputError if a weight or bias of the layer has an entry above 10¹⁰⁰."""
     for name in ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"):
         weight = getattr(f, name)
         if weight is not None and (most := float(weight.detach().abs().max())) > LARGEST_WEIGHT:
@@ -72,6 +78,7 @@ def check_weights(f: SelfAttention) -> None:
 
 
 def check_padding(padding: Tensor | None, n: int) -> None:
+    """Raise an InputError unless padding is None, or a bool tensor (n,) with at least one True."""
     if padding is None:
         return
     if not isinstance(padding, Tensor) or padding.dtype != torch.bool or tuple(padding.shape) != (n,):
@@ -86,7 +93,8 @@ def check_padding(padding: Tensor | None, n: int) -> None:
         )
 
 
-def one_head(form: LayerForm, bound: str) -> str:
+def require_one_head(form: LayerForm, bound: str) -> str:
+    """Refuse layers with several heads."""
     if form.heads > 1:
         raise Refused(
             bound,
@@ -97,9 +105,9 @@ def one_head(form: LayerForm, bound: str) -> str:
     return "one head"
 
 
-def no_bias(form: LayerForm, bound: str) -> str:
-    """Query biases, and key biases where softmax does not drop them."""
-    if form.biased:
+def require_no_bias(form: LayerForm, bound: str) -> str:
+    """Refuse query biases, and key biases where softmax does not cancel them."""
+    if form.has_bias_in_scores:
         which = "query" if bool((form.query_offset > 0).any()) else "key"
         raise Refused(
             bound,
@@ -110,33 +118,38 @@ def no_bias(form: LayerForm, bound: str) -> str:
     return "no query bias"
 
 
-def unmasked(form: LayerForm, bound: str, remedy: str = "take this_project.n_free_upper or this_project.upper") -> str:
+def require_unmasked(
+    form: LayerForm, bound: str, remedy: str = "take this_project.n_free_upper or this_project.upper"
+) -> str:
+    """Refuse causal layers."""
     if form.causal:
         raise Refused(bound, "attention without a mask", "causal attention", remedy)
     return "no mask"
 
 
-def no_window(form: LayerForm, bound: str) -> str:
+def require_no_window(form: LayerForm, bound: str) -> str:
+    """Refuse sliding-window attention."""
     if form.f.window is not None:
         raise Refused(bound, "attention without a window", f"a window of {form.f.window}", "take this_project.upper")
     return "no window"
 
 
-def no_offsets(form: LayerForm, bound: str) -> str:
+def require_no_score_bias(form: LayerForm, bound: str) -> str:
+    """Refuse layers that add offsets to their scores."""
     if form.f.score_bias is not None:
         raise Refused(bound, "scores without offsets", "a score_bias", "take a bound of this_project")
     return "no score offsets"
 
 
-def nothing_hidden(form: LayerForm, bound: str, n: int) -> str:
-    """Offsets of −∞ are a mask of their own, of which bounds free of n know nothing."""
-    if form.hides(n):
+def require_finite_score_bias(form: LayerForm, bound: str, n: int) -> str:
+    """Refuse offsets of −∞ among n tokens: they act as a further mask, which bounds free of n do not account for."""
+    if form.has_infinite_score_bias(n):
         raise Refused(bound, "finite score offsets", "a score_bias of −∞ somewhere", "take this_project.upper")
     return "finite score offsets" if form.f.score_bias is not None else "no score offsets"
 
 
-def scaled_identity(form: LayerForm, bound: str) -> float:
-    """|s| where W V = s·I for the only head."""
+def require_scaled_identity(form: LayerForm, bound: str) -> float:
+    """Return |s| where W V = s·I for the only head; refuse any other V."""
     product = form.wv[0] if form.wo is None else form.wo[0] @ form.wv[0]
     if product.shape[0] == product.shape[1]:
         s = float(product.diagonal().mean())

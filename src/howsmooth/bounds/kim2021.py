@@ -9,86 +9,118 @@ from scipy.special import lambertw
 from torch import Tensor
 
 from howsmooth.attention import L2Attention, SelfAttention
-from howsmooth.bounds import conditions as asks
+from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Bound, log
-from howsmooth.bounds.conditions import check_n, check_radius
 from howsmooth.bounds.form import LayerForm, form_of
-from howsmooth.bounds.norms import top_value
+from howsmooth.bounds.norms import spectral_norm
 from howsmooth.errors import InputError
 
 KEY = "kim2021lipschitz"
 
 
 def r_squared_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
-    """v_n R² max_u ‖Vu‖‖Aᵀu‖ − ‖V‖/n: dot-product attention is not Lipschitz on all of space, masked or not.
+    """Return a lower bound on the constant on B_R^n that grows like R².
 
-    One token (the last, under a mask) sits at 0, where all scores are 0, the others at ±Ru in halves. v_n is their
-    variance in units of R²: (n−1)/n, less 1/n² for even n. Any u gives a true bound; the best is sought by ascent.
+        v_n R² max_u ‖Vu‖‖Aᵀu‖ − ‖V‖/n,    v_n = (n−1)/n, less 1/n² for even n
 
-    >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> r_squared_lower(SelfAttention(one, one, one), 3, 2.0).value  # (2/3)·4 − 1/3
-    2.333333333333333
+    So dot-product attention is not Lipschitz on all of space. One token (the last, under a mask) is at 0, where all
+    scores are 0, and the others are at ±Ru in halves; v_n is their variance in units of R². Every unit vector u gives a
+    valid bound; a good one is found by ascent. For one head, masked or not, with bilinear scores, without query bias
+    and window.
+
+    Args:
+        f: the layer, or its `LayerForm`.
+        n: number of tokens.
+        radius: R, the largest Euclidean norm of a token.
+
+    Returns:
+        The bound, valid on B_R^n.
+
+    Raises:
+        Refused: if a condition on the layer fails.
+
+    Reference:
+        kim2021lipschitz, dot-product attention is not Lipschitz; docs/bounds.md, proof 4, for the constant.
+
+    Example:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> r_squared_lower(SelfAttention(one, one, one), 3, 2.0).value  # (2/3)·4 − 1/3
+        2.333333333333333
     """
     name, form = "kim2021.r_squared_lower", form_of(f)
-    check_n(n)
-    check_radius(radius)
-    found = (asks.one_head(form, name), asks.no_bias(form, name), asks.no_window(form, name))
-    form.one_form(name)
+    conditions.check_n(n)
+    conditions.check_radius(radius)
+    met = (
+        conditions.require_one_head(form, name),
+        conditions.require_no_bias(form, name),
+        conditions.require_no_window(form, name),
+    )
+    form.require_bilinear_scores(name)
     variance = (n - 1) / n - ((1 / n) ** 2 if n % 2 == 0 else 0)
-    value = variance * radius**2 * _stretch(form) - float(form.value_norm[0]) / n
+    value = variance * radius**2 * _largest_gain_product(form) - float(form.value_norm[0]) / n
     return Bound(
         name,
         log(max(0.0, value)),
         "lower",
         "on B_R^n",
-        found,
+        met,
         f"{KEY}, dot-product attention is not Lipschitz; docs/bounds.md, proof 4",
     )
 
 
-def _stretch(form: LayerForm, steps: int = 30) -> float:
-    """max_u ‖Vu‖‖Aᵀu‖ over unit u, from below."""
+def _largest_gain_product(form: LayerForm, steps: int = 30) -> float:
+    """Return a lower bound on max_u ‖Vu‖‖Aᵀu‖ over unit vectors u, by ascent."""
     wk, wv = form.wk[0], form.wv[0]
     out = form.out_factor[0] if form.wo is not None else torch.eye(len(wv), dtype=torch.float64)
+    query_factor = form.query_factor[0]
 
-    def through_v(u: Tensor) -> Tensor:
-        return out @ (wv @ u)
-
-    def through_a(u: Tensor) -> Tensor:  # |Aᵀu| = scale |Qᵀ K u|
-        return form.scale * (form.query_factor[0] @ (wk @ u))
-
-    # The best for each factor alone, and all in between by ascent of the logarithm of the product.
+    # The maximisers of each factor alone and their sum are the starts; the ascent is on the logarithm of the product.
     u = torch.cat(
         [
             torch.linalg.svd(out @ wv, full_matrices=False).Vh[:2],
-            torch.linalg.svd(form.query_factor[0] @ wk, full_matrices=False).Vh[:2],
+            torch.linalg.svd(query_factor @ wk, full_matrices=False).Vh[:2],
         ]
     ).mT
     u = torch.cat([u, u @ torch.ones(u.shape[1], 1, dtype=torch.float64)], 1)
     best = 0.0
     for _ in range(steps):
         u = u / u.norm(dim=0).clamp(min=1e-300)
-        v, a = through_v(u), through_a(u)
-        best = max(best, float((v.norm(dim=0) * a.norm(dim=0)).max()))
-        to_v = wv.mT @ (out.mT @ v) / v.norm(dim=0).square().clamp(min=1e-300)
-        to_a = form.scale * wk.mT @ (form.query_factor[0].mT @ a) / a.norm(dim=0).square().clamp(min=1e-300)
-        u = to_v + to_a
+        vu, au = out @ (wv @ u), form.scale * (query_factor @ (wk @ u))  # ‖Aᵀu‖ = scale ‖Qᵀ K u‖
+        best = max(best, float((vu.norm(dim=0) * au.norm(dim=0)).max()))
+        v_gradient = wv.mT @ (out.mT @ vu) / vu.norm(dim=0).square().clamp(min=1e-300)
+        a_gradient = form.scale * wk.mT @ (query_factor.mT @ au) / au.norm(dim=0).square().clamp(min=1e-300)
+        u = v_gradient + a_gradient
     return best
 
 
 def l2_infinity(f: L2Attention, n: int) -> Bound:
-    """L2 attention on all of space, in the ∞-norm:
+    """Return an upper bound for L2 attention on all of space, in the ∞-norm.
 
-        (4 φ⁻¹(n−1) + 1/√(d/h)) ‖W^{Oᵀ}‖_∞ max_h ‖W^Q‖_∞ ‖W^{Qᵀ}‖_∞ max_h ‖W^{Vᵀ}‖_∞,  φ(x) = x e^{x+1}
+        (4 φ⁻¹(n−1) + 1/√(d/h)) ‖W^{Oᵀ}‖_∞ max_h ‖W^Q‖_∞ ‖W^{Qᵀ}‖_∞ max_h ‖W^{Vᵀ}‖_∞,    φ(x) = x e^{x+1}
 
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> round(l2_infinity(L2Attention(eye, eye, eye), 1).value, 4)  # 1/√2
-    0.7071
+    Args:
+        f: L2 attention with tied W^K = W^Q.
+        n: number of tokens.
+
+    Returns:
+        The bound, valid for n tokens anywhere.
+
+    Raises:
+        InputError: if f is not an `L2Attention`.
+
+    Reference:
+        kim2021lipschitz, L2 attention, ∞-norm.
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.float64)
+        >>> round(l2_infinity(L2Attention(eye, eye, eye), 1).value, 4)  # 1/√2
+        0.7071
     """
     _check(f, n)
-    wq, wv, wo = _double(f)
-    keys = (rows(wq.mT) * rows(wq)).max()
-    value = (4 * inverse_phi(n) + 1 / math.sqrt(f.k)) * float(rows(wo) * keys * rows(wv).max())
+    wq, wv, wo = _float64_weights(f)
+    keys = (infinity_norm(wq.mT) * infinity_norm(wq)).max()
+    weights = float(infinity_norm(wo) * keys * infinity_norm(wv).max())
+    value = (4 * inverse_phi(n) + 1 / math.sqrt(f.k)) * weights
     return Bound(
         "kim2021.l2_infinity",
         log(value),
@@ -101,17 +133,33 @@ def l2_infinity(f: L2Attention, n: int) -> Bound:
 
 
 def l2_two(f: L2Attention, n: int) -> Bound:
-    """L2 attention on all of space, in the 2-norm, with the exponent 4 that the proof gives and print has as 2:
+    """Return an upper bound for L2 attention on all of space, in the 2-norm.
 
-        (√n/√(d/h)) (4 φ⁻¹(n−1) + 1) (Σ_h ‖W^Q‖⁴ ‖W^V‖²)^½ ‖W^O‖
+        (√n/√(d/h)) (4 φ⁻¹(n−1) + 1) (Σ_h ‖W^Q‖⁴ ‖W^V‖²)^½ ‖W^O‖,    φ(x) = x e^{x+1}
 
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> round(l2_two(L2Attention(2 * eye, eye, eye), 1).value, 4)  # 4/√2
-    2.8284
+    The exponent of ‖W^Q‖ is 4, as the proof gives; it is 2 in print, which is false.
+
+    Args:
+        f: L2 attention with tied W^K = W^Q.
+        n: number of tokens.
+
+    Returns:
+        The bound, valid for n tokens anywhere.
+
+    Raises:
+        InputError: if f is not an `L2Attention`.
+
+    Reference:
+        kim2021lipschitz, L2 attention, 2-norm, with the exponent corrected; docs/bounds.md, proof 6.
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.float64)
+        >>> round(l2_two(L2Attention(2 * eye, eye, eye), 1).value, 4)  # 4/√2
+        2.8284
     """
     _check(f, n)
-    wq, wv, wo = _double(f)
-    weights = (top_value(wq) ** 2 * top_value(wv)).norm() * top_value(wo)
+    wq, wv, wo = _float64_weights(f)
+    weights = (spectral_norm(wq) ** 2 * spectral_norm(wv)).norm() * spectral_norm(wo)
     value = math.sqrt(n / f.k) * (4 * inverse_phi(n) + 1) * float(weights)
     return Bound(
         "kim2021.l2_two",
@@ -124,23 +172,24 @@ def l2_two(f: L2Attention, n: int) -> Bound:
 
 
 def inverse_phi(n: int) -> float:
-    """The x ≥ 0 with x e^{x+1} = n − 1."""
+    """Return φ⁻¹(n − 1), the x ≥ 0 with x e^{x+1} = n − 1."""
     return float(lambertw((n - 1) / math.e).real)
 
 
-def rows(m: Tensor) -> Tensor:
-    """‖m‖_∞, the largest sum of |entries| of a row, of each matrix."""
+def infinity_norm(m: Tensor) -> Tensor:
+    """Return ‖m‖_∞, the largest sum of |entries| of a row, of each matrix (…, rows, cols)."""
     return m.abs().sum(-1).amax(-1)
 
 
 def _check(f: L2Attention, n: int) -> None:
-    check_n(n)
+    conditions.check_n(n)
     if not isinstance(f, L2Attention):
         raise InputError(
             f"expected an L2Attention (tied W^K = W^Q), got {type(f).__name__}; dot-product attention has no such bound"
         )
 
 
-def _double(f: L2Attention) -> tuple[Tensor, Tensor, Tensor]:
+def _float64_weights(f: L2Attention) -> tuple[Tensor, Tensor, Tensor]:
+    """Return wq and wv per head and wo, in float64 on the CPU."""
     wq, wv, wo = (t.detach().double().cpu() for t in (f.wq, f.wv, f.wo))
-    return wq.unflatten(0, (f.heads, -1)), wv.unflatten(0, (f.heads, -1)), wo
+    return torch.unflatten(wq, 0, (f.heads, -1)), torch.unflatten(wv, 0, (f.heads, -1)), wo

@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm: how far out their outputs can be, how steep they are, and blocks made of them."""
+"""LayerNorm and RMSNorm: the radius of their image, the norm of their derivative, and blocks that contain them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,35 @@ from howsmooth.bounds.bound import Bound, Refused, log, log_sum
 from howsmooth.bounds.conditions import is_number
 from howsmooth.errors import InputError
 
-HALVINGS = 110  # of an interval; more than enough for any two float64
-PROOF = "docs/bounds.md, normalisation"
+BISECTION_STEPS = 110  # enough for any interval of float64 numbers
+REFERENCE = "docs/bounds.md, normalisation"
 
 
 def radius(norm: Normalisation) -> float:
-    """The largest |norm(x)| over all x: the exact radius of the ellipsoid {g∘z + b : |z| ≤ √d, Σz = 0 if centred}.
+    """Return the largest Euclidean norm |norm(x)| over all x, exactly.
 
-    Its square is the least of λd + |b|² + max_z (Σ(g²−λ)z² + 2⟨g∘b, z⟩) over λ for which that maximum is finite. Each λ
-    gives an upper bound; for one quadratic constraint the least of them is exact.
+    It is the radius of the ellipsoid {g∘z + b : |z| ≤ √d, Σz = 0 if centred}. Its square is the minimum over λ of
 
-    >>> norm = Normalisation(torch.tensor([3.0, 1.0, 1.0, 1.0]), torch.tensor([1.0, 0, 0, 0]), centred=False)
-    >>> round(radius(norm), 9)  # 3·√4 + 1
-    7.0
+        λd + |b|² + max_z (Σ(g²−λ)z² + 2⟨g∘b, z⟩)
+
+    where that maximum is finite. Each λ gives an upper bound; for a single quadratic constraint the minimum is exact.
+
+    Args:
+        norm: the normalisation, with gain g and bias b.
+
+    Returns:
+        The radius.
+
+    Raises:
+        InputError: if norm is not a `Normalisation`.
+
+    Reference:
+        docs/bounds.md, normalisation.
+
+    Example:
+        >>> norm = Normalisation(torch.tensor([3.0, 1.0, 1.0, 1.0]), torch.tensor([1.0, 0, 0, 0]), centred=False)
+        >>> round(radius(norm), 9)  # 3·√4 + 1
+        7.0
     """
     _check_norm(norm)
     g, d = norm.gain.detach().double().cpu(), norm.d
@@ -34,63 +50,79 @@ def radius(norm: Normalisation) -> float:
         return float(torch.linalg.vector_norm(b))
     order = (g.abs() / size).argsort(descending=True)
     g, b = (g / size)[order], (b / size)[order]
-    squares, pull = g.square(), g * b
-    lowest = _largest_restricted(squares) if norm.centred else float(squares[0])
-    dual = _centred_dual if norm.centred else _dual
+    squares, linear = g.square(), g * b
+    lowest = _largest_centred_eigenvalue(squares) if norm.centred else float(squares[0])
+    maximum = _centred_maximum if norm.centred else _unconstrained_maximum
 
-    # |z|² falls as λ grows; the least of a convex function is where it is d, or at the lowest λ if it is less there.
-    step = float(torch.linalg.vector_norm(pull)) / math.sqrt(d)
+    # |z|² decreases in λ. The minimum of the convex dual is where |z|² = d, or at the lowest λ if |z|² < d there.
+    step = float(torch.linalg.vector_norm(linear)) / math.sqrt(d)
     low, high = lowest, lowest + step
-    for _ in range(HALVINGS if step > 0 else 0):
+    for _ in range(BISECTION_STEPS if step > 0 else 0):
         middle = lowest + math.sqrt((high - lowest) * max(low - lowest, 1e-20 * step))
-        _, length = dual(squares, pull, middle)
+        _, length = maximum(squares, linear, middle)
         low, high = (middle, high) if length > d else (low, middle)
-    values = [dual(squares, pull, at)[0] + at * d for at in (high, low) if at > lowest]
-    values = values or [dual(squares, pull, lowest * (1 + 1e-15) + 1e-300)[0] + lowest * d]
+    values = [maximum(squares, linear, at)[0] + at * d for at in (high, low) if at > lowest]
+    values = values or [maximum(squares, linear, lowest * (1 + 1e-15) + 1e-300)[0] + lowest * d]
     best = min(value for value in values if math.isfinite(value))
     return size * math.sqrt(max(0.0, best + float(b.square().sum())))
 
 
-def _dual(squares: Tensor, pull: Tensor, at: float) -> tuple[float, float]:
-    """max_z (Σ(g²−λ)z² + 2⟨pull, z⟩), and |z|² there."""
+def _unconstrained_maximum(squares: Tensor, linear: Tensor, at: float) -> tuple[float, float]:
+    """Return max_z (Σ(g²−λ)z² + 2⟨linear, z⟩) at λ = `at`, and |z|² at the maximum."""
     gap = at - squares
-    z = torch.where(pull == 0, 0.0, pull / gap)
-    return float((pull * z).sum()), float(z.square().sum())
+    z = torch.where(linear == 0, 0.0, linear / gap)
+    return float((linear * z).sum()), float(z.square().sum())
 
 
-def _centred_dual(squares: Tensor, pull: Tensor, at: float) -> tuple[float, float]:
-    """The same over Σz = 0. The largest gain comes first and is kept apart: λ may be on either side of its square."""
-    gap, rest, c = at - float(squares[0]), at - squares[1:], float(pull[0])
-    s, t = float((1 / rest).sum()), float((pull[1:] / rest).sum())
-    u = float((pull[1:].square() / rest).sum())
+def _centred_maximum(squares: Tensor, linear: Tensor, at: float) -> tuple[float, float]:
+    """Return the same over Σz = 0. The first entry, with the largest gain, is separate: λ may be below its square."""
+    gap, rest, c = at - float(squares[0]), at - squares[1:], float(linear[0])
+    s, t = float((1 / rest).sum()), float((linear[1:] / rest).sum())
+    u = float((linear[1:].square() / rest).sum())
     bordered = gap * s + 1
     multiplier = (gap * t + c) / bordered
-    z = (pull[1:] - multiplier) / rest
+    z = (linear[1:] - multiplier) / rest
     first = (c * s - t) / bordered
     return u + (c * c * s - 2 * t * c - gap * t * t) / bordered, float(z.square().sum()) + first**2
 
 
-def _largest_restricted(squares: Tensor) -> float:
-    """The largest eigenvalue of diag(squares), descending, on Σz = 0: from above."""
+def _largest_centred_eigenvalue(squares: Tensor) -> float:
+    """Return the largest eigenvalue of diag(squares), descending, on Σz = 0, from above."""
     low, high = float(squares[1]), float(squares[0])
-    for _ in range(HALVINGS):
+    for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
         if not low < middle < high:
             break
-        inside = 1 + (middle - float(squares[0])) * float((1 / (middle - squares[1:])).sum())
-        low, high = (low, middle) if inside > 0 else (middle, high)
+        secular = 1 + (middle - float(squares[0])) * float((1 / (middle - squares[1:])).sum())
+        low, high = (low, middle) if secular > 0 else (middle, high)
     return high
 
 
 def local_norm(norm: Normalisation, x: Tensor) -> Tensor:
-    """‖D norm(x)‖₂ of each token, exactly, (…, d) → (…).
+    """Return ‖D norm(x)‖₂ of each token, exactly.
 
-    D = (1/s) G (I − 11ᵀ/d − zzᵀ/d), so that s² D Dᵀ = diag(g²) − u₁u₁ᵀ − u₂u₂ᵀ, u₁ = g/√d, u₂ = ((2 − |z|²/d)/d)^½ g∘z;
-    without u₁ for RMSNorm. Its largest eigenvalue is found by halving an interval, counting eigenvalues above λ, to
-    rounding in units of max g².
+    D = (1/s) G (I − 11ᵀ/d − zzᵀ/d), without 11ᵀ/d for RMSNorm, so that
 
-    >>> local_norm(Normalisation(torch.ones(4), eps=0.0), torch.tensor([2.0, 2.0, -2.0, -2.0])).item()  # 1/s
-    0.5
+        s² D Dᵀ = diag(g²) − u₁u₁ᵀ − u₂u₂ᵀ,    u₁ = g/√d,    u₂ = ((2 − |z|²/d)/d)^½ g∘z
+
+    Its largest eigenvalue is found by bisection, counting eigenvalues above λ, up to rounding in units of max g².
+
+    Args:
+        norm: the normalisation.
+        x: tokens that enter it, (…, d).
+
+    Returns:
+        The norms, (…), in float64.
+
+    Raises:
+        InputError: if tokens are not finite, or constant with eps = 0.
+
+    Reference:
+        docs/bounds.md, normalisation.
+
+    Example:
+        >>> local_norm(Normalisation(torch.ones(4), eps=0.0), torch.tensor([2.0, 2.0, -2.0, -2.0])).item()  # 1/s
+        0.5
     """
     _check_norm(norm)
     if not isinstance(x, Tensor) or x.shape[-1:] != (norm.d,):
@@ -101,7 +133,7 @@ def local_norm(norm: Normalisation, x: Tensor) -> Tensor:
         )
     norm, x = norm.to(device="cpu", dtype=torch.float64), x.detach().to(device="cpu", dtype=torch.float64)
     if not bool(torch.isfinite(x).all()):
-        raise InputError("expected finite tokens, got NaN or ∞; look where they come from")
+        raise InputError("expected finite tokens, got NaN or ∞; check what enters the normalisation")
     z, deviation = norm.standardise(x)
     if not bool((deviation > 0).all()):
         raise InputError(
@@ -123,15 +155,15 @@ def local_norm(norm: Normalisation, x: Tensor) -> Tensor:
     low = torch.zeros_like(high)
     for _ in range(60):
         middle = (low + high) / 2
-        above = _above(squares, u, middle)
+        above = _has_eigenvalue_above(squares, u, middle)
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)
     return size * (high.sqrt() / deviation.flatten()).reshape(x.shape[:-1])
 
 
-def _above(squares: Tensor, u: list[Tensor], at: Tensor) -> Tensor:
-    """Whether diag(squares) − Σ uuᵀ has an eigenvalue above `at` (n,).
+def _has_eigenvalue_above(squares: Tensor, u: list[Tensor], at: Tensor) -> Tensor:
+    """Return whether diag(squares) − Σ uuᵀ has an eigenvalue above `at` (n,).
 
-    With D = at − squares, D + UUᵀ has as many negative eigenvalues as D has, less those of I + UᵀD⁻¹U (Haynsworth).
+    With D = at − squares, D + UUᵀ has as many negative eigenvalues as D, less those of I + UᵀD⁻¹U (Haynsworth).
     """
     gap = at.unsqueeze(-1) - squares
     gap = torch.where(gap.abs() < 1e-18, 1e-18, gap)
@@ -145,12 +177,27 @@ def _above(squares: Tensor, u: list[Tensor], at: Tensor) -> Tensor:
 
 
 def global_norm(norm: Normalisation) -> Bound:
-    """The largest ‖D norm(x)‖ over all x: ‖G (I − 11ᵀ/d)‖/√eps, at a token whose entries are all alike.
+    """Return the largest ‖D norm(x)‖ over all x.
 
-    It says nothing about any token that occurs: use `local_norm`.
+        ‖G (I − 11ᵀ/d)‖/√eps
 
-    >>> round(global_norm(Normalisation(torch.ones(4), eps=1e-4)).value, 6)
-    100.0
+    It is attained only at tokens whose entries are all equal, which do not occur in practice: use `local_norm`.
+
+    Args:
+        norm: the normalisation, with eps > 0.
+
+    Returns:
+        The bound, valid everywhere.
+
+    Raises:
+        Refused: if eps = 0, where the map is not Lipschitz.
+
+    Reference:
+        docs/bounds.md, normalisation.
+
+    Example:
+        >>> round(global_norm(Normalisation(torch.ones(4), eps=1e-4)).value, 6)
+        100.0
     """
     _check_norm(norm)
     name = "normalisation.global_norm"
@@ -163,7 +210,7 @@ def global_norm(norm: Normalisation) -> Bound:
         "upper",
         "everywhere",
         ("vacuous in practice: attained at constant tokens alone, of the size of max|g|/√eps",),
-        PROOF,
+        REFERENCE,
     )
 
 
@@ -176,17 +223,30 @@ def _check_norm(norm: Normalisation) -> None:
 
 
 def residual_block(norm: Normalisation, attention: Bound | float, x: Tensor, placement: str = "pre") -> Bound:
-    """A bound at X on x + f(norm(x)) ("pre"), or on norm(x + f(x)) ("post"), from one on the attention f.
+    """Return an upper bound at X on a residual attention block, from one on the attention f.
+
+        1 + ‖Df‖ max_i ‖D norm(x_i)‖       for x + f(norm(x)), placement "pre"
+        max_i ‖D norm(x_i)‖ (1 + ‖Df‖)     for norm(x + f(x)), placement "post"
 
     Args:
+        norm: the normalisation.
         attention: an upper bound on ‖D f‖ where f is evaluated: a `Bound`, or the `upper` of an estimate.
         x: the tokens that enter the normalisation, (n, d): X itself ("pre"), or X + f(X) ("post").
+        placement: "pre" or "post".
 
-    pre: 1 + ‖Df‖ max_i ‖D norm(x_i)‖. post: max_i ‖D norm(x_i)‖ (1 + ‖Df‖).
+    Returns:
+        The bound, valid at X.
 
-    >>> norm = Normalisation(torch.ones(2), eps=1.0, centred=False)
-    >>> residual_block(norm, 3.0, torch.zeros(5, 2)).value
-    4.0
+    Raises:
+        InputError: if an argument is invalid, or `attention` is not an upper bound in the 2-norm.
+
+    Reference:
+        docs/bounds.md, normalisation.
+
+    Example:
+        >>> norm = Normalisation(torch.ones(2), eps=1.0, centred=False)
+        >>> residual_block(norm, 3.0, torch.zeros(5, 2)).value
+        4.0
     """
     if placement not in ("pre", "post"):
         raise InputError(f'expected placement "pre" or "post", got {placement!r}')
@@ -196,9 +256,9 @@ def residual_block(norm: Normalisation, attention: Bound | float, x: Tensor, pla
                 "expected an upper bound in the 2-norm, got the "
                 f"{attention.side} bound {attention.name} in the {attention.norm}-norm"
             )
-        steepness, source = attention.log_value, (f"attention: {attention.name}, {attention.holds}",)
+        log_attention, source = attention.log_value, (f"attention: {attention.name}, {attention.holds}",)
     elif is_number(attention) and 0 <= attention < math.inf:
-        steepness, source = log(float(attention)), (f"attention: at most {float(attention):g}",)
+        log_attention, source = log(float(attention)), (f"attention: at most {float(attention):g}",)
     else:
         raise InputError(
             f"expected a finite upper bound on ‖D f‖ from 0 on, got {attention!r}; give a Bound, or the "
@@ -206,6 +266,6 @@ def residual_block(norm: Normalisation, attention: Bound | float, x: Tensor, pla
         )
     if isinstance(x, Tensor) and x.numel() == 0:
         raise InputError(f"expected at least one token, got shape {tuple(x.shape)}; give the (n, d) that enter")
-    through = log(float(local_norm(norm, x).max()))
-    value = log_sum(0.0, steepness + through) if placement == "pre" else through + log_sum(0.0, steepness)
-    return Bound(f"normalisation.residual_block ({placement}-norm)", value, "upper", "at X", source, PROOF)
+    log_norm = log(float(local_norm(norm, x).max()))
+    value = log_sum(0.0, log_attention + log_norm) if placement == "pre" else log_norm + log_sum(0.0, log_attention)
+    return Bound(f"normalisation.residual_block ({placement}-norm)", value, "upper", "at X", source, REFERENCE)

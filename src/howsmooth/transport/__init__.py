@@ -1,4 +1,4 @@
-"""Measures on tokens, attention as a map of measures, and the distances between them."""
+"""Measures on tokens, attention as a map of measures, and distances between them."""
 
 from howsmooth.transport.conditional import ConditionalTransport, conditional_distance
 from howsmooth.transport.files import read_measure
@@ -6,14 +6,14 @@ from howsmooth.transport.measures import TimedMeasure, TokenMeasure, push_forwar
 from howsmooth.transport.wasserstein import Plan, Transport, gaussian_wasserstein, wasserstein
 
 __all__ = [
-    "ConditionalTransport",
-    "Plan",
-    "TimedMeasure",
     "TokenMeasure",
-    "Transport",
+    "TimedMeasure",
+    "push_forward",
+    "wasserstein",
     "conditional_distance",
     "gaussian_wasserstein",
-    "push_forward",
     "read_measure",
-    "wasserstein",
+    "Transport",
+    "ConditionalTransport",
+    "Plan",
 ]

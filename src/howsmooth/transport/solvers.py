@@ -1,13 +1,13 @@
-"""Exact transport between finitely many atoms: rows, columns and masses of an optimal coupling.
+"""Exact optimal transport between finitely many atoms: rows, columns and masses of an optimal coupling.
 
-    line          sorted atoms meet in order, for every cost |x − y|^p with p ≥ 1
-    nearest       everyone to their nearest atom, where that couples the masses
-    assignment    equal masses, by SciPy
-    simplex       any masses, by POT's network simplex
-    bottleneck    W_∞: the smallest t such that a coupling moves nothing farther than t
+    monotone_plan   d = 1: sorted atoms are coupled in order, which is optimal for every cost |x − y|^p with p ≥ 1
+    nearest         each atom to its nearest one, where that couples the masses
+    assignment      equal masses, by SciPy
+    simplex         any masses, by the network simplex of POT
+    bottleneck      W_∞: the smallest t such that a coupling moves nothing farther than t
 
-All but the first take the cost matrix, (n, m), non-negative. Assignment and simplex also give a dual value, a lower
-bound on every coupling's cost that holds by itself.
+All but the first take the cost matrix, (n, m), non-negative. Assignment and simplex also return a dual value: a lower
+bound on the cost of every coupling, valid whatever the solver.
 """
 
 from __future__ import annotations
@@ -15,42 +15,58 @@ from __future__ import annotations
 import inspect
 import warnings
 from bisect import bisect_left
+from types import ModuleType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from howsmooth.errors import InputError, NotConverged
 
-# From this many pairs on, potentials from Sinkhorn pay for themselves: steps at a large temperature, then at a small
-# one, each relative to the spread of the costs.
-WARM_PAIRS = 300 * 300
-SINKHORN = ((0.1, 10), (0.02, 20))
-# Rounds in search of dual potentials for an assignment; 2,000 points need about 40.
-DUAL_ROUNDS = 1000
-MOST_PIVOTS = 10**9
-# Log masses that differ by this, relative to their size, are the same but for rounding.
-ROUNDING = 16 * np.finfo(np.float64).eps
-# Masses that are less than this, relative to the largest atom they are left over from, are rounding.
-LEFTOVER = 1e-14
-# Mass that may be left over by a coupling within t, from rounding in the masses.
-MASS_ROUNDING = 1e-12
+Vector = npt.NDArray[np.float64]  # (n,)
+Matrix = npt.NDArray[np.float64]  # (n, m)
+Indices = npt.NDArray[np.intp]
+Coupling = tuple[Indices, Indices, Vector]  # rows, columns, and masses or their logarithms
+
+# From this many pairs on, initial potentials from Sinkhorn save more time than they take.
+SINKHORN_MIN_PAIRS = 300 * 300
+# Temperatures, relative to the standard deviation of the costs, and the number of steps at each.
+SINKHORN_SCHEDULE = ((0.1, 10), (0.02, 20))
+MAX_DUAL_SWEEPS = 1000  # in search of dual potentials for an assignment; 2,000 points need about 40
+MAX_PIVOTS = 10**9
+# Log masses that differ by this, relative to their size, are equal up to rounding.
+ROUNDING = 16 * float(np.finfo(np.float64).eps)
+# Masses below this, relative to the largest atom that they are left over from, are rounding errors.
+LEFTOVER_RTOL = 1e-14
+# Mass that a coupling within t may leave out, because of rounding in the masses.
+UNPLACED_MASS_TOL = 1e-12
 
 
-def squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """|x_i − y_j|², (n, m). As |x|² + |y|² − 2⟨x, y⟩ where that cancels no more than two digits, else term by term."""
+def squared_distances(x: Matrix, y: Matrix) -> Matrix:
+    """Return |x_i − y_j|², (n, m).
+
+    It is computed as |x|² + |y|² − 2⟨x, y⟩ where that cancels at most two digits, and otherwise from the differences.
+    """
     from scipy.spatial.distance import cdist
 
     own, other = np.square(x).sum(1), np.square(y).sum(1)
-    squares = x @ y.T
+    squares: Matrix = x @ y.T
     squares *= -2
     squares += own[:, None]
     squares += other
-    return squares if squares.min() > 1e-2 * (own.max() + other.max()) else cdist(x, y, "sqeuclidean")
+    if squares.min() > 1e-2 * (own.max() + other.max()):
+        return squares
+    differences: Matrix = cdist(x, y, "sqeuclidean")
+    return differences
 
 
-def nearest(cost: np.ndarray, log_a: np.ndarray, log_b: np.ndarray):
-    """Everyone to their nearest atom, if that couples the masses: then no plan can be better. Else None.
+def nearest(cost: Matrix, log_a: Vector, log_b: Vector) -> Coupling | None:
+    """Couple each atom with its nearest one, if that matches the masses; then no plan is better. Otherwise None.
 
-    That is so for small displacements, where masses may be as small as they like: nothing is subtracted.
+    It applies to small displacements. Masses may be arbitrarily small, since nothing is subtracted.
+
+    Returns:
+        Rows, columns and log masses.
     """
     n, m = cost.shape
     for axis in [1] * (n >= m) + [0] * (m >= n):
@@ -63,17 +79,17 @@ def nearest(cost: np.ndarray, log_a: np.ndarray, log_b: np.ndarray):
             if (np.abs(arrived - targets) <= ROUNDING * (1 + np.abs(targets))).all():
                 own = np.arange(len(index))
                 return (own, index, log_a) if axis else (index, own, log_b)
-        if reached < len(targets) / 2:  # far from a coupling: the other side would not be one either
+        if reached < len(targets) / 2:  # far from a coupling: the other direction would not be one either
             return None
     return None
 
 
-def assignment(cost: np.ndarray, certify: bool):
-    """An optimal permutation for equal masses, and the mean dual value.
+def assignment(cost: Matrix, certify: bool) -> tuple[Indices, Indices, float | None]:
+    """Return an optimal permutation for equal masses (rows, columns), and the mean dual value if `certify`.
 
-    SciPy's solver on reduced costs: feasible potentials, first from Sinkhorn, change no optimal plan, and leave short
-    augmenting paths: 2,000 points in d = 64 take 0.2 s of one core and as much again for the certificate, where the
-    plain costs take 1.0 s, and POT's simplex 1.0 s too (0.4 s with the same potentials to start from).
+    SciPy's solver is applied to reduced costs: feasible potentials, initially from Sinkhorn, change no optimal plan and
+    leave short augmenting paths. 2,000 points in d = 64 take 0.2 s of one core, and as much again for the certificate;
+    the plain costs take 1.0 s, and POT's simplex 1.0 s too (0.4 s with the same initial potentials).
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -84,7 +100,7 @@ def assignment(cost: np.ndarray, certify: bool):
     # Potentials u of the rows; those of the columns make the plan's entries tight: u_i − u_k ≤ r_iσ(k) − r_kσ(k).
     slack = reduced[:, cols] - reduced[rows, cols]
     u = np.zeros(len(rows))
-    for _ in range(DUAL_ROUNDS):
+    for _ in range(MAX_DUAL_SWEEPS):
         better = (slack + u).min(1)
         if not (better < u).any():
             break
@@ -93,56 +109,55 @@ def assignment(cost: np.ndarray, certify: bool):
     return rows, cols, float(f.mean() + g.mean() + u.mean() + v.mean())
 
 
-def simplex(cost: np.ndarray, a: np.ndarray, b: np.ndarray):
-    """An optimal coupling for any masses, by POT from good potentials on, and the dual value of those it ends with.
+def simplex(cost: Matrix, a: Vector, b: Vector) -> tuple[Indices, Indices, Vector, float]:
+    """Return an optimal coupling for any masses (rows, columns, masses), and its dual value.
 
-    2,000 points in d = 64: 0.4 s of one core, from scratch 0.8 s.
+    POT's network simplex starts from the potentials of Sinkhorn. 2,000 points in d = 64 take 0.4 s of one core; without
+    initial potentials 0.8 s.
     """
-    ot = pot()
+    ot = import_pot()
     reduced, f, g = reduce_costs(cost, a, b)
-    start = {}
+    start: dict[str, Any] = {}
     if "potentials_init" in inspect.signature(ot.emd).parameters:  # since POT 0.9.7
         start, f, g = {"potentials_init": (f, g)}, np.zeros_like(f), np.zeros_like(g)
         reduced = cost
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plan, log = ot.emd(a, b, reduced, numItermax=MOST_PIVOTS, log=True, **start)
+        plan, log = ot.emd(a, b, reduced, numItermax=MAX_PIVOTS, log=True, **start)
     if log["warning"] is not None:
-        raise NotConverged(f"transport: POT stopped early ({log['warning']}); look at the weights", plan)
-    # What is less than the rounding of both masses is no mass: however far it goes, it does not count.
+        raise NotConverged(f"transport: POT stopped early ({log['warning']}); check the weights", plan)
+    # Entries below the rounding of both masses are not transported: they do not count, however far they would go.
     rows, cols = np.nonzero(plan > ROUNDING * np.minimum(a[:, None], b))
-    # The transform of its row potentials is feasible to the last bit, so the dual value is a true lower bound.
+    # The c-transform of the row potentials is feasible to the last bit, so the dual value is a valid lower bound.
     v = (reduced - log["u"][:, None]).min(0)
     return rows, cols, plan[rows, cols], float(a @ (f + log["u"]) + b @ (g + v))
 
 
-def reduce_costs(
-    cost: np.ndarray, a: np.ndarray | None = None, b: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cost − f_i − g_j ≥ 0 with good potentials f and g."""
+def reduce_costs(cost: Matrix, a: Vector | None = None, b: Vector | None = None) -> tuple[Matrix, Vector, Vector]:
+    """Return cost − f_i − g_j ≥ 0, with near-optimal potentials f (n,) and g (m,); masses a and b default to equal."""
     n, m = cost.shape
     a, b = np.full(n, 1 / n) if a is None else a, np.full(m, 1 / m) if b is None else b
-    reduced, f, g = _feasible(cost, np.zeros(n))
+    reduced, f, g = _feasible_potentials(cost, np.zeros(n))
     spread = float(reduced.std())
-    if cost.size < WARM_PAIRS or spread == 0:
+    if cost.size < SINKHORN_MIN_PAIRS or spread == 0:
         return reduced, f, g
-    for share, steps in SINKHORN:
-        kernel = np.exp((reduced * (-1 / (share * spread))).astype(np.float32))
-        left: np.ndarray = a.astype(np.float32)
-        right: np.ndarray = np.ones(m, np.float32)
+    for temperature, steps in SINKHORN_SCHEDULE:
+        kernel = np.exp((reduced * (-1 / (temperature * spread))).astype(np.float32))
+        left: npt.NDArray[Any] = a.astype(np.float32)
+        right: npt.NDArray[Any] = np.ones(m, np.float32)
         with np.errstate(all="ignore"):
             for _ in range(steps):
                 left = a.astype(np.float32) / (kernel @ right)
                 right = b.astype(np.float32) / (left @ kernel)
-            shift = share * spread * np.log(left.astype(np.float64) / a)
-        if not np.isfinite(shift).all():  # too far for float32: what there is will do
+            shift = temperature * spread * np.log(left.astype(np.float64) / a)
+        if not np.isfinite(shift).all():  # underflow in float32: keep the potentials so far
             break
-        reduced, f, g = _feasible(cost, f + shift)
+        reduced, f, g = _feasible_potentials(cost, f + shift)
     return reduced, f, g
 
 
-def _feasible(cost: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The largest g for this f, then the largest f for that g, and the costs reduced by both."""
+def _feasible_potentials(cost: Matrix, f: Vector) -> tuple[Matrix, Vector, Vector]:
+    """Return the costs reduced by both potentials: the largest g for this f, then the largest f for that g."""
     reduced = cost - f[:, None]
     g = reduced.min(0)
     reduced -= g
@@ -151,7 +166,8 @@ def _feasible(cost: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     return reduced, f + rest, g
 
 
-def pot():
+def import_pot() -> ModuleType:
+    """Return the module `ot` of POT, or raise an InputError if it is not installed."""
     try:
         import ot
     except ImportError:
@@ -159,11 +175,12 @@ def pot():
             "expected POT for transport between different masses, got an installation without it; "
             "install it: pip install 'howsmooth[transport]'"
         ) from None
-    return ot
+    module: ModuleType = ot
+    return module
 
 
-def monotone_plan(x: np.ndarray, log_a: np.ndarray, y: np.ndarray, log_b: np.ndarray):
-    """Rows, columns and log masses of the coupling of the quantile functions of (x, a) and (y, b)."""
+def monotone_plan(x: Vector, log_a: Vector, y: Vector, log_b: Vector) -> Coupling:
+    """Return rows, columns and log masses of the coupling of the quantile functions of (x, a) and (y, b)."""
     i, j = np.argsort(x, kind="stable"), np.argsort(y, kind="stable")
     if len(x) == len(y) and np.ptp(log_a) == 0 and np.ptp(log_b) == 0:
         return i, j, log_a[i]
@@ -172,44 +189,47 @@ def monotone_plan(x: np.ndarray, log_a: np.ndarray, y: np.ndarray, log_b: np.nda
         return i, j, log_a[i]
     rows, cols, mass = [], [], []
     r, c, last_r, last_c = 0, 0, len(a) - 1, len(b) - 1
-    left, wanted, largest = a[0], b[0], 0.0
+    supply, demand, largest = a[0], b[0], 0.0
     while True:
-        # The last atom takes whatever is left on the other side: what it has itself is the same but for rounding.
-        moved = wanted if r == last_r else left if c == last_c else min(left, wanted)
+        # The last atom takes all that remains on the other side, which equals its own mass up to rounding.
+        moved = demand if r == last_r else supply if c == last_c else min(supply, demand)
         rows.append(r)
         cols.append(c)
         mass.append(moved)
         if r == last_r and c == last_c:
             break
         largest = max(largest, a[r], b[c])
-        left, wanted = left - moved, wanted - moved
-        next_r = r < last_r and (c == last_c or left <= LEFTOVER * largest)
-        next_c = c < last_c and (r == last_r or wanted <= LEFTOVER * largest)
+        supply, demand = supply - moved, demand - moved
+        next_r = r < last_r and (c == last_c or supply <= LEFTOVER_RTOL * largest)
+        next_c = c < last_c and (r == last_r or demand <= LEFTOVER_RTOL * largest)
         largest = 0.0 if next_r and next_c else largest
         if next_r:
-            r, left = r + 1, a[r + 1]
+            r, supply = r + 1, a[r + 1]
         if next_c:
-            c, wanted = c + 1, b[c + 1]
+            c, demand = c + 1, b[c + 1]
     return i[np.array(rows)], j[np.array(cols)], np.log(np.array(mass))
 
 
-def bottleneck(distances: np.ndarray, a: np.ndarray, b: np.ndarray, equal: bool):
-    """Rows, columns and masses of a coupling with the least largest distance, and the mass it could not place.
+def bottleneck(distances: Matrix, a: Vector, b: Vector, equal: bool) -> tuple[Indices, Indices, Vector, float]:
+    """Return a coupling with the least largest distance (rows, columns, masses), and the mass that it leaves out.
 
-    A coupling within t exists iff every set of atoms fits into what it reaches (Hall), which a matching decides for
-    equal masses and a transport with costs 0 and 1 for any. No atom is too light to count for the first bound: each
-    has to reach some atom of the other side. Beyond that a set counts if its mass exceeds rounding.
+    A coupling within t exists iff the mass of every set of atoms is at most the mass within t of it (Hall). A bipartite
+    matching decides this for equal masses, and a transport with costs 0 and 1 for any masses. Every atom, however
+    light, must have an atom of the other measure within t. Beyond that, a set counts if its mass exceeds rounding.
     """
     least = max(distances.min(1).max(), distances.min(0).max())
     values = np.unique(distances[distances >= least])
 
-    def within(t: float):
-        return (_match if equal else _couple)(distances <= t, a, b)
+    def within(t: float) -> tuple[Indices, Indices, Vector, float] | None:
+        return (_matching if equal else _transport_within)(distances <= t, a, b)
 
-    return within(values[0]) or within(values[bisect_left(values, True, key=lambda t: within(t) is not None)])
+    coupling = within(values[0]) or within(values[bisect_left(values, True, key=lambda t: within(t) is not None)])
+    if coupling is None:  # within the largest distance everything can be coupled
+        raise NotConverged("transport: no coupling within the largest distance was found; check the weights", None)
+    return coupling
 
 
-def _match(near: np.ndarray, a: np.ndarray, b: np.ndarray):
+def _matching(near: npt.NDArray[np.bool_], a: Vector, b: Vector) -> tuple[Indices, Indices, Vector, float] | None:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -217,10 +237,12 @@ def _match(near: np.ndarray, a: np.ndarray, b: np.ndarray):
     return None if (cols < 0).any() else (np.arange(len(cols)), cols, a, 0.0)
 
 
-def _couple(near: np.ndarray, a: np.ndarray, b: np.ndarray):
-    plan = pot().emd(a, b, (~near).astype(np.float64), numItermax=10**9)
+def _transport_within(
+    near: npt.NDArray[np.bool_], a: Vector, b: Vector
+) -> tuple[Indices, Indices, Vector, float] | None:
+    plan = import_pot().emd(a, b, (~near).astype(np.float64), numItermax=MAX_PIVOTS)
     outside = float(plan[~near].sum())
-    if outside > MASS_ROUNDING:
+    if outside > UNPLACED_MASS_TOL:
         return None
     rows, cols = np.nonzero(plan * near)
     return rows, cols, plan[rows, cols], outside
