@@ -2,15 +2,14 @@
 
     python benchmarks/flow.py [--tokens 2000] [--until 10] [--big] [--growth]
 
-Three questions, accuracy beside every time:
+Three measurements, each with its accuracy:
 
     to depth 10   2,000 tokens in the plane, V = A = I, in renormalised coordinates, by SciPy's RK45 at 1e-6. The peer
-                  is what one would write first: `solve_ivp` on the same equation with P written out in NumPy. Times
-                  are the best of two, taken in turn, on the wall and of all cores together (CPU); beside them stands
-                  the largest difference of the two ends, and that of either from the same at 1e-9. Goal: under 10 s
-                  on two cores.
-    --big         one residual layer on 100,000 tokens in dimension 64, float32: seconds, and the peak of memory over
-                  what was held before; all scores at once would take 37 GiB. Takes 90 seconds of one core.
+                  is the straightforward program: `solve_ivp` on the same equation with P written out in NumPy. Times
+                  are the best of two alternating runs, wall clock and CPU time of all cores; printed with the largest
+                  difference of the two end states, and of each from a run at 1e-9. Goal: under 10 s on two cores.
+    --big         one residual layer on 100,000 tokens in dimension 64, float32: seconds, and the peak memory beyond
+                  that before; all scores at once would take 37 GiB. Takes 90 seconds of one core.
     --growth      σ₁ of the derivative of 64 residual layers at n tokens in dimension 16, matrix-free, to 1e-3.
 """
 
@@ -32,7 +31,7 @@ GOAL = 10.0
 
 
 def peer(z: np.ndarray, until: float, rtol: float) -> np.ndarray:
-    """Z' = Σ_j P_ij (z_j − z_i), scores e^{2t}⟨z_i, z_j⟩, all of P at once."""
+    """Solve z' = Σ_j P_ij (z_j − z_i) with scores e^{2t}⟨z_i, z_j⟩, all of P at once."""
     shape = z.shape
 
     def f(t, y):
@@ -46,11 +45,12 @@ def peer(z: np.ndarray, until: float, rtol: float) -> np.ndarray:
 
 
 def since(began: tuple[float, float]) -> tuple[float, float]:
-    """Seconds on the wall and of all cores."""
+    """Return the seconds of wall clock and of CPU time since then."""
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
 def to_depth(n: int, until: float) -> None:
+    """Time a flow in the plane, against SciPy."""
     eye = torch.eye(2, dtype=torch.float64)
     z = 5 * (2 * torch.rand(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1)
     velocity = Velocity(Renormalised(SoftmaxField.of(eye, eye)).at)
@@ -77,6 +77,7 @@ def to_depth(n: int, until: float) -> None:
 
 
 def big(n: int = 100_000, d: int = 64) -> None:
+    """Measure time and memory of one layer on many tokens."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, d, generator=generator)
     A, V = (torch.randn(d, d, generator=generator) / d for _ in range(2))
@@ -99,6 +100,7 @@ def big(n: int = 100_000, d: int = 64) -> None:
 
 
 def growth(n: int = 256, d: int = 16, layers: int = 64) -> None:
+    """Time σ₁ of the derivative of many layers."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, d, generator=generator, dtype=torch.float64)
     A, V = (torch.randn(d, d, generator=generator, dtype=torch.float64) / d**0.5 for _ in range(2))

@@ -1,15 +1,15 @@
-"""How fast are the kernels, against the matrix units' own ceiling and against PyTorch's attention in the same run?
+"""How fast are the kernels, compared with a plain matrix product and with PyTorch's attention in the same run?
 
-A JVP or VJP is counted as five products of n² · width per head (half of that under a causal mask), whatever an
-implementation really does; "ceiling" is the share of the bf16 matrix product measured at the start of the run. The
-error beside each time is relative to float64, of the same call at n = 1,999 with up to four heads. Times are medians
-by CUDA events, warm, on random data. What fails or is not installed says so and leaves the rest standing.
+A JVP or VJP is counted as five products of n² · width per head (half of that under a causal mask) for every
+implementation. The percentage is the share of the rate of the bf16 matrix product at the start of the run. The error in
+the same row is relative to float64, of the same call at n = 1,999 with up to four heads. Times are medians by CUDA
+events, warm, on random data. Cases that fail or are not installed are reported, and the others still run.
 
     python benchmarks/gpu.py [--quick] [--only jvp,vjp] [--out benchmarks/results]
     python benchmarks/gpu.py --lengths [--from 7] [--to 20] [--seconds 560]
 
-`--quick` takes about two minutes. `--lengths` is time and memory against n alone (`gpu_lengths.py` beside this file).
-GiB: memory at the peak of a call beyond what was there before it. `gpu_tiles.py` beside this file tries tiles.
+`--quick` takes about two minutes. `--lengths` measures only time and memory against n (`gpu_lengths.py`). GiB is the
+peak memory of a call beyond what was allocated before it. `gpu_tiles.py` searches for tiles.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ ROWS: list[dict] = []
 
 
 def milliseconds(call, budget: float = 300.0) -> float:
-    """Median by CUDA events, after a warm-up, with the cache cleared before each run as do_bench does."""
+    """Return the median by CUDA events, after a warm-up, with the cache cleared before each run as do_bench does."""
     from triton.testing import do_bench
 
-    once = once_and_again(call)[1]
-    if once > budget:  # longer than any cache or clock remembers
-        return statistics.median([once, *once_and_again(call)])
+    once = time_twice(call)[1]
+    if once > budget:  # too long for caches and clocks to matter
+        return statistics.median([once, *time_twice(call)])
     return do_bench(call, warmup=min(25, 2 * once), rep=max(budget, 3 * once), return_mode="median")
 
 
-def once_and_again(call) -> list[float]:
+def time_twice(call) -> list[float]:
+    """Return the milliseconds of two calls by CUDA events."""
     found = []
     for _ in range(2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -57,7 +58,7 @@ def once_and_again(call) -> list[float]:
 
 
 def memory(call) -> float:
-    """GiB at the peak of a call beyond what was there before it: its outputs and whatever it needs on the way."""
+    """Return the peak memory of a call in GiB, beyond what was allocated before it: outputs and temporaries."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -67,11 +68,11 @@ def memory(call) -> float:
 
 
 def attempt(name: str, call, **facts) -> dict | None:
-    """One row of the table; a failure is a row with its reason."""
+    """Run one case and show its row of the table; a failure is a row with its reason."""
     row = dict(name=name, **facts)
     try:
         row |= call()
-    except Exception as reason:  # one case must not lose the others
+    except Exception as reason:  # the other cases still run
         row["failed"] = f"{type(reason).__name__}: {str(reason).splitlines()[0][:110] if str(reason) else ''}"
     ROWS.append(row)
     show(row)
@@ -80,6 +81,7 @@ def attempt(name: str, call, **facts) -> dict | None:
 
 
 def show(row: dict) -> None:
+    """Print one row of the table."""
     if "failed" in row:
         print(f"{row['name']:58s} failed: {row['failed']}", flush=True)
         return
@@ -93,6 +95,7 @@ def show(row: dict) -> None:
 
 
 def relative(actual: torch.Tensor, truth: torch.Tensor) -> float:
+    """Return the relative error in the Frobenius norm."""
     return float((actual.double() - truth.double()).norm() / truth.double().norm())
 
 
@@ -100,11 +103,13 @@ def relative(actual: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 def tensors(h: int, n: int, width: int, dtype, count: int, seed: int = 0) -> list[torch.Tensor]:
+    """Draw random tensors (1, h, n, width)."""
     g = torch.Generator("cuda").manual_seed(seed)
     return [torch.randn(1, h, n, width, device="cuda", generator=g).to(dtype) for _ in range(count)]
 
 
 def plain_attention(q, k, v, scale, causal):
+    """Compute attention with all scores in memory."""
     s = scale * (q @ k.mT)
     if causal:
         hidden = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1)
@@ -113,7 +118,7 @@ def plain_attention(q, k, v, scale, causal):
 
 
 def truths(q, k, v, dq, dk, dv, g, scale, causal):
-    """(o, do, (dq, dk, dv)) in float64."""
+    """Return (o, do, (dq, dk, dv)) in float64."""
     at = [t.double() for t in (q, k, v)]
 
     def f(*x):
@@ -124,19 +129,22 @@ def truths(q, k, v, dq, dk, dv, g, scale, causal):
 
 
 def flash_forward(q, k, v, scale, causal):
+    """Call PyTorch's FlashAttention."""
     return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
 
 
 def cudnn_forward(q, k, v, scale, causal):
+    """Call PyTorch's cuDNN attention."""
     return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
 
 
 def peer_forward(name, q, k, v, scale, causal):
+    """Return the output of a fused attention of PyTorch."""
     return (flash_forward if name == "flash" else cudnn_forward)(q, k, v, scale, causal)[0]
 
 
 def peer_backward(name, q, k, v, g, scale, causal):
-    """A closure over PyTorch's own forward results: its backward alone is timed."""
+    """Return a closure over the forward results of PyTorch, so that only its backward pass is timed."""
     n, m = q.shape[2], k.shape[2]
     if name == "flash":
         o, lse, cq, ck, mq, mk, seed, offset, _ = flash_forward(q, k, v, scale, causal)
@@ -153,6 +161,7 @@ def peer_backward(name, q, k, v, g, scale, causal):
 
 
 def ceilings(quick: bool) -> dict:
+    """Measure the rate of matrix products and of a copy."""
     found = {}
     for name, dtype, tf32 in (("bf16", torch.bfloat16, False), ("tf32", torch.float32, True)):
         torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -178,12 +187,15 @@ def ceilings(quick: bool) -> dict:
 
 
 def flops(products: int, h: int, n: int, width: int, causal: bool) -> float:
+    """Return the operations of so many products of n² · width per head."""
     return products * 2.0 * n * n * width * h / (2 if causal else 1)
 
 
-def errors(h, width, dtype, causal, precision=None, ways=()) -> dict:
-    """Errors against float64 of all that is timed, by name: at n = 1,999, for float32 at 2,048, since its kernels take
-    long to compile and these are the ones that are timed.
+def errors(h, width, dtype, causal, precision=None, peers=()) -> dict:
+    """Return the errors against float64 of all timed calls, by name.
+
+    They are measured at n = 1,999; in float32 at 2,048, since its kernels take long to compile and the timed ones are
+    used.
     """
     from howsmooth import kernels
 
@@ -196,13 +208,13 @@ def errors(h, width, dtype, causal, precision=None, ways=()) -> dict:
     found["jvp"] = relative(kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options), do64)
     four = kernels.jvp(q, k, v, o, normaliser, *(torch.stack([t, 2 * t, -t, t]) for t in (dq, dk, dv)), **options)
     found["jvp x4"] = relative(four, torch.stack([do64, 2 * do64, -do64, do64]))
-    for way in (None, "ours", *ways):
+    for name in (None, "triton", *peers):
         try:
-            pulled = kernels.vjp(q, k, v, o, normaliser, g, way=way, **options)
-            found[f"vjp {way}" if way else "vjp"] = max(relative(a, b) for a, b in zip(pulled, pulled64, strict=True))
+            pulled = kernels.vjp(q, k, v, o, normaliser, g, implementation=name, **options)
+            found[f"vjp {name}" if name else "vjp"] = max(relative(a, b) for a, b in zip(pulled, pulled64, strict=True))
         except Exception as reason:
-            print(f"  error of vjp {way} unknown: {str(reason).splitlines()[0][:120]}")
-    for peer in ways:
+            print(f"  error of vjp {name} unknown: {str(reason).splitlines()[0][:120]}")
+    for peer in peers:
         try:
             found[f"{peer} forward"] = relative(peer_forward(peer, q, k, v, scale, causal), o64)
             pulled = peer_backward(peer, q, k, v, g, scale, causal)()
@@ -212,15 +224,16 @@ def errors(h, width, dtype, causal, precision=None, ways=()) -> dict:
     return found
 
 
-def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, peers=True, budget=300.0) -> None:
+def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, with_peers=True, budget=300.0) -> None:
+    """Time forward, JVP and VJP at one shape, with the fused attention of PyTorch if it applies."""
     from howsmooth import kernels
 
     kind = str(dtype).removeprefix("torch.").replace("bfloat16", "bf16") + (f" {precision}" if precision else "")
     label = f"n {n} h {h} width {width} {kind}{' causal' if causal else ''}"
-    ways = ("flash", "cudnn") if peers and dtype != torch.float32 else ()
+    peers = ("flash", "cudnn") if with_peers and dtype != torch.float32 else ()
     facts = dict(n=n, h=h, width=width, dtype=kind, causal=causal)
     try:
-        wrong = errors(h, width, dtype, causal, precision, ways)
+        wrong = errors(h, width, dtype, causal, precision, peers)
     except Exception as reason:
         print(f"  errors unknown for {label}: {type(reason).__name__}: {str(reason)[:300]}", flush=True)
         wrong = {}
@@ -253,10 +266,12 @@ def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, peers
     if one and four and "ms" in one and "ms" in four:
         print(f"{'':58s} four tangents cost {four['ms'] / one['ms']:.2f} times one")
         four["times_one"] = four["ms"] / one["ms"]
-    timed("vjp", 5, lambda: kernels.vjp(q, k, v, o, normaliser, g, **options))  # as the door chooses
-    for way in ("ours", *ways) if ways else ():
-        timed(f"vjp {way}", 5, lambda way=way: kernels.vjp(q, k, v, o, normaliser, g, way=way, **options))
-    for peer in ways:
+    timed("vjp", 5, lambda: kernels.vjp(q, k, v, o, normaliser, g, **options))  # the default implementation
+    for name in ("triton", *peers) if peers else ():
+        timed(
+            f"vjp {name}", 5, lambda name=name: kernels.vjp(q, k, v, o, normaliser, g, implementation=name, **options)
+        )
+    for peer in peers:
         timed(f"{peer} forward", 2, lambda peer=peer: peer_forward(peer, q, k, v, scale, causal))
         timed(f"{peer} backward", 5, lambda peer=peer: peer_backward(peer, q, k, v, g, scale, causal), closure=True)
     if not only or "jvp" in only:
@@ -264,12 +279,12 @@ def shape_cases(h, n, width, dtype, causal, ceiling, only, precision=None, peers
 
 
 def adjoint(label, q, k, v, o, normaliser, dq, dk, dv, g, options) -> None:
-    """⟨g, J t⟩ and ⟨Jᵀ g, t⟩ at the full length, where no dense truth fits."""
+    """Compare ⟨g, J t⟩ with ⟨Jᵀ g, t⟩ at the full length, where no dense reference fits into memory."""
     from howsmooth import kernels
 
     def body():
         do = kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, out_dtype=torch.float32, **options)
-        pulled = kernels.vjp(q, k, v, o, normaliser, g, way="ours", out_dtype=torch.float32, **options)
+        pulled = kernels.vjp(q, k, v, o, normaliser, g, implementation="triton", out_dtype=torch.float32, **options)
         left = float((g.double() * do).sum())
         right = sum(float((a.double() * t).sum()) for a, t in zip(pulled, (dq, dk, dv), strict=True))
         size = float(g.double().norm() * do.double().norm())
@@ -279,7 +294,7 @@ def adjoint(label, q, k, v, o, normaliser, dq, dk, dv, g, options) -> None:
 
 
 def normal_product(h: int, n: int, width: int, dtype, causal: bool, precision=None) -> None:
-    """JᵀJ applied to one tangent: what a power iteration or a Lanczos step costs, by one call after another."""
+    """Time JᵀJ applied to one tangent, which is the cost of a power iteration or a Lanczos step."""
     from howsmooth import kernels
 
     kind = str(dtype).removeprefix("torch.").replace("bfloat16", "bf16") + (f" {precision}" if precision else "")
@@ -293,14 +308,14 @@ def normal_product(h: int, n: int, width: int, dtype, causal: bool, precision=No
             do = kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options)
             return kernels.vjp(q, k, v, o, normaliser, do, **options)
 
-        ms = min(once_and_again(step))
+        ms = min(time_twice(step))
         return dict(ms=ms, tflops=flops(10, h, n, width, causal) / ms * 1e-9, gib=memory(step))
 
     attempt(f"{'JᵀJ':16s} n {n} h {h} width {width} {kind}{' causal' if causal else ''}", body)
 
 
 def math_jvp(h: int, n: int, width: int, causal: bool) -> None:
-    """PyTorch's own forward mode: its MATH backend, and the same written out."""
+    """Time PyTorch's own forward mode: its MATH backend, and the same formula written out."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     from howsmooth import kernels
@@ -348,7 +363,7 @@ def math_jvp(h: int, n: int, width: int, causal: bool) -> None:
 
 
 def short(h: int, width: int) -> None:
-    """N = 1,024: the launch counts, so the time of 20 calls on the host's clock stands beside the device's."""
+    """Time n = 1,024, where launches matter: the host's time of 20 calls in addition to the device's."""
     from howsmooth import kernels
 
     q, k, v, dq, dk, dv, g = tensors(h, 1024, width, torch.bfloat16, 7)
@@ -375,7 +390,7 @@ def short(h: int, width: int) -> None:
 
         found[name] = row = attempt(f"{name:16s} n 1024 h {h} width {width} bf16", body)
         if "ms" in row:
-            print(f"{'':58s} {row['host_ms']:.3f} ms a call by the host's clock, {row['graph_ms']:.4f} ms in a graph")
+            print(f"{'':58s} {row['host_ms']:.3f} ms per call by the host's clock, {row['graph_ms']:.4f} ms in a graph")
     one, other = found["jvp"], found["flash forward"]
     if "ms" in one and "ms" in other:
         print(
@@ -388,39 +403,43 @@ def short(h: int, width: int) -> None:
 
 
 def graph_milliseconds(call, copies: int = 20) -> float:
-    """Per call, where a graph of 20 of them is replayed: the device's time without the host's."""
+    """Return the device's time per call, without the host's, by replaying a graph of 20 calls."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(copies):
             call()
-    return statistics.median(once_and_again(graph.replay)[1] for _ in range(5)) / copies
+    return statistics.median(time_twice(graph.replay)[1] for _ in range(5)) / copies
 
 
-def precise_cases(lengths: tuple[int, ...], ways: tuple[str, ...], ceiling: float) -> None:
-    """float32, by each way to make its products, in a process of its own: an illegal access ends a process. The share
-    is of the bf16 ceiling: three products of tf32, at half the rate of bf16, can reach a sixth of it.
+def precise_cases(lengths: tuple[int, ...], precisions: tuple[str, ...], ceiling: float) -> None:
+    """Time float32 with each composition of its products, in a process each: an illegal access ends a process.
+
+    The share is of the bf16 rate: three products of tf32, at half the rate of bf16, can reach a sixth of it.
     """
-    for way in ways:
+    for precision in precisions:
         try:
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-                ROWS.extend(pool.submit(precise_way, lengths, way, ceiling).result())
-        except Exception as reason:  # one way must not lose the others
-            ROWS.append(dict(name=f"float32 {way}", failed=f"{type(reason).__name__}: {str(reason)[:110]}"))
+                ROWS.extend(pool.submit(precise_case, lengths, precision, ceiling).result())
+        except Exception as reason:  # the other cases still run
+            ROWS.append(dict(name=f"float32 {precision}", failed=f"{type(reason).__name__}: {str(reason)[:110]}"))
             show(ROWS[-1])
 
 
-def precise_way(lengths: tuple[int, ...], way: str, ceiling: float) -> list[dict]:
+def precise_case(lengths: tuple[int, ...], precision: str, ceiling: float) -> list[dict]:
+    """Time float32 with one composition of its products."""
     for n in lengths:
         for causal in (False, True):
-            shape_cases(12, n, 64, torch.float32, causal, ceiling, [], precision=way, peers=False, budget=60.0)
-            normal_product(12, n, 64, torch.float32, causal, way)
+            shape_cases(
+                12, n, 64, torch.float32, causal, ceiling, [], precision=precision, with_peers=False, budget=60.0
+            )
+            normal_product(12, n, 64, torch.float32, causal, precision)
     return ROWS
 
 
 def machine(commit: str | None) -> dict:
-    """Where and on what this was measured."""
+    """Return the GPU, the versions, the commit and the time."""
     import triton
 
     try:
@@ -445,14 +464,15 @@ def machine(commit: str | None) -> dict:
 
 
 def main() -> None:
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="", help="words, comma-separated: only cases with one of them in their name")
-    parser.add_argument("--lengths", action="store_true", help="time and memory against n, and nothing else")
-    parser.add_argument("--from", dest="first", type=int, default=7, help="with --lengths: 2 to this many tokens")
+    parser.add_argument("--only", default="", help="comma-separated words: only cases with one of them in their name")
+    parser.add_argument("--lengths", action="store_true", help="only time and memory against n")
+    parser.add_argument("--from", dest="first", type=int, default=7, help="with --lengths: start at 2 to this power")
     parser.add_argument("--to", dest="last", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=560.0, help="with --lengths: for all of it")
-    parser.add_argument("--commit", help="what is measured, where git does not know")
+    parser.add_argument("--seconds", type=float, default=560.0, help="with --lengths: limit of the total time")
+    parser.add_argument("--commit", help="commit to record if git is not available")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -480,11 +500,12 @@ def main() -> None:
 
 
 def run_cases(quick: bool, ceiling: float, only: list[str]) -> None:
+    """Run all cases, or those that `only` selects."""
     bf16, f32, budget = torch.bfloat16, torch.float32, 60.0 if quick else 300.0
     for h, width in ((12, 64), (32, 128)):
         for causal in (False, True):
             shape_cases(h, 16384, width, bf16, causal, ceiling, only, budget=budget)
-            shape_cases(h, 65536, width, bf16, causal, ceiling, only, budget=budget, peers=not quick)
+            shape_cases(h, 65536, width, bf16, causal, ceiling, only, budget=budget, with_peers=not quick)
     if only:
         return
     short(12, 64)

@@ -1,7 +1,8 @@
-"""Which tiles are fastest: tries them and prints the best of each kind, in the form of `howsmooth/kernels/tiles.py`.
+"""Which tiles are fastest? Times candidates and prints the best of each kind, in the form of `kernels/tiles.py`.
 
-All choices are compiled first, in 14 processes, and compared with float64 there at n = 2,048: one that is fast and
-wrong does not count. float32 is tried with each way of making its products (`howsmooth.kernels.launch.WAYS`).
+All candidates are compiled first, in 14 processes, and compared with float64 there at n = 2,048: a fast one with wrong
+results does not count. float32 is tried with several compositions of its products
+(`howsmooth.kernels.launch.FLOAT32_PRODUCTS`).
 
     python benchmarks/gpu_tiles.py [--kinds jvp,jvps,dq,dkdv,forward] [--dtype bfloat16] [--seconds 420] [--out folder]
 """
@@ -20,17 +21,17 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gpu import flops, machine, once_and_again, relative, tensors, truths
+from gpu import flops, machine, relative, tensors, time_twice, truths
 
-WAYS = {"bfloat16": (None,), "float16": (None,), "float32": ("tf32x3", "f16x3", "bf16x3")}
-# An error up to this is a matter of rounding. f16x3 is tried for its speed: nothing keeps small probabilities above the
-# smallest float16 yet.
+PRECISIONS = {"bfloat16": (None,), "float16": (None,), "float32": ("tf32x3", "f16x3", "bf16x3")}
+# Errors up to this are rounding. f16x3 is tried for its speed: small probabilities may still underflow in float16.
 ALLOWED = {None: 1e-2, "tf32x3": 1e-5, "f16x3": 1e-2, "bf16x3": 1e-4}
-NOT_TRIED = "not tried: an earlier choice broke this process"
-broken = False
+NOT_TRIED = "not tried: an earlier candidate crashed this process"
+has_crashed = False
 
 
 def candidates(kind: str, width: int, itemsize: int) -> list:
+    """Return the tiles that fit into shared memory and registers."""
     from howsmooth.kernels.tiles import Tiles
 
     found = []
@@ -52,10 +53,10 @@ def candidates(kind: str, width: int, itemsize: int) -> list:
             (2, 4) if kind == "jvps" else (1,),
         )
         for stages, registers, tangents in choices:
-            held = rows * width * itemsize * {"forward": 1, "jvps": 1 + tangents}.get(kind, 2)
-            walked = keys * width * itemsize * {"jvp": 4, "jvps": 2 + 2 * tangents}.get(kind, 2)
+            stationary = rows * width * itemsize * {"forward": 1, "jvps": 1 + tangents}.get(kind, 2)
+            streamed = keys * width * itemsize * {"jvp": 4, "jvps": 2 + 2 * tangents}.get(kind, 2)
             accumulators = rows * width * {"jvps": tangents, "dkdv": 2}.get(kind, 1) / (32 * warps)
-            if held + walked * (stages - 1) > 227 << 10 or accumulators > (80 if registers else 192):
+            if stationary + streamed * (stages - 1) > 227 << 10 or accumulators > (80 if registers else 192):
                 continue
             if itemsize == 4 and (registers or stages > 3 or rows * 4 != warps * 64):
                 continue
@@ -64,7 +65,7 @@ def candidates(kind: str, width: int, itemsize: int) -> list:
 
 
 def sweep_call(kind: str, tiles, h: int, n: int, width: int, dtype_name: str, causal: bool, precision=None):
-    """A closure that launches this kernel (for dq and dkdv: both, the other one with its own tiles)."""
+    """Return a closure that launches this kernel (for dq and dkdv both, the other one with its own tiles)."""
     from howsmooth.kernels import launch
     from howsmooth.kernels.tiles import choose
 
@@ -81,57 +82,59 @@ def sweep_call(kind: str, tiles, h: int, n: int, width: int, dtype_name: str, ca
         return lambda: launch.jvp(q, k, v, o, normaliser, *several, *rest, tiles=tiles)
     own = [choose(name, q.element_size(), width, h, n, causal) for name in ("dq", "dkdv")]
     pair = (tiles, own[1]) if kind == "dq" else (own[0], tiles)
-    return lambda: launch.vjp(q, k, v, o, normaliser, g, *rest, "ours", tiles=pair)
+    return lambda: launch.vjp(q, k, v, o, normaliser, g, *rest, "triton", tiles=pair)
 
 
-def compiles(job) -> str | None:
-    """In a process of its own: fills Triton's cache on disk, and says why a choice of tiles does not work. One that
-    is fast and wrong does not work either: two heads are compared with float64.
+def failure(job) -> str | None:
+    """Compile one candidate, which fills Triton's cache on disk, and return why it does not work, or None.
+
+    Wrong results are a failure, too: two heads are compared with float64.
     """
-    global broken
-    if broken:
+    global has_crashed
+    if has_crashed:
         return NOT_TRIED
     try:
         out = sweep_call(*job)()
         torch.cuda.synchronize()
-        kind, _, h, n, width, dtype, causal, way = job
+        kind, _, h, n, width, dtype, causal, precision = job
         two = [t[:, :2] for t in tensors(h, n, width, getattr(torch, dtype), 7)]
         o, do, pulled = truths(*two, width**-0.5, causal)
         pairs = {"forward": lambda: [(out[0], o)], "jvp": lambda: [(out, do)], "jvps": lambda: [(t, do) for t in out]}
         pairs = pairs.get(kind, lambda: zip(out, pulled, strict=True))()
         wrong = max(relative(mine[:, :2], truth) for mine, truth in pairs)
-        return None if wrong < ALLOWED[way] else f"wrong by {wrong:.1e}"
+        return None if wrong < ALLOWED[precision] else f"wrong by {wrong:.1e}"
     except Exception as reason:
-        broken = "CUDA error" in str(reason)
+        has_crashed = "CUDA error" in str(reason)
         return f"{type(reason).__name__}: {str(reason).splitlines()[0][:100] if str(reason) else ''}"
 
 
 def compile_all(jobs: list) -> list[str | None]:
-    """Why each job does not work, or None. What a broken process left untried is tried again by fresh ones."""
+    """Return why each job does not work, or None. Jobs that a crashed process did not try go to new processes."""
     reasons: list[str | None] = [NOT_TRIED] * len(jobs)
     for _ in range(4):
         left = [i for i, reason in enumerate(reasons) if reason == NOT_TRIED]
         if not left:
             break
         with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
-            for i, reason in zip(left, pool.map(compiles, [jobs[i] for i in left], chunksize=2), strict=True):
+            for i, reason in zip(left, pool.map(failure, [jobs[i] for i in left], chunksize=2), strict=True):
                 reasons[i] = reason
     return reasons
 
 
 def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
+    """Time all candidates that work, and print the five best of each kind."""
     shapes = [(12, 64), (32, 128)] if dtype != "float32" else [(12, 64)]
     n, began = 16384 if dtype != "float32" else 8192, time.time()
     masks = (False, True) if dtype != "float32" else (False,)
     jobs = [
-        (kind, tiles, h, 2048, width, dtype, causal, way)
+        (kind, tiles, h, 2048, width, dtype, causal, precision)
         for h, width in shapes
         for kind in kinds
         for causal in masks
-        for way in WAYS[dtype]
+        for precision in PRECISIONS[dtype]
         for tiles in candidates(kind, width, getattr(torch, dtype).itemsize)
     ]
-    print(f"{len(jobs)} choices; compiling in 14 processes", flush=True)
+    print(f"{len(jobs)} candidates; compiling in 14 processes", flush=True)
     reasons = compile_all(jobs)
     for job, reason in zip(jobs, reasons, strict=True):
         if reason and (reason.startswith("wrong") or "CUDA" in reason):
@@ -150,7 +153,7 @@ def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
                 break
             try:
                 call = sweep_call(job[0], job[1], job[2], n, *job[4:])
-                timed.append((min(once_and_again(call) + once_and_again(call)), job[1]))
+                timed.append((min(time_twice(call) + time_twice(call)), job[1]))
             except Exception as reason:
                 failed.append((*map(str, job), str(reason)[:100]))
             call = None
@@ -169,7 +172,7 @@ def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
                 width=width,
                 dtype=dtype,
                 causal=causal,
-                way=precision,
+                precision=precision,
                 times=[[ms, str(tiles)] for ms, tiles in timed],
             )
         )
@@ -177,11 +180,12 @@ def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
 
 
 def main() -> None:
+    """Run the sweep and write its times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", default="jvp,jvps,dq,dkdv,forward")
-    parser.add_argument("--dtype", default="bfloat16", choices=list(WAYS))
+    parser.add_argument("--dtype", default="bfloat16", choices=list(PRECISIONS))
     parser.add_argument("--seconds", type=float, default=420, help="when to stop")
-    parser.add_argument("--commit", help="what is measured, where git does not know")
+    parser.add_argument("--commit", help="commit to record if git is not available")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
     arguments = parser.parse_args()
     if not torch.cuda.is_available():

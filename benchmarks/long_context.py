@@ -1,4 +1,4 @@
-"""How does the constant grow to a million tokens? Certified where the time allows, on one GPU.
+"""How does the constant grow up to a million tokens? Certified as far as time allows, on one GPU.
 
     python benchmarks/long_context.py --weights gpt2_attention.safetensors [--layer 6] [--to 20] [--seconds 560]
     python benchmarks/long_context.py --activations smollm2.safetensors
@@ -6,17 +6,17 @@
 
 A causal layer with the weights of GPT-2 (any safetensors with h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj), given
 
-    normalised   random tokens through its own LayerNorm; shorter draws begin longer ones
+    normalised   random tokens after its own LayerNorm; a shorter sample is a prefix of a longer one
     adversarial  the two-point input on the sphere that the LayerNorm can reach, the best pair of each length
-    text         with --activations: a layer's weights and what a text sends into it, extracted on a machine that has
-                 the model; a causal model's shorter texts begin longer ones
+    text         with --activations: a layer's weights and its input for a text, extracted on a machine that has the
+                 model; the model must be causal, so that a shorter text is a prefix of a longer one
 
 Up to --certified tokens (2^17) Lanczos runs on precise float32 products and the interval is certified to 1 %. Beyond,
-random tokens have bf16 products and a stop on the residual: the value is attained in precise float32, a certified lower
-bound, and there is no upper end. Adversarial ones, whose scores leave bf16 no digits, go on in float32 while --seconds
-last, and are then attained on the direction that closed form gives: a lower bound, and its residual. Shortest first; a
-length that would not end in time is left out and named. Each record is one line of JSON, written the moment it is
-known, with the width that was reached.
+random tokens have bf16 products and stop on the residual: the value is attained in precise float32, a certified lower
+bound, and there is no upper end. Adversarial inputs, whose scores are too large for bf16, continue in float32 while
+--seconds allow it, and are then evaluated on the direction from the closed form: a lower bound, and its residual.
+Shorter lengths come first; a length that would exceed the time is skipped with a message. Each record is one line of
+JSON, written immediately, with the width that was reached.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ from howsmooth.studies.inputs import NormalisedInputs
 from howsmooth.studies.memory import peak, solver_limit, start_peak
 from howsmooth.studies.provenance import provenance
 
-LONGEST_TWIN = 4096  # tokens up to which rounding is measured against float64
+MAX_REFERENCE_TOKENS = 4096  # tokens up to which rounding is measured against float64
 WEIGHTS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
-ONE_PRODUCT = 0.3  # of a certified adversarial solve: what its closed direction takes instead
+CLOSED_FORM_COST = 0.3  # time on the direction from the closed form, relative to a certified solve
 
 
-class Random:
+class RandomTokens:
     """GPT-2's layer at random normalised tokens."""
 
     kind = "normalised"
 
     def __init__(self, file: AttentionFile, layer: int):
+        """Read the layer."""
         self.file, self.layer, self.f = file, layer, file.attention(layer)
         self.facts = {
             "model": "gpt2",
@@ -66,33 +67,39 @@ class Random:
         self.longest = None
 
     def tokens(self, n: int) -> torch.Tensor:
+        """Return the first n tokens."""
         return NormalisedInputs(self.file).drawn(n, 0, self.layer)
 
     def measured(self, x: torch.Tensor, certified: bool, arguments) -> dict:
+        """Return the record of a solve."""
         return estimated(self.f, x, certified, arguments)
 
 
-class Adversarial(Random):
+class Adversarial(RandomTokens):
     """The same layer at two points."""
 
     kind = "adversarial"
 
     def __init__(self, file: AttentionFile, layer: int):
+        """Read the layer and its bilinear form."""
         super().__init__(file, layer)
         self.facts = {key: self.facts[key] for key in ("model", "layer", "sha256", "R")}
         self.form = LayerForm(self.f.to(device="cpu"))
         self.pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def pair(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the two points for n tokens."""
         if n not in self.pairs:
             self.pairs[n] = two_points(self.form, n, self.facts["R"])
         return self.pairs[n]
 
     def tokens(self, n: int) -> torch.Tensor:
-        isolated, repeated = (t.float().to(self.f.device) for t in self.pair(n))
-        return torch.cat([isolated[None], repeated.expand(n - 1, -1)])
+        """Return one token at the first point and n − 1 at the second."""
+        single, repeated = (t.float().to(self.f.device) for t in self.pair(n))
+        return torch.cat([single[None], repeated.expand(n - 1, -1)])
 
     def measured(self, x: torch.Tensor, certified: bool, arguments) -> dict:
+        """Return the record of a solve, or of the direction from the closed form."""
         n = len(x)
         with torch.no_grad():
             y, z = (t[None] for t in self.pair(n))
@@ -123,12 +130,13 @@ class Adversarial(Random):
         }
 
 
-class Text(Random):
-    """A layer's weights and a text's activations from a file."""
+class Text(RandomTokens):
+    """A layer and its input for a text, from a file."""
 
     kind = "text"
 
     def __init__(self, path: Path, device: str):
+        """Read the file that `extract` wrote."""
         with safe_open(path, "pt", device=device) as file:
             self.facts = json.loads(file.metadata()["facts"])
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  safe_open cannot be iterated
@@ -137,15 +145,16 @@ class Text(Random):
         self.x, self.longest = found["x"], len(found["x"])
 
     def tokens(self, n: int) -> torch.Tensor:
+        """Return the first n tokens."""
         return self.x[:n]
 
 
 def estimated(f: SelfAttention, x: torch.Tensor, certified: bool, arguments) -> dict:
-    """By the solver: certified, or a lower end alone."""
+    """Return the record of a solve: certified, or with a lower end only."""
     limit = solver_limit(x.device, None)
     if certified:
-        # A float64 twin to measure rounding against costs nothing up to here.
-        product_dtype = torch.float32 if x.is_cuda and len(x) > LONGEST_TWIN else None
+        # For short inputs a float64 reference, which measures rounding, costs little.
+        product_dtype = torch.float32 if x.is_cuda and len(x) > MAX_REFERENCE_TOKENS else None
         found = local_lipschitz(f, x, tol=arguments.tol, product_dtype=product_dtype, max_memory=limit, strict=False)
     else:
         product_dtype = torch.bfloat16 if x.is_cuda else None
@@ -163,7 +172,7 @@ def estimated(f: SelfAttention, x: torch.Tensor, certified: bool, arguments) -> 
 
 
 def extract(arguments) -> None:
-    """A layer's weights and a text's activations, for a machine that has neither the model nor the text."""
+    """Write a layer and its input for a text, for a machine that has neither the model nor the text."""
     from howsmooth.models import load
     from howsmooth.texts.corpora import read_corpus
 
@@ -175,7 +184,7 @@ def extract(arguments) -> None:
         tensors |= {"cos": f.rotary.cos.contiguous(), "sin": f.rotary.sin.contiguous()}
     tensors["x"] = model.activations(piece, [arguments.layer])[arguments.layer].contiguous()
     if not f.causal:
-        sys.exit("expected a causal model, whose shorter texts begin longer ones")
+        sys.exit("expected a causal model, so that a shorter text is a prefix of a longer one")
     traits = {
         "heads": f.heads,
         "kv_heads": f.kv_heads,
@@ -201,12 +210,13 @@ def extract(arguments) -> None:
 
 
 def measure(arguments) -> None:
+    """Measure all inputs at all lengths."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     kinds = arguments.kinds.split(",")
     subjects = [Text(path, device) for path in arguments.activations]
     if arguments.weights:
         file = AttentionFile(arguments.weights, device=device)
-        made = {"normalised": Random, "adversarial": Adversarial}
+        made = {"normalised": RandomTokens, "adversarial": Adversarial}
         subjects += [made[kind](file, arguments.layer) for kind in kinds if kind in made]
     if not subjects:
         sys.exit("expected --weights or --activations; give one of them")
@@ -223,18 +233,18 @@ def measure(arguments) -> None:
             for subject in subjects:
                 n = 2**power
                 if subject.longest is None or n <= subject.longest:
-                    one(subject, n, arguments, facts, ends, took, lines, device)
+                    measure_length(subject, n, arguments, facts, ends, took, lines, device)
 
 
-def one(subject, n: int, arguments, facts: dict, ends: float, took: dict, lines, device: str) -> None:
-    """One point, if it can be had in time."""
+def measure_length(subject, n: int, arguments, facts: dict, ends: float, took: dict, lines, device: str) -> None:
+    """Measure one input at one length, if the time allows it."""
     left = ends - time.perf_counter()
     certified = n <= arguments.certified or subject.kind == "adversarial"
     if n > arguments.certified and subject.kind == "adversarial":
-        before, seconds = took.get((subject.kind, True), (n, float("inf")))  # not known, not begun
-        certified = seconds * (n / before) ** 2 <= left / 2  # what is left must do for the longest, too
+        before, seconds = took.get((subject.kind, True), (n, float("inf")))  # unknown: do not start
+        certified = seconds * (n / before) ** 2 <= left / 2  # keep time for the longest
         seconds = 0.0 if before == n else seconds
-        took.setdefault((subject.kind, False), (before, ONE_PRODUCT * seconds))
+        took.setdefault((subject.kind, False), (before, CLOSED_FORM_COST * seconds))
     before, seconds = took.get((subject.kind, certified), (n, 0.0))
     expected = seconds * (n / before) ** 2
     name = f"n = {n:8} {subject.kind:12}"
@@ -264,23 +274,24 @@ def one(subject, n: int, arguments, facts: dict, ends: float, took: dict, lines,
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", nargs="?", choices=["measure", "extract"], default="measure")
     parser.add_argument("what", nargs="?", help="extract: the model")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--activations", type=Path, nargs="*", default=[])
     parser.add_argument("--layer", type=int, default=6)
-    parser.add_argument("--from", dest="first", type=int, default=7, help="2 to this many tokens, and up")
+    parser.add_argument("--from", dest="first", type=int, default=7, help="start at 2 to this power")
     parser.add_argument("--to", dest="last", type=int, default=20)
     parser.add_argument("--kinds", default="normalised,adversarial")
     parser.add_argument("--certified", type=int, default=2**17)
     parser.add_argument("--tol", type=float, default=1e-2)
     parser.add_argument("--max-steps", type=int, default=12, help="beyond the certified lengths")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="for all of it")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="limit of the total time")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--text", default="alice", help="extract: as for howsmooth measure")
     parser.add_argument("--n", type=int, default=8192, help="extract: tokens")
-    parser.add_argument("--file", type=Path, default=Path("activations.safetensors"), help="extract: where to")
+    parser.add_argument("--file", type=Path, default=Path("activations.safetensors"), help="extract: file to write")
     arguments = parser.parse_args()
     if arguments.command == "extract":
         extract(arguments)

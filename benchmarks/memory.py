@@ -1,9 +1,8 @@
-"""How much memory does the op take, and does a whole solve keep to what it said?
+"""How much memory does attention take, and does a whole solve stay within its plan?
 
-n = 8192 tokens, d = 768, 12 heads, float32 on the CPU. The probabilities alone would take 3 GiB. The solve, at half
-the length, gets a limit that not all of its Lanczos vectors fit into. Peaks are those of
-the process (its high-water mark, reset before each part), above what it holds once weights and inputs are there. Each
-part runs in a process of its own.
+n = 8192 tokens, d = 768, 12 heads, float32 on the CPU. The probabilities alone would take 3 GiB. The solve, at half the
+length, gets a limit into which not all of its Lanczos vectors fit. Peaks are those of the process (its high-water mark,
+reset before each part), beyond its memory after weights and inputs are created. Each part runs in a process of its own.
 
     python benchmarks/memory.py [--n 8192] [--max-memory-gib 1.25]
 """
@@ -16,20 +15,23 @@ import time
 from pathlib import Path
 
 GIB = 2**30
-STEPS = 16  # of the solve: weights at random have a flat spectrum, and memory is the question here
+STEPS = 16  # of the solve: random weights have a flat spectrum, and only memory matters here
 
 
 def high_water_mark() -> int:
+    """Return the peak memory of the process in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
 def reset_high_water_mark() -> int:
+    """Reset the peak and return the memory now."""
     Path("/proc/self/clear_refs").write_text("5")
     return high_water_mark()
 
 
 def layer_and_tokens(n: int, causal: bool):
+    """Return a layer with random weights, and random tokens."""
     import torch
 
     from howsmooth import SelfAttention
@@ -40,6 +42,7 @@ def layer_and_tokens(n: int, causal: bool):
 
 
 def op(n: int, causal: bool, part: str, answers) -> None:
+    """Measure forward, JVP or VJP of `attend`."""
     import torch
 
     from howsmooth import attend
@@ -49,7 +52,7 @@ def op(n: int, causal: bool, part: str, answers) -> None:
         q, k, v = f.project(x)
     tangents = [torch.randn_like(t) for t in (q, k, v)]
     g = torch.randn_like(q)
-    f.head(0)(x[:64])  # libraries and threads are up
+    f.head(0)(x[:64])  # loads libraries and starts threads
     base, began = reset_high_water_mark(), time.perf_counter()
     if part == "forward":
         attend(q, k, v, causal=causal)
@@ -61,12 +64,13 @@ def op(n: int, causal: bool, part: str, answers) -> None:
 
 
 def solve(n: int, causal: bool, limit: int, answers) -> None:
+    """Measure a whole solve under a memory limit."""
     from howsmooth import local_lipschitz
     from howsmooth.spectral import plan
 
     f, x = layer_and_tokens(n, causal)
     f.head(0)(x[:64])
-    needed = plan(f.jacobian(x[:64]), None).total  # everything is loaded before the mark is reset
+    plan(f.jacobian(x[:64]), None)  # loads everything before the mark is reset
     base, began = reset_high_water_mark(), time.perf_counter()
     needed = plan(f.jacobian(x), limit, max_steps=STEPS)
     estimate = local_lipschitz(f, x, max_memory=limit, max_steps=STEPS, strict=False)
@@ -74,6 +78,7 @@ def solve(n: int, causal: bool, limit: int, answers) -> None:
 
 
 def in_own_process(target, *arguments):
+    """Run a function in a new process and return its answer."""
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     process = context.Process(target=target, args=(*arguments, answers))
@@ -84,6 +89,7 @@ def in_own_process(target, *arguments):
 
 
 def main() -> None:
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=8192)
     parser.add_argument("--max-memory-gib", type=float, default=1.25)
@@ -100,7 +106,7 @@ def main() -> None:
             )
     peak, seconds, needed, record = in_own_process(solve, n // 2, True, limit)
     print(f"solve, causal, n = {n // 2}, limit {limit / GIB:.2f} GiB: peak {peak / GIB:.2f} GiB  {seconds:.0f} s")
-    print(f"  said beforehand: {needed}")
+    print(f"  plan: {needed}")
     print(
         f"  {record['value']:.4f} in [{record['lower']:.4f}, {record['upper']:.4f}] at {record['confidence']}, "
         f"{record['status']}, {record['steps']} steps, {record['products']} products"

@@ -2,11 +2,10 @@
 
     python benchmarks/products.py [--error 1e-4 --error 1e-6] [--model minilm]
 
-Every solver gets, for each random start, the cheapest budget with which its σ₁ comes within the error of
-the truth: howsmooth its step limit, PROPACK and ARPACK their tolerance and the size of their Krylov space.
-Products are counted by the operator itself, the final evaluation of ‖Jv‖ and of the residual included. The
-true error stands beside each count, and at the end what howsmooth needs for an interval of width 1e-3 at
-0.999, which the others do not give.
+Every solver gets, for each random start, the cheapest budget with which the error of its σ₁ is small enough: howsmooth
+its step limit, PROPACK and ARPACK their tolerance and the size of their Krylov space. The operator itself counts the
+products, including the final evaluation of ‖Jv‖ and of the residual. The true error is printed after each count. The
+last column is the number that howsmooth needs for an interval of width 1e-3 at 0.999, which the others do not give.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SEEDS = range(5)
 
 
 def prescribed() -> dict[str, np.ndarray]:
-    """Singular values; a diagonal J is no easier, since every solver starts from a random vector."""
+    """Return singular values; a diagonal J is no easier, since every solver starts from a random vector."""
     i = np.arange(SIZE)
     return {
         "geometric 0.9": 0.9**i,
@@ -44,51 +43,59 @@ class Counted:
     """A diagonal or wrapped J that counts its products, as a torch operator and as a SciPy one."""
 
     def __init__(self, forward, adjoint, shape):
+        """Store the two products and start counting at zero."""
         self.forward, self.adjoint, self.shape, self.count = forward, adjoint, shape, 0
 
-    def _through(self, product, x):
+    def _counted(self, product, x):
         self.count += 1
         return product(torch.as_tensor(x, dtype=torch.float64).reshape(-1))
 
     def torch(self) -> LinearOperator:
+        """Return the operator for howsmooth."""
         return FunctionOperator(
-            lambda v: self._through(self.forward, v),
-            lambda u: self._through(self.adjoint, u),
+            lambda v: self._counted(self.forward, v),
+            lambda u: self._counted(self.adjoint, u),
             self.shape,
             dtype=torch.float64,
         )
 
     def scipy(self) -> sla.LinearOperator:
+        """Return the operator for SciPy."""
         return sla.LinearOperator(
             self.shape,
             dtype=np.float64,
-            matvec=lambda v: self._through(self.forward, v).numpy(),
-            rmatvec=lambda u: self._through(self.adjoint, u).numpy(),
+            matvec=lambda v: self._counted(self.forward, v).numpy(),
+            rmatvec=lambda u: self._counted(self.adjoint, u).numpy(),
         )
 
 
 def diagonal(values: np.ndarray) -> Counted:
+    """Return a diagonal J."""
     d = torch.from_numpy(np.ascontiguousarray(values))
     return Counted(lambda v: d * v, lambda u: d * u, (len(d), len(d)))
 
 
 def ours(J: Counted, seed: int, steps: int) -> float:
+    """Return σ₁ by howsmooth with a step limit."""
     return singular_values(J.torch(), tol=1e-14, max_steps=steps, seed=seed, strict=False).value.item()
 
 
 def propack(J: Counted, seed: int, budget: tuple[float, int]) -> float:
+    """Return σ₁ by PROPACK with a tolerance and an iteration limit."""
     return sla.svds(
         J.scipy(), k=1, solver="propack", tol=budget[0], maxiter=budget[1], rng=seed, return_singular_vectors=False
     ).max()
 
 
 def arpack_svds(J: Counted, seed: int, budget: tuple[float, int]) -> float:
+    """Return σ₁ by ARPACK's svds with a tolerance and a basis size."""
     return sla.svds(
         J.scipy(), k=1, solver="arpack", tol=budget[0], ncv=budget[1], rng=seed, return_singular_vectors=False
     ).max()
 
 
 def arpack_eigsh(J: Counted, seed: int, budget: tuple[float, int]) -> float:
+    """Return σ₁ by ARPACK's eigsh on JᵀJ with a tolerance and a basis size."""
     S = J.scipy()
     gram = sla.LinearOperator((J.shape[1],) * 2, matvec=lambda v: S.rmatvec(S.matvec(v)), dtype=np.float64)
     start = np.random.default_rng(seed).standard_normal(J.shape[1])
@@ -106,7 +113,7 @@ BUDGETS = {
 
 
 def attempts(solver, J: Counted, truth: float, seed: int) -> list[tuple[int, float]]:
-    """(products, true relative error) of every budget that returned an answer."""
+    """Return (products, true relative error) for every budget that gave a result."""
     found = []
     for budget in BUDGETS[solver]:
         J.count = 0
@@ -115,19 +122,20 @@ def attempts(solver, J: Counted, truth: float, seed: int) -> list[tuple[int, flo
                 warnings.simplefilter("ignore")
                 value = solver(J, seed, budget)
         except (np.linalg.LinAlgError, sla.ArpackError, ValueError):
-            continue  # this budget gives no answer
+            continue  # no result with this budget
         found.append((J.count, abs(value - truth) / truth))
         if solver is ours and found[-1][1] < 1e-9:
-            break  # further steps only cost
+            break  # further steps cannot help
     return found
 
 
 def cheapest(found: list[tuple[int, float]], error: float) -> tuple[float, float]:
+    """Return the attempt with the fewest products that reaches the error."""
     return min(((count, err) for count, err in found if err <= error), default=(math.inf, math.nan))
 
 
 def model_layers(name: str) -> dict[str, tuple[Counted, float]]:
-    """Attention Jacobians of a real model at n = 64, with σ₁ from a tight residual in float64."""
+    """Return attention Jacobians of a real model at n = 64, with σ₁ from a small residual in float64."""
     import howsmooth
 
     model = howsmooth.load(name, dtype=torch.float64)
@@ -141,16 +149,17 @@ def model_layers(name: str) -> dict[str, tuple[Counted, float]]:
 
 
 def main() -> None:
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--error", type=float, action="append", help="true relative error (1e-4 and 1e-6)")
-    parser.add_argument("--model", default="minilm", help="a model whose layers are added; '' for none")
+    parser.add_argument("--model", default="minilm", help="also the layers of this model; '' for none")
     options = parser.parse_args()
     errors = options.error or [1e-4, 1e-6]
     cases = {name: (diagonal(values), values.max()) for name, values in prescribed().items()}
     if options.model:
         try:
             cases |= model_layers(options.model)
-        except Exception as problem:  # the solvers are the question here; a model that cannot be had is not
+        except Exception as problem:  # the comparison of solvers does not need the model
             print(f"model layers left out: {type(problem).__name__}: {problem}", file=sys.stderr)
 
     ratios = {error: [] for error in errors}

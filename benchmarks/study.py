@@ -1,16 +1,16 @@
-"""How fast is a study, against the same grid by the paper's procedure done right? And what does the engine add?
+"""How fast is a study, compared with a corrected version of the paper's procedure? What does the engine cost?
 
-Each cell of a subset of the MiniLM grid (layers × lengths × samples, one corpus) is done twice in one run, the two
-sides taking turns cell by cell so that other load on the machine hits both:
+Each cell of a subset of the MiniLM grid (layers × lengths × samples, one corpus) is computed by both in one run,
+alternating cell by cell so that other load on the machine affects both:
 
     study   a bundle as a worker runs it: one forward pass for all layers and samples of a length, then certified
             solves, short samples in batches (interval of relative width 1e-3 at 0.999)
     paper   per sample and layer: a forward pass, then power iteration (`spectral.power_method`) on the derivative of
             transformers' own eager layer by autograd, in float32, stopped by the published rule or after 100 steps
 
-Seconds are of wall clock on one thread each. The error is against a float64 solve to 1e-9. The whole-grid ratio weighs
-every length as the study does: total seconds of all cells, one side over the other. Then the engine alone: tasks that
-compute nothing, through pipe, scheduler and store.
+Times are wall clock on one thread each. The error is relative to a float64 solve to 1e-9. The ratio for the whole grid
+is that of the total times of all cells. Then the engine alone: tasks that compute nothing, through pipe, scheduler and
+store.
 
     OMP_NUM_THREADS=1 python benchmarks/study.py [--lengths 16,64,256] [--samples 4] [--text FILE]
 """
@@ -28,7 +28,7 @@ import torch
 
 from howsmooth import load, local_lipschitz
 from howsmooth.lipschitz import AutodiffJacobian
-from howsmooth.spectral.power import power_method
+from howsmooth.spectral import power_method
 from howsmooth.studies.engines.local import local_engine
 from howsmooth.studies.plan import prepare
 from howsmooth.studies.spec import spec_of
@@ -37,39 +37,45 @@ from howsmooth.studies.worker import run_bundle
 
 
 def eager_layer(model, layer: int):
+    """Return the attention of a layer as computed by transformers' eager modules."""
     attention = model.network.encoder.layer[layer].attention
     attention.self.config._attn_implementation = "eager"
     return lambda x: attention.output.dense(attention.self(x.unsqueeze(0))[0]).squeeze(0)
 
 
 def paper(model, ids: torch.Tensor, layer: int) -> tuple[float, int]:
+    """Return the constant and the steps by power iteration with the published stopping rule."""
     x = model.activations(ids, [layer])[layer]
     found = power_method(AutodiffJacobian(eager_layer(model, layer), x, trusted=True), threshold=1e-4, max_steps=100)
     return float(found.value[0]), found.steps
 
 
 @dataclass(frozen=True)
-class Nothing:
+class EmptyBundle:
+    """Tasks that compute nothing."""
+
     tasks: list[str]
 
     def without(self, done: set[str]):
+        """Return the bundle without the tasks that are done, or None if none is left."""
         left = [task for task in self.tasks if task not in done]
-        return Nothing(left) if left else None
+        return EmptyBundle(left) if left else None
 
 
-def noop(bundle: Nothing):
+def noop(bundle: EmptyBundle):
+    """Yield a row for each task."""
     yield [(task, {"value": 1.0}, None) for task in bundle.tasks]
 
 
 def engine_overhead(count: int) -> tuple[float, int]:
-    """(seconds a task, KiB that the driver's peak grew), from the first row to the last.
+    """Return the seconds per task, and the growth of the driver's peak memory in KiB.
 
-    The clock starts with the first row: how long a worker takes to start is no cost of a task.
+    The clock starts at the first row, so that the start of a worker is not counted.
     """
     with tempfile.TemporaryDirectory() as folder, Store.write(Path(folder) / "s.sqlite") as store:
         store.plan({}, (str(i) for i in range(count + 1)))
         began = peak = 0
-        bundles = (Nothing([str(i)]) for i in range(count + 1))
+        bundles = (EmptyBundle([str(i)]) for i in range(count + 1))
         for i, rows in enumerate(local_engine(bundles, noop, workers=1, threads=1)):
             store.add(rows)
             if i == 0:
@@ -79,6 +85,7 @@ def engine_overhead(count: int) -> tuple[float, int]:
 
 
 def main() -> None:
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", default="16,32,64,128,256,512")
     parser.add_argument("--samples", type=int, default=2)

@@ -12,7 +12,7 @@ from howsmooth.attack import Ball, Ellipsoid, Near, Sphere, ascend
 from howsmooth.attack.ascent import FRESH_SEED, unrefuted
 from howsmooth.attention.atoms import WeightedAttention
 from howsmooth.attention.normalisation import Normalisation
-from howsmooth.spectral.products import own_generator
+from howsmooth.spectral.products import solver_generator
 from tests.attention.cases import LAYERS, layer, normal
 from tests.tolerances import at_most, close, less
 
@@ -134,10 +134,10 @@ def test_it_leaves_flat_ground(sign):
 
 def test_a_certificate_that_is_proved_wrong_is_drawn_again():
     """A start with next to nothing of v₁ misses it; such starts are rare, and a known vector gives them away."""
-    draws = [torch.randn(24, generator=own_generator(5)[0])]  # the ascent's own
+    draws = [torch.randn(24, generator=solver_generator(5)[0])]  # the ascent's own
 
     def certify(seed):
-        draws.append(torch.randn(24, generator=own_generator(seed)[0]))
+        draws.append(torch.randn(24, generator=solver_generator(seed)[0]))
         return SimpleNamespace(upper=17.0 if len(draws) == 2 else 39.0)
 
     assert unrefuted(certify, 39.0, 5).upper == 39.0  # exact: the number is handed through

@@ -1,9 +1,10 @@
-"""The suite in several processes at once, since nearly all of its time is the compiler's: python -m tests.gpu [n]
+"""Runs the GPU tests in several processes, since compilation takes nearly all of their time.
 
-    --seconds S   stop what still runs after so long (480)
+    python -m tests.gpu [n]
+    --seconds S   kill processes that still run after so long (480)
 
-A kernel that dies takes the rest of its own share along, not the others. What failed stands at the end, a line each
-with the reason, so that the tail of a log tells all. However this ends, no process of a share is left behind.
+Each process runs a share of the tests. A kernel that crashes ends only its own share. The failed tests are listed at
+the end, one line each with the reason. No process is left running, however this ends.
 """
 
 import argparse
@@ -16,10 +17,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 HERE = Path(__file__).parent
-NOTHING_TO_RUN = 5  # pytest's exit status where a share has no test
-# The paths before the option: an option of this folder's conftest is known only once the folder is.
+NO_TESTS = 5  # pytest's exit status for a share without tests
+# The paths come before the option: pytest learns it from the conftest in this folder.
 COMMAND = [
     sys.executable,
     "-m",
@@ -37,8 +39,8 @@ COMMAND = [
 ]
 
 
-def start(share: str, output) -> subprocess.Popen:
-    """In a session of its own, so that it can be ended together with what it has started itself."""
+def start(share: str, output: IO[str]) -> subprocess.Popen[bytes]:
+    """Start a share in a session of its own, so that it can be killed together with its child processes."""
     return subprocess.Popen(
         [*COMMAND, "--share", share],
         cwd=HERE.parents[1],
@@ -49,14 +51,14 @@ def start(share: str, output) -> subprocess.Popen:
     )
 
 
-def end(process: subprocess.Popen) -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def reasons(text: str, status: int | None) -> list[str]:
-    """One line for each test that failed; for a share that came to no end, the test at which it was."""
+    """Return one line for each failed test; for a share that did not finish, the test that was running."""
     found = [line for line in text.splitlines() if re.match(r"(FAILED|ERROR) \S+::|ERROR \S+\.py( |$)", line)]
     if status is None or status < 0 or not found:
         why = "ran out of time" if status is None else f"ended with status {status}"
@@ -71,36 +73,37 @@ def main() -> int:
     parser.add_argument("n", nargs="?", type=int, default=max(1, min(14, (os.cpu_count() or 2) - 2)))
     parser.add_argument("--seconds", type=float, default=480)
     arguments = parser.parse_args()
-    n, until = arguments.n, time.monotonic() + arguments.seconds
+    n, deadline = arguments.n, time.monotonic() + arguments.seconds
     for name in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, lambda number, _: sys.exit(128 + number))
     failed, bad = [], 0
-    with tempfile.TemporaryDirectory() as folder:
-        files = [open(Path(folder) / f"{i}", "w+", encoding="utf-8", errors="replace") for i in range(n)]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as files_to_close:
+        files = [
+            files_to_close.enter_context(open(Path(folder) / f"{i}", "w+", encoding="utf-8", errors="replace"))
+            for i in range(n)
+        ]
         shares = []
         try:
             for i, file in enumerate(files):
                 shares.append(start(f"{i}/{n}", file))
             for i, (share, file) in enumerate(zip(shares, files, strict=True)):
                 try:
-                    status = share.wait(max(0.0, until - time.monotonic()))
+                    status = share.wait(max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
-                    end(share)
+                    kill(share)
                     status = None
                 file.seek(0)
                 text = re.sub(r"([=_])\1{9,}", r"\1" * 3, file.read())
-                if status in (0, NOTHING_TO_RUN):
+                if status in (0, NO_TESTS):
                     print(f"share {i}: {(text.strip().splitlines() or ['nothing'])[-1].strip('= ')}", flush=True)
                     continue
                 bad += 1
                 failed += reasons(text, status)
-                told = text[text.find("= FAILURES =") :][-4000:] if status == 1 else text[-1500:]
-                print(f"share {i}:", told, flush=True)
+                excerpt = text[text.find("= FAILURES =") :][-4000:] if status == 1 else text[-1500:]
+                print(f"share {i}:", excerpt, flush=True)
         finally:
             for share in shares:
-                end(share)
-            for file in files:
-                file.close()
+                kill(share)
     print(f"{n - bad} of {n} shares passed")
     for line in failed:
         print(line[:300])

@@ -1,4 +1,4 @@
-"""`--share i/n` runs every n-th test from the i-th on: `python -m tests.gpu` runs all shares side by side."""
+"""`--share i/n` runs every n-th test from the i-th on; `python -m tests.gpu` runs all shares in parallel."""
 
 
 def pytest_addoption(parser):
@@ -6,7 +6,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    # Unknown to pytest where the whole tree is asked for: then this folder is found after the options were read.
+    # If pytest collects the whole tree, it reads the options before it finds this folder: then the default holds.
     i, n = map(int, config.getoption("--share", "0/1").split("/"))
     config.hook.pytest_deselected(items=[item for j, item in enumerate(items) if j % n != i])
     items[:] = items[i::n]

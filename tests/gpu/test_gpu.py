@@ -13,15 +13,15 @@ from howsmooth import kernels
 from tests.tolerances import at_most
 
 DTYPES = [torch.bfloat16, torch.float16]
-# One rounding unit of the dtype (half the distance from 1 to the next number), whatever PyTorch's own error is: where a
-# row sees a single key PyTorch may be right to the last bit, which sets no standard for sums of rounded terms.
+# One unit of rounding of the dtype (half the distance from 1 to the next number) is always allowed: where a row sees a
+# single key PyTorch may be exact, which is no measure for sums of rounded terms.
 FLOOR = {dtype: torch.finfo(dtype).eps / 2 for dtype in DTYPES}
 LENGTHS = [1, 2, 3, 17, 64, 127, 128, 257, 1000, 1021, 2000]
 
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch):
-    """What a kernel leaves unwritten is NaN."""
+    """Fill new tensors with NaN, so that entries that a kernel does not write are noticed."""
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, **k: _poison(empty(*a, **k)))
 
@@ -31,7 +31,7 @@ def _poison(t):
 
 
 def hidden(n, m, causal=False, window=None, offset=0, padding=None, **_):
-    """(b or 1, 1, n, m): which pairs do not count."""
+    """Return which pairs are masked, (b or 1, 1, n, m)."""
     ahead = torch.arange(m, device="cuda") - (torch.arange(n, device="cuda")[:, None] + offset)
     out = torch.zeros(n, m, dtype=torch.bool, device="cuda")
     if causal:
@@ -72,8 +72,10 @@ def derivatives(at, tangents, g, **pattern):
 
 
 def cancelling(q, k, v, g, scale, **pattern):
-    """Norms of scale (P∘gvᵀ) k, of its like for dk, and 0: what the row sum is subtracted from in dq and dk. Where a
-    row sees one key these cancel to nothing, and their rounding is what is left.
+    """Return the norms of scale (P∘gvᵀ) k, of the corresponding term of dk, and 0.
+
+    In dq and dk the row sums are subtracted from these terms. Where a row sees one key they cancel, and only their
+    rounding is left.
     """
     k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
     t = probabilities(q, k, scale, **pattern) * (g @ v.mT)
@@ -81,21 +83,21 @@ def cancelling(q, k, v, g, scale, **pattern):
 
 
 def error(actual, truth, terms: float = 0.0) -> float:
-    """Relative to the norm of the truth, to that of terms that cancel in it, or to 0.05 per entry."""
+    """Return the error relative to the norm of the truth, to that of terms that cancel in it, or to 0.05 per entry."""
     assert actual.shape == truth.shape
     gap = float((actual.double() - truth).norm())
     return gap / max(float(truth.norm()), terms, 0.05 * truth.numel() ** 0.5)
 
 
-def check(at, tangents, g, *, way=None, **pattern):
+def check(at, tangents, g, *, implementation=None, **pattern):
     dtype = at[0].dtype
     truth = derivatives([t.double() for t in at], [t.double() for t in tangents], g.double(), **pattern)
-    # What PyTorch makes of it in this dtype; rows without keys are NaN-free in `dense`, so that it may stand for all.
+    # PyTorch's own result in this dtype. In `dense` rows without keys are free of NaN, so it applies to all patterns.
     torch.backends.cuda.matmul.allow_tf32 = False
     peer = derivatives(at, tangents, g, **pattern)
     o, normaliser = kernels.forward(*at, **pattern)
     do = kernels.jvp(*at, o, normaliser, *tangents, **pattern)
-    pulled = kernels.vjp(*at, o, normaliser, g, way=way, **pattern)
+    pulled = kernels.vjp(*at, o, normaliser, g, implementation=implementation, **pattern)
     for name, mine, theirs, wanted in zip(("o", "do", "dq", "dk", "dv"), (o, do, *pulled), peer, truth, strict=True):
         assert mine.dtype == dtype
         allowed = max(2 * error(theirs, wanted), FLOOR[dtype])
@@ -107,8 +109,8 @@ def check(at, tangents, g, *, way=None, **pattern):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_square(dtype, causal, n):
     at, tangents, g = draw(n, 2, 3, 3, n, n, 64, 64, dtype)
-    for way in ("ours", None):
-        check(at, tangents, g, way=way, scale=0.125, causal=causal)
+    for implementation in ("triton", None):
+        check(at, tangents, g, implementation=implementation, scale=0.125, causal=causal)
 
 
 @pytest.mark.parametrize("seed", range(36))
@@ -154,17 +156,17 @@ def test_narrow_heads_of_odd_widths(widths, pattern):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("pad", [1, 4, 8, 16])
-def test_narrow_rows_that_lie_apart(pad, dtype):
+def test_narrow_rows_with_gaps(pad, dtype):
     at, tangents, g = draw(2, 1, 2, 2, 97, 97, 32, 16, dtype)
 
-    def apart(t):
+    def padded(t):
         return torch.nn.functional.pad(t, (0, pad))[..., :-pad]
 
-    check([apart(t) for t in at], [apart(t) for t in tangents], apart(g), scale=0.3, causal=True)
+    check([padded(t) for t in at], [padded(t) for t in tangents], padded(g), scale=0.3, causal=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_narrow_rows_that_begin_at_odd_places(dtype):
+def test_narrow_rows_at_odd_addresses(dtype):
     at, tangents, g = draw(3, 1, 2, 2, 97, 97, 32, 16, dtype)
 
     def shifted(t):
@@ -176,7 +178,7 @@ def test_narrow_rows_that_begin_at_odd_places(dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("width", [64, 128, 256])
-def test_tangents_in_one_pass_are_those_one_by_one(width, count, dtype):
+def test_tangents_in_one_pass_agree_with_one_by_one(width, count, dtype):
     at, _, _ = draw(0, 1, 2, 1, 333, 333, width, width, dtype)
     tangents = [
         torch.stack([draw(9 + j, 1, 2, 1, 333, 333, width, width, dtype)[1][i] for j in range(count)]) for i in range(3)
@@ -195,7 +197,8 @@ def test_two_runs_are_equal(dtype):
     for _ in range(2):
         o, normaliser = kernels.forward(*at, scale=0.125, causal=True)
         do = kernels.jvp(*at, o, normaliser, *tangents, scale=0.125, causal=True)
-        runs.append((o, normaliser, do, *kernels.vjp(*at, o, normaliser, g, scale=0.125, causal=True, way="ours")))
+        pulled = kernels.vjp(*at, o, normaliser, g, scale=0.125, causal=True, implementation="triton")
+        runs.append((o, normaliser, do, *pulled))
     for a, b in zip(*runs, strict=True):
         assert torch.equal(a, b)  # exact: one kernel with the same tiles adds in the same order
 
@@ -214,8 +217,8 @@ def test_strides():
             kernels.jvp(*inside[:3], o2, normaliser2, *inside[3:6], scale=0.125),
         ),
         *zip(
-            kernels.vjp(*at, o, normaliser, g, scale=0.125, way="ours"),
-            kernels.vjp(*inside[:3], o2, normaliser2, inside[6], scale=0.125, way="ours"),
+            kernels.vjp(*at, o, normaliser, g, scale=0.125, implementation="triton"),
+            kernels.vjp(*inside[:3], o2, normaliser2, inside[6], scale=0.125, implementation="triton"),
             strict=True,
         ),
     ]
@@ -223,17 +226,17 @@ def test_strides():
         assert torch.equal(a, b)  # exact: one kernel with the same tiles adds in the same order
 
 
-@pytest.mark.parametrize("way", ["cudnn", "flash"])
+@pytest.mark.parametrize("implementation", ["cudnn", "flash"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("width", [64, 128])
-def test_pytorchs_backward_computes_the_same_function(width, causal, way):
+def test_pytorchs_backward_computes_the_same_function(width, causal, implementation):
     at, tangents, g = draw(7, 2, 3, 3, 515, 515, width, width, torch.bfloat16)
-    check(at, tangents, g, way=way, scale=width**-0.5, causal=causal)
+    check(at, tangents, g, implementation=implementation, scale=width**-0.5, causal=causal)
 
 
 @pytest.mark.parametrize("n", [1, 2, 130])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_where_a_row_sees_one_key_the_derivative_is_that_of_its_value(dtype, n):
+def test_for_rows_that_see_one_key_the_derivative_is_that_of_its_value(dtype, n):
     at, tangents, g = draw(4, 2, 3, 3, n, n, 64, 64, dtype)
     options = dict(scale=0.125, causal=True, window=1)
     o, normaliser = kernels.forward(*at, **options)
@@ -252,7 +255,7 @@ def test_a_launch_can_be_captured_in_a_graph(dtype):
     def everything():
         o, normaliser = kernels.forward(*at, scale=0.125)
         do = kernels.jvp(*at, o, normaliser, *tangents, scale=0.125)
-        return o, do, *kernels.vjp(*at, o, normaliser, g, scale=0.125, way="ours")
+        return o, do, *kernels.vjp(*at, o, normaliser, g, scale=0.125, implementation="triton")
 
     everything()  # compiled before it is captured
     torch.cuda.synchronize()
@@ -275,5 +278,5 @@ def test_memory_is_linear():
     torch.cuda.reset_peak_memory_stats()
     o, normaliser = kernels.forward(*at, scale=0.125)
     kernels.jvp(*at, o, normaliser, *tangents, scale=0.125)
-    kernels.vjp(*at, o, normaliser, g, scale=0.125, way="ours")
+    kernels.vjp(*at, o, normaliser, g, scale=0.125, implementation="triton")
     assert torch.cuda.max_memory_allocated() - before < 16 * at[0].numel() * 2  # one n × n matrix is 128 times that

@@ -1,5 +1,7 @@
-"""float32 on a GPU, precise and as tf32. Each case in a process of its own: after an illegal access a process can do
-nothing more on its GPU, and the tests after it would fail for no reason of their own.
+"""float32 on a GPU, precise and as tf32.
+
+Each case runs in a process of its own: after an illegal access a process cannot use its GPU any more, and all tests
+after it would fail.
 """
 
 import json
@@ -20,7 +22,7 @@ pytest.importorskip("triton", reason=reasons.TRITON)
 from howsmooth import kernels
 
 ROOT = Path(__file__).parents[2]
-# What tf32 may be off by (it keeps ten bits), and what it must be: else it would not be tf32 that was asked for.
+# The range of the error. tf32 keeps ten bits; a smaller error would mean that the products were not in tf32.
 ALLOWED = {"precise": (0.0, 1e-5), "native": (1e-5, 1e-2)}
 
 SCRIPT = """
@@ -66,8 +68,8 @@ def check(precision, layout, width, pattern, *lengths):
         env={**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"},
     )
     found = [json.loads(line) for line in run.stdout.splitlines()]
-    told = [line for line in run.stderr.splitlines() if "Error" in line] or run.stderr.strip().splitlines()[-1:]
-    assert run.returncode == 0, f"after {found[-1:]}: {told[:1]}"
+    messages = [line for line in run.stderr.splitlines() if "Error" in line] or run.stderr.strip().splitlines()[-1:]
+    assert run.returncode == 0, f"after {found[-1:]}: {messages[:1]}"
     low, high = ALLOWED[precision]
     wrong = [case for case in found if not low <= case[2] <= high]
     assert not wrong, f"not within [{low}, {high}]: {wrong}"
@@ -98,6 +100,6 @@ def test_masks_caps_and_padding(pattern, width):
 
 
 @pytest.mark.parametrize("precision", [None, "precise", "native"])
-def test_wider_heads_are_left_to_blocks(precision):
+def test_wider_heads_are_not_supported(precision):
     x = torch.zeros(1, 1, 4, 192, device="cuda")
     assert "at most 128 wide" in kernels.unsupported(x, x, x, precision=precision)

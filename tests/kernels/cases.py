@@ -1,4 +1,4 @@
-"""Small attention problems with their dense truth in float64, on whatever the kernels run on here."""
+"""Small attention problems with a dense float64 reference, on the device where the kernels run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LAYOUTS = [(1, 1, 1, 1, 1, 1, 1), (2, 2, 1, 37, 37, 20, 12), (1, 2, 2, 16, 53, 1
 
 
 def problem(layout, *, dtype=torch.float32, tangents: int | None = None, padded: bool = False, seed: int = 0):
-    """(q, k, v), tangents (with a leading axis if their number is given), a cotangent and a padding mask."""
+    """Return (q, k, v), tangents (with a leading axis if their number is given), a cotangent and a padding mask."""
     b, h, hkv, n, m, k, w = layout
     shapes = ((b, h, n, k), (b, hkv, m, k), (b, hkv, m, w))
     at = [normal(seed + i, *shape).to(DEVICE, dtype) for i, shape in enumerate(shapes)]
@@ -49,7 +49,7 @@ def problem(layout, *, dtype=torch.float32, tangents: int | None = None, padded:
 
 
 def truth(at, directions, g, padding, **pattern):
-    """o, do and the cotangents of q, k, v by the dense reference in float64, sequence by sequence."""
+    """Return o, do and the cotangents of q, k, v by the dense reference in float64, sequence by sequence."""
     pattern = dict(offset=0) | pattern
     out = []
     for i in range(at[0].shape[0]):
@@ -66,7 +66,7 @@ def truth(at, directions, g, padding, **pattern):
 
 
 def assert_near(actual: torch.Tensor, expected: torch.Tensor, tol: float) -> None:
-    """‖actual − expected‖ ≤ tol max(1, ‖expected‖), of one shape, without NaN: terms of size 1 may cancel."""
+    """Assert ‖actual − expected‖ ≤ tol max(1, ‖expected‖), equal shapes and no NaN: terms of size 1 may cancel."""
     assert actual.shape == expected.shape, f"shapes {tuple(actual.shape)} and {tuple(expected.shape)}"
     gap = float((actual.double().cpu() - expected).norm())
     allowed = tol * max(1.0, float(expected.norm()))

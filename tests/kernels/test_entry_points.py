@@ -1,4 +1,4 @@
-"""What the kernels refuse, by name, and that the door opens without Triton."""
+"""Arguments that the kernels do not support, with their reasons, and the import without Triton."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ X = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (dict(score_bias=torch.zeros(4, 4)), "know no score_bias"),
+        (dict(score_bias=torch.zeros(4, 4)), "do not support a score_bias"),
         (dict(q=X[0]), "four axes"),
         (dict(q=X.double()), "take bfloat16, float16 or float32 in all of q, k, v, got torch.float64"),
         (dict(k=X.half()), "got torch.bfloat16, torch.float16"),
@@ -42,7 +42,7 @@ X = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
         ({}, "written for NVIDIA GPUs, got tensors on cpu"),
     ],
 )
-def test_the_reason_is_named(change, reason):
+def test_the_reason_is_given(change, reason):
     pytest.importorskip("triton", reason=reasons.TRITON)
     arguments = dict(q=X, k=X, v=X) | change
     tensors = [arguments.pop(name) for name in "qkv"]
@@ -52,11 +52,11 @@ def test_the_reason_is_named(change, reason):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason=reasons.GPU)
 @pytest.mark.parametrize("dtype", kernels.DTYPES, ids=str)
-def test_on_a_gpu_they_serve(dtype):
+def test_supported_on_a_gpu(dtype):
     assert kernels.unsupported(*(X.cuda().to(dtype) for _ in range(3))) is None
 
 
-def test_the_door_opens_without_triton():
+def test_the_package_imports_without_triton():
     script = (
         "import sys; sys.modules['triton'] = None\n"
         "import importlib.util, torch\n"

@@ -1,4 +1,4 @@
-"""The kernels against the dense reference: every trait, at sizes that no tile divides."""
+"""The kernels against the dense reference: every option, at sizes that no tile divides."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ HALVES = [
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch):
-    """What a kernel leaves unwritten is NaN."""
+    """Fill new tensors with NaN, so that entries that a kernel does not write are noticed."""
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(torch.nan))
 
@@ -43,7 +43,7 @@ def pattern_of(options: dict, width: int) -> dict:
 def everything(at, directions, g, padding, **options):
     o, normaliser = kernels.forward(*at, padding=padding, **options)
     do = kernels.jvp(*at, o, normaliser, *directions, padding=padding, **options)
-    return o, do, kernels.vjp(*at, o, normaliser, g, padding=padding, way="ours", **options)
+    return o, do, kernels.vjp(*at, o, normaliser, g, padding=padding, implementation="triton", **options)
 
 
 def check(layout, pattern, dtype=torch.float32, padded=False, tangents=None, **more):
@@ -78,7 +78,7 @@ def test_value_derivative_and_transpose(pattern, layout, padded):
     ids=str,
 )
 @pytest.mark.parametrize("lengths", [(101, 101), (64, 96)], ids=str)
-def test_head_interior_and_tail_of_the_loops(pattern, lengths):
+def test_head_interior_and_tail_of_the_key_loops(pattern, lengths):
     check((1, 2, 1, *lengths, 16, 16), pattern)
 
 
@@ -112,10 +112,10 @@ def test_wide_heads(width, dtype):
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES, ids=str)
-def test_every_width_that_is_served_has_tiles_and_no_other(dtype):
+def test_exactly_the_supported_widths_have_tiles(dtype):
     mine = [(kernel, width) for kernel, itemsize, width in tiles.TABLE if itemsize == dtype.itemsize]
     widths = {width for _, width in mine}
-    assert max(widths) == kernels.WIDEST[dtype.itemsize]
+    assert max(widths) == kernels.MAX_WIDTH[dtype.itemsize]
     for kernel in ("forward", "jvp", "jvps", "dq", "dkdv"):
         assert widths == {width for name, width in mine if name == kernel}
 
@@ -134,7 +134,7 @@ def test_tangents_and_outputs_in_float32_beside_half_precision():
 
 
 @pytest.mark.parametrize("pattern", [{}, dict(causal=True, offset=-3), dict(softcap=2.0, window=3)], ids=str)
-def test_the_normaliser_is_the_one_of_the_blockwise_pass(pattern):
+def test_the_normaliser_equals_that_of_the_blockwise_pass(pattern):
     at, _, _, padding = problem(LAYOUTS[1], padded=True)
     options = pattern_of(pattern, LAYOUTS[1][5])
     _, normaliser = kernels.forward(*at, padding=padding, **options)
@@ -153,10 +153,10 @@ def test_a_huge_score_on_a_hidden_key_changes_nothing(pattern):
     if pattern.pop("padded", False):
         padding = torch.tensor([[True] * 11 + [False]], device=DEVICE)
     options = pattern_of(pattern, 4)
-    spoilt = [t.clone() for t in at]
-    spoilt[1][:, :, 11], spoilt[2][:, :, 11] = 1e4, 1e4
+    changed = [t.clone() for t in at]
+    changed[1][:, :, 11], changed[2][:, :, 11] = 1e4, 1e4
     hidden = 9 if "window" in pattern else 11 if "causal" in pattern else 12  # queries before it do not see key 11
-    plain, other = (everything(x, directions, g, padding, **options) for x in (at, spoilt))
+    plain, other = (everything(x, directions, g, padding, **options) for x in (at, changed))
     for a, b in ((plain[0], other[0]), (plain[1], other[1]), (plain[2][0], other[2][0])):
         assert torch.equal(a[:, :, :hidden], b[:, :, :hidden])  # exact: a hidden key adds zero to each sum
     if padding is not None:
@@ -211,5 +211,5 @@ def test_an_unequal_number_of_tangents_is_refused():
         kernels.jvp(*at, o, normaliser, directions[0], directions[1][:1], directions[2], scale=1.0)
 
 
-def test_without_a_gpu_this_is_the_interpreter():
+def test_without_a_gpu_the_interpreter_runs():
     assert (DEVICE == "cpu") == launch.INTERPRETED

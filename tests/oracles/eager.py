@@ -1,4 +1,4 @@
-"""The model's own eager code as the truth: any stretch of a network as a function, and its dense Jacobian."""
+"""A model's own eager code as reference: a part of a network as a function, and its dense Jacobian."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @contextmanager
 def lifted() -> Iterator[None]:
-    """Casts to float32 inside models (softmax, RMSNorm, rotary tables) go to float64 within the block."""
+    """Turn casts to float32 inside models (softmax, RMSNorm, rotary tables) into casts to float64, within the block."""
 
     def wide(dtype):
         return torch.float64 if dtype == torch.float32 else dtype
@@ -39,17 +39,17 @@ class _Reached(Exception):
 
 
 def eager(network):
-    """A copy with transformers' own plain attention, and experts one by one."""
-    twin = copy.deepcopy(network)
-    twin.set_attn_implementation("eager")
-    twin.set_experts_implementation("eager")
-    return twin
+    """Return a copy with the eager attention of transformers, and experts evaluated one by one."""
+    duplicate = copy.deepcopy(network)
+    duplicate.set_attn_implementation("eager")
+    duplicate.set_experts_implementation("eager")
+    return duplicate
 
 
 def stretch(network, inputs: dict, entry: tuple[str, int], exit: tuple[str, str, int]) -> tuple[Callable, Tensor]:
-    """The function from what enters a module to what enters or leaves another, and the tokens (n, d) that entered.
+    """Return the function from the input of one module to the input or output of another, and the input tokens (n, d).
 
-    entry: (path, which of its calls); exit: ("input" or "output", path, which of its calls).
+    entry: (path, index of the call); exit: ("input" or "output", path, index of the call).
     """
     start, (side, end_path, end_call) = network.get_submodule(entry[0]), exit
     end = network.get_submodule(end_path)
@@ -92,5 +92,5 @@ def stretch(network, inputs: dict, entry: tuple[str, int], exit: tuple[str, str,
 
 
 def dense(f: Callable, x: Tensor) -> Tensor:
-    """The Jacobian of f at x (n, d), row by row, by backward."""
+    """Return the Jacobian of f at x (n, d), row by row, by backward."""
     return torch.autograd.functional.jacobian(f, x).reshape(-1, x.numel())

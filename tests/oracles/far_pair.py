@@ -1,4 +1,4 @@
-"""Attention of two tokens on a line with score −xy and value y, in sixty digits: far from 0 a double has few."""
+"""Attention of two tokens on a line with score −xy and value y, in sixty digits: far from 0 float64 has too few."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def tokens(offset: float) -> torch.Tensor:
 
 
 def truths(x: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """|∂₁G(x_i, μ)| of both tokens, and the norm of the whole derivative."""
+    """Return |∂₁G(x_i, μ)| for both tokens, and the norm of the whole derivative."""
     with localcontext() as digits:
         digits.prec = 60
         x = [Decimal(float(t)) for t in x.flatten()]

@@ -1,4 +1,4 @@
-"""Matrices whose singular values are prescribed, in float64; the hard ones for a Krylov method among them."""
+"""Matrices with prescribed singular values in float64, among them hard ones for a Krylov method."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SPECTRA = {
 
 
 def orthonormal(rows: int, cols: int, generator: torch.Generator) -> torch.Tensor:
-    """A uniformly random (rows, cols) matrix with orthonormal columns, float64."""
+    """Return a uniformly random (rows, cols) matrix with orthonormal columns, float64."""
     q, r = torch.linalg.qr(torch.randn(rows, cols, dtype=torch.float64, generator=generator))
     return q * torch.sign(torch.diagonal(r))
 
 
 def matrix_with(values: np.ndarray, *, rows: int | None = None, cols: int | None = None, seed: int = 0) -> torch.Tensor:
-    """A random (rows, cols) matrix, square unless told, with these singular values (and zeros)."""
+    """Return a random (rows, cols) matrix, square by default, with these singular values (and zeros)."""
     generator = torch.Generator().manual_seed(seed)
     rank = len(values)
     rows, cols = rows or rank, cols or rank
@@ -36,5 +36,5 @@ def matrix_with(values: np.ndarray, *, rows: int | None = None, cols: int | None
 
 
 def largest(matrix: torch.Tensor, k: int = 1) -> torch.Tensor:
-    """The k largest singular values (*batch, k) by a dense SVD in float64."""
+    """Return the k largest singular values (*batch, k) by a dense SVD in float64."""
     return torch.linalg.svdvals(matrix.to(torch.float64))[..., :k]

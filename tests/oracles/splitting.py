@@ -9,7 +9,7 @@ from howsmooth.attention import Rotary, SelfAttention, reference
 
 
 def cut(log_weights: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Log masses of k uneven pieces of each atom, (n·k,)."""
+    """Return the log weights of k uneven pieces of each atom, (n·k,)."""
     shares = torch.rand(len(log_weights), k, generator=generator, dtype=torch.float64) + 0.1
     return (log_weights[:, None] + (shares / shares.sum(-1, keepdim=True)).log()).flatten()
 
@@ -23,16 +23,14 @@ def split_norm(
     residual: bool = False,
     seed: int = 0,
 ) -> float:
-    """‖D‖ of the layer at k copies of every token: masks by time with ties together, copies keep their position.
+    """Return ‖D‖ of the layer at k copies of every token; copies keep their position, and masks allow equal times.
 
-    Every copy is a token of its own in a plain dense Jacobian; masses and times enter as a table of offsets.
+    Every copy is a token of its own in a plain dense Jacobian; weights and times enter as a table of offsets.
     """
     n = len(x)
-    masses = torch.zeros(n, dtype=torch.float64) if log_weights is None else log_weights
-    if log_weights is None:
-        pieces = masses.repeat_interleave(k)  # equal copies, as a sequence that repeats its tokens has them
-    else:
-        pieces = cut(masses, k, torch.Generator().manual_seed(seed))
+    # By default equal copies, as in a sequence that repeats its tokens.
+    equal = torch.zeros(n * k, dtype=torch.float64)
+    pieces = equal if log_weights is None else cut(log_weights, k, torch.Generator().manual_seed(seed))
     table = pieces.expand(n * k, n * k).clone()
     if f.causal or times is not None:
         when = (torch.arange(n) if times is None else times).repeat_interleave(k)

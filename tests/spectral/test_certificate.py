@@ -1,4 +1,4 @@
-"""The promise itself: intervals contain the truth at least as often as they say, and are sharp."""
+"""Coverage and sharpness: intervals contain the truth at least as often as their confidence."""
 
 import math
 
@@ -12,12 +12,12 @@ from scipy.special import betainc
 from howsmooth.spectral import MatrixOperator, plan, singular_values
 from howsmooth.spectral.certificate import (
     chebyshev,
+    is_bound_within,
     kuczynski_wozniakowski,
     lanczos_polynomial,
     smallest_bound,
     start_component,
     sufficient_steps,
-    within,
 )
 from tests.tolerances import at_most, less
 
@@ -25,11 +25,11 @@ TRIALS, SIZE = 400, 40
 
 
 def hard_spectra(steps):
-    """Eigenvalues of JᵀJ on which few Lanczos steps miss most, among them those where |T_{2q−1}| is 1."""
+    """Eigenvalues of JᵀJ that are hard for few Lanczos steps, among them those where |T_{2q−1}| is 1."""
     nodes = 0.8 * np.sin(np.arange(2 * steps - 1) * math.pi / (2 * (2 * steps - 1))) ** 2
     return {
         "chebyshev": np.r_[1.0, np.resize(nodes, SIZE - 1)],
-        "lonely top": np.r_[1.0, np.full(SIZE - 1, 0.3)],
+        "isolated top": np.r_[1.0, np.full(SIZE - 1, 0.3)],
         "pair": np.r_[1.0, np.full(SIZE - 1, 0.85)],
         "slope": np.linspace(1, 0, SIZE),
         "edge": 1 - np.linspace(0, 1, SIZE) ** 2,
@@ -39,14 +39,14 @@ def hard_spectra(steps):
 @pytest.mark.parametrize("steps", [2, 3, 5])
 @pytest.mark.parametrize("name", hard_spectra(2))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_the_interval_holds_as_often_as_promised(name, steps, dtype):
+def test_the_interval_holds_with_its_confidence(name, steps, dtype):
     """A diagonal J costs no generality: the start is rotation invariant. One batch is 400 trials."""
     sigma = torch.from_numpy(np.sqrt(hard_spectra(steps)[name])).to(dtype)
     operator = MatrixOperator(torch.diag(sigma).expand(TRIALS, SIZE, SIZE))
     confidence = 0.8
     found = singular_values(operator, confidence=confidence, max_steps=steps, tol=1e-9, strict=False)
     inside = ((found.lower <= 1) & (found.upper >= 1)).double().mean().item()
-    # Three standard deviations under the promise is what chance allows.
+    # Three standard deviations below the confidence.
     assert at_most(confidence - 3 * math.sqrt(confidence * (1 - confidence) / TRIALS), inside)
     assert (found.lower <= 1).all()
 
@@ -54,12 +54,12 @@ def test_the_interval_holds_as_often_as_promised(name, steps, dtype):
 @pytest.mark.parametrize("steps", [8, 25])
 @pytest.mark.parametrize("name", ["pair", "slope", "edge"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_the_promise_holds_with_three_stored_vectors(name, steps, dtype):
-    """Long after orthogonality is gone, the bound from the recurrence alone must still hold."""
+def test_the_confidence_holds_with_three_stored_vectors(name, steps, dtype):
+    """After orthogonality is lost, the bound from the recurrence alone must still hold."""
     sigma = torch.from_numpy(np.sqrt(hard_spectra(5)[name])).to(dtype)
     operator = MatrixOperator(torch.diag(sigma).expand(TRIALS, SIZE, SIZE))
-    everything = plan(operator, max_steps=steps)
-    least = everything.total - (steps - 3) * everything.bytes_per_vector
+    full = plan(operator, max_steps=steps)
+    least = full.total - (steps - 3) * full.bytes_per_vector
     confidence = 0.8
     found = singular_values(operator, confidence=confidence, max_steps=steps, tol=1e-9, strict=False, max_memory=least)
     inside = ((found.lower <= 1) & (found.upper >= 1)).double().mean().item()
@@ -67,8 +67,8 @@ def test_the_promise_holds_with_three_stored_vectors(name, steps, dtype):
     assert (found.lower <= 1).all()
 
 
-def test_the_promise_is_nearly_used_up():
-    """With c taken three times too large the same trials must fail: the test above has power."""
+def test_a_larger_start_component_fails():
+    """With a c three times too large the same trials must fail: the tests of coverage have power."""
     misses = {}
     for factor in (1, 3):
         missed = 0
@@ -100,7 +100,7 @@ def lanczos(eigenvalues, steps, *, seed, extra=0.0):
     return values[None], vectors[-1][None], np.array(coupling)[None], (np.array(diagonal), np.array(V))
 
 
-def test_the_closed_sum_is_the_recurrence():
+def test_the_closed_form_agrees_with_the_recurrence():
     """At its root Σ p_j(x)² = 1/c², with p_j from the three-term recurrence."""
     ritz, last, coupling, (diagonal, _) = lanczos(np.linspace(0, 1, 50), 9, seed=1)
     c = 1e-3
@@ -112,8 +112,8 @@ def test_the_closed_sum_is_the_recurrence():
     assert sum(v**2 for v in p) == pytest.approx(1 / c**2, rel=1e-3)
 
 
-def test_every_vector_is_its_polynomial_of_the_start():
-    """⟨v_{j+1}, y⟩ = p_j(λ₁) b, the identity under the bound, on the top eigenvector."""
+def test_each_basis_vector_is_its_polynomial_of_the_start():
+    """⟨v_{j+1}, y⟩ = p_j(λ₁) b, the identity behind the bound, on the top eigenvector."""
     eigenvalues = np.linspace(0, 1, 50)
     _, _, coupling, (diagonal, V) = lanczos(eigenvalues, 6, seed=2)
     p, b = [0.0, 1.0], np.r_[0.0, coupling[0]]
@@ -133,7 +133,7 @@ def test_the_start_component_is_exceeded(size, delta):
 
 @pytest.mark.parametrize("size", [2, 50, 10**6])
 @pytest.mark.parametrize("delta", [1e-9, 1e-3, 0.5])
-def test_the_published_bound_is_never_the_smaller(size, delta):
+def test_the_published_bound_is_never_smaller(size, delta):
     for steps in (1, 2, 5, 20, 100, 1000):
         assert chebyshev(steps, start_component(size, delta)) <= kuczynski_wozniakowski(steps, size, delta)
 
@@ -150,8 +150,8 @@ def test_sufficient_steps_are_sufficient_and_not_too_many():
         assert chebyshev(q, c) ** 0.5 <= 1 + tol < chebyshev(q - 1, c) ** 0.5
 
 
-def test_the_polynomial_is_far_sharper():
-    """On a spectrum with a gap, at the step where it certifies 1e-3, the others say more than 10 %."""
+def test_the_lanczos_polynomial_is_far_sharper():
+    """On a spectrum with a gap, at the step where it certifies 1e-3, the others give more than 10 %."""
     sigma = torch.from_numpy(0.9 ** np.arange(300))
     found = singular_values(MatrixOperator(torch.diag(sigma)))
     assert found.width.item() <= 1e-3
@@ -160,7 +160,7 @@ def test_the_polynomial_is_far_sharper():
     assert found.steps * 5 < sufficient_steps(300, 1e-3, 1e-3)
 
 
-def test_higher_confidence_costs_width():
+def test_higher_confidence_widens_the_interval():
     sigma = torch.diag(torch.linspace(1, 0, 100, dtype=torch.float64))
     widths = [
         singular_values(MatrixOperator(sigma), confidence=p, max_steps=10, strict=False).width.item()
@@ -179,23 +179,23 @@ def test_higher_confidence_costs_width():
     size=st.sampled_from([1, 2, 40, 10**6]),
     factor=st.floats(-12, 12),
 )
-def test_the_cheap_question_has_the_answer_of_the_bound(eigenvalues, steps, seed, delta, orthogonal, size, factor):
-    """`within` turns from no to yes where the ratio passes `smallest_bound`, up to the bisection's 1e-5."""
+def test_the_cheap_test_agrees_with_the_bound(eigenvalues, steps, seed, delta, orthogonal, size, factor):
+    """`is_bound_within` is true from the ratio of `smallest_bound` on, up to the bisection's 1e-5."""
     ritz, last, coupling, _ = lanczos(np.array(eigenvalues), steps, seed=seed)
     coupling = np.maximum(coupling, 1e-15 * ritz[:, -1:])
     rest = (ritz, last, coupling, size, delta, orthogonal)
     excess = smallest_bound(*rest) - 1
     accuracy = 1e-5 * excess + 1e-15
-    assert within(1 + excess + accuracy, *rest).all()
+    assert is_bound_within(1 + excess + accuracy, *rest).all()
     if (excess > 1e-12).all():
-        assert not within(1 + excess - accuracy, *rest).any()
-    assert not within(np.array([1 - 1e-9]), *rest).any()
+        assert not is_bound_within(1 + excess - accuracy, *rest).any()
+    assert not is_bound_within(np.array([1 - 1e-9]), *rest).any()
     ratio = 1 + excess * math.exp(factor)
     if abs(factor) > 1e-4 and (excess > 1e-10).all():
-        assert (within(ratio, *rest) == (factor > 0)).all()
+        assert (is_bound_within(ratio, *rest) == (factor > 0)).all()
 
 
-def test_a_start_that_is_all_component_needs_no_step_beyond_the_first():
-    """N = 1: both say 1 exactly."""
+def test_one_dimension_needs_one_step():
+    """N = 1: both give 1 exactly."""
     rest = (np.ones((1, 1)), np.ones((1, 1)), np.full((1, 1), 1e-15), 1, 0.9)
-    assert smallest_bound(*rest) <= 1 and within(np.ones(1), *rest).all()
+    assert smallest_bound(*rest) <= 1 and is_bound_within(np.ones(1), *rest).all()

@@ -1,4 +1,4 @@
-"""Singular values so close together that rounding hides some of them from the Krylov space."""
+"""Singular values so close together that the Krylov space misses some of them by rounding."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def clustered(rows: int, cols: int, gap: float, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("rows, cols", [(10, 30), (30, 10), (20, 20), (3, 50), (1, 7)])
 @pytest.mark.parametrize("gap", [1e-4, 1e-6, 1e-9])
 @pytest.mark.parametrize("tol", [1e-5, 1e-8])
-def test_the_interval_holds_the_truth(rows, cols, gap, tol):
+def test_the_interval_contains_the_truth(rows, cols, gap, tol):
     """Wide operators (rows < cols) were declared invariant after rows + 1 steps: 59 of 60 intervals were wrong."""
     matrices = torch.stack([clustered(rows, cols, gap, 1000 + seed) for seed in range(SEEDS)])
     for seed, matrix in enumerate(matrices):
@@ -31,13 +31,13 @@ def test_the_interval_holds_the_truth(rows, cols, gap, tol):
     assert at_most(together.lower, 1, together.upper, tol=1e-14)
 
 
-def test_the_case_that_was_reported():
+def test_a_reported_case():
     """Width 3e-15 around 0.99999978, where the truth is 1."""
     found = singular_values(MatrixOperator(clustered(10, 30, 1e-6, 24)), tol=1e-8, seed=24)
     assert at_most(found.lower[0], 1, found.upper[0], tol=1e-14)
 
 
 @pytest.mark.parametrize("tol", [1e-16, 1e-320])
-def test_a_tolerance_below_rounding_is_not_reached_and_says_so(tol):
+def test_a_tolerance_below_rounding_ends_at_the_precision_limit(tol):
     found = singular_values(MatrixOperator(clustered(8, 8, 0.1, 0)), tol=tol, strict=False)
     assert found.status == "precision limit" and at_most(found.lower[0], 1, found.upper[0])

@@ -1,4 +1,4 @@
-"""Every status and every refusal."""
+"""Statuses and invalid arguments."""
 
 import pytest
 import torch
@@ -37,14 +37,14 @@ def test_precision_limit(dtype, tol):
         singular_values(MatrixOperator(matrix), tol=tol)
 
 
-def test_statuses_of_a_batch_are_its_members_own():
+def test_each_batch_member_has_its_own_status():
     matrices = torch.stack([matrix_with(SPECTRA[name])[:60, :60] for name in ("rank deficient", "clustered")])
     found = singular_values(MatrixOperator(matrices), max_steps=7, strict=False)
     assert found.status == ["converged", "step limit"]
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_non_finite_products_are_named(poison):
+def test_non_finite_products_are_reported(poison):
     matrix = torch.eye(5)
     matrix[2, 3] = poison
     with pytest.raises(InputError, match="J v"):
@@ -61,7 +61,7 @@ def test_non_finite_products_are_named(poison):
         singular_values(late)
 
 
-def test_all_wrong_arguments_are_named_at_once():
+def test_all_wrong_arguments_are_reported_at_once():
     with pytest.raises(InputError) as caught:
         singular_values(
             MatrixOperator(torch.eye(3)),
@@ -87,7 +87,7 @@ def test_each_wrong_argument(wrong):
         singular_values(MatrixOperator(torch.eye(3)), **wrong)
 
 
-def test_what_is_not_an_operator():
+def test_invalid_operators():
     with pytest.raises(InputError, match="MatrixOperator"):
         singular_values(torch.eye(3))
     with pytest.raises(InputError, match="float32 or float64"):
@@ -105,7 +105,7 @@ def test_a_product_of_the_wrong_shape_or_dtype():
         singular_values(FunctionOperator(lambda v: v, lambda u: u.double(), (3, 3), dtype=torch.float32))
 
 
-def test_dense_is_refused_when_large_and_right_when_small():
+def test_dense_is_refused_for_large_operators_and_correct_for_small_ones():
     big = FunctionOperator(lambda v: v, lambda u: u, (10**4, 10**4), dtype=torch.float32)
     with pytest.raises(InputError, match="dense"):
         big.dense()
@@ -125,7 +125,7 @@ def test_wrong_restrictions(rows):
         restrict(MatrixOperator(torch.eye(5)), rows=torch.tensor(rows))
 
 
-def test_no_graph_is_kept_for_weights_that_require_one():
+def test_results_are_detached_from_weights_that_require_gradients():
     matrix = matrix_with(SPECTRA["separated"]).requires_grad_()
     found = singular_values(MatrixOperator(matrix), k=2)
     assert not found.v.requires_grad and not found.u.requires_grad

@@ -1,4 +1,4 @@
-"""Memory: said beforehand, kept to, and without effect on what is found."""
+"""Memory: planned before a solve, never exceeded, and without effect on the result."""
 
 import weakref
 
@@ -14,20 +14,20 @@ from tests.tolerances import at_most, less
 
 
 class LiveBytes(TorchDispatchMode):
-    """The peak of bytes in storages that tensor operations created and that are alive."""
+    """Peak of the bytes in live storages that tensor operations created."""
 
     def __init__(self):
         super().__init__()
         self.now = self.peak = 0
         self.known = set()
 
-    def _gone(self, key, size):
+    def _freed(self, key, size):
         self.known.discard(key)
         self.now -= size
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         for tensor in tree_leaves((args, kwargs)):
-            if isinstance(tensor, torch.Tensor):  # what was there before is not counted
+            if isinstance(tensor, torch.Tensor):  # storages from before are not counted
                 self.known.add(tensor.untyped_storage()._cdata)
         out = func(*args, **(kwargs or {}))
         for tensor in out if isinstance(out, (tuple, list)) else (out,):
@@ -36,15 +36,15 @@ class LiveBytes(TorchDispatchMode):
                 if storage._cdata not in self.known:
                     self.known.add(storage._cdata)
                     self.now += storage.nbytes()
-                    weakref.finalize(storage, self._gone, storage._cdata, storage.nbytes())
+                    weakref.finalize(storage, self._freed, storage._cdata, storage.nbytes())
                     self.peak = max(self.peak, self.now)
         return out
 
 
 def decaying(size, dtype):
-    """A diagonal operator whose products take no memory of note; its spectrum needs dozens of steps."""
+    """A diagonal operator whose products take little memory; its spectrum needs dozens of steps."""
     diagonal = torch.linspace(1, 0, size, dtype=dtype)
-    twin = FunctionOperator(
+    reference = FunctionOperator(
         lambda v: diagonal.double() * v, lambda u: diagonal.double() * u, (size, size), dtype=torch.float64
     )
     return FunctionOperator(
@@ -53,14 +53,14 @@ def decaying(size, dtype):
         (size, size),
         dtype=dtype,
         workspace=8 * size,
-        precise=lambda: twin,
+        precise=lambda: reference,
     )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("stored", [3, 8, 30])
 @pytest.mark.parametrize("name", ["flat", "clustered", "separated"])
-def test_limited_memory_finds_the_same(name, stored, dtype):
+def test_limited_memory_gives_the_same_result(name, stored, dtype):
     matrix = matrix_with(SPECTRA[name], rows=300, cols=300).to(dtype)
     operator = MatrixOperator(matrix)
     needed = plan(operator, max_steps=60)
@@ -73,7 +73,7 @@ def test_limited_memory_finds_the_same(name, stored, dtype):
     assert at_most(limited.lower, truth, limited.upper)
     assert limited.value.item() == pytest.approx(free.value.item(), rel=1e-4)
     assert limited.status == "converged"
-    # The vector came out of a second pass: it must attain the value and be as good a singular vector.
+    # The vector comes from a second pass: it must attain the value and be as good a singular vector.
     assert at_most(limited.residual, 3 * free.residual + 1e-4 * truth)
     if free.steps > stored:
         assert limited.products > free.products
@@ -81,7 +81,7 @@ def test_limited_memory_finds_the_same(name, stored, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("k", [1, 3])
-def test_the_plan_is_kept(dtype, k):
+def test_the_plan_is_not_exceeded(dtype, k):
     operator = decaying(20_000, dtype)
     for limit in (None, plan(operator, k=k).total // 2):
         budget = plan(operator, limit, k=k)
@@ -92,7 +92,7 @@ def test_the_plan_is_kept(dtype, k):
 
 
 def test_the_basis_grows_with_the_steps_taken():
-    """A solve that ends early must not have taken what the longest would."""
+    """A solve that ends early must not allocate memory for the longest one."""
     operator = MatrixOperator(matrix_with(SPECTRA["separated"], rows=2000, cols=2000))
     budget = plan(operator)
     with LiveBytes() as live:
@@ -101,7 +101,7 @@ def test_the_basis_grows_with_the_steps_taken():
     assert less(live.peak, budget.total / 3)
 
 
-def test_live_bytes_sees_what_is_held():
+def test_live_bytes_counts_live_storages():
     with LiveBytes() as live:
         kept = torch.ones(1000)
         torch.zeros(500)
@@ -122,6 +122,6 @@ def test_too_little_memory_is_refused_with_the_minimum():
         singular_values(operator, max_memory=1000)
 
 
-def test_the_plan_can_be_read():
+def test_the_plan_as_text():
     text = str(plan(MatrixOperator(torch.ones(40, 50)), max_steps=20))
     assert "20 basis vectors" in text and "MiB" in text

@@ -1,4 +1,4 @@
-"""Norms between L^p spaces: the ones that are known, and that no direction does better."""
+"""Norms between Lᵖ spaces: known ones, and that no direction gives more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def normal(seed: int, *shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
-def test_norms_that_are_known(p, shape):
+def test_known_norms(p, shape):
     for seed in range(3):
         J = normal(seed, *shape)
         found = attained_p_norm(J, p, starts=20)
@@ -25,7 +25,7 @@ def test_norms_that_are_known(p, shape):
 
 
 @pytest.mark.parametrize("p", [1.3, 3.0, 8.0])
-def test_no_direction_does_better(p):
+def test_no_direction_gives_more(p):
     J = normal(5, 2, 2)
     angle = torch.linspace(0, math.pi, 20001, dtype=torch.float64)
     v = torch.stack([angle.cos(), angle.sin()])
@@ -41,12 +41,12 @@ def test_tokens_of_several_coordinates():
         assert attained_p_norm(J, p, widths=(2, 3), starts=6, steps=150) == pytest.approx(truth, rel=1e-5)
 
 
-def test_nothing_comes_of_nothing():
+def test_a_zero_matrix():
     # exact: of a zero matrix all products are zero
     assert attained_p_norm(torch.zeros(3, 3, dtype=torch.float64), 3.0) == 0.0
 
 
-def test_refusals():
+def test_invalid_arguments():
     with pytest.raises(InputError, match="multiples of"):
         attained_p_norm(normal(1, 3, 3), 2.0, widths=(2, 2))
     with pytest.raises(InputError, match="1 ≤ p ≤ ∞"):

@@ -1,4 +1,4 @@
-"""The power method as published, beside the certified solver."""
+"""The power method as published, compared with the certified solver."""
 
 import math
 
@@ -11,7 +11,7 @@ from howsmooth.spectral import MatrixOperator, power_method, singular_values
 from tests.oracles.spectra import SPECTRA, largest, matrix_with
 
 
-def test_it_finds_a_separated_value():
+def test_a_separated_value_is_found():
     matrix = matrix_with(SPECTRA["separated"])
     found = power_method(MatrixOperator(matrix))
     assert found.status == "looks alike"
@@ -34,8 +34,8 @@ def test_it_is_the_textbook_iteration():
     assert later.products == 12 and later.status == "step limit"
 
 
-def test_looking_alike_proves_nothing():
-    """Scaled down, the absolute threshold stops at once and far away; the certified interval does not."""
+def test_small_changes_certify_nothing():
+    """On a small matrix the absolute threshold stops at once, far from σ₁; the certified solver does not."""
     matrix = 1e-3 * matrix_with(np.r_[1.0, np.full(299, 0.5)])
     wrong = power_method(MatrixOperator(matrix))
     assert wrong.status == "looks alike" and wrong.value < 0.8e-3

@@ -91,7 +91,7 @@ def test_scipy_agrees(name):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_batch_is_its_members(dtype):
+def test_a_batch_equals_its_members(dtype):
     spectra = ["separated", "clustered", "repeated top", "rank deficient", "tiny", "huge"]
     matrices = torch.stack([matrix_with(SPECTRA[name]) for name in spectra] + [torch.zeros(60, 60).double()])
     matrices = torch.stack([matrices, 3 * matrices.mT]).to(dtype)  # batch (2, 7), of many scales and depths
@@ -108,7 +108,7 @@ def _flat(found):
     return type(found)(**{**found.__dict__, **parts})
 
 
-def test_residual_stop_is_earlier_and_says_so():
+def test_stopping_on_the_residual_is_earlier_and_has_its_status():
     matrix = matrix_with(SPECTRA["separated"], cols=600, rows=300)
     by_interval = singular_values(MatrixOperator(matrix), tol=1e-2)
     by_residual = singular_values(MatrixOperator(matrix), tol=1e-2, stop="residual")
@@ -118,19 +118,19 @@ def test_residual_stop_is_earlier_and_says_so():
     assert_triplets(matrix, by_residual, tol=1e-2)
 
 
-def test_without_a_twin_the_interval_is_wider():
+def test_without_a_float64_reference_the_interval_is_wider():
     matrix = matrix_with(SPECTRA["separated"]).float()
     operator = FunctionOperator(lambda v: matrix @ v, lambda u: u @ matrix, (60, 60), dtype=torch.float32)
     bare = singular_values(operator, tol=1e-4)
-    twin = singular_values(MatrixOperator(matrix), tol=1e-4)
+    measured = singular_values(MatrixOperator(matrix), tol=1e-4)
     assert_triplets(matrix, bare, tol=1e-4)
     allowance = 120**0.5 * torch.finfo(torch.float32).eps
     assert bare.value - bare.lower == pytest.approx(allowance * bare.value.item(), rel=1e-6)
-    assert less(twin.value - twin.lower, 1e-10 * twin.value)
+    assert less(measured.value - measured.lower, 1e-10 * measured.value)
 
 
-def test_a_twin_reveals_a_wrong_float32_operator():
-    """An operator that is off by 1 % from its twin must not be certified to 0.1 %."""
+def test_a_float64_reference_reveals_a_wrong_float32_operator():
+    """An operator that differs by 1 % from its reference must not be certified to 0.1 %."""
     matrix = matrix_with(SPECTRA["separated"])
     wrong = (0.99 * matrix).float()
     operator = FunctionOperator(
@@ -149,7 +149,7 @@ def test_restricted_operator():
     assert_triplets(matrix.float()[rows][:, cols], singular_values(part, k=2), tol=1e-3)
 
 
-def test_the_seed_decides_everything():
+def test_the_seed_determines_the_result():
     matrix = matrix_with(SPECTRA["flat"])
     one, same, other = (singular_values(MatrixOperator(matrix), seed=s) for s in (5, 5, 6))
     assert close(one.v, same.v) and close(one.upper, same.upper)
@@ -158,21 +158,35 @@ def test_the_seed_decides_everything():
     assert singular_values(MatrixOperator(matrix), seed=generator).seed == 9
 
 
-def test_the_start_is_not_the_users_draw():
+def test_the_start_differs_from_data_of_the_same_seed():
     """J = x xᵀ⊥-like with x drawn from the same seed: the start must not be x."""
     x = torch.randn(400, generator=torch.Generator().manual_seed(0)).double()
     x /= x.norm()
-    matrix = torch.eye(400).double() - torch.outer(x, x)  # the start x would see only zero
+    matrix = torch.eye(400).double() - torch.outer(x, x)  # from the start x all products are zero
     found = singular_values(MatrixOperator(matrix), seed=0)
     assert found.value.item() == pytest.approx(1.0, rel=1e-6)
 
 
-def test_progress_is_told_a_shrinking_interval():
+def test_progress_reports_a_shrinking_interval():
     matrix = matrix_with(SPECTRA["flat"])
-    seen = []
-    singular_values(MatrixOperator(matrix), progress=lambda *args: seen.append(args))
-    steps, lowers, uppers = zip(*seen)
+    reports = []
+    singular_values(MatrixOperator(matrix), progress=lambda *args: reports.append(args))
+    steps, lowers, uppers = zip(*reports, strict=True)
     assert list(steps) == sorted(set(steps))
     assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(lowers))
     assert all(a >= b * (1 - 1e-12) for a, b in itertools.pairwise(uppers))
     assert lowers[-1].shape == ()
+
+
+def test_the_repr_is_short_and_shows_six_digits():
+    """Values, intervals, status and cost; neither vectors nor whole tensors."""
+    diagonal = torch.diag(torch.tensor([2.0, 1.0, 0.5], dtype=torch.float64))
+    text = repr(singular_values(MatrixOperator(diagonal / 3), k=2, tol=1e-8))
+    assert "σ1 = 0.666667 in [0.666667, 0.666667]" in text and "σ2 = 0.333333" in text
+    assert "converged; confidence 0.999" in text and "tensor" not in text and len(text.splitlines()) == 4
+
+
+def test_the_repr_of_a_batch_is_short():
+    matrices = torch.eye(4, dtype=torch.float64).expand(10, 4, 4)
+    text = repr(singular_values(MatrixOperator(matrices)))
+    assert "[5] σ1 = 1 in [" in text and "[6]" not in text and "and 4 more" in text and "converged (10)" in text

@@ -1,4 +1,4 @@
-"""Few steps from a good start: attained, exact at a singular vector, never below where it began."""
+"""Few steps from a good start: attained, exact at a singular vector, never below the value at the start."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_attained_and_no_less_than_the_start(name):
         assert at_most((matrix @ start).norm(), sigma, size)
 
 
-def test_one_step_is_the_start_and_more_steps_are_a_krylov_space():
+def test_the_value_is_the_best_in_the_krylov_space():
     """σ is the largest singular value of J on the span of the start and its images, computed densely."""
     matrix, start = matrix_with(SPECTRA["clustered"]), unit(60)
     for steps in (1, 2, 4):
@@ -49,7 +49,7 @@ def test_exact_from_a_singular_vector_and_close_from_near_it():
     assert near >= top(matrix) * (1 - 1e-4)
 
 
-def test_a_batch_is_its_members_and_zero_is_zero():
+def test_a_batch_equals_its_members_and_a_zero_matrix_gives_zero():
     matrices = torch.stack([matrix_with(SPECTRA["separated"]), matrix_with(SPECTRA["clustered"])])
     matrices = torch.cat([matrices, torch.zeros(1, 60, 60, dtype=torch.float64)])
     start = unit(3, 60)
@@ -62,7 +62,7 @@ def test_a_batch_is_its_members_and_zero_is_zero():
     assert sigma[2] == 0 and not u[2].any() and torch.isfinite(v[2]).all()
 
 
-def test_it_ends_where_the_space_ends():
+def test_more_steps_than_dimensions():
     sigma, _, _ = warm_triplet(MatrixOperator(torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))), unit(2), 9)
     assert_close(sigma, torch.tensor(2.0, dtype=torch.float64))
 
@@ -76,6 +76,6 @@ def test_it_ends_where_the_space_ends():
         (unit(60).float(), 3, "float64"),
     ],
 )
-def test_refusals(start, steps, message):
+def test_invalid_arguments(start, steps, message):
     with pytest.raises(InputError, match=message):
         warm_triplet(MatrixOperator(matrix_with(SPECTRA["clustered"])), start, steps)

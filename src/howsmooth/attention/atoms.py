@@ -104,7 +104,7 @@ class AtomsJacobian(LinearOperator):
             workspace=self.lifted.workspace,
             held=self.lifted.held,
         )
-        self.allow_as(self.lifted)
+        self.copy_rounding(self.lifted)
 
     @property
     def image(self) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from howsmooth.dynamics.trajectory import BLEW_UP, Run, first_velocity, out_of_bounds
 from howsmooth.dynamics.velocity import Layer, Piece, Velocity, as_velocity, tangent
 from howsmooth.errors import InputError
-from howsmooth.spectral.products import own_generator
+from howsmooth.spectral.products import solver_generator
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def run_fixed(
 ) -> Run:
     """Take the steps, keep the states at the depths nearest to `times`."""
     chain = steps_of(velocity, until, steps, scheme)
-    generator, seed = own_generator(seed) if noise else (None, None)
+    generator, seed = solver_generator(seed) if noise else (None, None)
     kept = {round(t / until * steps) for t in times}
     found = Run(seed=seed)
     with torch.no_grad(), found.kept_when_interrupted():

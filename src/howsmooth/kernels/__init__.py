@@ -1,33 +1,38 @@
 """Triton kernels: attention, its derivative and the transpose of that, without anything of size n² in memory.
 
-The door. Tensors have exactly four axes, q (b, h, n, k), k (b, hkv, m, k), v (b, hkv, m, w), and any strides with the
-last one 1. Ask `unsupported` first: it names the reason why the kernels do not serve, or answers None.
-`README.md` beside this file has the derivation. Triton is imported when a kernel is first asked for.
+Tensors have exactly four axes, q (b, h, n, k), k (b, hkv, m, k), v (b, hkv, m, w), and any strides with the last one 1.
+Call `unsupported` first: it returns the reason why the kernels do not support given arguments, or None. `README.md`
+beside this file has the derivation. Triton is imported at the first launch, so the package imports without it.
+
+The arguments that `forward`, `jvp` and `vjp` share are described at `forward`.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
+__all__ = ["forward", "jvp", "vjp", "unsupported", "DTYPES", "MAX_WIDTH"]
+
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # By the bytes of an operand. Wider float32 heads need more registers than there are, and ended in illegal accesses.
-WIDEST = {2: 256, 4: 128}
-CAPABILITIES = (9, 10)
+MAX_WIDTH = {2: 256, 4: 128}
+CAPABILITIES = (9, 10)  # major compute capabilities whose shared memory the tiles fit
 
 
 @functools.cache
-def _launch():
+def _launch() -> ModuleType:
     from howsmooth.kernels import launch
 
     return launch
 
 
 @functools.cache
-def _no_triton() -> bool:
+def _is_triton_missing() -> bool:
     return importlib.util.find_spec("triton") is None
 
 
@@ -36,19 +41,32 @@ def unsupported(
     k: Tensor,
     v: Tensor,
     *others: Tensor,
-    score_bias=None,
+    score_bias: object | None = None,
     padding: Tensor | None = None,
     precision: str | None = None,
 ) -> str | None:
-    """Why the kernels cannot serve these arguments, or None if they can. `others`: tangents, cotangents, outputs.
+    """Return why the kernels do not support these arguments, or None if they do.
 
-    >>> x = torch.zeros(1, 2, 4, 300, dtype=torch.float64)
-    >>> unsupported(x, x, x, score_bias=torch.zeros(4, 4))
-    'the kernels know no score_bias'
+    Args:
+        q: Queries (b, h, n, k).
+        k: Keys (b, hkv, m, k).
+        v: Values (b, hkv, m, w).
+        *others: Tangents, cotangents and outputs of the same call.
+        score_bias: A bias added to the scores; the kernels do not support one.
+        padding: Boolean mask (b, m), true where a key counts.
+        precision: "native", "precise" or None, as in `forward`.
+
+    Returns:
+        The reason in one line, or None.
+
+    Example:
+        >>> x = torch.zeros(1, 2, 4, 300, dtype=torch.float64)
+        >>> unsupported(x, x, x, score_bias=torch.zeros(4, 4))
+        'the kernels do not support a score_bias'
     """
     if score_bias is not None:
-        return "the kernels know no score_bias"
-    if _no_triton():
+        return "the kernels do not support a score_bias"
+    if _is_triton_missing():
         return "triton is not installed"
     if any(t.dim() != 4 for t in (q, k, v)):
         return "the kernels take tensors of four axes"
@@ -58,14 +76,14 @@ def unsupported(
         return f"precise products are for float32, got {q.dtype}"
     if precision not in (None, "native", "precise"):
         return f"precision is native or precise, got {precision}"
-    widest = WIDEST[q.element_size()]
+    widest = MAX_WIDTH[q.element_size()]
     if max(q.shape[-1], v.shape[-1]) > widest:
         return f"heads in {q.dtype} are at most {widest} wide in the kernels, got {q.shape[-1]} and {v.shape[-1]}"
     if min(q.numel(), k.numel(), v.numel()) == 0:
         return "a tensor is empty"
     for t in (q, k, v, *others):
         if t.stride(-1) != 1 and t.shape[-1] != 1:
-            return f"entries of a head must lie side by side, got a last stride of {t.stride(-1)}"
+            return f"the entries of a head must be contiguous, got a last stride of {t.stride(-1)}"
         if t.dtype not in DTYPES:
             return f"the kernels take bfloat16, float16 or float32, got {t.dtype}"
     if padding is not None and (padding.dtype != torch.bool or padding.shape != (q.shape[0], k.shape[2])):
@@ -95,13 +113,32 @@ def forward(
     precision: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The output (b, h, n, w) and, of each row, the largest score and log Σ exp(s − largest), (b, h, n, 2) float32.
+    """Compute attention and the normaliser of each row.
 
-    A row with nothing to see gives 0 and (0, +∞).
-    `precision`: "native" multiplies operands as they are, float32 ones rounded to tf32; "precise" keeps float32 to
-    1e-5. None is native for half precision and precise for float32. Sums are float32 always.
+    Sums are always in float32.
+
+    Args:
+        q: Queries (b, h, n, k).
+        k: Keys (b, hkv, m, k); hkv divides h.
+        v: Values (b, hkv, m, w).
+        scale: Factor of the scores.
+        causal: Whether query i sees only keys j ≤ i + offset.
+        window: Query i sees only keys j with |j − (i + offset)| < window; None for no window.
+        softcap: Soft cap of the scores, `softcap · tanh(s / softcap)`; None for none.
+        offset: Position of the first query among the keys.
+        padding: Boolean mask (b, m), true where a key counts; None if all do.
+        precision: "native" multiplies operands as they are, and float32 ones rounded to tf32; "precise" is accurate to
+            1e-5 in float32. None means native for half precision and precise for float32.
+        out_dtype: Dtype of the output; None for that of q.
+
+    Returns:
+        The output (b, h, n, w), and (b, h, n, 2) in float32 with the largest score of each row and
+        log Σ exp(s − largest). A row that sees no key gives 0 and (0, +∞).
     """
-    return _launch().forward(q, k, v, scale, causal, window, softcap, offset, padding, precision, out_dtype)
+    output, normaliser = _launch().forward(
+        q, k, v, scale, causal, window, softcap, offset, padding, precision, out_dtype
+    )
+    return output, normaliser
 
 
 def jvp(
@@ -123,10 +160,36 @@ def jvp(
     precision: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """(dq, dk, dv) → do. With a leading axis t on all three, t tangents share their scores and probabilities."""
-    return _launch().jvp(
+    """Compute the derivative of the output along the tangents dq, dk, dv.
+
+    Args:
+        q: Queries, as in `forward`.
+        k: Keys, as in `forward`.
+        v: Values, as in `forward`.
+        o: The output of `forward`.
+        normaliser: The normaliser of `forward`.
+        dq: Tangent of q, or t tangents (t, b, h, n, k).
+        dk: Tangent of k, or t tangents.
+        dv: Tangent of v, or t tangents.
+        scale: As in `forward`.
+        causal: As in `forward`.
+        window: As in `forward`.
+        softcap: As in `forward`.
+        offset: As in `forward`.
+        padding: As in `forward`.
+        precision: As in `forward`.
+        out_dtype: As in `forward`.
+
+    Returns:
+        The derivative (b, h, n, w), or (t, b, h, n, w) for t tangents.
+
+    Raises:
+        InputError: If the numbers of tangents differ.
+    """
+    do: Tensor = _launch().jvp(
         q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offset, padding, precision, out_dtype
     )
+    return do
 
 
 def vjp(
@@ -145,9 +208,32 @@ def vjp(
     padding: Tensor | None = None,
     precision: str | None = None,
     out_dtype: torch.dtype | None = None,
-    way: str | None = None,
+    implementation: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """G → (dq, dk, dv), the transpose of `jvp`. `way` names an implementation: ours, cudnn, flash; None chooses."""
-    return _launch().vjp(
-        q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, padding, precision, out_dtype, way
+    """Apply the transpose of `jvp` to the cotangent g.
+
+    Args:
+        q: Queries, as in `forward`.
+        k: Keys, as in `forward`.
+        v: Values, as in `forward`.
+        o: The output of `forward`.
+        normaliser: The normaliser of `forward`.
+        g: Cotangent of the output, (b, h, n, w).
+        scale: As in `forward`.
+        causal: As in `forward`.
+        window: As in `forward`.
+        softcap: As in `forward`.
+        offset: As in `forward`.
+        padding: As in `forward`.
+        precision: As in `forward`.
+        out_dtype: As in `forward`.
+        implementation: "triton" for these kernels, "cudnn" or "flash" for PyTorch's fused backward passes; None takes
+            the fastest that computes the same function.
+
+    Returns:
+        The cotangents (dq, dk, dv), of the shapes of q, k and v.
+    """
+    dq, dk, dv = _launch().vjp(
+        q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, padding, precision, out_dtype, implementation
     )
+    return dq, dk, dv

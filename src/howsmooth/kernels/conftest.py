@@ -1,4 +1,4 @@
-"""Without Triton there is nothing in this room to collect doctests from but its door."""
+"""Keeps pytest from collecting doctests in modules that import Triton, where it is not installed."""
 
 import importlib.util
 

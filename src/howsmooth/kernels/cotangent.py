@@ -1,8 +1,8 @@
 """The transpose: dS = P∘(g vᵀ − rowsum(g∘o)), dq = scale dS k, dk = scale dSᵀ q, dv = Pᵀ g.
 
-Two kernels, seven products, and the same bits at every run. `dq_kernel` walks over keys for a block of queries and
-leaves what belongs to a row, (largest score, log Σ exp, rowsum(g∘o)), side by side for `dkdv_kernel`, which walks over
-queries for a block of keys, head by head of its group.
+Two kernels compute it with seven products, and deterministically. `dq_kernel` iterates over the keys for a block of
+queries. It also writes the largest score, log Σ exp and rowsum(g∘o) of each row as three contiguous arrays for
+`dkdv_kernel`, which iterates over the queries for a block of keys, one head of its group after the other.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def dq_step(
     PRESCALED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """Add one block of keys to dq, still without the factor of its row."""
     k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
     v = load_rows(v_ptr, j, m, stride_v, KEYS, W, BLOCK_W, CHECKED)
     s = product(q, tl.trans(k), None, PRECISION)
@@ -125,6 +126,7 @@ def dq_kernel(
     TAIL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """Compute dq for a block of queries of one head, and write the rows for `dkdv_kernel`."""
     blocks = tl.cdiv(n, ROWS)
     line = tl.program_id(0) // blocks
     block = tl.program_id(0) % blocks
@@ -289,6 +291,7 @@ def dkdv_step(
     PRESCALED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """Add one block of queries to dk and dv."""
     i = i0 + tl.arange(0, KEYS)
     q = load_rows(q_ptr, i0, n, stride_q, KEYS, K, BLOCK_K, CHECKED)
     g = load_rows(g_ptr, i0, n, stride_g, KEYS, W, BLOCK_W, CHECKED).to(v.dtype)
@@ -305,7 +308,7 @@ def dkdv_step(
         s, slope = capped(s, scale, cap, PRESCALED)
     exponent = exponents(s, largest[None, :], scale, CAPPED, PRESCALED)
     if CHECKED:
-        # Keys past the end or padded spoil only their own rows of dk and dv, which are not stored or set to zero.
+        # Keys past the end or padded affect only their own rows of dk and dv, which are not stored or set to zero.
         ok = seen(i[None, :], j[:, None], 2147483647, offset, window, rows_ptr, CAUSAL, WINDOW, False)
         exponent = tl.where(ok, exponent, float("-inf"))
     p = tl.exp2(exponent - logarithm[None, :])
@@ -369,9 +372,10 @@ def dkdv_kernel(
     TAIL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """Compute dk and dv for a block of keys of one head, over all query heads of its group."""
     blocks = tl.cdiv(m, ROWS)
     line = tl.program_id(0) // blocks
-    first = tl.program_id(0) % blocks * ROWS  # under a causal mask the first keys have the most to do
+    first = tl.program_id(0) % blocks * ROWS  # under a causal mask the first keys have the most work
     b = tl.cast(line // key_heads, tl.int64)
     h = tl.cast(line % key_heads, tl.int64)
     j = first + tl.arange(0, ROWS)

@@ -1,4 +1,8 @@
-"""What all kernels share on the device: loads of rows, scores as exponents of 2, masks, and the range of the loops."""
+"""Device functions that all kernels share: loads of rows, scores as exponents of 2, masks, and ranges of loops.
+
+Triton reads annotations of a kernel's arguments as its own types. So only `tl.constexpr` ones are annotated, here and
+in the kernels.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,10 @@ import triton.language as tl
 def load_rows(
     ptr, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, CHECKED: tl.constexpr
 ):
-    """Rows first … first+ROWS−1 as a tile (ROWS, BLOCK); 0 in columns ≥ WIDTH and, if checked, rows ≥ count."""
+    """Return rows first … first+ROWS−1 as a tile (ROWS, BLOCK); 0 in columns ≥ WIDTH and, if checked, rows ≥ count."""
     r = tl.arange(0, ROWS)
     c = tl.arange(0, BLOCK)
-    # A row's place is a 64-bit number: a million rows of 4,096 entries overflow 32 bits.
+    # The offset of a row is a 64-bit number: a million rows of 4,096 entries overflow 32 bits.
     at = ptr + tl.cast(first, tl.int64) * stride + (r[:, None] * stride + c[None, :])
     if CHECKED:
         if WIDTH == BLOCK:
@@ -26,8 +30,10 @@ def load_rows(
 
 @triton.jit
 def product(a, b, acc, PRECISION: tl.constexpr):
-    """A b + acc, summed in float32. "f16x3" writes a float32 as a sum of two float16 (22 bits) and leaves out the
-    product of the two small ones: three products at the rate of half precision, for operands of moderate size.
+    """Return `a b + acc`, summed in float32.
+
+    "f16x3" writes a float32 as a sum of two float16 (22 bits) and leaves out the product of the two small ones: three
+    products at the rate of half precision, for operands of moderate size.
     """
     if PRECISION == "f16x3":
         a_high = a.to(tl.float16)
@@ -42,6 +48,7 @@ def product(a, b, acc, PRECISION: tl.constexpr):
 
 @triton.jit
 def store_rows(ptr, tile, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Store the tile as rows first … first+ROWS−1, without columns ≥ WIDTH and rows ≥ count."""
     r = tl.arange(0, ROWS)
     c = tl.arange(0, BLOCK)
     at = ptr + tl.cast(first, tl.int64) * stride + (r[:, None] * stride + c[None, :])
@@ -50,15 +57,17 @@ def store_rows(ptr, tile, first, count, stride, ROWS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def in_bits(x):
-    """X · log₂e, rounded. As a fused product that nothing else is fused with: the forward pass stores by how much
-    this rounding moves the largest score, so that the derivatives have to round in the same way.
+    """Return x · log₂e, rounded.
+
+    It is a fused multiply-add that nothing else is fused with: the forward pass stores by how much this rounding moves
+    the largest score, so the derivatives have to round in the same way.
     """
     return tl.fma(x, tl.full(x.shape, 1.4426950408889634, tl.float32), tl.zeros(x.shape, tl.float32))
 
 
 @triton.jit
 def exponents(s, largest, scale, CAPPED: tl.constexpr, PRESCALED: tl.constexpr):
-    """Score · log₂e − largest, of products s = q kᵀ (or capped scores in bits), rounded once."""
+    """Return score · log₂e − largest, of products s = q kᵀ (or capped scores in bits), rounded once."""
     if CAPPED:
         return s - largest
     if PRESCALED:
@@ -69,7 +78,7 @@ def exponents(s, largest, scale, CAPPED: tl.constexpr, PRESCALED: tl.constexpr):
 
 @triton.jit
 def times_scale(tile, scale, PRESCALED: tl.constexpr):
-    """Tile · scale in the tile's own dtype, where that is exact; else the tile, and the scale is applied to scores."""
+    """Return tile · scale in the tile's dtype if that is exact, else the tile; scores then get the scale."""
     if PRESCALED:
         return (tile.to(tl.float32) * scale).to(tile.dtype)
     return tile
@@ -77,7 +86,7 @@ def times_scale(tile, scale, PRESCALED: tl.constexpr):
 
 @triton.jit
 def tanh_and_slope(x):
-    """Tanh x and 1 − tanh² x, the latter without cancellation."""
+    """Return tanh x and 1 − tanh² x, the latter without cancellation."""
     t = tl.exp2(tl.abs(x) * -2.8853900817779268)  # exp(−2|x|)
     r = 1.0 / (1.0 + t)
     th = (1.0 - t) * r
@@ -86,7 +95,7 @@ def tanh_and_slope(x):
 
 @triton.jit
 def capped(s, scale, cap, PRESCALED: tl.constexpr):
-    """Cap · tanh(score / cap) in units of log 2, and d score / d raw score."""
+    """Return cap · tanh(score / cap) in units of log 2, and d score / d raw score."""
     if not PRESCALED:
         s = s * scale
     th, slope = tanh_and_slope(s / cap)
@@ -95,7 +104,7 @@ def capped(s, scale, cap, PRESCALED: tl.constexpr):
 
 @triton.jit
 def seen(i, j, m, offset, window, padding_ptr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PADDED: tl.constexpr):
-    """Which of the pairs i, j (shaped to broadcast against each other) count."""
+    """Return which of the pairs i, j (shaped to broadcast against each other) are visible."""
     ok = j < m
     if PADDED:
         ok = ok & (tl.load(padding_ptr + j, mask=ok, other=0) != 0)
@@ -123,8 +132,10 @@ def key_range(
     WINDOW: tl.constexpr,
     PADDED: tl.constexpr,
 ):
-    """Keys begin ≤ lo ≤ hi ≤ end of a block of queries, in whole blocks of keys: nobody sees a key outside of
-    [begin, end), everybody sees all of [lo, hi). `end` alone need not be the edge of a block.
+    """Return the ranges begin ≤ lo ≤ hi ≤ end of the keys of a block of queries, in whole blocks of keys.
+
+    No query sees a key outside [begin, end), and all queries see all of [lo, hi). Only `end` need not be the edge of a
+    block.
     """
     begin = 0
     end = m
@@ -140,7 +151,7 @@ def key_range(
         if not CAUSAL:
             end = tl.minimum(end, offset + last + window)
             hi = tl.minimum(hi, offset + first + window)
-    if PADDED:  # no block is known to be seen by all
+    if PADDED:  # any block may contain a padded key
         lo = 0
         hi = 0
     return block_edges(begin, lo, hi, end, KEYS)
@@ -150,7 +161,7 @@ def key_range(
 def query_range(
     first, n, offset, window, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr
 ):
-    """The same for a block of keys first … first+ROWS−1 and the queries that see them."""
+    """Return the same ranges for a block of keys first … first+ROWS−1 and the queries that see them."""
     begin = 0
     end = n
     lo = 0
@@ -170,6 +181,7 @@ def query_range(
 
 @triton.jit
 def block_edges(begin, lo, hi, end, KEYS: tl.constexpr):
+    """Round the ranges to whole blocks: [begin, end) outwards, [lo, hi) inwards."""
     end = tl.maximum(end, 0)
     begin = tl.minimum(begin, end) // KEYS * KEYS
     edge = (end + KEYS - 1) // KEYS * KEYS

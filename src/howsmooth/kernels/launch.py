@@ -1,9 +1,10 @@
-"""From tensors to launches: shapes, strides and traits in the order in which the kernels take them."""
+"""Launches of the kernels: shapes, strides and compile-time options in the order in which the kernels take them."""
 
 from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,29 +17,46 @@ from howsmooth.kernels.primal import forward_kernel
 from howsmooth.kernels.tangent import jvp_kernel
 from howsmooth.kernels.tiles import Tiles, choose
 
+if TYPE_CHECKING:
+    from triton.runtime.jit import KernelInterface
+
 # Under TRITON_INTERPRET=1 kernels run on the CPU, one program after another.
 INTERPRETED = not isinstance(forward_kernel, JITFunction)
-# How a precise product can be made of those that the matrix units have, and how it is made.
-WAYS = ("tf32x3", "bf16x3", "bf16x6", "f16x3", "ieee")
-PRECISE = "tf32x3"
-# PyTorch's own fused backward passes, in order of speed on a Hopper GPU: they need five products, ours seven.
-FUSED = (("cudnn", can_use_cudnn_attention), ("flash", can_use_flash_attention))
-# Tiles less than 64 wide are for rows that are loaded whole, from places of which Triton knows that they are aligned.
-# Where rows have to be cut, or lie at other strides, Triton 3.6 compiles products of narrow tiles on Hopper into reads
-# past their end: wrong results (widths 20 and 3, 24 and 8), or an illegal access (widths 32 and 16 in rows of 40 and
-# 24). Padded to 64, the same launches are right.
-ALIGNED, SAFE = 16, 64
+# How a float32 product can be composed of products that the tensor cores have, and how "precise" composes it.
+FLOAT32_PRODUCTS = ("tf32x3", "bf16x3", "bf16x6", "f16x3", "ieee")
+PRECISE_PRODUCT = "tf32x3"
+# PyTorch's fused backward passes, in order of speed on a Hopper GPU: they need five products, these kernels seven.
+FUSED_BACKWARDS = (("cudnn", can_use_cudnn_attention), ("flash", can_use_flash_attention))
+# Tiles less than 64 wide are only for rows that are loaded whole, from addresses that Triton knows to be aligned. Where
+# rows have to be cut, or have other strides, Triton 3.6 compiles products of narrow tiles on Hopper into reads past
+# their end: wrong results (widths 20 and 3, 24 and 8), or an illegal access (widths 32 and 16 in rows of 40 and 24).
+# Padded to 64, the same launches are right.
+ALIGNMENT, MIN_UNALIGNED_BLOCK = 16, 64
 
 
-def forward(q, k, v, scale, causal, window, softcap, offset, padding, precision, out_dtype, tiles: Tiles | None = None):
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    offset: int,
+    padding: Tensor | None,
+    precision: str | None,
+    out_dtype: torch.dtype | None,
+    tiles: Tiles | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Launch the forward kernel; see `howsmooth.kernels.forward`."""
     b, h, n, width = q.shape
     hkv, m = k.shape[1:3]
     w = v.shape[3]
     o = _empty(q, h, n, w, out_dtype or q.dtype)
     normaliser = torch.empty(b, h, n, 2, dtype=torch.float32, device=q.device)
     tiles = tiles or choose("forward", q.element_size(), max(width, w), b * h, n, causal)
-    traits = _traits(
-        q.dtype, width, w, _aligned(q, k, v), scale, causal, window, softcap, padding is not None, precision
+    constants = _constants(
+        q.dtype, width, w, _are_aligned(q, k, v), scale, causal, window, softcap, padding is not None, precision
     )
     tail = causal or window is not None or padding is not None or m % tiles.keys != 0
     mask, mask_b = _mask(padding, q)
@@ -68,32 +86,33 @@ def forward(q, k, v, scale, causal, window, softcap, offset, padding, precision,
             window or 0,
         ),
         TAIL=tail,
-        **traits,
+        **constants,
     )
     return o, normaliser
 
 
 def jvp(
-    q,
-    k,
-    v,
-    o,
-    normaliser,
-    dq,
-    dk,
-    dv,
-    scale,
-    causal,
-    window,
-    softcap,
-    offset,
-    padding,
-    precision,
-    out_dtype,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    normaliser: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    offset: int,
+    padding: Tensor | None,
+    precision: str | None,
+    out_dtype: torch.dtype | None,
     tiles: Tiles | None = None,
-):
-    one = dq.dim() == 4
-    if one:
+) -> Tensor:
+    """Launch the JVP kernel, as often as the tiles' number of tangents requires; see `howsmooth.kernels.jvp`."""
+    is_single = dq.dim() == 4
+    if is_single:
         dq, dk, dv = dq[None], dk[None], dv[None]
     tangents = dq.shape[0]
     if dk.shape[0] != tangents or dv.shape[0] != tangents:
@@ -102,19 +121,28 @@ def jvp(
     hkv, m = k.shape[1:3]
     w = v.shape[3]
     do = _empty(q, tangents * h, n, w, out_dtype or q.dtype, tangents)
-    traits = _traits(
-        q.dtype, width, w, _aligned(q, k, v, dq, dk, dv), scale, causal, window, softcap, padding is not None, precision
+    constants = _constants(
+        q.dtype,
+        width,
+        w,
+        _are_aligned(q, k, v, dq, dk, dv),
+        scale,
+        causal,
+        window,
+        softcap,
+        padding is not None,
+        precision,
     )
     normaliser = normaliser.contiguous()
     mask, mask_b = _mask(padding, q)
-    at = 0
-    while at < tangents:
-        left = tangents - at
+    done = 0
+    while done < tangents:
+        left = tangents - done
         chosen = tiles or choose("jvp" if left == 1 else "jvps", q.element_size(), max(width, w), b * h, n, causal)
         now = min(left, chosen.tangents)
-        now = 1 << (now.bit_length() - 1)
+        now = 1 << (now.bit_length() - 1)  # a power of two
         tail = causal or window is not None or padding is not None or m % chosen.keys != 0
-        xq, xk, xv, xo = dq[at:], dk[at:], dv[at:], do[at:]
+        xq, xk, xv, xo = dq[done:], dk[done:], dv[done:], do[done:]
         _run(
             jvp_kernel,
             b * h * -(-n // chosen.rows),
@@ -150,33 +178,35 @@ def jvp(
             ),
             T=now,
             TAIL=tail,
-            **traits,
+            **constants,
         )
-        at += now
-    return do[0] if one else do
+        done += now
+    return do[0] if is_single else do
 
 
 def vjp(
-    q,
-    k,
-    v,
-    o,
-    normaliser,
-    g,
-    scale,
-    causal,
-    window,
-    softcap,
-    offset,
-    padding,
-    precision,
-    out_dtype,
-    way=None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    normaliser: Tensor,
+    g: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    offset: int,
+    padding: Tensor | None,
+    precision: str | None,
+    out_dtype: torch.dtype | None,
+    implementation: str | None = None,
     tiles: tuple[Tiles, Tiles] | None = None,
-):
-    way = way or _fused_backward(q, k, v, g, causal, window, softcap, offset, padding, out_dtype)
-    if way != "ours":
-        return _fused_vjp(way, q, k, v, o, normaliser, g, scale, causal)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch the two VJP kernels, or PyTorch's fused backward pass; see `howsmooth.kernels.vjp`."""
+    if implementation is None:
+        implementation = _fastest_backward(q, k, v, g, causal, window, softcap, offset, padding, out_dtype)
+    if implementation != "triton":
+        return _fused_vjp(implementation, q, k, v, o, normaliser, g, scale, causal)
     b, h, n, width = q.shape
     hkv, m = k.shape[1:3]
     w = v.shape[3]
@@ -184,8 +214,8 @@ def vjp(
     dq, dk, dv = _empty(q, h, n, width, dtype), _empty(k, hkv, m, width, dtype), _empty(v, hkv, m, w, dtype)
     rows = torch.empty(3, b, h, n, dtype=torch.float32, device=q.device)
     normaliser = normaliser.contiguous()
-    traits = _traits(
-        q.dtype, width, w, _aligned(q, k, v, g), scale, causal, window, softcap, padding is not None, precision
+    constants = _constants(
+        q.dtype, width, w, _are_aligned(q, k, v, g), scale, causal, window, softcap, padding is not None, precision
     )
     mask, mask_b = _mask(padding, q)
     pattern = (float(scale), softcap or 0.0, offset, window or 0)
@@ -221,7 +251,7 @@ def vjp(
             *pattern,
         ),
         TAIL=causal or window is not None or padding is not None or m % by_query.keys != 0,
-        **traits,
+        **constants,
     )
     _run(
         dkdv_kernel,
@@ -250,13 +280,24 @@ def vjp(
             *pattern,
         ),
         TAIL=window is not None or n % by_key.keys != 0,
-        **traits,
+        **constants,
     )
     return dq, dk, dv
 
 
-def _fused_backward(q, k, v, g, causal, window, softcap, offset, padding, out_dtype) -> str:
-    """ "cudnn" or "flash" where PyTorch's own fused backward pass computes the same function, else "ours"."""
+def _fastest_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    offset: int,
+    padding: Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> str:
+    """Return cudnn or flash where PyTorch's own fused backward pass computes the same function, else triton."""
     square = q.shape[2] == k.shape[2] and offset == 0
     if (
         q.device.type != "cuda"
@@ -274,53 +315,93 @@ def _fused_backward(q, k, v, g, causal, window, softcap, offset, padding, out_dt
         or q.shape[2] < 2
         or k.shape[2] < 2
     ):
-        return "ours"
+        return "triton"
     parameters = SDPAParams(q, k, v, None, 0.0, bool(causal), False)
-    return next((name for name, can in FUSED if can(parameters)), "ours")
+    return next((name for name, can_use in FUSED_BACKWARDS if can_use(parameters)), "triton")
 
 
 def _fused_vjp(
-    way: str, q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, g: Tensor, scale: float, causal: bool
+    implementation: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    normaliser: Tensor,
+    g: Tensor,
+    scale: float,
+    causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Call PyTorch's fused backward pass, which takes the normaliser as one log-sum-exp."""
     n, m = q.shape[2], k.shape[2]
-    total = normaliser.sum(-1)
+    log_sum_exp = normaliser.sum(-1)
     o = o.to(q.dtype)
-    none = torch.empty(0, dtype=torch.uint64, device=q.device)
-    if way == "cudnn":
+    empty = torch.empty(0, dtype=torch.uint64, device=q.device)
+    if implementation == "cudnn":
         return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-            g, q, k, v, o, total.unsqueeze(-1), none, none, None, None, None, n, m, 0.0, bool(causal), scale=scale
+            g,
+            q,
+            k,
+            v,
+            o,
+            log_sum_exp.unsqueeze(-1),
+            empty,
+            empty,
+            None,
+            None,
+            None,
+            n,
+            m,
+            0.0,
+            bool(causal),
+            scale=scale,
         )
     return torch.ops.aten._scaled_dot_product_flash_attention_backward(
-        g, q, k, v, o, total, None, None, n, m, 0.0, bool(causal), none, none, scale=scale
+        g, q, k, v, o, log_sum_exp, None, None, n, m, 0.0, bool(causal), empty, empty, scale=scale
     )
 
 
-def _run(kernel, programs: int, tiles: Tiles, arguments: tuple, **traits) -> None:
+def _run(
+    kernel: KernelInterface[Any], programs: int, tiles: Tiles, arguments: tuple[Any, ...], **constants: Any
+) -> None:
+    """Launch so many programs of a kernel on the device of its first argument."""
     device = arguments[0].device
     options = dict(
         ROWS=tiles.rows, KEYS=tiles.keys, num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers
     )
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            kernel[(programs,)](*arguments, **traits, **options)
+            kernel[(programs,)](*arguments, **constants, **options)
     else:
-        kernel[(programs,)](*arguments, **traits, **options)
+        kernel[(programs,)](*arguments, **constants, **options)
 
 
-def _aligned(*tensors: Tensor) -> bool:
-    return all(t.stride(-2) % ALIGNED == 0 and t.data_ptr() % ALIGNED == 0 for t in tensors)
+def _are_aligned(*tensors: Tensor) -> bool:
+    return all(t.stride(-2) % ALIGNMENT == 0 and t.data_ptr() % ALIGNMENT == 0 for t in tensors)
 
 
 @functools.lru_cache(maxsize=512)
-def _traits(dtype, width, w, aligned, scale, causal, window, softcap, padded, precision) -> dict:
-    """What the kernels are specialised for. q may be scaled beforehand where that rounds nothing."""
+def _constants(
+    dtype: torch.dtype,
+    width: int,
+    w: int,
+    aligned: bool,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    padded: bool,
+    precision: str | None,
+) -> dict[str, Any]:
+    """Return the compile-time arguments of the kernels. PRESCALED: q is scaled beforehand, which rounds nothing."""
     if dtype != torch.float32 or precision == "native":
         precision = "tf32"
-    elif precision not in WAYS:
-        precision = PRECISE
+    elif precision not in FLOAT32_PRODUCTS:
+        precision = PRECISE_PRODUCT
     power_of_two = scale != 0 and math.frexp(abs(scale))[0] == 0.5
-    whole = aligned and all(x >= 16 and x & (x - 1) == 0 for x in (width, w))
-    block_k, block_w = (max(16 if whole else SAFE, 1 << (x - 1).bit_length()) for x in (width, w))
+    loads_whole_rows = aligned and all(x >= 16 and x & (x - 1) == 0 for x in (width, w))
+    block_k, block_w = (
+        max(16 if loads_whole_rows else MIN_UNALIGNED_BLOCK, 1 << (x - 1).bit_length()) for x in (width, w)
+    )
     return dict(
         K=width,
         W=w,
@@ -330,23 +411,27 @@ def _traits(dtype, width, w, aligned, scale, causal, window, softcap, padded, pr
         WINDOW=window is not None,
         PADDED=padded,
         CAPPED=softcap is not None,
-        PRESCALED=power_of_two and dtype != torch.float16,  # float16 has small numbers to lose
+        PRESCALED=power_of_two and dtype != torch.float16,  # in float16 small numbers could underflow
         PRECISION=precision,
     )
 
 
-def _empty(like: Tensor, h: int, n: int, w: int, dtype, tangents: int | None = None) -> Tensor:
-    """(b, h, n, w), heads inside tokens if `like` has them so, as a projection leaves them; (t, b, h/t, n, w)."""
-    b, inside = like.shape[0], like.stride(1) < like.stride(2)
+def _empty(like: Tensor, h: int, n: int, w: int, dtype: torch.dtype, tangents: int | None = None) -> Tensor:
+    """Return an uninitialised tensor (b, h, n, w), or (t, b, h/t, n, w) with tangents.
+
+    In memory the heads are inside the tokens if they are so in `like`, as a projection leaves them.
+    """
+    b, heads_inside = like.shape[0], like.stride(1) < like.stride(2)
     lead = () if tangents is None else (tangents,)
     h = h if tangents is None else h // tangents
-    shape = (*lead, b, n, h, w) if inside else (*lead, b, h, n, w)
+    shape = (*lead, b, n, h, w) if heads_inside else (*lead, b, h, n, w)
     out = torch.empty(shape, dtype=dtype, device=like.device)
-    return out.transpose(-3, -2) if inside else out
+    return out.transpose(-3, -2) if heads_inside else out
 
 
 def _mask(padding: Tensor | None, q: Tensor) -> tuple[Tensor, int]:
+    """Return the padding as bytes and its stride over sequences."""
     if padding is None:
-        return q, 0  # any pointer will do
+        return q, 0  # any pointer: the kernel does not read it
     padding = padding.contiguous().view(torch.uint8)
     return padding, padding.stride(0)

@@ -1,4 +1,4 @@
-"""o = softmax(s) v and the normaliser of each row, in one pass over the keys."""
+"""The forward pass: o = softmax(s) v and the normaliser of each row, in one pass over the keys."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def forward_step(
     PRESCALED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """Add one block of keys to the accumulator, the row sums and the row maxima."""
     k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
     s = product(q, tl.trans(k), None, PRECISION)
     if CAPPED:
@@ -115,6 +116,7 @@ def forward_kernel(
     TAIL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """Compute the output and the normaliser for a block of queries of one head."""
     blocks = tl.cdiv(n, ROWS)
     line = tl.program_id(0) // blocks
     block = tl.program_id(0) % blocks

@@ -1,4 +1,7 @@
-"""do = (P∘ds) v + P dv − rowsum(P∘ds) o, several tangents at once: scores and probabilities are made once for all."""
+"""The derivative: do = (P∘ds) v + P dv − rowsum(P∘ds) o.
+
+Several tangents in one pass share the scores and the probabilities.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +60,7 @@ def jvp_step(
     PRESCALED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """Add one block of keys to the accumulators and row sums of all tangents."""
     k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
     v = load_rows(v_ptr, j, m, stride_v, KEYS, W, BLOCK_W, CHECKED)
     s = product(q, tl.trans(k), None, PRECISION)
@@ -69,8 +73,9 @@ def jvp_step(
         exponent = tl.where(ok, exponent, float("-inf"))
     e = tl.exp2(exponent)  # P times the row's Σ exp, which is divided out at the end
     p = e.to(v.dtype)
-    new_accs = ()
-    new_sums = ()
+    # Triton compiles tuples that grow. Their types are comments, since Triton would evaluate an annotation.
+    new_accs = ()  # type: tuple[tl.tensor, ...]
+    new_sums = ()  # type: tuple[tl.tensor, ...]
     for t in tl.static_range(T):
         dk = load_rows(dk_ptr + t * dk_t, j, m, stride_dk, KEYS, K, BLOCK_K, CHECKED).to(k.dtype)
         dv = load_rows(dv_ptr + t * dv_t, j, m, stride_dv, KEYS, W, BLOCK_W, CHECKED).to(v.dtype)
@@ -153,6 +158,7 @@ def jvp_kernel(
     TAIL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """Compute the derivatives along T tangents for a block of queries of one head."""
     blocks = tl.cdiv(n, ROWS)
     line = tl.program_id(0) // blocks
     block = tl.program_id(0) % blocks
@@ -177,9 +183,9 @@ def jvp_kernel(
     q = load_rows(q_ptr + b * q_b + h * q_h, first, n, q_n, ROWS, K, BLOCK_K, True)
     norm_at = norm_ptr + (tl.cast(line, tl.int64) * n + i) * 2
     largest = in_bits(tl.load(norm_at, mask=i < n, other=0.0))
-    dqs = ()
-    accs = ()
-    sums = ()
+    dqs = ()  # type: tuple[tl.tensor, ...]
+    accs = ()  # type: tuple[tl.tensor, ...]
+    sums = ()  # type: tuple[tl.tensor, ...]
     for t in tl.static_range(T):
         dq = load_rows(dq_ptr + t * dq_t, first, n, dq_n, ROWS, K, BLOCK_K, True).to(q.dtype)
         dqs = dqs + (times_scale(dq, scale, PRESCALED),)

@@ -1,4 +1,4 @@
-"""How each kernel cuts its work: one small table, which `benchmarks/gpu_tiles.py` finds again on a GPU."""
+"""Tile shapes of the kernels: one small table, which `benchmarks/gpu_tiles.py` computes on a GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tiles:
-    """A program holds `rows` of its own and walks over the others `keys` at a time (in the dk/dv kernel the roles of
-    queries and keys are exchanged). `tangents`: directions that one pass carries at once. `registers`: at most so many
-    per thread, where that makes room for a second program.
+    """Tile shape and launch options of a kernel.
+
+    Attributes:
+        rows: Queries of one program (keys in the dk/dv kernel).
+        keys: Keys (queries in the dk/dv kernel) in one step of its loop.
+        warps: Warps of one program.
+        stages: Stages of the software pipeline.
+        tangents: Tangents in one pass.
+        registers: Limit of registers per thread, where it lets a second program run on the multiprocessor.
     """
 
     rows: int
@@ -20,11 +26,11 @@ class Tiles:
     registers: int | None = None
 
 
-# (kernel, bytes of an operand, width of the wider of key and value) → tiles, as swept on an H200 at n = 16,384, float32
-# at n = 8,192 (what is 256 wide, and float32 128 wide, was not swept). "short" is for few programs: rows are cut finer,
-# so that all multiprocessors have some. "causal" is listed where other tiles won under a causal mask. float32 has a
-# warp for 16 rows everywhere: with 8 warps on 64 rows for dk and dv, the transpose took 27 ms instead of 17. It has no
-# tiles 256 wide: see `kernels.WIDEST`.
+# (kernel, bytes of an operand, width of the wider of key and value) → tiles: the fastest on an H200 at n = 16,384, for
+# float32 at n = 8,192 (width 256, and width 128 in float32, were not swept). "short" is for few programs: fewer rows
+# each, so that all multiprocessors have some. "causal" is listed where other tiles are faster under a causal mask.
+# float32 has a warp for 16 rows everywhere: with 8 warps on 64 rows for dk and dv, the transpose took 27 ms instead of
+# 17. It has no tiles 256 wide: see `kernels.MAX_WIDTH`.
 TABLE: dict[tuple[str, int, int], Tiles] = {
     ("forward", 2, 64): Tiles(64, 64, 4, 3),
     ("forward", 2, 128): Tiles(64, 64, 4, 3),
@@ -61,20 +67,29 @@ TABLE: dict[tuple[str, int, int], Tiles] = {
 FEW_PROGRAMS = 264
 
 
-def choose(kernel: str, itemsize: int, width: int, lines: int, length: int, causal: bool = False) -> Tiles:
-    """Tiles for `lines` heads (over all sequences) of `length` rows, the wider of key and value being `width`.
+def choose(kernel: str, itemsize: int, width: int, heads: int, length: int, causal: bool = False) -> Tiles:
+    """Return the tiles of a kernel.
 
-    >>> choose("jvp", 2, 64, lines=12, length=65536)
-    Tiles(rows=128, keys=64, warps=8, stages=2, tangents=1, registers=128)
-    >>> choose("jvp", 2, 64, lines=12, length=1024).rows
-    64
-    >>> choose("jvps", 2, 64, lines=12, length=65536, causal=True).tangents
-    2
+    Args:
+        kernel: A name in `TABLE`: forward, jvp (one tangent), jvps (several), dq or dkdv.
+        itemsize: Bytes of an operand.
+        width: The larger of key and value width.
+        heads: Number of heads over all sequences.
+        length: Number of rows of a head.
+        causal: Whether the mask is causal.
+
+    Example:
+        >>> choose("jvp", 2, 64, heads=12, length=65536)
+        Tiles(rows=128, keys=64, warps=8, stages=2, tangents=1, registers=128)
+        >>> choose("jvp", 2, 64, heads=12, length=1024).rows
+        64
+        >>> choose("jvps", 2, 64, heads=12, length=65536, causal=True).tangents
+        2
     """
     column = 64 if width <= 64 else 128 if width <= 128 else 256
     tiles = TABLE[kernel, itemsize, column]
     if causal:
         tiles = TABLE.get((f"{kernel} causal", itemsize, column), tiles)
-    if lines * -(-length // tiles.rows) < FEW_PROGRAMS:
+    if heads * -(-length // tiles.rows) < FEW_PROGRAMS:
         tiles = TABLE.get((f"{kernel} short", itemsize, column), tiles)
     return tiles

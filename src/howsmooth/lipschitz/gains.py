@@ -139,7 +139,7 @@ def _at_tokens(whole: LinearOperator, n: int, tokens: Tensor, of: str) -> Linear
         precise=also(whole.precise),
         perturbed=also(whole.perturbed),
     )
-    chosen.allow_as(whole)
+    chosen.copy_rounding(whole)
     return chosen
 
 
@@ -212,7 +212,7 @@ def own_operator(g: Callable[[Tensor], Tensor], x: Tensor, *, trusted: bool = Fa
             batch=(n,),
             perturbed=perturbed,
         )
-        places.allow_as(jacobian)
+        places.copy_rounding(jacobian)
         return places
 
     return side_by_side(whole, lambda: side_by_side(whole.perturbed()))
@@ -241,7 +241,7 @@ def plus_identity(operator: LinearOperator) -> LinearOperator:
     # What is hidden is a part of J; signs show its size, and where J is small that is little beside I.
     signs = torch.randn(*operator.batch, operator.shape[1], generator=torch.Generator().manual_seed(0)).sign()
     size = float(operator.matvec(signs.to(operator.device, operator.dtype)).norm(dim=-1).max())
-    out.allow_as(operator)
+    out.copy_rounding(operator)
     out.hidden = operator.hidden * min(1.0, 2 * size)
     return out
 
@@ -292,5 +292,5 @@ def _members(operator: LinearOperator, tokens: Tensor) -> LinearOperator:
         batch=(len(tokens),),
         perturbed=perturbed,
     )
-    out.allow_as(operator)
+    out.copy_rounding(operator)
     return out

@@ -118,5 +118,5 @@ def _held_at_zero(whole: LinearOperator, moved: Tensor | None, seen: Tensor | No
         precise=also(whole.precise),
         perturbed=also(whole.perturbed),
     )
-    held.allow_as(whole)
+    held.copy_rounding(whole)
     return held

@@ -1,4 +1,4 @@
-"""Matrix-free singular values that say how sure they are; knows nothing of attention."""
+"""Matrix-free singular values with certified intervals, for any linear operator."""
 
 from howsmooth.spectral.golub_kahan import singular_values
 from howsmooth.spectral.memory import MemoryPlan, plan
@@ -7,15 +7,15 @@ from howsmooth.spectral.power import attained_p_norm, power_method, warm_triplet
 from howsmooth.spectral.result import SingularTriplets
 
 __all__ = [
-    "FunctionOperator",
+    "singular_values",
+    "SingularTriplets",
     "LinearOperator",
     "MatrixOperator",
-    "MemoryPlan",
-    "SingularTriplets",
-    "attained_p_norm",
-    "plan",
-    "power_method",
+    "FunctionOperator",
     "restrict",
-    "singular_values",
+    "plan",
+    "MemoryPlan",
     "warm_triplet",
+    "power_method",
+    "attained_p_norm",
 ]

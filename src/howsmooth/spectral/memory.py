@@ -1,4 +1,4 @@
-"""What a solve will need, said before anything is computed."""
+"""The memory that a solve needs, computed before it starts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from dataclasses import dataclass
 import torch
 
 from howsmooth.errors import InputError
-from howsmooth.spectral.bidiagonal import LARGEST_CHUNK
+from howsmooth.spectral.bidiagonal import MAX_CHUNK_VECTORS
 from howsmooth.spectral.certificate import sufficient_steps
 from howsmooth.spectral.operator import LinearOperator
 
-FEWEST_STORED = 3
+MIN_STORED_VECTORS = 3
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes: `total` = `fixed` + `workspace` + `held` + `stored` basis vectors of `bytes_per_vector`, at most."""
+    """Memory of a solve in bytes.
+
+    Attributes:
+        bytes_per_vector: Bytes of one basis vector, for the whole batch.
+        stored: Largest number of basis vectors that are stored.
+        max_steps: Largest number of Lanczos steps.
+        fixed: Bytes of all other vectors.
+        workspace: Bytes that one product needs beyond its input and output.
+        held: Bytes that the operator and its float64 reference keep between products.
+    """
 
     bytes_per_vector: int
     stored: int
@@ -27,14 +36,16 @@ class MemoryPlan:
 
     @property
     def total(self) -> int:
+        """Largest number of bytes in use at any time."""
         return self.fixed + self.workspace + self.held + self.stored * self.bytes_per_vector
 
     @property
     def passes(self) -> int:
-        """Two when vectors beyond the stored ones may have to be made again."""
+        """Two if a second pass may have to recompute vectors that were not stored, else one."""
         return 1 if self.stored >= self.max_steps else 2
 
     def __str__(self) -> str:
+        """Show the total and its parts in MiB."""
         mib = 2**20
         return (
             f"{self.total / mib:.1f} MiB: up to {self.stored} basis vectors of "
@@ -45,19 +56,20 @@ class MemoryPlan:
 
 
 def stored_after(steps: int) -> int:
-    """Basis vectors that there is room for after so many steps: room is made in chunks that grow.
+    """Return the number of basis vectors that are allocated after so many steps, in chunks that grow.
 
-    >>> [stored_after(steps) for steps in (3, 4, 9, 40)]
-    [4, 8, 16, 48]
+    Example:
+        >>> [stored_after(steps) for steps in (3, 4, 9, 40)]
+        [4, 8, 16, 48]
     """
-    room = 0
-    while room < steps + 1:
-        room += min(LARGEST_CHUNK, max(4, room))
-    return room
+    allocated = 0
+    while allocated < steps + 1:
+        allocated += min(MAX_CHUNK_VECTORS, max(4, allocated))
+    return allocated
 
 
 def default_max_steps(shape: tuple[int, int], tol: float, confidence: float) -> int:
-    """Steps that certify tol on any spectrum in exact arithmetic, with a tenth to spare for rounding."""
+    """Return the steps that certify tol on any spectrum in exact arithmetic, plus a tenth for rounding."""
     enough = sufficient_steps(shape[1], 0.9 * (1 - confidence), 0.9 * tol)
     return min(shape[1], enough + enough // 10 + 1)
 
@@ -72,33 +84,49 @@ def plan(
     confidence: float = 0.999,
     stop: str = "interval",
 ) -> MemoryPlan:
-    """The memory that `singular_values` will keep to; refused when not even three basis vectors fit.
+    """Compute the memory that `singular_values` will use with the same arguments.
 
-    Counted beside the basis: the Lanczos vectors in flight, the k triplets, the vectors of the final evaluation, in
-    float64 where it has a twin for that, and what the operator and its twin say they hold.
+    It counts the basis, the other Lanczos vectors, the k triplets, the vectors of the final evaluation (in float64 if
+    the operator has a float64 reference), and the bytes that the operator and its reference report.
 
-    >>> from howsmooth.spectral import MatrixOperator
-    >>> plan(MatrixOperator(torch.ones(40, 50)), max_memory=10_000, max_steps=40).stored
-    28
+    Args:
+        operator: The operator, or a batch of them.
+        max_memory: Limit in bytes; None stores every basis vector.
+        max_steps: Largest number of Lanczos steps; None takes enough for `tol` on any spectrum.
+        k: Number of singular values.
+        tol: Relative width of the intervals.
+        confidence: Probability with which the intervals hold.
+        stop: "interval" or "residual", as in `singular_values`.
+
+    Returns:
+        The plan. Fewer vectors are stored where `max_memory` requires it.
+
+    Raises:
+        InputError: If not even three basis vectors fit into `max_memory`.
+
+    Example:
+        >>> from howsmooth.spectral import MatrixOperator
+        >>> plan(MatrixOperator(torch.ones(40, 50)), max_memory=10_000, max_steps=40).stored
+        28
     """
     rows, cols = operator.shape
     members = torch.Size(operator.batch).numel()
     size = torch.finfo(operator.dtype).bits // 8
     steps = max_steps if max_steps is not None else default_max_steps(operator.shape, tol, confidence)
     per_vector = members * cols * size
-    # The recurrence and the float64 probes stand beside the basis; the evaluation comes when it is gone.
-    probed = operator.reference_itemsize > 0 and stop == "interval"
-    in_flight = members * (size * (7 * cols + 5 * rows) + (8 * (3 * cols + 2 * rows) if probed else 0))
+    # The recurrence and the float64 probes coexist with the basis; the evaluation starts after it is freed.
+    is_probed = operator.reference_itemsize > 0 and stop == "interval"
+    in_flight = members * (size * (7 * cols + 5 * rows) + (8 * (3 * cols + 2 * rows) if is_probed else 0))
     widest = max(size, operator.reference_itemsize)
     evaluation = members * widest * (4 * cols + 3 * rows if k == 1 else (4 * k + 2) * cols + (5 * k + 2) * rows)
     found = members * size * (2 * k * cols if k > 1 else cols)
     workspace = operator.workspace * widest // size
     held = operator.held + operator.reference_bytes
     fixed = found + max(in_flight, evaluation)
-    least = fixed + workspace + held + FEWEST_STORED * per_vector
+    least = fixed + workspace + held + MIN_STORED_VECTORS * per_vector
     if max_memory is not None and max_memory < least:
         raise InputError(
-            f"expected max_memory of at least {least} bytes ({FEWEST_STORED} basis vectors of "
+            f"expected max_memory of at least {least} bytes ({MIN_STORED_VECTORS} basis vectors of "
             f"{per_vector} bytes, {fixed} bytes of other vectors, {workspace} bytes inside a "
             f"product, {held} bytes held by the operator), got {max_memory}; allow more, or take "
             "fewer batch members or a lower k"

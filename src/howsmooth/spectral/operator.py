@@ -1,7 +1,7 @@
-"""Linear maps known only by their products with vectors.
+"""Linear maps that are given only by their products with vectors.
 
-An operator stands for one matrix J (rows, cols), or for a batch of them of one shape. Vectors are flat:
-`matvec` takes (*batch, cols) to (*batch, rows), `rmatvec` takes (*batch, rows) to (*batch, cols).
+An operator represents one matrix J (rows, cols), or a batch of them of one shape. Vectors are flat: `matvec` maps
+(*batch, cols) to (*batch, rows), `rmatvec` maps (*batch, rows) to (*batch, cols).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-DENSE_ENTRIES = 2**24
-FURTHER = {"tf32": 2.0**-10, "bf16": 2.0**-7}  # what PyTorch may be told to round the factors of float32 products to
+MAX_DENSE_ENTRIES = 2**24
+# Units of rounding of the factors of a float32 product, by the value of torch.backends.*.matmul.fp32_precision.
+REDUCED_PRECISION_ROUNDOFF = {"tf32": 2.0**-10, "bf16": 2.0**-7}
 
 
 def refuse_autocast(device: torch.device) -> None:
-    """Refuse to work under autocast, which would round the solver's own vectors."""
+    """Raise InputError under autocast, which would round the solver's own vectors."""
     if torch.is_autocast_enabled(device.type):
         raise InputError(
             f"expected no autocast around a solver, got torch.autocast({device.type!r}); put it inside of "
@@ -31,18 +32,43 @@ def refuse_autocast(device: torch.device) -> None:
 
 
 def product_roundoff(dtype: torch.dtype, device: torch.device) -> float:
-    """The unit of rounding of a matrix product, as torch.set_float32_matmul_precision and the like allow it."""
+    """Return the unit of rounding of a matrix product under PyTorch's current settings for float32 products."""
     backend = {"cuda": torch.backends.cuda, "cpu": torch.backends.mkldnn}.get(device.type)
     unit = torch.finfo(dtype).eps
-    return unit if backend is None or dtype != torch.float32 else FURTHER.get(backend.matmul.fp32_precision, unit)
+    if backend is None or dtype != torch.float32:
+        return unit
+    return REDUCED_PRECISION_ROUNDOFF.get(backend.matmul.fp32_precision, unit)
 
 
 class LinearOperator:
-    """A matrix-free map J with its adjoint; subclasses give `matvec`, `rmatvec` and what they can of the rest.
+    """A matrix-free linear map J with its adjoint.
 
-    `workspace` is the number of bytes that one product takes beyond its input and its output, `held` those that the
-    operator keeps for all of them, `reference_bytes` those that its more precise twin keeps. `reference_itemsize` is the bytes of a
-    number in that twin, 0 where there is none. All are estimates that a memory plan counts with.
+    Subclasses implement `matvec` and `rmatvec`, and `precise` or `perturbed` where they can. The sizes in bytes are
+    estimates for `plan`.
+
+    Args:
+        shape: (rows, cols) of J.
+        dtype: Dtype of the vectors.
+        device: Device of the vectors.
+        batch: Shape of the batch of matrices; empty for one matrix.
+        workspace: Bytes that one product needs beyond its input and output.
+        held: Bytes that the operator keeps between products.
+
+    Attributes:
+        shape: (rows, cols) of J.
+        dtype: Dtype of the vectors.
+        device: Device of the vectors.
+        batch: Shape of the batch of matrices.
+        workspace: Bytes that one product needs beyond its input and output.
+        held: Bytes that the operator keeps between products.
+        reference_itemsize: Bytes per number in the operator that `precise` returns; 0 if there is none.
+        reference_bytes: Bytes that the operator returned by `precise` keeps between products.
+        roundoff: Unit of rounding of the products; larger than that of the vectors if products are rounded further.
+        hidden: A relative error of the operator itself, however it is applied.
+        casts: Whether J is computed with casts to a coarser dtype, whose effect `perturbed` shows.
+
+    Raises:
+        InputError: If a size is not positive.
     """
 
     def __init__(
@@ -54,7 +80,8 @@ class LinearOperator:
         batch: tuple[int, ...] = (),
         workspace: int = 0,
         held: int = 0,
-    ):
+    ) -> None:
+        """Set shape, dtype, device, batch and the sizes in bytes."""
         self.shape = (int(shape[0]), int(shape[1]))
         self.dtype = dtype
         self.device = torch.device(device)
@@ -62,9 +89,6 @@ class LinearOperator:
         self.workspace, self.held = int(workspace), int(held)
         self.reference_itemsize = 0 if dtype == torch.float64 else 8
         self.reference_bytes = 0 if dtype == torch.float64 else 8 * self.held // torch.finfo(dtype).bits * 8
-        # What a solver must allow for. `roundoff`: the unit of rounding of the products, more than that of the vectors
-        # where they are rounded further. `hidden`: a relative error that is in the operator itself, however applied.
-        # `casts`: what the operator is made of is cast to a coarser dtype, and `perturbed` shows what that does.
         self.roundoff, self.hidden, self.casts = product_roundoff(self.dtype, self.device), 0.0, False
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
             raise InputError(
@@ -73,32 +97,36 @@ class LinearOperator:
             )
 
     def matvec(self, v: Float[Tensor, "*batch cols"]) -> Float[Tensor, "*batch rows"]:
-        """The product J v."""
+        """Return the product J v."""
         raise NotImplementedError
 
     def rmatvec(self, u: Float[Tensor, "*batch rows"]) -> Float[Tensor, "*batch cols"]:
-        """The product Jᵀ u."""
+        """Return the product Jᵀ u."""
         raise NotImplementedError
 
     def precise(self) -> LinearOperator | None:
-        """The same operator in float64, or at least far more precisely, or None when it cannot be had."""
+        """Return the same operator in float64, or in a far more precise dtype; None if there is none."""
         return self if self.dtype == torch.float64 else None
 
     def perturbed(self) -> LinearOperator | None:
-        """The same operator at an input moved by one unit of rounding, or with its casts; None when not to be had."""
+        """Return the operator at an input changed by one unit of rounding, or with its casts; None if unavailable."""
         return None
 
-    def allow_as(self, other: LinearOperator) -> None:
-        """Ask a solver to allow for the rounding of another operator that this one is made of."""
+    def copy_rounding(self, other: LinearOperator) -> None:
+        """Copy `roundoff`, `hidden` and `casts` from the operator that this one is made of."""
         self.roundoff, self.hidden, self.casts = other.roundoff, other.hidden, other.casts
 
     def dense(self) -> Float[Tensor, "*batch rows cols"]:
-        """The matrix itself, one product per column; refused above 2^24 entries."""
+        """Return the matrix itself, computed by one product per column.
+
+        Raises:
+            InputError: If the batch has more than 2^24 entries in total.
+        """
         rows, cols = self.shape
         entries = rows * cols * max(1, torch.Size(self.batch).numel())
-        if entries > DENSE_ENTRIES:
+        if entries > MAX_DENSE_ENTRIES:
             raise InputError(
-                f"expected at most {DENSE_ENTRIES} entries for a dense matrix, got {entries} "
+                f"expected at most {MAX_DENSE_ENTRIES} entries for a dense matrix, got {entries} "
                 f"(shape {self.shape}, batch {self.batch}); use matvec and rmatvec"
             )
         columns = []
@@ -109,16 +137,30 @@ class LinearOperator:
         return torch.stack(columns, dim=-1)
 
     def __repr__(self) -> str:
+        """Show class, shape, batch, dtype and device."""
         batch = f", batch={self.batch}" if self.batch else ""
         return f"{type(self).__name__}(shape={self.shape}{batch}, {self.dtype}, {self.device})"
 
 
 class FunctionOperator(LinearOperator):
-    """An operator made of two functions; `precise` and `perturbed` are called, if given, for what they are named after.
+    """An operator made of two functions.
 
-    >>> double = FunctionOperator(lambda v: 2 * v, lambda u: 2 * u, (3, 3), dtype=torch.float32)
-    >>> double.matvec(torch.ones(3))
-    tensor([2., 2., 2.])
+    Args:
+        matvec: Function (*batch, cols) → (*batch, rows) that computes J v.
+        rmatvec: Function (*batch, rows) → (*batch, cols) that computes Jᵀ u.
+        shape: (rows, cols) of J.
+        dtype: Dtype of the vectors.
+        device: Device of the vectors.
+        batch: Shape of the batch of matrices; empty for one matrix.
+        workspace: Bytes that one product needs beyond its input and output.
+        held: Bytes that the functions keep between products.
+        precise: Function that returns the same operator in float64, or None.
+        perturbed: Function that returns the perturbed operator, or None (see `LinearOperator.perturbed`).
+
+    Example:
+        >>> double = FunctionOperator(lambda v: 2 * v, lambda u: 2 * u, (3, 3), dtype=torch.float32)
+        >>> double.matvec(torch.ones(3))
+        tensor([2., 2., 2.])
     """
 
     def __init__(
@@ -134,31 +176,44 @@ class FunctionOperator(LinearOperator):
         held: int = 0,
         precise: Callable[[], LinearOperator | None] | None = None,
         perturbed: Callable[[], LinearOperator | None] | None = None,
-    ):
+    ) -> None:
+        """Store the functions."""
         super().__init__(shape, dtype=dtype, device=device, batch=batch, workspace=workspace, held=held)
         self._matvec, self._rmatvec, self._precise, self._perturbed = matvec, rmatvec, precise, perturbed
 
     def matvec(self, v: Float[Tensor, "*batch cols"]) -> Float[Tensor, "*batch rows"]:
+        """Return the product J v."""
         return self._matvec(v)
 
     def rmatvec(self, u: Float[Tensor, "*batch rows"]) -> Float[Tensor, "*batch cols"]:
+        """Return the product Jᵀ u."""
         return self._rmatvec(u)
 
     def precise(self) -> LinearOperator | None:
+        """Return what the function `precise` returns; without one, the operator itself if it is in float64."""
         return self._precise() if self._precise is not None else super().precise()
 
     def perturbed(self) -> LinearOperator | None:
+        """Return what the function `perturbed` returns, or None without one."""
         return self._perturbed() if self._perturbed is not None else super().perturbed()
 
 
 class MatrixOperator(LinearOperator):
     """A stored matrix, or a batch of them, as an operator.
 
-    >>> MatrixOperator(torch.tensor([[3.0, 0.0], [4.0, 0.0]])).matvec(torch.tensor([1.0, 0.0]))
-    tensor([3., 4.])
+    Args:
+        matrix: Tensor (*batch, rows, cols) of a floating dtype.
+
+    Raises:
+        InputError: If the argument is not such a tensor.
+
+    Example:
+        >>> MatrixOperator(torch.tensor([[3.0, 0.0], [4.0, 0.0]])).matvec(torch.tensor([1.0, 0.0]))
+        tensor([3., 4.])
     """
 
-    def __init__(self, matrix: Float[Tensor, "*batch rows cols"]):
+    def __init__(self, matrix: Float[Tensor, "*batch rows cols"]) -> None:
+        """Check and store the matrix."""
         if not isinstance(matrix, torch.Tensor) or not (matrix.is_floating_point() or matrix.is_complex()):
             got = f"{matrix.dtype}" if isinstance(matrix, torch.Tensor) else type(matrix).__name__
             raise InputError(
@@ -174,37 +229,41 @@ class MatrixOperator(LinearOperator):
         self.matrix = matrix
 
     def matvec(self, v: Float[Tensor, "*batch cols"]) -> Float[Tensor, "*batch rows"]:
+        """Return the product J v."""
         return (self.matrix @ v.unsqueeze(-1)).squeeze(-1)
 
     def rmatvec(self, u: Float[Tensor, "*batch rows"]) -> Float[Tensor, "*batch cols"]:
+        """Return the product Jᵀ u."""
         return (self.matrix.mT @ u.unsqueeze(-1)).squeeze(-1)
 
     def precise(self) -> LinearOperator:
+        """Return the matrix in float64."""
         return MatrixOperator(self.matrix.to(torch.float64))
 
     def dense(self) -> Float[Tensor, "*batch rows cols"]:
+        """Return the stored matrix."""
         return self.matrix
 
 
-class _Restricted(LinearOperator):
-    """J seen only at chosen rows and columns; see `restrict`."""
+class _RestrictedOperator(LinearOperator):
+    """The submatrix of J at chosen rows and columns; see `restrict`."""
 
-    def __init__(self, whole: LinearOperator, rows: Tensor | None, cols: Tensor | None):
-        shape = (whole.shape[0] if rows is None else len(rows), whole.shape[1] if cols is None else len(cols))
-        longer = torch.Size(whole.batch).numel() * sum(whole.shape) * torch.finfo(whole.dtype).bits // 8
+    def __init__(self, full: LinearOperator, rows: Tensor | None, cols: Tensor | None) -> None:
+        shape = (full.shape[0] if rows is None else len(rows), full.shape[1] if cols is None else len(cols))
+        full_vectors = torch.Size(full.batch).numel() * sum(full.shape) * torch.finfo(full.dtype).bits // 8
         super().__init__(
             shape,
-            dtype=whole.dtype,
-            device=whole.device,
-            batch=whole.batch,
-            workspace=whole.workspace + longer,
-            held=whole.held,
+            dtype=full.dtype,
+            device=full.device,
+            batch=full.batch,
+            workspace=full.workspace + full_vectors,
+            held=full.held,
         )
-        self.whole, self.rows, self.cols = whole, rows, cols
-        self.allow_as(whole)
-        self.reference_itemsize, self.reference_bytes = whole.reference_itemsize, whole.reference_bytes
+        self.full, self.rows, self.cols = full, rows, cols
+        self.copy_rounding(full)
+        self.reference_itemsize, self.reference_bytes = full.reference_itemsize, full.reference_bytes
 
-    def _spread(self, part: Tensor, index: Tensor | None, size: int) -> Tensor:
+    def _scatter(self, part: Tensor, index: Tensor | None, size: int) -> Tensor:
         if index is None:
             return part
         full = part.new_zeros(*self.batch, size)
@@ -212,46 +271,67 @@ class _Restricted(LinearOperator):
         return full
 
     def matvec(self, v: Float[Tensor, "*batch cols"]) -> Float[Tensor, "*batch rows"]:
-        image = self.whole.matvec(self._spread(v, self.cols, self.whole.shape[1]))
+        image = self.full.matvec(self._scatter(v, self.cols, self.full.shape[1]))
         return image if self.rows is None else image[..., self.rows]
 
     def rmatvec(self, u: Float[Tensor, "*batch rows"]) -> Float[Tensor, "*batch cols"]:
-        image = self.whole.rmatvec(self._spread(u, self.rows, self.whole.shape[0]))
+        image = self.full.rmatvec(self._scatter(u, self.rows, self.full.shape[0]))
         return image if self.cols is None else image[..., self.cols]
 
     def precise(self) -> LinearOperator | None:
-        whole = self.whole.precise()
-        return None if whole is None else _Restricted(whole, self.rows, self.cols)
+        full = self.full.precise()
+        return None if full is None else _RestrictedOperator(full, self.rows, self.cols)
 
     def perturbed(self) -> LinearOperator | None:
-        whole = self.whole.perturbed()
-        return None if whole is None else _Restricted(whole, self.rows, self.cols)
+        full = self.full.perturbed()
+        return None if full is None else _RestrictedOperator(full, self.rows, self.cols)
 
 
 def restrict(
     operator: LinearOperator, *, rows: Int[Tensor, " r"] | None = None, cols: Int[Tensor, " c"] | None = None
 ) -> LinearOperator:
-    """The submatrix J[rows, cols]; None keeps all of that side.
+    """Return the submatrix J[rows, cols] as an operator.
 
-    >>> square = MatrixOperator(torch.arange(9.0).reshape(3, 3))
-    >>> restrict(square, rows=torch.tensor([0, 2]), cols=torch.tensor([1])).dense()
-    tensor([[1.],
-            [7.]])
+    Args:
+        operator: The operator J.
+        rows: Distinct indices of the rows to keep; None keeps all.
+        cols: Distinct indices of the columns to keep; None keeps all.
+
+    Returns:
+        An operator of shape (len(rows), len(cols)), or `operator` itself if both are None.
+
+    Raises:
+        InputError: If indices are not integers, out of range or repeated.
+
+    Example:
+        >>> square = MatrixOperator(torch.arange(9.0).reshape(3, 3))
+        >>> restrict(square, rows=torch.tensor([0, 2]), cols=torch.tensor([1])).dense()
+        tensor([[1.],
+                [7.]])
     """
-    chosen = []
-    for side, index, size in (("rows", rows, operator.shape[0]), ("cols", cols, operator.shape[1])):
-        if index is not None:
-            index = torch.as_tensor(index, device=operator.device)
-            if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool or len(index) == 0:
-                raise InputError(
-                    f"expected {side} as a non-empty 1-d tensor of integers, got {index.dtype} "
-                    f"of shape {tuple(index.shape)}; a mask gives mask.nonzero()[:, 0]"
-                )
-            if int(index.min()) < 0 or int(index.max()) >= size or len(index.unique()) < len(index):
-                raise InputError(
-                    f"expected distinct {side} from 0 to {size - 1}, got values from "
-                    f"{int(index.min())} to {int(index.max())}, {len(index.unique())} of "
-                    f"{len(index)} distinct; leave out the others"
-                )
-        chosen.append(index)
-    return operator if chosen == [None, None] else _Restricted(operator, *chosen)
+    if rows is None and cols is None:
+        return operator
+    return _RestrictedOperator(
+        operator,
+        _checked_index(operator, "rows", rows, operator.shape[0]),
+        _checked_index(operator, "cols", cols, operator.shape[1]),
+    )
+
+
+def _checked_index(operator: LinearOperator, side: str, index: Tensor | None, size: int) -> Tensor | None:
+    if index is None:
+        return None
+    index = torch.as_tensor(index, device=operator.device)
+    if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool or len(index) == 0:
+        raise InputError(
+            f"expected {side} as a non-empty 1-d tensor of integers, got {index.dtype} "
+            f"of shape {tuple(index.shape)}; a mask gives mask.nonzero()[:, 0]"
+        )
+    distinct = len(torch.unique(index))
+    if int(index.min()) < 0 or int(index.max()) >= size or distinct < len(index):
+        raise InputError(
+            f"expected distinct {side} from 0 to {size - 1}, got values from "
+            f"{int(index.min())} to {int(index.max())}, {distinct} of "
+            f"{len(index)} distinct; leave out the others"
+        )
+    return index

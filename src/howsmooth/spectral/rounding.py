@@ -1,20 +1,21 @@
-"""What floating point may have hidden, added to the interval on both sides.
+"""The effect of floating point, added to the interval on both sides.
 
-Rounding is modelled as a fixed linear perturbation: the solver is taken to have run exactly on M + E, with
-M = JᵀJ. That is the usual backward-error view, and a model: true rounding errors depend on the vector.
+Rounding is modelled as a fixed linear perturbation: the solver is assumed to have run exactly on M + E, with
+M = JᵀJ. This is the usual backward-error view, and a model: true rounding errors depend on the vector.
 
-With a float64 twin E is measured (or with a float32 one, where products are rounded to half precision: then the twin
-is granted what a product without a twin is). For m Gaussian vectors z_i, ‖E‖ ≤ a √(2/π) max ‖E z_i‖ except with
-probability a^−m, whatever E is. (It is measured for M rather than for J because ‖E z‖ goes with the Frobenius
-norm of what is applied, and the spectrum of M falls faster.)
+With a float64 reference E is measured. (Where products are rounded to half precision the reference may be in float32;
+it is then allowed the error of a product without a reference.) For m Gaussian vectors z_i,
+‖E‖ ≤ a √(2/π) max ‖E z_i‖ except with probability a^−m, for every E. E is measured for M rather than for J because
+‖E z‖ scales with the Frobenius norm of the operator that is applied, and the spectrum of M decays faster.
 
-Without a twin a product is allowed a relative error of √(rows + cols) units of rounding of its dtype; J and Jᵀ
-then being off by e each, σ² − 2eσ − e² ≤ λ, the largest eigenvalue of what was applied, so σ ≤ e + √(λ + 2e²).
-That allowance knows nothing of how J came about: where a unit of rounding in the input of an ill-conditioned map
-moves J by much more, so may the rounding on the way to J. An operator that can be `perturbed` shows it. The same
-probes then measure E as the difference between the operator and the perturbed one, and the allowance is kept beside
-it. This is a model, too: that rounding moved M by no more than one unit of it in the input does. As ‖J v‖
-itself was evaluated in that dtype, the lower end gives way as well: σ² ≥ ‖J v‖² − ‖E‖.
+Without a reference a product is allowed a relative error of √(rows + cols) units of rounding of its dtype. If J and
+Jᵀ are each off by e, then σ² − 2eσ − e² ≤ λ, the largest eigenvalue of the operator as applied, so
+σ ≤ e + √(λ + 2e²). This allowance does not depend on how J was computed. For an ill-conditioned map one unit of
+rounding in the input may move J by much more, and so may rounding inside the computation of J. An operator with a
+`perturbed` method shows this: the same probes then measure E as the difference between the operator and the perturbed
+one, in addition to the allowance. This is a model, too: it assumes that rounding moved M by no more than one unit of
+rounding in the input does. As ‖J v‖ itself was evaluated in that dtype, the lower end moves as well:
+σ² ≥ ‖J v‖² − ‖E‖.
 
 Reference: Halko, Martinsson and Tropp 2011, Lemma 4.1.
 """
@@ -30,23 +31,23 @@ import torch
 
 from howsmooth.spectral.bidiagonal import Bidiagonalisation
 from howsmooth.spectral.operator import LinearOperator
-from howsmooth.spectral.products import Products, gaussian, scaled
+from howsmooth.spectral.products import Products, gaussian_vectors, safe_divide
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-PROBE_SHARE = 0.1  # of the failure probability, when E is measured
-MOST_PROBES = 6
+PROBE_SHARE = 0.1  # part of the failure probability that is spent on measuring E
+MAX_PROBES = 6
 
 
 def allowance(operator: LinearOperator) -> float:
-    """The relative error granted to a product when nothing more precise is at hand to measure it."""
+    """Return the relative error allowed to a product where no reference measures it."""
     return math.sqrt(sum(operator.shape)) * operator.roundoff + operator.hidden
 
 
 def perturbation_norm(operator: LinearOperator, dense: Tensor) -> float:
-    """How far its matrices, `dense`, move when the operator is perturbed, the farthest in the spectral norm; else 0."""
+    """Return the largest spectral norm, over the batch, of the change of `dense` in the perturbed operator; or 0."""
     perturbed = operator.perturbed()
     if perturbed is None:
         return 0.0
@@ -54,73 +55,85 @@ def perturbation_norm(operator: LinearOperator, dense: Tensor) -> float:
 
 
 def probe_count(tol: float, roundoff: float, delta: float) -> int:
-    """The fewest probes m for which a units of rounding, a^−m = delta, are small beside tol."""
-    fits = (m for m in range(1, MOST_PROBES) if delta ** (-1 / m) * roundoff <= tol / 20)
-    return next(fits, MOST_PROBES)
+    """Return the fewest probes m for which a units of rounding, a^−m = delta, are small compared with tol."""
+    sufficient = (m for m in range(1, MAX_PROBES) if delta ** (-1 / m) * roundoff <= tol / 20)
+    return next(sufficient, MAX_PROBES)
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """Widens an interval, in parts of the largest singular value and, where E was measured, by its norm.
+    """Widens an interval relative to the largest singular value and, where E was measured, by its norm.
 
-    `perturbation` is the bound on ‖E‖ of the process at hand. `doubt` is the one that values attained in the
-    operator's own dtype are subject to, and zero where they are attained in float64.
+    Attributes:
+        above: Relative error by which the upper end is raised.
+        below: Relative error by which the lower end is reduced.
+        perturbation: Bound on ‖E‖ for the current Lanczos process, a number or (b,).
+        value_perturbation: Bound on ‖E‖ for values attained in the operator's own dtype; 0 if they are attained in
+            float64.
     """
 
     above: float = 0.0
     below: float = 0.0
     perturbation: NDArray[np.float64] | float = 0.0
-    doubt: NDArray[np.float64] | float = 0.0
+    value_perturbation: NDArray[np.float64] | float = 0.0
 
     def upper(self, eigenvalue: NDArray[np.float64], largest: NDArray[np.float64]) -> NDArray[np.float64]:
-        """An upper bound on σ from one on the λ = σ² of the operator as it was applied."""
+        """Return an upper bound on σ from one on the λ = σ² of the operator as it was applied."""
         e = self.above * largest
-        return e + np.sqrt(eigenvalue + self.perturbation + 2 * e**2)
+        bound: NDArray[np.float64] = e + np.sqrt(eigenvalue + self.perturbation + 2 * e**2)
+        return bound
 
     def lower(self, value: NDArray[np.float64], largest: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What ‖J v‖ surely was."""
-        return np.maximum(np.sqrt(np.maximum(value**2 - self.doubt, 0.0)) - self.below * largest, 0.0)
+        """Return a lower bound on σ from the computed ‖J v‖."""
+        squared = np.maximum(value**2 - self.value_perturbation, 0.0)
+        return np.maximum(np.sqrt(squared) - self.below * largest, 0.0)
 
 
 class Perturbation:
-    """Gaussian probes of E, what a process applied minus M of a reference: the float64 twin or the perturbed operator.
+    """Gaussian probes of E, the difference between M as a process applied it and M of a reference.
 
-    The first probe is the start of the process, to which M was applied already: a Gaussian vector of norm
-    `start_norm`, normalised. The probability of failure needs no independence from the start's other use.
+    The first probe is the start of the process, to which M was already applied: a Gaussian vector of norm
+    `start_norm`, normalised. The failure probability does not require that it is independent of the start's other use.
+
+    Args:
+        process: A Lanczos process after at least one step.
+        reference: Products of the float64 reference or of the perturbed operator.
     """
 
-    def __init__(self, process: Bidiagonalisation, reference: Products):
+    def __init__(self, process: Bidiagonalisation, reference: Products) -> None:
+        """Evaluate the first probe."""
+        if process.first_image is None:
+            raise RuntimeError("expected a process after its first step, got one before")
         self.process, self.reference, self.count = process, reference, 1
-        first = self._difference(process.start, process.first_image, process.alphas[0])
-        self.largest = process.start_norm * first
+        self.largest = process.start_norm * self._difference(process.start, process.first_image, process.alphas[0])
 
     def extend(self, count: int, generator: torch.Generator) -> None:
         """Draw further probes until there are `count` of them."""
         products = self.process.products
         while self.count < count:
-            z = gaussian(products, generator)
+            z = gaussian_vectors(products, generator)
             self.process.deflate(z)
-            found = self._difference(z, *_gram(products, z, ""))
-            self.largest = np.maximum(self.largest, found)
+            self.largest = np.maximum(self.largest, self._difference(z, *_gram_product(products, z, "")))
             self.count += 1
 
     def bound(self, delta: float) -> NDArray[np.float64]:
-        """A bound (b,) on ‖E‖ that fails with probability at most delta."""
-        return delta ** (-1 / self.count) * math.sqrt(2 / math.pi) * self.largest
+        """Return a bound (b,) on ‖E‖ that fails with probability at most delta."""
+        factor = delta ** (-1 / self.count) * math.sqrt(2 / math.pi)
+        return np.asarray(factor * self.largest)
 
     def _difference(self, z: Tensor, image: Tensor, scale: NDArray[np.float64]) -> NDArray[np.float64]:
-        """‖E z‖ for each member, M z having been applied as scale · image."""
+        """Return ‖E z‖ for each member, where M z was applied as scale · image."""
         dtype = self.reference.operator.dtype
-        how = " in float64" if dtype == torch.float64 else " by the reference"
-        other, factor = _gram(self.reference, z.to(dtype), how)
-        difference = other.double() * torch.from_numpy(factor).to(z.device)[:, None]
+        suffix = " in float64" if dtype == torch.float64 else " by the reference"
+        reference_image, factor = _gram_product(self.reference, z.to(dtype), suffix)
+        difference = reference_image.double() * torch.from_numpy(factor).to(z.device)[:, None]
         difference -= torch.from_numpy(scale).to(z.device)[:, None] * image
         self.process.deflate(difference)
-        return self.reference.norm(difference, "JᵀJ v" + how)
+        return self.reference.norm(difference, "JᵀJ v" + suffix)
 
 
-def _gram(products: Products, z: Tensor, how: str) -> tuple[Tensor, NDArray[np.float64]]:
-    """M z as a vector and the factor (b,) to multiply it by, for M may leave the range of a dtype that J is in."""
+def _gram_product(products: Products, z: Tensor, suffix: str) -> tuple[Tensor, NDArray[np.float64]]:
+    """Return M z as a vector and a factor (b,) for it, since M z may overflow a dtype in which J z does not."""
     w = products.forward(z)
-    norm = products.norm(w, "J v" + how)
-    return products.adjoint(scaled(w, norm)), norm
+    norm = products.norm(w, "J v" + suffix)
+    return products.adjoint(safe_divide(w, norm)), norm

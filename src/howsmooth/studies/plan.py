@@ -20,7 +20,7 @@ from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
 from howsmooth.spectral import MemoryPlan, restrict
 from howsmooth.spectral import plan as plan_memory
-from howsmooth.spectral.memory import FEWEST_STORED
+from howsmooth.spectral.memory import MIN_STORED_VECTORS
 from howsmooth.studies.inputs import Inputs, TextInputs, chosen_heads, chosen_layers, inputs_of, moved_tokens
 from howsmooth.studies.memory import free_memory, solver_limit
 from howsmooth.studies.provenance import provenance
@@ -382,7 +382,7 @@ def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> Memory
         if limit is None:
             raise
         # The solver speaks of vectors in bytes; here it is known what was asked for.
-        least = replace(plan_memory(derivative, **options), stored=FEWEST_STORED).total / 2**20
+        least = replace(plan_memory(derivative, **options), stored=MIN_STORED_VECTORS).total / 2**20
         what = "max_memory" if limit == spec.max_memory else f"free memory on {model.device}"
         remedy = (
             "allow more memory (a larger --max-memory) or"

@@ -1,4 +1,4 @@
-"""attend and local_lipschitz with the kernels behind them, against float64: on a GPU, or under Triton's interpreter."""
+"""attend and local_lipschitz through the kernels against float64: on a GPU, or under Triton's interpreter."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from tests.tolerances import at_most
 
 @pytest.fixture(autouse=True)
 def used(monkeypatch):
-    """The kernels serve here, too; how often each was launched."""
+    """Let the kernels accept tensors on the CPU, too, and count the launches of each."""
     unsupported, count = kernels.unsupported, dict(forward=0, jvp=0, vjp=0)
 
     def refused(*args, **options):
@@ -54,7 +54,7 @@ def test_first_and_second_derivatives(dtype, used):
     found = everything(at, tangents, g)
     launches = dict(used)
     truth = everything(*([t.double() for t in part] for part in (at, tangents)), g.double())
-    assert all(launches.values()) and launches == used  # float64 goes by blocks
+    assert all(launches.values()) and launches == used  # float64 is computed in blocks, without kernels
     for actual, expected in zip(found, truth, strict=True):
         assert actual.dtype == dtype
         assert_near(actual.detach(), expected.detach().cpu(), TOLERANCE[dtype])

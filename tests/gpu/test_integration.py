@@ -1,4 +1,4 @@
-"""From the front doors to the kernels, on a GPU: attend, the Jacobian, local_lipschitz, the hook of transformers."""
+"""The kernels through the public functions on a GPU: attend, the Jacobian, local_lipschitz, transformers models."""
 
 import copy
 import math
@@ -23,14 +23,14 @@ from tests.gpu.test_gpu import dense, derivatives, draw, error
 from tests.tolerances import at_most, less
 
 DEVICE = "cuda"
-# Of values and first derivatives, and of second ones: bf16 keeps 8 bits of each factor, and more factors are at work.
+# Errors of values and first derivatives, and of second ones: bf16 keeps 8 bits of each factor, and those have more.
 ALLOWED = {torch.bfloat16: (1e-2, 3e-2), torch.float32: (1e-5, 5e-5)}
 WIDTH = 32
 
 
 @pytest.fixture
 def used(monkeypatch):
-    """How often each kernel was launched."""
+    """Count the launches of each kernel."""
     count = dict(forward=0, jvp=0, vjp=0)
 
     def counted(name, launch):
@@ -68,14 +68,14 @@ def assert_near(actual, truth, allowed):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
-def test_which_dtypes_the_kernels_serve(dtype):
+def test_which_dtypes_the_kernels_support(dtype):
     at, _, _ = problem(dtype)
     why = backend.why_blocks(*at, pattern_of(*at, None, True, None, None, None))
     assert why is None if dtype != torch.float64 else "float64" in why
 
 
 @pytest.mark.parametrize("dtype", ALLOWED, ids=str)
-def test_every_way_to_a_first_derivative(dtype, used):
+def test_first_derivatives_by_every_transform(dtype, used):
     at, tangents, g = problem(dtype)
     o64, do64, *pulled64 = derivatives(double(*at), double(*tangents), g.double(), scale=WIDTH**-0.5, causal=True)
     first, _ = ALLOWED[dtype]
@@ -95,7 +95,7 @@ def test_every_way_to_a_first_derivative(dtype, used):
     launches = used["forward"]
     assert_near((torch.func.vmap(f)(*at),), (o64,), first)
     assert used["forward"] == launches + 1  # all in one
-    o, push = torch.func.linearize(f, *at)  # by blocks, whose recording PyTorch understands
+    o, push = torch.func.linearize(f, *at)  # computed in blocks, which PyTorch can linearise
     assert_near((o, push(*tangents)), (o64, do64), first)
 
 
@@ -113,20 +113,20 @@ def test_second_derivatives(dtype, used):
         return torch.func.jvp(lambda *x: torch.func.vjp(f, *x)[1](g), at, tangents)[1]
 
     truth = reverse_over_reverse(g64, double(*at), double(*tangents), g.double())
-    for way in (reverse_over_reverse, forward_over_reverse):
-        assert_near(way(f, at, tangents, g), truth, second)
+    for second_derivative in (reverse_over_reverse, forward_over_reverse):
+        assert_near(second_derivative(f, at, tangents, g), truth, second)
     assert used["forward"] and used["vjp"]
 
 
 def layer(dtype=torch.float32, **options):
-    """D = 24, four heads of width 6 on two of keys; scores of moderate size."""
+    """Return a layer with d = 24, four heads of width 6 on two key heads, and scores of moderate size."""
     shapes = dict(wq=(24, 24), wk=(12, 24), wv=(12, 24), wo=(24, 24))
     weights = {name: normal(i, *shape).to(dtype) / 24**0.5 for i, (name, shape) in enumerate(shapes.items())}
     return SelfAttention(**weights, heads=4, kv_heads=2, **options), normal(9, 60, 24).to(dtype)
 
 
 @pytest.mark.parametrize(("product_dtype", "allowed"), [(None, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
-def test_the_jacobian_is_near_the_true_one_and_has_a_transpose(product_dtype, allowed, used):
+def test_the_jacobian_and_its_transpose_are_accurate(product_dtype, allowed, used):
     f, x = layer(causal=True)
     operator = f.to(DEVICE).jacobian(x.to(DEVICE), product_dtype=product_dtype)
     u, v = (normal(i, 60 * 24).float().to(DEVICE) for i in (20, 21))
@@ -143,26 +143,26 @@ def test_the_jacobian_is_near_the_true_one_and_has_a_transpose(product_dtype, al
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-def test_local_lipschitz_is_that_of_the_cpu(causal, used):
+def test_local_lipschitz_agrees_with_the_cpu(causal, used):
     f, x = layer(causal=causal)
     truth = float(torch.linalg.matrix_norm(f.to(torch.float64).jacobian(x.double()).dense(), 2))
-    here, there = f.to(DEVICE), x.to(DEVICE)
-    slow, fast = local_lipschitz(f, x), local_lipschitz(here, there)
+    f_gpu, x_gpu = f.to(DEVICE), x.to(DEVICE)
+    slow, fast = local_lipschitz(f, x), local_lipschitz(f_gpu, x_gpu)
     assert used["forward"] and used["jvp"] and used["vjp"]
     assert fast.status == slow.status == "converged"
     assert at_most(abs(fast.value - slow.value), 1e-3 * truth)
 
-    unmeasured = local_lipschitz(here, there, product_dtype=torch.float32)
-    rounded = local_lipschitz(here, there, product_dtype=torch.bfloat16, strict=False)
+    unmeasured = local_lipschitz(f_gpu, x_gpu, product_dtype=torch.float32)
+    rounded = local_lipschitz(f_gpu, x_gpu, product_dtype=torch.bfloat16, strict=False)
     for found in (slow, fast, unmeasured, rounded):
         assert at_most(found.lower, truth, found.upper) and less(found.upper, math.inf)
 
-    early = local_lipschitz(here, there, product_dtype=torch.bfloat16, stop="residual", tol=0.1)
+    early = local_lipschitz(f_gpu, x_gpu, product_dtype=torch.bfloat16, stop="residual", tol=0.1)
     assert early.status == "lower bound only" and early.upper is None
     assert at_most(0.9 * truth, early.lower, truth)
 
 
-def test_a_model_of_transformers_in_bf16(used):
+def test_a_transformers_model_in_bf16(used):
     pytest.importorskip("transformers", reason=reasons.TRANSFORMERS)
     from tests.models.tiny import tiny_network
 
@@ -170,12 +170,12 @@ def test_a_model_of_transformers_in_bf16(used):
     network = tiny_network("gpt2")
 
     def last_state(implementation, dtype):
-        twin = type(network)._from_config(copy.deepcopy(network.config), attn_implementation=implementation)
-        twin.load_state_dict(network.state_dict())
-        twin = twin.to(device=DEVICE, dtype=dtype).eval()
+        duplicate = type(network)._from_config(copy.deepcopy(network.config), attn_implementation=implementation)
+        duplicate.load_state_dict(network.state_dict())
+        duplicate = duplicate.to(device=DEVICE, dtype=dtype).eval()
         tokens = torch.randint(800, (2, 40), generator=torch.Generator().manual_seed(0)).to(DEVICE)
         with torch.no_grad():
-            return twin(tokens, use_cache=False).last_hidden_state
+            return duplicate(tokens, use_cache=False).last_hidden_state
 
     truth = last_state("eager", torch.float64)
     theirs, ours = (error(last_state(name, torch.bfloat16), truth) for name in ("eager", "howsmooth"))
@@ -183,11 +183,11 @@ def test_a_model_of_transformers_in_bf16(used):
     assert ours <= 2 * theirs < 0.5
 
 
-def test_largest_probabilities_are_those_of_the_cpu():
-    """The kernels form no probabilities: they are made in blocks, beside a derivative that the kernels serve."""
+def test_largest_probabilities_agree_with_the_cpu():
+    """The kernels form no probabilities: these are computed in blocks, also where kernels compute the derivative."""
     f, x = layer(causal=True)
-    here, there = f.to(DEVICE), x.to(DEVICE)
-    assert isinstance(here.jacobian(there).linearised, backend.FusedLinearisation)
-    found, truth = largest_probabilities(here, there), largest_probabilities(f.to(torch.float64), x.double())
+    f_gpu, x_gpu = f.to(DEVICE), x.to(DEVICE)
+    assert isinstance(f_gpu.jacobian(x_gpu).linearised, backend.FusedLinearisation)
+    found, truth = largest_probabilities(f_gpu, x_gpu), largest_probabilities(f.to(torch.float64), x.double())
     assert at_most(float((found.cpu().double() - truth).abs().max()), 1e-3)
-    assert at_most(float((argmax_share(here, there).cpu() - argmax_share(f, x)).abs().max()), 1e-2)
+    assert at_most(float((argmax_share(f_gpu, x_gpu).cpu() - argmax_share(f, x)).abs().max()), 1e-2)

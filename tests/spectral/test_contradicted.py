@@ -1,4 +1,4 @@
-"""Starts that all but miss the top vector, as one in a thousand may: what they attain gives the interval away."""
+"""Starts almost orthogonal to the top vector, as one in a thousand may be: attained values contradict the interval."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 
 from howsmooth.errors import NotConverged
 from howsmooth.spectral import MatrixOperator, golub_kahan, singular_values
-from howsmooth.spectral.products import own_generator
+from howsmooth.spectral.products import solver_generator
 from tests.tolerances import at_most, close
 
 SEED, N = 0, 200
@@ -30,14 +30,14 @@ def matrix(overlap: float, top: float, start: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("top", [1.1, 1.3, 2.0])
 @pytest.mark.parametrize("overlap", [1e-5, 1e-6, 1e-7])
 def test_another_start_is_drawn(overlap, top):
-    start = torch.randn(1, N, dtype=torch.float64, generator=own_generator(SEED)[0])[0]
+    start = torch.randn(1, N, dtype=torch.float64, generator=solver_generator(SEED)[0])[0]
     found = singular_values(MatrixOperator(matrix(overlap, top, start)), seed=SEED)
     assert at_most(found.lower[0], top, found.upper[0]) and found.status == "converged"
     assert found.residual[0] < 1e-4
 
 
-def test_only_the_members_of_a_batch_that_were_refuted_are_found_again():
-    starts = torch.randn(2, N, dtype=torch.float64, generator=own_generator(SEED)[0])
+def test_only_the_contradicted_members_of_a_batch_are_solved_again():
+    starts = torch.randn(2, N, dtype=torch.float64, generator=solver_generator(SEED)[0])
     pair = torch.stack([matrix(1e-6, 1.3, starts[0]), matrix(0.1, 1.3, starts[1])])
     found = singular_values(MatrixOperator(pair), seed=SEED)
     assert (found.lower[:, 0] <= 1.3).all() and (found.upper[:, 0] >= 1.3).all()
@@ -48,15 +48,15 @@ def test_only_the_members_of_a_batch_that_were_refuted_are_found_again():
 TRUTH = torch.linspace(4, 1, 40, dtype=torch.float64)
 
 
-def test_a_bound_on_a_later_value_is_refuted_like_that_on_the_first():
-    """This start misses the second vector: its bound was below the value attained, and was replaced by it."""
+def test_a_bound_on_a_later_value_is_contradicted_like_that_on_the_first():
+    """This start misses the second vector: its bound is below the attained value, which had replaced it."""
     found = singular_values(MatrixOperator(torch.diag(TRUTH)), k=2, confidence=0.99, seed=292)
     assert at_most(found.lower, TRUTH[:2], found.upper) and (found.residual < 1e-2).all()
 
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("confidence, most", [(0.99, 4), (0.5, 30)])  # of 200; up to 45 were outside
-def test_what_was_attained_is_never_the_upper_end(confidence, most, k):
+def test_an_attained_value_is_never_the_upper_end(confidence, most, k):
     found = singular_values(
         MatrixOperator(torch.diag(TRUTH).expand(200, 40, 40)), k=k, confidence=confidence, seed=1, strict=False
     )
@@ -65,7 +65,7 @@ def test_what_was_attained_is_never_the_upper_end(confidence, most, k):
     assert outside.sum() <= most
 
 
-def test_without_a_start_that_holds_there_is_no_upper_end(monkeypatch):
+def test_if_every_start_is_contradicted_there_is_no_upper_end(monkeypatch):
     run = golub_kahan._Solve.run
     monkeypatch.setattr(golub_kahan._Solve, "run", lambda self: (run(self)[0], np.ones(1, dtype=bool)))
     matrix = MatrixOperator(torch.diag(TRUTH))
@@ -76,7 +76,7 @@ def test_without_a_start_that_holds_there_is_no_upper_end(monkeypatch):
 
 
 def test_a_generator_seeded_like_the_data_draws_another_start():
-    """A flat spectrum but for one value, whose vector is orthogonal to what this seed draws first."""
+    """A flat spectrum except for one value, whose vector is orthogonal to the first draw from this seed."""
     start = torch.randn(1, N, dtype=torch.float64, generator=torch.Generator().manual_seed(7))[0]
     t = torch.randn(N, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
     t -= (t @ start) / (start @ start) * start
