@@ -57,12 +57,12 @@ def to_depth(n: int, until: float) -> None:
     times = {"howsmooth": [], "peer": []}
     for _ in range(2):
         began = time.perf_counter(), time.process_time()
-        found = integrate(velocity, z, until, rtol=1e-6, atol=1e-9, saves=2)
+        found = integrate(velocity, z, until, rtol=1e-6, atol=1e-9, frames=2)
         times["howsmooth"].append(since(began))
         began = time.perf_counter(), time.process_time()
         other = torch.from_numpy(peer(z.numpy(), until, 1e-6))
         times["peer"].append(since(began))
-    fine = integrate(velocity, z, until, rtol=1e-9, atol=1e-12, saves=2).last
+    fine = integrate(velocity, z, until, rtol=1e-9, atol=1e-12, frames=2).last
     (wall, cpu), (peer_wall, peer_cpu) = (np.min(times[name], axis=0) for name in ("howsmooth", "peer"))
     print(
         f"{n} tokens in the plane to depth {until:g}: {wall:.2f} s, CPU {cpu:.2f} s ({found.steps} steps, "
@@ -110,7 +110,7 @@ def growth(n: int = 256, d: int = 16, layers: int = 64) -> None:
     seconds = time.perf_counter() - began
     v, eta = found.v[0].view(x.shape), 1e-5
     ends = [
-        integrate(SoftmaxField.of(A, V), x + s * eta * v, 1.0, solver="residual", steps=layers, saves=2).last
+        integrate(SoftmaxField.of(A, V), x + s * eta * v, 1.0, solver="residual", steps=layers, frames=2).last
         for s in (1, -1)
     ]
     check = float((ends[0] - ends[1]).norm() / (2 * eta))

@@ -1,10 +1,10 @@
-"""Which ranks do Gaussian flows tend to? Flows with random matrices, and what becomes of each covariance.
+"""Which ranks do Gaussian flows tend to? Flows with random matrices, and the limiting rank of each covariance.
 
     python -m experiments.gaussian_census [--runs 40] [--dim 3] [--until 30] [--out docs/images/gaussian_census.jsonl]
 
-Entries of A and V are independent of variance 1/d, so that eigenvalues are of size one whatever d; the start is
-N(0, I). No run is left out: those that blow up, overflow or run out of steps are counted with their status. A census
-that was stopped goes on with the same command; with the records in docs/images it only prints the table.
+The entries of A and V are independent with variance 1/d, so that eigenvalues are of size one in every dimension; the
+start is N(0, I). No run is left out: those that blow up, overflow or exceed the step limit are counted with their
+status. An interrupted census is resumed by the same command; with the records in docs/images it only prints the table.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def census(
     max_steps: int = 2000,
     done: Mapping[tuple, Record] | None = None,
 ) -> Iterator[Record]:
-    """Yield one record per run, in order; what is in `done`, by `key_of`, is yielded as it is.
+    """Yield one record per run, in order; records in `done` (by `key_of`) are reused.
 
-    >>> [record["run"] for record in census("linear", 2, 3, 0.1)]
-    [0, 1, 2]
+    Example:
+        >>> [record["run"] for record in census("linear", 2, 3, 0.1)]
+        [0, 1, 2]
     """
     if kind not in FIELDS or min(d, runs, max_steps) < 1 or not 0 < until < math.inf:
         raise InputError(
@@ -77,12 +78,12 @@ def census(
 
 
 def key_of(record: Record) -> tuple:
-    """What tells records apart; KeyError for a record of something else."""
+    """Return the settings that identify a record; KeyError for a record of another kind."""
     return tuple(record[name] for name in ("run", "kind", "d", "until", "rtol", "max_steps", "seed"))
 
 
 def census_table(records: Sequence[Record], title: str) -> Table:
-    """How many runs ended how, the most frequent first."""
+    """Return a table of the outcomes with their numbers of runs, the most frequent first."""
     groups: dict[tuple, list[Record]] = {}
     for record in records:
         groups.setdefault((record["status"], record["rank"], record["shape_rank"]), []).append(record)
@@ -102,16 +103,17 @@ def census_table(records: Sequence[Record], title: str) -> Table:
 
 
 def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.gaussian_census",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--runs", type=int, default=40)
-    parser.add_argument("--kind", choices=list(FIELDS), default="softmax", help="of attention")
+    parser.add_argument("--kind", choices=list(FIELDS), default="softmax", help="kind of attention")
     parser.add_argument("--dim", type=int, default=3)
     parser.add_argument("--until", type=float, default=30.0, help="time at which a run ends")
-    parser.add_argument("--max-steps", type=int, default=2000, help="of the integrator in one run")
+    parser.add_argument("--max-steps", type=int, default=2000, help="steps of the integrator in one run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--out", type=Path, default=Path("docs/images/gaussian_census.jsonl"), help="the records, one JSON line each"
@@ -135,7 +137,7 @@ def main(given: Sequence[str] | None = None) -> int:
             records.append(record)
     except InputError as error:
         parser.error(str(error))
-    except KeyboardInterrupt:  # the runs so far are a census, too
+    except KeyboardInterrupt:  # tabulate the runs so far
         stopped = True
     if records:
         title = (

@@ -1,13 +1,13 @@
-"""What do mitigations cost? How much smoother a layer gets, how much harder to attack, and the price in the model.
+"""What do mitigations cost? How much smoother and harder to attack a layer becomes, and what the model loses.
 
     python -m experiments.mitigations [MODEL …] [--out docs/images/mitigations.jsonl] [--layers 0,3,5] [--length 32]
 
-A mitigation turns a layer into another one (`howsmooth.attack.mitigation`). A record of a layer has, before and after:
-the constant at the text's tokens, and what ascent from the singular direction changes with a share of ‖X‖. The price is
-that of the whole model with the layer replaced: the cosine of embeddings (mean of last hidden states) with the original
-ones, and the loss on the text where there is a language head. Records of all these layers at once (layer null) have
-ascent from noise on the model's input instead. A run that was stopped goes on with the same command; with
-the records in docs/images it only prints the table.
+A mitigation replaces a layer by another one (`howsmooth.attack.mitigation`). The record of a layer has, before and
+after: the constant at the text's tokens, and the change that ascent from the singular direction achieves with a budget
+in units of ‖X‖. The cost is that of the whole model with the layer replaced: the cosine between its embedding (mean of
+the last hidden states) and the original one, and the loss on the text if there is a language head. Records of all these
+layers at once (layer null) have ascent from noise on the model's input instead. An interrupted run is resumed by the
+same command; with the records in docs/images it only prints the table.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from howsmooth.studies.inputs import run_facts
 from howsmooth.texts.corpora import Corpus, read_corpus
 from howsmooth.texts.cutting import TokenChunk
 
-USUAL = (Cap(0.5), Cap(0.25), Temperature(1.5), Temperature(2.0), Temperature(4.0), L2())
+DEFAULT_MITIGATIONS = (Cap(0.5), Cap(0.25), Temperature(1.5), Temperature(2.0), Temperature(4.0), L2())
 BUDGET = 0.01  # of ‖X‖
-LAYERS = {"minilm": (0, 3, 5), "smollm2": (0, 10, 29)}  # first, middle and last of other models
+LAYERS = {"minilm": (0, 3, 5), "smollm2": (0, 10, 29)}  # of other models the first, middle and last
 
 
 def mitigations(
@@ -48,17 +48,17 @@ def mitigations(
     corpus: Corpus,
     spec: Spec,
     *,
-    tried: Sequence[Mitigation] = USUAL,
+    tried: Sequence[Mitigation] = DEFAULT_MITIGATIONS,
     budget: float = BUDGET,
     attack: Attack | None = None,
     done: Mapping[tuple, Record] | None = None,
 ) -> Iterator[Record]:
     """Yield one record per length, layer and mitigation, then one with all these layers mitigated at once.
 
-    What is in `done`, by `key_of`, is yielded as it is.
+    Records in `done` (by `key_of`) are reused.
     """
     if not 0 < budget < math.inf:
-        raise InputError(f"expected a budget as a positive share of ‖X‖, got {budget!r}")
+        raise InputError(f"expected a positive budget in units of ‖X‖, got {budget!r}")
     attack, done = attack or ProjectedGradient(), done or {}
     facts = run_facts(model, corpus, spec)
     for n in spec.lengths:
@@ -81,7 +81,7 @@ def mitigations(
                     yield done[key]
                     continue
                 maps = {one: mitigation(model.attention(one, n)) for one in layers}
-                constant_ratio = apart = None
+                constant_ratio = distance = None
                 if layer is None:
                     before = before or _whole(model, chunks[0], {}, budget, spec)
                     after = _whole(model, chunks[0], maps, budget, spec)
@@ -91,22 +91,22 @@ def mitigations(
                     after = _layer(g, x, attack, budget, spec)
                     constant_ratio = after["value"] / before["value"]
                     with torch.no_grad():
-                        apart = float(torch.linalg.vector_norm(g(x) - f(x)) / torch.linalg.vector_norm(f(x)))
+                        distance = float(torch.linalg.vector_norm(g(x) - f(x)) / torch.linalg.vector_norm(f(x)))
                 yield {
                     **where,
                     "before": before,
                     "after": after,
                     "constant_ratio": constant_ratio,
                     "attack_ratio": after["change"] / before["change"],
-                    "output_apart": apart,
-                    **_price(model, chunks, clean, maps),
+                    "output_apart": distance,
+                    **_cost(model, chunks, clean, maps),
                     **facts,
                     "status": after["status"],
                 }
 
 
 def key_of(record: Record) -> tuple:
-    """What tells records apart; KeyError for a record of something else."""
+    """Return the settings that identify a record; KeyError for a record of another kind."""
     return tuple(record["layers"]), *(
         record[name] for name in ("model", "layer", "mitigation", "n", "samples", "budget")
     )
@@ -128,7 +128,7 @@ def _whole(model: Model, chunk: TokenChunk, maps: Mapping, budget: float, spec: 
 
 
 def _outcome(model: Model, chunk: TokenChunk) -> tuple[Tensor, float | None]:
-    """The embedding of a piece of text, and the loss on it in nats per token where there is a language head."""
+    """Return the embedding of a chunk, and the loss in nats per token if there is a language head."""
     hidden = model.map_at(chunk, kind="model")()
     try:
         head = model.language_head
@@ -142,7 +142,8 @@ def _outcome(model: Model, chunk: TokenChunk) -> tuple[Tensor, float | None]:
     return hidden.mean(0), loss
 
 
-def _price(model: Model, chunks: Sequence[TokenChunk], clean: Sequence[tuple], maps: Mapping) -> Record:
+def _cost(model: Model, chunks: Sequence[TokenChunk], clean: Sequence[tuple], maps: Mapping) -> Record:
+    """Return cosine and losses of the model with these maps in place of its own."""
     with replaced(model, maps):
         now = [_outcome(model, chunk) for chunk in chunks]
     cosines = [float(torch.nn.functional.cosine_similarity(a[0], b[0], dim=0)) for a, b in zip(clean, now, strict=True)]
@@ -152,7 +153,7 @@ def _price(model: Model, chunks: Sequence[TokenChunk], clean: Sequence[tuple], m
 
 
 def mitigation_table(records: Sequence[Record]) -> Table:
-    """One row per layer and mitigation, the rows of all layers at once last."""
+    """Return a table with one row per layer and mitigation, the rows of all layers at once last."""
     first = records[0]
     table = plain_table(
         Text(
@@ -193,6 +194,7 @@ def mitigation_table(records: Sequence[Record]) -> Table:
 
 
 def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.mitigations",
         description=__doc__,
@@ -203,9 +205,9 @@ def main(given: Sequence[str] | None = None) -> int:
         "--out", type=Path, default=Path("docs/images/mitigations.jsonl"), help="the records, one JSON line each"
     )
     parser.add_argument("--layers", type=lambda text: tuple(map(int, text.split(","))), help="for example 0,3,5")
-    parser.add_argument("--length", type=int, default=32, help="of a piece of text, in tokens")
-    parser.add_argument("--samples", type=int, default=2, help="pieces of the embedded text")
-    parser.add_argument("--budget", type=float, default=BUDGET, help="as a share of ‖X‖")
+    parser.add_argument("--length", type=int, default=32, help="tokens in a chunk")
+    parser.add_argument("--samples", type=int, default=2, help="chunks of the embedded text")
+    parser.add_argument("--budget", type=float, default=BUDGET, help="norm of the perturbation in units of ‖X‖")
     chosen = parser.parse_args(given)
     try:
         saved = Records(chosen.out, key_of, "records of mitigations", '{"model": "')

@@ -2,10 +2,10 @@
 
     python -m experiments.radius_growth [--scores negative rotation positive]
 
-‖A‖ = 1 and V = I: A = −1 and A = 1 in d = 1, and a quarter turn in d = 2. From random measures ascent ends in the two
-Diracs of the published lower bound, and log Lip grows like αR². α is fitted, and compared with D*/2, half the largest
-⟨Az, y − z⟩ in the unit ball, and with γ, the exponent of the published lower bound. A run that was stopped goes on with
-the same command; with the records in docs/images it only fits and draws docs/images/mean_field_rates.png.
+‖A‖ = 1 and V = I: A = −1 and A = 1 in d = 1, and a quarter turn in d = 2. From random measures ascent converges to the
+two Diracs of the published lower bound, and log Lip grows like αR². The fitted α is compared with D*/2, half the
+largest ⟨Az, y − z⟩ in the unit ball, and with γ, the exponent of the published lower bound. An interrupted run is
+resumed by the same command; with the records in docs/images it only fits and draws docs/images/mean_field_rates.png.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from howsmooth.errors import InputError
 from howsmooth.report.figure import MARKERS, THEMES, check_plot_path, save_figure
 from howsmooth.studies.mean_field import unit_layer
 
-# ‖A‖R² where two Diracs are best: for positive scores that is far out.
+# ‖A‖R² at which two Diracs are optimal; for positive scores these are large.
 RADII_SQUARED: dict[str, tuple[float, ...]] = {
     "negative": (1, 2, 3, 4, 6, 8, 10, 12),
     "rotation": (4, 6, 8, 10, 12, 16, 20, 24),
@@ -52,9 +52,9 @@ def roughest_measures(
     seed: int = 0,
     done: Mapping[tuple, Record] | None = None,
 ) -> Iterator[Record]:
-    """Yield one record per R²: where ascent over positions and masses ends from random measures in the ball.
+    """Yield one record per R²: the result of ascent over positions and masses from random measures in the ball.
 
-    What is in `done`, by `key_of`, is yielded as it is.
+    Records in `done` (by `key_of`) are reused.
     """
     f = unit_layer(scores)
     for squared in radii_squared:
@@ -76,22 +76,22 @@ def roughest_measures(
             **found.estimate.as_record(),
             "value": found.value,
             "ascent_steps": found.steps,
-            "places": places(found),
+            "places": distinct_positions(found),
             "upper_bound": mean_field.unmasked(f, 2, R).as_record(),
         }
 
 
 def key_of(record: Record) -> tuple:
-    """What tells records apart; KeyError for a record of something else."""
+    """Return the settings that identify a record; KeyError for a record of another kind."""
     return tuple(record[name] for name in ("scores", "radius_squared", "atoms", "restarts"))
 
 
-def places(found: Ascent, apart: float = 1e-2) -> list[Record]:
-    """The distinct places of a measure that ascent found, the heaviest first; nearer than `apart`·R is one place."""
+def distinct_positions(found: Ascent, tol: float = 1e-2) -> list[Record]:
+    """Return the distinct positions of a measure, the heaviest first; those closer than `tol`·R are merged."""
     rest = sorted(range(len(found.x)), key=lambda i: -float(found.masses[i]))
     radius, listed = float(torch.linalg.vector_norm(found.x, dim=-1).max()), []
     while rest:
-        near = [i for i in rest if float((found.x[i] - found.x[rest[0]]).norm()) <= apart * radius]
+        near = [i for i in rest if float((found.x[i] - found.x[rest[0]]).norm()) <= tol * radius]
         mass = float(found.masses[near].sum())
         listed.append({"place": found.x[near[0]].tolist(), "mass": mass, "log_mass": math.log(mass)})
         rest = [i for i in rest if i not in near]
@@ -99,24 +99,34 @@ def places(found: Ascent, apart: float = 1e-2) -> list[Record]:
 
 
 @dataclass(frozen=True)
-class Rate:
-    """Lip ≈ constant·e^{exponent·R²}(1 + turning·R²), which is the shape of two Diracs, beside what theory says."""
+class RadiusGrowth:
+    """The fitted law Lip ≈ constant·e^{exponent·R²}(1 + turning·R²), the form of two Diracs, and the theory.
+
+    Attributes:
+        scores: Kind of scores.
+        exponent: The fitted exponent.
+        exponent_error: Its standard error; None with three records, which leave no degree of freedom.
+        turning: The fitted coefficient of the polynomial factor.
+        constant: The fitted constant.
+        gamma: Exponent of the published lower bound.
+        true_exponent: D*/2.
+    """
 
     scores: str
     exponent: float
-    exponent_error: float | None  # standard error; None without a degree of freedom to spare
+    exponent_error: float | None
     turning: float
     constant: float
     gamma: float
     true_exponent: float
 
     def log_at(self, squared: float) -> float:
-        """Log Lip of the fit at R²."""
+        """Return log Lip of the fit at R²."""
         return self.exponent * squared + math.log1p(self.turning * squared) + math.log(self.constant)
 
 
-def fit_rate(records: Sequence[Record]) -> Rate:
-    """The growth of what ascent found with R², from records of one kind of scores."""
+def fit_radius_growth(records: Sequence[Record]) -> RadiusGrowth:
+    """Fit the growth of the constant with R² to records of one kind of scores."""
     kinds = {record["scores"] for record in records}
     if len(kinds) != 1 or len({record["radius_squared"] for record in records}) < 3:
         raise InputError(
@@ -134,11 +144,11 @@ def fit_rate(records: Sequence[Record]) -> Rate:
         bounds=([0, 0, -np.inf], np.inf),
     )
     error = float(np.sqrt(covariance[0, 0])) if len(records) > 3 else None
-    return Rate(kind, float(exponent), error, float(turning), math.exp(constant), GAMMAS[kind], EXPONENTS[kind])
+    return RadiusGrowth(kind, float(exponent), error, float(turning), math.exp(constant), GAMMAS[kind], EXPONENTS[kind])
 
 
-def rates_figure(records: Sequence[Record], rates: Sequence[Rate]) -> Figure:
-    """What ascent over measures found against ‖A‖R² (points), and the fitted laws (lines)."""
+def rates_figure(records: Sequence[Record], rates: Sequence[RadiusGrowth]) -> Figure:
+    """Draw the constants found by ascent over ‖A‖R² (points), and the fitted laws (lines)."""
     colours: dict[str, Any] = THEMES["light"]
     figure = Figure(figsize=(7.2, 5.0), dpi=160, layout="constrained", facecolor=colours["paper"])
     panel = figure.subplots()
@@ -184,6 +194,7 @@ def rates_figure(records: Sequence[Record], rates: Sequence[Rate]) -> Figure:
 
 
 def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.radius_growth",
         description=__doc__,
@@ -206,7 +217,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 if key_of(record) not in saved.done:
                     saved.append(record)
                 records.append(record)
-            rates.append(rate := fit_rate(records))
+            rates.append(rate := fit_radius_growth(records))
             found += records
             print(f"{NAMES[scores]}: {', '.join(f'{name} {value}' for name, value in asdict(rate).items())}")
     except InputError as error:

@@ -1,4 +1,4 @@
-"""A file of JSON lines that an experiment adds to. What is in the file is not computed again."""
+"""A file of JSON lines to which an experiment appends; records in the file are not computed again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ Record = dict[str, Any]
 
 
 class Records:
-    """The records of a file by their key. A last line that a kill cut short is dropped.
+    """The records of a file by their key. A last line that is incomplete, after a kill, is dropped.
 
     Args:
-        path: The file; it need not exist, its folder must.
-        key: What tells records apart. It raises KeyError or TypeError for a record of another kind, and a file that
-            holds one is refused.
-        what: What the records are, for the message of that refusal.
-        begins: How the line of a record begins.
+        path: The file; it need not exist, but its folder must.
+        key: Identifies a record. It raises KeyError or TypeError for a record of another kind.
+        what: Description of the records, for the error message.
+        begins: Beginning of the line of each record.
+
+    Attributes:
+        done: The records in the file, by key.
+
+    Raises:
+        InputError: If there is no such folder, or the file has records of another kind.
     """
 
-    def __init__(self, path: str | Path, key: Callable[[Record], Hashable], what: str, begins: str):
+    def __init__(self, path: str | Path, key: Callable[[Record], Hashable], what: str, begins: str) -> None:
+        """Read the file if it exists."""
         self.path = Path(path)
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise InputError(f"expected a file in a folder that exists, got {path}; name another file")
@@ -33,6 +39,6 @@ class Records:
             os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
 
     def append(self, record: Record) -> None:
-        """Write one record at once, so that a run that is killed loses only the one it was computing."""
+        """Append a record to the file immediately, so that a killed run loses only the one in progress."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json_line(record) + "\n")

@@ -11,7 +11,7 @@ x = torch.randn(24, 3, dtype=torch.float64, generator=torch.Generator().manual_s
 gamma = Velocity(SoftmaxField.of(A=6 * eye, V=eye), sphere=True)  # layer normalisation: |x| = 1
 x = x / x.norm(dim=1, keepdim=True)
 
-path = integrate(gamma, x, 12.0, saves=[3.0, 6.0, 12.0])
+path = integrate(gamma, x, 12.0, frames=[3.0, 6.0, 12.0])
 for depth, tokens in zip(path.times, path.tokens, strict=True):
     print(f"depth {float(depth):4.1f}: {len(clusters(tokens, tol=0.1).sizes):2} clusters")
 

@@ -21,10 +21,11 @@ from howsmooth.studies import chosen_depths, pass_through, spec_of
 from howsmooth.texts.corpora import read_corpus
 
 RUNS = (("minilm", 64), ("smollm2", 32))
-LEFT_OUT = ("versions", "source", "commit", "text_sha256")  # said once, in the first line
+ONLY_IN_FIRST_LINE = ("versions", "source", "commit", "text_sha256")
 
 
 def compute(path: Path) -> None:
+    """Compute the records of all runs and write them to a file, one line for each depth."""
     corpus = read_corpus("embedded")
     with path.open("w", encoding="utf-8") as out:
         for name, n in RUNS:
@@ -34,13 +35,14 @@ def compute(path: Path) -> None:
             for passage in pass_through(model, corpus, spec):
                 for record in passage.records(model, corpus, spec, depths):
                     if out.tell():
-                        record = {key: value for key, value in record.items() if key not in LEFT_OUT}
+                        record = {key: value for key, value in record.items() if key not in ONLY_IN_FIRST_LINE}
                     out.write(json_line(record) + "\n")
                     out.flush()
                     print(name, record["depth"], record["value"], flush=True)
 
 
 def main(given: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     parser.add_argument("--redraw", action="store_true")

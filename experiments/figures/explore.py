@@ -2,8 +2,8 @@
 
     python -m experiments.figures.explore [--out docs/images]
 
-`explore-light.png` is the tab of layers with a token moved, `explore-dark.png` the growth of a layer between its
-bounds, `explore-phone.png` the first again at the width of a phone. Needs playwright and a chromium ($CHROMIUM, or in
+`explore-light.png` shows the tab of layers with a token moved, `explore-dark.png` the growth of a layer between its
+bounds, `explore-phone.png` the first tab at the width of a phone. Needs playwright and a chromium ($CHROMIUM, or in
 $PATH).
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,29 +22,35 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-def says(page: Page, where: str, words: str) -> None:
+def wait_for_text(page: Page, where: str, words: str) -> None:
+    """Wait until the element `where` contains the words."""
     page.wait_for_function("([id, words]) => document.getElementById(id).innerText.includes(words)", arg=[where, words])
 
 
 def layers(page: Page) -> None:
+    """Measure the layers, then move a token."""
     page.click("#measure-run")
-    says(page, "measure-status", "Measured on")
+    wait_for_text(page, "measure-status", "Measured on")
     page.click("[data-layer='0']")
-    says(page, "measure-status", "All heads")
+    wait_for_text(page, "measure-status", "All heads")
     page.click("[data-token='24']")
-    says(page, "measure-status", "was moved")
+    wait_for_text(page, "measure-status", "was moved")
 
 
 def growth(page: Page) -> None:
+    """Show the growth of a layer."""
     page.get_by_role("tab", name="Growth").click()
     page.fill("#growth-layer input", "4")
     page.keyboard.press("Tab")
     page.click("#growth-run")
-    says(page, "growth-status", "exponent")
-    page.wait_for_timeout(500)  # the pictures are decoded
+    wait_for_text(page, "growth-status", "exponent")
+    page.wait_for_timeout(500)  # until the images are decoded
 
 
-def take(browser: Browser, address: str, path: Path, act, *, width: int, theme: str, height: int) -> None:
+def take_screenshot(
+    browser: Browser, address: str, path: Path, act: Callable[[Page], None], *, width: int, theme: str, height: int
+) -> None:
+    """Open the explorer, perform the actions and save a screenshot."""
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=theme, device_scale_factor=1 if width > 1000 else 2
     )
@@ -58,6 +65,7 @@ def take(browser: Browser, address: str, path: Path, act, *, width: int, theme: 
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     out = parser.parse_args().out
@@ -69,9 +77,9 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium"), args=["--no-sandbox"]
         )
-        take(browser, address, out / "explore-light.png", layers, width=1280, height=1360, theme="light")
-        take(browser, address, out / "explore-dark.png", growth, width=1280, height=1400, theme="dark")
-        take(browser, address, out / "explore-phone.png", layers, width=390, height=1600, theme="light")
+        take_screenshot(browser, address, out / "explore-light.png", layers, width=1280, height=1360, theme="light")
+        take_screenshot(browser, address, out / "explore-dark.png", growth, width=1280, height=1400, theme="dark")
+        take_screenshot(browser, address, out / "explore-phone.png", layers, width=390, height=1600, theme="light")
         browser.close()
     page.close()
 

@@ -1,11 +1,11 @@
-"""Pictures of flows of particles: the shapes that clusters take, and perturbations along depth.
+"""Figures of flows of particles: the shapes that clusters form, and perturbations along depth.
 
     python -m experiments.figures.flows [--out docs/images]
 
-`flows.png` draws the named examples, each with its expectation checked. `flow.gif` is the polytope in motion.
-`flow_growth.png` has three panels: how far L layers X + Γ/L are from the flow they discretise; σ₁ of the derivative of
-the flow on the sphere beside the product of its layers' constants; the local Lipschitz constant of each kind of
-attention along its own flow. The numbers behind it are in `flow_growth.json`.
+`flows.png` draws the named examples and checks their expectations. `flow.gif` animates the polytope. `flow_growth.png`
+has three panels: the distance between L layers X + Γ/L and the flow that they discretise; σ₁ of the derivative of the
+flow on the sphere and the product of its layers' constants; the local Lipschitz constant of each kind of attention
+along its own flow. Its data are in `flow_growth.json`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from howsmooth.dynamics import Velocity, follow, integrate, local_constant, perturbation_growth, read_example, watch
-from howsmooth.dynamics.example import NAMES, Attention, Tokens, field_of, tokens_of, unmet
-from howsmooth.dynamics.instruments import drawing
+from howsmooth.attention import Field
+from howsmooth.dynamics import (
+    Velocity,
+    integrate,
+    integrate_example,
+    local_constant,
+    perturbation_growth,
+    read_example,
+    trajectory_records,
+)
+from howsmooth.dynamics.example import EXAMPLE_NAMES, Attention, Tokens, field_of, tokens_of, unmet_expectations
+from howsmooth.dynamics.instruments import view_and_labels
 from howsmooth.report.figure import THEMES
 from howsmooth.report.flow_figures import draw_paths, plain, save_animation
 
@@ -32,29 +42,32 @@ LAYERS = (8, 16, 32, 64, 128, 256)
 
 
 def shapes(out: Path) -> None:
+    """Draw the named examples, and animate the polytope."""
     figure = Figure(figsize=(13.2, 8.4), dpi=130, layout="constrained", facecolor=COLOURS["paper"])
-    for panel, name in zip(figure.subplots(2, 3).flatten(), NAMES, strict=True):
+    for panel, name in zip(figure.subplots(2, 3).flatten(), EXAMPLE_NAMES, strict=True):
         example = read_example(name)
-        trajectory, field = follow(example)
-        *_, last = watch(
+        trajectory, field = integrate_example(example)
+        *_, last = trajectory_records(
             trajectory, field, tol=example.watch.tol, renormalised=example.flow.coordinates == "renormalised"
         )
-        wrong = unmet(example.expect, last)
-        print(f"{name}: {trajectory.ending}; {'as stated' if not wrong else '; '.join(wrong)}")
-        seen, labels = drawing(trajectory, field, example.watch.tol)
-        paths = seen(trajectory.tokens).numpy()
-        draw_paths(panel, trajectory.times.tolist(), paths, seen.names, labels, COLOURS)
+        unmet = unmet_expectations(example.expect, last)
+        print(f"{name}: {trajectory.ending}; {'as stated' if not unmet else '; '.join(unmet)}")
+        plane, labels = view_and_labels(trajectory, field, example.watch.tol)
+        paths = plane(trajectory.tokens).numpy()
+        draw_paths(panel, trajectory.times.tolist(), paths, plane.names, labels, COLOURS)
         panel.set_title(name.replace("_", " "), color=COLOURS["ink"], fontsize=11, fontweight="bold", loc="left")
         if name == "polytope":
-            save_animation(out / "flow.gif", trajectory.times.tolist(), paths, seen.names, labels, title=example.title)
+            save_animation(out / "flow.gif", trajectory.times.tolist(), paths, plane.names, labels, title=example.title)
     figure.savefig(out / "flows.png", facecolor=figure.get_facecolor())
 
 
-def kind_of(name: str, d: int):
+def field_named(name: str, d: int) -> Field:
+    """Return attention of a kind with A = V = I; "masked" is causal softmax."""
     return field_of(Attention(kind="softmax", causal=True) if name == "masked" else Attention(kind=name), d)
 
 
 def growth(out: Path) -> None:
+    """Draw discretisation errors, growth of perturbations and local constants."""
     figure = Figure(figsize=(14.4, 4.4), dpi=130, layout="constrained", facecolor=COLOURS["paper"])
     left, middle, right = figure.subplots(1, 3)
     x = tokens_of(Tokens(count=16, dim=4, law="normal", seed=0), sphere=True)
@@ -70,8 +83,8 @@ def growth(out: Path) -> None:
     middle.set_yscale("log")
     _name(middle, "depth t", "σ₁ of the flow's derivative", "On the sphere: flow (line), product of layers (dashed)")
     for name, colour in zip(KINDS, COLOURS["maps"], strict=False):
-        field = kind_of(name, 4)
-        path = integrate(Velocity(field, sphere=True), x, 12.0, saves=25)
+        field = field_named(name, 4)
+        path = integrate(Velocity(field, sphere=True), x, 12.0, frames=25)
         values = [float(local_constant(field, state).value[0]) for state in path.tokens]
         found["local"] += [{"kind": name, "t": t, "value": v} for t, v in zip(path.times.tolist(), values, strict=True)]
         right.plot(path.times, values, color=colour, linewidth=1.8, label=name)
@@ -81,23 +94,27 @@ def growth(out: Path) -> None:
     (out / "flow_growth.json").write_text(json.dumps(found, indent=1))
 
 
-def _discretisation(panel, x: torch.Tensor, found: list) -> None:
+def _discretisation(panel: Axes, x: torch.Tensor, found: list) -> None:
     velocity = Velocity(field_of(Attention(A=4.0), 4), sphere=True)
-    truth = integrate(velocity, x, 4.0, solver="dop853", rtol=1e-12, atol=1e-13, saves=2).last
+    exact = integrate(velocity, x, 4.0, solver="dop853", rtol=1e-12, atol=1e-13, frames=2).last
     for (scheme, order), colour in zip((("residual", 1), ("rk4", 4)), COLOURS["maps"], strict=False):
-        gaps = [
-            float((integrate(velocity, x, 4.0, solver=scheme, steps=steps, saves=2).last - truth).norm())
+        errors = [
+            float((integrate(velocity, x, 4.0, solver=scheme, steps=steps, frames=2).last - exact).norm())
             for steps in LAYERS
         ]
-        found += [{"scheme": scheme, "layers": steps, "error": gap} for steps, gap in zip(LAYERS, gaps, strict=True)]
-        panel.plot(LAYERS, gaps, "o-", color=colour, linewidth=1.8, label=f"{scheme} (order {order})")
-        panel.plot(LAYERS, [gaps[-1] * (LAYERS[-1] / steps) ** order for steps in LAYERS], ":", color=COLOURS["faint"])
+        found += [
+            {"scheme": scheme, "layers": steps, "error": error} for steps, error in zip(LAYERS, errors, strict=True)
+        ]
+        panel.plot(LAYERS, errors, "o-", color=colour, linewidth=1.8, label=f"{scheme} (order {order})")
+        panel.plot(
+            LAYERS, [errors[-1] * (LAYERS[-1] / steps) ** order for steps in LAYERS], ":", color=COLOURS["faint"]
+        )
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     _name(panel, "layers L to depth 4", "‖X_L − X(4)‖", "L layers against the flow, β = 4")
 
 
-def _name(panel, x: str, y: str, title: str) -> None:
+def _name(panel: Axes, x: str, y: str, title: str) -> None:
     panel.set_xlabel(x, color=COLOURS["ink"])
     panel.set_ylabel(y, color=COLOURS["ink"])
     panel.set_title(title, color=COLOURS["ink"], fontsize=10, fontweight="bold", loc="left")
@@ -106,6 +123,7 @@ def _name(panel, x: str, y: str, title: str) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     folder = parser.parse_args(given).out

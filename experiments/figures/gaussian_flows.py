@@ -1,8 +1,8 @@
-"""Gaussian flows, densities on a grid, and how fast particles come to them.
+"""Gaussian flows, densities on a grid, and the convergence of particles to them.
 
     python -m experiments.figures.gaussian_flows [--out docs/images]
 
-Leaves gaussian_flow.png, density_flow.png, mean_field_rate.png and gaussian_flows.json with the numbers of the page.
+Writes gaussian_flow.png, density_flow.png, mean_field_rate.png, and the numbers of the page to gaussian_flows.json.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from howsmooth.dynamics import (
     GaussianState,
     Grid,
     blow_up_time,
+    compare_particles,
     density_flow,
     gaussian_flow,
     integrate,
     mean_field_convergence,
 )
-from howsmooth.dynamics.gaussian_flow import particles_beside
 from howsmooth.report.density_figures import density_figure, gaussian_flow_figure, rate_figure
 from howsmooth.report.figure import save_figure
 
@@ -37,16 +37,17 @@ START = GaussianState.of([0.4, -0.2], [[0.8, 0.2], [0.2, 0.5]])
 
 
 def blow_up(out: Path) -> dict:
+    """Draw a Gaussian with particles, and compare a blow-up time with its closed form."""
     field = SoftmaxField.of(A, EYE)
     exact = blow_up_time(A, START)
     flow = gaussian_flow(field, START, 2 * exact)
     calm = SoftmaxField.of(A, -0.5 * EYE + 0.8 * torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64))
     shown = gaussian_flow(calm, START, 2.0)
-    beside = particles_beside(shown, calm, 800)
+    comparison = compare_particles(shown, calm, 800)
     save_figure(
         gaussian_flow_figure(
             shown.as_record(),
-            beside.tokens.numpy(),
+            comparison.tokens.numpy(),
             title="A Gaussian and 800 particles: softmax attention, V turns and contracts",
         ),
         out / "gaussian_flow.png",
@@ -57,17 +58,18 @@ def blow_up(out: Path) -> dict:
         "direction": flow.blow_up.direction.tolist(),
         "steps": flow.steps,
         "seconds": flow.seconds,
-        "coupled_at_end": float(beside.coupled[-1]),
+        "coupled_at_end": float(comparison.coupled[-1]),
     }
 
 
 def densities(out: Path) -> dict:
+    """Draw a density with particles."""
     grid = Grid.square(2, 6.0, 64)
-    places = ([-2.0, -1.0], [1.5, -1.5], [0.0, 2.0])
-    start = Density.mixture([Density.gaussian(GaussianState.of(p, 0.25 * EYE), grid) for p in places])
+    centres = ([-2.0, -1.0], [1.5, -1.5], [0.0, 2.0])
+    start = Density.mixture([Density.gaussian(GaussianState.of(p, 0.25 * EYE), grid) for p in centres])
     field = SoftmaxField.of(EYE, -EYE)
     flow = density_flow(field, start, 4.0)
-    tokens = integrate(field, start.sample(300, torch.Generator().manual_seed(0)), 4.0, saves=flow.times.tolist())
+    tokens = integrate(field, start.sample(300, torch.Generator().manual_seed(0)), 4.0, frames=flow.times.tolist())
     values = (flow.masses / math.prod(grid.widths)).numpy()
     save_figure(
         density_figure(
@@ -82,6 +84,7 @@ def densities(out: Path) -> dict:
 
 
 def rates(out: Path) -> list[dict]:
+    """Measure and draw the rates of convergence of particles."""
     grid = Grid.square(1, 6.0, 240)
     parts = [Density.gaussian(GaussianState.of([m], [[0.2]]), grid) for m in (-1.5, 0.5, 1.5)]
     ns = (60, 120, 240, 480, 960)
@@ -100,6 +103,7 @@ def rates(out: Path) -> list[dict]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     folder = parser.parse_args(given).out

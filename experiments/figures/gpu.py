@@ -1,9 +1,9 @@
-"""Time and memory against n on a GPU, from what benchmarks/gpu.py and benchmarks/long_context.py measured.
+"""Time and memory against n on a GPU, from the results of benchmarks/gpu.py and benchmarks/long_context.py.
 
     python -m experiments.figures.gpu [benchmarks/results] [--out docs/images]
 
-Of the folder it reads every *lengths.jsonl (the sweep), *quick.json and *full.json (the table) and *context*.jsonl
-(whole solves); of points measured more than once the last file's, in the order of names, counts.
+Reads every `*lengths.jsonl` (the sweep), `*quick.json` and `*full.json` (the table) and `*context*.jsonl` (whole
+solves) in the folder. Of points measured more than once it uses that of the last file in alphabetical order.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 
@@ -27,10 +28,11 @@ CALLS = {
 }
 SOLVES = {True: "a certified constant, whole layer", False: "its lower bound alone"}
 TITLES = ("Time", "Peak memory (of single calls: beyond their inputs)")
-NAMES = {"random", "normalised"}  # of long_context's kinds: the ones at ordinary tokens
+TYPICAL_INPUTS = {"random", "normalised"}  # kinds of inputs of long_context that are not adversarial
 
 
 def draw(folder: Path, out: Path) -> None:
+    """Draw times and peak memory of calls and solves."""
     calls, solves, gpu = read(folder)
     colours = THEMES["light"]
     figure = Figure(figsize=(11.6, 5.4), dpi=160, layout="constrained", facecolor=colours["paper"])
@@ -85,8 +87,8 @@ def draw(folder: Path, out: Path) -> None:
     print(f"drew {out / 'gpu_time_memory.png'}: {', '.join(f'{name} ({len(p)})' for name, p in series.items())}")
 
 
-def guide(panel, series: dict, key: str, power: int, colours: dict) -> None:
-    """A slope to compare with, under the data: n² for time, n for memory."""
+def guide(panel: Axes, series: dict, key: str, power: int, colours: dict) -> None:
+    """Draw a reference slope below the data: n² for time, n for memory."""
     known = [(n, point[key]) for points in series.values() for n, point in points.items() if point.get(key)]
     if not known:
         return
@@ -109,7 +111,7 @@ def guide(panel, series: dict, key: str, power: int, colours: dict) -> None:
 
 
 def read(folder: Path) -> tuple[dict, dict, str]:
-    """Calls by (name, dtype) and solves by whether they are certified, each n -> {seconds, gib}; and the GPU."""
+    """Return calls by (name, dtype), solves by whether they are certified, each n -> {seconds, gib}, and the GPU."""
     calls: dict[tuple, dict[int, dict]] = {}
     solves: dict[bool, dict[int, dict]] = {True: {}, False: {}}
     gpus = []
@@ -126,8 +128,8 @@ def read(folder: Path) -> tuple[dict, dict, str]:
             gpus.append(row["gpu"])
     for path in sorted(folder.glob("*context*.jsonl")):
         for record in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-            if record["kind"] in NAMES and record["gpu"] is not None:
-                # The first solve of a run waits for kernels to be compiled.
+            if record["kind"] in TYPICAL_INPUTS and record["gpu"] is not None:
+                # The time of the first solve of a run includes the compilation of kernels.
                 first = record["n"] == 128
                 solves[record["upper"] is not None][record["n"]] = {
                     "seconds": None if first else record["wall"],
@@ -138,6 +140,7 @@ def read(folder: Path) -> tuple[dict, dict, str]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("benchmarks/results"))
     parser.add_argument("--out", type=Path, default=Path("docs/images"))

@@ -1,8 +1,8 @@
-"""Lip against n to a million tokens, from what benchmarks/long_context.py measured.
+"""The local Lipschitz constant up to a million tokens, from the results of benchmarks/long_context.py.
 
     python -m experiments.figures.long_context benchmarks/results/*context*.jsonl [--out docs/images]
 
-Of points that were measured more than once a certified one counts before a lower bound, and then the larger.
+Of points measured more than once it uses a certified one rather than a lower bound, and then the largest.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ NAMES = {
 
 
 def draw(files: list[Path], out: Path) -> None:
+    """Draw the constants with intervals and fitted laws."""
     records = best([json.loads(line) for path in files for line in path.read_text().splitlines()])
     colours = THEMES["light"]
     figure = Figure(figsize=(8.2, 5.2), dpi=160, layout="constrained", facecolor=colours["paper"])
@@ -102,16 +103,17 @@ def draw(files: list[Path], out: Path) -> None:
 
 
 def curve(record: dict) -> tuple:
+    """Return what identifies the curve of a record."""
     return record["kind"], record.get("model", "gpt2"), record["layer"]
 
 
 def best(records: list[dict]) -> list[dict]:
-    """One record for each point."""
+    """Return one record for each point."""
     found: dict[tuple, dict] = {}
     for record in records:
         key = (*curve(record), record["n"])
 
-        def rank(r):
+        def rank(r: dict) -> tuple[bool, float]:
             return (r["upper"] is not None, r["value"])
 
         if key not in found or rank(record) > rank(found[key]):
@@ -120,6 +122,7 @@ def best(records: list[dict]) -> list[dict]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, default=Path("docs/images"))

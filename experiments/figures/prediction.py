@@ -2,8 +2,8 @@
 
     python -m experiments.figures.prediction minilm.jsonl smollm2.jsonl [--out docs/images/prediction]
 
-Rank correlations stand above, achieved over predicted changes beneath. Without files docs/images/prediction.json is
-drawn once more.
+The upper row of the figure has the rank correlations, the lower row achieved over predicted changes. Without files it
+is drawn from docs/images/prediction.json.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from experiments.prediction.evaluation import OUTCOMES, calibrations, judge
+from experiments.prediction.evaluation import OUTCOMES, calibrations, correlations
 from experiments.prediction.predictors import LABELS
 from howsmooth.report.figure import MARKERS, THEMES, save_figure
 from howsmooth.report.rows import model_name
@@ -28,7 +29,7 @@ from howsmooth.report.table import plain_table
 
 Record = dict[str, Any]
 PLACES = {"layer": "attacks on a layer", "model": "attacks on the model's input", "tokens": "attacks on tokens"}
-FEW = 10  # texts below which an interval is not to be trusted
+MIN_TEXTS_FOR_INTERVALS = 10  # with fewer texts intervals are unreliable
 SHORT = {
     "layer_gain_small": "gain, small",
     "layer_gain_large": "gain, large",
@@ -43,7 +44,7 @@ SHORT = {
 
 
 def prediction_tables(rows: Sequence[Record]) -> list[RenderableType]:
-    """For every model one table for each kind of attack, predictors down and outcomes across; and how to read them."""
+    """Return for every model one table for each kind of attack, predictors by outcomes, and notes."""
     shown: list[RenderableType] = []
     for model in dict.fromkeys(row["model"] for row in rows):
         chosen = [row for row in rows if row["model"] == model]
@@ -81,17 +82,18 @@ def _table(rows: Sequence[Record], place: str) -> Table | None:
 
 
 def _ranks(rows: Sequence[Record], predictor: str) -> list[float | None] | str:
-    """What tells the ranks of a predictor from those of another: its correlations with everything, in every layer."""
+    """Return what identifies the ranks of a predictor: its correlations with all outcomes in all layers."""
     found = [row["value"] for row in rows if row["predictor"] == predictor and row["scope"] != "pooled"]
     known = any(value is not None for value in found)
     return [None if value is None else round(value, 9) for value in found] if known else predictor
 
 
 def cell(row: Record | None) -> Text:
-    """ρ with its interval: bold where the interval is on one side of zero, a star where the family's p is below 5 %.
+    """Return ρ with its interval: bold if the interval excludes zero, with a star if the adjusted p is below 5 %.
 
-    >>> print(cell({"value": 0.871, "lower": 0.7, "upper": 0.94, "adjusted_p": 0.001}))
-    +.87 [+.70 +.94]*
+    Example:
+        >>> print(cell({"value": 0.871, "lower": 0.7, "upper": 0.94, "adjusted_p": 0.001}))
+        +.87 [+.70 +.94]*
     """
     if row is None:
         return Text("")
@@ -108,10 +110,11 @@ def cell(row: Record | None) -> Text:
 
 
 def short(value: float) -> str:
-    """A correlation in two digits.
+    """Return a correlation in two digits.
 
-    >>> short(-0.314), short(1.0), short(-1e-9)
-    ('-.31', '+1.0', '+.00')
+    Example:
+        >>> short(-0.314), short(1.0), short(-1e-9)
+        ('-.31', '+1.0', '+.00')
     """
     value = round(value, 2) + 0.0  # no −0
     return f"{value:+.2f}".replace("0.", ".", 1) if abs(value) < 0.995 else f"{value:+.1f}"
@@ -124,10 +127,10 @@ def _pooled(row: Record | None) -> Text:
 
 
 def _notes(rows: Sequence[Record]) -> Text:
-    """How the tables of one model are to be read, and why some of it is undefined."""
+    """Return notes on the tables of one model, and why some values are undefined."""
     within = [row for row in rows if row["scope"] == "within"]
     if all(row["value"] is None for row in within):
-        return Text("nothing to rank: all of it is undefined\n", style="dim")
+        return Text("nothing to rank: all correlations are undefined\n", style="dim")
     fewest, most = (of(row["texts"] for row in within if row["value"] is not None) for of in (min, max))
     family = max(row["family"] or 0 for row in within)
     lines = [
@@ -137,9 +140,9 @@ def _notes(rows: Sequence[Record]) -> Text:
     if any("_use_" in row["outcome"] for row in rows):
         lines.append("use: KL of the next token for a language model, else the cosine of mean embeddings")
     if any(row["scope"] == "pooled" for row in rows):
-        lines.append("pooled: layers thrown together; “layers alone” is what is left of it with texts exchanged")
-    if fewest < FEW:
-        lines.append(f"fewer than {FEW} texts: do not trust the intervals")
+        lines.append("pooled: over all layers; “layers alone” is the part that remains when texts are permuted")
+    if fewest < MIN_TEXTS_FOR_INTERVALS:
+        lines.append(f"fewer than {MIN_TEXTS_FOR_INTERVALS} texts: do not trust the intervals")
     reasons: dict[str, list[str]] = {}
     for row in within:
         if row["value"] is None:
@@ -151,7 +154,7 @@ def _notes(rows: Sequence[Record]) -> Text:
 
 
 def calibration_table(curves: Sequence[Record]) -> Table:
-    """Achieved over predicted change, σ₁‖E‖: the median, and that of texts by their prediction, lowest first."""
+    """Return a table of achieved over predicted changes σ₁‖E‖: medians, over all texts and by bins of prediction."""
     table = plain_table(Text("Achieved change over the predicted σ₁‖E‖, medians", style="bold cyan"))
     for name in ("model", "attacked", "objective"):
         table.add_column(name, no_wrap=True)
@@ -183,7 +186,7 @@ SHOWN = {
 
 
 def prediction_figure(rows: Sequence[Record], curves: Sequence[Record]) -> Figure:
-    """One forest panel per outcome, one colour per model; one panel of calibration per model and kind of attack."""
+    """Draw one forest plot per outcome, one colour per model; one calibration plot per model and kind of attack."""
     colours = THEMES["light"]
     models = list(dict.fromkeys(row["model"] for row in rows))
     outcomes = [name for name in SHOWN if any(row["outcome"] == name and row["value"] is not None for row in rows)]
@@ -221,7 +224,12 @@ def prediction_figure(rows: Sequence[Record], curves: Sequence[Record]) -> Figur
 
 
 def _forest(
-    figure, rows: Sequence[Record], outcomes: list[str], predictors: list[str], models: list[str], colours: dict
+    figure: Figure | SubFigure,
+    rows: Sequence[Record],
+    outcomes: list[str],
+    predictors: list[str],
+    models: list[str],
+    colours: dict,
 ) -> None:
     figure.set_facecolor(colours["paper"])
     panels = figure.subplots(1, len(outcomes), sharey=True, squeeze=False)[0]
@@ -292,8 +300,8 @@ def _forest(
     )
 
 
-def _calibration(panel, curves: Sequence[Record], colours: dict, title: str) -> None:
-    """Points are texts, lines the medians of groups of them by prediction; at 1 the prediction has come true."""
+def _calibration(panel: Axes, curves: Sequence[Record], colours: dict, title: str) -> None:
+    """Draw achieved over predicted changes: points are texts, lines medians of bins; 1 is a perfect prediction."""
     keys = list(dict.fromkeys((curve["layer"], curve["objective"]) for curve in curves))
     shares = sorted({curve["share"] for curve in curves})
     panel.axhline(1, color=colours["faint"], linestyle="--", linewidth=1.2, zorder=1)
@@ -357,7 +365,7 @@ def _calibration(panel, curves: Sequence[Record], colours: dict, title: str) -> 
 _OBJECTIVES = {"output": "hidden states", "next-token": "next token, √(2 KL)", "cosine": "embedding, chord"}
 
 
-def _plain(panel, colours: dict) -> None:
+def _plain(panel: Axes, colours: dict) -> None:
     panel.set_facecolor(colours["paper"])
     panel.tick_params(colors=colours["ink"], labelsize=9.5, length=0, which="both")
     panel.grid(True, color=colours["grid"], linewidth=0.8)
@@ -385,21 +393,22 @@ KEPT = (
 )
 
 
-def judged(files: list[Path]) -> dict:
+def evaluated(files: list[Path]) -> dict:
+    """Return correlations, calibrations and designs of the records in these files."""
     records = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     if not records:
         raise SystemExit(f"no records in {', '.join(map(str, files))}")
     return {
         "correlations": [
-            rounded({name: row[name] for name in KEPT}) for row in judge(records) if row["scope"] != "layer"
+            rounded({name: row[name] for name in KEPT}) for row in correlations(records) if row["scope"] != "layer"
         ],
         "calibrations": [rounded(curve) for curve in calibrations(records)],
         "designs": {record["model"]: {**record["design"], "corpus": record["corpus"]} for record in records},
     }
 
 
-def rounded(value):
-    """The same with four significant digits, which is more than the intervals allow."""
+def rounded(value: Any) -> Any:
+    """Return the value with all floats rounded to four significant digits, more than the intervals justify."""
     if isinstance(value, dict):
         return {key: rounded(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -408,12 +417,13 @@ def rounded(value):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, default=Path("docs/images/prediction"))
     chosen = parser.parse_args(arguments)
     kept = chosen.out.with_suffix(".json")
-    found = judged(chosen.records) if chosen.records else json.loads(kept.read_text(encoding="utf-8"))
+    found = evaluated(chosen.records) if chosen.records else json.loads(kept.read_text(encoding="utf-8"))
     console = Console(width=120)
     for table in (*prediction_tables(found["correlations"]), calibration_table(found["calibrations"])):
         console.print(table)

@@ -1,9 +1,9 @@
-"""The four regimes of sup Lip on B_R^n in one picture: d = 1, A = −1, V = 1.
+"""The four regimes of sup Lip on B_R^n in one figure: d = 1, A = −1, V = 1.
 
     python -m experiments.figures.regimes [--out docs/images]
 
-Lines are this project's lower bound (configurations attain it), points are worst cases that ascent finds, certified,
-and the dashed lines above are the smallest upper bound that applies.
+Lines are this project's lower bound, which configurations attain; points are certified worst cases found by ascent;
+dashed lines are the smallest upper bound that applies.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ ASCENDED = [2**power for power in range(1, 9)]
 
 
 def best_radius(n: int) -> float:
-    """Where 2γr² = log(n − 1): the radius at which the lower bound is about largest over all radii."""
+    """Return the radius with 2γr² = log(n − 1), which approximately maximises the lower bound."""
     return math.sqrt(max(math.log(max(n - 1, 2)) / 2, 1e-6))
 
 
 def largest_radius(name: str, n: int) -> float:
+    """Return the radius of the ball of a regime at length n."""
     return best_radius(n) if name == GROWING else math.sqrt(RADII[name])
 
 
@@ -44,10 +45,10 @@ GROWING = "R growing:  2γR² = log(n − 1)"
 
 @functools.cache
 def lower(name: str, n: int) -> float:
-    """The best that is known below: the bound over all radii up to R, at n or any of its divisors, or equal tokens.
+    """Return the best known lower bound: over all radii up to R, at n, n/2, n/4, …, or at equal tokens.
 
-    Tokens that are all doubled have a norm that is no smaller, so that what holds at n/2 holds at n. At n equal
-    tokens the derivative is the mean, of norm ‖V‖ = 1.
+    Duplicating all tokens does not decrease the norm, so a bound at n/2 also holds at n. At n equal tokens the
+    derivative is the mean, of norm ‖V‖ = 1.
     """
     R, best = largest_radius(name, n), 1.0
     while n > 1:
@@ -58,11 +59,13 @@ def lower(name: str, n: int) -> float:
 
 
 def upper(name: str, n: int) -> float:
+    """Return the smallest upper bound that applies."""
     R = largest_radius(name, n)
     return min(bound(LAYER, n, R).value for bound in (this_project.upper, this_project.upper_in_n_and_a))
 
 
 def draw(out: Path, restarts: int, steps: int) -> None:
+    """Search for worst cases, and draw them between the bounds."""
     colours = THEMES["light"]
     figure = Figure(figsize=(8.2, 5.4), dpi=160, layout="constrained", facecolor=colours["paper"])
     panel = figure.subplots()
@@ -128,6 +131,7 @@ def draw(out: Path, restarts: int, steps: int) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     parser.add_argument("--restarts", type=int, default=32)

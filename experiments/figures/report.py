@@ -1,8 +1,8 @@
-"""The pictures of docs/report.md: MiniLM on the embedded text, its report in light, in dark and on a phone.
+"""Screenshots for docs/report.md: the report of MiniLM on the embedded text, light, dark and on a phone.
 
     python -m experiments.figures.report [FOLDER]
 
-FOLDER keeps the records (about two minutes of one core): a second run only draws. Needs playwright and chromium.
+The records, about two minutes of one core, are kept in FOLDER and reused. Needs playwright and chromium.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ SHOTS = {"light": {"height": 1500}, "dark": {"height": 1500, "theme": "dark"}, "
 
 
 def howsmooth(*arguments: str) -> None:
+    """Run a command of howsmooth."""
     subprocess.run([sys.executable, "-m", "howsmooth", *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
 def main(folder: Path) -> None:
+    """Make the report in a folder and take the screenshots."""
     for name, line in RUNS.items():
         if not (folder / f"{name}.jsonl").is_file():
             howsmooth(*line.split(), "--json", str(folder / f"{name}.jsonl"))
@@ -37,7 +39,7 @@ def main(folder: Path) -> None:
             with Page(opened, **options) as shown:
                 shown.page.goto(page.as_uri())
                 shown.page.wait_for_selector("#growth svg")
-                # The dark picture shows another part: where the worst direction of layer 0 sits.
+                # The dark screenshot shows another section: the tokens of the worst direction of layer 0.
                 part = "#direction" if name == "dark" else "#growth"
                 shown.page.select_option("#direction select >> nth=0", index=0)
                 shown.page.evaluate(f"document.querySelector('{part}').scrollIntoView()")

@@ -1,8 +1,8 @@
-"""How far linearity carries, and attacks at equal budget: MiniLM and SmolLM2, embedded text.
+"""The range of the linear approximation, and attacks at equal budget: MiniLM and SmolLM2, embedded text.
 
     python -m experiments.figures.robustness [--n 32] [--out docs/images] [--only linearity|attacks]
 
-Records go into JSON files beside the figures. `experiments.mitigations` makes the tables of mitigations.
+Records are written to JSON files next to the figures. `experiments.mitigations` makes the tables of mitigations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext, LogLocator, MultipleLocator, NullLocator
 
@@ -47,6 +49,7 @@ ATTACKS = {"noise": ("o", 4), "sign": ("v", 5), "singular": ("s", 0), "ascent": 
 
 
 def curves(n: int) -> list[dict]:
+    """Measure the gain of the singular direction at growing sizes."""
     rows = []
     for name, layers in LAYERS.items():
         model = howsmooth.load(name)
@@ -67,6 +70,7 @@ def curves(n: int) -> list[dict]:
 
 
 def draw_curves(rows: list[dict], n: int, out: Path) -> None:
+    """Draw the gains of `curves`."""
     colours, figure, panels = _panels()
     for panel, name in zip(panels, LAYERS, strict=True):
         chosen = [row for row in rows if row["model"] == name]
@@ -83,7 +87,9 @@ def draw_curves(rows: list[dict], n: int, out: Path) -> None:
             )
         _dress(panel, colours, name)
         panel.set_xlabel("size of the perturbation, η / ‖X‖", color=colours["ink"])
-        panel.yaxis.set_major_locator(MultipleLocator(0.25))  # before the limits: a logarithmic one refuses zero
+        panel.yaxis.set_major_locator(
+            MultipleLocator(0.25)
+        )  # before the limits: a logarithmic locator does not accept zero
         panel.set_ylim(0, 1.75)
         panel.text(1.2e-6, 1.12, "within 10 % of σ₁", color=colours["faint"], fontsize=9.5)
         panel.legend(frameon=False, fontsize=9.5, labelcolor=colours["ink"], loc="lower left")
@@ -91,7 +97,8 @@ def draw_curves(rows: list[dict], n: int, out: Path) -> None:
     _save(figure, rows, out / "linearity")
 
 
-def compared(n: int) -> list[dict]:
+def attacks(n: int) -> list[dict]:
+    """Run all attacks at equal budgets."""
     rows = []
     for name, layer in (("minilm", 3), ("smollm2", 10)):
         model, corpus = howsmooth.load(name, dtype=torch.float64), read_corpus("embedded")
@@ -102,7 +109,8 @@ def compared(n: int) -> list[dict]:
     return rows
 
 
-def draw_compared(rows: list[dict], n: int, out: Path) -> None:
+def draw_attacks(rows: list[dict], n: int, out: Path) -> None:
+    """Draw the gains of `attacks`."""
     colours, figure, panels = _panels()
     for panel, name in zip(panels, LAYERS, strict=True):
         chosen = [row for row in rows if row["model"] == name]
@@ -134,13 +142,13 @@ def draw_compared(rows: list[dict], n: int, out: Path) -> None:
     _save(figure, rows, out / "attacks")
 
 
-def _panels():
+def _panels() -> tuple[dict, Figure, np.ndarray]:
     colours = THEMES["light"]
     figure = Figure(figsize=(11.6, 4.8), dpi=160, layout="constrained", facecolor=colours["paper"])
     return colours, figure, figure.subplots(1, 2)
 
 
-def _dress(panel, colours: dict, title: str) -> None:
+def _dress(panel: Axes, colours: dict, title: str) -> None:
     dress(panel, [], colours)
     panel.set_xscale("log")
     panel.xaxis.set_major_locator(LogLocator(base=10))
@@ -157,6 +165,7 @@ def _save(figure: Figure, rows: list[dict], path: Path) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=32)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
@@ -166,7 +175,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if "linearity" in wanted:
         draw_curves(curves(arguments.n), arguments.n, arguments.out)
     if "attacks" in wanted:
-        draw_compared(compared(arguments.n), arguments.n, arguments.out)
+        draw_attacks(attacks(arguments.n), arguments.n, arguments.out)
 
 
 if __name__ == "__main__":

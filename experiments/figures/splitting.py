@@ -2,7 +2,7 @@
 
     python -m experiments.figures.splitting [--records FILE.jsonl …] [--out docs/images]
 
-Records are those of `howsmooth meanfield splitting MODEL --json FILE.jsonl`; without them only the line is drawn.
+Records are those of `howsmooth meanfield splitting MODEL --json FILE.jsonl`; without them, atoms on a line only.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ PICTURES = (
 
 
 def draw(records: list[Path], out: Path) -> None:
+    """Draw atoms on a line, and the heads of each file of records."""
     out.mkdir(parents=True, exist_ok=True)
     drawn = []
     for which in PICTURES:
@@ -47,6 +48,7 @@ def draw(records: list[Path], out: Path) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=Path("docs/images"))

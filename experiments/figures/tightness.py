@@ -1,9 +1,9 @@
-"""Where the truth lies between the bounds, layer by layer: MiniLM, SmolLM2 and GPT-2's true attention weights.
+"""Measured constants between their bounds, layer by layer: MiniLM, SmolLM2 and GPT-2's attention weights.
 
     python -m experiments.figures.tightness [--n 64] [--gpt2 gpt2_attention.safetensors] [--out docs/images]
 
-GPT-2's layers are given tokens drawn at random and normalised by their own LayerNorm; the other two read the embedded
-text. Without --gpt2 its panel is missing, and the picture says so.
+The inputs of GPT-2's layers are random tokens, normalised by their own LayerNorm; those of the other two come from the
+embedded text. Without --gpt2 its panel is replaced by a note.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -35,14 +35,15 @@ SHOWN = {  # bound → colour index and marker
 }
 
 
-def layers_of(name: str, n: int, chosen: list[int] | None):
-    """(layer, map, tokens, normalisation in front) of an embedded model."""
+def layers_of(name: str, n: int, chosen: list[int] | None) -> Iterator[tuple]:
+    """Yield (layer, map, tokens, normalisation before it) of a model."""
     model = howsmooth.load(name)
     for layer in chosen or range(model.layers):
         yield layer, model.attention(layer, n), model.inputs(default_text(), layer, n), model.normalisation(layer)
 
 
-def layers_of_gpt2(path: Path, n: int):
+def layers_of_gpt2(path: Path, n: int) -> Iterator[tuple]:
+    """Yield the same for the layers in a file of GPT-2's attention weights, at random tokens."""
     file = AttentionFile(path)
     generator = torch.Generator().manual_seed(0)
     for layer in file.layers:
@@ -50,7 +51,8 @@ def layers_of_gpt2(path: Path, n: int):
         yield layer, f, norm(torch.randn(n, f.d, generator=generator)), norm
 
 
-def measure(model: str, layers, n: int, restarts: int, steps: int) -> list[dict]:
+def measure(model: str, layers: Iterable[tuple], n: int, restarts: int, steps: int) -> list[dict]:
+    """Measure the constant on tokens and in the worst case, and compute all bounds, for each layer."""
     rows = []
     for layer, f, x, norm in layers:
         R = radius(norm)
@@ -82,6 +84,7 @@ def measure(model: str, layers, n: int, restarts: int, steps: int) -> list[dict]
 
 
 def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> None:
+    """Measure all layers and draw them."""
     results = {
         "MiniLM on text": measure("minilm", layers_of("minilm", n, None), n, restarts, steps),
         "SmolLM2 on text": measure("smollm2", layers_of("smollm2", n, [0, 5, 10, 15, 20, 25, 29]), n, restarts, steps),
@@ -98,9 +101,9 @@ def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> Non
             panel.text(0.5, 0.5, "weights not given", ha="center", transform=panel.transAxes, color=colours["faint"])
             panel.axis("off")
             continue
-        places = range(len(rows))
+        columns = range(len(rows))
         panel.vlines(
-            places,
+            columns,
             [r["on_tokens"]["value"] for r in rows],
             [r["worst"]["value"] for r in rows],
             color=colours["grid"],
@@ -114,9 +117,9 @@ def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> Non
                 panel.plot(
                     *zip(*at, strict=True), marker, color=colours["maps"][index], markersize=6, label=f"{mark} {name}"
                 )
-        panel.plot(places, [r["on_tokens"]["value"] for r in rows], "o", color=colours["ink"], label="measured there")
+        panel.plot(columns, [r["on_tokens"]["value"] for r in rows], "o", color=colours["ink"], label="measured there")
         panel.plot(
-            places,
+            columns,
             [r["worst"]["value"] for r in rows],
             "*",
             color=colours["ink"],
@@ -124,10 +127,10 @@ def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> Non
             label="worst case found by ascent",
         )
         panel.set_yscale("log")
-        dress(panel, [{"n": i} for i in places], colours)
+        dress(panel, [{"n": i} for i in columns], colours)
         panel.yaxis.set_major_locator(LogLocator(base=10))
         panel.yaxis.set_major_formatter(LogFormatterMathtext())
-        panel.set_xticks(list(places), [str(r["layer"]) for r in rows])
+        panel.set_xticks(list(columns), [str(r["layer"]) for r in rows])
         panel.set_xlabel("layer", color=colours["ink"])
     panels[0].set_ylabel(f"Lipschitz constant, n = {n}", color=colours["ink"], fontsize=11)
     handles = {
@@ -141,6 +144,7 @@ def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> Non
 
 
 def main(given: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=64)
     parser.add_argument("--gpt2", type=Path, help="safetensors with ln_1, c_attn and c_proj of layers 0, 6 and 11")

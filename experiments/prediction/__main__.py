@@ -4,8 +4,8 @@
     python -m experiments.prediction smollm2 --texts ag_news --count 16 --length 32 --layers 0,15,29 --out smollm2.jsonl
     python -m experiments.figures.prediction minilm.jsonl smollm2.jsonl
 
-Attacks many texts, and holds what the attacks achieved against what was known before: the local constant, bounds, the
-splitting criterion, norms, attention entropy. A run that was stopped goes on with the same command.
+Attacks many texts, and correlates what the attacks achieve with quantities of the clean text: the local constant,
+bounds, the splitting criterion, norms, attention entropy. An interrupted run is resumed by the same command.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.console import Console
 import howsmooth
 from experiments.figures.prediction import calibration_table, prediction_figure, prediction_tables
 from experiments.prediction.correlation import check_resampling
-from experiments.prediction.evaluation import calibrations, judge
+from experiments.prediction.evaluation import calibrations, correlations
 from experiments.prediction.measurements import Design, check, predictions, rankable, texts_of
 from experiments.prediction.predictors import named_predictors
 from experiments.records import Record, Records
@@ -32,18 +32,22 @@ from howsmooth.texts.corpora import read_corpus
 
 
 def numbers(text: str) -> tuple[float, ...]:
+    """Parse numbers separated by commas."""
     return tuple(float(part) for part in text.split(","))
 
 
 def names(text: str) -> tuple[str, ...]:
+    """Parse names separated by commas."""
     return tuple(part.strip() for part in text.split(","))
 
 
 def layers(text: str) -> tuple[int, ...] | str:
+    """Parse layers separated by commas, "all" or "spread"."""
     return text if text in ("all", "spread") else tuple(int(part) for part in text.split(","))
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m experiments.prediction",
         description=__doc__,
@@ -51,9 +55,11 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("models", nargs="*", default=["minilm"], help="what howsmooth.load takes")
     found.add_argument("--texts", default="ag_news", help="a file or folder, alice, ag_news, hf:NAME or embedded")
-    found.add_argument("--count", type=int, default=50, help="of texts; 3 are the fewest that can be ranked")
-    found.add_argument("--length", type=int, default=64, help="of every text in tokens, special ones included")
-    found.add_argument("--layers", type=layers, default="spread", help="0,6 or all; else the first, middle and last")
+    found.add_argument("--count", type=int, default=50, help="number of texts, at least 3")
+    found.add_argument("--length", type=int, default=64, help="tokens of every text, special tokens included")
+    found.add_argument(
+        "--layers", type=layers, default="spread", help="0,6 or all; by default the first, middle and last"
+    )
     found.add_argument("--out", type=Path, required=True, help="the records, one JSON line each")
     found.add_argument(
         "--attacks",
@@ -62,14 +68,14 @@ def parser() -> argparse.ArgumentParser:
         help="on the features of a layer, on those of the model's input, on the text's tokens",
     )
     found.add_argument(
-        "--shares", type=numbers, default="0.001,0.1", help="small and large budget at a layer, as shares of ‖X‖"
+        "--shares", type=numbers, default="0.001,0.1", help="small and large budget at a layer, in units of ‖X‖"
     )
     found.add_argument("--model-shares", type=numbers, default="0.01,0.1", help="the same at the model's input")
-    found.add_argument("--steps", type=int, default=10, help="of ascent")
+    found.add_argument("--steps", type=int, default=10, help="steps of ascent")
     found.add_argument("--edits", type=int, default=2, help="tokens that may be edited")
-    found.add_argument("--calls", type=int, default=24, help="of the model for an attack on tokens")
+    found.add_argument("--calls", type=int, default=24, help="calls of the model for an attack on tokens")
     found.add_argument("--predictors", type=names, default="all", help="which to correlate")
-    found.add_argument("--confidence", type=float, default=0.95, help="of the correlations' intervals")
+    found.add_argument("--confidence", type=float, default=0.95, help="confidence of the intervals")
     found.add_argument("--resamples", type=int, default=1000, help="draws and permutations of texts")
     found.add_argument("--seed", type=int, default=0)
     found.add_argument("--json", type=Path, help="correlations and calibration, one JSON line each")
@@ -78,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
     chosen = parser().parse_args(arguments)
     try:
         return experiment(chosen)
@@ -86,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def experiment(chosen: argparse.Namespace) -> int:
+    """Measure all models, then show correlations; return the exit code."""
     if chosen.plot is not None:
         check_plot_path(str(chosen.plot))
     check_resampling(chosen.confidence, chosen.resamples)
@@ -114,11 +122,11 @@ def experiment(chosen: argparse.Namespace) -> int:
                 f"{name}: {len(chunks)} texts of {design.length} tokens from {corpus.name}, layers "
                 f"{', '.join(map(str, check(model, chunks, design)))}"
             )
-            for record in predictions(model, corpus, chunks, design, done=saved.done, step=progress):
+            for record in predictions(model, corpus, chunks, design, done=saved.done, progress=show_progress):
                 if record["key"] not in saved.done:
                     saved.append(record)
                 records.append(record)
-    except KeyboardInterrupt:  # what there is can be ranked, too
+    except KeyboardInterrupt:  # rank the texts so far
         stopped = True
     reused = sum(record["key"] in saved.done for record in records)
     note(f"{len(records)} records in {chosen.out}, {reused} of them from before")
@@ -128,8 +136,8 @@ def experiment(chosen: argparse.Namespace) -> int:
 
 
 def show(records: list[Record], predictors: tuple[str, ...], chosen: argparse.Namespace) -> None:
-    """Correlations of what there is: tables, file, figure."""
-    found = judge(
+    """Print, save and draw the correlations of the records."""
+    found = correlations(
         records, predictors=predictors, confidence=chosen.confidence, resamples=chosen.resamples, seed=chosen.seed
     )
     curves = calibrations(records)
@@ -144,17 +152,19 @@ def show(records: list[Record], predictors: tuple[str, ...], chosen: argparse.Na
 
 
 def key_of(record: Record) -> str:
-    """What tells records apart; KeyError for a record of something else."""
+    """Return the settings that identify a record; KeyError for a record of another kind."""
     for name in ("predictors", "attacks"):
         record[name]
     return record["key"]
 
 
 def note(text: str) -> None:
+    """Print a line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
-def progress(text: int, place: str) -> None:
+def show_progress(text: int, place: str) -> None:
+    """Name the text and the place on a terminal."""
     if sys.stderr.isatty():
         note(f"text {text}, {place}")
 

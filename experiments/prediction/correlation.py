@@ -1,13 +1,13 @@
-"""Rank correlations over texts, with intervals and p-values that resample texts, never rows; calibration.
+"""Rank correlations over texts, with intervals and p-values that resample texts rather than rows; calibration.
 
-Numbers come as (texts,) or (texts, layers). One text gives one row per layer, and these rows are not independent: a
-resample draws whole texts, a permutation exchanges whole texts. Of several layers there are two correlations:
+Arrays have shape (texts,) or (texts, layers). A text has one row per layer, and these rows are not independent:
+resamples draw whole texts, permutations permute whole texts. For several layers there are two correlations:
 
-    within    the correlation of each layer by itself, averaged over layers
-    pooled    all rows together; it may be due to differences between layers alone, and `expected` says how much
+    within    the correlation in each layer, averaged over layers
+    pooled    the correlation over all rows; differences between layers alone can cause it, and `expected` is that part
 
-A constant has no ranks: its correlation is undefined, never zero. That is why the BCa interval is computed here:
-`scipy.stats.bootstrap` returns NaN as soon as one resample is constant, and NaN for a perfect order.
+The ranks of a constant are undefined, and so is its correlation; it is never reported as zero. The BCa interval is
+computed here because `scipy.stats.bootstrap` returns NaN as soon as one resample is constant, and for a perfect order.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 from scipy.stats import kendalltau, rankdata
 
@@ -24,15 +25,28 @@ from howsmooth.errors import InputError
 
 Record = dict[str, Any]
 SCOPES = ("within", "pooled")
-FEWEST = 3  # texts
+MIN_TEXTS = 3
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's ρ with its BCa interval; None where it is undefined, and `status` says why.
+    """Spearman's ρ with its BCa interval; None if it is undefined, with the reason in `status`.
 
-    p: two-sided, by permutation of texts. expected: the mean over all permutations, which is what layers give by
-    themselves: 0 within layers. dropped: resamples that were constant and do not count. kendall: τ_b, likewise.
+    Attributes:
+        scope: "within" or "pooled".
+        texts: Number of texts with both values.
+        layers: Number of layers.
+        confidence: Confidence of the interval.
+        seed: Seed of resamples and permutations.
+        status: "fine", "no interval", or "undefined: " and the reason.
+        value: Spearman's ρ.
+        lower: Lower end of the interval.
+        upper: Upper end of the interval.
+        p: Two-sided p-value, by permutation of texts.
+        expected: Mean of ρ over all permutations, the part due to layers alone; 0 within layers.
+        resamples: Number of resamples.
+        dropped: Number of constant resamples, which are ignored.
+        kendall: Kendall's τ_b.
     """
 
     scope: str
@@ -52,17 +66,18 @@ class Correlation:
 
 
 def rank_correlation(
-    x, y, *, scope: str = "within", confidence: float = 0.95, resamples: int = 1000, seed: int = 0
+    x: ArrayLike, y: ArrayLike, *, scope: str = "within", confidence: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Correlation:
-    """Correlate x and y over texts, each (texts,) or (texts, layers); texts with a NaN do not count.
+    """Correlate x and y over texts, each (texts,) or (texts, layers); texts with a NaN are left out.
 
-    The interval is BCa (Efron 1987), of `resamples` draws of texts. The same seed gives the same draws.
+    The interval is BCa (Efron 1987) with `resamples` draws of texts. The same seed yields the same draws.
 
-    >>> found = rank_correlation([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 6, 5])
-    >>> round(found.value, 3), found.lower < found.value <= found.upper
-    (0.943, True)
-    >>> rank_correlation([1, 1, 1], [1, 2, 3]).status
-    'undefined: the predictor is constant'
+    Example:
+        >>> found = rank_correlation([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 6, 5])
+        >>> round(found.value, 3), found.lower < found.value <= found.upper
+        (0.943, True)
+        >>> rank_correlation([1, 1, 1], [1, 2, 3]).status
+        'undefined: the predictor is constant'
     """
     if scope not in SCOPES:
         raise InputError(f"expected a scope among {', '.join(SCOPES)}, got {scope!r}")
@@ -98,16 +113,19 @@ def rank_correlation(
 
 
 def check_resampling(confidence: float, resamples: int) -> None:
+    """Raise `InputError` unless the confidence is in (0, 1) and there are at least 100 resamples."""
     if not 0 < confidence < 1 or resamples < 100:
         raise InputError(
             f"expected a confidence between 0 and 1 and at least 100 resamples, got {confidence!r} and {resamples!r}"
         )
 
 
-def permuted(x, y, *, scope: str = "within", permutations: int = 1000, seed: int = 0) -> tuple[float, np.ndarray]:
-    """Spearman's ρ with the texts of y exchanged: its mean over all orders, and (permutations,) drawn ones.
+def permuted(
+    x: ArrayLike, y: ArrayLike, *, scope: str = "within", permutations: int = 1000, seed: int = 0
+) -> tuple[float, np.ndarray]:
+    """Return Spearman's ρ with the texts of y permuted: its mean over all permutations, and (permutations,) samples.
 
-    The same orders for all pairs of so many texts.
+    The permutations depend only on the seed and the number of texts.
     """
     x, y = _columns(x, y)
     n, layers = x.shape
@@ -120,11 +138,11 @@ def permuted(x, y, *, scope: str = "within", permutations: int = 1000, seed: int
 
 
 def p_values(observed: np.ndarray, null: np.ndarray, *, together: bool = False) -> np.ndarray:
-    """Two-sided p of correlations (k,) from their permutations (k, N), both less what is expected.
+    """Return two-sided p-values of correlations (k,) from their permutations (k, N), both minus the expected value.
 
-    With `together` the largest deviation of the k counts in every permutation (Westfall and Young's max T), each in
-    units of its own spread: a mean over layers varies less than one layer. With that, the probability that any of k
-    true nulls comes out below α is at most α, however they depend on each other.
+    With `together` each permutation contributes the largest of its k deviations (Westfall and Young's max T), each in
+    units of its own standard deviation, since a mean over layers varies less than one layer. The probability that any
+    of k true null hypotheses has p ≤ α is then at most α, whatever their dependence.
     """
     spread = null.std(1) if together else np.ones(len(null))
     off, deviations = np.abs(observed) / spread, np.abs(null) / spread[:, None]
@@ -134,12 +152,12 @@ def p_values(observed: np.ndarray, null: np.ndarray, *, together: bool = False) 
 
 
 def _rows(x: np.ndarray, scope: str) -> np.ndarray:
-    """(…, texts, layers) as what is ranked together, last: (…, layers, texts), or (…, 1, texts·layers) pooled."""
+    """Reshape (…, texts, layers) to (…, layers, texts), or pooled to (…, 1, texts·layers): the last axis is ranked."""
     return x.reshape(*x.shape[:-2], 1, -1) if scope == "pooled" else x.swapaxes(-1, -2)
 
 
 def _centred(x: np.ndarray) -> np.ndarray:
-    """Mean ranks along the last axis, centred and of length 1; NaN for a constant."""
+    """Return mean ranks along the last axis, centred and normalised; NaN for a constant."""
     off = rankdata(x, axis=-1)
     off -= off.mean(-1, keepdims=True)
     with np.errstate(invalid="ignore"):
@@ -147,12 +165,12 @@ def _centred(x: np.ndarray) -> np.ndarray:
 
 
 def _spearman(x: np.ndarray, y: np.ndarray, scope: str) -> np.ndarray:
-    """ρ of (…, texts, layers), averaged over layers or pooled: `scipy.stats.spearmanr` for many samples at once."""
+    """Return ρ of (…, texts, layers), averaged over layers or pooled: a batched `scipy.stats.spearmanr`."""
     return np.clip((_centred(_rows(x, scope)) * _centred(_rows(y, scope))).sum(-1), -1, 1).mean(-1)
 
 
 def _bca(value: float, draws: np.ndarray, left_out: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Ends of the bias-corrected and accelerated interval; left_out: the value without each text in turn."""
+    """Return the ends of the bias-corrected and accelerated interval; `left_out` are the jackknife values."""
     same = np.isclose(draws, value, rtol=0, atol=1e-12)
     below = (draws[~same] < value).sum() + 0.5 * same.sum()
     bias = ndtri((below + 0.5) / (len(draws) + 1))
@@ -167,19 +185,19 @@ def _bca(value: float, draws: np.ndarray, left_out: np.ndarray, confidence: floa
     return min(ends), max(ends)
 
 
-def _columns(x, y) -> tuple[np.ndarray, np.ndarray]:
-    """Both as (texts, layers), texts with a missing number left out."""
+def _columns(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return both as (texts, layers), without texts with a missing value."""
     x, y = (np.asarray(t, dtype=float) for t in (x, y))
     if x.shape != y.shape or x.ndim not in (1, 2) or not x.size:
         raise InputError(f"expected x and y of one shape, (texts,) or (texts, layers), got {x.shape} and {y.shape}")
     x, y = x.reshape(len(x), -1), y.reshape(len(y), -1)
-    there = np.isfinite(x).all(1) & np.isfinite(y).all(1)
-    return x[there], y[there]
+    complete = np.isfinite(x).all(1) & np.isfinite(y).all(1)
+    return x[complete], y[complete]
 
 
 def _undefined(x: np.ndarray, y: np.ndarray, scope: str) -> str | None:
-    if len(x) < FEWEST:
-        return f"{len(x)} texts with both numbers, {FEWEST} are the fewest"
+    if len(x) < MIN_TEXTS:
+        return f"{len(x)} texts with both numbers, at least {MIN_TEXTS} are needed"
     for name, t in (("predictor", x), ("outcome", y)):
         flat = (t == t[0]).all(0)
         if flat.any() if scope == "within" else (t == t[0, 0]).all():
@@ -187,13 +205,14 @@ def _undefined(x: np.ndarray, y: np.ndarray, scope: str) -> str | None:
     return None
 
 
-def reliability(predicted, achieved, bins: int = 5) -> list[Record]:
-    """Bins of equal size in the order of the prediction: medians, and achieved/predicted with its middle 80 %.
+def reliability(predicted: ArrayLike, achieved: ArrayLike, bins: int = 5) -> list[Record]:
+    """Sort texts by prediction into bins of equal size: medians, and achieved/predicted with its central 80 %.
 
-    Predictions have to be positive. There are fewer bins where there are fewer texts.
+    Predictions have to be positive. There are at most as many bins as texts.
 
-    >>> [(b["count"], b["ratio"]) for b in reliability([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 3.0, 4.0], bins=2)]
-    [(2, 2.0), (2, 1.0)]
+    Example:
+        >>> [(b["count"], b["ratio"]) for b in reliability([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 3.0, 4.0], bins=2)]
+        [(2, 2.0), (2, 1.0)]
     """
     predicted, achieved = (np.asarray(t, dtype=float) for t in (predicted, achieved))
     if predicted.shape != achieved.shape or predicted.ndim != 1 or not len(predicted) or bins < 1:

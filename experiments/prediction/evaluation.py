@@ -1,4 +1,4 @@
-"""How well each predictor foretells each attack: rank correlations and calibration of the measured records."""
+"""Correlations of all predictors with all attacks, and calibration, from the measured records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.prediction.correlation import FEWEST, p_values, permuted, rank_correlation, reliability
+from experiments.prediction.correlation import MIN_TEXTS, p_values, permuted, rank_correlation, reliability
 from experiments.prediction.predictors import AT_LAYERS, AT_MODELS, named_predictors
 from howsmooth.errors import InputError
 
@@ -18,7 +18,13 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attack achieved, larger where the attacker got further, read off a record of its place."""
+    """The success of an attack, larger for a stronger effect, as a function of a record.
+
+    Attributes:
+        name: Name of the outcome.
+        place: What is attacked: "layer", "model" or "tokens".
+        read: Returns the value of a record, or None.
+    """
 
     name: str
     place: str
@@ -26,9 +32,9 @@ class Outcome:
 
 
 def _at(objective: str | None, size: int, value: str) -> Callable[[Record], float | None]:
-    """The largest `value` of a record's attacks at its small (0) or large (1) budget, with an objective of this name.
+    """Return a function for the largest `value` of a record's attacks at its small (0) or large (1) budget.
 
-    None is whatever the model is used for: the objective that is not the output's change.
+    The objective is "output", or None for the one that measures what the model is used for.
     """
 
     def read(record: Record) -> float | None:
@@ -63,7 +69,7 @@ OUTCOMES = (
 )
 
 
-def judge(
+def correlations(
     records: Sequence[Record],
     *,
     predictors: tuple[str, ...] | str = "all",
@@ -71,11 +77,11 @@ def judge(
     resamples: int = 1000,
     seed: int = 0,
 ) -> list[Record]:
-    """One record for each model, outcome, predictor and scope: "within" layers, "pooled", and each "layer" alone.
+    """Return one record for each model, outcome, predictor and scope: "within" layers, "pooled", and each "layer".
 
-    Outcomes at a layer are held against predictors of that layer; outcomes of the whole model (its input perturbed, or
-    its tokens exchanged) against predictors of every layer and of the model. `adjusted_p` counts all pairs of a model
-    within layers as one family, whose number is `family`.
+    Outcomes at a layer are correlated with predictors of that layer; outcomes of the whole model (perturbed input, or
+    edited tokens) with predictors of every layer and of the model. `adjusted_p` treats all pairs of a model within
+    layers as one family of `family` tests.
     """
     chosen, found = named_predictors(predictors), []
     for model in dict.fromkeys(record["model"] for record in records):
@@ -92,24 +98,25 @@ def judge(
 
 
 class _Table:
-    """Records of one model as numbers by text and layer."""
+    """The records of one model as arrays over texts and layers."""
 
-    def __init__(self, records: Sequence[Record]):
+    def __init__(self, records: Sequence[Record]) -> None:
         self.model = records[0]["model"]
         self.at = {(r["text"], r["place"], r["layer"]): r for r in records}
         self.texts = sorted({text for text, _, _ in self.at})
         self.layers = sorted({layer for _, place, layer in self.at if place == "layer"})
-        if len(self.texts) < FEWEST:
+        if len(self.texts) < MIN_TEXTS:
             raise InputError(
-                f"expected at least {FEWEST} texts of {self.model} to rank, got {len(self.texts)}; collect more of them"
+                f"expected at least {MIN_TEXTS} texts of {self.model} to rank, got {len(self.texts)}; collect more"
             )
 
     def outcome(self, outcome: Outcome) -> np.ndarray | None:
-        """(texts, layers), or (texts, 1) of the whole model; None where nothing was attacked in this way."""
+        """Return (texts, layers), or (texts, 1) for the whole model; None if there are no such attacks."""
         values = self._numbers(outcome.place, outcome.read)
         return None if values.size == 0 or np.isnan(values).all() else values
 
     def predictor(self, name: str) -> np.ndarray:
+        """Return (texts, layers), or (texts, 1) for a predictor of the whole model."""
         if name == "sigma_product":
             sigmas = self.predictor("sigma")
             return np.log(sigmas).sum(1, keepdims=True) if sigmas.size else np.full((len(self.texts), 1), np.nan)
@@ -124,7 +131,7 @@ class _Table:
         return np.array([[math.nan if value is None else value for value in row] for row in values], dtype=float)
 
     def rows(self, outcome: Outcome, name: str, **options: Any) -> list[Record]:
-        """The correlations of one pair: within layers, pooled, and of each layer."""
+        """Return the correlations of one pair: within layers, pooled, and of each layer."""
         y, x = self.outcome(outcome), self.predictor(name)
         if y is None or not x.size or (name in AT_MODELS and (outcome.place == "layer" or np.isnan(x).all())):
             return []
@@ -154,9 +161,11 @@ class _Table:
         return found
 
     def adjust(self, rows: list[Record], resamples: int, seed: int) -> None:
-        """P of all pairs of a model as one family: texts are exchanged for all of them alike."""
+        """Set the adjusted p of all pairs as one family, with the same permutations of texts for all of them."""
         outcomes = {outcome.name: outcome for outcome in OUTCOMES}
-        complete = [row for row in rows if row["texts"] == len(self.texts)]  # others have permutations of their own
+        complete = [
+            row for row in rows if row["texts"] == len(self.texts)
+        ]  # missing texts would need other permutations
         if not complete:
             return
         null = np.stack(
@@ -176,9 +185,9 @@ class _Table:
 
 
 def calibrations(records: Sequence[Record], bins: int = 5) -> list[Record]:
-    """Predicted change σ₁‖E‖ against the achieved one, for each model, place, layer, objective and budget.
+    """Compare predicted changes σ₁‖E‖ with achieved ones, for each model, place, layer, objective and budget.
 
-    Of several ascents on one text at one budget the one that achieved most counts.
+    Of several ascents on one text at one budget the strongest counts.
     """
     curves: dict[tuple, dict[int, tuple[float, float]]] = {}
     for record in records:

@@ -1,11 +1,13 @@
-"""The measurements: predictors and attacks, text by text. One record is one text at one place:
+"""Predictors and attacks, text by text.
+
+There is one record for each text and place:
 
     layer     predictors of a layer at the text, and ascent on the layer's output at a small and a large budget
     model     σ₁ of the whole model, and ascent on its input for the last hidden states and for what it is used for
               (the next token's distribution of a language model, else the mean embedding)
-    tokens    real tokens exchanged at equal edits and equal calls
+    tokens    edits of tokens, with equal numbers of edits and calls for all texts
 
-Records are the same wherever they are computed, since each has its own seed.
+Each record has its own seed, so it does not depend on the order of computation.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 import torch
 
-from experiments.prediction.correlation import FEWEST
+from experiments.prediction.correlation import MIN_TEXTS
 from experiments.prediction.predictors import layer_predictors
 from howsmooth.attack.feature import (
     Budget,
@@ -43,23 +45,36 @@ from howsmooth.texts.corpora import Corpus
 from howsmooth.texts.cutting import TokenChunk, special_frame
 
 PLACES = ("layer", "model", "tokens")
-MODEL_TOL = 0.1  # of the solves on whole models, which take long
+MODEL_TOL = 0.1  # for whole models, whose solves take long
 Record = dict[str, Any]
-Step = Callable[[int, str], None]  # (number of the text, place): what is about to be computed
+Progress = Callable[[int, str], None]  # called with (number of the text, place) before each record
 
 
 @dataclass(frozen=True)
 class Design:
-    """What is computed for every text. Budgets are shares of ‖X‖, a small and a large one.
+    """What is computed for every text. Budgets are a small and a large one, in units of ‖X‖.
 
-    layers: numbers, "all", or "spread" for the first, the middle and the last.
+    Attributes:
+        layers: Layers, "all", or "spread" for the first, the middle and the last.
+        length: Tokens of every text.
+        count: Number of texts.
+        shares: Budgets at a layer, in units of the norm of the tokens that enter it.
+        model_shares: Budgets at the input, in units of the norm of the tokens that enter the model.
+        steps: Steps of ascent.
+        edits: Tokens that may be edited.
+        calls: Calls of the model for an attack on tokens.
+        places: What is attacked: "layer", "model", "tokens".
+        tol: Relative width of the intervals at layers.
+        confidence: Probability that an interval contains σ₁.
+        special_tokens: Whether to add special tokens.
+        seed: Seed of the first text; each later text has the next one.
     """
 
     layers: tuple[int, ...] | str = "spread"
     length: int = 64
     count: int = 50
-    shares: tuple[float, ...] = (0.001, 0.1)  # of the tokens that enter a layer
-    model_shares: tuple[float, ...] = (0.01, 0.1)  # of the tokens that enter the model
+    shares: tuple[float, ...] = (0.001, 0.1)
+    model_shares: tuple[float, ...] = (0.01, 0.1)
     steps: int = 10
     edits: int = 2
     calls: int = 24
@@ -70,8 +85,9 @@ class Design:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.count < FEWEST:
-            raise InputError(f"expected at least {FEWEST} texts to rank, got {self.count}; ask for more (--count)")
+        """Check the settings."""
+        if self.count < MIN_TEXTS:
+            raise InputError(f"expected at least {MIN_TEXTS} texts to rank, got {self.count}; ask for more (--count)")
         if self.steps < 1 or self.edits < 1 or self.calls < 3:
             raise InputError(
                 f"expected at least 1 step, 1 edit and 3 calls, got {self.steps}, {self.edits} and "
@@ -83,17 +99,17 @@ class Design:
         for name in ("shares", "model_shares"):
             sizes = getattr(self, name)
             if len(sizes) != 2 or not 0 < sizes[0] < sizes[1] < float("inf"):
-                raise InputError(f"expected {name} as a small and a large share of ‖X‖, got {sizes!r}")
+                raise InputError(f"expected {name} as a small and a large budget in units of ‖X‖, got {sizes!r}")
 
 
 def texts_of(model: Model, corpus: Corpus, design: Design) -> list[TokenChunk]:
-    """Texts of one length, no two alike: the beginnings of documents that are long enough, or pieces of a single one.
+    """Return distinct texts of one length: the beginnings of documents that are long enough, or chunks of a single one.
 
-    A constant depends on the length, and only texts of one length can be ranked by it. Beginnings of different
-    documents are as good as independent; pieces of one are not, and intervals that resample them are too narrow.
+    A constant depends on the length, so only texts of one length can be ranked by it. Beginnings of different documents
+    are practically independent; chunks of one document are not, and intervals that resample them are too narrow.
     """
     n = design.length
-    model.tokenize("text")  # refuses a model without a tokenizer
+    model.tokenize("text")  # raises for a model without a tokenizer
     body = n - (sum(map(len, special_frame(model.tokenizer))) if design.special_tokens else 0)
     if body < 2:
         raise InputError(
@@ -105,11 +121,11 @@ def texts_of(model: Model, corpus: Corpus, design: Design) -> list[TokenChunk]:
             f"expected a length of at most {model.positions} tokens, the positions of {model.name}, got "
             f"{n}; ask for shorter texts (--length)"
         )
-    pieces = None if len(corpus.documents) == 1 else 1
+    per_document = None if len(corpus.documents) == 1 else 1
     found: dict[tuple[int, ...], TokenChunk] = {}
     for document in corpus.documents:
         if len(model.tokenize(document)) >= body:
-            for chunk in model.chunks(document, n, pieces, special_tokens=design.special_tokens):
+            for chunk in model.chunks(document, n, per_document, special_tokens=design.special_tokens):
                 found.setdefault(tuple(chunk.ids.tolist()), chunk)
         if len(found) >= design.count:
             return list(found.values())[: design.count]
@@ -120,7 +136,7 @@ def texts_of(model: Model, corpus: Corpus, design: Design) -> list[TokenChunk]:
 
 
 def check(model: Model, chunks: Sequence[TokenChunk], design: Design) -> tuple[int, ...]:
-    """The layers; refuse what cannot work before anything is computed."""
+    """Return the layers; raise for settings that cannot work, before anything is computed."""
     last = model.layers - 1
     wanted = (0, last // 2, last) if design.layers == "spread" else design.layers
     layers = chosen(wanted, model.layer_numbers, f"layers of {model.name}")
@@ -138,9 +154,9 @@ def predictions(
     design: Design,
     *,
     done: Mapping[str, Record] | None = None,
-    step: Step | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Record]:
-    """Yield a record for every text and place; what is in `done`, by its key, is yielded as it is."""
+    """Yield a record for every text and place; records in `done` (by key) are reused."""
     layers = check(model, chunks, design)
     task = _Task(model, design)
     done = done or {}
@@ -160,8 +176,8 @@ def predictions(
                 if key in done:
                     yield done[key]
                     continue
-                if step is not None:
-                    step(number, place if layer is None else f"layer {layer}")
+                if progress is not None:
+                    progress(number, place if layer is None else f"layer {layer}")
                 found = (
                     task.at_layer(chunk, layer, where["seed"])
                     if layer is not None
@@ -173,17 +189,17 @@ def predictions(
 
 
 def rankable(records: Sequence[Record]) -> list[Record]:
-    """The records of those models that have enough texts for a rank correlation."""
+    """Return the records of models that have enough texts for a rank correlation."""
     texts: dict[str, set[int]] = {}
     for record in records:
         texts.setdefault(record["model"], set()).add(record["text"])
-    return [record for record in records if len(texts[record["model"]]) >= FEWEST]
+    return [record for record in records if len(texts[record["model"]]) >= MIN_TEXTS]
 
 
 class _Task:
-    """A model under study, and what its texts share."""
+    """The computations on one model, and the facts that its records share."""
 
-    def __init__(self, model: Model, design: Design):
+    def __init__(self, model: Model, design: Design) -> None:
         self.model, self.design = model, design
         self.causal = _has_next_token(model)
         self.facts = {
@@ -232,7 +248,7 @@ class _Task:
 
     @torch.no_grad()
     def _plain_numbers(self, target: Target) -> dict[str, float]:
-        """What is known of a text without any derivative."""
+        """Return predictors that need no derivative."""
         hidden = target.f(target.x)
         radius = float(torch.linalg.vector_norm(target.x, dim=-1, dtype=torch.float64).square().mean().sqrt())
         if not self.causal:
@@ -272,7 +288,8 @@ def _norm(x: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(x, dtype=torch.float64))
 
 
-def _numbers(found) -> Record:
+def _numbers(found: Any) -> Record:
+    """Return the record of an attack without time, length and seed."""
     return {name: value for name, value in found.as_record().items() if name not in ("seconds", "n", "seed")}
 
 
@@ -284,7 +301,7 @@ def _has_next_token(model: Model) -> bool:
 
 
 def _plain(design: Design) -> Record:
-    """What decides a record, apart from which of them are computed."""
+    """Return the settings that determine a record."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(design).items()
@@ -293,6 +310,7 @@ def _plain(design: Design) -> Record:
 
 
 def _key(where: Record, chunk: TokenChunk, facts: Record) -> str:
+    """Return a hash of all that determines a record."""
     decisive = [
         where["model"],
         where["place"],

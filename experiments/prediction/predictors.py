@@ -1,6 +1,7 @@
-"""What might foretell how far an attacker gets: the local constant, bounds, splitting, plain numbers.
+"""Candidate predictors of the success of an attack: the local constant, bounds, splitting, norms, attention entropy.
 
-All of them know the map and the clean tokens alone. A predictor that does not apply to a layer is None, and says why.
+All of them depend only on the map and the clean tokens. A predictor that does not apply to a layer is None, and the
+record has the reason.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ LABELS = AT_LAYERS | AT_MODELS
 
 
 def named_predictors(names: tuple[str, ...] | str = "all") -> tuple[str, ...]:
-    """Names of predictors, each once, in the order of the tables above.
+    """Return names of predictors, each once, in the order of the tables above.
 
-    >>> named_predictors(("entropy", "sigma"))
-    ('sigma', 'entropy')
+    Example:
+        >>> named_predictors(("entropy", "sigma"))
+        ('sigma', 'entropy')
     """
     if names == "all":
         return tuple(LABELS)
@@ -65,14 +67,26 @@ def named_predictors(names: tuple[str, ...] | str = "all") -> tuple[str, ...]:
 def layer_predictors(
     f: SelfAttention, x: Tensor, sizes: tuple[float, float], *, tol: float, confidence: float, seed: int
 ) -> dict[str, Any]:
-    """All predictors of one layer at tokens (n, d); why some are None under "refused".
+    """Compute all predictors of one layer at tokens x (n, d).
 
-    sizes: the small and the large budget ‖E‖, which the certified balls and the noise take.
+    Args:
+        f: The attention layer.
+        x: The tokens, (n, d).
+        sizes: The small and the large budget ‖E‖, for the certified balls and the noise.
+        tol: Relative width of the interval of σ₁.
+        confidence: Probability that the interval contains σ₁.
+        seed: Seed of solver and noise.
+
+    Returns:
+        The predictors; under "refused" the reasons why some are None.
+
+    Raises:
+        InputError: If the layer is no `SelfAttention`.
     """
     if not isinstance(f, SelfAttention):
         raise InputError(
-            f"expected an attention layer with formulas, got {type(f).__name__}; this model's attention "
-            "can be measured, but has no bounds to compare"
+            f"expected a SelfAttention layer, got {type(f).__name__}; this model's attention "
+            "can be measured, but there are no bounds for it"
         )
     found = splits(f, x, tol=tol, confidence=confidence, seed=seed)
     bounds, refused = _bounds(f, x, sizes, found.norm.upper)
@@ -99,7 +113,7 @@ def layer_predictors(
 def _bounds(
     f: SelfAttention, x: Tensor, sizes: tuple[float, float], sigma: float
 ) -> tuple[dict[str, float | None], dict[str, str]]:
-    """Logarithms where a number may be too large: only its rank matters."""
+    """Return the bounds, as logarithms where they may overflow: only their ranks are used."""
     form, x = LayerForm(f), x.double()
     at = certify_ball(form, x, 0.0, at_center=sigma)
     values: dict[str, float | None] = {"local_bound": at.parts["this_project.local"], "yudin": at.parts["yudin"]}
@@ -116,7 +130,7 @@ def _bounds(
 
 
 def _norms(x: Tensor) -> dict[str, float]:
-    """Plain sizes of the tokens. ‖X‖ is √n times the mean radius, and ranks texts of one length alike."""
+    """Return norms of the tokens. ‖X‖ is √n times the mean radius, so both rank texts of one length equally."""
     x = x.double()
     rows = torch.linalg.vector_norm(x, dim=-1)
     return {
@@ -129,7 +143,7 @@ def _norms(x: Tensor) -> dict[str, float]:
 
 
 def _attention(f: SelfAttention, x: Tensor) -> dict[str, float]:
-    """Entropy in nats and largest probability of a row, both averaged over heads and queries."""
+    """Return the entropy in nats and the largest probability of a row, both averaged over heads and queries."""
     entropies, peaks = [], []
     for at in f.to(torch.float64).jacobian(x.double()).linearised.blocks():
         p = at.p.reshape(f.heads, at.last - at.first, -1)

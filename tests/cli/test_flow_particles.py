@@ -55,7 +55,7 @@ def test_json_on_stdout_is_alone(howsmooth):
 
 def test_own_file_and_options(howsmooth, tmp_path):
     mine = tmp_path / "mine.toml"
-    mine.write_text('title = "Mine"\n[attention]\nkind = "linear"\n[tokens]\ncount = 6\n[flow]\nsaves = 4\n')
+    mine.write_text('title = "Mine"\n[attention]\nkind = "linear"\n[tokens]\ncount = 6\n[flow]\nframes = 4\n')
     shown = howsmooth("flow particles", str(mine))
     assert shown.code == 0 and "Mine" in shown.out
     assert "blew up at depth" in shown.err and "token" in shown.err
@@ -79,7 +79,7 @@ def test_own_file_and_options(howsmooth, tmp_path):
 
 def test_an_expectation_that_fails_is_said(howsmooth, tmp_path):
     mine = tmp_path / "mine.toml"
-    mine.write_text("[tokens]\ncount = 4\n[flow]\nuntil = 0.1\nsaves = 3\n[expect]\nclusters = 1\n")
+    mine.write_text("[tokens]\ncount = 4\n[flow]\nuntil = 0.1\nframes = 3\n[expect]\nclusters = 1\n")
     shown = howsmooth("flow particles", str(mine))
     assert shown.code == 0 and "clusters: expected equal to 1" in shown.err
 
@@ -109,8 +109,8 @@ def test_bad_input_is_one_line(howsmooth, line, words):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ("--particles 5", "points to decide alone"),
-        ("--size 2", "points to decide"),
+        ("--particles 5", "points without another"),
+        ("--size 2", "points without another"),
         ("--growth 2 --solver residual --solver-steps 9 --noise 1", "without noise"),
     ],
 )

@@ -12,7 +12,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def every_kind(d: int) -> dict:
-    """Fields from width d to width d, with weights of size about one half."""
+    """Return fields from width d to width d, with weights of size about one half."""
     A, V, Q, K = (0.5 * normal(d, d, seed=seed) for seed in range(4))
     two_heads = SelfAttention(
         *(0.5 * normal(2 * d, d, seed=seed) for seed in (4, 5, 6)),

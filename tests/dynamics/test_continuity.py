@@ -40,7 +40,7 @@ PLANE = {
 
 
 def bumps(grid: Grid) -> Density:
-    """Two bumps, neither Gaussian together nor symmetric."""
+    """Return two bumps, together neither Gaussian nor symmetric."""
     places = [([-1.0] * grid.d, 0.2), ([1.5] * grid.d, 0.4)]
     return Density.mixture(
         [Density.gaussian(GaussianState.of(m, v * torch.eye(grid.d)), grid) for m, v in places], [0.3, 0.7]
@@ -49,7 +49,7 @@ def bumps(grid: Grid) -> Density:
 
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", [*LINE, "sigmoid", "masked"])
-def test_mass_is_kept_to_rounding_and_never_negative(name, order):
+def test_mass_is_conserved_to_rounding_and_never_negative(name, order):
     field = SigmoidField(ONE, -ONE) if name == "sigmoid" else LINE.get(name, LINE["softmax"])
     grid = Grid.square(1, 7.0, 48)
     start = bumps(grid)
@@ -65,7 +65,7 @@ def test_mass_is_kept_to_rounding_and_never_negative(name, order):
 
 
 @pytest.mark.parametrize("name", PLANE)
-def test_the_factored_sums_are_the_field(name):
+def test_factored_sums_equal_the_field(name):
     grid = Grid((-3.0, -2.0), (3.0, 4.0), (12, 17))
     start, x = bumps(Grid((-9.0, -9.0), (9.0, 9.0), (12, 17))), grid.centres.reshape(-1, 2)
     mass = start.mass / start.mass.sum()
@@ -73,7 +73,7 @@ def test_the_factored_sums_are_the_field(name):
     assert_close(velocity_on(PLANE[name], grid)(mass).reshape(-1, 2), direct, 1e-11)
 
 
-def test_scores_beyond_exponentials_are_left_to_the_field():
+def test_large_scores_are_evaluated_by_the_field():
     grid = Grid.square(1, 30.0, 40)
     steep = SoftmaxField.of(5 * ONE, ONE)  # scores up to 5 · 30 · 30
     mass, x = bumps(grid).mass.clamp(min=1e-200), grid.centres.reshape(-1, 1)
@@ -113,7 +113,7 @@ def test_gaussians_in_d_2(name):
 
 
 def test_the_mean_moves_by_the_mean_of_the_field():
-    """d/dt ∫x dμ = ∫Γ_μ dμ; a constant field moves it exactly with order 1, up to slopes cut off with order 2."""
+    """d/dt ∫x dμ = ∫Γ_μ dμ; for a constant field exactly with order 1, and up to limited slopes with order 2."""
     grid = Grid.square(1, 7.0, 140)
     start = bumps(grid)
     for order, slack in ((1, 1e-9), (2, 5e-4)):
@@ -126,7 +126,7 @@ def test_the_mean_moves_by_the_mean_of_the_field():
 
 @pytest.mark.parametrize("name", ["softmax", "sinkhorn", "sigmoid"])
 def test_particles_agree_in_wasserstein_distance(name):
-    """Tokens in the middle of equal shares of mass: W₁ and W₂ at the end are as small as the grid."""
+    """Particles at quantiles of the start: W₁ and W₂ at the end are of the size of a cell."""
     field = SigmoidField(ONE, -ONE) if name == "sigmoid" else LINE[name]
     grid = Grid.square(1, 7.0, 100 if name == "sinkhorn" else 280)
     start = bumps(grid)
@@ -144,7 +144,7 @@ def test_particles_agree_in_wasserstein_distance(name):
 
 
 def test_masked_slices_move_in_the_field_of_those_before():
-    """The first slice knows nothing of the second, and the last sees all: as an unmasked flow for one slice."""
+    """The first slice does not depend on the second; one slice alone moves as an unmasked density."""
     grid = Grid.square(1, 7.0, 70)
     first, second = bumps(grid), Density.gaussian(GaussianState.of([2.0], [[0.3]]), grid)
     both = density_flow(LINE["softmax"], Density.slices([first, second]), 0.5, frames=2).last
@@ -154,10 +154,10 @@ def test_masked_slices_move_in_the_field_of_those_before():
     assert float((both.slice(1).mass - unmasked.mass).abs().sum()) > 0.05
 
 
-def test_a_grid_that_is_too_small_says_where_and_when():
+def test_a_grid_that_is_too_small_is_reported_with_side_and_time():
     grid = Grid((-4.0,), (3.0,), (70,))
     start = Density.gaussian(GaussianState.standard(1, 0.2), grid)
-    with pytest.raises(NotConverged, match=r"against the wall at x = 3 at t = \d\.\d+; take a wider grid") as refused:
+    with pytest.raises(NotConverged, match=r"at the boundary x = 3 at t = \d\.\d+; take a wider grid") as refused:
         density_flow(Pointwise(lambda x: torch.ones_like(x), 1), start, 5.0)
     flow = refused.value.partial
     assert flow.status == "left the grid" and 0.3 < float(flow.times[-1]) < 3.0 and flow.leaked > 1e-6
@@ -181,7 +181,7 @@ SMALL = Grid.square(1, 1.0, 10)
         (lambda: Grid((1.0,), (0.0,), (8,)), "low < high"),
         (lambda: Grid.square(3, 1.0, 8), "use particles"),
         (lambda: Density.gaussian(GaussianState.standard(1), SMALL), "take a wider grid"),
-        (lambda: Density.gaussian(GaussianState.standard(2), SMALL), "where the grid lives"),
+        (lambda: Density.gaussian(GaussianState.standard(2), SMALL), "dimension of the grid"),
         (lambda: Density.gaussian(GaussianState.of([0], [[0]]), SMALL), "singular covariance"),
         (lambda: Density(SMALL, torch.ones(9)), "masses of shape"),
         (lambda: Density(SMALL, torch.ones(10)), "add up to 1"),
@@ -190,7 +190,7 @@ SMALL = Grid.square(1, 1.0, 10)
         (lambda: Density.of_tokens(torch.tensor([[2.0]]), SMALL), "wider grid"),
         (lambda: Density.slices([]), "at least one density"),
         (lambda: density_flow(LINE["softmax"], SMALL, 1.0), "a Density to start from"),
-        (lambda: density_flow(PLANE["softmax"], bumps(Grid.square(1, 7.0, 50)), 1.0), "where the grid lives"),
+        (lambda: density_flow(PLANE["softmax"], bumps(Grid.square(1, 7.0, 50)), 1.0), "dimension of the grid"),
         (lambda: density_flow(LINE["softmax"], bumps(Grid.square(1, 7.0, 50)), math.inf), "positive finite time"),
         (lambda: density_flow(LINE["softmax"], bumps(Grid.square(1, 7.0, 50)), 1.0, order=3), "order 1 or 2"),
         (lambda: density_flow(LINE["softmax"], bumps(Grid.square(1, 7.0, 50)), 1.0, cfl=2), "cfl"),

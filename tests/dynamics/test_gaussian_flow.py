@@ -11,7 +11,7 @@ from scipy.linalg import sqrtm
 from howsmooth import InputError, SelfAttention
 from howsmooth.attention.fields import L2Field, LinearField, MeanPooling, SigmoidField, SinkhornField, SoftmaxField
 from howsmooth.dynamics.gaussian import GaussianState, blow_up_time, closure, covariance_at
-from howsmooth.dynamics.gaussian_flow import SOLVERS, gaussian_flow, particles_beside
+from howsmooth.dynamics.gaussian_flow import SOLVERS, compare_particles, gaussian_flow
 from tests.tolerances import FLOAT64, assert_close, at_most, close, less
 
 EYE = torch.eye(2, dtype=torch.float64)
@@ -27,7 +27,7 @@ def state(seed: int, d: int = 2, scale: float = 0.5) -> GaussianState:
 
 
 def two_heads(d: int = 2) -> SelfAttention:
-    """Two heads with every bias there is."""
+    """Return a layer with two heads and all biases."""
     names = ("wq", "wk", "wv", "bq", "bk", "bv")
     shapes = ((2 * d, d),) * 3 + ((2 * d,),) * 3
     weights = {name: draw(20 + i, *shape, scale=0.5) for i, (name, shape) in enumerate(zip(names, shapes, strict=True))}
@@ -45,7 +45,7 @@ FIELDS = {
 
 
 def quadrature(gaussian: GaussianState, count: int = 22) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points and log weights of a Gauss–Hermite rule for N(α, S) in the plane: exact far beyond float64's needs."""
+    """Points and log weights of a Gauss–Hermite rule for N(α, S) in the plane, exact to float64."""
     from numpy.polynomial.hermite_e import hermegauss
 
     nodes, weights = (torch.from_numpy(t) for t in hermegauss(count))
@@ -63,7 +63,7 @@ def test_on_a_gaussian_the_field_is_the_affine_map_of_the_closure(name):
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_a_gaussian_on_a_line_is_served_too(name):
+def test_singular_covariances(name):
     direction = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
     line = GaussianState(draw(41, 2), 0.5 * direction.mT @ direction)
     points, log_weights = quadrature(line)
@@ -73,7 +73,7 @@ def test_a_gaussian_on_a_line_is_served_too(name):
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_covariance_ode_is_that_of_the_theory(name):
+def test_trajectory_solves_the_covariance_equation(name):
     """S' = BS + SBᵀ and α' = g by central differences of the trajectory."""
     flow = gaussian_flow(FIELDS[name], state(42), 0.02, frames=3, rtol=1e-12)
     middle = flow.state(1)
@@ -84,7 +84,7 @@ def test_covariance_ode_is_that_of_the_theory(name):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_closed_form_of_v_equal_to_the_identity(solver):
+def test_closed_form_with_identity_values(solver):
     a, gaussian = draw(60, 3, 3), state(61, 3)
     end = blow_up_time(a, gaussian)
     flow = gaussian_flow(
@@ -107,7 +107,7 @@ def test_mean_of_symmetric_scores_in_closed_form():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_blow_up_time_of_v_equal_to_the_identity(seed):
+def test_blow_up_time_with_identity_values(seed):
     a, gaussian = draw(seed, 3, 3), state(70 + seed, 3)
     end = blow_up_time(a, gaussian)
     flow = gaussian_flow(SoftmaxField.of(a, torch.eye(3, dtype=torch.float64)), gaussian, 2 * end)
@@ -119,7 +119,7 @@ def test_blow_up_time_of_v_equal_to_the_identity(seed):
     assert f"{flow.blow_up.time:.6g}" in flow.ending and "stop before" in flow.remedy
 
 
-def test_blow_up_for_singular_covariances_and_none_at_all():
+def test_blow_up_for_singular_covariances_and_no_blow_up():
     line = GaussianState.of([0.0, 0.0], [[4.0, 0.0], [0.0, 0.0]])
     a = torch.tensor([[0.5, 3.0], [-1.0, 9.0]], dtype=torch.float64)
     flow = gaussian_flow(SoftmaxField.of(a, EYE), line, 1.0)
@@ -136,7 +136,7 @@ def test_blow_up_for_singular_covariances_and_none_at_all():
 
 
 def test_blow_up_of_other_values_and_kinds():
-    """Diagonal scores and values decouple: S_i' = 2 v_i a_i S_i²; linear attention in d = 1 has α² too."""
+    """Diagonal scores and values decouple: S_i' = 2 v_i a_i S_i²; linear attention in d = 1 also has α²."""
     values, scores, start = (torch.tensor(t, dtype=torch.float64) for t in ([2.0, -1.0], [0.3, -4.0], [1.0, 0.2]))
     flow = gaussian_flow(SoftmaxField.of(scores.diag(), values.diag()), GaussianState(start * 0, start.diag()), 5.0)
     times = 1 / (2 * values * scores * start)
@@ -144,7 +144,7 @@ def test_blow_up_of_other_values_and_kinds():
     assert flow.blow_up.directions[:, 0].tolist() == pytest.approx([0.0, 1.0], abs=1e-6)  # its sign is decided
     few = gaussian_flow(SoftmaxField.of(scores.diag(), values.diag()), flow.start, 5.0, frames=2)
     with pytest.raises(InputError, match="take more frames"):
-        particles_beside(few, SoftmaxField.of(scores.diag(), values.diag()), 10)
+        compare_particles(few, SoftmaxField.of(scores.diag(), values.diag()), 10)
     one = torch.ones(1, 1, dtype=torch.float64)
     # α' = (S + α²)α and S' = 2(S + α²)S: S/α² is constant, α² blows up like that of (α²)' = 2(1 + S₀/α₀²)α⁴.
     flow = gaussian_flow(LinearField(one, one), GaussianState.of([0.5], [[0.75]]), 5.0)
@@ -175,7 +175,7 @@ def test_exponential_growth_is_no_blow_up():
 
 
 @pytest.mark.parametrize("name", [name for name in FIELDS if name != "mean"])
-def test_every_covariance_is_in_the_cone_and_tokens_move_with_it(name):
+def test_covariances_are_positive_and_tokens_move_by_the_affine_map(name):
     flow = gaussian_flow(FIELDS[name], state(43), 2.0, frames=21)
     assert close(flow.covariances, flow.covariances.mT, tol=1e-15)
     assert float(torch.linalg.eigvalsh(flow.covariances)[:, 0].min()) >= 0
@@ -186,7 +186,7 @@ def test_every_covariance_is_in_the_cone_and_tokens_move_with_it(name):
 
 
 def test_affine_equivariance():
-    """X = Ty: scores TᵀAT and values T⁻¹VT move y as A and V move x."""
+    """With x = Ty, scores TᵀAT and values T⁻¹VT move y as A and V move x."""
     a, v, t, gaussian = draw(80, 2, 2), draw(81, 2, 2), draw(82, 2, 2), state(83)
     back = torch.linalg.inv(t)
     for kind in (SoftmaxField.of, SinkhornField, LinearField):
@@ -253,7 +253,7 @@ def test_step_limit_keeps_the_trajectory():
     assert_close(flow.covariances[-1], covariance_at(EYE, GaussianState.standard(2), t), 1e-6)
 
 
-def test_a_solver_that_gives_up_is_no_step_limit(monkeypatch):
+def test_a_failing_solver_is_not_reported_as_a_step_limit(monkeypatch):
     class Stuck(SOLVERS["rk45"]):
         def step(self):
             self.status = "failed"

@@ -30,13 +30,13 @@ def test_fates_of_decoupled_directions():
     assert (shape.rank, shape.shape_rank) == (0, 3)  # all vanish alike: the shape keeps its rank
 
 
-def test_a_direction_that_was_never_there_is_not_counted():
+def test_a_direction_without_variance_is_not_counted():
     start = GaussianState(torch.zeros(3), diagonal(1, 2, 0))
     found = limiting_rank(gaussian_flow(MeanPooling(EYE), start, 2.0))
     assert found.fates == ("stays", "stays", "vanishes") and found.rank == found.shape_rank == 2
 
 
-def test_a_run_that_is_too_short_says_so():
+def test_a_run_that_is_too_short_is_not_settled():
     found = limiting_rank(gaussian_flow(SoftmaxField.of(diagonal(-1, 0, -2), EYE), GaussianState.standard(3), 0.2))
     assert not found.settled
     limited = gaussian_flow(SoftmaxField.of(EYE, EYE), GaussianState.standard(3), 1.0, max_steps=40)

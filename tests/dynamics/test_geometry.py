@@ -28,7 +28,7 @@ def test_opposite_and_orthogonal():
     assert found.to_mean == pytest.approx(math.sqrt(5 / 6))  # |x|² less its mean's sixth
 
 
-def test_all_tokens_one():
+def test_all_tokens_equal():
     found = spread(torch.ones(4, 3, dtype=F64))
     assert found.to_mean == pytest.approx(0, abs=1e-15) and found.cosine == pytest.approx(1)
 
@@ -42,7 +42,7 @@ def test_cosine_against_all_pairs():
     assert spread(x).effective_rank == pytest.approx(math.exp(float(torch.distributions.Categorical(p).entropy())))
 
 
-def test_principal_axes_of_a_stretched_cloud():
+def test_principal_axes_of_anisotropic_tokens():
     x = torch.randn(4, 500, 6, generator=torch.Generator().manual_seed(0), dtype=F64)
     x = x * torch.tensor([1.0, 9.0, 0.1, 3.0, 0.1, 0.1], dtype=F64)
     seen = principal_view(x)
@@ -63,18 +63,16 @@ def test_fewer_dimensions_than_axes():
         (torch.ones(3), r"\(n, d\)"),
     ],
 )
-def test_what_has_no_spread(x, words):
+def test_spread_refuses_single_and_zero_tokens(x, words):
     with pytest.raises(InputError, match=words):
         spread(x)
 
 
-@pytest.mark.parametrize("d", [3, 90])  # multiplied out, and matrix-free
+@pytest.mark.parametrize("d", [3, 90])  # dense, and matrix-free
 def test_perturbations_of_some_tokens_alone(d):
     g = torch.Generator().manual_seed(1)
-    maps = [
-        lambda x, w=torch.randn(d, d, generator=g, dtype=F64) / d**0.5: torch.tanh(x @ w) + 0.1 * x.sum(0)
-        for _ in range(3)
-    ]
+    weights = [torch.randn(d, d, generator=g, dtype=F64) / d**0.5 for _ in range(3)]
+    maps = [lambda x, w=w: torch.tanh(x @ w) + 0.1 * x.sum(0) for w in weights]
     x = torch.randn(4, d, generator=g, dtype=F64)
     J = torch.func.jacrev(lambda x: maps[2](maps[1](maps[0](x))))(x).reshape(4 * d, 4, d)[:, 1:].flatten(1)
     found = [grown for _, grown in growth_by_map(maps, x, at=[3], moved=[1, 2, 3], tol=1e-6)]
@@ -84,6 +82,6 @@ def test_perturbations_of_some_tokens_alone(d):
     assert float((J @ found[2].direction[1:].flatten()).norm()) == pytest.approx(found[2].value, rel=1e-5)
 
 
-def test_depths_that_the_chain_has_not():
+def test_depths_beyond_the_chain_are_refused():
     with pytest.raises(InputError, match="from 1 to 1, got"):
         next(growth_by_map([lambda x: x], torch.ones(2, 2), at=[2]))

@@ -28,7 +28,7 @@ N, D = 4, 2
 
 
 def dense(f, x: torch.Tensor) -> torch.Tensor:
-    """The truth: all columns by reverse mode."""
+    """Return the dense Jacobian by reverse mode."""
     return torch.func.jacrev(f)(x).reshape(-1, x.numel())
 
 
@@ -58,26 +58,26 @@ def test_derivative_of_the_scheme(name, scheme, sphere):
 
 
 def test_variational_equation():
-    """X and a perturbation integrated together: the derivative that the steps tend to, and a finite difference."""
+    """A perturbation integrated with the tokens agrees with the limit of fine steps and with a finite difference."""
     x, v = normal(N, D), normal(N, D, seed=1)
     for weights in (
         every_kind(D)["two heads"],
         lambda t: SoftmaxField.of((1 + t) * torch.eye(D).double(), torch.eye(D).double()),
     ):
         velocity = Velocity(weights, sphere=True, drift=lambda t, x: t * torch.sin(x))
-        both = integrate(with_tangents(velocity), stack(x, v), 1.0, solver="dop853", rtol=1e-10, atol=1e-11, saves=2)
+        both = integrate(with_tangents(velocity), stack(x, v), 1.0, solver="dop853", rtol=1e-10, atol=1e-11, frames=2)
         end, pushed = unstack(both.last)
-        assert_close(end, integrate(velocity, x, 1.0, solver="dop853", rtol=1e-10, atol=1e-11, saves=2).last, 1e-9)
+        assert_close(end, integrate(velocity, x, 1.0, solver="dop853", rtol=1e-10, atol=1e-11, frames=2).last, 1e-9)
         eta = 1e-5
         ends = [
-            integrate(velocity, x + s * eta * v, 1.0, solver="dop853", rtol=1e-12, atol=1e-13, saves=2).last
+            integrate(velocity, x + s * eta * v, 1.0, solver="dop853", rtol=1e-12, atol=1e-13, frames=2).last
             for s in (1, -1)
         ]
         assert_close(pushed, (ends[0] - ends[1]) / (2 * eta), 1e-6)
     gaps = []
     velocity = Velocity(every_kind(D)["softmax"])
     both = integrate(
-        with_tangents(velocity, 2), stack(x, v, 2 * v), 1.0, solver="dop853", rtol=1e-12, atol=1e-13, saves=2
+        with_tangents(velocity, 2), stack(x, v, 2 * v), 1.0, solver="dop853", rtol=1e-12, atol=1e-13, frames=2
     )
     _, once, twice = unstack(both.last, 2)
     assert_close(twice, 2 * once, 1e-8)
@@ -90,14 +90,14 @@ def test_variational_equation():
 def test_a_list_of_layers_has_a_variational_equation():
     x, v = normal(N, D), normal(N, D, seed=1)
     layers = [every_kind(D)["softmax"], every_kind(D)["l2"]]
-    both = integrate(with_tangents(layers), stack(x, v), 1.0, solver="dop853", rtol=1e-10, atol=1e-12, saves=2)
+    both = integrate(with_tangents(layers), stack(x, v), 1.0, solver="dop853", rtol=1e-10, atol=1e-12, frames=2)
     J = FlowDerivative(steps_of(layers, 1.0, 60, "rk4"), x)
     assert_close(unstack(both.last)[1].flatten(), J.matvec(v.flatten()), 1e-6)
 
 
 @pytest.mark.parametrize("dense_limit", [0, 256], ids=["matrix-free", "multiplied out"])
 def test_growth_against_dense_singular_values(monkeypatch, dense_limit):
-    monkeypatch.setattr("howsmooth.dynamics.growth.DENSE", dense_limit)
+    monkeypatch.setattr("howsmooth.dynamics.growth.MAX_DENSE_COORDINATES", dense_limit)
     x, field = normal(N, D), every_kind(D)["softmax"]
     found = perturbation_growth(field, x, 2.0, steps=6, depths=3, tol=1e-6)
     chain = steps_of(field, 2.0, 6)
@@ -126,8 +126,8 @@ def test_local_constant_of_every_kind(name):
     assert at_most(float(found.lower[0]), truth, tol=1e-7) and at_most(truth, float(found.upper[0]), tol=1e-7)
 
 
-def test_the_product_bounds_the_flow_where_singular_values_crowd():
-    """Each estimate is a little below its σ₁ = 1; forty of them multiplied would be below the chain's own."""
+def test_the_product_bounds_the_flow_with_clustered_singular_values():
+    """Each estimate is slightly below its σ₁ = 1; a product of forty estimates would be below σ₁ of the chain."""
     D = torch.linspace(0.95, 1, 400, dtype=torch.float64)[:, None]
     (grown,) = growth_through([lambda x: D * x] * 40, normal(400, 1), [40])
     assert grown.product >= 1 >= grown.value and grown.status == "converged"
@@ -149,7 +149,7 @@ def test_bad_input():
             perturbation_growth([lambda x: x], x, until)
     with pytest.raises(InputError, match="at least one map"):
         FlowDerivative([], x)
-    with pytest.raises(InputError, match="depend on them"):
+    with pytest.raises(InputError, match="depends on the tokens"):
         FlowDerivative([lambda x: x.detach()], x)
     with pytest.raises(InputError, match="after map 1"):
         FlowDerivative([lambda x: x, lambda x: x / 0], x)

@@ -52,7 +52,7 @@ def test_one_token_and_equal_tokens():
 
 @pytest.mark.parametrize("width", [1e17, 1e100])
 def test_hull_of_tokens_far_beyond_the_tolerance(width):
-    """A plane 1e17 wide and 1 thick is a line in float64, and Qhull has no word to say."""
+    """A plane 1e17 wide and 1 thick is a line in float64, where Qhull reports an error."""
     x = torch.tensor([[0.0, 0], [1, 0], [2, 1e-17], [3, 5e-18]], dtype=torch.float64) * width
     found = hull(x, 0.05)
     assert found.count == 2 and found.dimension == 1
@@ -123,21 +123,21 @@ def test_pattern_of_p():
     assert float(masked[0].triu(1).abs().max()) == 0.0  # exact: softmax of −∞ is zero
 
 
-def test_energy_in_blocks_and_its_law(monkeypatch):
+def test_energy_in_blocks_increases_along_the_flow(monkeypatch):
     x, A = normal(7, 2), torch.tensor([[1.0, 0.2], [0.2, 0.5]], dtype=torch.float64)
     truth = float(torch.exp(x @ A @ x.mT).mean().log()) - math.log(2)
-    monkeypatch.setattr("howsmooth.dynamics.instruments.geometry.BLOCK", 14)
+    monkeypatch.setattr("howsmooth.dynamics.instruments.geometry.BLOCK_ELEMENTS", 14)
     assert log_energy(x, A) == pytest.approx(truth, rel=1e-12)
     assert math.isfinite(log_energy(1e3 * x, A))  # the energy itself overflows
     for sphere in (False, True):  # A = Aᵀ = V: attention ascends it
-        path = integrate(Velocity(SoftmaxField.of(A, A), sphere=sphere), x, 3.0, saves=20, rtol=1e-8)
+        path = integrate(Velocity(SoftmaxField.of(A, A), sphere=sphere), x, 3.0, frames=20, rtol=1e-8)
         energies = [log_energy(state, A) for state in path.tokens]
         assert all(b > a for a, b in itertools.pairwise(energies))
 
 
 def test_distances(monkeypatch):
     x, y = normal(9, 2), normal(9, 2, seed=1)
-    monkeypatch.setattr("howsmooth.dynamics.instruments.geometry.BLOCK", 18)
+    monkeypatch.setattr("howsmooth.dynamics.instruments.geometry.BLOCK_ELEMENTS", 18)
     assert diameter(x) == pytest.approx(float(torch.cdist(x, x).max()))
     assert farthest_move(x, y) == pytest.approx(float((x - y).norm(dim=-1).max()))
     from scipy.optimize import linear_sum_assignment
@@ -174,7 +174,7 @@ def test_bad_input(call, words):
         call()
 
 
-def test_self_attention_is_a_layer_for_its_p():
+def test_probabilities_accept_a_self_attention_layer():
     eye = torch.eye(2, dtype=torch.float64)
     assert_close(
         probabilities(SelfAttention(eye, eye, eye), torch.zeros(4, 2).double()),

@@ -17,7 +17,7 @@ from howsmooth.dynamics import (
     integrate,
     mean_field_convergence,
 )
-from howsmooth.dynamics.mean_field import fit_rate
+from howsmooth.dynamics.mean_field import fit_convergence_rate
 from tests.tolerances import assert_close, less
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
@@ -27,9 +27,9 @@ START = GaussianState.of([0.4, -0.2], [[0.8, 0.2], [0.2, 0.5]])
 
 
 class Interpolated:
-    """x ↦ Γ_μ(x) of all tokens, with Γ_μ asked at Chebyshev points of their box and read off between them.
+    """The map x ↦ Γ_μ(x) of all tokens, interpolated from Chebyshev points of their bounding box.
 
-    Γ_μ is analytic, so that 14 points along each axis leave an error that the test bounds by asking Γ_μ itself.
+    Γ_μ is analytic; the test bounds the error of 14 points along each axis by evaluations of Γ_μ itself.
     """
 
     def __init__(self, field: Field, count: int = 14):
@@ -60,23 +60,23 @@ def test_a_hundred_thousand_tokens_follow_the_gaussian_flow():
     counts, gaps = [1000] * 4 + [10_000] * 2 + [100_000], []
     for seed, n in enumerate(counts):
         x = START.sample(n, torch.Generator().manual_seed(seed))
-        y = integrate([velocity], x, 1.0, solver="rk4", steps=4, saves=2).last
+        y = integrate([velocity], x, 1.0, solver="rk4", steps=4, frames=2).last
         gaps.append(gap(y, limit.push(x)))
     assert_close(velocity(x)[:40], field(x[:40], x), 1e-5)
-    assert -0.75 <= fit_rate(counts, gaps).exponent <= -0.25
+    assert -0.75 <= fit_convergence_rate(counts, gaps).exponent <= -0.25
     assert GaussianState.fitted(y).distance(limit.last) < 0.01 < 0.2 < START.distance(limit.last)
 
 
 def test_linear_attention_on_a_hundred_thousand_tokens():
-    """It sees two moments of a measure and no more: tokens follow the Gaussian flow of their own moments exactly."""
+    """Γ_μ depends on two moments of μ only: tokens follow the Gaussian flow of their own moments exactly."""
     field = LinearField(A, V)
     limit = gaussian_flow(field, START, 1.0)
     counts, gaps = [1000] * 16 + [10_000] * 16 + [100_000] * 8, []
     for seed, n in enumerate(counts):
         x = START.sample(n, torch.Generator().manual_seed(seed))
-        y = integrate(field, x, 1.0, solver="rk4", steps=8, saves=2).last
+        y = integrate(field, x, 1.0, solver="rk4", steps=8, frames=2).last
         gaps.append(gap(y, limit.push(x)))
-    assert gaps[-1] < 0.01 and -0.7 <= fit_rate(counts, gaps).exponent <= -0.3
+    assert gaps[-1] < 0.01 and -0.7 <= fit_convergence_rate(counts, gaps).exponent <= -0.3
     assert gap(y, gaussian_flow(field, GaussianState.fitted(x), 1.0, frames=2).push(x)) < 1e-5
 
 
@@ -87,13 +87,13 @@ def test_coupled_rate(field):
     assert -0.85 <= found.rate.exponent <= -0.2
 
 
-def test_particles_come_to_the_density_in_w2_unmasked_and_masked():
+def test_particles_converge_to_the_density_unmasked_and_masked():
     grid = Grid.square(1, 5.0, 100)
     parts = [Density.gaussian(GaussianState.of([m], [[0.2]]), grid) for m in (-1.5, 0.5)]
     field = SoftmaxField.of(0.7 * ONE, -ONE)
     seen = []
     plain = mean_field_convergence(
-        field, Density.mixture(parts), 0.5, (40, 160, 640), repeats=6, rtol=1e-4, step=seen.append
+        field, Density.mixture(parts), 0.5, (40, 160, 640), repeats=6, rtol=1e-4, progress=seen.append
     )
     assert plain.distance == "W₂" and seen == list(plain.records)  # exact: the same records
     assert -0.75 <= plain.rate.exponent <= -0.25
@@ -106,7 +106,7 @@ def test_particles_come_to_the_density_in_w2_unmasked_and_masked():
 
 
 def test_masked_limit_is_not_the_unmasked_one():
-    """d₂ to the masked limit falls; the same tokens, moved without a mask, stay away from it."""
+    """d₂ to the masked limit decreases with n; the same tokens moved without a mask do not converge to it."""
     grid = Grid.square(1, 5.0, 100)
     parts = [Density.gaussian(GaussianState.of([m], [[0.2]]), grid) for m in (-1.5, 1.0)]
     field = SoftmaxField.of(0.7 * ONE, -ONE)
@@ -126,7 +126,7 @@ def test_masked_limit_is_not_the_unmasked_one():
             lambda s: mean_field_convergence(SoftmaxField.of(ONE, ONE), GaussianState.standard(1), 1.0, (10, 20)),
             "blew up at t = 0.5",
         ),
-        (lambda s: fit_rate([10, 20], [1.0, 0.0]), "positive distances"),
+        (lambda s: fit_convergence_rate([10, 20], [1.0, 0.0]), "positive distances"),
     ],
 )
 def test_bad_input(call, said):

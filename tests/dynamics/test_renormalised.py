@@ -8,7 +8,7 @@ import torch
 
 from howsmooth.attention import L2Attention, SelfAttention, SoftmaxField
 from howsmooth.dynamics import Renormalised, Velocity, integrate
-from howsmooth.dynamics.renormalised import mix
+from howsmooth.dynamics.renormalised import softmax_average
 from howsmooth.errors import InputError
 from tests.dynamics.fields import normal
 from tests.tolerances import assert_close
@@ -39,7 +39,7 @@ def velocity_in_fifty_digits(V, c, t: float, z) -> torch.Tensor:
             top = max(s)
             weights = [mpmath.exp(value - top) for value in s]
             total = sum(weights)
-            mean = sum((w * p for w, p in zip(weights, points)), mpmath.zeros(d, 1)) / total
+            mean = sum((w * p for w, p in zip(weights, points, strict=True)), mpmath.zeros(d, 1)) / total
             out.append([float(entry) for entry in v * (mean - points[i])])
         return torch.tensor(out, dtype=torch.float64)
 
@@ -65,7 +65,7 @@ def test_velocity_far_beyond_overflow(name, t):
         assert_close(found, velocity_in_fifty_digits(V, 0 * C, t, z), 1e-9)
 
 
-def test_cancelled_scores_need_no_more_than_rounding():
+def test_cancelled_scores_are_exact_to_rounding():
     # Two keys that no digit of the score can tell apart share the query; the third gets nothing.
     z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
     P = Renormalised(SoftmaxField.of(VS["identity"], VS["identity"])).probabilities(1e5, z)
@@ -78,9 +78,9 @@ def test_flow_agrees_with_the_tokens_themselves(name, causal):
     V, x, eye = VS[name], normal(6, 2), torch.eye(2, dtype=torch.float64)
     layer = SelfAttention(A, eye, V, bq=C, scale=1.0, causal=causal)
     renormalised = Renormalised(layer)
-    plain = integrate(layer, x, 2.0, solver="dop853", rtol=1e-10, atol=1e-11, saves=3)
-    z = integrate(Velocity(renormalised.at), x, 2.0, solver="dop853", rtol=1e-10, atol=1e-11, saves=3)
-    for t, a, b in zip(plain.times.tolist(), plain.tokens, z.tokens):
+    plain = integrate(layer, x, 2.0, solver="dop853", rtol=1e-10, atol=1e-11, frames=3)
+    z = integrate(Velocity(renormalised.at), x, 2.0, solver="dop853", rtol=1e-10, atol=1e-11, frames=3)
+    for t, a, b in zip(plain.times.tolist(), plain.tokens, z.tokens, strict=True):
         assert_close(renormalised.renormalise(t, a), b, 1e-8)
         assert_close(renormalised.restore(t, b), a, 1e-8)
 
@@ -88,7 +88,7 @@ def test_flow_agrees_with_the_tokens_themselves(name, causal):
 def test_trajectory_to_large_depth_in_thirty_digits():
     z = torch.tensor([[1.0], [0.4], [-0.7]], dtype=torch.float64)
     one = torch.ones(1, 1, dtype=torch.float64)
-    found = integrate(Velocity(Renormalised(SoftmaxField.of(one, one)).at), z, 12.0, rtol=1e-10, atol=1e-12, saves=2)
+    found = integrate(Velocity(Renormalised(SoftmaxField.of(one, one)).at), z, 12.0, rtol=1e-10, atol=1e-12, frames=2)
     with mpmath.workdps(30):
         state, steps = [mpmath.mpf(v) for v in (1.0, 0.4, -0.7)], 600
         h = mpmath.mpf(12) / steps
@@ -97,26 +97,26 @@ def test_trajectory_to_large_depth_in_thirty_digits():
             scale, out = mpmath.exp(2 * t), []
             for i in range(3):
                 weights = [mpmath.exp(scale * y[i] * (v - y[i])) for v in y]
-                out.append(sum(w * (v - y[i]) for w, v in zip(weights, y)) / sum(weights))
+                out.append(sum(w * (v - y[i]) for w, v in zip(weights, y, strict=True)) / sum(weights))
             return out
 
         for k in range(steps):
             t = k * h
             a = slope(t, state)
-            b = slope(t + h / 2, [y + h / 2 * s for y, s in zip(state, a)])
-            c = slope(t + h / 2, [y + h / 2 * s for y, s in zip(state, b)])
-            d = slope(t + h, [y + h * s for y, s in zip(state, c)])
-            state = [y + h / 6 * (p + 2 * q + 2 * r + s) for y, p, q, r, s in zip(state, a, b, c, d)]
+            b = slope(t + h / 2, [y + h / 2 * s for y, s in zip(state, a, strict=True)])
+            c = slope(t + h / 2, [y + h / 2 * s for y, s in zip(state, b, strict=True)])
+            d = slope(t + h, [y + h * s for y, s in zip(state, c, strict=True)])
+            state = [y + h / 6 * (p + 2 * q + 2 * r + s) for y, p, q, r, s in zip(state, a, b, c, d, strict=True)]
     assert_close(found.last[:, 0], torch.tensor([float(v) for v in state], dtype=torch.float64), 1e-6)
 
 
-def test_the_quick_mean_is_the_op():
+def test_softmax_average_equals_attend():
     q, k, v = normal(300, 2), normal(300, 2, seed=1), normal(300, 2, seed=2)
     for scale in (1.0, 1e3, 1e200):
         with torch.no_grad():
-            quick = mix(q, k, v, scale)
+            quick = softmax_average(q, k, v, scale)
         with torch.enable_grad():
-            assert_close(quick, mix(q, k, v, scale), 1e-10)
+            assert_close(quick, softmax_average(q, k, v, scale), 1e-10)
 
 
 def test_bad_input():

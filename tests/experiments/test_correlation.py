@@ -1,4 +1,4 @@
-"""Rank correlations against SciPy, ties and resamples; what is undefined; coverage of intervals; p-values that hold."""
+"""Rank correlations against SciPy, ties and resamples; undefined cases; coverage of intervals; valid p-values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def test_within_is_the_mean_of_layers_and_pooled_is_all_rows():
     generator = np.random.default_rng(1)
     x, y = generator.normal(size=(2, 12, 3))
     within, pooled = (rank_correlation(x, y, scope=scope) for scope in ("within", "pooled"))
-    assert within.value == pytest.approx(np.mean([stats.spearmanr(a, b).statistic for a, b in zip(x.T, y.T)]))
+    assert within.value == pytest.approx(
+        np.mean([stats.spearmanr(a, b).statistic for a, b in zip(x.T, y.T, strict=True)])
+    )
     assert pooled.value == pytest.approx(stats.spearmanr(x.ravel(), y.ravel()).statistic)
 
 
@@ -80,7 +82,7 @@ def test_layers_alone_explain_a_pooled_correlation():
     assert abs(within.value) < 0.3 and within.lower < 0 < within.upper and abs(within.expected) < 1e-12
 
 
-def test_what_is_expected_is_the_mean_of_all_permutations():
+def test_expected_is_the_mean_of_all_permutations():
     x, y = np.random.default_rng(8).normal(size=(2, 4, 2)) + np.array([0.0, 1.0])
     every = [stats.spearmanr(x.ravel(), y[list(order)].ravel()).statistic for order in permutations(range(4))]
     assert rank_correlation(x, y, scope="pooled").expected == pytest.approx(np.mean(every))
@@ -93,12 +95,14 @@ def test_p_of_few_texts_is_that_of_all_permutations():
     assert rank_correlation(x, y, resamples=20_000).p == pytest.approx(np.mean(every), abs=0.015)
 
 
-def test_permutations_are_the_same_for_all_pairs_and_end_at_the_statistic():
+def test_permutations_are_the_same_for_all_pairs():
     generator = np.random.default_rng(3)
     x, y = generator.normal(size=(2, 9, 2))
     expected, null = permuted(x, y, permutations=50, seed=4)
     orders = np.argsort(np.random.default_rng(4).random((50, 9)), axis=1)
-    wanted = [np.mean([stats.spearmanr(a, b).statistic for a, b in zip(x.T, y[order].T)]) for order in orders]
+    wanted = [
+        np.mean([stats.spearmanr(a, b).statistic for a, b in zip(x.T, y[order].T, strict=True)]) for order in orders
+    ]
     np.testing.assert_allclose(null, wanted, atol=1e-12)
     assert abs(expected) < 1e-12
 
@@ -121,8 +125,8 @@ def test_adjusted_p_counts_the_whole_family():
     assert below[0] > 25 and below[1] <= 9
 
 
-def test_a_mean_over_layers_is_not_measured_by_the_spread_of_one_layer():
-    """A pair that varies three times as much must not hide one that is clear in its own units."""
+def test_deviations_are_compared_in_units_of_their_own_spread():
+    """A pair that varies three times as much must not mask one that is significant in its own units."""
     generator = np.random.default_rng(9)
     null = generator.normal(size=(2, 1000)) * np.array([[0.1], [0.3]])
     p = p_values(np.array([0.4, 0.0]), null, together=True)
@@ -130,7 +134,7 @@ def test_a_mean_over_layers_is_not_measured_by_the_spread_of_one_layer():
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.8])
-def test_intervals_cover(rho):
+def test_coverage_of_intervals(rho):
     """95 % of 200 intervals at 25 texts, within four standard deviations of the count."""
     truth = 6 / math.pi * math.asin(rho / 2)
     hits = 0
@@ -143,7 +147,7 @@ def test_intervals_cover(rho):
 
 
 def test_rows_of_one_text_do_not_count_as_independent():
-    """The same text in four layers is one text: the interval is as wide as that of one layer."""
+    """The same text in four layers is one text: the interval is as wide as with one layer."""
     generator = np.random.default_rng(6)
     x, noise = generator.normal(size=(2, 30))
     y = x + noise
@@ -161,7 +165,7 @@ def test_rows_of_one_text_do_not_count_as_independent():
         ([[1, 1], [2, 1], [3, 1]], [[1, 2], [2, 3], [3, 1]], "constant in a layer"),
     ],
 )
-def test_undefined_is_said_and_is_not_zero(x, y, why):
+def test_undefined_correlations_have_a_reason_and_no_value(x, y, why):
     found = rank_correlation(x, y)
     assert found.value is None and found.lower is None and found.p is None
     assert found.status.startswith("undefined") and why in found.status

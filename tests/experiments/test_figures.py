@@ -1,4 +1,4 @@
-"""The scripts of the documentation's figures run, at a small size or from the records that are kept."""
+"""The scripts for the figures of the documentation run, at a small size or from stored records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGES = ROOT / "docs" / "images"
 
 @pytest.fixture
 def images(tmp_path):
-    """A folder with the kept records of what follows: nothing in docs/ is written."""
+    """Return a folder with copies of the stored records, so that nothing in docs/ is written."""
     for name in ("prediction.json", "depth.jsonl"):
         shutil.copy(IMAGES / name, tmp_path)
     return tmp_path
@@ -30,13 +30,13 @@ def is_png(path) -> bool:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_script_says_how_it_is_run_and_a_page_names_it(name):
+def test_every_script_documents_its_command_and_is_in_the_readme(name):
     script = (ROOT / "experiments" / "figures" / f"{name}.py").read_text(encoding="utf-8")
     assert f"    python -m experiments.figures.{name}" in script
     assert f"`{name}`" in (ROOT / "experiments" / "README.md").read_text(encoding="utf-8")
 
 
-def test_prediction_is_drawn_from_its_numbers(images, capsys):
+def test_prediction_is_drawn_from_stored_numbers(images, capsys):
     from experiments.figures.prediction import main
 
     main(["--out", str(images / "prediction")])
@@ -51,7 +51,7 @@ def test_prediction_is_drawn_from_its_numbers(images, capsys):
         ("long_context", [str(ROOT / "benchmarks" / "results" / "h200-long-context.jsonl")], "long_context.png"),
     ],
 )
-def test_figures_of_kept_records(name, options, written, images):
+def test_figures_of_stored_records(name, options, written, images):
     importlib.import_module(f"experiments.figures.{name}").main([*options, "--out", str(images)])
     assert is_png(images / written)
 
@@ -94,7 +94,7 @@ def test_mean_field_at_a_few_sizes(images, monkeypatch):
     assert [json.loads(row)["p"] for row in rows] == [2.0, "inf"]  # exact: as given
 
 
-def test_the_growth_along_flows(images, monkeypatch):
+def test_growth_along_flows(images, monkeypatch):
     from experiments.figures import flows
 
     for name, few in (("KINDS", ("softmax", "masked")), ("BETAS", (1.0,)), ("LAYERS", (8, 16))):
@@ -104,7 +104,7 @@ def test_the_growth_along_flows(images, monkeypatch):
     assert is_png(images / "flow_growth.png") and {row["kind"] for row in found["local"]} == set(flows.KINDS)
 
 
-def test_a_gaussian_blows_up_where_the_closed_form_says(images):
+def test_blow_up_time_agrees_with_the_closed_form(images):
     from experiments.figures import gaussian_flows
 
     found = gaussian_flows.blow_up(images)

@@ -1,4 +1,4 @@
-"""The census of limiting ranks: no run is left out, and a census that was stopped goes on."""
+"""The census of limiting ranks: no run is left out, and an interrupted census is resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_kind_has_a_census(kind):
     assert record["kind"] == kind and len(record["fates"]) == record["d"] == 2
 
 
-def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_command_is_resumed(tmp_path, monkeypatch, capsys):
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     assert main([*LINE, "--out", str(whole)]) == 0
     shown = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Mitigations on a tiny model: records whose answer is known, the command, and going on where it stopped."""
+"""Mitigations on a tiny model: records with known answers, the command, and resuming it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from experiments.mitigations import USUAL, main, mitigation_table, mitigations
+from experiments.mitigations import DEFAULT_MITIGATIONS, main, mitigation_table, mitigations
 from howsmooth import InputError, load
 from howsmooth.attack.mitigation import L2, Temperature
 from howsmooth.studies import resolve, spec_of
@@ -33,23 +33,23 @@ def test_records(study):
     assert "mitigations" in str(mitigation_table(records).title)
 
 
-def test_a_change_below_rounding_says_so(study):
+def test_a_change_below_rounding_has_a_status(study):
     lost = list(mitigations(*study, tried=(Temperature(2.0),), budget=1e-8))
     assert lost[-1]["layer"] is None and lost[-1]["status"] == "rounding"
 
 
-def test_a_budget_has_to_be_a_share(study):
-    with pytest.raises(InputError, match="positive share"):
+def test_a_budget_has_to_be_positive(study):
+    with pytest.raises(InputError, match="positive budget"):
         next(mitigations(*study, budget=0.0))
 
 
-def test_the_command_goes_on_where_it_was_stopped(tiny, tmp_path, capsys):
+def test_an_interrupted_command_is_resumed(tiny, tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     line = [tiny, "--layers", "0,1", "--length", "6", "--samples", "1", "--out", str(out)]
     assert main(line) == 0
     written = out.read_text(encoding="utf-8")
     records = [json.loads(one) for one in written.splitlines()]
-    assert [record["layer"] for record in records] == [layer for layer in (0, 1, None) for _ in USUAL]
+    assert [record["layer"] for record in records] == [layer for layer in (0, 1, None) for _ in DEFAULT_MITIGATIONS]
     shown = capsys.readouterr().out
     out.write_text("".join(written.splitlines(True)[:7]) + written.splitlines()[7][:40], encoding="utf-8")
     assert main(line) == 0

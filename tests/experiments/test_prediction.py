@@ -1,4 +1,4 @@
-"""Predictors against dense truths, texts of one length, and what `judge` makes of records whose answer is known."""
+"""Predictors against dense references, texts of one length, and `correlations` of records with known answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from experiments.prediction.evaluation import OUTCOMES, calibrations, judge
+from experiments.prediction.evaluation import OUTCOMES, calibrations, correlations
 from experiments.prediction.measurements import Design, rankable
 from experiments.prediction.predictors import AT_LAYERS, layer_predictors, named_predictors
 from howsmooth.attention import SelfAttention
@@ -28,7 +28,7 @@ def predictors(f, x, **options):
     return layer_predictors(f, x, (1e-3, 0.1), **{"tol": 1e-3, "confidence": 0.999, "seed": 0, **options})
 
 
-def test_predictors_are_what_they_say(layer):
+def test_predictors_agree_with_dense_references(layer):
     x = normal(5, 7, 6)
     found = predictors(layer, x)
     values = found["predictors"]
@@ -48,11 +48,11 @@ def test_predictors_are_what_they_say(layer):
     assert values.keys() == AT_LAYERS.keys() and not found["refused"]
 
 
-def test_a_bound_that_does_not_apply_is_none_and_says_why(layer):
+def test_a_bound_that_does_not_apply_is_none_with_a_reason(layer):
     biased = SelfAttention(layer.wq, layer.wk, layer.wv, heads=2, bq=normal(9, 6))
     found = predictors(biased, normal(5, 7, 6))
     assert found["predictors"]["yudin"] is None and "query bias" in found["refused"]["yudin"]
-    with pytest.raises(InputError, match="with formulas"):
+    with pytest.raises(InputError, match="a SelfAttention layer"):
         predictors(lambda x: x, normal(5, 7, 6))
 
 
@@ -87,7 +87,7 @@ def attack(share: float, gain: float, objective: str = "output") -> dict:
 
 @pytest.fixture(scope="module")
 def made() -> list[dict]:
-    """σ₁ decides the gain of a layer exactly, entropy is noise; layer 1 is ten times layer 0."""
+    """Return records in which σ₁ determines the gain of a layer, entropy is noise, and layer 1 is ten times layer 0."""
     generator, records = np.random.default_rng(0), []
     for text in range(20):
         for layer in (0, 1):
@@ -114,11 +114,11 @@ def made() -> list[dict]:
 def rows(made, **options) -> dict:
     return {
         (row["outcome"], row["predictor"], row["scope"], row["layer"]): row
-        for row in judge(made, resamples=200, **options)
+        for row in correlations(made, resamples=200, **options)
     }
 
 
-def test_judge_finds_what_was_put_in(made):
+def test_correlations_of_constructed_records(made):
     found = rows(made)
     exact = found["layer_gain_large", "sigma", "within", None]
     assert [exact["value"], exact["kendall"]] == pytest.approx([1, 1]) and exact["adjusted_p"] < 0.01
@@ -150,7 +150,7 @@ def test_calibration_takes_the_strongest_attack(made):
     assert ratios["model", None, "kl", 0.1] == pytest.approx(1)
 
 
-def test_a_run_that_was_stopped_is_judged_by_what_there_is(made):
+def test_correlations_of_an_incomplete_run(made):
     found = rows(made[:-6], predictors=("sigma", "objective_sigma"))
     assert found["layer_gain_small", "sigma", "within", None]["texts"] == 19
     assert found["token_change", "sigma", "within", None]["texts"] == 18
@@ -160,7 +160,7 @@ def test_a_run_that_was_stopped_is_judged_by_what_there_is(made):
 def test_few_texts(made):
     assert rankable(made[:8]) == [] and rankable(made[:12]) == made[:12]
     with pytest.raises(InputError, match="at least 3 texts"):
-        judge(made[:8])
+        correlations(made[:8])
     with pytest.raises(InputError, match="among sigma"):
         named_predictors(("luck",))
 
@@ -181,5 +181,5 @@ def test_bad_designs(options, said):
         Design(**options)
 
 
-def test_outcomes_have_names_of_their_own():
+def test_names_of_outcomes_are_unique():
     assert len({outcome.name for outcome in OUTCOMES}) == len(OUTCOMES)

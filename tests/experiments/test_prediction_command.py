@@ -1,4 +1,4 @@
-"""`python -m experiments.prediction` on a tiny checkpoint: records, resuming, correlations, picture, bad input."""
+"""`python -m experiments.prediction` on a tiny checkpoint: records, resuming, correlations, figure, bad input."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def prediction(capfd):
 
 @pytest.fixture(scope="module")
 def line(tiny, tmp_path_factory) -> str:
-    """Documents in the form of AG_NEWS; one is too short, and one is there twice."""
+    """Return documents in the format of AG_NEWS, with one that is too short and one duplicate."""
     draw = random.Random(0)
     documents = [" ".join(draw.choices(WORDS, k=9)) for _ in range(6)]
     documents[1:1] = ["old stone", documents[0]]
@@ -54,7 +54,7 @@ def line(tiny, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def whole(line, tmp_path_factory):
-    """The file of an undisturbed run, by a process of its own."""
+    """Return the file of an uninterrupted run in a process of its own."""
     path = tmp_path_factory.mktemp("whole") / "out.jsonl"
     command = [
         sys.executable,
@@ -71,7 +71,7 @@ def whole(line, tmp_path_factory):
     return path
 
 
-def test_records_hold_predictors_and_attacks_of_every_text(whole):
+def test_records_have_predictors_and_attacks_of_every_text(whole):
     records = read(whole)
     places = [(record["text"], record["place"], record["layer"]) for record in records]
     assert places == [
@@ -91,7 +91,7 @@ def test_records_hold_predictors_and_attacks_of_every_text(whole):
         assert "seconds" not in json.dumps(record)
 
 
-def test_correlations_are_written_and_undefined_ones_say_why(whole):
+def test_correlations_are_written_with_reasons_for_undefined_ones(whole):
     rows = read(whole.with_suffix(".json"))
     correlations = [row for row in rows if row["kind"] == "correlation"]
     assert {row["scope"] for row in correlations} == {"within", "pooled", "layer"}
@@ -108,7 +108,7 @@ def test_correlations_are_written_and_undefined_ones_say_why(whole):
     assert ratios == pytest.approx([1] * len(ratios), abs=0.05)
 
 
-def test_a_killed_run_goes_on_to_the_same_file(line, whole, prediction, tmp_path):
+def test_a_killed_run_is_resumed_to_the_same_file(line, whole, prediction, tmp_path):
     out = tmp_path / "out.jsonl"
     process = start_held(
         f"{line} --out {out}", "experiments.records:Records.append", 4, ENVIRONMENT, "experiments.prediction.__main__"
@@ -165,8 +165,8 @@ def test_tables_and_plot(prediction, line, whole, tmp_path):
         ("--layers 7", "between 0 and 1"),
         ("--predictors luck", "expected predictors among sigma"),
         ("--attacks layer,heads", "expected places among layer, model, tokens"),
-        ("--shares 0.1", "a small and a large share"),
-        ("--shares 0.1,0.001", "a small and a large share"),
+        ("--shares 0.1", "a small and a large budget"),
+        ("--shares 0.1,0.001", "a small and a large budget"),
         ("--edits 9", "edit budget of at most"),
         ("--plot picture.xyz", ".png"),
         ("--confidence 2", "between 0 and 1"),
@@ -194,7 +194,7 @@ def test_bad_texts(prediction, tiny, tmp_path, content, said):
     assert result.code == 2 and said in result.err, result.err
 
 
-def test_a_file_of_something_else_is_refused(prediction, line, tmp_path):
+def test_a_file_with_other_records_is_refused(prediction, line, tmp_path):
     out = tmp_path / "out.jsonl"
     out.write_text('{"value": 1}\n{"value": 2}\n', encoding="utf-8")
     result = prediction(f"{line} --out {out}")

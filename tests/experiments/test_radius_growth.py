@@ -1,4 +1,4 @@
-"""Ascent over measures finds two Diracs, and what it finds grows with the radius as theory says."""
+"""Ascent over measures finds two Diracs, and the constant grows with the radius as in theory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import pytest
 
 import experiments.radius_growth as experiment
-from experiments.radius_growth import RADII_SQUARED, fit_rate, main, roughest_measures
+from experiments.radius_growth import RADII_SQUARED, fit_radius_growth, main, roughest_measures
 from howsmooth.bounds import mean_field
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import plateau
@@ -19,7 +19,7 @@ from tests.tolerances import at_most
 
 @pytest.mark.parametrize("squared", [2.0, 4.0])
 def test_ascent_rediscovers_the_two_diracs(squared):
-    """From random measures on three atoms: two places, ±R, the lighter of mass between e^{−2γR²}/3 and e^{−2γR²}."""
+    """From random measures on three atoms: two positions, ±R, the lighter of mass between e^{−2γR²}/3 and e^{−2γR²}."""
     (record,) = roughest_measures("negative", [squared], restarts=4, steps=120)
     assert len(record["places"]) == 2
     heavy, light = record["places"]
@@ -31,7 +31,7 @@ def test_ascent_rediscovers_the_two_diracs(squared):
     assert at_most(record["value"], mean_field.unmasked(unit_layer("negative"), 2, R).value)
 
 
-def test_the_rate_of_what_is_made_by_formula():
+def test_fit_of_records_made_by_a_formula():
     def records(kind, exponent):
         return [
             {"scores": kind, "radius_squared": r, "value": 0.4 * math.exp(exponent * r) * (1 + 1.5 * exponent * r)}
@@ -39,24 +39,24 @@ def test_the_rate_of_what_is_made_by_formula():
         ]
 
     for kind, exponent in (("negative", 1.0), ("rotation", 0.5), ("positive", 0.125)):
-        rate = fit_rate(records(kind, exponent))
+        rate = fit_radius_growth(records(kind, exponent))
         assert rate.exponent == pytest.approx(exponent, rel=1e-4) == pytest.approx(rate.true_exponent, rel=1e-4)
         assert rate.gamma == {"negative": 1.0, "rotation": 0.0, "positive": 0.125}[kind]
     with pytest.raises(InputError, match="three radii"):
-        fit_rate(records("negative", 1.0)[:2])
+        fit_radius_growth(records("negative", 1.0)[:2])
     with pytest.raises(InputError, match="one kind"):
-        fit_rate(records("negative", 1.0) + records("positive", 1.0))
+        fit_radius_growth(records("negative", 1.0) + records("positive", 1.0))
 
 
 def test_growth_with_the_radius_is_gamma():
-    """Fitted on exact plateaus, which ascent reaches: γ, half of what the published upper bound e^{2a} says."""
+    """The exponent fitted to exact plateaus, which ascent reaches, is γ: half that of the published bound e^{2a}."""
     records = [
         {"scores": "negative", "radius_squared": r, "value": math.exp(plateau(r).log_value)} for r in range(2, 12)
     ]
-    assert fit_rate(records).exponent == pytest.approx(1.0, abs=0.01)
+    assert fit_radius_growth(records).exponent == pytest.approx(1.0, abs=0.01)
 
 
-def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_command_is_resumed(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(experiment.RADII_SQUARED, "negative", (2, 4, 6, 8))
     out, plot = tmp_path / "out.jsonl", tmp_path / "plot.png"
     line = ["--scores", "negative", "--restarts", "4", "--out", str(out), "--plot", str(plot)]

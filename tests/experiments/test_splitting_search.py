@@ -1,4 +1,4 @@
-"""A search finds measures that split, and its command keeps what it found."""
+"""A search finds measures that split, and its command stores them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from howsmooth.lipschitz import splits
 ONE = torch.ones(1, 1, dtype=torch.float64)
 
 
-def test_search_finds_what_splits():
+def test_search_finds_splitting_measures():
     found = search(SoftmaxField.of(-ONE, ONE), 1, 2, starts=2, steps=60, radius=6, masses=False, seed=1)
     assert 1.2 < found.ratio < 1.49
     again = splits(SoftmaxField.of(-ONE, ONE), found.points, tol=1e-6)
     assert again.splits and again.ratio == pytest.approx(found.ratio, rel=1e-5)
 
 
-def test_the_command_keeps_what_it_found(tmp_path, monkeypatch, capsys):
+def test_the_command_stores_its_records(tmp_path, monkeypatch, capsys):
     line = [
         "softmax",
         "--starts",

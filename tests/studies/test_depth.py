@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from howsmooth.dynamics import follow
+from howsmooth.dynamics import integrate_example
 from howsmooth.errors import InputError
 from howsmooth.models import load
 from howsmooth.records import json_line
@@ -167,13 +167,13 @@ def test_weights_of_a_model_as_a_velocity(models, layer, head):
     assert_close(flow.x, model.activations(chunk, [first])[first])
     layers = [model.attention(k, 6) for k in (range(3) if layer is None else [layer])]
     layers = [f if head is None else f.head(head) for f in layers]
-    residual = flow.example.replace("flow", solver="residual", steps=3, sphere=False, saves=4)
-    trajectory, _ = follow(residual, layers=flow.layers, x=flow.x)
+    residual = flow.example.replace("flow", solver="residual", steps=3, sphere=False, frames=4)
+    trajectory, _ = integrate_example(residual, layers=flow.layers, x=flow.x)
     x = flow.x
     for k in range(3):  # one unit of depth for each of the model's three layers
         x = x + layers[min(k, len(layers) - 1)](x)
     assert_close(trajectory.last, x)
-    on_spheres, _ = follow(flow.example.replace("flow", until=0.5, saves=3), layers=flow.layers, x=flow.x)
+    on_spheres, _ = integrate_example(flow.example.replace("flow", until=0.5, frames=3), layers=flow.layers, x=flow.x)
     assert_close(on_spheres.last.norm(dim=-1), flow.x.norm(dim=-1), 1e-4)
 
 

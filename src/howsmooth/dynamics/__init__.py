@@ -1,15 +1,15 @@
 """Depth: tokens as particles under attention, Gaussian flows, densities, clusters."""
 
 from howsmooth.dynamics.continuity import DensityFlow, density_flow
-from howsmooth.dynamics.example import Example, follow, read_example
+from howsmooth.dynamics.example import Example, integrate_example, read_example
 from howsmooth.dynamics.fixed_steps import steps_of
 from howsmooth.dynamics.gaussian import GaussianState, blow_up_time, covariance_at
-from howsmooth.dynamics.gaussian_flow import BlowUp, GaussianFlow, gaussian_flow
+from howsmooth.dynamics.gaussian_flow import BlowUp, GaussianFlow, ParticleComparison, compare_particles, gaussian_flow
 from howsmooth.dynamics.gaussian_rank import LimitingRank, limiting_rank
 from howsmooth.dynamics.grid import Density, Grid
 from howsmooth.dynamics.growth import (
     FlowDerivative,
-    Growth,
+    PerturbationGrowth,
     growth_by_map,
     growth_through,
     local_constant,
@@ -18,45 +18,48 @@ from howsmooth.dynamics.growth import (
     unstack,
     with_tangents,
 )
-from howsmooth.dynamics.instruments.records import watch
+from howsmooth.dynamics.instruments.records import trajectory_records
 from howsmooth.dynamics.integration import integrate
-from howsmooth.dynamics.mean_field import MeanFieldConvergence, mean_field_convergence
+from howsmooth.dynamics.mean_field import ConvergenceRate, MeanFieldConvergence, mean_field_convergence
 from howsmooth.dynamics.renormalised import Renormalised
 from howsmooth.dynamics.trajectory import Interrupted, Trajectory
 from howsmooth.dynamics.velocity import Velocity
 
 __all__ = [
-    "BlowUp",
-    "Density",
-    "DensityFlow",
-    "Example",
+    "integrate",
+    "Velocity",
+    "Trajectory",
+    "Interrupted",
+    "Renormalised",
+    "trajectory_records",
+    "perturbation_growth",
+    "growth_through",
+    "growth_by_map",
+    "PerturbationGrowth",
+    "local_constant",
     "FlowDerivative",
+    "with_tangents",
+    "stack",
+    "unstack",
+    "steps_of",
+    "gaussian_flow",
     "GaussianFlow",
     "GaussianState",
-    "Grid",
-    "Growth",
-    "Interrupted",
-    "LimitingRank",
-    "MeanFieldConvergence",
-    "Renormalised",
-    "Trajectory",
-    "Velocity",
+    "BlowUp",
     "blow_up_time",
     "covariance_at",
-    "density_flow",
-    "follow",
-    "gaussian_flow",
-    "growth_by_map",
-    "growth_through",
-    "integrate",
     "limiting_rank",
-    "local_constant",
+    "LimitingRank",
+    "compare_particles",
+    "ParticleComparison",
+    "density_flow",
+    "DensityFlow",
+    "Density",
+    "Grid",
     "mean_field_convergence",
-    "perturbation_growth",
+    "MeanFieldConvergence",
+    "ConvergenceRate",
     "read_example",
-    "stack",
-    "steps_of",
-    "unstack",
-    "watch",
-    "with_tangents",
+    "integrate_example",
+    "Example",
 ]

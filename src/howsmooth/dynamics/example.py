@@ -1,4 +1,4 @@
-"""A flow as declared in a TOML file: checked key by key, then made into tokens, a velocity and a trajectory."""
+"""Flows declared in TOML files: validation, and construction of tokens, field, velocity and trajectory."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from howsmooth.dynamics.trajectory import Trajectory
 from howsmooth.dynamics.velocity import Layer, Velocity
 from howsmooth.errors import InputError, complaints
 
-NAMES = ("polytope", "hyperplanes", "polytope_times_subspace", "collapse", "low_rank", "sphere")
+EXAMPLE_NAMES = ("polytope", "hyperplanes", "polytope_times_subspace", "collapse", "low_rank", "sphere")
 
 
-class _Declared(pydantic.BaseModel):
+class _Section(pydantic.BaseModel):
+    """A table of the file: unknown keys and wrong types are errors."""
+
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is a number that a float can hold."""
+    """Return whether the value is a float, or an integer that a float can represent."""
     return not isinstance(value, bool) and (isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63))
 
 
@@ -57,39 +59,61 @@ def _expectation(value: Any) -> Any:
     return value
 
 
-Matrix = Annotated[Any, BeforeValidator(_matrix)]  # a number times the identity, a diagonal, or rows
+Matrix = Annotated[Any, BeforeValidator(_matrix)]  # a multiple of the identity, a diagonal, or rows
 
 
-class Head(_Declared):
+class AttentionHead(_Section):
+    """Matrices A and V of one softmax head."""
+
     A: Matrix = 1.0
     V: Matrix = 1.0
 
 
-class Attention(_Declared):
-    """Scores ⟨Ax, y⟩ (l2: −|Qx − Ky|² with A = Q and K = the identity) and values Vy; `heads` are added up."""
+class Attention(_Section):
+    """The section `[attention]`: scores ⟨Ax, y⟩ (l2: `−|Ax − y|²`) and values Vy.
+
+    Attributes:
+        kind: Kind of attention.
+        A: Matrix of the scores: a number (times the identity), a diagonal, or rows.
+        V: Matrix of the values, likewise.
+        bias: Bias of sigmoid attention.
+        eps: Regularisation ε of Sinkhorn attention.
+        causal: Mask of softmax attention: a token attends to itself and to those before it.
+        heads: Softmax heads, whose outputs are added; A and V are then given there.
+    """
 
     kind: Literal["softmax", "l2", "sinkhorn", "linear", "sigmoid"] = "softmax"
     A: Matrix = 1.0
     V: Matrix = 1.0
-    bias: float = 0.0  # of the sigmoid
-    eps: float = 1.0  # of Sinkhorn
+    bias: float = 0.0
+    eps: float = 1.0
     causal: bool = False
-    heads: Annotated[tuple[Head, ...], pydantic.Field(strict=False)] = ()
+    heads: Annotated[tuple[AttentionHead, ...], pydantic.Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Attention:
         for key, kind, without in (("bias", "sigmoid", 0.0), ("eps", "sinkhorn", 1.0)):
             if self.kind != kind and getattr(self, key) != without:
-                raise ValueError(f"expected {key} with {kind} alone, got it with {self.kind}; leave it out")
+                raise ValueError(f"expected {key} only with {kind}, got it with {self.kind}; leave it out")
         if self.heads and not self.A == self.V == 1.0:
-            raise ValueError("expected A and V in the heads, got them beside heads too; leave those of [attention] out")
+            raise ValueError("expected A and V in the heads, got them in [attention], too; leave those out")
         if self.kind != "softmax" and (self.heads or self.causal):
-            raise ValueError(f"expected heads and causal with softmax alone, got them with {self.kind}")
+            raise ValueError(f"expected heads and causal only with softmax, got them with {self.kind}")
         return self
 
 
-class Tokens(_Declared):
-    """Drawn from a law, in a box, by a standard deviation or on the sphere of radius `size`; or `points` themselves."""
+class Tokens(_Section):
+    """The section `[tokens]`: the first tokens, drawn at random or given as `points`.
+
+    Attributes:
+        count: Number of tokens.
+        dim: Dimension of tokens.
+        law: "uniform" on [−size, size]^dim, "normal" with standard deviation `size`, or uniform on the "sphere" of
+            radius `size`.
+        size: Scale of the law.
+        seed: Seed of the draw, and of the noise of the flow.
+        points: Rows of coordinates in place of a draw.
+    """
 
     count: Annotated[int, pydantic.Field(ge=1)] = 40
     dim: Annotated[int, pydantic.Field(ge=1)] = 2
@@ -111,13 +135,26 @@ class Tokens(_Declared):
         given = (self.count, self.dim, self.law, self.size)
         if self.points and given != (len(self.points), len(self.points[0]), "uniform", 1.0):
             raise ValueError(
-                "expected points to decide alone, got another count, dim, law or size beside them; leave it out"
+                "expected points without another count, dim, law or size, got one of them, too; leave it out"
             )
         return self
 
 
-class Integration(_Declared):
-    """How far, in which coordinates, by which solver; see `integrate`."""
+class Integration(_Section):
+    """The section `[flow]`: depth, coordinates and solver; see `integrate`.
+
+    Attributes:
+        until: The depth to reach.
+        coordinates: "tokens" for x, or "renormalised" for z = e^{−tV}x.
+        sphere: Keep tokens on the unit sphere.
+        solver: Name of the solver.
+        rtol: Relative tolerance of adaptive solvers.
+        atol: Absolute tolerance of adaptive solvers.
+        steps: Number of steps of fixed-step solvers.
+        frames: Number of saved depths, evenly spaced.
+        max_steps: Maximal number of adaptive steps.
+        noise: Standard deviation of a Brownian motion per unit of √depth.
+    """
 
     until: float = 10.0
     coordinates: Literal["tokens", "renormalised"] = "tokens"
@@ -126,18 +163,43 @@ class Integration(_Declared):
     rtol: float = 1e-6
     atol: float = 1e-9
     steps: int | None = None
-    saves: int = 41
+    frames: int = 41
     max_steps: int = 100_000
     noise: float = 0.0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_old_key(cls, declared: Any) -> Any:
+        if isinstance(declared, dict) and "saves" in declared:
+            raise ValueError("expected frames, got saves; rename it")
+        return declared
 
-class Watch(_Declared):
-    tol: float = 0.05  # an absolute distance: tokens closer than this are together
-    lipschitz: bool = False  # the local constant of attention at each depth
+
+class InstrumentSettings(_Section):
+    """The section `[watch]`: settings of the instruments.
+
+    Attributes:
+        tol: An absolute distance: tokens closer than this are in one cluster.
+        lipschitz: Also compute the local Lipschitz constant of attention at each saved depth.
+    """
+
+    tol: float = 0.05
+    lipschitz: bool = False
 
 
-class Example(_Declared):
-    """Everything that decides a flow, and what is expected of its last record: values, or at_least and at_most."""
+class Example(_Section):
+    """A declared flow, and what is expected of it at the last depth.
+
+    Attributes:
+        name: Name of the example or of the file.
+        title: Title of tables and figures.
+        about: A description.
+        attention: The section `[attention]`.
+        tokens: The section `[tokens]`.
+        flow: The section `[flow]`.
+        watch: The section `[watch]`.
+        expect: Expected values of the last record, each a value or a table with `at_least` and `at_most`.
+    """
 
     name: str
     title: str = ""
@@ -145,7 +207,7 @@ class Example(_Declared):
     attention: Attention = Attention()
     tokens: Tokens = Tokens()
     flow: Integration = Integration()
-    watch: Watch = Watch()
+    watch: InstrumentSettings = InstrumentSettings()
     expect: dict[str, Annotated[Any, BeforeValidator(_expectation)]] = {}
 
     @model_validator(mode="after")
@@ -159,34 +221,47 @@ class Example(_Declared):
         return self
 
     def replace(self, section: str, **changes: Any) -> Example:
-        """The same with other values in a section; None changes nothing.
+        """Return a copy with other values in a section; values of None are ignored.
 
-        >>> read_example("polytope").replace("tokens", count=7).tokens.count
-        7
+        Expectations are dropped unless the section is `watch`: they hold for the declared flow only.
+
+        Example:
+            >>> read_example("polytope").replace("tokens", count=7).tokens.count
+            7
         """
         changes = {key: value for key, value in changes.items() if value is not None}
         if not changes:
             return self
         declared = self.model_dump(exclude={"name"})
         declared[section] |= changes
-        # What was expected is expected of the declared flow alone.
-        return example_of(self.name, declared if section == "watch" else declared | {"expect": {}})
+        return parse_example(self.name, declared if section == "watch" else declared | {"expect": {}})
 
 
 def read_example(name: str) -> Example:
-    """The named example, or the file of that path.
+    """Read a named example, or a TOML file.
 
-    >>> read_example("polytope").flow.coordinates
-    'renormalised'
+    Args:
+        name: One of the examples (polytope, hyperplanes, polytope_times_subspace, collapse, low_rank, sphere), or the
+            path of a file that ends in .toml.
+
+    Returns:
+        The validated example.
+
+    Raises:
+        InputError: If there is no such example or file, or a key or value in it is not valid.
+
+    Example:
+        >>> read_example("polytope").flow.coordinates
+        'renormalised'
     """
-    if name in NAMES:
+    if name in EXAMPLE_NAMES:
         text, label = files("howsmooth.dynamics").joinpath(f"examples/{name}.toml").read_text(encoding="utf-8"), name
     else:
         path = Path(name)
         if path.suffix != ".toml":
-            near = difflib.get_close_matches(name, NAMES, n=1)
+            near = difflib.get_close_matches(name, EXAMPLE_NAMES, n=1)
             raise InputError(
-                f"expected an example among {', '.join(NAMES)} or a .toml file, got {name!r}"
+                f"expected an example among {', '.join(EXAMPLE_NAMES)} or a .toml file, got {name!r}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
         try:
@@ -196,20 +271,21 @@ def read_example(name: str) -> Example:
     try:
         declared = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{label}: expected TOML, got a mistake ({error})") from None
-    return example_of(label, declared)
+        raise InputError(f"{label}: expected valid TOML, got an error ({error})") from None
+    return parse_example(label, declared)
 
 
-def example_of(name: str, declared: dict[str, Any]) -> Example:
-    """A declared flow, every key of it checked; one `InputError` names all that is wrong with it.
+def parse_example(name: str, declared: dict[str, Any]) -> Example:
+    """Validate the sections of a flow; one `InputError` lists all that is wrong.
 
-    >>> example_of("mine", {"tokens": {"cuont": 3}})
-    Traceback (most recent call last):
-    ...
-    howsmooth.errors.InputError: mine: unknown key 'cuont' in tokens; did you mean 'count'?
+    Example:
+        >>> parse_example("mine", {"tokens": {"cuont": 3}})
+        Traceback (most recent call last):
+        ...
+        howsmooth.errors.InputError: mine: unknown key 'cuont' in tokens; did you mean 'count'?
     """
     if "name" in declared:
-        raise InputError(f"{name}: unknown key 'name'; a flow is named after its file: leave it out, or say title")
+        raise InputError(f"{name}: unknown key 'name'; a flow is named after its file: leave it out, or use title")
     try:
         return Example.model_validate({"name": name, **declared})
     except pydantic.ValidationError as error:
@@ -217,10 +293,11 @@ def example_of(name: str, declared: dict[str, Any]) -> Example:
 
 
 def field_of(attention: Attention, d: int) -> Field:
-    """The field that is declared, on tokens of width d.
+    """Return the declared attention as a field on R^d.
 
-    >>> field_of(Attention(V=2.0), 3).layer.wv[0].tolist()
-    [2.0, 0.0, 0.0]
+    Example:
+        >>> field_of(Attention(V=2.0), 3).layer.wv[0].tolist()
+        [2.0, 0.0, 0.0]
     """
     A, V = matrix(attention.A, d, "A"), matrix(attention.V, d, "V")
     eye = torch.eye(d, dtype=torch.float64)
@@ -250,7 +327,7 @@ def field_of(attention: Attention, d: int) -> Field:
 
 
 def tokens_of(tokens: Tokens, sphere: bool = False) -> Tensor:
-    """The first tokens (n, d), float64; of unit norm where the flow is on the sphere."""
+    """Return the first tokens (n, d) in float64, normalised if the flow is on the sphere."""
     if tokens.points:
         if len({len(row) for row in tokens.points}) > 1 or not tokens.points[0]:
             raise InputError(f"expected points of one width, got widths {sorted({len(row) for row in tokens.points})}")
@@ -274,21 +351,36 @@ def tokens_of(tokens: Tokens, sphere: bool = False) -> Tensor:
     return x / norms
 
 
-def follow(
+def integrate_example(
     example: Example,
     progress: Callable[[float], None] | None = None,
     *,
     layers: Sequence[Layer] | None = None,
     x: Tensor | None = None,
 ) -> tuple[Trajectory, Field | Layer | list[Layer]]:
-    """Integrate a declared flow: the trajectory, in the declared coordinates, and the attention behind it.
+    """Integrate a declared flow.
 
-    `layers` and `x` take the place of the declared attention and tokens: one layer for all depths, or a list, each of
-    which has an equal share of the depth.
+    Args:
+        example: The declared flow.
+        progress: Called with the depth after every step.
+        layers: Replace the declared attention: one layer for all depths, or several, each for an equal part.
+        x: Replaces the declared tokens, (n, d).
+
+    Returns:
+        The trajectory in the declared coordinates, and the attention that moves the tokens.
+
+    Raises:
+        InputError: If a matrix does not fit the dimension, or a setting is not valid.
+        Interrupted: On Ctrl-C; its `partial` is the trajectory up to then.
+
+    Example:
+        >>> trajectory, field = integrate_example(read_example("low_rank").replace("flow", until=1.0))
+        >>> trajectory.status, field.name
+        ('finished', 'softmax')
     """
     flow = example.flow
     x = tokens_of(example.tokens, flow.sphere) if x is None else x
-    field = attention_behind(example, x.shape[1], layers)
+    field = attention_of(example, x.shape[1], layers)
     if flow.coordinates == "renormalised":
         velocity = Velocity(Renormalised(field).at)
     else:
@@ -301,7 +393,7 @@ def follow(
         rtol=flow.rtol,
         atol=flow.atol,
         steps=flow.steps,
-        saves=flow.saves,
+        frames=flow.frames,
         max_steps=flow.max_steps,
         noise=flow.noise,
         seed=example.tokens.seed,
@@ -310,23 +402,31 @@ def follow(
     return trajectory, field
 
 
-def attention_behind(example: Example, d: int, layers: Sequence[Layer] | None = None) -> Field | Layer | list[Layer]:
-    """What the tokens follow: the declared attention, or `layers` in its place, a single one by itself."""
+def attention_of(example: Example, d: int, layers: Sequence[Layer] | None = None) -> Field | Layer | list[Layer]:
+    """Return the declared attention, or `layers` in place of it; a single layer is not wrapped in a list."""
     if layers is None:
         return field_of(example.attention, d)
     return layers[0] if len(layers) == 1 else list(layers)
 
 
-def unmet(expect: dict[str, Any], record: dict[str, Any]) -> list[str]:
-    """What the record does not fulfil of what was expected; each expectation is a value or at_least/at_most.
+def unmet_expectations(expect: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    """Return a line for each expectation that the record does not meet.
 
-    >>> unmet({"clusters": {"at_most": 3}, "rank": 2}, {"clusters": 4, "rank": 2})
-    ['clusters: expected at_most 3, got 4']
+    Args:
+        expect: For each field of a record a value, or a table with `at_least` and `at_most`.
+        record: A record of `trajectory_records`.
+
+    Raises:
+        InputError: If an expectation names no field of the record, or no known comparison.
+
+    Example:
+        >>> unmet_expectations({"clusters": {"at_most": 3}, "rank": 2}, {"clusters": 4, "rank": 2})
+        ['clusters: expected at_most 3, got 4']
     """
     wrong = []
     for key, wanted in expect.items():
         if key not in record:
-            raise InputError(f"expected something to watch among {', '.join(record)}, got {key!r} in [expect]")
+            raise InputError(f"expected a field of a record ({', '.join(record)}), got {key!r} in [expect]")
         got, bounds = record[key], wanted if isinstance(wanted, dict) else {"equal to": wanted}
         for how, value in bounds.items():
             if how not in ("at_least", "at_most", "equal to"):
@@ -340,10 +440,11 @@ def unmet(expect: dict[str, Any], record: dict[str, Any]) -> list[str]:
 
 
 def matrix(given: Matrix, d: int, name: str) -> Tensor:
-    """A number times the identity, a diagonal, or rows, (d, d).
+    """Return a (d, d) matrix given as a multiple of the identity, a diagonal, or rows; `name` is for errors.
 
-    >>> matrix([1.0, 2.0], 2, "V").tolist()
-    [[1.0, 0.0], [0.0, 2.0]]
+    Example:
+        >>> matrix([1.0, 2.0], 2, "V").tolist()
+        [[1.0, 0.0], [0.0, 2.0]]
     """
     try:
         t = torch.tensor(given, dtype=torch.float64)

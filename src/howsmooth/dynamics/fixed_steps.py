@@ -1,6 +1,6 @@
-"""Fixed steps: the residual layer X + hΓ(X), Runge–Kutta's method of order 4, and Euler–Maruyama where there is noise.
+"""Fixed steps: residual layers X + hΓ(X), the classical Runge–Kutta method, and Euler–Maruyama with noise.
 
-A step is a map of tokens that can be differentiated; `run_fixed` follows tokens through them.
+A step is a differentiable map of tokens; `run_fixed` applies the steps one after the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsmooth.dynamics.trajectory import BLEW_UP, Run, first_velocity, out_of_bounds
+from howsmooth.dynamics.trajectory import BLEW_UP, TrajectoryRecorder, check_first_velocity, out_of_bounds
 from howsmooth.dynamics.velocity import Layer, Piece, Velocity, as_velocity, tangent
 from howsmooth.errors import InputError
 from howsmooth.spectral.products import solver_generator
@@ -20,7 +20,14 @@ from howsmooth.spectral.products import solver_generator
 
 @dataclass(frozen=True)
 class Step:
-    """One step from depth t to t + h, a map of tokens that every transform of PyTorch can differentiate."""
+    """One step from depth t to t + h, a map of tokens that all transforms of `torch.func` can differentiate.
+
+    Attributes:
+        t: Depth before the step.
+        h: Step size.
+        piece: The velocity around t.
+        scheme: `euler_step` or `rk4_step`.
+    """
 
     t: float
     h: float
@@ -28,19 +35,20 @@ class Step:
     scheme: Callable[[Piece, float, float, Tensor], Tensor]
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Return the tokens at depth t + h, (n, d)."""
         moved = self.scheme(self.piece, self.t, self.h, x)
         if not self.piece.velocity.sphere:
             return moved
-        return moved * (_norm(x) / _norm(moved))  # layer normalisation: back to the sphere of its own norm
+        return moved * (_norm(x) / _norm(moved))  # layer normalisation: each token keeps its norm
 
 
-def residual(f: Piece, t: float, h: float, x: Tensor) -> Tensor:
-    """X + h f(t, x): a residual attention layer, and Euler's method."""
+def euler_step(f: Piece, t: float, h: float, x: Tensor) -> Tensor:
+    """Return x + h·f(t, x): one residual attention layer, which is one step of Euler's method."""
     return x + h * f(t, x)
 
 
-def rk4(f: Piece, t: float, h: float, x: Tensor) -> Tensor:
-    """Four evaluations, order 4."""
+def rk4_step(f: Piece, t: float, h: float, x: Tensor) -> Tensor:
+    """Return one step of the classical Runge–Kutta method: four evaluations, order 4."""
     a = f(t, x)
     b = f(t + h / 2, x + h / 2 * a)
     c = f(t + h / 2, x + h / 2 * b)
@@ -48,16 +56,29 @@ def rk4(f: Piece, t: float, h: float, x: Tensor) -> Tensor:
     return x + h / 6 * (a + 2 * b + 2 * c + d)
 
 
-SCHEMES = {"residual": residual, "rk4": rk4}
+SCHEMES = {"residual": euler_step, "rk4": rk4_step}
 STAGES = {"residual": 1, "rk4": 4}
 
 
 def steps_of(velocity: Velocity | Layer, until: float, steps: int, scheme: str = "residual") -> list[Step]:
-    """`steps` equal steps over [0, until]; none of them crosses from one layer of a list to the next.
+    """Return `steps` equal steps over [0, until]; no step crosses from one layer of a list to the next.
 
-    >>> import torch
-    >>> [step(torch.ones(1, 1)).item() for step in steps_of([lambda x: x], 1.0, 1)]
-    [2.0]
+    Args:
+        velocity: A `Velocity`, or anything that it accepts.
+        until: Depth of the last step's end.
+        steps: Number of steps; with a list of layers a multiple of their number.
+        scheme: "residual" (X + hΓ(X), Euler's method) or "rk4".
+
+    Returns:
+        The steps in order, each a map of tokens (n, d).
+
+    Raises:
+        InputError: If the scheme, the depth or the number of steps is not valid.
+
+    Example:
+        >>> import torch
+        >>> [step(torch.ones(1, 1)).item() for step in steps_of([lambda x: x], 1.0, 1)]
+        [2.0]
     """
     if scheme not in SCHEMES:
         raise InputError(f"expected a fixed-step scheme among {', '.join(SCHEMES)}, got {scheme!r}")
@@ -85,20 +106,22 @@ def run_fixed(
     noise: float,
     seed: int | torch.Generator,
     progress: Callable[[float], None] | None,
-) -> Run:
-    """Take the steps, keep the states at the depths nearest to `times`."""
+) -> TrajectoryRecorder:
+    """Take all steps and save the states whose depths are nearest to `times`."""
     chain = steps_of(velocity, until, steps, scheme)
-    generator, seed = solver_generator(seed) if noise else (None, None)
     kept = {round(t / until * steps) for t in times}
-    found = Run(seed=seed)
+    found = TrajectoryRecorder()
+    generator = None
+    if noise:
+        generator, found.seed = solver_generator(seed)
     with torch.no_grad(), found.kept_when_interrupted():
-        first_velocity(chain[0].piece, 0.0, x)
+        check_first_velocity(chain[0].piece, 0.0, x)
         if 0 in kept:
             found.save(0.0, x)
         for k, step in enumerate(chain):
             moved = step(x)
-            if noise:
-                moved = _disturb(moved, noise * step.h**0.5, velocity.sphere, generator)
+            if generator is not None:
+                moved = _add_noise(moved, noise * step.h**0.5, velocity.sphere, generator)
             found.evaluations += STAGES[scheme]
             token = out_of_bounds(moved)
             if token is not None:
@@ -112,18 +135,16 @@ def run_fixed(
             if progress is not None:
                 progress(step.t + step.h)
     if not found.times:
-        raise InputError(
-            f"expected depths to save that some of the {steps} steps come near, got {times}; take more steps"
-        )
+        raise InputError(f"expected frames near the depths of the {steps} steps, got {times}; take more steps")
     return found
 
 
-def _disturb(x: Tensor, size: float, sphere: bool, generator: torch.Generator) -> Tensor:
-    """Brownian motion; on spheres along the tangent space and then back, which is right to the order of the step."""
-    kick = size * torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+def _add_noise(x: Tensor, size: float, sphere: bool, generator: torch.Generator) -> Tensor:
+    """Add a Brownian increment; on spheres in the tangent space, then with a retraction (to the order of the step)."""
+    increment = size * torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
     if not sphere:
-        return x + kick
-    moved = x + tangent(x, kick)
+        return x + increment
+    moved = x + tangent(x, increment)
     return moved * (
         torch.linalg.vector_norm(x, dim=-1, keepdim=True) / torch.linalg.vector_norm(moved, dim=-1, keepdim=True)
     )

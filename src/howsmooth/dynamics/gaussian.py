@@ -1,7 +1,7 @@
-"""A Gaussian N(α, S), and what attention does to it: Γ_μ is affine on it, for every kind but the sigmoid.
+"""A Gaussian N(α, S) under attention: Γ_μ is affine for every kind of attention but the sigmoid.
 
-Whatever the kind, a place x weighs the points y by a factor whose logarithm is quadratic in y and linear in x. The
-weighted Gaussian is a Gaussian again, its mean is affine in x, and
+A query x weights the points y by a factor whose logarithm is quadratic in y and linear in x. The weighted Gaussian is a
+Gaussian again, its mean is affine in x, and
 
     Γ_μ(x) = g + B (x − α),    g = Γ_μ(α)
 
@@ -12,13 +12,15 @@ weighted Gaussian is a Gaussian again, its mean is affine in x, and
     linear      g = V(S + ααᵀ)Aα                            B = V(S + ααᵀ)A
     mean        g = Vα                                      B = 0
 
-Nothing is divided by S, so that a Gaussian on a subspace (singular S) is served by the same lines.
+No formula divides by S, so they also apply to a Gaussian on a subspace (singular S).
 
 Under softmax attention with V = I the flow has a closed form, in which S⁻¹ is linear in time:
 
     S(t)⁻¹ = S₀⁻¹ − t(A + Aᵀ)        without inverses:  S(t) = S₀^½ (I − tM)⁻¹ S₀^½,  M = S₀^½ (A + Aᵀ) S₀^½
 
-which holds for singular S₀ too and ends at t* = 1/λ_max(M) if M has a positive eigenvalue, never otherwise.
+which also holds for singular S₀. It blows up at t* = 1/λ_max(M) if M has a positive eigenvalue, and never otherwise.
+
+Reference: Castin, Ablin, Carrillo and Peyré 2025, for the covariances; the means are this project's.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from howsmooth.attention.fields import Field, L2Field, LinearField, MeanPooling, SinkhornField, SoftmaxField
@@ -38,7 +41,7 @@ from howsmooth.dynamics.velocity import heads_of
 from howsmooth.errors import InputError
 from howsmooth.transport import gaussian_wasserstein
 
-_SYMMETRIC = 1e-10  # of ‖S‖: what rounding may leave of S − Sᵀ, and below 0 of its eigenvalues
+_ROUNDING_TOLERANCE = 1e-10  # relative to ‖S‖: for the asymmetry of S and for negative eigenvalues
 Array = NDArray[np.float64]
 Closure = Callable[[Array, Array], tuple[Array, Array]]  # (α, F) ↦ (g, B), FFᵀ = S
 
@@ -47,17 +50,23 @@ Closure = Callable[[Array, Array], tuple[Array, Array]]  # (α, F) ↦ (g, B), F
 class GaussianState:
     """N(mean, covariance) on R^d, in float64.
 
-    >>> state = GaussianState.of([0.0, 1.0], [[2.0, 0.0], [0.0, 0.0]])
-    >>> state.d, state.rank
-    (2, 1)
-    >>> state.sample(3, torch.Generator().manual_seed(0))[:, 1].tolist()
-    [1.0, 1.0, 1.0]
+    Attributes:
+        mean: (d,).
+        covariance: (d, d), symmetric and positive semidefinite; it may be singular.
+
+    Example:
+        >>> state = GaussianState.of([0.0, 1.0], [[2.0, 0.0], [0.0, 0.0]])
+        >>> state.d, state.rank
+        (2, 1)
+        >>> state.sample(3, torch.Generator().manual_seed(0))[:, 1].tolist()
+        [1.0, 1.0, 1.0]
     """
 
     mean: Tensor
     covariance: Tensor
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Check shapes, symmetry and definiteness, and convert to float64 on the CPU."""
         mean, covariance = self.mean, self.covariance
         if not isinstance(mean, Tensor) or not isinstance(covariance, Tensor):
             raise InputError(
@@ -74,14 +83,14 @@ class GaussianState:
         mean, covariance = mean.detach().double().cpu(), covariance.detach().double().cpu()
         scale = float(covariance.abs().max())
         gap = float((covariance - covariance.mT).abs().max())
-        if gap > _SYMMETRIC * scale:
+        if gap > _ROUNDING_TOLERANCE * scale:
             raise InputError(
                 f"expected a symmetric covariance, got one that differs from its transpose by {gap:.3g}; "
                 "(S + Sᵀ)/2 is symmetric"
             )
         covariance = (covariance + covariance.mT) / 2
         least = float(torch.linalg.eigvalsh(covariance)[0])
-        if least < -_SYMMETRIC * scale:
+        if least < -_ROUNDING_TOLERANCE * scale:
             raise InputError(
                 f"expected a covariance without negative eigenvalues, got one of {least:.3g}; "
                 "a variance is never negative"
@@ -90,17 +99,18 @@ class GaussianState:
         object.__setattr__(self, "covariance", covariance)
 
     @classmethod
-    def of(cls, mean, covariance) -> GaussianState:
-        """From lists, arrays or tensors."""
+    def of(cls, mean: ArrayLike | Tensor, covariance: ArrayLike | Tensor) -> GaussianState:
+        """Make a state from lists, arrays or tensors."""
         return cls(torch.as_tensor(mean, dtype=torch.float64), torch.as_tensor(covariance, dtype=torch.float64))
 
     @classmethod
     def standard(cls, d: int, variance: float = 1.0) -> GaussianState:
+        """Return N(0, variance·I) on R^d."""
         return cls.of([0.0] * d, (variance * torch.eye(d)).tolist())
 
     @classmethod
     def fitted(cls, tokens: Tensor) -> GaussianState:
-        """The mean and covariance (1/n) of tokens (n, d)."""
+        """Return the Gaussian with the mean and covariance (divisor n) of tokens (n, d)."""
         tokens = tokens.detach().double()
         mean = tokens.mean(0)
         centred = tokens - mean
@@ -108,33 +118,40 @@ class GaussianState:
 
     @property
     def d(self) -> int:
+        """The dimension."""
         return len(self.mean)
 
     @property
     def root(self) -> Tensor:
-        """S^½, symmetric; directions that are 0 up to rounding are 0."""
+        """The symmetric square root S^½; eigenvalues that are 0 up to rounding are set to 0."""
         values, vectors = torch.linalg.eigh(self.covariance)
         values = torch.where(values > self.d * torch.finfo(values.dtype).eps * values[-1], values, 0.0)
         return (vectors * values.sqrt()) @ vectors.mT
 
     @property
     def rank(self) -> int:
+        """The numerical rank of the covariance."""
         return int(torch.linalg.matrix_rank(self.covariance, hermitian=True))
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """N tokens (n, d) drawn independently."""
+        """Draw n independent tokens, (n, d)."""
         return self.mean + torch.randn(n, self.d, dtype=torch.float64, generator=generator) @ self.root
 
     def distance(self, other: GaussianState) -> float:
-        """W₂ to another Gaussian."""
+        """Return the Wasserstein distance W₂ to another Gaussian."""
         return float(gaussian_wasserstein(self.mean, self.covariance, other.mean, other.covariance))
 
-    def as_record(self) -> dict:
+    def as_record(self) -> dict[str, Any]:
+        """Return mean and covariance as lists."""
         return {"mean": self.mean.tolist(), "covariance": self.covariance.tolist()}
 
 
 def closure(field: Field) -> Closure:
-    """The map (α, F) ↦ (g, B) of a field with values where its tokens live."""
+    """Return the map (α, F) ↦ (g, B) of a field from R^d to R^d.
+
+    Raises:
+        InputError: If the field does not map R^d to itself, or does not keep Gaussians Gaussian.
+    """
     if not isinstance(field, Field):
         raise InputError(f"expected a Field, got {type(field).__name__}; for matrices, SoftmaxField.of(A, V)")
     if field.d_out != field.d:
@@ -157,12 +174,12 @@ def _closure(field: Field) -> Closure:
 def _(field: SoftmaxField) -> Closure:
     heads, constant = heads_of(field.layer, "a Gaussian flow")
     parts = [(_numpy(head.A), _numpy(head.V), _numpy(head.c)) for head in heads]
-    constant = _numpy(constant)
+    bias = _numpy(constant)
 
     def softmax(mean: Array, factor: Array) -> tuple[Array, Array]:
         s = factor @ factor.T
         return (
-            sum((v @ (mean + s @ (a @ mean + c)) for a, v, c in parts), constant),
+            sum((v @ (mean + s @ (a @ mean + c)) for a, v, c in parts), bias),
             sum((v @ s @ a for a, v, _ in parts), np.zeros_like(s)),
         )
 
@@ -218,29 +235,60 @@ def _numpy(t: Tensor) -> Array:
 
 
 def blow_up_time(a: Tensor, start: GaussianState) -> float:
-    """t* of S under softmax attention with score ⟨Ax, y⟩ and V = I; ∞ where nothing blows up. A query bias is no part.
+    """Return the blow-up time t* under softmax attention with scores ⟨Ax, y⟩ and V = I, or ∞ if there is none.
 
-    >>> blow_up_time(torch.eye(2), GaussianState.of([0, 0], [[4.0, 0.0], [0.0, 0.0]]))
-    0.125
-    >>> blow_up_time(-torch.eye(2), GaussianState.standard(2))
-    inf
+    A query bias does not change t*.
+
+    Args:
+        a: The matrix A, (d, d).
+        start: The Gaussian at t = 0.
+
+    Returns:
+        t* = 1/λ_max(S₀^½ (A + Aᵀ) S₀^½) if that eigenvalue is positive, else ∞.
+
+    Raises:
+        InputError: If A is not a finite (d, d) matrix.
+
+    Example:
+        >>> blow_up_time(torch.eye(2), GaussianState.of([0, 0], [[4.0, 0.0], [0.0, 0.0]]))
+        0.125
+        >>> blow_up_time(-torch.eye(2), GaussianState.standard(2))
+        inf
     """
-    top = float(torch.linalg.eigvalsh(_growth(a, start))[-1])
-    # Rounding alone can leave a positive eigenvalue of a matrix that has none.
-    small = start.d * torch.finfo(torch.float64).eps * float(_growth(a, start).abs().max())
-    return 1 / top if top > small else math.inf
+    growth = _growth_matrix(a, start)
+    top = float(torch.linalg.eigvalsh(growth)[-1])
+    # Rounding can turn a zero eigenvalue into a small positive one.
+    threshold = start.d * torch.finfo(torch.float64).eps * float(growth.abs().max())
+    return 1 / top if top > threshold else math.inf
 
 
 def covariance_at(a: Tensor, start: GaussianState, t: float) -> Tensor:
-    """S(t) under softmax attention with V = I, for times before the blow-up."""
+    """Return S(t) under softmax attention with V = I, for a time before the blow-up.
+
+    Args:
+        a: The matrix A, (d, d).
+        start: The Gaussian at t = 0.
+        t: From 0 to before `blow_up_time(a, start)`.
+
+    Returns:
+        The covariance (d, d).
+
+    Raises:
+        InputError: If t is not in that interval.
+
+    Example:
+        >>> covariance_at(torch.eye(1), GaussianState.standard(1), 0.25).item()  # 1 / (1 − 2t)
+        2.0
+    """
     end = blow_up_time(a, start)
     if not 0 <= t < end:
         raise InputError(f"expected a time from 0 to before the blow-up at {end:.6g}, got {t}")
     root = start.root
-    return root @ torch.linalg.solve(torch.eye(start.d, dtype=torch.float64) - t * _growth(a, start), root)
+    return root @ torch.linalg.solve(torch.eye(start.d, dtype=torch.float64) - t * _growth_matrix(a, start), root)
 
 
-def _growth(a: Tensor, start: GaussianState) -> Tensor:
+def _growth_matrix(a: Tensor, start: GaussianState) -> Tensor:
+    """Return S₀^½ (A + Aᵀ) S₀^½."""
     if not isinstance(a, Tensor) or a.shape != (start.d, start.d) or not bool(torch.isfinite(a).all()):
         got = f"shape {tuple(a.shape)}" if isinstance(a, Tensor) else type(a).__name__
         raise InputError(f"expected A as a finite matrix ({start.d}, {start.d}), got {got}")

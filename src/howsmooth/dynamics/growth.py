@@ -1,6 +1,6 @@
-"""How a perturbation grows along depth: σ₁ of the flow's derivative against what the layers allow one by one.
+"""Growth of a perturbation along depth: σ₁ of the flow's derivative, and the product of the layers' own constants.
 
-The derivative of a whole flow is a chain of maps of tokens, linearised where the tokens pass through.
+The derivative of a flow is the product of the derivatives of its maps, each taken at the tokens that enter it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,34 @@ from howsmooth.spectral import LinearOperator, MatrixOperator, SingularTriplets,
 from howsmooth.spectral.result import CONVERGED
 
 TokenMap = Callable[[Tensor], Tensor]
-DENSE = 256  # coordinates up to which a chain's derivative is multiplied out, one small matrix per map
+MAX_DENSE_COORDINATES = 256  # n·d up to which the derivative of a chain is a product of dense matrices
 
 
 class FlowDerivative(LinearOperator):
-    """D(f_L ∘ … ∘ f_1) at x (n, d), matrix-free, for maps of tokens: layers of a model, or the steps of a flow.
+    """The derivative D(f_L ∘ … ∘ f_1) at x, matrix-free, for maps of tokens: layers of a model, or steps of a flow.
 
-    J v follows a perturbation forward through the maps (the variational equation of the scheme), Jᵀ u goes back through
-    them (its adjoint). What is kept are the tokens before each map and the graph of each, which for attention holds
-    nothing of size n²; `states` are the tokens themselves, x first.
+    J v propagates a perturbation forward through the maps (the variational equation of the scheme), Jᵀ u propagates
+    backward (its adjoint). The tokens before each map and the autograd graph of each map are kept in memory; for
+    attention no graph is of size n².
 
-    >>> twice = FlowDerivative([lambda x: 2 * x, lambda x: x**2], torch.ones(1, 1, dtype=torch.float64))
-    >>> twice.matvec(torch.ones(1, dtype=torch.float64))
-    tensor([8.], dtype=torch.float64)
+    Args:
+        maps: The maps f_1, …, f_L in the order of application.
+        x: The tokens (n, d) that enter the first.
+
+    Attributes:
+        states: The tokens before each map, and at the end those after the last.
+
+    Raises:
+        InputError: If there is no map, a map does not depend on its input, or the tokens become NaN or ∞.
+
+    Example:
+        >>> twice = FlowDerivative([lambda x: 2 * x, lambda x: x**2], torch.ones(1, 1, dtype=torch.float64))
+        >>> twice.matvec(torch.ones(1, dtype=torch.float64))
+        tensor([8.], dtype=torch.float64)
     """
 
-    def __init__(self, maps: Sequence[TokenMap], x: Tensor):
+    def __init__(self, maps: Sequence[TokenMap], x: Tensor) -> None:
+        """Apply the maps once and record their graphs."""
         if not maps:
             raise InputError("expected at least one map, got none")
         self.maps, self.x = tuple(maps), x.detach()
@@ -47,8 +59,8 @@ class FlowDerivative(LinearOperator):
                 after = step(before)
             if not isinstance(after, Tensor) or not after.requires_grad:
                 raise InputError(
-                    f"expected maps of tokens that depend on them, got none at place {number}; look for "
-                    "detach or no_grad inside"
+                    f"expected maps whose output depends on the tokens, got map {number}, which does not; look "
+                    "for detach or no_grad inside"
                 )
             if not torch.isfinite(after).all():
                 raise InputError(
@@ -59,27 +71,29 @@ class FlowDerivative(LinearOperator):
         super().__init__((self.states[-1].numel(), x.numel()), dtype=x.dtype, device=x.device)
 
     def matvec(self, v: Tensor) -> Tensor:
+        """Return J v for a flat perturbation of the first tokens."""
         v = v.view_as(self.x)
         with torch.no_grad():
             for step, state in zip(self.maps, self.states, strict=False):
-                _, v = torch.func.jvp(step, (state,), (v,))
+                v = torch.func.jvp(step, (state,), (v,))[1]
         return v.reshape(-1)
 
     def rmatvec(self, u: Tensor) -> Tensor:
+        """Return Jᵀ u for a flat vector of the shape of the last tokens."""
         for before, after in reversed(self._graphs):
             (u,) = torch.autograd.grad(after, before, u.view_as(after), retain_graph=True, materialize_grads=True)
         return u.reshape(-1)
 
-    def until(self, count: int) -> FlowDerivative:
-        """The derivative of the first `count` maps alone; nothing is computed again."""
+    def first(self, count: int) -> FlowDerivative:
+        """Return the derivative of the first `count` maps, without recomputation."""
         return self._part(0, count)
 
-    def alone(self, index: int) -> FlowDerivative:
-        """The derivative of map `index` at the tokens that come to it."""
+    def single(self, index: int) -> FlowDerivative:
+        """Return the derivative of map `index` at the tokens that enter it."""
         return self._part(index, index + 1)
 
     def perturbed(self) -> FlowDerivative | None:
-        """The derivative from x moved by a unit of rounding: shows what rounding does where float64 cannot be had."""
+        """Return the derivative at x perturbed by a rounding unit, to estimate rounding errors; None in float64."""
         if self.dtype == torch.float64:
             return None
         signs = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(0)).sign().to(self.x)
@@ -94,9 +108,24 @@ class FlowDerivative(LinearOperator):
 
 
 def with_tangents(velocity: Velocity | Layer, count: int = 1) -> Velocity:
-    """The velocity of tokens and perturbations together: x' = Γ_t(x), v' = DΓ_t(x) v, for `integrate`.
+    """Return the velocity of tokens together with perturbations, x' = Γ_t(x), v' = DΓ_t(x) v, for `integrate`.
 
-    Tokens and `count` perturbations of them lie one below the other, ((1 + count)·n, d); see `stack` and `unstack`.
+    Tokens and perturbations are stacked along the first axis, ((1 + count)·n, d); see `stack` and `unstack`.
+
+    Args:
+        velocity: A `Velocity`, or anything that it accepts.
+        count: Number of perturbations.
+
+    Returns:
+        The velocity of the stacked tensor.
+
+    Raises:
+        InputError: If the velocity has both a list of layers and a drift.
+
+    Example:
+        >>> both = Velocity([lambda x: x**2])
+        >>> with_tangents(both)(0.0, stack(torch.tensor([[3.0]]), torch.tensor([[1.0]]))).tolist()
+        [[9.0], [6.0]]
     """
     inner = as_velocity(velocity)
 
@@ -104,14 +133,14 @@ def with_tangents(velocity: Velocity | Layer, count: int = 1) -> Velocity:
         def both(y: Tensor) -> Tensor:
             x, *tangents = y.unflatten(0, (1 + count, -1))
             moved = [torch.func.jvp(f, (x,), (v,)) for v in tangents]
-            return torch.cat([moved[0][0], *(v for _, v in moved)])
+            return torch.cat([moved[0][0], *(pair[1] for pair in moved)])
 
         return both
 
     def of(layer: Layer, t: float) -> TokenMap:
         return joined(lambda x: inner.through(layer, t, x))
 
-    if inner.drift is None and inner.layers is not None:  # a list jumps from layer to layer: it stays a list
+    if inner.drift is None and inner.layers is not None:  # keep a list, whose velocity jumps from layer to layer
         return Velocity([of(layer, 0.0) for layer in inner.layers])
     if inner.layers is not None and len(inner.layers) > 1:
         raise InputError(
@@ -122,25 +151,60 @@ def with_tangents(velocity: Velocity | Layer, count: int = 1) -> Velocity:
 
 
 def stack(x: Tensor, *tangents: Tensor) -> Tensor:
-    """X and perturbations of its shape, one below the other."""
+    """Concatenate tokens and perturbations along the first axis, for `with_tangents`.
+
+    Args:
+        x: The tokens, (n, d).
+        *tangents: Perturbations with n·d entries each.
+
+    Returns:
+        The stacked tensor, ((1 + count)·n, d).
+
+    Example:
+        >>> stack(torch.zeros(2, 1), torch.ones(2, 1)).flatten().tolist()
+        [0.0, 0.0, 1.0, 1.0]
+    """
     return torch.cat([x, *(v.view_as(x) for v in tangents)])
 
 
 def unstack(y: Tensor, count: int = 1) -> Tensor:
-    """(1 + count, n, d): the tokens, then the perturbations."""
+    """Split a stacked tensor into tokens and perturbations; the inverse of `stack`.
+
+    Args:
+        y: The stacked tensor, (…, (1 + count)·n, d).
+        count: Number of perturbations.
+
+    Returns:
+        Tokens and perturbations, (1 + count, …, n, d).
+
+    Example:
+        >>> x, v = unstack(torch.tensor([[0.0], [0.0], [1.0], [1.0]]))
+        >>> v.flatten().tolist()
+        [1.0, 1.0]
+    """
     return y.unflatten(-2, (1 + count, -1)).movedim(-3, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class Growth:
-    """At one depth: what the flow so far can do to a perturbation, and what its maps allow.
+class PerturbationGrowth:
+    """The largest growth of a perturbation from depth 0 to one depth, and the product of the maps' own constants.
 
-    `value` is σ₁ of the derivative of the flow from 0 to here, in [lower, upper] with probability `confidence`.
-    `product` is Π σ₁ of the maps one by one, from the upper ends of their intervals: `value` does not exceed it, and is
-    far below where the worst directions of neighbours do not meet. `status` is the chain's, or, where that converged,
-    that of a map whose interval is wider than asked. `local` is σ₁ of the velocity's derivative at the tokens here, the
-    local Lipschitz constant of attention (with drift, and projected where tokens live on spheres); None for maps that
-    are no steps of a flow.
+    Attributes:
+        depth: The depth.
+        maps: Number of maps up to there.
+        value: σ₁ of the derivative of the flow from 0 to this depth.
+        lower: Lower end of its interval.
+        upper: Upper end of its interval, valid with probability `confidence`.
+        confidence: Probability that the interval contains σ₁.
+        status: Status of this solve or, if it converged, of the first map whose own solve did not.
+        log_product: Log of Π σ₁ over the maps, each replaced by the upper end of its interval. It bounds log `value`,
+            which is much smaller when the worst directions of consecutive maps are not aligned.
+        local: σ₁ of the velocity's derivative at the tokens at this depth: the local Lipschitz constant of attention
+            (with drift, and projected on spheres). None for maps that are no steps of a flow.
+        direction: The perturbation of the first tokens that grows most, (n, d), of unit norm.
+        response: Its image at this depth, (n, d), of unit norm.
+        seed: Seed of the solver.
+        dtype: Dtype of the tokens.
     """
 
     depth: float
@@ -152,21 +216,23 @@ class Growth:
     status: str
     log_product: float
     local: float | None
-    direction: Tensor  # (n, d), unit norm: the perturbation of the first tokens that grows most
-    response: Tensor  # (n, d), unit norm: what becomes of it here
+    direction: Tensor
+    response: Tensor
     seed: int | None
     dtype: torch.dtype
 
     @property
     def product(self) -> float:
+        """The product of the maps' own constants; ∞ if it overflows."""
         return math.exp(self.log_product) if self.log_product < 709 else math.inf
 
     @property
     def exponent(self) -> float:
-        """Log σ₁ per unit of depth."""
+        """The exponent log(σ₁)/depth."""
         return math.log(self.value) / self.depth if self.value > 0 else -math.inf
 
     def as_record(self) -> dict[str, Any]:
+        """Return all numbers as plain values, without the singular vectors."""
         names = (
             "depth",
             "maps",
@@ -195,15 +261,33 @@ def perturbation_growth(
     tol: float = 1e-3,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
-) -> list[Growth]:
-    """σ₁ of the derivative of the flow at `depths` depths up to `until`, by `steps` steps of a scheme.
+) -> list[PerturbationGrowth]:
+    """Compute σ₁ of the derivative of a flow at `depths` depths up to `until`.
 
-    With scheme="residual" the flow is that of the residual layers themselves, and the numbers are theirs exactly.
+    With scheme="residual" the maps are the residual layers X + hΓ(X), and σ₁ is that of the layers themselves.
 
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> grown = perturbation_growth([lambda x: x], eye, 1.0, steps=4, depths=2)
-    >>> [round(g.value, 4) for g in grown]  # (1 + 1/4)² and (1 + 1/4)⁴
-    [1.5625, 2.4414]
+    Args:
+        velocity: A `Velocity`, or anything that it accepts.
+        x: The tokens at depth 0, (n, d).
+        until: The last depth.
+        steps: Number of steps; with a list of layers a multiple of their number.
+        scheme: "residual" or "rk4".
+        depths: Number of depths at which σ₁ is computed, evenly spaced.
+        tol: Relative width of each interval.
+        seed: Seed of the solver.
+        progress: Called with the depth after each of them.
+
+    Returns:
+        The growth at each depth, in order.
+
+    Raises:
+        InputError: If a setting is not valid, or the tokens become NaN or ∞.
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.float64)
+        >>> grown = perturbation_growth([lambda x: x], eye, 1.0, steps=4, depths=2)
+        >>> [round(g.value, 4) for g in grown]  # (1 + 1/4)² and (1 + 1/4)⁴
+        [1.5625, 2.4414]
     """
     chain = steps_of(as_velocity(velocity), until, steps, scheme)
     if isinstance(depths, bool) or not isinstance(depths, int) or not 1 <= depths <= steps:
@@ -220,8 +304,28 @@ def growth_through(
     tol: float = 1e-3,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
-) -> list[Growth]:
-    """The same through any chain of maps, as the layers of a model; `at` says after how many maps (default: each)."""
+) -> list[PerturbationGrowth]:
+    """Compute σ₁ of the derivative of a chain of maps, such as the layers of a model.
+
+    Args:
+        maps: Maps of tokens in the order of application.
+        x: The tokens that enter the first, (n, d).
+        at: After how many maps σ₁ is computed; None for after each.
+        tol: Relative width of each interval.
+        seed: Seed of the solver.
+        progress: Called with the depth after each solve.
+
+    Returns:
+        The growth at each depth in `at`, in order.
+
+    Raises:
+        InputError: If `at` is not valid, or the tokens become NaN or ∞.
+
+    Example:
+        >>> double = lambda x: 2 * x
+        >>> [round(g.value, 6) for g in growth_through([double, double], torch.ones(2, 1).double())]
+        [2.0, 4.0]
+    """
     found = []
     for _, grown in growth_by_map(maps, x, at, tol=tol, seed=seed):
         if grown is not None:
@@ -240,16 +344,29 @@ def growth_by_map(
     tol: float = 1e-3,
     confidence: float = 0.999,
     seed: int = 0,
-) -> Iterator[tuple[SingularTriplets, Growth | None]]:
-    """For each map as soon as they are known: its own σ₁ at the tokens that come to it, and, where `at` asks for it
-    (after so many maps; default: each), what the chain so far can do.
+) -> Iterator[tuple[SingularTriplets, PerturbationGrowth | None]]:
+    """Yield σ₁ of each map at the tokens that enter it, and the growth through the chain so far.
 
-    `moved` are the numbers of the tokens that a perturbation may move at the start, None for all. The product is that
-    of the maps' own constants, where all tokens may move.
+    Args:
+        maps: Maps of tokens in the order of application.
+        x: The tokens that enter the first, (n, d).
+        at: After how many maps the growth is computed; None for after each. Elsewhere None is yielded for it.
+        moved: Indices of the tokens that a perturbation may change at the start; None for all. The maps' own
+            constants, and with them the product, are always those of all tokens.
+        tol: Relative width of each interval.
+        confidence: Probability that an interval contains σ₁.
+        seed: Seed of the solver.
 
-    >>> double = lambda x: 2 * x
-    >>> [g and round(g.value, 6) for _, g in growth_by_map([double, double], torch.ones(2, 1).double(), at=[2])]
-    [None, 4.0]
+    Yields:
+        For each map its own singular triplet, and the growth or None.
+
+    Raises:
+        InputError: If `at` is not valid, or the tokens become NaN or ∞.
+
+    Example:
+        >>> double = lambda x: 2 * x
+        >>> [g and round(g.value, 6) for _, g in growth_by_map([double, double], torch.ones(2, 1).double(), at=[2])]
+        [None, 4.0]
     """
     whole = FlowDerivative(maps, x)
     wanted = set(range(1, len(maps) + 1) if at is None else at)
@@ -257,33 +374,34 @@ def growth_by_map(
         raise InputError(f"expected numbers of maps from 1 to {len(maps)}, got {sorted(wanted)}")
     width = x.shape[-1]
     columns = None if moved is None else (torch.tensor(moved)[:, None] * width + torch.arange(width)).flatten()
-    dense = _Multiplied(whole) if max(state.numel() for state in whole.states) <= DENSE else None
-    log_product, statuses = 0.0, []
+    dense = _DenseChain(whole) if max(state.numel() for state in whole.states) <= MAX_DENSE_COORDINATES else None
+    log_product = 0.0
+    statuses: list[Any] = []  # strings: each operator is a single one
     for k, step in enumerate(maps):
-        own = _largest(whole.alone(k) if dense is None else dense.alone(k), tol, seed, confidence)
+        own = _top_triplet(whole.single(k) if dense is None else dense.single(k), tol, seed, confidence)
         most = float(own.upper[0]) if dense is None else dense.norm(k)
         log_product += math.log(most) if most > 0 else -math.inf
         statuses.append(own.status)
         if k + 1 not in wanted:
             yield own, None
             continue
-        chain = whole.until(k + 1) if dense is None else dense.until(k + 1)
-        top = own if k == 0 and columns is None else _largest(restrict(chain, cols=columns), tol, seed, confidence)
+        chain = whole.first(k + 1) if dense is None else dense.first(k + 1)
+        top = own if k == 0 and columns is None else _top_triplet(restrict(chain, cols=columns), tol, seed, confidence)
         depth = step.t + step.h if isinstance(step, Step) else float(k + 1)
         direction = torch.zeros(x.numel(), dtype=top.v.dtype, device=top.v.device)
         direction[... if columns is None else columns.to(top.v.device)] = top.v[0]
         yield (
             own,
-            Growth(
+            PerturbationGrowth(
                 depth=depth,
                 maps=k + 1,
                 value=float(top.value[0]),
                 lower=float(top.lower[0]),
                 upper=float(top.upper[0]),
                 confidence=top.confidence,
-                status=_worst(top.status, *statuses),
+                status=_first_unconverged(top.status, *statuses),
                 log_product=log_product,
-                local=_local(step, depth, whole.states[k + 1], tol, seed) if isinstance(step, Step) else None,
+                local=_step_constant(step, depth, whole.states[k + 1], tol, seed) if isinstance(step, Step) else None,
                 direction=direction.view(x.shape),
                 response=top.u[0].view(whole.states[k + 1].shape),
                 seed=top.seed,
@@ -295,46 +413,57 @@ def growth_by_map(
 def local_constant(
     layer: Layer, x: Tensor, *, tol: float = 1e-3, seed: int = 0, sphere: bool = False
 ) -> SingularTriplets:
-    """σ₁ of D_XΓ at tokens x (n, d), for attention of any kind: the local Lipschitz constant of the velocity.
+    """Compute σ₁ of D_XΓ at tokens x, the local Lipschitz constant of any kind of attention.
 
-    >>> found = local_constant(lambda x: 3 * x, torch.ones(2, 2, dtype=torch.float64))
-    >>> round(float(found.value[0]), 6)
-    3.0
+    Args:
+        layer: A field, an attention layer, or any map of tokens.
+        x: The tokens, (n, d).
+        tol: Relative width of the interval.
+        seed: Seed of the solver.
+        sphere: Project the velocity onto the tangent spaces of the tokens' spheres.
+
+    Returns:
+        The singular triplet with its interval and status.
+
+    Example:
+        >>> found = local_constant(lambda x: 3 * x, torch.ones(2, 2, dtype=torch.float64))
+        >>> round(float(found.value[0]), 6)
+        3.0
     """
     layer_map: Any = getattr(layer, "on_tokens", layer)
     f: TokenMap = (lambda x: tangent(x, layer_map(x))) if sphere else layer_map
-    return _largest(FlowDerivative([f], x), tol, seed)
+    return _top_triplet(FlowDerivative([f], x), tol, seed)
 
 
-def _local(step: Step, depth: float, x: Tensor, tol: float, seed: int) -> float:
-    return float(_largest(FlowDerivative([lambda x: step.piece(depth, x)], x), tol, seed).value[0])
+def _step_constant(step: Step, depth: float, x: Tensor, tol: float, seed: int) -> float:
+    return float(_top_triplet(FlowDerivative([lambda x: step.piece(depth, x)], x), tol, seed).value[0])
 
 
-class _Multiplied:
-    """Few coordinates: the derivative of each map as a matrix, and their products so far."""
+class _DenseChain:
+    """The derivatives of the maps as dense matrices, and their cumulative products; for few coordinates."""
 
-    def __init__(self, whole: FlowDerivative):
+    def __init__(self, whole: FlowDerivative) -> None:
         self.each: list[Tensor] = []
-        self.so_far: list[Tensor] = []
+        self.cumulative: list[Tensor] = []
         for step, state in zip(whole.maps, whole.states, strict=False):
             J = torch.func.jacrev(step)(state).reshape(-1, state.numel()).detach()
             self.each.append(J)
-            self.so_far.append(J @ self.so_far[-1] if self.so_far else J)
+            self.cumulative.append(J @ self.cumulative[-1] if self.cumulative else J)
 
-    def alone(self, index: int) -> LinearOperator:
+    def single(self, index: int) -> LinearOperator:
         return MatrixOperator(self.each[index])
 
     def norm(self, index: int) -> float:
         return float(torch.linalg.matrix_norm(self.each[index].double(), 2))
 
-    def until(self, count: int) -> LinearOperator:
-        return MatrixOperator(self.so_far[count - 1])
+    def first(self, count: int) -> LinearOperator:
+        return MatrixOperator(self.cumulative[count - 1])
 
 
-def _worst(*statuses: Any) -> str:
-    """The first status that is not converged; each is that of one operator, a string."""
+def _first_unconverged(*statuses: Any) -> str:
+    """Return the first status that is not "converged"."""
     return next((status for status in statuses if status != CONVERGED), CONVERGED)
 
 
-def _largest(operator: LinearOperator, tol: float, seed: int, confidence: float = 0.999) -> SingularTriplets:
+def _top_triplet(operator: LinearOperator, tol: float, seed: int, confidence: float = 0.999) -> SingularTriplets:
     return singular_values(operator, tol=tol, seed=seed, confidence=confidence, strict=False)

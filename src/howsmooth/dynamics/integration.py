@@ -1,7 +1,7 @@
-"""`integrate`: follow tokens through depth by adaptive or fixed steps.
+"""`integrate`: solve x' = Γ_t(x) for tokens, with adaptive or fixed steps.
 
-Adaptive solvers are SciPy's, on the CPU, and torchdiffeq's, where the tokens are; `fixed_steps` has the others.
-A flow that blows up loses nothing: what is known until then comes back, with where and why it ended.
+The adaptive solvers are SciPy's, on the CPU, and torchdiffeq's, on any device; fixed steps are in `fixed_steps`.
+When a flow blows up, the trajectory up to that depth is returned, with the depth and the reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from howsmooth.dynamics.fixed_steps import SCHEMES, run_fixed
@@ -19,10 +21,10 @@ from howsmooth.dynamics.trajectory import (
     INTERRUPTED,
     STEP_LIMIT,
     Interrupted,
-    Run,
     Trajectory,
+    TrajectoryRecorder,
+    check_first_velocity,
     diagnose,
-    first_velocity,
     out_of_bounds,
 )
 from howsmooth.dynamics.velocity import Layer, Piece, Velocity, as_velocity
@@ -30,9 +32,9 @@ from howsmooth.errors import InputError
 
 SCIPY = ("rk45", "dop853", "lsoda", "radau")
 SOLVERS = (*SCIPY, "torchdiffeq", *SCHEMES)
-LARGEST_DEPTH = 1e12
-MOST_UNKNOWNS = 1000  # of a method with a Jacobian: it is made by n·d evaluations and solved densely
-CRAWL = 16  # units of rounding: a shorter step is none
+MAX_DEPTH = 1e12
+MAX_IMPLICIT_COORDINATES = 1000  # implicit solvers need n·d evaluations and a dense solve for each Jacobian
+MIN_STEP_ULPS = 16  # steps shorter than this many units in the last place of t make no progress
 
 
 def integrate(
@@ -44,44 +46,55 @@ def integrate(
     rtol: float = 1e-6,
     atol: float = 1e-9,
     steps: int | None = None,
-    saves: int | Sequence[float] = 101,
+    frames: int | Sequence[float] = 101,
     max_steps: int = 100_000,
     noise: float = 0.0,
     seed: int | torch.Generator = 0,
     progress: Callable[[float], None] | None = None,
 ) -> Trajectory:
-    """Follow tokens x (n, d) from depth 0 to `until`.
+    """Integrate tokens x (n, d) from depth 0 to `until`.
+
+    A flow that blows up raises no exception: the trajectory up to that depth is returned, and its status, `times` and
+    `token` show when and where it ended.
 
     Args:
-        velocity: a `Velocity`, or anything it can be made of: a field, a list of layers, a function of depth.
-        solver: "rk45", "dop853", "lsoda", "radau" are SciPy's, with adaptive steps, on the CPU; "torchdiffeq" is
-            Dormand and Prince's method on any device; "rk4" and "residual" take `steps` equal steps. "residual" is the
-            Transformer itself, X + (until/steps) Γ(X), and Euler's method.
-        rtol, atol: of the adaptive solvers, relative to a coordinate and absolute.
-        steps: number of fixed steps; with a list of layers a multiple of their number.
-        saves: how many depths to keep, evenly spread, or the depths themselves. Fixed steps keep their own depths
-            nearest to these.
-        max_steps: of an adaptive solver; then the status is "step limit".
-        noise: standard deviation of a Brownian motion added per unit of √depth; needs solver="residual"
-            (Euler–Maruyama), and `seed` decides what is drawn.
-        progress: called with the depth after every step.
+        velocity: A `Velocity`, or anything that it accepts: a field, a list of layers, a function of depth.
+        x: The tokens at depth 0, (n, d); SciPy's solvers require float64 on the CPU.
+        until: The depth to reach.
+        solver: "rk45", "dop853", "lsoda" and "radau" are SciPy's adaptive solvers, on the CPU; "torchdiffeq" is the
+            method of Dormand and Prince on any device; "rk4" and "residual" take `steps` equal steps. "residual" is
+            Euler's method X + (until/steps) Γ(X): the residual layers of a Transformer themselves.
+        rtol: Relative tolerance of the adaptive solvers, for each coordinate.
+        atol: Absolute tolerance of the adaptive solvers.
+        steps: Number of fixed steps; with a list of layers a multiple of their number.
+        frames: Number of depths to save, evenly spaced, or the depths themselves. Fixed steps save the depths of
+            their own that are nearest to these.
+        max_steps: Maximal number of adaptive steps; beyond it the status is "step limit".
+        noise: Standard deviation of a Brownian motion per unit of √depth; requires solver="residual"
+            (Euler–Maruyama).
+        seed: Seed or generator of the noise.
+        progress: Called with the depth after every step.
 
-    A flow that blows up raises nothing: the trajectory until then comes back, and says when and where it ended. Ctrl-C
-    raises `Interrupted`, a KeyboardInterrupt whose `partial` is the trajectory until then.
+    Returns:
+        The tokens at the saved depths, with a status.
 
-    >>> x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
-    >>> found = integrate([lambda x: -x], x, 1.0, rtol=1e-9)
-    >>> found.status, round(found.last[0, 0].item(), 6)
-    ('finished', 0.367879)
+    Raises:
+        InputError: If the tokens or the settings are not valid, or the velocity at the start is not finite.
+        Interrupted: On Ctrl-C; its `partial` is the trajectory up to then. It is a KeyboardInterrupt.
+
+    Example:
+        >>> x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+        >>> found = integrate([lambda x: -x], x, 1.0, rtol=1e-9)
+        >>> found.status, round(found.last[0, 0].item(), 6)
+        ('finished', 0.367879)
     """
     began = time.perf_counter()
     velocity = as_velocity(velocity)
-    _refuse_wrong_tokens(velocity, x)
-    _refuse_wrong_numbers(solver, until, rtol, atol, steps, max_steps, noise)
-    times = _depths(saves, until)
-    if solver in SCHEMES:
+    _check_tokens(velocity, x)
+    _check_settings(solver, until, rtol, atol, steps, max_steps, noise)
+    times = _depths(frames, until)
+    if steps is not None:  # a fixed-step scheme, by the check above
         run = run_fixed(velocity, x, until, times, solver, steps, noise, seed, progress)
-        rtol = atol = None
     else:
         run = run_adaptive(velocity, x, until, times, solver, rtol, atol, max_steps, progress)
     trajectory = Trajectory(
@@ -93,8 +106,8 @@ def integrate(
         solver=solver,
         steps=run.steps,
         evaluations=run.evaluations,
-        rtol=rtol,
-        atol=atol,
+        rtol=None if solver in SCHEMES else rtol,
+        atol=None if solver in SCHEMES else atol,
         noise=float(noise),
         seed=run.seed,
         seconds=time.perf_counter() - began,
@@ -104,22 +117,24 @@ def integrate(
     return trajectory
 
 
-def _depths(saves: int | Sequence[float], until: float) -> list[float]:
-    if isinstance(saves, int) and not isinstance(saves, bool):
-        if saves < 2:
-            raise InputError(f"expected at least 2 depths to save (the first and the last), got {saves}")
-        return [until * k / (saves - 1) for k in range(saves)]
+def _depths(frames: int | Sequence[float], until: float) -> list[float]:
+    if isinstance(frames, bool):
+        raise InputError(f"expected frames as a number of depths, or the depths, got {frames!r}")
+    if isinstance(frames, int):
+        if frames < 2:
+            raise InputError(f"expected at least 2 frames (the first and the last depth), got {frames}")
+        return [until * k / (frames - 1) for k in range(frames)]
     try:
-        times = [float(t) for t in saves]
+        times = [float(t) for t in frames]
     except (TypeError, ValueError):
-        raise InputError(f"expected a number of depths to save, or the depths, got {saves!r}") from None
+        raise InputError(f"expected frames as a number of depths, or the depths, got {frames!r}") from None
     if not times or any(not 0 <= t <= until for t in times) or any(b <= a for a, b in itertools.pairwise(times)):
         some = f"{times[:4]} …" if len(times) > 4 else times
-        raise InputError(f"expected increasing depths between 0 and {until:g} to save, got {some}")
+        raise InputError(f"expected frames as increasing depths between 0 and {until:g}, got {some}")
     return times
 
 
-def _refuse_wrong_tokens(velocity: Velocity, x: Tensor) -> None:
+def _check_tokens(velocity: Velocity, x: Tensor) -> None:
     if not isinstance(x, Tensor) or x.dim() != 2 or not x.dtype.is_floating_point or 0 in x.shape:
         got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise InputError(f"expected tokens as a floating tensor (n, d), got {got}")
@@ -131,11 +146,13 @@ def _refuse_wrong_tokens(velocity: Velocity, x: Tensor) -> None:
         raise InputError(f"expected tokens other than 0 on a sphere, got 0 as token {zero}; it has no direction")
 
 
-def _refuse_wrong_numbers(solver, until, rtol, atol, steps, max_steps, noise) -> None:
+def _check_settings(
+    solver: str, until: float, rtol: float, atol: float, steps: int | None, max_steps: int, noise: float
+) -> None:
     if solver not in SOLVERS:
         raise InputError(f"expected a solver among {', '.join(SOLVERS)}, got {solver!r}")
     for name, value, least, most in (
-        ("until", until, 0.0, LARGEST_DEPTH),
+        ("until", until, 0.0, MAX_DEPTH),
         ("rtol", rtol, 0.0, 1.0),
         ("atol", atol, 0.0, math.inf),
     ):
@@ -145,15 +162,15 @@ def _refuse_wrong_numbers(solver, until, rtol, atol, steps, max_steps, noise) ->
         raise InputError(f"expected max_steps as a positive whole number, got {max_steps!r}")
     if (steps is None) == (solver in SCHEMES):
         raise InputError(
-            f"expected steps with {' or '.join(SCHEMES)} and only there, got solver {solver!r} "
+            f"expected steps with {' or '.join(SCHEMES)} and with no other solver, got solver {solver!r} "
             + ("without steps" if steps is None else f"with steps={steps}; leave them out")
         )
     if not isinstance(noise, (int, float)) or not 0 <= noise < math.inf:
         raise InputError(f"expected noise as a number ≥ 0, got {noise!r}")
     if noise and solver != "residual":
         raise InputError(
-            f"expected solver='residual' with noise (Euler–Maruyama), got {solver!r}; the others would "
-            "lose their order to it"
+            f"expected solver='residual' with noise (Euler–Maruyama), got {solver!r}; noise would "
+            "reduce the order of the other solvers"
         )
 
 
@@ -167,23 +184,24 @@ def run_adaptive(
     atol: float,
     max_steps: int,
     progress: Callable[[float], None] | None,
-) -> Run:
-    """Follow the tokens piece by piece, keep the states at exactly `times`."""
-    found = Run()
+) -> TrajectoryRecorder:
+    """Integrate piece by piece and save the states at exactly `times`."""
+    found = TrajectoryRecorder()
     if times[0] == 0:
         found.save(0.0, x)
-    follow = _with_torchdiffeq if solver == "torchdiffeq" else _with_scipy
+    integrate_piece = _with_torchdiffeq if solver == "torchdiffeq" else _with_scipy
     with torch.no_grad(), found.kept_when_interrupted():
         for piece in velocity.pieces(until):
             inside = [t for t in times if piece.start < t <= piece.end]
-            x = follow(found, piece, x, inside, solver, rtol, atol, max_steps, progress)
-            if x is None:
+            end = integrate_piece(found, piece, x, inside, solver, rtol, atol, max_steps, progress)
+            if end is None:
                 break
+            x = end
     return found
 
 
 def _with_scipy(
-    found: Run,
+    found: TrajectoryRecorder,
     piece: Piece,
     x: Tensor,
     times: list[float],
@@ -193,7 +211,7 @@ def _with_scipy(
     max_steps: int,
     progress: Callable[[float], None] | None,
 ) -> Tensor | None:
-    """To the end of the piece; None where it could not be reached. SciPy's steppers, one step at a time."""
+    """Return the tokens at the end of the piece, or None if it was not reached; one step of SciPy at a time."""
     from scipy.integrate import DOP853, LSODA, RK45, Radau
 
     if x.device.type != "cpu" or x.dtype != torch.float64:
@@ -201,15 +219,15 @@ def _with_scipy(
             f"expected tokens in float64 on the CPU for SciPy's {solver}, got {x.dtype} on {x.device}; "
             "use solver='torchdiffeq', 'rk4' or 'residual', or .to()"
         )
-    if solver in ("radau", "lsoda") and x.numel() > MOST_UNKNOWNS:
+    if solver in ("radau", "lsoda") and x.numel() > MAX_IMPLICIT_COORDINATES:
         raise InputError(
-            f"expected at most {MOST_UNKNOWNS} coordinates (n·d) for the implicit {solver}, got "
+            f"expected at most {MAX_IMPLICIT_COORDINATES} coordinates (n·d) for the implicit {solver}, got "
             f"{x.numel()}; use rk45 or dop853"
         )
     shape = x.shape
-    first_velocity(piece, piece.start, x)
+    check_first_velocity(piece, piece.start, x)
 
-    def f(t: float, y) -> object:
+    def f(t: float, y: NDArray[np.float64]) -> NDArray[np.float64]:
         found.evaluations += 1
         return piece(t, torch.from_numpy(y).view(shape)).reshape(-1).numpy()
 
@@ -219,12 +237,14 @@ def _with_scipy(
     while stepper.status == "running":
         t, y = stepper.t, torch.from_numpy(stepper.y.copy()).view(shape)
         if found.steps >= max_steps:
-            return _end(found, STEP_LIMIT, piece, t, y)
+            _end_early(found, STEP_LIMIT, piece, t, y)
+            return None
         stepper.step()
         moved = torch.from_numpy(stepper.y).view(shape)
-        crawled = stepper.status == "running" and stepper.t - t < CRAWL * math.ulp(t)  # LSODA's way to fail
-        if stepper.status == "failed" or crawled or out_of_bounds(moved) is not None:
-            return _end(found, None, piece, t, y)
+        too_small = stepper.status == "running" and stepper.t - t < MIN_STEP_ULPS * math.ulp(t)  # how LSODA fails
+        if stepper.status == "failed" or too_small or out_of_bounds(moved) is not None:
+            _end_early(found, None, piece, t, y)
+            return None
         found.steps += 1
         if times and times[0] <= stepper.t:
             between = stepper.dense_output()
@@ -238,11 +258,11 @@ def _with_scipy(
 
 
 class _TooManySteps(Exception):
-    pass
+    """The velocity was evaluated more often than `max_steps` steps need."""
 
 
 def _with_torchdiffeq(
-    found: Run,
+    found: TrajectoryRecorder,
     piece: Piece,
     x: Tensor,
     times: list[float],
@@ -252,15 +272,16 @@ def _with_torchdiffeq(
     max_steps: int,
     progress: Callable[[float], None] | None,
 ) -> Tensor | None:
-    """From save to save by Dormand and Prince's method in PyTorch, on the tokens' device."""
+    """Return the tokens at the end of the piece, or None; from frame to frame, on the tokens' device."""
     try:
         from torchdiffeq import odeint
     except ImportError:
         raise InputError(
             "expected torchdiffeq for solver='torchdiffeq', got none installed; pip install 'howsmooth[flow]'"
         ) from None
-    first_velocity(piece, piece.start, x)
-    t, budget = piece.start, 7 * max_steps
+    check_first_velocity(piece, piece.start, x)
+    t, budget = piece.start, 7 * max_steps  # evaluations; a step of Dormand and Prince takes up to seven
+    last = (t, x)  # the state after the last accepted step
 
     def f(depth: Tensor, y: Tensor) -> Tensor:
         found.evaluations += 1
@@ -269,7 +290,7 @@ def _with_torchdiffeq(
         return piece(float(depth), y)
 
     class Counted(torch.nn.Module):
-        """torchdiffeq calls `callback_accept_step` after each step: where the flow is, should it not get further."""
+        """The velocity, with the callback that torchdiffeq calls after each accepted step."""
 
         forward = staticmethod(f)
 
@@ -280,25 +301,27 @@ def _with_torchdiffeq(
             if progress is not None:
                 progress(float(depth))
 
-    last = (t, x)
     for at in [*times, *([piece.end] if not times or times[-1] < piece.end else [])]:
         try:
             depths = torch.tensor([t, at], dtype=torch.float64, device=x.device)
             y = odeint(Counted(), x, depths, rtol=rtol, atol=atol, method="dopri5")[-1]
         except _TooManySteps:
-            return _end(found, STEP_LIMIT, piece, *last)
-        except AssertionError:  # its word for a step that has become too small, or for a state that is no number
-            return _end(found, None, piece, *last)
+            _end_early(found, STEP_LIMIT, piece, *last)
+            return None
+        except AssertionError:  # torchdiffeq's error for an underflowing step size and for NaN
+            _end_early(found, None, piece, *last)
+            return None
         if out_of_bounds(y) is not None:
-            return _end(found, None, piece, *last)
+            _end_early(found, None, piece, *last)
+            return None
         t, x = at, y
         if at in times:
             found.save(at, x)
     return x
 
 
-def _end(found: Run, status: str | None, piece: Piece, t: float, x: Tensor) -> None:
-    """The flow goes no further than (t, x)."""
+def _end_early(found: TrajectoryRecorder, status: str | None, piece: Piece, t: float, x: Tensor) -> None:
+    """Record that the flow ends at (t, x), for the reason given or, with None, the one that `diagnose` finds."""
     why, token = diagnose(t, x, piece(t, x))
     if not found.times:
         found.save(t, x)

@@ -1,11 +1,12 @@
-"""How fast particles come to their mean-field limit: the distance at depth t against the number n of tokens.
+"""Convergence of particles to their mean-field limit: the distance at time t as a function of their number n.
 
 Three distances, each exact:
 
-    coupled   (1/n Σ |x_i(t) − X_i(t)|²)^½, X_i the limit flow from the same start x_i(0), for Gaussian starts: an upper
-              bound on W₂ between the tokens and the limit's image of their start. It is n^{−½} in every dimension.
-    W₂        between the tokens and the density that the continuity equation gives. What it has of sampling alone, the
-              distance at t = 0, goes like n^{−½} in d = 1 (n^{−½} up to a logarithm in d = 2) and stands beside it.
+    coupled   (1/n Σ |x_i(t) − X_i(t)|²)^½ for Gaussian starts, with X_i the limit flow from the same start x_i(0). It
+              is an upper bound on W₂ between the particles and the image of their start under the limit flow, and
+              decays like n^{−½} in every dimension.
+    W₂        between the particles and the solution of the continuity equation. The part due to sampling, the distance
+              at t = 0, decays like n^{−½} in d = 1 (up to a logarithm in d = 2) and is recorded as `at_start`.
     d₂        the same for masked attention: W₂ slice by slice, in the mean square over times.
 """
 
@@ -29,38 +30,58 @@ from howsmooth.dynamics.integration import integrate
 from howsmooth.errors import InputError
 from howsmooth.transport import TimedMeasure, TokenMeasure, conditional_distance, wasserstein
 
-_ATOMS = 8  # of the limit in each cell, d = 1: the cells themselves must not be seen
+_ATOMS_PER_CELL = 8  # of the limit in d = 1, so that the discretisation does not affect the distance
 
 
 @dataclass(frozen=True)
-class Rate:
-    """distance ≈ constant · n^exponent, fitted in logarithms; the error is one standard error (NaN with two points)."""
+class ConvergenceRate:
+    """The law distance ≈ constant · n^exponent, fitted in logarithms.
+
+    Attributes:
+        exponent: Slope of log distance over log n.
+        constant: The factor.
+        exponent_error: One standard error of the exponent; NaN with two points.
+    """
 
     exponent: float
     constant: float
     exponent_error: float
 
     def at(self, n: float) -> float:
+        """Return constant · n^exponent."""
         return self.constant * n**self.exponent
 
     def as_record(self) -> dict[str, Any]:
+        """Return all attributes as plain values."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, eq=False)
 class MeanFieldConvergence:
-    """One record per run, {"n", "repeat", "at_start", "distance"}, and the rate of the distances."""
+    """Distances of particles to their mean-field limit, and the rate at which they decay with n.
+
+    Attributes:
+        field: Name of the attention field.
+        distance: "coupled", "W₂" or "d₂".
+        d: Dimension of the tokens.
+        slices: Number of slices of a masked measure, or None.
+        until: The time of the comparison.
+        seed: Seed of the draws.
+        records: One for each run, with `n`, `repeat`, `at_start` and `distance`.
+        rate: The fitted rate.
+    """
 
     field: str
-    distance: str  # "coupled", "W₂" or "d₂"
+    distance: str
     d: int
     slices: int | None
     until: float
     seed: int
     records: tuple[dict[str, Any], ...]
-    rate: Rate
+    rate: ConvergenceRate
 
     def as_record(self) -> dict[str, Any]:
+        """Return all attributes as plain values."""
         return {
             "field": self.field,
             "distance": self.distance,
@@ -82,27 +103,44 @@ def mean_field_convergence(
     repeats: int = 4,
     seed: int = 0,
     rtol: float = 1e-6,
-    step: Callable[[dict[str, Any]], None] | None = None,
+    progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> MeanFieldConvergence:
-    """Distances of n particles to their limit at time `until`, for each n in `counts`, `repeats` times each.
+    """Measure the distances of n particles to their limit at time `until`, and fit their rate in n.
 
-    A Gaussian start is compared with its Gaussian flow (coupled), a density with the continuity equation (W₂), a
-    density with slices with the masked one (d₂); n must then be a multiple of the number of slices, which must have
-    equal masses. `step` is called with each record the moment it is there.
+    Particles from a Gaussian are compared with its Gaussian flow (coupled), particles from a density with the
+    continuity equation (W₂), and particles from a density with slices with the masked equation (d₂).
 
-    >>> from howsmooth.attention.fields import LinearField
-    >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> found = mean_field_convergence(LinearField(-one, one), GaussianState.standard(1), 0.5, (100, 1000, 10000))
-    >>> -0.7 < found.rate.exponent < -0.3
-    True
+    Args:
+        field: Attention as a field on R^d.
+        start: The measure at time 0.
+        until: The time of the comparison.
+        counts: Numbers of particles, at least two different ones; with slices, of equal mass, multiples of their
+            number.
+        repeats: Number of draws for each count.
+        seed: Seed of the draws.
+        rtol: Relative tolerance of the particles' integration.
+        progress: Called with each record as soon as it is computed.
+
+    Returns:
+        The distances of all runs, and the fitted rate.
+
+    Raises:
+        InputError: If an argument is not valid, or particles or limit blow up before `until`.
+
+    Example:
+        >>> from howsmooth.attention.fields import LinearField
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> found = mean_field_convergence(LinearField(-one, one), GaussianState.standard(1), 0.5, (100, 1000, 10000))
+        >>> -0.7 < found.rate.exponent < -0.3
+        True
     """
     records = []
     if len(set(counts)) < 2:
         raise InputError(f"expected at least two numbers of tokens, got {list(counts)}")
     for record in convergence_runs(field, start, until, counts, repeats=repeats, seed=seed, rtol=rtol):
         records.append(record)
-        if step is not None:
-            step(record)
+        if progress is not None:
+            progress(record)
     return summarise(field, start, until, seed, records)
 
 
@@ -116,7 +154,7 @@ def convergence_runs(
     seed: int = 0,
     rtol: float = 1e-6,
 ) -> Iterator[dict[str, Any]]:
-    """The runs of `mean_field_convergence`, one after the other."""
+    """Yield the records of `mean_field_convergence`, one for each run."""
     _check(field, start, counts, repeats)
     compare = _gaussian(field, start, until) if isinstance(start, GaussianState) else _density(field, start, until)
     generator = torch.Generator().manual_seed(seed)
@@ -126,37 +164,40 @@ def convergence_runs(
 def summarise(
     field: Field, start: GaussianState | Density, until: float, seed: int, records: Sequence[dict[str, Any]]
 ) -> MeanFieldConvergence:
-    """What the runs say together: the rate of their distances."""
+    """Fit the rate to the records of `convergence_runs`."""
     slices = len(start.mass) if isinstance(start, Density) and start.is_masked else None
     name = "coupled" if isinstance(start, GaussianState) else "W₂" if slices is None else "d₂"
-    rate = fit_rate([r["n"] for r in records], [r["distance"] for r in records])
+    rate = fit_convergence_rate([r["n"] for r in records], [r["distance"] for r in records])
     return MeanFieldConvergence(field.name, name, field.d, slices, float(until), seed, tuple(records), rate)
 
 
-def fit_rate(ns: Sequence[int], distances: Sequence[float]) -> Rate:
-    """The least-squares line through (log n, log distance).
+def fit_convergence_rate(ns: Sequence[int], distances: Sequence[float]) -> ConvergenceRate:
+    """Fit a line through (log n, log distance) by least squares.
 
-    >>> round(fit_rate([10, 1000], [1.0, 0.1]).exponent, 12)
-    -0.5
+    Example:
+        >>> round(fit_convergence_rate([10, 1000], [1.0, 0.1]).exponent, 12)
+        -0.5
     """
     if len(set(ns)) < 2 or not all(0 < x < math.inf for x in distances):
         raise InputError(
             f"expected positive distances at two different n or more, got {list(distances)[:4]} at {sorted(set(ns))}"
         )
+    # Not `howsmooth.fits.fit_law`: that is a robust fit (Student's t) that compares several laws and needs four
+    # different n. Rates here come from as few as two n, theory gives the law, and a standard error is wanted.
     x, y = np.log(np.asarray(ns, float)), np.log(np.asarray(distances, float))
     u = x - x.mean()
     exponent = float(u @ y / (u @ u))
-    rest = y - y.mean() - exponent * u
-    error = math.sqrt(float(rest @ rest) / (len(x) - 2) / float(u @ u)) if len(x) > 2 else math.nan
-    return Rate(exponent, float(np.exp(y.mean() - exponent * x.mean())), error)
+    misfit = y - y.mean() - exponent * u
+    error = math.sqrt(float(misfit @ misfit) / (len(x) - 2) / float(u @ u)) if len(x) > 2 else math.nan
+    return ConvergenceRate(exponent, float(np.exp(y.mean() - exponent * x.mean())), error)
 
 
 @dataclass(frozen=True, eq=False)
 class _Comparison:
-    """How to draw n tokens with their times (or None), and the distances (at the start, at the end) of a run."""
+    """How to draw n tokens with their times (or None), and the distances of a run at the start and at the end."""
 
     draw: Callable[[int, torch.Generator], tuple[Tensor, Tensor | None]]
-    distances: Callable[[Tensor, Tensor, Tensor | None], tuple[float | None, float]]
+    distances: Callable[[Tensor, Tensor], tuple[float | None, float]]
 
 
 def _runs(
@@ -172,13 +213,12 @@ def _runs(
         for repeat in range(repeats):
             x, times = compare.draw(n, generator)
             velocity = [lambda y, t=times: field(y, y, times=t, source_times=t)]
-            flow = integrate(velocity, x, until, rtol=rtol, atol=1e-3 * rtol, saves=2)
+            flow = integrate(velocity, x, until, rtol=rtol, atol=1e-3 * rtol, frames=2)
             if flow.status != "finished":
                 raise InputError(
-                    f"expected particles that can be followed to t = {until:g}, got a flow that "
-                    f"{flow.ending}; {flow.remedy}"
+                    f"expected particles that reach t = {until:g}, got a flow that {flow.ending}; {flow.remedy}"
                 )
-            before, after = compare.distances(x, flow.last, times)
+            before, after = compare.distances(x, flow.last)
             yield {
                 "n": n,
                 "repeat": repeat,
@@ -194,7 +234,7 @@ def _gaussian(field: Field, start: GaussianState, until: float) -> _Comparison:
     if limit.status != "finished":
         raise InputError(f"expected a Gaussian flow up to t = {until:g}, got one that {limit.ending}; {limit.remedy}")
 
-    def distances(x: Tensor, y: Tensor, times: None) -> tuple[None, float]:
+    def distances(x: Tensor, y: Tensor) -> tuple[None, float]:
         return None, float((y - limit.push(x)).square().sum(-1).mean().sqrt())
 
     return _Comparison(lambda n, generator: (start.sample(n, generator), None), distances)
@@ -202,34 +242,43 @@ def _gaussian(field: Field, start: GaussianState, until: float) -> _Comparison:
 
 def _density(field: Field, start: Density, until: float) -> _Comparison:
     last = density_flow(field, start, until, frames=2).last
-    split = _ATOMS if start.grid.d == 1 else 1
-    if not start.is_masked:
-        limits = start.atoms(split), last.atoms(split)
-        return _Comparison(
-            lambda n, generator: (start.sample(n, generator), None),
-            lambda x, y, times: tuple(
-                wasserstein(TokenMeasure(t), limit, certify=False).value
-                for t, limit in zip((x, y), limits, strict=True)
-            ),
+    split = _ATOMS_PER_CELL if start.grid.d == 1 else 1
+    if start.is_masked:
+        return _masked(start, last, split)
+    first_atoms, last_atoms = start.atoms(split), last.atoms(split)
+
+    def distances(x: Tensor, y: Tensor) -> tuple[float, float]:
+        return (
+            wasserstein(TokenMeasure(x), first_atoms, certify=False).value,
+            wasserstein(TokenMeasure(y), last_atoms, certify=False).value,
         )
+
+    return _Comparison(lambda n, generator: (start.sample(n, generator), None), distances)
+
+
+def _masked(start: Density, last: Density, split: int) -> _Comparison:
     count = len(start.mass)
-    moments = torch.arange(1, count + 1, dtype=torch.float64) / count
-    limits = tuple(_timed(moments, [one.slice(k).atoms(split) for k in range(count)]) for one in (start, last))
+    slice_times = torch.arange(1, count + 1, dtype=torch.float64) / count
+    first_atoms, last_atoms = (
+        _timed(slice_times, [one.slice(k).atoms(split) for k in range(count)]) for one in (start, last)
+    )
 
     def draw(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         tokens = torch.cat([start.slice(k).sample(n // count, generator) for k in range(count)])
-        return tokens, moments.repeat_interleave(n // count)
+        return tokens, slice_times.repeat_interleave(n // count)
 
-    return _Comparison(
-        draw,
-        lambda x, y, times: tuple(
-            conditional_distance(TimedMeasure(times, t), limit).value for t, limit in zip((x, y), limits, strict=True)
-        ),
-    )
+    def distances(x: Tensor, y: Tensor) -> tuple[float, float]:
+        times = slice_times.repeat_interleave(len(x) // count)
+        return (
+            conditional_distance(TimedMeasure(times, x), first_atoms).value,
+            conditional_distance(TimedMeasure(times, y), last_atoms).value,
+        )
+
+    return _Comparison(draw, distances)
 
 
-def _timed(moments: Tensor, parts: list[TokenMeasure]) -> TimedMeasure:
-    times = torch.cat([t.expand(part.n) for t, part in zip(moments, parts, strict=True)])
+def _timed(slice_times: Tensor, parts: list[TokenMeasure]) -> TimedMeasure:
+    times = torch.cat([t.expand(part.n) for t, part in zip(slice_times, parts, strict=True)])
     logs = torch.cat([part.log_weights - math.log(len(parts)) for part in parts])
     return TimedMeasure(times, torch.cat([part.points for part in parts]), log_weights=logs)
 

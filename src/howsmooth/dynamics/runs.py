@@ -1,4 +1,4 @@
-"""One run of a declared flow with all that is said of it: particles, a Gaussian, a density, each with its records."""
+"""Runs of declared flows with their records: particles, a Gaussian, or a density on a grid."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from howsmooth.dynamics.continuity import DensityFlow, density_flow
 from howsmooth.dynamics.example import (
     Attention,
     Example,
-    attention_behind,
-    example_of,
+    attention_of,
     field_of,
-    follow,
+    integrate_example,
     matrix,
+    parse_example,
     read_example,
-    unmet,
+    unmet_expectations,
 )
 from howsmooth.dynamics.gaussian import GaussianState, blow_up_time
-from howsmooth.dynamics.gaussian_flow import GaussianFlow, ParticlesBeside, gaussian_flow, particles_beside
+from howsmooth.dynamics.gaussian_flow import GaussianFlow, ParticleComparison, compare_particles, gaussian_flow
 from howsmooth.dynamics.gaussian_rank import LimitingRank, limiting_rank
 from howsmooth.dynamics.grid import Density, Grid
 from howsmooth.dynamics.growth import perturbation_growth
-from howsmooth.dynamics.instruments.records import watch
+from howsmooth.dynamics.instruments.records import trajectory_records
 from howsmooth.dynamics.integration import integrate
 from howsmooth.dynamics.mean_field import convergence_runs, summarise
 from howsmooth.dynamics.trajectory import INTERRUPTED, Interrupted, Trajectory
 from howsmooth.dynamics.velocity import Layer, Velocity
 from howsmooth.errors import InputError, NotConverged
 
-MATRICES = ("identity", "-identity", "rotation", "random")
-SECTIONS = {  # of an example: what a command may change in each
+OVERRIDES = {  # keys of each section of an example that a command may change
     "tokens": ("count", "dim", "size", "seed"),
     "attention": ("kind", "causal"),
-    "flow": ("coordinates", "sphere", "until", "solver", "steps", "rtol", "noise", "saves"),
+    "flow": ("coordinates", "sphere", "until", "solver", "steps", "rtol", "noise", "frames"),
     "watch": ("tol", "lipschitz"),
 }
 
 
 def named_matrix(given: Any, d: int, seed: int) -> Any:
-    """Return the matrix of a name in dimension d; anything else as it is.
+    """Return the matrix named identity, -identity, rotation or random in dimension d; other types unchanged.
 
-    >>> named_matrix("rotation", 2, 0)
-    [[0.0, -1.0], [1.0, 0.0]]
+    Example:
+        >>> named_matrix("rotation", 2, 0)
+        [[0.0, -1.0], [1.0, 0.0]]
     """
     if not isinstance(given, str):
         return given
@@ -61,6 +61,8 @@ def named_matrix(given: Any, d: int, seed: int) -> Any:
             raise InputError(f"expected an even dimension for a rotation by a quarter turn, got {d}; add --dim 2")
         quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
         return torch.block_diag(*[quarter] * (d // 2)).tolist()
+    if given not in ("identity", "-identity"):
+        raise InputError(f"expected a matrix, or identity, -identity, rotation or random, got {given!r}")
     return 1.0 if given == "identity" else -1.0
 
 
@@ -75,9 +77,9 @@ def declared_attention(
     seed: int,
     default_dim: int,
 ) -> Example:
-    """Return the example or file with what is changed here; without either, softmax attention with A = V = I."""
+    """Return an example or file with these changes; without an example, softmax attention with A = V = I."""
     if example is None:
-        declared = example_of("flow", {"tokens": {"dim": dim or default_dim}, "flow": {"until": 1.0}})
+        declared = parse_example("flow", {"tokens": {"dim": dim or default_dim}, "flow": {"until": 1.0}})
     else:
         declared = read_example(example).replace("tokens", dim=dim)
     d = declared.tokens.dim
@@ -95,16 +97,22 @@ def declared_attention(
     ).replace("flow", until=until)
 
 
-def changed(declared: Example, changes: dict[str, Any]) -> Example:
-    """Return the example with other values, each in the section it belongs to; None changes nothing."""
-    for section, names in SECTIONS.items():
+def override_example(declared: Example, changes: dict[str, Any]) -> Example:
+    """Return the example with other values, each in its section; values of None are ignored."""
+    for section, names in OVERRIDES.items():
         declared = declared.replace(section, **{name: changes.get(name) for name in names})
     return declared
 
 
 @dataclass(frozen=True, eq=False)
 class ParticleRun:
-    """Tokens as particles: where they went, under what attention, and whether Ctrl-C ended it."""
+    """A flow of particles.
+
+    Attributes:
+        declared: The declared flow.
+        trajectory: The tokens along depth.
+        field: The attention that moves them: one for all depths, or a list of layers.
+    """
 
     declared: Example
     trajectory: Trajectory
@@ -112,19 +120,22 @@ class ParticleRun:
 
     @property
     def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the run."""
         return self.trajectory.status == INTERRUPTED
 
     @property
     def title(self) -> str:
+        """Title of tables and figures."""
         return self.declared.title or self.declared.name
 
     @property
     def renormalised(self) -> bool:
+        """Whether the trajectory is in renormalised coordinates."""
         return self.declared.flow.coordinates == "renormalised"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What every record of the run says."""
+        """The fields that all records of the run share."""
         declared = self.declared
         return {
             "example": declared.name,
@@ -137,8 +148,8 @@ class ParticleRun:
         }
 
     def depths(self) -> Iterator[dict[str, Any]]:
-        """Yield what the instruments see at each saved depth."""
-        return watch(
+        """Yield what the instruments measure at each saved depth."""
+        return trajectory_records(
             self.trajectory,
             self.field,
             tol=self.declared.watch.tol,
@@ -147,7 +158,7 @@ class ParticleRun:
         )
 
     def growth(self, depths: int, layers: int) -> list[dict[str, Any]]:
-        """Return how a perturbation of the first tokens grows, at so many depths, through so many residual layers."""
+        """Return the growth of a perturbation through `layers` residual layers, at `depths` depths."""
         if isinstance(self.field, list):  # no step may cross from one layer to the next
             layers = -(-layers // len(self.field)) * len(self.field)
         grown = perturbation_growth(
@@ -160,25 +171,34 @@ class ParticleRun:
         return [growth.as_record() for growth in grown]
 
     def records(self, growth: int | None, layers: int) -> Iterator[dict[str, Any]]:
-        """Yield a record for each depth, then those of growth at so many depths; Ctrl-C on the way is raised again."""
+        """Yield a record for each depth, then one for each of `growth` depths at which growth is computed.
+
+        Raises:
+            KeyboardInterrupt: After the records of depths, if Ctrl-C ended the run.
+        """
         facts = self.facts
-        for seen in self.depths():
-            yield {"record": "depth", **facts, **seen}
+        for measured in self.depths():
+            yield {"record": "depth", **facts, **measured}
         if self.interrupted:
             raise KeyboardInterrupt
         for grown in [] if growth is None else self.growth(growth, layers):
             yield {"record": "growth", "example": self.declared.name, **grown}
 
-    def doubts(self, records: Sequence[dict[str, Any]]) -> list[str]:
-        """Return why the flow did not reach its end, and what was expected of it and is not so."""
+    def caveats(self, records: Sequence[dict[str, Any]]) -> list[str]:
+        """Return warnings: why the flow ended early, and which expectations it does not meet."""
         last, facts = [record for record in records if record["record"] == "depth"][-1], self.facts
-        seen = {key: value for key, value in last.items() if key not in facts and key != "record"}
-        late = [] if self.trajectory.status == "finished" else [f"{self.trajectory.ending}; {self.trajectory.remedy}"]
+        measured = {key: value for key, value in last.items() if key not in facts and key != "record"}
+        ended_early = (
+            [] if self.trajectory.status == "finished" else [f"{self.trajectory.ending}; {self.trajectory.remedy}"]
+        )
         return [
             f"warning: {line}"
             for line in [
-                *late,
-                *(f"{line} (stated in {self.declared.name})" for line in unmet(self.declared.expect, seen)),
+                *ended_early,
+                *(
+                    f"{line} (stated in {self.declared.name})"
+                    for line in unmet_expectations(self.declared.expect, measured)
+                ),
             ]
         ]
 
@@ -200,41 +220,53 @@ def run_particles(
     layers: Sequence[Layer] | None = None,
     x: Tensor | None = None,
 ) -> ParticleRun:
-    """Follow a declared flow of particles; Ctrl-C leaves what there is until then."""
+    """Integrate a declared flow of particles; after Ctrl-C the run has the trajectory up to then."""
     try:
-        return ParticleRun(declared, *follow(declared, progress=progress, layers=layers, x=x))
+        return ParticleRun(declared, *integrate_example(declared, progress=progress, layers=layers, x=x))
     except Interrupted as stopped:
         partial = stopped.partial
-        return ParticleRun(declared, partial, attention_behind(declared, partial.last.shape[1], layers))
+        return ParticleRun(declared, partial, attention_of(declared, partial.last.shape[1], layers))
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianRun:
-    """A Gaussian under a declared attention, its limiting rank, and particles beside it where they were asked for."""
+    """A Gaussian under a declared attention.
+
+    Attributes:
+        declared: The declared flow.
+        field: Its attention.
+        flow: The Gaussian along time.
+        rank: The limiting rank of its covariance.
+        closed_form: The blow-up time by a formula, ∞ if there is no blow-up; None where no formula is known.
+        comparison: Particles compared with the flow, or None.
+        seed: Seed of the particles.
+    """
 
     declared: Example
     field: Field = field(repr=False)
     flow: GaussianFlow
     rank: LimitingRank
-    closed_form: float | None  # the blow-up time where a formula gives it; inf: none
-    beside: ParticlesBeside | None
+    closed_form: float | None
+    comparison: ParticleComparison | None
     seed: int
 
     @property
     def title(self) -> str:
+        """Title of tables and figures."""
         declared = self.declared
         return f"{declared.title or 'A Gaussian flow'}: {self.field.name} attention in dimension {declared.tokens.dim}"
 
     @property
     def tokens(self) -> Any:
-        """The particles beside it as an array (T, n, d); None without any."""
-        return None if self.beside is None else self.beside.tokens.numpy()
+        """The particles as an array (T, n, d), or None."""
+        return None if self.comparison is None else self.comparison.tokens.numpy()
 
-    def doubts(self) -> list[str]:
-        """Return why it did not reach its end, if so."""
+    def caveats(self) -> list[str]:
+        """Return a warning if the flow ended early."""
         return [] if self.flow.status == "finished" else [f"{self.flow.ending}; {self.flow.remedy}"]
 
     def as_record(self) -> dict[str, Any]:
+        """Return the run as plain values."""
         attention, d = self.declared.attention, self.declared.tokens.dim
         return {
             "record": "gaussian flow",
@@ -247,7 +279,7 @@ class GaussianRun:
             **self.flow.as_record(),
             "closed_form_blow_up": self.closed_form,
             "limiting_rank": self.rank.as_record(),
-            "particles": None if self.beside is None else self.beside.as_record(),
+            "particles": None if self.comparison is None else self.comparison.as_record(),
         }
 
 
@@ -262,20 +294,20 @@ def run_gaussian(
     particles: int | None,
     seed: int,
 ) -> GaussianRun:
-    """Follow N(mean, covariance) under a declared attention; a mean of zero unless told."""
+    """Integrate N(mean, covariance) under a declared attention; the mean is 0 by default."""
     d = declared.tokens.dim
     if mean is not None and len(mean) != d:
-        raise InputError(f"expected a --mean of {d} numbers, got {len(mean)}; --dim says how many")
+        raise InputError(f"expected a --mean of {d} numbers, got {len(mean)}; --dim sets how many")
     start = GaussianState.of(mean or [0.0] * d, matrix(covariance, d, "--covariance"))
     gamma = field_of(declared.attention, d)
     flow = gaussian_flow(gamma, start, declared.flow.until, frames=frames, rtol=rtol, max_steps=max_steps)
-    beside = None if particles is None else particles_beside(flow, gamma, particles, seed=seed)
+    comparison = None if particles is None else compare_particles(flow, gamma, particles, seed=seed)
     exact = _closed_form(declared.attention, start)
-    return GaussianRun(declared, gamma, flow, limiting_rank(flow), exact, beside, seed)
+    return GaussianRun(declared, gamma, flow, limiting_rank(flow), exact, comparison, seed)
 
 
 def _closed_form(attention: Attention, start: GaussianState) -> float | None:
-    """The blow-up time where it is known: softmax attention of one head with V = I."""
+    """Return the blow-up time for softmax attention of one head with V = I; None for other attention."""
     eye = torch.eye(start.d, dtype=torch.float64)
     if attention.kind != "softmax" or attention.heads or not torch.equal(matrix(attention.V, start.d, "V"), eye):
         return None
@@ -284,7 +316,17 @@ def _closed_form(attention: Attention, start: GaussianState) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class DensityRun:
-    """A density under a declared attention on a grid, and particles to compare with it where they were asked for."""
+    """A density under a declared attention on a grid.
+
+    Attributes:
+        declared: The declared flow.
+        field: Its attention.
+        first: The density at time 0.
+        flow: The density along time.
+        start: "gaussian" or "bumps".
+        seed: Seed of the bumps and of the particles.
+        failure: Why the flow ended early, or None.
+    """
 
     declared: Example
     field: Field
@@ -292,14 +334,16 @@ class DensityRun:
     flow: DensityFlow
     start: str
     seed: int
-    failure: NotConverged | None  # why the flow ends before its time
+    failure: NotConverged | None
 
     @property
     def title(self) -> str:
+        """Title of tables and figures."""
         times = f", {len(self.first.mass)} times" if self.first.is_masked else ""
         return f"{self.declared.title or 'A density'}: {self.field.name} attention{times}"
 
     def as_record(self) -> dict[str, Any]:
+        """Return the run as plain values."""
         return {
             "record": "density flow",
             "example": self.declared.name,
@@ -310,10 +354,10 @@ class DensityRun:
         }
 
     def records(self, particles: Sequence[int] | None, repeats: int) -> Iterator[dict[str, Any]]:
-        """Yield the record of the flow, one for each run of particles, and from two numbers of them on the rate.
+        """Yield the record of the flow, one for each run of particles, and with two numbers of particles the rate.
 
         Raises:
-            InputError: after the record of a flow that ended before its time.
+            InputError: After the record of a flow that ended early.
         """
         yield self.as_record()
         if self.failure is not None:
@@ -328,12 +372,12 @@ class DensityRun:
             found = summarise(self.field, self.first, until, self.seed, runs).as_record()
             yield {"record": "rate", **{key: value for key, value in found.items() if key != "runs"}}
 
-    def beside(self, particles: Sequence[int] | None) -> Any:
-        """Return the largest number of particles at the times of the flow, an array (T, n, d); None without any."""
+    def particle_tokens(self, particles: Sequence[int] | None) -> Any:
+        """Return particles[-1] particles at the times of the flow as an array (T, n, d), or None."""
         if particles is None or self.failure is not None or self.first.is_masked:
             return None
         x = self.first.sample(particles[-1], torch.Generator().manual_seed(self.seed))
-        return integrate(self.field, x, self.flow.until, saves=self.flow.times.tolist()).tokens.numpy()
+        return integrate(self.field, x, self.flow.until, frames=self.flow.times.tolist()).tokens.numpy()
 
 
 def run_density(
@@ -348,7 +392,7 @@ def run_density(
     seed: int,
     progress: Callable[[float], None] | None = None,
 ) -> DensityRun:
-    """Follow a density under a declared attention; one that leaves its grid is kept until then."""
+    """Solve the continuity equation for a declared attention; a flow that leaves its grid is kept up to then."""
     d = declared.tokens.dim
     if d > 2:
         raise InputError(f"expected dimension 1 or 2 for a grid, got {d}; use howsmooth flow particles")
@@ -362,11 +406,11 @@ def run_density(
 
 
 def first_density(grid: Grid, start: str, slices: int | None, seed: int) -> Density:
-    """Return a standard Gaussian ("gaussian"), or three drawn bumps ("bumps"); with `slices`, a bump for each time."""
+    """Return a standard Gaussian ("gaussian") or three random bumps ("bumps"); with `slices`, one bump for each."""
     if start == "gaussian":
         return Density.gaussian(GaussianState.standard(grid.d), grid)
     generator = torch.Generator().manual_seed(seed)
-    places = 4 * torch.rand(slices or 3, grid.d, dtype=torch.float64, generator=generator) - 2
+    centres = 4 * torch.rand(slices or 3, grid.d, dtype=torch.float64, generator=generator) - 2
     eye = torch.eye(grid.d, dtype=torch.float64)
-    bumps = [Density.gaussian(GaussianState(place, 0.15 * eye), grid) for place in places]
+    bumps = [Density.gaussian(GaussianState(centre, 0.15 * eye), grid) for centre in centres]
     return Density.mixture(bumps) if slices is None else Density.slices(bumps)

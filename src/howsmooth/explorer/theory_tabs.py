@@ -10,8 +10,8 @@ from functools import partial
 
 import gradio as gr
 
-from howsmooth.dynamics import follow, read_example, watch
-from howsmooth.dynamics.instruments.records import drawing
+from howsmooth.dynamics import integrate_example, read_example, trajectory_records
+from howsmooth.dynamics.instruments.records import view_and_labels
 from howsmooth.errors import InputError
 from howsmooth.explorer import html
 from howsmooth.explorer.app import App, Cancellation
@@ -125,15 +125,15 @@ def flow_tab(app: App) -> None:
         name = example if example in EXAMPLES.values() else "sphere"
         declared = read_example(name).replace("tokens", count=min(int(count), MOST_TOKENS), seed=int(seed or 0))
         yield {status: html.progress(0, 2, "integrating")}
-        trajectory, field = follow(declared, progress=cancellation.check)
+        trajectory, field = integrate_example(declared, progress=cancellation.check)
         yield {status: html.progress(1, 2, "looking at what forms")}
         records = []
-        for record in watch(
+        for record in trajectory_records(
             trajectory, field, tol=declared.watch.tol, renormalised=declared.flow.coordinates == "renormalised"
         ):
             cancellation.check()
             records.append(record)
-        seen, labels = drawing(trajectory, field, declared.watch.tol)
+        seen, labels = view_and_labels(trajectory, field, declared.watch.tol)
         title = declared.title or declared.name
         scene = particle_scene(
             records,

@@ -54,9 +54,9 @@ def save_particle_animation(path: str | Path, run: ParticleRun, *, theme: str = 
 
 def _drawing(run: ParticleRun) -> tuple[NDArray, Sequence[str], Sequence[int]]:
     """Paths in the plane or on the line, the names of the axes, and the cluster that each token ends in."""
-    from howsmooth.dynamics.instruments import drawing
+    from howsmooth.dynamics.instruments import view_and_labels
 
-    seen, labels = drawing(run.trajectory, run.field, run.declared.watch.tol)
+    seen, labels = view_and_labels(run.trajectory, run.field, run.declared.watch.tol)
     return seen(run.trajectory.tokens).numpy(), seen.names, labels
 
 

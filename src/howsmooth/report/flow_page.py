@@ -41,10 +41,10 @@ def flow_page(scenes: Sequence[dict[str, Any]]) -> str:
 
 def particle_page(run: ParticleRun, records: Sequence[dict[str, Any]]) -> str:
     """The page of a flow of particles; from dimension 3 on it can be turned."""
-    from howsmooth.dynamics.instruments import drawing, principal_view
+    from howsmooth.dynamics.instruments import principal_view, view_and_labels
 
     declared, trajectory, (n, d) = run.declared, run.trajectory, run.trajectory.last.shape
-    seen, labels = drawing(trajectory, run.field, declared.watch.tol)
+    seen, labels = view_and_labels(trajectory, run.field, declared.watch.tol)
     if d > 2:
         seen = principal_view(trajectory.tokens, 3)
     facts = (

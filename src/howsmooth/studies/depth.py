@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.dynamics.growth import Growth, growth_by_map
+from howsmooth.dynamics.growth import PerturbationGrowth, growth_by_map
 from howsmooth.dynamics.instruments import clusters, diameter, directions, principal_view, probabilities, spread
 from howsmooth.errors import InputError
 from howsmooth.spectral import SingularTriplets
@@ -251,7 +251,7 @@ def _of_layer(own: SingularTriplets, log_product: float) -> dict[str, Any]:
     }
 
 
-def _of_chain(grown: Growth, first: Tensor, here: Tensor, chunk: TokenChunk) -> dict[str, Any]:
+def _of_chain(grown: PerturbationGrowth, first: Tensor, here: Tensor, chunk: TokenChunk) -> dict[str, Any]:
     """What all layers so far can do to a perturbation; `relative` has both sides in units of the tokens' own size."""
     before, after = (float(torch.linalg.vector_norm(x.double())) for x in (first, here))
     found = {key: getattr(grown, key) for key in ("value", "lower", "upper", "confidence")}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.dynamics.example import Integration, Example, Tokens, Watch
+from howsmooth.dynamics.example import Example, InstrumentSettings, Integration, Tokens
 from howsmooth.errors import InputError
 from howsmooth.studies.inputs import chosen
 from howsmooth.texts.corpora import Corpus, read_corpus
@@ -23,7 +23,7 @@ TOGETHER = 0.1  # tokens closer than this share of their median norm are togethe
 
 @dataclass(frozen=True, eq=False)
 class ModelFlow:
-    """What `follow` needs: a declared flow, the layers in float64, and the tokens that enter the first."""
+    """What `integrate_example` needs: a declared flow, the layers in float64, and the tokens that enter the first."""
 
     example: Example
     layers: list[SelfAttention]
@@ -89,6 +89,6 @@ def model_flow(model: Model, text: Corpus, n: int, layer: int | None = None, hea
         about=about,
         tokens=Tokens(count=n, dim=x.shape[1]),
         flow=Integration(until=float(model.layers), sphere=True),
-        watch=Watch(tol=tol),
+        watch=InstrumentSettings(tol=tol),
     )
     return ModelFlow(example, layers, x)

@@ -105,7 +105,7 @@ def command(
         work=work,
         thing="record",
         table=lambda records: gaussian_tables(runs[0], records[0]),
-        doubts=lambda _: runs[0].doubts(),
+        doubts=lambda _: runs[0].caveats(),
         plot=lambda records: gaussian_flow_figure(records[0], **picture()),
         also={"--animate": lambda path, records: save_gaussian_animation(path, records[0], **picture())},
     )

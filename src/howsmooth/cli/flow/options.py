@@ -10,7 +10,7 @@ import click
 
 from howsmooth.cli.parameter_types import Count, Number, seed_option
 
-NAMES = ("identity", "-identity", "rotation", "random")  # of matrices, as howsmooth.dynamics.runs makes them
+MATRIX_NAMES = ("identity", "-identity", "rotation", "random")  # as howsmooth.dynamics.runs.named_matrix takes them
 POSITIVE = Number(0, open=True)
 
 
@@ -23,7 +23,7 @@ class MatrixText(click.ParamType):
 
     name = "matrix"
 
-    def __init__(self, names: tuple[str, ...] = NAMES):
+    def __init__(self, names: tuple[str, ...] = MATRIX_NAMES):
         self.names = names
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
@@ -71,7 +71,7 @@ def attention_options(kinds: list[str], dim: int) -> Callable:
             "a",
             type=MatrixText(),
             help="Matrix A of the scores ⟨Ax, y⟩; l2: |Ax − y|². Names: "
-            + ", ".join(NAMES)
+            + ", ".join(MATRIX_NAMES)
             + ".  [default: the file's, or identity]",
         ),
         click.option(

@@ -65,7 +65,7 @@ OF_THE_MODEL = {
     "--rtol", type=POSITIVE, metavar="NUMBER", help="Relative tolerance of the integrator.  [default: the file's]"
 )
 @click.option("--noise", type=Number(0), metavar="NUMBER", help="Brownian motion; with --solver residual.")
-@click.option("--frames", "saves", type=Count(2), metavar="COUNT", help="Depths to keep.  [default: the file's]")
+@click.option("--frames", type=Count(2), metavar="COUNT", help="Depths to keep.  [default: the file's]")
 @click.option(
     "--together",
     "tol",
@@ -118,7 +118,7 @@ def command(
 
     def work(notes, kept):
         from howsmooth.dynamics.example import read_example
-        from howsmooth.dynamics.runs import changed, run_particles
+        from howsmooth.dynamics.runs import override_example, run_particles
 
         given: dict[str, Any] = {}
         if weights or depth_weights:
@@ -128,7 +128,7 @@ def command(
             declared, given = found.example, {"layers": found.layers, "x": found.x}
         else:
             declared = read_example(example or "polytope")
-        declared = changed(declared, changes)
+        declared = override_example(declared, changes)
         if growth is not None and declared.flow.noise:
             raise InputError(
                 "expected --growth without noise, got both: a perturbation is followed through layers "
@@ -143,7 +143,7 @@ def command(
                 say(notes, f"wrote {len(run.trajectory.times)} depths to {tokens_path}", style="dim")
             yield from run.records(growth, residual_layers)
 
-        return declared.name, declared.flow.saves + min(growth or 0, residual_layers), produce
+        return declared.name, declared.flow.frames + min(growth or 0, residual_layers), produce
 
     return run_and_show(
         {
@@ -159,7 +159,7 @@ def command(
         describe=str,
         inputs={"EXAMPLE": example if (example or "").endswith(".toml") else None, "--text": texts},
         table=lambda records: particle_tables(runs[0], records),
-        doubts=lambda records: runs[0].doubts(records),
+        doubts=lambda records: runs[0].caveats(records),
         plot=lambda records: particle_figure(runs[0], records, theme=theme),
         page=lambda records: particle_page(runs[0], records),
         also={"--animate": lambda path, _: save_particle_animation(path, runs[0], theme=theme)},

@@ -115,7 +115,7 @@ def command(
     def picture():
         return {
             "values": runs[0].flow.densities.numpy(),
-            "tokens": runs[0].beside(particles),
+            "tokens": runs[0].particle_tokens(particles),
             "title": runs[0].title,
             "theme": theme,
         }

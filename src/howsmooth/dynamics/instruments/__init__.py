@@ -1,4 +1,4 @@
-"""What to watch along depth: clusters, hulls, hyperplanes, the pattern of P, energy, distances, plateaus."""
+"""Measurements of tokens along depth: clusters, hulls, hyperplanes, the pattern of P, energy, distances, plateaus."""
 
 from howsmooth.dynamics.instruments.clusters import (
     Clusters,
@@ -26,31 +26,31 @@ from howsmooth.dynamics.instruments.geometry import (
     view,
     w2,
 )
-from howsmooth.dynamics.instruments.records import drawing, watch
+from howsmooth.dynamics.instruments.records import trajectory_records, view_and_labels
 
 __all__ = [
-    "Clusters",
-    "Hull",
-    "Hyperplanes",
-    "PatternOfP",
-    "Plateau",
-    "Spread",
-    "View",
+    "trajectory_records",
     "clusters",
-    "diameter",
-    "directions",
-    "drawing",
-    "farthest_move",
+    "Clusters",
     "hull",
+    "Hull",
     "hyperplanes",
+    "Hyperplanes",
     "leading_space",
-    "log_energy",
-    "pattern_of_p",
     "plateaus",
-    "principal_view",
+    "Plateau",
+    "pattern_of_p",
+    "PatternOfP",
     "probabilities",
-    "spread",
-    "view",
+    "log_energy",
+    "diameter",
+    "farthest_move",
     "w2",
-    "watch",
+    "spread",
+    "Spread",
+    "directions",
+    "view",
+    "principal_view",
+    "View",
+    "view_and_labels",
 ]

@@ -1,9 +1,9 @@
-"""Where tokens gather: clusters, the convex hull and its vertices, hyperplanes, and plateaus of their number.
+"""Clusters, convex hulls and hyperplanes of tokens, and plateaus of the number of clusters.
 
-clusters        tokens that a chain of steps no longer than a tolerance holds together (single linkage)
-hull            the convex hull and its vertices, also where the tokens lie in a plane or on a line
-hyperplanes     tokens seen along the leading left eigenvector of V
-plateaus        stretches of depth over which the number of clusters does not change
+clusters        single linkage: tokens connected by steps no longer than a tolerance
+hull            the convex hull and its vertices, also of tokens in a plane or on a line
+hyperplanes     clusters of the coordinate along the leading left eigenvector of V
+plateaus        intervals of depth over which the number of clusters does not change
 """
 
 from __future__ import annotations
@@ -20,38 +20,57 @@ from torch import Tensor
 
 from howsmooth.errors import InputError
 
-MOST_TOKENS = 10_000  # tokens: all their distances at once take 400 MB
-MOST_DIMENSIONS = 8  # a hull of n tokens has up to n^⌊d/2⌋ facets
-ROUNDING = 1e-12  # of the widest axis: what is thinner is noise of the arithmetic
-SIMPLE = 1e-9  # eigenvalues closer than this, relative to the largest, count as one
+MAX_TOKENS = 10_000  # single linkage takes 400 MB for their distances
+MAX_DIMENSIONS = 8  # a hull of n tokens has up to n^⌊d/2⌋ facets
+ROUNDING = 1e-12  # relative to the widest axis: thinner axes are rounding errors
+EIGENVALUE_TOLERANCE = 1e-9  # eigenvalues closer than this, relative to the largest, count as equal
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Which token is in which cluster, the largest cluster first.
+    """Clusters of tokens, the largest first.
 
-    `gap` is the shortest step between two clusters (∞ for one): any tolerance from `reach`, the longest step needed
-    inside one, up to there finds the same.
+    All tolerances from `reach` to `gap` yield the same clusters.
+
+    Attributes:
+        count: Number of clusters.
+        sizes: Number of tokens in each.
+        labels: Cluster of each token, (n,), from 0 to count − 1.
+        centres: Mean of each cluster, (count, d).
+        tol: The tolerance, an absolute distance.
+        reach: The longest step needed within a cluster.
+        gap: The shortest distance between two clusters; ∞ if there is only one.
     """
 
     count: int
     sizes: tuple[int, ...]
-    labels: Tensor  # (n,), 0 … count − 1
-    centres: Tensor  # (count, d)
+    labels: Tensor
+    centres: Tensor
     tol: float
     reach: float
     gap: float
 
 
 def clusters(x: Tensor, tol: float) -> Clusters:
-    """The clusters of tokens x (n, d) at an absolute tolerance.
+    """Find the clusters of tokens by single linkage.
 
-    >>> found = clusters(torch.tensor([[0.0], [0.01], [5.0]]), tol=0.1)
-    >>> found.count, found.sizes, round(found.gap, 2)
-    (2, (2, 1), 4.99)
+    Args:
+        x: The tokens (n, d), at most 10,000 of them.
+        tol: An absolute distance: tokens connected by steps up to it are in one cluster.
+
+    Returns:
+        The clusters, the largest first.
+
+    Raises:
+        InputError: If x is no finite tensor (n, d) or has too many tokens, or the tolerance is not positive.
+
+    Example:
+        >>> found = clusters(torch.tensor([[0.0], [0.01], [5.0]]), tol=0.1)
+        >>> found.count, found.sizes, round(found.gap, 2)
+        (2, (2, 1), 4.99)
     """
-    points = as_points(x, MOST_TOKENS)
-    refuse_wrong_tolerance(tol)
+    points = as_points(x, MAX_TOKENS)
+    check_tolerance(tol)
     if len(points) == 1:
         tree, raw = np.empty((0, 4)), np.ones(1, dtype=int)
     else:
@@ -78,28 +97,35 @@ def clusters(x: Tensor, tol: float) -> Clusters:
 
 
 def as_points(x: Tensor, most: int | None = None) -> np.ndarray:
-    """Tokens as a float64 array (n, d), refused where they are none."""
+    """Return tokens as a float64 array (n, d); raise `InputError` for another shape or dtype, NaN or ∞."""
     if not isinstance(x, Tensor) or x.dim() != 2 or 0 in x.shape or not x.dtype.is_floating_point:
         got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise InputError(f"expected tokens as a floating tensor (n, d), got {got}")
     if most is not None and len(x) > most:
-        raise InputError(f"expected at most {most} tokens, got {len(x)}; look at a sample of them")
+        raise InputError(f"expected at most {most} tokens, got {len(x)}; take a sample of them")
     points = x.detach().to("cpu", torch.float64).numpy()
     if not np.isfinite(points).all():
         raise InputError("expected finite tokens, got NaN or ∞")
     return points
 
 
-def refuse_wrong_tolerance(tol: float) -> None:
+def check_tolerance(tol: float) -> None:
+    """Raise `InputError` unless the tolerance is a positive finite number."""
     if isinstance(tol, bool) or not isinstance(tol, (int, float)) or not 0 < tol < math.inf:
         raise InputError(f"expected a positive tolerance, an absolute distance, got {tol!r}")
 
 
 @dataclass(frozen=True, eq=False)
 class Hull:
-    """Vertices (count, d) of the hull, corners closer than `tol` taken together; `dimension` is that of its plane.
+    """The convex hull of tokens.
 
-    `at_vertices` and `at_origin` are the shares of tokens within `tol` of a vertex, and of 0.
+    Attributes:
+        count: Number of vertices; those closer than `tol` count as one.
+        vertices: The vertices, (count, d).
+        dimension: Dimension of the affine span.
+        at_vertices: Fraction of tokens within `tol` of a vertex.
+        at_origin: Fraction of tokens within `tol` of 0.
+        tol: The tolerance, an absolute distance.
     """
 
     count: int
@@ -111,22 +137,34 @@ class Hull:
 
 
 def hull(x: Tensor, tol: float) -> Hull:
-    """The hull of tokens x (n, d), d ≤ 8, at an absolute tolerance.
+    """Compute the convex hull of tokens.
 
-    >>> square = torch.tensor([[0.0, 0.0], [0, 1], [1, 0], [1, 1], [0.5, 0.5]])
-    >>> found = hull(square, tol=1e-6)
-    >>> found.count, found.dimension, found.at_vertices
-    (4, 2, 0.8)
+    Args:
+        x: The tokens (n, d), d ≤ 8.
+        tol: An absolute distance: vertices connected by steps up to it count as one, and axes thinner than it are
+            dropped.
+
+    Returns:
+        The hull and its vertices.
+
+    Raises:
+        InputError: If x is no finite tensor (n, d) with d ≤ 8, or the tolerance is not positive.
+
+    Example:
+        >>> square = torch.tensor([[0.0, 0.0], [0, 1], [1, 0], [1, 1], [0.5, 0.5]])
+        >>> found = hull(square, tol=1e-6)
+        >>> found.count, found.dimension, found.at_vertices
+        (4, 2, 0.8)
     """
     points = as_points(x)
-    refuse_wrong_tolerance(tol)
-    if points.shape[1] > MOST_DIMENSIONS:
+    check_tolerance(tol)
+    if points.shape[1] > MAX_DIMENSIONS:
         raise InputError(
-            f"expected tokens of at most {MOST_DIMENSIONS} dimensions for a hull, got {points.shape[1]}; "
+            f"expected tokens of at most {MAX_DIMENSIONS} dimensions for a hull, got {points.shape[1]}; "
             "project them first"
         )
-    corners, dimension = _corners(_in_their_plane(points, tol))
-    # Tokens of one cluster give a vertex many corners: it is one, and stands where they are on average.
+    corners, dimension = _hull_vertices(_affine_coordinates(points, tol))
+    # The tokens of one cluster can all be vertices of the exact hull: merge them to their mean.
     vertices = clusters(torch.from_numpy(points[corners]), tol).centres.numpy()
     far = np.linalg.norm(points[:, None] - vertices[None], axis=-1).min(1) if len(vertices) else np.zeros(len(points))
     return Hull(
@@ -139,9 +177,9 @@ def hull(x: Tensor, tol: float) -> Hull:
     )
 
 
-def _in_their_plane(points: np.ndarray, tol: float) -> np.ndarray:
-    """Coordinates in the plane that the points span up to the tolerance and to rounding, widest first, (n, dimension)."""
-    centred = points - points[0]  # exact where tokens agree: the mean of large ones is not
+def _affine_coordinates(points: np.ndarray, tol: float) -> np.ndarray:
+    """Return coordinates in the affine span, up to the tolerance and rounding, widest axis first, (n, dimension)."""
+    centred = points - points[0]  # exact for equal tokens, unlike the subtraction of a rounded mean
     centred -= centred.mean(0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     flat = centred @ axes.T
@@ -149,8 +187,8 @@ def _in_their_plane(points: np.ndarray, tol: float) -> np.ndarray:
     return flat[:, sizes > max(tol, ROUNDING * sizes.max(initial=0))]
 
 
-def _corners(flat: np.ndarray) -> tuple[np.ndarray, int]:
-    """Which points are corners of their hull, and the dimension of it."""
+def _hull_vertices(flat: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the indices of the vertices of the hull, and its dimension."""
     dimension = flat.shape[1]
     if dimension == 0:
         return np.array([0]), 0
@@ -159,61 +197,95 @@ def _corners(flat: np.ndarray) -> tuple[np.ndarray, int]:
     if len(flat) <= dimension + 1:
         return np.arange(len(flat)), dimension
     try:
-        # The corners are the same whatever the units of the axes; what Qhull takes for flat is not.
+        # Vertices do not depend on the scales of the axes, but Qhull's test for flatness does.
         return ConvexHull(flat / np.abs(flat).max(0)).vertices, dimension
-    except QhullError:  # flat along the last axis, for all that can be told
-        return _corners(flat[:, :-1])
+    except QhullError:  # numerically flat along the last axis
+        return _hull_vertices(flat[:, :-1])
 
 
 @dataclass(frozen=True, eq=False)
 class Hyperplanes:
-    """Levels φ₁*z at which tokens gather: each is a hyperplane. `values` are sorted, `sizes` go with them.
+    """Clusters of the values φ₁*z: each is a hyperplane.
 
-    All values may tend to 0, which is one hyperplane; so the tolerance is absolute.
+    The tolerance is absolute, since all values may tend to 0, which is a single hyperplane.
+
+    Attributes:
+        count: Number of hyperplanes.
+        values: Value of φ₁*z on each, in increasing order.
+        sizes: Number of tokens on each.
+        eigenvalue: The leading eigenvalue of V.
+        functional: φ₁*, (d,), of unit norm.
+        tol: The tolerance, an absolute distance.
     """
 
     count: int
     values: tuple[float, ...]
     sizes: tuple[int, ...]
     eigenvalue: float
-    functional: Tensor  # φ₁*, (d,), unit norm
+    functional: Tensor
     tol: float
 
 
 def leading_space(V: Tensor) -> tuple[float, Tensor]:
-    """The largest real part of V's eigenvalues, and an orthonormal basis (d, m) of the left eigenvectors that have it.
+    """Return the largest real part of V's eigenvalues, and a basis of the left eigenvectors that attain it.
 
-    zᵀ times the basis is what of z grows fastest: m = 1 is the hyperplane picture, 1 < m < d polytope times subspace.
+    The coordinates zᵀ·basis grow fastest. With m = 1 tokens gather on hyperplanes; with 1 < m < d they gather at the
+    product of a polytope and a subspace.
 
-    >>> value, basis = leading_space(torch.diag(torch.tensor([2.0, 1.0])))
-    >>> value, basis.abs().tolist()
-    (2.0, [[1.0], [0.0]])
+    Args:
+        V: A square matrix, (d, d).
+
+    Returns:
+        The real part, and the orthonormal basis (d, m).
+
+    Raises:
+        InputError: If V is not square.
+
+    Example:
+        >>> value, basis = leading_space(torch.diag(torch.tensor([2.0, 1.0])))
+        >>> value, basis.abs().tolist()
+        (2.0, [[1.0], [0.0]])
     """
     if V.dim() != 2 or V.shape[0] != V.shape[1]:
         raise InputError(f"expected a square V, got shape {tuple(V.shape)}")
     values, vectors = torch.linalg.eig(V.detach().double().mT)
     size = max(float(values.abs().max()), torch.finfo(torch.float64).tiny)
-    near = values.real >= float(values.real.max()) - SIMPLE * size
-    # A complex pair spans the plane of its real and imaginary parts; a defective eigenvalue has too few.
+    near = values.real >= float(values.real.max()) - EIGENVALUE_TOLERANCE * size
+    # A complex pair spans the plane of its real and imaginary parts. The SVD drops duplicates of a defective one.
     spanned = torch.cat([vectors[:, near].real, vectors[:, near].imag], 1)
     basis, sigma, _ = torch.linalg.svd(spanned, full_matrices=False)
-    basis = basis[:, sigma > math.sqrt(SIMPLE) * sigma[0]]
+    basis = basis[:, sigma > math.sqrt(EIGENVALUE_TOLERANCE) * sigma[0]]
     top = basis.gather(0, basis.abs().argmax(0, keepdim=True))
     return float(values.real.max()), basis * torch.sign(top)
 
 
 def hyperplanes(z: Tensor, V: Tensor, tol: float) -> Hyperplanes:
-    """The levels of φ₁*z among tokens z (n, d).
+    """Find the hyperplanes on which tokens gather, for a V with one leading direction.
 
-    >>> z = torch.tensor([[1.0, 5.0], [1.0, -3.0], [0.0, 2.0]])
-    >>> hyperplanes(z, torch.diag(torch.tensor([2.0, 1.0])), tol=1e-3).values
-    (0.0, 1.0)
+    Args:
+        z: The tokens, (n, d).
+        V: The matrix of the values, (d, d).
+        tol: An absolute distance between values of φ₁*z.
+
+    Returns:
+        The values of φ₁*z at which tokens gather.
+
+    Raises:
+        InputError: If V has several leading directions.
+
+    Reference:
+        geshkovski2023emergence: at most three hyperplanes.
+
+    Example:
+        >>> z = torch.tensor([[1.0, 5.0], [1.0, -3.0], [0.0, 2.0]])
+        >>> hyperplanes(z, torch.diag(torch.tensor([2.0, 1.0])), tol=1e-3).values
+        (0.0, 1.0)
     """
     value, basis = leading_space(V)
     if basis.shape[1] != 1:
         raise InputError(
             f"expected a V with one leading direction, got {basis.shape[1]} of them for the eigenvalue "
-            f"{value:.4g}; look at clusters in leading_space(V) instead"
+            f"{value:.4g}; compute clusters in leading_space(V) instead"
         )
     functional = basis[:, 0]
     found: Clusters = clusters((z.detach().double() @ functional.to(z.device)).unsqueeze(-1), tol)
@@ -230,7 +302,13 @@ def hyperplanes(z: Tensor, V: Tensor, tol: float) -> Hyperplanes:
 
 @dataclass(frozen=True)
 class Plateau:
-    """`count` clusters at every saved depth from `start` to `end`."""
+    """An interval of depth over which the number of clusters is constant at all saved depths.
+
+    Attributes:
+        count: Number of clusters.
+        start: First depth.
+        end: Last depth.
+    """
 
     count: int
     start: float
@@ -238,21 +316,34 @@ class Plateau:
 
     @property
     def length(self) -> float:
+        """The length of the interval."""
         return self.end - self.start
 
 
 def plateaus(times: Sequence[float], counts: Sequence[int], least: float = 0.05) -> list[Plateau]:
-    """The stretches of constant count that last at least the share `least` of all the depth seen, in their order.
+    """Find the intervals of constant count that cover at least the fraction `least` of the depth.
 
-    What happens between two saved depths is not seen.
+    Changes between two saved depths are not noticed.
 
-    >>> plateaus([0, 1, 2, 3, 4], [5, 5, 2, 2, 2], least=0.4)
-    [Plateau(count=2, start=2.0, end=4.0)]
+    Args:
+        times: The saved depths, in order.
+        counts: The number of clusters at each.
+        least: The smallest fraction of the whole depth.
+
+    Returns:
+        The plateaus in order of depth.
+
+    Raises:
+        InputError: If the numbers of depths and counts differ, or the fraction is not in [0, 1].
+
+    Example:
+        >>> plateaus([0, 1, 2, 3, 4], [5, 5, 2, 2, 2], least=0.4)
+        [Plateau(count=2, start=2.0, end=4.0)]
     """
     if len(times) != len(counts) or not times:
         raise InputError(f"expected a count for each of the depths, got {len(counts)} for {len(times)}")
     if not 0 <= least <= 1:
-        raise InputError(f"expected a share from 0 to 1, got {least!r}")
+        raise InputError(f"expected a fraction from 0 to 1, got {least!r}")
     found, first = [], 0
     for k in range(1, len(counts) + 1):
         if k == len(counts) or counts[k] != counts[first]:
