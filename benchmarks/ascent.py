@@ -25,7 +25,7 @@ import torch
 
 from howsmooth import SelfAttention
 from howsmooth.attack import Ascent, Sphere, ascend
-from howsmooth.attack.ascent import FRESH, WARM_STEPS
+from howsmooth.attack.ascent import WARM_START_NOISE, WARM_STEPS
 from howsmooth.spectral import singular_values, warm_triplet
 
 # name: width, heads, causal
@@ -55,7 +55,7 @@ class Stopwatch:
         self.f, self.x, self.value, self.began = f, x, None, 0.0
         v = singular_values(f.jacobian(x), tol=1e-3, strict=False).v[0]
         noise = torch.randn(v.shape, generator=torch.Generator().manual_seed(2))
-        self.start = v + FRESH * noise / len(v) ** 0.5
+        self.start = v + WARM_START_NOISE * noise / len(v) ** 0.5
         self.times: dict[str, list[float]] = {"step": [], "certified": [], "warm": []}
 
     def __call__(self, step: int, values: torch.Tensor) -> None:

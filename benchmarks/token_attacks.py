@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 from howsmooth import load
-from howsmooth.attack.tokens import Greedy, HotFlip, Limits, Probe, Random, Singular, Victim, attack_text, verify
+from howsmooth.attack.tokens import Greedy, HotFlip, Limits, Probe, Random, Singular, TargetModel, attack_text, verify
 from howsmooth.records import json_line
 from howsmooth.texts.corpora import read_corpus
 
@@ -54,9 +54,9 @@ def main() -> None:
     parser.add_argument("--json", help="append each attack to this file, one line each")
     given = parser.parse_args()
 
-    victim = Victim(load(given.model))
+    target = TargetModel(load(given.model))
     corpus = read_corpus(given.corpus).content
-    chunks = victim.model.chunks(corpus, given.n, given.first + given.texts * given.every)[given.first :: given.every]
+    chunks = target.model.chunks(corpus, given.n, given.first + given.texts * given.every)[given.first :: given.every]
     limits = Limits(edits=given.edits, allow=tuple(given.allow.split(",")))
     totals = {name: [0.0, 0.0] for name in given.methods.split(",")}
     counts = {name: [] for name in totals}  # (flips, calls) of each text
@@ -64,10 +64,10 @@ def main() -> None:
         line = []
         for name, total in totals.items():
             began, worked = time.perf_counter(), time.process_time()
-            found = attack_text(victim, chunk, METHODS[name], limits=limits, calls=given.calls, seed=number)
+            found = attack_text(target, chunk, METHODS[name], limits=limits, calls=given.calls, seed=number)
             total[0] += time.perf_counter() - began
             total[1] += time.process_time() - worked
-            held = verify(victim, found.as_record())
+            held = verify(target, found.as_record())
             if not held.holds:
                 raise SystemExit(f"text {number}, {name}: {'; '.join(held.wrong)}")
             counts[name].append((found.success, found.calls))

@@ -1,4 +1,4 @@
-"""How much rougher than text can it get, and what does an attacker with a budget gain?"""
+"""Compare two attacks on a layer at equal budget, and search for tokens with a large Lipschitz constant."""
 
 import torch
 

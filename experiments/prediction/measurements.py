@@ -35,7 +35,7 @@ from howsmooth.attack.feature import (
 )
 from howsmooth.attack.feature import FeatureObjective as Objective
 from howsmooth.attack.feature import FeatureProblem as Problem
-from howsmooth.attack.tokens import OBJECTIVES, Limits, Probe, Victim, attack_text
+from howsmooth.attack.tokens import OBJECTIVES, Limits, Probe, TargetModel, attack_text
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import Model
@@ -143,7 +143,7 @@ def check(model: Model, chunks: Sequence[TokenChunk], design: Design) -> tuple[i
     if "tokens" in design.places:
         limits = Limits(edits=design.edits)
         for chunk in chunks:
-            limits.places(chunk.special.tolist(), model.positions)
+            limits.editable_positions(chunk.special.tolist(), model.positions)
     return layers
 
 
@@ -208,7 +208,7 @@ class _Task:
             "design": _plain(design),
             **provenance(),
         }
-        self.victim: Victim | None = None
+        self.target_model: TargetModel | None = None
 
     def at_layer(self, chunk: TokenChunk, layer: int, seed: int) -> Record:
         design, target = self.design, Target.in_model(self.model, chunk, layer)
@@ -257,10 +257,10 @@ class _Task:
         return {"input_radius": radius, "next_entropy": float(torch.special.entr(p).sum())}
 
     def on_tokens(self, chunk: TokenChunk, seed: int) -> Record:
-        self.victim = self.victim or Victim(self.model)
+        self.target_model = self.target_model or TargetModel(self.model)
         objective = OBJECTIVES["kl" if self.causal else "cosine"]()
         found = attack_text(
-            self.victim,
+            self.target_model,
             chunk,
             Probe(),
             objective=objective,

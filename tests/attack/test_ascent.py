@@ -1,4 +1,4 @@
-"""Ascent: never downwards, never outside, and as high as brute force where that can be had."""
+"""Gradient ascent: monotone, within the constraint set, and as good as brute force on small problems."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ import torch
 
 from howsmooth import InputError, SelfAttention
 from howsmooth.attack import Ball, Ellipsoid, Near, Sphere, ascend
-from howsmooth.attack.ascent import FRESH_SEED, unrefuted
+from howsmooth.attack.ascent import CERTIFICATE_SEED_OFFSET, certify_consistently
 from howsmooth.attention.atoms import WeightedAttention
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.spectral.products import solver_generator
@@ -18,7 +18,7 @@ from tests.tolerances import at_most, close, less
 
 
 def scalar(sign: float, **options) -> SelfAttention:
-    """D = 1: A = sign, V = 1."""
+    """A layer of width 1 with A = sign and V = 1."""
     one = torch.ones(1, 1, dtype=torch.float64)
     return SelfAttention(sign * one, one, one, scale=1.0, **options)
 
@@ -39,7 +39,7 @@ def grid(n: int, radius: float, points: int) -> torch.Tensor:
     [Ball(1.0), Sphere(1.0), Ellipsoid(Normalisation(normal(1, 6), normal(2, 6))), Near(normal(3, 4, 6), 0.3)],
     ids=lambda c: type(c).__name__,
 )
-def test_upwards_and_inside(name, constraint):
+def test_values_increase_and_tokens_stay_in_the_set(name, constraint):
     f = layer(name)
     x = constraint.decode(constraint.draw((3, 4, 6), torch.Generator().manual_seed(4)))
     found = ascend(f, x, constraint, steps=12)
@@ -54,32 +54,32 @@ def test_upwards_and_inside(name, constraint):
 
 
 @pytest.mark.parametrize("sign, causal, n", list(itertools.product((1.0, -1.0), (False, True), (2, 3))))
-def test_as_high_as_brute_force(sign, causal, n):
+def test_as_good_as_brute_force(sign, causal, n):
     f, radius = scalar(sign, causal=causal), 2.0
     every = grid(n, radius, 41)
     best = float(largest(f.jacobian(every)).max())
     starts = Ball(radius).draw((24, n, 1), torch.Generator().manual_seed(0))
     found = ascend(f, starts, Ball(radius), steps=150)
-    assert at_most(best, found.value, best * 1.02)  # the grid is that fine
+    assert at_most(best, found.value, best * 1.02)  # the resolution of the grid
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_masses_as_high_as_brute_force(sign):
-    """Two atoms at given places: one number to search over; then the places as well."""
+def test_masses_are_as_good_as_brute_force(sign):
+    """Two atoms at fixed points, where one number is searched over; then with the points free as well."""
     f, radius = scalar(sign), 1.5
     atoms = WeightedAttention(f)
     logit = torch.linspace(-12, 12, 481, dtype=torch.float64)
-    logs = torch.stack([torch.zeros_like(logit), logit], -1)
+    log_weights = torch.stack([torch.zeros_like(logit), logit], -1)
     x = torch.tensor([[1.5], [-0.4]], dtype=torch.float64)
-    best = float(largest(atoms.jacobian(x.expand(481, 2, 1), logs)).max())
-    masses = torch.tensor([[10.0, 1.0], [1.0, 1.0], [1.0, 10.0]], dtype=torch.float64)  # there are two summits
+    best = float(largest(atoms.jacobian(x.expand(481, 2, 1), log_weights)).max())
+    masses = torch.tensor([[10.0, 1.0], [1.0, 1.0], [1.0, 10.0]], dtype=torch.float64)  # there are two maxima
     found = ascend(f, x.expand(3, 2, 1), Ball(radius), move="masses", masses=masses, steps=150)
     assert at_most(best, found.value, tol=1e-9) and at_most(found.value, best * 1.001)
     assert torch.equal(found.x, x)  # exact: positions that are not moved are copied
     assert math.isclose(found.masses.sum(), 1.0)
 
-    places = grid(2, radius, 31)
-    every = places.repeat_interleave(61, 0), logs[::8].repeat(len(places), 1)
+    points = grid(2, radius, 31)
+    every = points.repeat_interleave(61, 0), log_weights[::8].repeat(len(points), 1)
     best = float(largest(atoms.jacobian(*every)).max())
     found = ascend(
         f, Ball(radius).draw((16, 2, 1), torch.Generator().manual_seed(0)), Ball(radius), move="both", steps=150
@@ -89,7 +89,7 @@ def test_masses_as_high_as_brute_force(sign):
     assert found.estimate.radius == pytest.approx(found.x.abs().max())
 
 
-def test_positions_with_given_masses_leave_them_alone():
+def test_given_masses_stay_fixed_when_only_positions_move():
     f, x = layer("two heads"), normal(5, 2, 3, 6)
     masses = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]], dtype=torch.float64)
     found = ascend(f, x, Ball(2.0), masses=masses, steps=10)
@@ -101,7 +101,7 @@ def test_positions_with_given_masses_leave_them_alone():
     assert torch.allclose(equal.start, ascend(f, x, Ball(2.0), steps=0).start, rtol=2e-3)
 
 
-def test_no_steps_is_the_start():
+def test_zero_steps_return_the_start():
     f, x = layer("causal"), 0.3 * normal(5, 4, 6)
     found = ascend(f, x, Ball(2.0), steps=0)
     assert close(found.x, x) and found.steps == 0
@@ -109,7 +109,7 @@ def test_no_steps_is_the_start():
 
 
 def test_it_leaves_a_saddle():
-    """All tokens at the origin: every slope is zero by symmetry, and the constant is the least there is."""
+    """All tokens at the origin: the gradient is zero by symmetry, and the constant is minimal."""
     f = scalar(1.0)
     assert (
         not f.jacobian(torch.zeros(1, 6, 1, dtype=torch.float64))
@@ -121,8 +121,8 @@ def test_it_leaves_a_saddle():
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_it_leaves_flat_ground(sign):
-    """Softmax so saturated that the slope is rounding: nothing near by is better, and much is elsewhere."""
+def test_it_leaves_a_flat_region(sign):
+    """Softmax is so saturated that the gradient is rounding; only distant inputs are better."""
     f, radius = scalar(sign), 30.0
     x = torch.full((8, 1), -radius if sign < 0 else radius / 2, dtype=torch.float64)
     x[0] = radius
@@ -132,26 +132,26 @@ def test_it_leaves_flat_ground(sign):
     assert less(10 * s[0], ascend(f, x, Ball(radius), steps=100).value)
 
 
-def test_a_certificate_that_is_proved_wrong_is_drawn_again():
-    """A start with next to nothing of v₁ misses it; such starts are rare, and a known vector gives them away."""
-    draws = [torch.randn(24, generator=solver_generator(5)[0])]  # the ascent's own
+def test_a_refuted_certificate_is_drawn_again():
+    """A start almost orthogonal to v₁ gives an upper end that is too low; a known vector refutes it."""
+    draws = [torch.randn(24, generator=solver_generator(5)[0])]  # of the ascent itself
 
     def certify(seed):
         draws.append(torch.randn(24, generator=solver_generator(seed)[0]))
         return SimpleNamespace(upper=17.0 if len(draws) == 2 else 39.0)
 
-    assert unrefuted(certify, 39.0, 5).upper == 39.0  # exact: the number is handed through
-    assert len(draws) == 3 and torch.pdist(torch.stack(draws)).min() > 1  # unequal seeds may draw the same
+    assert certify_consistently(certify, 39.0, 5).upper == 39.0  # exact: the number is returned as it is
+    assert len(draws) == 3 and torch.pdist(torch.stack(draws)).min() > 1  # different seeds could give the same draws
 
 
-def test_the_last_seed_there_is_has_others_after_it():
+def test_seeds_wrap_around():
     f, x, last = layer("one head"), normal(5, 2, 4, 6), 2**63 - 1
     found = ascend(f, x, Ball(1.0), steps=2, seed=last)
-    assert found.estimate.seed == FRESH_SEED - 1 and found.estimate.status == "converged"
+    assert found.estimate.seed == CERTIFICATE_SEED_OFFSET - 1 and found.estimate.status == "converged"
 
 
 def test_repeated_singular_values_do_not_stop_it():
-    """Two equal blocks: σ₁ is double wherever both halves of the tokens' channels agree."""
+    """With two equal blocks, σ₁ has multiplicity two where both halves of the tokens' channels are equal."""
     block = torch.block_diag(*[normal(6, 2, 2)] * 2)
     f = SelfAttention(block, block, torch.eye(4, dtype=torch.float64), heads=2, scale=1.0)
     half = normal(7, 5, 2)
@@ -162,7 +162,7 @@ def test_repeated_singular_values_do_not_stop_it():
     assert less(2 * found.start.max(), found.value)
 
 
-def test_float32_ends_in_float64():
+def test_float32_layers_are_certified_in_float64():
     f, x = layer("two heads").to(torch.float32), normal(5, 2, 4, 6, dtype=torch.float32)
     found = ascend(f, x, Sphere(1.0), steps=10)
     assert found.x.dtype == torch.float64 and Sphere(1.0).contains(found.x, 1e-12)
@@ -170,14 +170,22 @@ def test_float32_ends_in_float64():
     assert found.value == pytest.approx(float(found.values.max()), rel=1e-3)
 
 
-def test_the_same_seed_is_the_same_ascent_and_progress_sees_it():
+def test_seeds_reproduce_and_progress_is_reported():
     f, x = layer("one head"), normal(5, 2, 4, 6)
     seen = []
     first = ascend(f, x, Ball(1.0), steps=8, progress=lambda step, values: seen.append((step, float(values.max()))))
     again = ascend(f, x, Ball(1.0), steps=8)
     assert close(first.x, again.x) and close(first.path, again.path)
-    # exact: the path holds the values that progress was shown
+    # exact: the path contains the values that progress was called with
     assert seen == [(step, float(values.max())) for step, values in enumerate(first.path)][1:]
+
+
+def test_the_repr_is_short_and_has_no_tensors():
+    constraint = Near(normal(3, 4, 6), 0.3)
+    found = ascend(layer("one head"), constraint.x0, constraint, steps=2)
+    lines = repr(found).splitlines()
+    assert lines[0].startswith(f"Ascent(value={found.value:.6g}, lower=") and lines[-1].endswith("eps=0.3))")
+    assert len(lines) == 4 and "tensor" not in repr(found)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +214,7 @@ def test_the_same_seed_is_the_same_ascent_and_progress_sees_it():
         (dict(constraint=Near(normal(1, 3, 6), 1.0)), "shape of x0"),
     ],
 )
-def test_refusals(change, message):
+def test_bad_arguments(change, message):
     arguments = dict(f=layer("one head"), x=normal(5, 4, 6), constraint=Ball(1.0)) | change
     with pytest.raises(InputError, match=message):
         ascend(arguments.pop("f"), arguments.pop("x"), arguments.pop("constraint"), **arguments)

@@ -1,4 +1,4 @@
-"""Weighted atoms against repeated tokens, and against a dense derivative written out again."""
+"""Attention on weighted atoms against repeated tokens, and against a dense derivative."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ PLAIN = ["one head", "two heads", "causal", "grouped", "one key head", "scale"]
 
 
 def dense(f, x, a):
-    """J in the weighted norm: softmax with masses written out, differentiated by autograd."""
+    """J in the weighted norm, by autograd through an explicit softmax with masses."""
     m, groups = x.shape[0], f.heads // f.kv_heads
 
     def heads(t, h, copies=1):
@@ -76,7 +76,7 @@ def test_rational_masses_are_repeated_tokens_that_move_together():
     x, counts = x[0], torch.tensor([5, 1, 2, 3])
     whole = f.jacobian(x.repeat_interleave(counts, 0)).dense().unflatten(0, (11, -1)).unflatten(-1, (11, -1))
     first = counts.cumsum(0) - counts
-    # Copies of atom j that move together by ε: unit in the token norm if |ε| = 1/√count. Outputs are copies as well.
+    # Copies of atom j that move together by ε have unit norm if |ε| = 1/√count. Outputs are repeated as well.
     together = torch.stack([block.sum(-2) for block in whole.split(counts.tolist(), dim=-2)], -2)[first]
     roots = counts.double().sqrt()
     truth = together * roots[:, None, None, None] / roots[:, None]
@@ -84,13 +84,13 @@ def test_rational_masses_are_repeated_tokens_that_move_together():
     assert_close(J.dense(), truth.flatten(2).flatten(0, 1))
 
 
-def test_masses_may_be_far_apart():
+def test_masses_of_very_different_size():
     f, x, _ = drawn("one head")
     logs = torch.tensor([0.0, -60.0, -1.0, -120.0], dtype=torch.float64)
     assert_close(WeightedAttention(f).jacobian(x[0], logs).dense(), dense(f, x[0], logs.softmax(-1))[1], tol=1e-10)
 
 
-def test_the_weighted_map_has_that_derivative():
+def test_the_weighted_map_has_the_same_derivative():
     f, x, logs = drawn("causal")
     atoms = WeightedAttention(f)
     root = logs[0].softmax(-1).sqrt().unsqueeze(-1)
@@ -100,7 +100,7 @@ def test_the_weighted_map_has_that_derivative():
 
 
 @pytest.mark.parametrize("name", ["softcap", "rotary", "bias function", "bias table", "window"])
-def test_refusals(name):
+def test_refused_layers(name):
     with pytest.raises(InputError, match="masses: expected"):
         WeightedAttention(layer(name))
 

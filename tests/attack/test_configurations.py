@@ -1,4 +1,4 @@
-"""Closed-form configurations: what they promise, measured."""
+"""Closed-form configurations against the bounds and limits that hold for them."""
 
 import math
 
@@ -14,7 +14,7 @@ from tests.attention.cases import layer, normal
 from tests.tolerances import at_most, less
 
 EYE = torch.eye(4, dtype=torch.float64)
-TURN = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+ROTATION = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
 
 
 def form(A: torch.Tensor, causal: bool = False) -> SelfAttention:
@@ -32,7 +32,7 @@ def scalar(a: float, **options) -> SelfAttention:
     return form(torch.tensor([[a]], dtype=torch.float64), **options)
 
 
-def test_the_figures_of_the_theory():
+def test_published_values():
     f = scalar(8.0)
     assert value(f, castin(f, 10, 1.5)) == pytest.approx(3.98, abs=0.005)
     wrong = torch.full((10, 1), -1.5, dtype=torch.float64)
@@ -47,7 +47,7 @@ def test_the_figures_of_the_theory():
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 def test_theorem_1_lower_holds_at_its_configuration(seed, causal):
-    f = form(normal(seed, 3, 3), causal)  # odd width: there is a real eigenvalue
+    f = form(normal(seed, 3, 3), causal)  # of odd width, so that A has a real eigenvalue
     for n, radius in ((2, 1.0), (9, 0.7), (30, 2.5)):
         found = castin(f, n, radius)
         assert found.tokens.shape == (n, 3)
@@ -56,10 +56,9 @@ def test_theorem_1_lower_holds_at_its_configuration(seed, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_complex_spectra_go_through_the_symmetric_part(causal):
+def test_complex_spectra_use_the_symmetric_part(causal):
     """A = −I plus a rotation: no real eigenvalue, and still γ = 1 in uᵀAu."""
-    turn = torch.tensor([[-1.0, -2.0], [2.0, -1.0]], dtype=torch.float64)
-    f = form(turn, causal)
+    f = form(torch.tensor([[-1.0, -2.0], [2.0, -1.0]], dtype=torch.float64), causal)
     found = castin(f, 50, 1.2)
     assert "(A + Aᵀ)/2" in found.about
     p = 1 / (1 + 49 * math.exp(-2 * 1.2**2))
@@ -67,17 +66,17 @@ def test_complex_spectra_go_through_the_symmetric_part(causal):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_where_castin_has_nothing_two_points_are_rough(seed):
-    """A antisymmetric up to rounding: no real eigenvalue, and none of the symmetric part."""
+def test_two_point_works_where_castin_is_refused(seed):
+    """A is antisymmetric up to rounding: neither A nor its symmetric part has a non-zero real eigenvalue."""
     basis = torch.linalg.qr(normal(seed, 4, 4)).Q
-    turn = torch.block_diag(TURN, 3 * TURN)
-    f = SelfAttention(turn @ basis.T, basis.T, EYE, scale=1.0)
+    rotation = torch.block_diag(ROTATION, 3 * ROTATION)
+    f = SelfAttention(rotation @ basis.T, basis.T, EYE, scale=1.0)
     with pytest.raises(Refused, match="two_point"):
         castin(f, 8, 2.0)
     assert less(4 * math.sqrt(8), value(f, two_point(f, 8, 2.0)))
 
 
-def test_the_sign_goes_with_the_query_bias():
+def test_the_sign_depends_on_the_query_bias():
     f = SelfAttention(-EYE, EYE, EYE, bq=3 * normal(1, 4), scale=1.0)
     found = castin(f, 20, 0.6)
     other = local_lipschitz(f, -found.tokens, tol=1e-6).value
@@ -92,7 +91,7 @@ def test_a_head_of_a_layer():
 
 
 @pytest.mark.parametrize("name", ["one head", "two heads", "causal", "grouped", "one key head"])
-def test_two_points_beat_what_random_tokens_do(name):
+def test_two_points_beat_random_tokens(name):
     f, n, radius = layer(name), 24, 0.5
     found = two_point(f, n, radius)
     assert found.tokens.norm(dim=-1).max() <= radius * (1 + 1e-12)
@@ -102,11 +101,11 @@ def test_two_points_beat_what_random_tokens_do(name):
 
 
 @pytest.mark.parametrize("name", ["one head", "two heads", "causal", "grouped", "one key head"])
-def test_a_far_token_wins_and_the_norm_tends_to_its_limit(name):
+def test_a_far_token_has_the_largest_score_and_the_norm_its_limit(name):
     f, n = layer(name, d=12, d_out=7), 20
     found = far_token(f, n, 1e3)
     groups = f.heads // f.kv_heads
-    assert found.about == "wins 19 of 19 rows of the others in all heads"
+    assert found.about == "largest score of 19 of the 19 other tokens in all heads"
     values = f.wv.unflatten(0, (f.kv_heads, -1)).repeat_interleave(groups, 0).flatten(0, 1)
     limit = torch.linalg.matrix_norm(f.wo @ values, 2)
     assert at_most(limit * math.sqrt(n - 1) * 0.999, value(f, found), limit * math.sqrt(n) * 1.01)
@@ -136,7 +135,7 @@ def test_refused_layers(make, name, message):
         (lambda: castin(layer("two heads"), 4, 1.0), "castin: expected one head, got 2"),
         (lambda: castin(layer("two heads"), 4, 1.0, head=2), "head from 0 to 1, got 2"),
         (lambda: castin(form(0 * EYE), 4, 1.0), "A = 0"),
-        (lambda: castin(form(TURN), 4, 1.0), r"castin: .*\(A \+ Aᵀ\)/2 = 0; .*two_point"),
+        (lambda: castin(form(ROTATION), 4, 1.0), r"castin: .*\(A \+ Aᵀ\)/2 = 0; .*two_point"),
         (lambda: castin(layer("two heads"), 4, 1.0, head="a"), "head from 0 to 1, got 'a'"),
         (lambda: castin(form(EYE), 0, 1.0), "castin: expected n as a positive whole number, got 0"),
         (lambda: castin(form(EYE), "a", 1.0), "castin: expected n as a positive whole number, got 'a'"),
@@ -152,7 +151,7 @@ def test_refused_arguments(call, message):
         call()
 
 
-def test_the_room_exports_it():
+def test_the_package_exports_the_module():
     from howsmooth import attack
 
     assert attack.configurations is configurations

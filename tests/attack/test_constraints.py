@@ -1,4 +1,4 @@
-"""The sets that tokens may move in: coordinates, projection, draws."""
+"""Constraint sets: coordinates, projections, random points."""
 
 import pytest
 import torch
@@ -10,13 +10,13 @@ from tests.attention.cases import normal
 from tests.tolerances import assert_close, at_most
 
 GAIN = torch.tensor([2.0, -0.5, 1.0, 0.1, 3.0], dtype=torch.float64)
-BLIND = torch.tensor([2.0, 0.0, 1.0, 0.0, 3.0], dtype=torch.float64)
+ZERO_GAIN = torch.tensor([2.0, 0.0, 1.0, 0.0, 3.0], dtype=torch.float64)
 SETS = {
     "ball": Ball(1.5),
     "sphere": Sphere(1.5),
     "layer norm": Ellipsoid(Normalisation(GAIN, normal(1, 5))),
     "rms norm": Ellipsoid(Normalisation(GAIN, centred=False)),
-    "blind channels": Ellipsoid(Normalisation(BLIND, normal(1, 5))),
+    "zero gain": Ellipsoid(Normalisation(ZERO_GAIN, normal(1, 5))),
     "near": Near(100 * normal(2, 4, 5), 1e-3),
 }
 
@@ -26,29 +26,29 @@ def test_draws_and_projections_stay_in_the_set(name):
     c = SETS[name]
     drawn = c.draw((7, 4, 5), torch.Generator().manual_seed(0))
     assert c.contains(c.decode(drawn))
-    far = c.project(10 * c.radius * normal(3, 7, 4, 5))
+    far = c.project(10 * c.coordinate_radius * normal(3, 7, 4, 5))
     assert c.contains(c.decode(far))
     assert_close(c.project(far), far, tol=1e-14)
-    # What lies in blind channels is free to shrink.
-    assert not c.contains(c.decode((5 if name == "blind channels" else 1.001) * far))
+    # Coordinates of channels with zero gain are free, so a point may need a larger factor to leave the set.
+    assert not c.contains(c.decode((5 if name == "zero gain" else 1.001) * far))
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_coordinates_come_back_and_gradients_are_pulled_along(name):
+def test_coordinates_round_trip_and_gradients_are_pulled_back(name):
     c = SETS[name]
     y = c.draw((4, 5), torch.Generator().manual_seed(0))
     x = c.decode(y)
     assert_close(c.decode(c.encode(x)), x)
     assert c.contains(c.decode(c.project(c.encode(x))))
-    along, g = c.within(normal(4, 4, 5)), normal(5, 4, 5)
-    change = c.decode(y + along) - x
-    assert_close((g * change).sum(), (c.pull(g) * along).sum())
+    direction, g = c.project_to_subspace(normal(4, 4, 5)), normal(5, 4, 5)
+    change = c.decode(y + direction) - x
+    assert_close((g * change).sum(), (c.pull_back(g) * direction).sum())
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_projection_is_the_nearest_point(name):
     c = SETS[name]
-    outside = 3 * c.radius * normal(6, 4, 5)
+    outside = 3 * c.coordinate_radius * normal(6, 4, 5)
     here = (outside - c.project(outside)).norm(dim=-1)
     others = c.draw((500, 4, 5), torch.Generator().manual_seed(1))
     if name == "sphere":
@@ -56,19 +56,19 @@ def test_the_projection_is_the_nearest_point(name):
     assert at_most(here, (outside - others).norm(dim=-1))
 
 
-def test_a_normalisation_puts_out_what_its_ellipsoid_holds():
+def test_outputs_of_a_normalisation_are_in_its_ellipsoid():
     for centred in (True, False):
         norm = Normalisation(GAIN, normal(1, 5), centred=centred)
         assert Ellipsoid(norm).contains(norm(100 * normal(7, 50, 5)))
         assert not Ellipsoid(norm).contains(norm(normal(7, 50, 5)) + 1)
-    blind = SETS["blind channels"]
-    assert blind.contains(blind.norm(normal(7, 50, 5)))
-    off = blind.norm(normal(7, 50, 5))
+    zero_gain = SETS["zero gain"]
+    assert zero_gain.contains(zero_gain.norm(normal(7, 50, 5)))
+    off = zero_gain.norm(normal(7, 50, 5))
     off[:, 1] += 1e-6
-    assert not blind.contains(off)
+    assert not zero_gain.contains(off)
 
 
-def test_the_origin_has_a_place_on_the_sphere():
+def test_the_origin_is_projected_onto_the_sphere():
     assert Sphere(2.0).contains(Sphere(2.0).project(torch.zeros(3, 2)))
     assert not Sphere(2.0).contains(torch.ones(3, 2))
 
@@ -94,6 +94,6 @@ def test_the_origin_has_a_place_on_the_sphere():
         (lambda: SETS["layer norm"].check(3, 4), "Ellipsoid: expected tokens of width 5, got 4"),
     ],
 )
-def test_refusals(make, message):
+def test_bad_arguments(make, message):
     with pytest.raises(InputError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Feature-space attacks against dense truths: Jacobians, certified balls, tampered files."""
+"""Feature-space attacks against dense Jacobians and certified balls; saved and tampered files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from howsmooth import InputError, SelfAttention, load, local_lipschitz
+from howsmooth.attack import linearity
 from howsmooth.attack.feature import (
     Budget,
     Duplicate,
+    FeatureProblem,
     GradientSign,
     Insert,
     NextToken,
@@ -27,8 +29,6 @@ from howsmooth.attack.feature import (
     save_attack,
     verify,
 )
-from howsmooth.attack.feature.problem import FeatureProblem
-from howsmooth.attack.linearity import linearity
 from howsmooth.bounds import certify_ball
 from tests.attention.cases import layer, normal
 from tests.tolerances import FLOAT32, at_most, close, less
@@ -71,13 +71,13 @@ def test_no_gain_above_the_certified_ball(attack, where, request):
         centre = local_lipschitz(target.f, target.x, tol=1e-3)
         certified = certify_ball(target.f, target.x, eps, at_center=centre.upper).value
         found = run(attack, target, Budget(eps, "token"), seed=1)
-        assert found.budget.of(found.perturbation) <= eps * (1 + 1e-9)
+        assert found.budget.norm_of(found.perturbation) <= eps * (1 + 1e-9)
         assert less(0, found.gain) and at_most(found.gain, certified)
         assert found.gain == pytest.approx(found.change / found.spent)
 
 
-def test_the_certified_ball_is_within_reach_of_the_attacks(minilm_layer):
-    """A ceiling far above everything would hold for any attack: at a small ε the best is within 1 % of it."""
+def test_the_certified_ball_is_nearly_attained(minilm_layer):
+    """At a small ε the best attack is within 1 % of the certified value, which is therefore not vacuous."""
     centre = local_lipschitz(minilm_layer.f, minilm_layer.x, tol=1e-3)
     certified = certify_ball(minilm_layer.f, minilm_layer.x, 1e-5, at_center=centre.upper).value
     found = run(SingularDirection(tol=1e-3), minilm_layer, Budget(1e-5), seed=0)
@@ -107,8 +107,8 @@ def test_singular_direction_beats_noise_by_the_predicted_ratio(where, request):
 
 def test_ascent_is_never_worse_than_its_start_and_finds_more_at_a_finite_size(small):
     budget = Budget(1.0)
-    start, climbed = (run(a, small, budget, seed=2) for a in (SingularDirection(), ProjectedGradient(steps=30)))
-    assert less(start.change * 1.001, climbed.change)
+    start, ascent = (run(a, small, budget, seed=2) for a in (SingularDirection(), ProjectedGradient(steps=30)))
+    assert less(start.change * 1.001, ascent.change)
     from_noise = run(ProjectedGradient(start=Noise(), steps=60), small, Budget(1e-4), seed=2)
     sigma = local_lipschitz(small.f, small.x, tol=1e-6).value
     assert from_noise.gain == pytest.approx(sigma, rel=0.02)  # for small sizes ascent is the power method
@@ -118,15 +118,15 @@ def test_ascent_is_never_worse_than_its_start_and_finds_more_at_a_finite_size(sm
 @pytest.mark.parametrize("norm", ["frobenius", "token"])
 def test_few_tokens(small, attack, norm):
     found = run(attack, small, Budget(0.1, norm, tokens=2), seed=3)
-    assert found.touched <= 2 and found.budget.of(found.perturbation) <= 0.1 * (1 + 1e-9)
+    assert found.touched <= 2 and found.budget.norm_of(found.perturbation) <= 0.1 * (1 + 1e-9)
     assert at_most(0.5 * found.change, run(attack, small, Budget(0.1, norm), seed=3).change)
 
 
-def test_few_tokens_get_their_own_singular_direction(small):
+def test_few_tokens_use_the_restricted_singular_direction(small):
     found = run(SingularDirection(tol=1e-6), small, Budget(1e-6, tokens=2))
-    places = (found.perturbation != 0).any(-1).nonzero().flatten().tolist()
-    oracle = small.f.jacobian(small.x).dense().unflatten(1, small.x.shape)[:, places].flatten(1)
-    assert found.gain == pytest.approx(float(torch.linalg.matrix_norm(oracle, 2)), rel=1e-4)
+    positions = (found.perturbation != 0).any(-1).nonzero().flatten().tolist()
+    restricted = small.f.jacobian(small.x).dense().unflatten(1, small.x.shape)[:, positions].flatten(1)
+    assert found.gain == pytest.approx(float(torch.linalg.matrix_norm(restricted, 2)), rel=1e-4)
 
 
 @pytest.mark.parametrize("attack", ALL, ids=lambda a: a.name)
@@ -137,8 +137,8 @@ def test_seeds_reproduce(small, attack):
         assert not close(first.perturbation, run(attack, small, Budget(0.1), seed=8).perturbation)
 
 
-def test_splitting_gives_what_theory_says():
-    """A = −1, tokens (4, 0.3): max_i ‖V C_i A‖ > ‖D_X f‖, so that copies which part are moved farther."""
+def test_splitting_agrees_with_theory():
+    """A = −1, tokens (4, 0.3): max_i ‖V C_i A‖ > ‖D_X f‖, so separating copies gains more."""
     one = torch.ones(1, 1, dtype=torch.float64)
     f, x = SelfAttention(-one, one, one, scale=1.0), torch.tensor([[4.0], [0.3]], dtype=torch.float64)
     target = Target.of(f, x)
@@ -173,30 +173,30 @@ def test_objectives(small, objective):
     sigma = float(torch.linalg.matrix_norm(jacobian.reshape(-1, small.x.numel()), 2))
     found = run(SingularDirection(tol=1e-6), small, Budget(1e-4), objective)
     assert found.gain == pytest.approx(sigma, rel=2e-3)
-    assert close(found.clean, objective.at_rest) and not close(found.attacked, found.clean)
+    assert close(found.clean, objective.clean_value) and not close(found.attacked, found.clean)
 
 
-def test_kl_and_cosine_are_what_they_are_called(small):
+def test_kl_and_cosine_agree_with_their_definitions(small):
     y, clean = small.f(small.x + 0.5), small.f(small.x)
     head = some_head()
     p, q = (torch.softmax(head(t[-1]), -1) for t in (clean, y))
-    assert NextToken(head).reading(y, clean) == pytest.approx(float((p * (p / q).log()).sum()))
+    assert NextToken(head).measure(y, clean) == pytest.approx(float((p * (p / q).log()).sum()))
     cosine = torch.nn.functional.cosine_similarity(y.mean(0), clean.mean(0), dim=0)
-    assert Similarity().reading(y, clean) == pytest.approx(float(cosine))
+    assert Similarity().measure(y, clean) == pytest.approx(float(cosine))
 
 
 def test_linearity_in_closed_form():
-    """X ↦ x + x²/2 at 0: the gain is 1 + η/2, and leaves 1 by 1 % at 0.02 and by 10 % at 0.2."""
+    """For x + x²/2 at 0 the gain is 1 + η/2, which deviates from 1 by 1 % at 0.02 and by 10 % at 0.2."""
     curve = linearity(
         Target.of(lambda x: x + x**2 / 2, torch.zeros(1, 1, dtype=torch.float64)), tuple(10.0**k for k in range(-6, 2))
     )
     assert curve.gains == pytest.approx([1 + eta / 2 for eta in curve.eta], rel=1e-6)
     assert curve.leaves == {0.01: pytest.approx(0.02, rel=1e-3), 0.1: pytest.approx(0.2, rel=1e-3)}
-    straight = linearity(Target.of(lambda x: 3 * x, torch.ones(2, 2)))
-    assert straight.leaves == {0.01: None, 0.1: None} and straight.sigma == pytest.approx(3)
+    linear_map = linearity(Target.of(lambda x: 3 * x, torch.ones(2, 2)))
+    assert linear_map.leaves == {0.01: None, 0.1: None} and linear_map.sigma == pytest.approx(3)
 
 
-def test_artefact_of_a_model_is_verified_and_tampering_is_seen(minilm, minilm_layer, tmp_path):
+def test_a_saved_attack_is_verified_and_tampering_is_detected(minilm, minilm_layer, tmp_path):
     path = tmp_path / "attack.safetensors"
     found = run(ProjectedGradient(steps=3), minilm_layer, Budget(0.5))
     save_attack(found, path)
@@ -204,13 +204,13 @@ def test_artefact_of_a_model_is_verified_and_tampering_is_seen(minilm, minilm_la
     assert checked.holds, checked.wrong
     assert checked.value == pytest.approx(found.change, rel=FLOAT32)
     again = load_attack(path)
-    # exact: read back from the file, which keeps every digit
+    # exact: read from the file, which has all digits
     assert again.as_record() == found.as_record() and torch.equal(again.perturbation, found.perturbation)
 
     def tampered(tensors=None, **record):
         data = load_file(path)
-        facts = {"record": json.dumps(found.as_record() | record), "origin": json.dumps(found.origin), "format": "1"}
-        save_file(data | (tensors or {}), tmp_path / "bad.safetensors", metadata=facts)
+        metadata = {"record": json.dumps(found.as_record() | record), "origin": json.dumps(found.origin), "format": "1"}
+        save_file(data | (tensors or {}), tmp_path / "bad.safetensors", metadata=metadata)
         return verify(tmp_path / "bad.safetensors", model=minilm)
 
     assert tampered().holds
@@ -225,8 +225,8 @@ def test_artefact_of_a_model_is_verified_and_tampering_is_seen(minilm, minilm_la
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_an_artefact_finds_its_model_by_itself(dtype, tmp_path):
-    """Also where the model was in another dtype than the attack."""
+def test_a_saved_attack_loads_its_model(dtype, tmp_path):
+    """The dtype of the model may differ from that of the attack."""
     model = load("minilm", dtype=dtype)
     target = Target.in_model(model, model.chunks("The river moves slowly.", 7, 1)[0], 1)
     save_attack(run(Noise(), target if dtype == torch.bfloat16 else target.double(), Budget(0.5)), tmp_path / "a")
@@ -234,7 +234,7 @@ def test_an_artefact_finds_its_model_by_itself(dtype, tmp_path):
     assert verify(tmp_path / "a").holds, verify(tmp_path / "a").wrong
 
 
-def test_artefact_of_any_map_needs_its_target(small, tmp_path):
+def test_a_saved_attack_on_another_map_needs_its_target(small, tmp_path):
     save_attack(run(Noise(), small, Budget(0.1)), tmp_path / "a")
     assert verify(tmp_path / "a", small).holds
     assert not verify(tmp_path / "a", Target.of(layer("two heads", d_out=None), small.x)).holds
@@ -251,17 +251,17 @@ def test_whole_model_and_a_longer_text(minilm):
     assert run(Noise(), target, Budget(1e-3)).change > 0
 
 
-def test_rounding_is_said():
+def test_rounding_is_reported():
     f = layer("two heads").to(torch.float32)
     assert run(Noise(), Target.of(f, normal(5, 8, 6).float()), Budget(1e-7)).status == "rounding"
 
 
-def test_overflow_is_said():
+def test_overflow_is_reported():
     f = layer("two heads").to(torch.float32)
     assert run(Noise(), Target.of(f, normal(5, 8, 6).float()), Budget(1e30)).status == "not finite"
 
 
-def test_attacks_that_differ_have_records_that_differ():
+def test_different_attacks_have_different_records():
     row = normal(3, 6)
     pairs = [
         (SingularDirection(0.1), SingularDirection(0.2)),
@@ -279,7 +279,7 @@ def test_attacks_that_differ_have_records_that_differ():
 
 
 @pytest.mark.parametrize(
-    "make, said",
+    "make, message",
     [
         (lambda: Budget(0.0), "size above 0"),
         (lambda: Budget(-1.0), "size above 0"),
@@ -310,12 +310,12 @@ def test_attacks_that_differ_have_records_that_differ():
         ),
     ],
 )
-def test_bad_input(make, said):
-    with pytest.raises(InputError, match=said):
+def test_bad_input(make, message):
+    with pytest.raises(InputError, match=message):
         make()
 
 
-def test_one_token_is_a_text_too(small):
-    """A single token sees itself alone: attention is linear there, and its gain is that of V."""
+def test_a_single_token(small):
+    """A single token attends only to itself: attention is linear, and the gain is the norm of WV."""
     found = run(SingularDirection(), Target.of(small.f, small.x[:1]), Budget(1.0))
     assert found.gain == pytest.approx(local_lipschitz(small.f, small.x[:1]).value, rel=1e-6)

@@ -1,4 +1,4 @@
-"""The whole search: what theory and brute force know must be found again, on small layers and on GPT-2's weights."""
+"""The search for worst cases against theory and brute force, on small layers and on GPT-2's weights."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ import torch
 
 from howsmooth import Estimate, InputError, SelfAttention, local_lipschitz
 from howsmooth.attack import Ball, Ellipsoid, Near, Sphere, ascend, configurations, starts, worst_case
-from howsmooth.attack.starts import in_coordinates
+from howsmooth.attack.starts import layer_in_coordinates
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.bounds.castin2024 import theorem1_lower, theorem1_upper
 from tests import data
@@ -23,29 +23,29 @@ def scalar(a: float, **options) -> SelfAttention:
 
 
 def distinct(x: torch.Tensor, within: float) -> list[int]:
-    """Sizes of the groups of scalar tokens that are this close together, ascending."""
+    """Sizes of the clusters of scalar tokens with gaps up to `within`, ascending."""
     gaps = x.flatten().sort().values.diff() > within
     edges = [0, *(gaps.nonzero().flatten() + 1).tolist(), len(x)]
     return sorted(b - a for a, b in itertools.pairwise(edges))
 
 
-def on_three_places(f: SelfAttention, n: int, radius: float) -> list[int]:
-    """The best multiplicities, ascending, of n scalar tokens at −R, 0 and R: all of them are tried."""
+def best_multiplicities(f: SelfAttention, n: int, radius: float) -> list[int]:
+    """The best multiplicities, ascending, of n scalar tokens at −R, 0 and R, by brute force."""
     counts = [(i, j, n - i - j) for i in range(n + 1) for j in range(n + 1 - i)]
-    places = torch.tensor([-radius, 0.0, radius], dtype=torch.float64)
-    every = torch.stack([places.repeat_interleave(torch.tensor(c)) for c in counts]).unsqueeze(-1)
+    points = torch.tensor([-radius, 0.0, radius], dtype=torch.float64)
+    every = torch.stack([points.repeat_interleave(torch.tensor(c)) for c in counts]).unsqueeze(-1)
     values = torch.linalg.matrix_norm(f.jacobian(every).dense(), 2)
     return sorted(counts[int(values.argmax())])
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_published_configuration_is_far_from_the_worst(seed):
+def test_the_published_configuration_is_not_the_worst_case(seed):
     f, n, radius = scalar(1.0), 16, 3.0
     found = worst_case(f, n, Ball(radius), steps=150, seed=seed)
     published = local_lipschitz(f, configurations.castin(f, n, radius).tokens).value
     assert theorem1_lower(f, n, radius).value < 1.51 < 3.97 < published < 3.99
     assert found.value >= 8.49
-    assert distinct(found.x, 1e-3) == on_three_places(f, n, radius) == [1, 7, 8]
+    assert distinct(found.x, 1e-3) == best_multiplicities(f, n, radius) == [1, 7, 8]
     assert at_most(found.value, theorem1_upper(f, n, radius).value)
 
 
@@ -65,7 +65,7 @@ def test_between_the_bounds_of_theorem_1(seed, causal):
     [Ball(1.0), Sphere(1.0), Ellipsoid(Normalisation(normal(1, 6), normal(2, 6))), Near(normal(3, 4, 6), 0.3)],
     ids=lambda c: type(c).__name__,
 )
-def test_starts_are_in_the_set_and_differ(name, constraint):
+def test_starts_are_in_the_set_and_distinct(name, constraint):
     x = starts(layer(name), 4, constraint, 20)
     assert x.shape == (20, 4, 6) and constraint.contains(x)
     assert torch.pdist(x.flatten(1)).min() > 1e-6
@@ -75,43 +75,43 @@ def test_starts_are_in_the_set_and_differ(name, constraint):
 
 @pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("name", ["two heads", "grouped", "rotary", "softcap"])
-def test_a_layer_in_coordinates_is_the_layer(name, centred):
+def test_a_layer_in_coordinates_is_the_same_map(name, centred):
     f, ellipsoid = layer(name), Ellipsoid(Normalisation(normal(1, 6), normal(2, 6), centred=centred))
     z = ellipsoid.draw((4, 6), torch.Generator().manual_seed(0))
-    assert_close(in_coordinates(f, ellipsoid)(z), f(ellipsoid.decode(z)))
+    assert_close(layer_in_coordinates(f, ellipsoid)(z), f(ellipsoid.decode(z)))
 
 
-def test_the_record_of_two_rounds():
+def test_the_path_of_two_rounds():
     f, seen = layer("causal"), []
     found = worst_case(f, 5, Ball(1.0), restarts=8, steps=20, progress=lambda step, values: seen.append((step, values)))
     assert found.path.shape == (found.steps + 1, 8) and found.start.shape == (8,)
     assert (found.path.diff(dim=0) >= 0).all()
-    # exact: restarts that were left repeat their value
-    assert (found.path[-1] > found.path[4]).sum() == 2  # the best quarter went on
+    # exact: restarts that were dropped repeat their value
+    assert (found.path[-1] > found.path[4]).sum() == 2  # the best quarter was continued
     assert [step for step, _ in seen] == list(range(1, found.steps + 1))
-    # exact: the path holds the values that progress was shown
+    # exact: the path contains the values that progress was called with
     assert all(torch.equal(values, row) for (_, values), row in zip(seen, found.path[1:], strict=True))
     ends = [local_lipschitz(f, x, tol=1e-6).value for x in found.ends]
     assert torch.allclose(torch.tensor(ends, dtype=torch.float64), found.values, rtol=1e-2)
     assert at_most(found.values.max(), found.value) and found.value == pytest.approx(max(ends), rel=1e-3)
 
 
-def test_the_last_seed_there_is():
+def test_the_largest_seed():
     found = worst_case(layer("causal"), 4, Ball(1.0), restarts=4, steps=5, seed=2**63 - 1)
     assert found.estimate.status == "converged" and less(found.start.max(), found.value)
 
 
-def test_a_head_without_a_configuration_leaves_those_of_others():
-    """Head 0 turns by a right angle and has none of its own; head 1 has."""
+def test_a_head_without_a_configuration_is_skipped():
+    """A of head 0 is a rotation by a right angle, which has no configuration; head 1 has one."""
     eye = torch.eye(2, dtype=torch.float64)
-    turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
-    f = SelfAttention(torch.cat([turn, -eye]), torch.cat([eye, eye]), torch.cat([eye, eye]), heads=2, scale=1.0)
+    rotation = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    f = SelfAttention(torch.cat([rotation, -eye]), torch.cat([eye, eye]), torch.cat([eye, eye]), heads=2, scale=1.0)
     own = configurations.castin(f, 5, 1.0, head=1).tokens
     assert (starts(f, 5, Ball(1.0), 20) - own).flatten(1).norm(dim=1).min() < 1e-12
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_near_starts_from_the_input_itself(dtype):
+def test_near_starts_at_the_input(dtype):
     f, x0 = layer("two heads").to(dtype), normal(3, 4, 6).to(dtype)
     x = starts(f, 4, Near(x0, 1e-3), 9)
     assert close(x[0], x0, tol=FLOAT32) and x.dtype == dtype
@@ -121,7 +121,7 @@ def test_near_starts_from_the_input_itself(dtype):
     assert close(found.x, x0.double(), tol=FLOAT32)
 
 
-def test_near_finds_more_than_draws_do():
+def test_near_finds_more_than_random_points():
     f, x0 = layer("two heads"), 0.5 * normal(3, 4, 6)
     near = Near(x0, 0.2)
     found = worst_case(f, 4, near, restarts=4, steps=40)
@@ -145,7 +145,7 @@ def test_near_finds_more_than_draws_do():
         (lambda: worst_case(layer("causal"), 4, Near(normal(1, 3, 6), 1.0)), "shape of x0"),
     ],
 )
-def test_refusals(call, message):
+def test_bad_arguments(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
@@ -155,7 +155,8 @@ def gpt2(index: int, path: Path = data.DATA / data.GPT2) -> tuple[SelfAttention,
     from safetensors import safe_open
 
     with safe_open(path, "pt") as weights:
-        names = {key.split(f"h.{index}.")[1]: key for key in weights.keys() if f"h.{index}." in key}  # noqa: SIM118
+        keys = weights.keys()
+        names = {key.split(f"h.{index}.")[1]: key for key in keys if f"h.{index}." in key}
         w = {name: weights.get_tensor(key).double() for name, key in names.items()}
     joined, out = w["attn.c_attn.weight"].T, w["attn.c_proj.weight"].T  # Conv1D is (in, out)
     bq, bk, bv = w["attn.c_attn.bias"].chunk(3)
@@ -164,29 +165,29 @@ def gpt2(index: int, path: Path = data.DATA / data.GPT2) -> tuple[SelfAttention,
 
 
 @pytest.mark.parametrize("index", [0, 6])
-def test_a_layer_of_a_file_where_its_tokens_live(index, tmp_path):
+def test_a_layer_of_a_file_on_its_ellipsoid(index, tmp_path):
     f, norm = gpt2(index, data.make_gpt2(tmp_path))
     ellipsoid, n = Ellipsoid(norm), 12
     found = worst_case(f, n, ellipsoid, restarts=4, steps=15)
-    usual = local_lipschitz(f, norm(normal(1, n, norm.d)))
+    typical = local_lipschitz(f, norm(normal(1, n, norm.d)))
     assert ellipsoid.contains(found.x) and found.estimate.status == "converged"
-    assert less(usual.upper, found.estimate.lower) and less(found.start.max(), found.values.max())
+    assert less(typical.upper, found.estimate.lower) and less(found.start.max(), found.values.max())
 
 
 @data.needs(data.GPT2)
 @pytest.mark.parametrize("index", [0, 6])
-def test_gpt2_where_its_tokens_live(index):
+def test_gpt2_on_its_ellipsoid(index):
     f, norm = gpt2(index)
     ellipsoid, n = Ellipsoid(norm), 12
     found = worst_case(f, n, ellipsoid, restarts=4, steps=15)
     assert ellipsoid.contains(found.x)
-    usual = local_lipschitz(f, norm(normal(1, n, 768)))
-    assert found.estimate.status == "converged" and less(5 * usual.upper, found.estimate.lower)
+    typical = local_lipschitz(f, norm(normal(1, n, 768)))
+    assert found.estimate.status == "converged" and less(5 * typical.upper, found.estimate.lower)
     assert less(1.05 * found.start.max(), found.values.max())
 
 
 def assert_closed_form(f: SelfAttention, found: configurations.Configuration) -> Estimate:
-    """The published configuration against its closed form, mask and query bias included."""
+    """Compare the published configuration with its closed form, mask and query bias included."""
     y, z = found.tokens[:2]
     A, c, V = f.scale * f.wk.T @ f.wq, f.scale * f.wk.T @ f.bq, f.wo @ f.wv
     u = y / y.norm()
@@ -202,18 +203,19 @@ def assert_closed_form(f: SelfAttention, found: configurations.Configuration) ->
 
 
 @pytest.mark.parametrize("index, head", [(0, 3), (0, 6), (6, 6), (6, 5)])  # γ from negative and positive eigenvalues
-def test_heads_of_a_file_by_formula(index, head, tmp_path):
+def test_heads_of_a_file_agree_with_the_closed_form(index, head, tmp_path):
     f = gpt2(index, data.make_gpt2(tmp_path))[0].head(head)
     assert_closed_form(f, configurations.castin(f, 32, 10.0))
 
 
 @data.needs(data.GPT2)
 @pytest.mark.parametrize("index, head, leaves", [(0, 3, True), (0, 6, True), (6, 7, False)])
-def test_gpt2_heads_by_formula(index, head, leaves):
+def test_gpt2_heads_agree_with_the_closed_form(index, head, leaves):
     """The published configuration against its closed form, mask and query bias included; other inputs are far worse.
 
-    At this radius the isolated token wins every row, so the norm is about ‖V‖√n, whatever γ is, and flat. An ascent
-    leaps off it in two of these heads. In the third it is the top of all that contraction leads to: others must start.
+    At this radius the isolated token has the largest score in every row. So the norm is about ‖V‖√n for every γ, and
+    the gradient is zero. In two of these heads the ascent leaves this region by random steps. In the third, contraction
+    only decreases the value, and other starts are needed.
     """
     f, n, radius = gpt2(index)[0].head(head), 32, 10.0
     found = configurations.castin(f, n, radius)

@@ -1,23 +1,33 @@
-"""How rough can it get: inputs at which attention is least smooth, by formula and by ascent."""
+"""Inputs with a large local Lipschitz constant, in closed form and by gradient ascent, and attacks on models."""
+
+from typing import TYPE_CHECKING
 
 from howsmooth.attack import configurations, feature, mitigation
 from howsmooth.attack.ascent import Ascent, ascend
-from howsmooth.attack.constraints import Ball, Ellipsoid, Near, Sphere
+from howsmooth.attack.constraints import Ball, Constraint, Ellipsoid, Near, Sphere
 from howsmooth.attack.linearity import Linearity, linearity
 from howsmooth.attack.starts import starts, worst_case
+from howsmooth.lazy import attach
+
+if TYPE_CHECKING:
+    from howsmooth.attack import tokens
 
 __all__ = [
-    "Ascent",
-    "Ball",
-    "Ellipsoid",
-    "Linearity",
-    "Near",
-    "Sphere",
+    "worst_case",
     "ascend",
+    "Ascent",
+    "starts",
+    "Constraint",
+    "Ball",
+    "Sphere",
+    "Ellipsoid",
+    "Near",
+    "linearity",
+    "Linearity",
     "configurations",
     "feature",
-    "linearity",
+    "tokens",
     "mitigation",
-    "starts",
-    "worst_case",
 ]
+
+__getattr__, _ = attach(__name__, {"tokens": "howsmooth.attack.tokens"})  # imports transformers, which takes seconds

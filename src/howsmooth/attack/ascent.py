@@ -1,77 +1,80 @@
-"""Gradient ascent on the local Lipschitz constant: how rough can attention be on a set of inputs?
+"""Gradient ascent on the local Lipschitz constant of attention over a set of inputs.
 
-At a simple σ₁ with singular vectors u, v its slope is dσ₁ = uᵀ (D²f[dX]) v, which `gradient` gives exactly for about
-two products. Where σ₁ = σ₂ any pair (u, v) that attains it still points uphill: a maximum of smooth functions
-has no kinks downwards. So what an ascent needs of σ₁ is an attained value and its vectors, and a few Golub–Kahan steps
-from the last vectors give both.
+At a simple σ₁ with singular vectors u, v its differential is dσ₁ = uᵀ (D²f[dX]) v, which `gradient` computes exactly
+at the cost of about two products. Where σ₁ = σ₂, the gradient for any pair (u, v) that attains σ₁ is still an ascent
+direction, since ‖J(X)v‖ ≤ σ₁(X) for every fixed v. The ascent therefore needs only an attained value and its vectors,
+and a few Golub–Kahan steps from the previous vectors give both.
 
-The slope of softmax is nothing almost everywhere and steep in between, by many orders of magnitude from one token to
-the next. So every token moves by the same share of its radius along its own gradient; with momentum, and a step for
-each restart that grows with success. When that step is down to nothing the plain gradient takes over, and the other way
-round; a restart for which both have failed has arrived. After a step that failed a little noise is added, against
-saddles: symmetric inputs have symmetric gradients.
+The gradient is close to zero on most of the space and large in between; it differs by orders of magnitude between
+tokens. So the default step moves every token by the same fraction of its radius along its own gradient, with momentum.
+Each restart has its own step size, which grows after a success and shrinks after a failure. When it has shrunk to
+nothing, the step switches to the plain gradient, or back. A restart for which both have failed has converged. After a
+failure a little noise is added: symmetric inputs have symmetric gradients, and without noise they stay at a saddle.
 
-Where softmax is saturated for all tokens the slope is rounding and says nothing, and shorter steps are as blind as long
-ones. There a restart leaps: towards the centre, where scores are smaller, and aside, each by a random amount. That need
-not help: flat ground may be higher than all that a leap finds, and then only other starts do.
+Where softmax is saturated for all tokens the gradient is rounding error, and shorter steps do not help. There a restart
+takes a random step: it contracts towards the centre, where scores are smaller, and adds noise, both of a random
+size. That need not succeed: a flat region may be higher than everything such steps reach, and then only other starting
+points help.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from howsmooth.attack.constraints import (
-    Constraint,
-    another_seed,
-    check_count,
-    check_masses,
-    check_seed,
-    described,
-    length,
-)
-from howsmooth.attention import SelfAttention
-from howsmooth.attention.atoms import WeightedAttention, roots
+from howsmooth.attack.checks import check_count, check_masses, check_seed, describe, shift_seed, single_estimate
+from howsmooth.attack.constraints import Constraint, token_norms
+from howsmooth.attention import AttentionJacobian, SelfAttention
+from howsmooth.attention.atoms import AtomsJacobian, WeightedAttention, roots
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Estimate, local_lipschitz
 from howsmooth.lipschitz.local import single_at_least
-from howsmooth.spectral import LinearOperator, singular_values, warm_triplet
+from howsmooth.spectral import singular_values, warm_triplet
 
-MOVES = ("positions", "masses", "both")
-WARM_STEPS = 3  # Golub–Kahan steps for each σ₁ on the way
-FRESH = 1e-2  # share of a random vector in the start of a solve, for singular values that cross
-FIRST_STEP, SMALLEST_STEP, LARGEST_STEP = 0.1, 1e-7, 4.0  # in radii
-GROWTH, DECAY, MOMENTUM, NOISE = 1.3, 0.3, 0.9, 0.1  # of those tried on GPT-2 and on small layers, the best
-FLAT = 1e-10  # of σ₁ per radius: a slope that is rounding
-LEAPS, SMALLEST_LEAP = 60, 1e-2  # tried in a row from flat ground; in radii
-LOG_MASS_STEP = 4.0  # of a log mass, where a token moves by one radius
-LEAST_LOG_MASS = -200.0
-# The draws that steered an ascent must not certify where it led. (Only the low 32 bits of a seed count on the CPU.)
-CERTIFICATES, FRESH_SEED = 3, 1_000_003
+MOVE_OPTIONS = ("positions", "masses", "both")
+WARM_STEPS = 3  # Golub–Kahan steps for σ₁ at each trial point
+WARM_START_NOISE = 1e-2  # relative weight of a random vector in the start of a solve, for singular values that cross
+FIRST_STEP, MIN_STEP, MAX_STEP = 0.1, 1e-7, 4.0  # in radii
+STEP_GROWTH, STEP_DECAY, MOMENTUM, NOISE = 1.3, 0.3, 0.9, 0.1  # the best of those tried on GPT-2 and small layers
+ZERO_GRADIENT_THRESHOLD = 1e-10  # of σ₁ per radius: a smaller gradient is rounding error
+MAX_RANDOM_STEPS, MIN_RANDOM_STEP = 60, 1e-2  # failures in a row before a restart stops; in radii
+LOG_WEIGHT_STEP = 4.0  # change of a log weight when a token moves by one radius
+MIN_LOG_WEIGHT = -200.0
+# The draws that steered an ascent must not certify its result. (Only the low 32 bits of a seed count on the CPU.)
+MAX_CERTIFICATES, CERTIFICATE_SEED_OFFSET = 3, 1_000_003
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ascent:
-    """The roughest input found, its certified constant, and how it was come by.
+    """The input with the largest constant found, its certificate, and the history of the ascent.
 
-    `estimate` is the certificate at `x`, in float64, from draws that the ascent has not seen. `value` is the largest
-    ‖J v‖ attained at `x`, whether by the certificate's own v or by the one that the ascent has followed: it may exceed
-    `estimate.value` by a little (within its tolerance, or the certificate is drawn again), never the true norm. It is
-    no less than the best start. With masses, both are in the norm Σ a_i|ε_i|². `path` holds what each restart had
-    attained after each step.
+    Attributes:
+        x: the tokens found, (n, d), float64.
+        masses: their masses (n,), which add up to 1; None for a plain sequence.
+        estimate: the certificate at `x`, in float64, from random draws that the ascent did not use.
+        value: the largest ‖J v‖ attained at `x`, by the certificate's v or by that of the ascent. It may exceed
+            `estimate.value` within the tolerance, but never the true norm. It is no less than at the best start.
+            With masses, it and the estimate are in the norm Σ a_i|ε_i|².
+        start: σ₁ at the starting points of the b restarts, (b,).
+        path: the value of each restart after each step, (steps + 1, b).
+        ends: the final tokens of the restarts, (b, n, d).
+        steps: how many steps were taken.
+        gradients: how many gradients were computed, each for all restarts at once.
+        seconds: the wall-clock time.
+        constraint: the set of inputs.
     """
 
-    x: Tensor = field(repr=False)  # (n, d), float64
-    masses: Tensor | None = field(repr=False)  # (n,), adding up to 1
-    estimate: Estimate = field(repr=False)
+    x: Tensor
+    masses: Tensor | None
+    estimate: Estimate
     value: float
-    start: Tensor = field(repr=False)  # (b,): σ₁ where the restarts began
-    path: Tensor = field(repr=False)  # (steps + 1, b)
-    ends: Tensor = field(repr=False)  # (b, n, d): where the restarts ended
+    start: Tensor
+    path: Tensor
+    ends: Tensor
     steps: int
     gradients: int
     seconds: float
@@ -79,8 +82,24 @@ class Ascent:
 
     @property
     def values(self) -> Tensor:
-        """What each restart attained in the end, (b,)."""
+        """The final value of each restart, (b,)."""
         return self.path[-1]
+
+    def __repr__(self) -> str:
+        """Summarise the result in four lines, numbers to six significant digits, without the tensors."""
+        n, d = self.x.shape
+        upper = "None" if self.estimate.upper is None else f"{self.estimate.upper:.6g}"
+        indent = " " * len("Ascent(")
+        return f",\n{indent}".join(
+            (
+                f"Ascent(value={self.value:.6g}, lower={self.estimate.lower:.6g}, upper={upper}, "
+                f"status={self.estimate.status!r}",
+                f"start={float(self.start.max()):.6g}, restarts={len(self.start)}, steps={self.steps}, "
+                f"gradients={self.gradients}, seconds={self.seconds:.6g}",
+                f"n={n}, d={d}, weighted={self.masses is not None}",
+                f"constraint={self.constraint!r})",
+            )
+        )
 
 
 def ascend(
@@ -95,168 +114,202 @@ def ascend(
     tol: float = 1e-3,
     progress: Callable[[int, Tensor], None] | None = None,
 ) -> Ascent:
-    """Climb from x (n, d), or from the b restarts of (b, n, d) side by side, to where ‖D_X f‖₂ is large.
+    """Maximise ‖D_X f‖₂ by gradient ascent from x, within a constraint set.
 
-    Starts outside the constraint are brought to its nearest point first. No restart ever moves to where less is
-    attained. The best of them is certified by `local_lipschitz` to the width `tol`.
+    Starting points outside the set are projected onto it first. A restart never moves to a smaller value. The best
+    restart is certified by `local_lipschitz`.
 
     Args:
-        move: "positions", "masses" or "both". The latter two take x as atoms Σ a_i δ_{x_i} (see `WeightedAttention`).
-        masses: (n) or (b, n), positive; equal ones unless given. With move="positions" they stay as they are.
-        progress: called with the step and what each restart has attained by then.
+        f: the attention layer.
+        x: the starting point (n, d), or b restarts (b, n, d), which are computed as one batch.
+        constraint: the set of inputs: `Ball`, `Sphere`, `Ellipsoid` or `Near`.
+        steps: the largest number of steps.
+        move: "positions", "masses" or "both". The last two interpret x as atoms Σ a_i δ_{x_i}.
+        masses: (n,) or (b, n), positive; equal unless given. They stay fixed with move="positions".
+        seed: seed of all random draws.
+        tol: relative width of the certificate's interval.
+        progress: called after each step with its number and the values (b,) of the restarts.
 
-    >>> from howsmooth.attack import Ball
-    >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> f = SelfAttention(one, one, one, scale=1.0)
-    >>> found = ascend(f, torch.tensor([[3.0], [0.2], [-0.1], [0.0]], dtype=torch.float64), Ball(3.0), steps=50)
-    >>> found.value > found.start.max(), found.estimate.status
-    (tensor(True), 'converged')
+    Returns:
+        The best restart with its certificate.
+
+    Raises:
+        InputError: an argument has the wrong type or shape, or the layer does not support masses.
+
+    Example:
+        >>> from howsmooth.attack import Ball
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> f = SelfAttention(one, one, one, scale=1.0)
+        >>> found = ascend(f, torch.tensor([[3.0], [0.2], [-0.1], [0.0]], dtype=torch.float64), Ball(3.0), steps=50)
+        >>> found.value > found.start.max(), found.estimate.status
+        (tensor(True), 'converged')
     """
     began = time.perf_counter()
-    _refuse_wrong_arguments(f, x, constraint, steps, move, masses, seed, progress)
+    _check_arguments(f, x, constraint, steps, move, masses, seed, progress)
     f, x = single_at_least(f, x)
     batch = x if x.dim() == 3 else x.unsqueeze(0)
-    climb = _Climb(f, constraint, move, seed, batch, _log_masses(masses, move, batch))
-    start = climb.begin(tol)
+    state = _AscentState(f, constraint, move, seed, batch, masses)
+    start = state.initialise(tol)
     path = [start]
-    while len(path) <= steps and climb.alive.any():
-        climb.step()
-        path.append(climb.value.clone())
+    while len(path) <= steps and state.active.any():
+        state.step()
+        path.append(state.value.clone())
         if progress is not None:
             progress(len(path) - 1, path[-1])
-    return climb.result(start, torch.stack(path), tol, began)
+    return state.result(start, torch.stack(path), tol, began)
 
 
-class _Climb:
-    """The restarts (b, n, d) of one ascent, in the constraint's coordinates y, with log masses where there are any."""
+class _AscentState:
+    """The restarts of one ascent: coordinates y (b, n, d) and log weights (b, n), with their gradients."""
 
-    def __init__(self, f: SelfAttention, constraint: Constraint, move: str, seed: int, x: Tensor, logs: Tensor | None):
+    value: Tensor  # (b,)
+    v: Tensor  # (b, n·d), the right singular vectors that attain the values
+    gradient: Tensor  # (b, n, d)
+    log_weight_gradient: Tensor  # (b, n); zero for a plain sequence
+
+    def __init__(
+        self, f: SelfAttention, constraint: Constraint, move: str, seed: int, x: Tensor, masses: Tensor | None
+    ) -> None:
         self.f, self.constraint, self.seed = f, constraint, seed
-        self.weighted = None if logs is None else WeightedAttention(f)
+        self.weighted = None if masses is None and move == "positions" else WeightedAttention(f)
         self.moves_tokens, self.moves_masses = move != "masses", move != "positions"
         self.generator = torch.Generator().manual_seed(seed)
-        self.y, self.logs = constraint.project(constraint.encode(x)), logs
-        self.pace = x.new_full((len(x),), FIRST_STEP)
-        self.equal_shares = torch.ones(len(x), dtype=torch.bool, device=x.device)  # or plain gradients
-        self.failures = torch.zeros(len(x), dtype=torch.int64, device=x.device)  # of the two, in a row
-        self.leaps = torch.zeros_like(self.failures)  # that failed, in a row
-        self.momentum = self.log_momentum = 0.0
-        self.noise = torch.zeros_like(self.pace)
+        self.y = constraint.project(constraint.encode(x))
+        self.log_weights = _log_weights(masses, x)
+        self.step_size = x.new_full((len(x),), FIRST_STEP)
+        self.scales_per_token = torch.ones(len(x), dtype=torch.bool, device=x.device)  # or the plain gradient
+        self.failures = torch.zeros(len(x), dtype=torch.int64, device=x.device)  # of the two kinds of step, in a row
+        self.failed_random_steps = torch.zeros_like(self.failures)  # in a row
+        self.momentum, self.log_weight_momentum = torch.zeros_like(self.y), torch.zeros_like(self.log_weights)
+        self.noise = torch.zeros_like(self.step_size)
         self.gradients = 0
 
     @property
-    def alive(self) -> Tensor:
-        return (self.failures < 2) & (self.leaps < LEAPS)
+    def active(self) -> Tensor:
+        """Which restarts have not converged, (b,)."""
+        return (self.failures < 2) & (self.failed_random_steps < MAX_RANDOM_STEPS)
 
     @property
-    def flat(self) -> Tensor:
-        """Which restarts have no slope to follow, (b,)."""
-        steepest = length(self.slope).amax((-2, -1)) * self.constraint.radius
-        return (steepest <= FLAT * self.value) & self.moves_tokens
+    def is_flat(self) -> Tensor:
+        """Which restarts have no gradient to follow, (b,)."""
+        largest = token_norms(self.gradient).amax((-2, -1)) * self.constraint.coordinate_radius
+        return (largest <= ZERO_GRADIENT_THRESHOLD * self.value) & self.moves_tokens
 
-    def operator(self, y: Tensor, logs: Tensor | None) -> LinearOperator:
+    def jacobian(self, y: Tensor, log_weights: Tensor) -> AttentionJacobian | AtomsJacobian:
+        """Return J at coordinates y."""
         x = self.constraint.decode(y)
-        return self.f.jacobian(x) if logs is None else self.weighted.jacobian(x, logs)
+        return self.f.jacobian(x) if self.weighted is None else self.weighted.jacobian(x, log_weights)
 
-    def begin(self, tol: float) -> Tensor:
-        """σ₁ of every start, to the width tol, and the first gradient."""
-        J = self.operator(self.y, self.logs)
+    def initialise(self, tol: float) -> Tensor:
+        """Compute σ₁ of every start, to the relative width tol, and the first gradient; return σ₁ (b,)."""
+        J = self.jacobian(self.y, self.log_weights)
         found = singular_values(J, tol=tol, seed=self.seed, strict=False)
         self.value, self.v = found.value[:, 0].to(J.device), found.v[:, 0]
-        self.slope, self.log_slope = self.gradient(J, found.u[:, 0], self.v)
+        self.gradient, self.log_weight_gradient = self._gradients(J, found.u[:, 0], self.v)
         return self.value.clone()
 
-    def gradient(self, J: LinearOperator, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
-        """∇σ₁ in coordinates, (b, n, d), and in the log masses, (b, n)."""
+    def _gradients(self, J: AttentionJacobian | AtomsJacobian, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ∇σ₁ in the coordinates, (b, n, d), and in the log weights, (b, n)."""
         self.gradients += 1
-        found = J.gradient(u, v)
-        in_x, in_logs = (found, None) if self.logs is None else found
-        return self.constraint.pull(in_x), in_logs
+        if isinstance(J, AtomsJacobian):
+            in_x, in_log_weights = J.gradient(u, v)
+        else:
+            in_x, in_log_weights = J.gradient(u, v), torch.zeros_like(self.log_weights)
+        return self.constraint.pull_back(in_x), in_log_weights
 
     def step(self) -> None:
-        """One trial for every restart; those that gain by it move."""
-        leaping = self.flat
-        (y, travel), (logs, log_travel) = self._try_tokens(), self._try_masses()
-        y, travel = _where(leaping, self._leap(), y), _where(leaping, torch.zeros_like(travel), travel)
-        J = self.operator(y, logs)
-        sigma, u, v = warm_triplet(J, self.v + FRESH * self._normal(self.v.shape) / self.v.shape[1] ** 0.5, WARM_STEPS)
-        better = (sigma > self.value) & self.alive
-        if better.any():
-            slope, log_slope = self.gradient(J, u, v)
-            self.y, self.slope = _where(better, y, self.y), _where(better, slope, self.slope)
-            self.v, self.value = _where(better, v, self.v), _where(better, sigma, self.value)
-            if logs is not None:
-                self.logs, self.log_slope = _where(better, logs, self.logs), _where(better, log_slope, self.log_slope)
-        self.momentum = _where(better, travel, torch.zeros_like(travel))
-        self.log_momentum = _where(better, log_travel, torch.zeros_like(log_travel))
-        self.noise = torch.where(better, 0.0, NOISE).to(self.pace)
-        self._adapt(better, leaping)
+        """Evaluate one trial point for every restart, and accept it where the value increases."""
+        flat = self.is_flat
+        y, direction = self._propose_tokens()
+        log_weights, log_weight_direction = self._propose_log_weights()
+        y, direction = _where(flat, self._random_step(), y), _where(flat, torch.zeros_like(direction), direction)
+        J = self.jacobian(y, log_weights)
+        noise = WARM_START_NOISE * self._normal(self.v.shape) / self.v.shape[1] ** 0.5
+        sigma, u, v = warm_triplet(J, self.v + noise, WARM_STEPS)
+        accepted = (sigma > self.value) & self.active
+        if accepted.any():
+            gradient, log_weight_gradient = self._gradients(J, u, v)
+            self.y, self.gradient = _where(accepted, y, self.y), _where(accepted, gradient, self.gradient)
+            self.v, self.value = _where(accepted, v, self.v), _where(accepted, sigma, self.value)
+            self.log_weights = _where(accepted, log_weights, self.log_weights)
+            self.log_weight_gradient = _where(accepted, log_weight_gradient, self.log_weight_gradient)
+        self.momentum = _where(accepted, direction, torch.zeros_like(direction))
+        self.log_weight_momentum = _where(accepted, log_weight_direction, torch.zeros_like(log_weight_direction))
+        self.noise = torch.where(accepted, 0.0, NOISE).to(self.step_size)
+        self._adapt_step_size(accepted, flat)
 
-    def _leap(self) -> Tensor:
-        """Towards the centre by one random factor, and aside by another number of radii; both of any order of size."""
-        size = SMALLEST_LEAP ** torch.rand(2, len(self.y), 1, 1, generator=self.generator, dtype=torch.float64)
-        shrink, aside = size[0].to(self.y), size[1].square().to(self.y)  # a shape that is good only wants to be smaller
-        noise = self.constraint.within(self._normal(self.y.shape))
-        return self.constraint.project(shrink * self.y + aside * self.constraint.radius * noise / length(noise))
-
-    def _adapt(self, better: Tensor, leaping: Tensor) -> None:
-        """Longer steps after success, shorter ones after failure; the other kind of step where they end in nothing."""
-        self.leaps = torch.where(better, 0, self.leaps + leaping.long())
-        factor = torch.where(leaping, 1.0, torch.where(better, GROWTH, DECAY)).to(self.pace)
-        self.pace = (self.pace * factor).clamp(max=LARGEST_STEP)
-        self.failures = torch.where(better, 0, self.failures)
-        ended = self.pace < SMALLEST_STEP
-        self.failures = self.failures + ended.long()
-        self.equal_shares = self.equal_shares ^ ended
-        self.pace = torch.where(ended, FIRST_STEP, self.pace)
-
-    def _try_tokens(self) -> tuple[Tensor, Tensor]:
-        """Where the tokens would go, and the way in units of the step."""
+    def _propose_tokens(self) -> tuple[Tensor, Tensor]:
+        """Return the trial coordinates, and the displacement in units of the step."""
         if not self.moves_tokens:
             return self.y, torch.zeros_like(self.y)
-        size = length(self.slope)
-        largest = size.amax(-2, keepdim=True)
-        share = torch.where(self.equal_shares[:, None, None], size, largest)
-        direction = self.slope / torch.where(share > 0, share, 1)
-        away = self._normal(self.y.shape)
-        direction = direction + self.noise[:, None, None] * away / length(away)
-        pace = (self.pace * self.constraint.radius)[:, None, None]
-        y = self.constraint.project(self.y + pace * (direction + MOMENTUM * self.momentum))
-        return y, (y - self.y) / pace
+        norms = token_norms(self.gradient)
+        largest = norms.amax(-2, keepdim=True)
+        scale = torch.where(self.scales_per_token[:, None, None], norms, largest)
+        direction = self.gradient / torch.where(scale > 0, scale, 1)
+        noise = self._normal(self.y.shape)
+        direction = direction + self.noise[:, None, None] * noise / token_norms(noise)
+        step = (self.step_size * self.constraint.coordinate_radius)[:, None, None]
+        y = self.constraint.project(self.y + step * (direction + MOMENTUM * self.momentum))
+        return y, (y - self.y) / step
 
-    def _try_masses(self) -> tuple[Tensor | None, Tensor]:
-        """The log masses that would be tried, and the way in units of the step."""
+    def _propose_log_weights(self) -> tuple[Tensor, Tensor]:
+        """Return the trial log weights, and the displacement in units of the step."""
         if not self.moves_masses:
-            return self.logs, self.pace
-        largest = self.log_slope.abs().amax(-1, keepdim=True)
-        direction = self.log_slope / torch.where(largest > 0, largest, 1)
-        direction = direction + self.noise[:, None] * self._normal(self.logs.shape)
-        pace = (self.pace * LOG_MASS_STEP)[:, None]
-        logs = torch.log_softmax(self.logs + pace * (direction + MOMENTUM * self.log_momentum), -1)
-        logs = logs.clamp(min=LEAST_LOG_MASS)
-        return logs, (logs - self.logs) / pace
+            return self.log_weights, torch.zeros_like(self.log_weights)
+        largest = self.log_weight_gradient.abs().amax(-1, keepdim=True)
+        direction = self.log_weight_gradient / torch.where(largest > 0, largest, 1)
+        direction = direction + self.noise[:, None] * self._normal(self.log_weights.shape)
+        step = (self.step_size * LOG_WEIGHT_STEP)[:, None]
+        trial = self.log_weights + step * (direction + MOMENTUM * self.log_weight_momentum)
+        log_weights = torch.log_softmax(trial, -1).clamp(min=MIN_LOG_WEIGHT)
+        return log_weights, (log_weights - self.log_weights) / step
+
+    def _random_step(self) -> Tensor:
+        """Contract by a random factor and add noise of a random size; both sizes are log-uniform."""
+        size = MIN_RANDOM_STEP ** torch.rand(2, len(self.y), 1, 1, generator=self.generator, dtype=torch.float64)
+        # The noise is squared, hence mostly small: some configurations only need to be contracted.
+        contraction, noise_size = size[0].to(self.y), size[1].square().to(self.y)
+        noise = self.constraint.project_to_subspace(self._normal(self.y.shape))
+        noise = noise_size * self.constraint.coordinate_radius * noise / token_norms(noise)
+        return self.constraint.project(contraction * self.y + noise)
+
+    def _adapt_step_size(self, accepted: Tensor, flat: Tensor) -> None:
+        """Lengthen the step after success, shorten it after failure; change the kind of step when it is too short."""
+        self.failed_random_steps = torch.where(accepted, 0, self.failed_random_steps + flat.long())
+        factor = torch.where(flat, 1.0, torch.where(accepted, STEP_GROWTH, STEP_DECAY)).to(self.step_size)
+        self.step_size = (self.step_size * factor).clamp(max=MAX_STEP)
+        too_short = self.step_size < MIN_STEP
+        self.failures = torch.where(accepted, 0, self.failures) + too_short.long()
+        self.scales_per_token = self.scales_per_token ^ too_short
+        self.step_size = torch.where(too_short, FIRST_STEP, self.step_size)
 
     def _normal(self, shape: torch.Size) -> Tensor:
+        """Draw standard normal numbers with the dtype and device of the coordinates."""
         return torch.randn(shape, generator=self.generator, dtype=torch.float64).to(self.y)
 
     def result(self, start: Tensor, path: Tensor, tol: float, began: float) -> Ascent:
+        """Certify the best restart in float64."""
         best = int(self.value.argmax())
-        f, c = self.f.to(torch.float64), self.constraint
-        x = c.decode(c.project(self.y[best].double()))  # what float32 has lost of the constraint
+        f, constraint = self.f.to(torch.float64), self.constraint
+        x = constraint.decode(constraint.project(self.y[best].double()))  # float32 may have left the set by rounding
         v = self.v[best].double()
-        if self.logs is None:
-            masses, map_, at = None, f, x
+        if self.weighted is None:
+            masses, map_, point = None, f, x
             attained = float(warm_triplet(f.jacobian(x), v, 1)[0])
         else:
-            logs, weighted = self.logs[best].double(), WeightedAttention(f)
-            masses, map_, at = torch.softmax(logs, -1), weighted.weighted(logs), roots(logs) * x
-            attained = float(warm_triplet(weighted.jacobian(x, logs), v, 1)[0])
-        estimate = unrefuted(
-            lambda seed: local_lipschitz(map_, at, tol=tol, seed=seed, strict=False), attained, self.seed
+            log_weights, weighted = self.log_weights[best].double(), WeightedAttention(f)
+            masses = torch.softmax(log_weights, -1)
+            map_, point = weighted.weighted(log_weights), roots(log_weights) * x
+            attained = float(warm_triplet(weighted.jacobian(x, log_weights), v, 1)[0])
+        estimate = certify_consistently(
+            lambda seed: single_estimate(local_lipschitz(map_, point, tol=tol, seed=seed, strict=False)),
+            attained,
+            self.seed,
         )
         if masses is not None:
-            size = torch.linalg.vector_norm(x, dim=-1)
-            estimate = replace(estimate, radius=float(size.max()), mean_radius=float((masses * size**2).sum().sqrt()))
+            norms = torch.linalg.vector_norm(x, dim=-1)
+            mean_radius = float((masses * norms**2).sum().sqrt())
+            estimate = replace(estimate, radius=float(norms.max()), mean_radius=mean_radius)
         return Ascent(
             x=x,
             masses=masses,
@@ -264,57 +317,63 @@ class _Climb:
             value=max(estimate.value, attained),
             start=start,
             path=path,
-            ends=c.decode(self.y),
+            ends=constraint.decode(self.y),
             steps=len(path) - 1,
             gradients=self.gradients,
             seconds=time.perf_counter() - began,
-            constraint=c,
+            constraint=constraint,
         )
 
 
-def unrefuted(certify: Callable[[int], Estimate], attained: float, seed: int) -> Estimate:
-    """A certificate that a value attained otherwise does not prove wrong.
+def certify_consistently(certify: Callable[[int], Estimate], attained: float, seed: int) -> Estimate:
+    """Return a certificate whose upper end is not below a value that is attained.
 
-    One in 1/(1 − confidence) starts misses. To draw again only where that is proved leaves the confidence as it is.
+    With probability 1 − confidence a random start gives an upper end that is too low. Drawing again only where this is
+    proved does not lower the confidence.
     """
-    for attempt in range(1, CERTIFICATES + 1):
-        estimate = certify(another_seed(seed, attempt * FRESH_SEED))
+    for attempt in range(1, MAX_CERTIFICATES + 1):
+        estimate = certify(shift_seed(seed, attempt * CERTIFICATE_SEED_OFFSET))
         if estimate.upper is None or attained <= estimate.upper * (1 + 1e-12):
             break
     return estimate
 
 
-def _where(better: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(better.view(-1, *[1] * (new.dim() - 1)), new, old)
+def _where(condition: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Select whole members of a batch by a condition (b,)."""
+    return torch.where(condition.view(-1, *[1] * (new.dim() - 1)), new, old)
 
 
-def _log_masses(masses: Tensor | None, move: str, x: Tensor) -> Tensor | None:
-    """(b, n) for a map of atoms, None for the plain map."""
+def _log_weights(masses: Tensor | None, x: Tensor) -> Tensor:
+    """Return the log weights (b, n) of the atoms x (b, n, d); equal unless given."""
     if masses is None:
-        return None if move == "positions" else x.new_zeros(x.shape[:-1])
+        return x.new_zeros(x.shape[:-1])
     return torch.log_softmax(masses.double().log(), -1).to(x).expand(x.shape[:-1])
 
 
-def _refuse_wrong_arguments(f, x, constraint, steps, move, masses, seed, progress) -> None:
+def _check_arguments(
+    f: object, x: object, constraint: object, steps: int, move: str, masses: Tensor | None, seed: int, progress: object
+) -> None:
     if not isinstance(f, SelfAttention):
-        raise InputError(f"ascend: expected a SelfAttention, got {type(f).__name__}; its curvature is needed, too")
+        raise InputError(
+            f"ascend: expected a SelfAttention, got {type(f).__name__}; the ascent needs its second derivative"
+        )
     if not isinstance(constraint, Constraint):
         raise InputError(
             f"ascend: expected a constraint (Ball, Sphere, Ellipsoid or Near), got {type(constraint).__name__}"
         )
     if not isinstance(x, Tensor):
-        raise InputError(f"ascend: expected tokens x as a tensor (n, {f.d}) or (b, n, {f.d}), got {described(x)}")
+        raise InputError(f"ascend: expected tokens x as a tensor (n, {f.d}) or (b, n, {f.d}), got {describe(x)}")
     f.check_tokens(x, None)
-    constraint.check(*x.shape[-2:])
+    constraint.check(x.shape[-2], x.shape[-1])
     if len(x) == 0:
         raise InputError(f"ascend: expected at least one restart, got x of shape {tuple(x.shape)}")
     if not torch.isfinite(x).all():
         raise InputError("ascend: expected finite tokens, got NaN or ∞ in x")
     check_count("ascend", "steps", steps, least=0)
     check_seed("ascend", seed)
-    if move not in MOVES:
-        raise InputError(f"ascend: expected move as one of {', '.join(MOVES)}, got {move!r}")
+    if move not in MOVE_OPTIONS:
+        raise InputError(f"ascend: expected move as one of {', '.join(MOVE_OPTIONS)}, got {move!r}")
     if progress is not None and not callable(progress):
-        raise InputError(f"ascend: expected progress as a function of (step, values), got {described(progress)}")
+        raise InputError(f"ascend: expected progress as a function of (step, values), got {describe(progress)}")
     if masses is not None:
         check_masses("ascend", masses, x)

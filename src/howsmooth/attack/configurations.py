@@ -1,7 +1,7 @@
-"""Inputs at which attention is rough, by formula: an isolated token that a crowd looks at.
+"""Closed-form inputs with a large Lipschitz constant: one isolated token that all the others attend to.
 
-The isolated token always comes first: that is where everybody sees it under a causal mask, and without one places do
-not matter. These are points to measure at, or to climb from; none of them is the worst there is.
+The isolated token always comes first: there every token sees it under a causal mask, and without a mask the order does
+not matter. These inputs are points to measure at, or starting points of an ascent; none of them is a maximiser.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from howsmooth.attack.constraints import check_count, check_seed, check_size
+from howsmooth.attack.checks import check_count, check_seed, check_size
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Refused
@@ -20,36 +20,61 @@ from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.two_points import two_points
 from howsmooth.errors import InputError
 
-OTHERS = [2.0**-i for i in range(1, 9)]  # how far out tokens may be that look at a far one, in parts of the radius
-SPREAD = 0.5  # how far they are from their middle, in parts of that
-ROUNDING = 1e-12  # of ‖A‖: an eigenvalue that may be zero
+GROUP_DISTANCES = [2.0**-i for i in range(1, 9)]  # of the group that attends to a far token, relative to the radius
+GROUP_SPREAD = 0.5  # distance of its tokens from their centre, relative to the centre's norm
+EIGENVALUE_TOLERANCE = 1e-12  # relative to ‖A‖: a smaller eigenvalue may be zero
 
 
 @dataclass(frozen=True, eq=False)
 class Configuration:
-    """Tokens made for one purpose, and what that is."""
+    """Tokens constructed for a large Lipschitz constant.
 
-    tokens: Tensor = field(repr=False)  # (n, d), float64
+    Attributes:
+        tokens: (n, d), float64.
+        kind: the name of the construction.
+        radius: the largest norm of a token that was allowed.
+        head: the head for which it is constructed; None for a whole layer.
+        about: the numbers behind the construction, in words.
+    """
+
+    tokens: Tensor = field(repr=False)
     kind: str
     radius: float
-    head: int | None  # the head it is made for; None for a whole layer
+    head: int | None
     about: str
 
 
 def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None = None) -> Configuration:
-    """The configuration behind the lower bound of Theorem 1, for one head: u a unit eigenvector of A.
+    """Return the configuration behind the lower bound of Theorem 1, for one head.
 
-    γ = −λ, λ < 0:   (Ru, −Ru, …, −Ru)
-    γ = λ/8, λ > 0:  (Ru, Ru/2, …, Ru/2)
+    With u a unit eigenvector of A for the eigenvalue λ:
 
-    whichever γ is larger. Where A has no real eigenvalue but zero, those of (A + Aᵀ)/2 take their place; where they are
-    zero as well (a rotation by a right angle), it is refused. The sign of u, which is free, goes with the query bias.
+        γ = −λ, λ < 0:   (Ru, −Ru, …, −Ru)
+        γ = λ/8, λ > 0:  (Ru, Ru/2, …, Ru/2)
 
-    >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> castin(SelfAttention(8 * one, one, one), 3, 1.5).tokens.flatten().abs().tolist()
-    [1.5, 0.75, 0.75]
+    whichever γ is larger. Where A has no real eigenvalue other than zero, those of (A + Aᵀ)/2 are used. The sign of u
+    is free, and is chosen by the query bias.
 
-    Reference: castin2024smooth, proof of Theorem 1.
+    Args:
+        f: the attention layer, or its `LayerForm`.
+        n: the number of tokens.
+        radius: the radius R.
+        head: the head; may be left out if the layer has only one.
+
+    Returns:
+        The configuration, tokens (n, d).
+
+    Raises:
+        InputError: an argument is invalid, or a layer of several heads is given without `head`.
+        Refused: the scores are not ⟨Ax + c, y⟩ with one A, or A and (A + Aᵀ)/2 have no eigenvalue other than zero.
+
+    Reference:
+        castin2024smooth, proof of Theorem 1.
+
+    Example:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> castin(SelfAttention(8 * one, one, one), 3, 1.5).tokens.flatten().abs().tolist()
+        [1.5, 0.75, 0.75]
     """
     form = _form(f, n, radius, "castin")
     if head is None and form.heads > 1:
@@ -59,25 +84,25 @@ def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None
         raise InputError(f"castin: expected a head from 0 to {form.heads - 1}, got {head!r}")
     size = float(form.score_norm[chosen])
     if size == 0:
-        raise Refused("castin", "scores that depend on the tokens", "A = 0", "take far_token or random tokens")
-    pairs, of = [pair for pair in form.real_eigenpairs(chosen) if abs(pair[0]) > ROUNDING * size], "A"
+        raise Refused("castin", "scores that depend on the tokens", "A = 0", "use far_token or random tokens")
+    pairs, of = [pair for pair in form.real_eigenpairs(chosen) if abs(pair[0]) > EIGENVALUE_TOLERANCE * size], "A"
     if not pairs:
         values, vectors = form.extreme_pairs
         pairs, of = list(zip(values[chosen].tolist(), vectors[chosen], strict=True)), "(A + Aᵀ)/2"
     (low, u_low), (high, u_high) = pairs[0], pairs[-1]
-    if max(-low, high) <= ROUNDING * size:
+    if max(-low, high) <= EIGENVALUE_TOLERANCE * size:
         raise Refused(
             "castin",
             f"an eigenvalue of A or {of} other than 0",
             f"none, with ‖A‖ = {size:.4g}: (A + Aᵀ)/2 = 0",
-            "take two_point, which does not need any",
+            "use two_point, which does not need one",
         )
     opposite = -low >= high / 8
-    u, place, gamma = (u_low, -1.0, -low) if opposite else (u_high, 0.5, high / 8)
+    u, factor, gamma = (u_low, -1.0, -low) if opposite else (u_high, 0.5, high / 8)
     if float(_offset(form)[chosen] @ u) < 0:
         u = -u
     return Configuration(
-        _crowd(radius * u, place * radius * u, n),
+        _one_and_rest(radius * u, factor * radius * u, n),
         "castin",
         radius,
         head,
@@ -86,16 +111,30 @@ def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None
 
 
 def two_point(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool = False) -> Configuration:
-    """One token at y, all others at z: the best pair in closed form for the whole layer, heads and biases included.
+    """Return one token at y and all others at z, for a whole layer with its heads and biases.
 
-    >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> two_point(SelfAttention(-one, one, one), 5, 1.0).tokens.shape
-    torch.Size([5, 1])
+    Args:
+        f: the attention layer, or its `LayerForm`.
+        n: the number of tokens.
+        radius: the largest norm of y and z.
+        refine: improve the best pair in closed form by gradient ascent.
+
+    Returns:
+        The configuration, tokens (n, d).
+
+    Raises:
+        InputError: an argument is invalid.
+        Refused: the scores are not ⟨Ax + c, y⟩ with one A for each head.
+
+    Example:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> two_point(SelfAttention(-one, one, one), 5, 1.0).tokens.shape
+        torch.Size([5, 1])
     """
     form = _form(f, n, radius, "two_point")
     y, z = two_points(form, n, radius, refine=refine)
     return Configuration(
-        _crowd(y.detach(), z.detach(), n),
+        _one_and_rest(y.detach(), z.detach(), n),
         "two point",
         radius,
         None,
@@ -104,50 +143,68 @@ def two_point(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool 
 
 
 def far_token(f: SelfAttention | LayerForm, n: int, radius: float, seed: int = 0) -> Configuration:
-    """One token Rw that wins every row it can: all others are where ⟨A_h x_i + c_h, w⟩ > 0, distinct from each other.
+    """Return one token Rw that gets the largest score from as many of the other, distinct tokens as possible.
 
-    As R grows P tends to a column of ones in each head that it wins, and with all heads won ‖D f‖ to ‖Σ_h W_h V_h‖√n
-    (√(n−1) if the far token does not look at itself).
+    The other tokens are where ⟨A_h x_i + c_h, w⟩ > 0. As R grows, P tends to a column of ones in each head in which
+    this holds for all of them. If it holds in all heads, ‖D f‖ tends to ‖Σ_h W_h V_h‖√n, or ‖Σ_h W_h V_h‖√(n−1) if the
+    far token does not attend to itself.
 
-    >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> far_token(SelfAttention(one, one, one), 4, 10.0).about
-    'wins 3 of 3 rows of the others in all heads'
+    Args:
+        f: the attention layer, or its `LayerForm`.
+        n: the number of tokens.
+        radius: the norm R of the far token.
+        seed: seed of the directions in which the other tokens are spread.
 
-    Reference: castin2024smooth, large radius.
+    Returns:
+        The configuration, tokens (n, d).
+
+    Raises:
+        InputError: an argument is invalid.
+        Refused: the scores are not ⟨Ax + c, y⟩ with one A for each head.
+
+    Reference:
+        castin2024smooth, large radius.
+
+    Example:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> far_token(SelfAttention(one, one, one), 4, 10.0).about
+        'largest score of 3 of the 3 other tokens in all heads'
     """
     form = _form(f, n, radius, "far_token")
     check_seed("far_token", seed)
     wk, c = form.repeat_kv(form.wk), _offset(form)
     basis, r = torch.linalg.qr(wk.mT)
-    steepest = (basis @ torch.linalg.svd(r @ form.query_factor.mT).U[..., :1]).squeeze(-1)  # of each head's A, (h, d)
+    leading = (basis @ torch.linalg.svd(r @ form.query_factor.mT).U[..., :1]).squeeze(-1)  # of each head's A, (h, d)
     noise = torch.randn(n - 1, form.d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    best = (-1, -math.inf), None
-    for w in torch.cat([steepest, -steepest]):
+    best, tokens = (-1, -math.inf), torch.empty(0, form.d, dtype=torch.float64)
+    for w in torch.cat([leading, -leading]):
         slopes = form.f.scale * ((wk @ w).unsqueeze(-2) @ form.wq).squeeze(-2)  # A_hᵀ w, (h, d)
-        size = torch.linalg.vector_norm(slopes, dim=-1, keepdim=True).clamp(min=1e-300)
-        z = torch.linalg.pinv(slopes / size).sum(-1)  # the same angle with all of them, if there is such a direction
+        norms = torch.linalg.vector_norm(slopes, dim=-1, keepdim=True).clamp(min=1e-300)
+        z = torch.linalg.pinv(slopes / norms).sum(-1)  # at the same angle to all of them, if such a direction exists
         z = z / z.norm().clamp(min=1e-300)
-        for distance in OTHERS:
-            others = _around(distance * radius * z, noise, slopes, c @ w)
-            tokens = torch.cat([radius * w.unsqueeze(0), others])
-            wins, margin = _wins(form, tokens)
-            if (wins, margin) > best[0]:
-                best = (wins, margin), tokens
-    (wins, _), tokens = best
-    return Configuration(tokens, "far token", radius, None, f"wins {wins} of {n - 1} rows of the others in all heads")
+        for distance in GROUP_DISTANCES:
+            others = _spread(distance * radius * z, noise, slopes, c @ w)
+            trial = torch.cat([radius * w.unsqueeze(0), others])
+            if (quality := _rows_led(form, trial)) > best:
+                best, tokens = quality, trial
+    about = f"largest score of {best[0]} of the {n - 1} other tokens in all heads"
+    return Configuration(tokens, "far token", radius, None, about)
 
 
-def _around(z: Tensor, noise: Tensor, slopes: Tensor, offset: Tensor) -> Tensor:
-    """Tokens around z, no nearer than half way to where a head that likes w at z does not any more."""
-    noise = SPREAD * z.norm() * noise / torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
+def _spread(z: Tensor, noise: Tensor, slopes: Tensor, offset: Tensor) -> Tensor:
+    """Return distinct tokens around z whose score margins for w are at least half of those at z.
+
+    A head whose margin at z is not positive is ignored.
+    """
+    noise = GROUP_SPREAD * z.norm() * noise / torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
     margins = slopes @ z + offset
     loss = -(noise @ slopes.mT) / margins.abs().clamp(min=1e-300)
     loss = torch.where(margins > 0, 2 * loss, 0)
     return z + noise / loss.amax(-1, keepdim=True).clamp(min=1)
 
 
-def _wins(form: LayerForm, tokens: Tensor) -> tuple[int, float]:
-    """Rows after the first in which token 0 has the largest score in all heads, and the least lead in any."""
+def _rows_led(form: LayerForm, tokens: Tensor) -> tuple[int, float]:
+    """Return in how many rows after the first token 0 has the largest score in all heads, and the least margin."""
     if len(tokens) == 1:
         return 0, 0.0
     x = tokens[1:]
@@ -156,11 +213,12 @@ def _wins(form: LayerForm, tokens: Tensor) -> tuple[int, float]:
     if form.causal:
         hidden = torch.ones_like(scores[0], dtype=torch.bool).triu(2)
         scores = scores.masked_fill(hidden, -torch.inf)
-    lead = (scores[..., 0] - scores[..., 1:].amax(-1)).amin(0)
-    return int((lead > 0).sum()), float(lead.min())
+    margin = (scores[..., 0] - scores[..., 1:].amax(-1)).amin(0)
+    return int((margin > 0).sum()), float(margin.min())
 
 
 def _form(f: SelfAttention | LayerForm, n: int, radius: float, name: str) -> LayerForm:
+    """Check the arguments and return the layer's form; refuse scores that are not ⟨Ax + c, y⟩."""
     if not isinstance(f, (SelfAttention, LayerForm)):
         raise InputError(f"{name}: expected a SelfAttention, got {type(f).__name__}")
     check_count(name, "n", n, least=1)
@@ -172,12 +230,12 @@ def _form(f: SelfAttention | LayerForm, n: int, radius: float, name: str) -> Lay
 
 
 def _offset(form: LayerForm) -> Tensor:
-    """c_h = scale·Kᵀb_q, (h, d)."""
+    """Return c_h = scale·Kᵀb_q, (h, d)."""
     if form.bq is None:
         return torch.zeros(form.heads, form.d, dtype=torch.float64)
     return form.f.scale * (form.bq.unsqueeze(-2) @ form.repeat_kv(form.wk)).squeeze(-2)
 
 
-def _crowd(y: Tensor, z: Tensor, n: int) -> Tensor:
-    """Y once, z for all others."""
+def _one_and_rest(y: Tensor, z: Tensor, n: int) -> Tensor:
+    """Return n tokens (n, d): y first, then n − 1 copies of z."""
     return torch.cat([y.unsqueeze(0), z.expand(n - 1, -1)])

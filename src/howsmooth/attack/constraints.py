@@ -1,172 +1,233 @@
-"""Where tokens may go. Every set here is, in coordinates of its own, a ball (or a sphere) for each token:
+"""Constraint sets for the tokens of an attack.
+
+In suitable coordinates y, every set here is a ball (or a sphere) for each token:
 
     x = decode(y),  |y_i| ≤ radius
 
-with `decode` affine. An ascent lives in the coordinates y: there the projection is a clip, and the gradient is the
-transpose of `decode` applied to that in x.
-
-Arguments of attacks are checked here, too: sizes, counts, seeds and tensors that cannot be meant are refused by name.
+with `decode` affine. An ascent works in the coordinates y: the projection rescales tokens that are too long, and the
+gradient is the transpose of the linear part of `decode` applied to the gradient in x.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from howsmooth.attack.checks import check_entries, check_size
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.errors import InputError
 
-SMALLEST, LARGEST = 1e-100, 1e100  # of tokens: what can be multiplied, and the product squared
-SEEDS = 2**63
-
 
 class Constraint:
-    """A set of tokens whose coordinates fill a ball of some `radius` each. Shapes are (…, n, d) throughout."""
+    """A set of token sequences in which each token's coordinates fill a ball. Shapes are (…, n, d) throughout."""
 
-    radius: float
+    @property
+    def coordinate_radius(self) -> float:
+        """The radius of the ball in coordinates."""
+        raise NotImplementedError
 
     def encode(self, x: Tensor) -> Tensor:
-        """The coordinates y of tokens x."""
+        """Return the coordinates y of tokens x."""
         return x
 
     def decode(self, y: Tensor) -> Tensor:
-        """The tokens x with coordinates y."""
+        """Return the tokens x with coordinates y."""
         return y
 
-    def pull(self, gradient: Tensor) -> Tensor:
-        """A gradient in x as one in y."""
+    def pull_back(self, gradient: Tensor) -> Tensor:
+        """Convert a gradient in x to the gradient in y."""
         return gradient
 
     def project(self, y: Tensor) -> Tensor:
-        """The nearest point of the set, in coordinates."""
-        return y * (self.radius / length(y).clamp(min=self.radius))
+        """Return the nearest point of the set, in coordinates."""
+        return y * (self.coordinate_radius / token_norms(y).clamp(min=self.coordinate_radius))
 
-    def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Coordinates of random points of the set: directions and distances uniform. float64, on the CPU."""
-        y = self.within(torch.randn(*shape, generator=generator, dtype=torch.float64))
-        distance = self.radius * torch.rand(*shape[:-1], 1, generator=generator, dtype=torch.float64)
-        return self.project(y * (distance / length(y)))
-
-    def within(self, y: Tensor) -> Tensor:
-        """Directions that do not leave the set's subspace, where it lies in one."""
+    def project_to_subspace(self, y: Tensor) -> Tensor:
+        """Project onto the linear subspace that contains the set, if it is not the whole space."""
         return y
 
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw coordinates of random points of the set, float64 on the CPU: directions and norms are uniform."""
+        y = self.project_to_subspace(torch.randn(*shape, generator=generator, dtype=torch.float64))
+        norms = self.coordinate_radius * torch.rand(*shape[:-1], 1, generator=generator, dtype=torch.float64)
+        return self.project(y * (norms / token_norms(y)))
+
     def contains(self, x: Tensor, tol: float = 1e-12) -> bool:
-        """Whether all tokens are in the set, up to `tol` of its radius."""
-        return self.excess(self.encode(x)) <= tol * self.radius
+        """Return whether all tokens are in the set, up to `tol` relative to its radius."""
+        return self.excess(self.encode(x)) <= tol * self.coordinate_radius
 
     def excess(self, y: Tensor) -> float:
-        """By how much the outermost token is outside."""
-        return float((length(y) - self.radius).max())
+        """Return the largest distance of a token outside the set, in coordinates; negative inside."""
+        return float((token_norms(y) - self.coordinate_radius).max())
 
     def check(self, n: int, d: int) -> None:
-        """Refuses tokens (n, d) that this set is not made for."""
+        """Refuse tokens (n, d) of a shape that does not fit this set."""
 
 
 @dataclass(frozen=True)
 class Ball(Constraint):
     """Each token within `radius` of the origin: B_R^n.
 
-    >>> Ball(2.0).project(torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
-    tensor([[2., 0.],
-            [0., 1.]])
+    Attributes:
+        radius: the radius R > 0.
+
+    Example:
+        >>> Ball(2.0).project(torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
+        tensor([[2., 0.],
+                [0., 1.]])
     """
 
     radius: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Check the radius."""
         check_size(type(self).__name__, "radius", self.radius)
+
+    @property
+    def coordinate_radius(self) -> float:
+        """The radius R."""
+        return self.radius
 
 
 @dataclass(frozen=True)
 class Sphere(Constraint):
-    """Each token at distance `radius` from the origin."""
+    """Each token at distance `radius` from the origin.
+
+    Attributes:
+        radius: the radius R > 0.
+
+    Example:
+        >>> Sphere(2.0).project(torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
+        tensor([[2., 0.],
+                [0., 2.]])
+    """
 
     radius: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Check the radius."""
         check_size(type(self).__name__, "radius", self.radius)
 
+    @property
+    def coordinate_radius(self) -> float:
+        """The radius R."""
+        return self.radius
+
     def project(self, y: Tensor) -> Tensor:
-        size = length(y)
-        away = torch.zeros_like(y)
-        away[..., 0] = 1  # from the origin all of the sphere is equally near
-        return self.radius * torch.where(size > 0, y / torch.where(size > 0, size, 1), away)
+        """Rescale every token to norm R; a token at the origin goes to R times the first unit vector."""
+        norms = token_norms(y)
+        first_axis = torch.zeros_like(y)
+        first_axis[..., 0] = 1  # all points of the sphere are equally near to the origin
+        return self.radius * torch.where(norms > 0, y / torch.where(norms > 0, norms, 1), first_axis)
 
     def excess(self, y: Tensor) -> float:
-        return float((length(y) - self.radius).abs().max())
+        """Return the largest distance of a token from the sphere."""
+        return float((token_norms(y) - self.radius).abs().max())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ellipsoid(Constraint):
-    """What a normalisation can put out: x = g∘z + b with |z_i| ≤ √d, and Σz = 0 if it is centred. Coordinates are z.
+    """The possible outputs of a normalisation: x = g∘z + b with |z_i| ≤ √d, and Σz = 0 if it is centred.
 
-    A channel whose gain is zero is its bias, whatever z is.
+    The coordinates are z. A channel whose gain is zero equals its bias for every z.
+
+    Attributes:
+        norm: the LayerNorm (centred) or RMSNorm, with its gain and bias (d,).
+
+    Example:
+        >>> from howsmooth.attention.normalisation import Normalisation
+        >>> ellipsoid = Ellipsoid(Normalisation(torch.tensor([2.0, 1.0]), centred=False))
+        >>> ellipsoid.contains(torch.tensor([[2.0, 1.0]])), ellipsoid.contains(torch.tensor([[1.0, 2.0]]))
+        (True, False)
     """
 
     norm: Normalisation
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Check the normalisation."""
         if not isinstance(self.norm, Normalisation):
             raise InputError(f"Ellipsoid: expected a Normalisation, got {type(self.norm).__name__}")
         if self.norm.centred and self.norm.d < 2:
-            raise InputError("Ellipsoid: expected a width of at least 2 where the mean is taken out, got 1")
+            raise InputError("Ellipsoid: expected a width of at least 2 with a centred normalisation, got 1")
         for name in ("gain", "bias"):
             if getattr(self.norm, name) is not None:
                 check_entries("Ellipsoid", f"a {name}", getattr(self.norm, name))
 
     @property
-    def radius(self) -> float:
+    def coordinate_radius(self) -> float:
+        """√d, the largest norm of z."""
         return math.sqrt(self.norm.d)
 
+    def __repr__(self) -> str:
+        """Return the width instead of the weights."""
+        return f"Ellipsoid(d={self.norm.d}, centred={self.norm.centred})"
+
     def encode(self, x: Tensor) -> Tensor:
+        """Return z with g∘z + b = x in the channels of non-zero gain."""
         gain, bias = self._weights(x)
-        seen = gain != 0
-        z = torch.where(seen, (x - bias) / torch.where(seen, gain, 1), 0)
-        if self.norm.centred and not seen.all():  # channels that nobody sees take up the sum
-            z = z - torch.where(seen, 0, z.sum(-1, keepdim=True) / (~seen).sum())
+        nonzero = gain != 0
+        z = torch.where(nonzero, (x - bias) / torch.where(nonzero, gain, 1), 0)
+        if self.norm.centred and not nonzero.all():  # channels of zero gain are free: they make the sum zero
+            z = z - torch.where(nonzero, 0, z.sum(-1, keepdim=True) / (~nonzero).sum())
         return z
 
     def decode(self, y: Tensor) -> Tensor:
+        """Return g∘y + b."""
         gain, bias = self._weights(y)
         return gain * y + bias
 
-    def pull(self, gradient: Tensor) -> Tensor:
-        return self.within(self._weights(gradient)[0] * gradient)
+    def pull_back(self, gradient: Tensor) -> Tensor:
+        """Return the gradient in z: multiplied by the gain, and centred if the normalisation is."""
+        return self.project_to_subspace(self._weights(gradient)[0] * gradient)
 
     def project(self, y: Tensor) -> Tensor:
-        return super().project(self.within(y))  # the ball's centre is in the subspace: one after the other
+        """Project onto the subspace, then onto the ball; its centre is in the subspace, so the order is exact."""
+        return super().project(self.project_to_subspace(y))
 
-    def within(self, y: Tensor) -> Tensor:
+    def project_to_subspace(self, y: Tensor) -> Tensor:
+        """Subtract each token's mean, if the normalisation is centred."""
         return y - y.mean(-1, keepdim=True) if self.norm.centred else y
 
     def contains(self, x: Tensor, tol: float = 1e-12) -> bool:
+        """Return whether all tokens are possible outputs, up to `tol` relative to √d."""
         z = self.encode(x)
-        hidden = float((self.decode(z) - x).abs().max())  # a channel without gain that is not its bias
-        off_centre = float(z.mean(-1).abs().max()) if self.norm.centred else 0.0
-        return max(self.excess(z), off_centre, hidden) <= tol * self.radius
+        mismatch = float((self.decode(z) - x).abs().max())  # of a channel with zero gain and its bias
+        mean = float(z.mean(-1).abs().max()) if self.norm.centred else 0.0
+        return max(self.excess(z), mean, mismatch) <= tol * self.coordinate_radius
 
     def check(self, n: int, d: int) -> None:
+        """Refuse tokens whose width is not that of the normalisation."""
         if d != self.norm.d:
             raise InputError(f"Ellipsoid: expected tokens of width {self.norm.d}, got {d}")
 
     def _weights(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gain and the bias with the dtype and device of `like`."""
         gain = self.norm.gain.detach().to(like)
         return gain, torch.zeros_like(gain) if self.norm.bias is None else self.norm.bias.detach().to(like)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Near(Constraint):
-    """Each token within `eps` of its place in `x0` (n, d). Coordinates are x − x0."""
+    """Each token within `eps` of the corresponding row of `x0`. The coordinates are x − x0.
+
+    Attributes:
+        x0: the centre (n, d), finite, of a floating dtype.
+        eps: the largest distance of a token from its row, > 0.
+
+    Example:
+        >>> near = Near(torch.zeros(2, 3), 0.5)
+        >>> near.contains(torch.full((2, 3), 0.2)), near.contains(torch.ones(2, 3))
+        (True, False)
+    """
 
     x0: Tensor
     eps: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Check the centre and eps."""
         check_size("Near", "eps", self.eps)
         if not isinstance(self.x0, Tensor) or self.x0.dim() != 2 or not self.x0.dtype.is_floating_point:
             shape = tuple(self.x0.shape) if isinstance(self.x0, Tensor) else type(self.x0).__name__
@@ -176,79 +237,34 @@ class Near(Constraint):
         check_entries("Near", "tokens x0", self.x0)
 
     @property
-    def radius(self) -> float:
+    def coordinate_radius(self) -> float:
+        """The largest distance eps."""
         return self.eps
 
+    def __repr__(self) -> str:
+        """Return the shape of x0 instead of its entries."""
+        n, d = self.x0.shape
+        return f"Near(n={n}, d={d}, eps={self.eps:.6g})"
+
     def encode(self, x: Tensor) -> Tensor:
+        """Return x − x0."""
         return x - self.x0.detach().to(x)
 
     def decode(self, y: Tensor) -> Tensor:
+        """Return x0 + y."""
         return y + self.x0.detach().to(y)
 
     def contains(self, x: Tensor, tol: float = 1e-12) -> bool:
-        # x − x0 is rounded in units of x0, however small eps is.
+        """Return whether all tokens are within eps, up to `tol` relative to the larger of eps and max |x0|."""
+        # The rounding of x − x0 is relative to x0, however small eps is.
         return self.excess(self.encode(x)) <= tol * max(self.eps, float(self.x0.abs().max()))
 
     def check(self, n: int, d: int) -> None:
+        """Refuse tokens whose shape is not that of x0."""
         if (n, d) != tuple(self.x0.shape):
             raise InputError(f"Near: expected tokens of the shape of x0, {tuple(self.x0.shape)}, got {(n, d)}")
 
 
-def length(y: Tensor) -> Tensor:
-    """Token norms, (…, n, d) → (…, n, 1)."""
+def token_norms(y: Tensor) -> Tensor:
+    """Return the norm of each token, (…, n, d) → (…, n, 1)."""
     return torch.linalg.vector_norm(y, dim=-1, keepdim=True)
-
-
-def check_size(of: str, name: str, size: float) -> None:
-    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < math.inf:
-        raise InputError(f"{of}: expected a finite {name} above 0, got {size!r}")
-    if not SMALLEST <= size <= LARGEST:
-        raise InputError(
-            f"{of}: expected {name} from {SMALLEST:g} to {LARGEST:g}, got "
-            f"{min(size, sys.float_info.max):.4g}; beyond, products of tokens leave float64: "
-            "put the scale into the weights"
-        )
-
-
-def check_entries(of: str, name: str, tensor: Tensor) -> None:
-    most = float(tensor.detach().abs().max()) if tensor.numel() else 0.0
-    if most > LARGEST:
-        raise InputError(
-            f"{of}: expected {name} with entries up to {LARGEST:g}, got {most:.4g}; beyond, products of "
-            "tokens leave float64: put the scale into the weights"
-        )
-
-
-def check_count(of: str, name: str, number: int, least: int) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise InputError(
-            f"{of}: expected {name} as a {'positive whole number' if least else 'whole number from 0'}, got {number!r}"
-        )
-
-
-def check_seed(of: str, seed: int) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
-        raise InputError(f"{of}: expected seed as a whole number from 0 and below 2⁶³, got {seed!r}")
-
-
-def another_seed(seed: int, by: int) -> int:
-    """The seed `by` places further on; after the last comes the first."""
-    return (seed + by) % SEEDS
-
-
-def check_masses(of: str, masses: Tensor, x: Tensor) -> None:
-    if not isinstance(masses, Tensor) or masses.shape not in (x.shape[:-1], x.shape[-2:-1]):
-        shapes = " or ".join(dict.fromkeys(str(tuple(shape)) for shape in (x.shape[-2:-1], x.shape[:-1])))
-        raise InputError(
-            f"{of}: expected masses as a tensor of shape {shapes}, one for each atom, got {described(masses)}"
-        )
-    for wrong, name in ((~torch.isfinite(masses), "finite"), (masses <= 0, "positive")):
-        if wrong.any():
-            raise InputError(
-                f"{of}: expected {name} masses, got {float(masses[wrong][0]):g}; leave out atoms without mass"
-            )
-
-
-def described(what) -> str:
-    """The shape of a tensor, or the type of anything else, for messages."""
-    return f"{what.dtype} of shape {tuple(what.shape)}" if isinstance(what, Tensor) else type(what).__name__

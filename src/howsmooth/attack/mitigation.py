@@ -1,10 +1,10 @@
-"""Ways to make a layer smoother: small objects that turn a softmax layer into another map.
+"""Mitigations: objects that replace a softmax attention layer by a map with a smaller Lipschitz constant.
 
-    Cap(share)        no singular value of a head's Q, K or V above this share of its largest
-    Temperature(T)    scores divided by T
-    L2()              weights by distance in place of softmax of products: another model, with the old weights in it
+    Cap(share)        clips the singular values of a head's Q, K and V at this fraction of the largest
+    Temperature(T)    divides the scores by T
+    L2()              attention by distances in place of inner products: another model with the same weights
 
-`Cap(0.5) >> Temperature(2)` does both.
+`Cap(0.5) >> Temperature(2)` applies both.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,34 +22,49 @@ from howsmooth.attention import L2Attention, SelfAttention, attend
 from howsmooth.errors import InputError
 
 VALUES = ("own", "tied")
+PARAMETERS = (
+    *("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo", "heads", "kv_heads", "scale"),
+    *("causal", "window", "rotary", "softcap", "score_bias"),
+)
 
 
 class DistanceAttention:
-    """P_ij ∝ exp(−scale/2 · |q_i − q_j|²), o = P v, with q, v, mask, positions and projection of a softmax layer.
+    """Attention by distances, with the queries, values, mask, positions and output projection of a softmax layer.
 
-    Since −|q_i − q_j|²/2 = ⟨q_i, q_j⟩ − |q_j|²/2 − |q_i|²/2, it is the softmax layer with keys tied to its queries, and
-    less weight for long ones. Values do not go through the queries as in `L2Attention`, and nothing bounds the
-    derivative over all inputs.
+        P_ij ∝ exp(−scale/2 · |q_i − q_j|²),  o = P v
 
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> f = DistanceAttention(SelfAttention(eye, eye, eye))
-    >>> f(torch.tensor([[99.0, 0.0], [0.0, 99.0]], dtype=torch.float64))  # each token sees itself
-    tensor([[99.,  0.],
-            [ 0., 99.]], dtype=torch.float64)
+    Since −|q_i − q_j|²/2 = ⟨q_i, q_j⟩ − |q_j|²/2 − |q_i|²/2, it is the softmax layer with keys equal to queries, and a
+    penalty on long keys. Unlike in `L2Attention`, the values do not depend on the queries, and the derivative is not
+    bounded over all inputs.
+
+    Args:
+        f: the softmax layer; it may not have a soft cap.
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.float64)
+        >>> f = DistanceAttention(SelfAttention(eye, eye, eye))
+        >>> f(torch.tensor([[99.0, 0.0], [0.0, 99.0]], dtype=torch.float64))  # each token attends to itself
+        tensor([[99.,  0.],
+                [ 0., 99.]], dtype=torch.float64)
     """
 
-    def __init__(self, f: SelfAttention):
+    def __init__(self, f: SelfAttention) -> None:
+        """Check the layer."""
         if not isinstance(f, SelfAttention):
             raise InputError(f"DistanceAttention: expected a SelfAttention, got {type(f).__name__}")
         if f.softcap is not None:
-            raise InputError("DistanceAttention: expected a layer without a soft cap of its scores, got one with it")
+            raise InputError(
+                "DistanceAttention: expected a layer without a soft cap of its scores, got one with a soft cap"
+            )
         self.f = f
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
         return self.f.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Return the output (…, n, d_out) at tokens x (…, n, d)."""
         f = self.f if x.dtype == self.f.dtype else self.f.to(x.dtype)
         f.check_tokens(x, None)
         q, _, v = f.project(x)
@@ -59,62 +75,78 @@ class DistanceAttention:
         return o if f.wo is None else F.linear(o, f.wo, f.bo)
 
     def __repr__(self) -> str:
+        """Return the layer it is made of."""
         return f"DistanceAttention({self.f!r})"
 
 
 class Mitigation:
-    """`mitigation(f)` is the mitigated map of a `SelfAttention`; the layer that was given stays as it is."""
+    """A transformation of attention layers: `mitigation(f)` is the mitigated map, and f is left unchanged."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The mitigation and its settings in words."""
+        raise NotImplementedError
 
     def __call__(self, f: SelfAttention) -> Callable[[Tensor], Tensor]:
+        """Return the mitigated map of a layer."""
         raise NotImplementedError
 
     def __rshift__(self, then: Mitigation) -> Mitigation:
+        """Return the composition: this mitigation, then another."""
         if not isinstance(then, Mitigation):
             raise InputError(f"{self.name} >>: expected another mitigation, got {type(then).__name__}")
-        return Both(self, then)
+        return Composition(self, then)
 
-    def _check(self, f: SelfAttention) -> None:
-        if not isinstance(f, SelfAttention):
-            raise InputError(
-                f"{self.name}: expected a SelfAttention, got {type(f).__name__}; "
-                + (
-                    "put it last"
-                    if isinstance(f, (L2Attention, DistanceAttention))
-                    else "the weights of this layer are not known"
-                )
-            )
+    def _check(self, f: object) -> SelfAttention:
+        """Return the layer; refuse other maps."""
+        if isinstance(f, SelfAttention):
+            return f
+        last = isinstance(f, (L2Attention, DistanceAttention))
+        remedy = "apply L2 last" if last else "the weights of other maps are not known"
+        raise InputError(f"{self.name}: expected a SelfAttention, got {type(f).__name__}; {remedy}")
 
 
 @dataclass(frozen=True)
-class Both(Mitigation):
-    """One mitigation, then another."""
+class Composition(Mitigation):
+    """One mitigation, then another.
+
+    Attributes:
+        first: applied first; its result has to be a `SelfAttention`.
+        second: applied to the result of the first.
+    """
 
     first: Mitigation
     second: Mitigation
 
     @property
     def name(self) -> str:
+        """Both names, in the order of application."""
         return f"{self.first.name} >> {self.second.name}"
 
     def __call__(self, f: SelfAttention) -> Callable[[Tensor], Tensor]:
-        return self.second(self.first(f))
+        """Apply both mitigations."""
+        return self.second(self.second._check(self.first(f)))
 
 
 @dataclass(frozen=True)
 class Cap(Mitigation):
-    """Singular values of each head's projections of queries, keys and values cut at a share of the head's largest.
+    """Clips the singular values of each head's query, key and value projections.
 
-    >>> w = torch.diag(torch.tensor([4.0, 1.0], dtype=torch.float64))
-    >>> Cap(0.5)(SelfAttention(w, w, w)).wq.diagonal()
-    tensor([2., 1.], dtype=torch.float64)
+    Attributes:
+        share: the largest singular value allowed, as a fraction of the head's largest, in (0, 1].
+        of: which projections: some of the letters q, k and v.
+
+    Example:
+        >>> w = torch.diag(torch.tensor([4.0, 1.0], dtype=torch.float64))
+        >>> Cap(0.5)(SelfAttention(w, w, w)).wq.diagonal()
+        tensor([2., 1.], dtype=torch.float64)
     """
 
     share: float
     of: str = "qkv"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Check the settings."""
         if isinstance(self.share, bool) or not isinstance(self.share, (int, float)) or not 0 < self.share <= 1:
             raise InputError(
                 f"Cap: expected a share of the largest singular value above 0 and up to 1, got {self.share!r}"
@@ -124,14 +156,18 @@ class Cap(Mitigation):
 
     @property
     def name(self) -> str:
+        """The projections and the share."""
         return f"cap {self.of.upper()} at {self.share:g}"
 
     def __call__(self, f: SelfAttention) -> SelfAttention:
+        """Return the layer with clipped projections."""
         self._check(f)
         heads = {"q": f.heads, "k": f.kv_heads, "v": f.kv_heads}
-        return changed(f, **{f"w{letter}": self._cut(getattr(f, f"w{letter}"), heads[letter]) for letter in self.of})
+        weights = {f"w{letter}": self._clip(getattr(f, f"w{letter}"), heads[letter]) for letter in self.of}
+        return replace_weights(f, **weights)
 
-    def _cut(self, w: Tensor, heads: int) -> Tensor:
+    def _clip(self, w: Tensor, heads: int) -> Tensor:
+        """Clip the singular values of each head's rows of w."""
         u, s, vh = torch.linalg.svd(w.detach().double().unflatten(0, (heads, -1)), full_matrices=False)
         s = s.clamp(max=self.share * s[:, :1])
         return (u * s.unsqueeze(-2) @ vh).flatten(0, 1).to(w)
@@ -139,79 +175,80 @@ class Cap(Mitigation):
 
 @dataclass(frozen=True)
 class Temperature(Mitigation):
-    """Scores divided by T: attention closer to the mean of what it sees.
+    """Divides the scores by T, which makes the attention weights more equal.
 
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> Temperature(4.0)(SelfAttention(eye, eye, eye, scale=1.0)).scale
-    0.25
+    Attributes:
+        T: the temperature, finite and positive.
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.float64)
+        >>> Temperature(4.0)(SelfAttention(eye, eye, eye, scale=1.0)).scale
+        0.25
     """
 
     T: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Check the settings."""
         if isinstance(self.T, bool) or not isinstance(self.T, (int, float)) or not 0 < self.T < math.inf:
             raise InputError(f"Temperature: expected a finite T above 0, got {self.T!r}")
 
     @property
     def name(self) -> str:
+        """The temperature."""
         return f"temperature {self.T:g}"
 
     def __call__(self, f: SelfAttention) -> SelfAttention:
+        """Return the layer with a smaller scale."""
         self._check(f)
-        return changed(f, scale=f.scale / self.T)
+        return replace_weights(f, scale=f.scale / self.T)
 
 
 @dataclass(frozen=True)
 class L2(Mitigation):
-    """Attention by distance, keys tied to queries: another model, not a smoother version of the old one.
+    """Attention by distances with keys equal to queries: another model, not a smoother version of the old one.
 
-    values: "own" keeps the values (`DistanceAttention`, any mask and positions); "tied" is the layer of Kim et al.
-    (`L2Attention`) with these weights, whose values go through the queries too: Lipschitz everywhere, with a bound. It
-    is for layers without a mask, positions or shared keys, and leaves their biases out.
+    Attributes:
+        values: "own" keeps the values (`DistanceAttention`, any mask and positions). "tied" is the layer of Kim et al.
+            (`L2Attention`) with these weights, whose values are computed from the queries: it is Lipschitz, with a
+            known bound. It is for layers without mask, positions and shared keys, and ignores their biases.
+
+    Reference:
+        kim2021lipschitz, for "tied".
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.float64)
+        >>> type(L2()(SelfAttention(eye, eye, eye))).__name__, L2("tied").name
+        ('DistanceAttention', 'L2, tied values')
     """
 
     values: str = "own"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Check the settings."""
         if self.values not in VALUES:
             raise InputError(f"L2: expected values to be one of {', '.join(VALUES)}, got {self.values!r}")
 
     @property
     def name(self) -> str:
+        """Whether values are tied."""
         return "L2" if self.values == "own" else "L2, tied values"
 
     def __call__(self, f: SelfAttention) -> DistanceAttention | L2Attention:
+        """Return attention by distances with the weights of the layer."""
         self._check(f)
         if self.values == "own":
             return DistanceAttention(f)
         plain = not f.causal and f.window is None and f.rotary is None and f.score_bias is None
         if not plain or f.kv_heads != f.heads or f.softcap is not None or {f.wq.shape, f.wv.shape} != {(f.d, f.d)}:
             raise InputError(
-                f"L2: expected a layer without mask, positions, caps and shared keys for tied values, got "
+                "L2: expected a layer without mask, positions, caps and shared keys for tied values, got "
                 f'{f!r}; use L2(values="own")'
             )
         wo = torch.eye(f.d, dtype=f.dtype, device=f.device) if f.wo is None else f.wo
         return L2Attention(f.wq, f.wv, wo, heads=f.heads)
 
 
-def changed(f: SelfAttention, **changes) -> SelfAttention:
-    """The layer with some of its weights or settings replaced."""
-    names = (
-        "wq",
-        "wk",
-        "wv",
-        "wo",
-        "bq",
-        "bk",
-        "bv",
-        "bo",
-        "heads",
-        "kv_heads",
-        "scale",
-        "causal",
-        "window",
-        "rotary",
-        "softcap",
-        "score_bias",
-    )
-    return SelfAttention(**({name: getattr(f, name) for name in names} | changes))
+def replace_weights(f: SelfAttention, **changes: Any) -> SelfAttention:
+    """Return the layer with some of its weights or settings replaced."""
+    return SelfAttention(**({name: getattr(f, name) for name in PARAMETERS} | changes))

@@ -1,7 +1,8 @@
-"""Where to begin, and the whole search: many starts, and ascent from all of them.
+"""Starting points for the search of worst cases, and the search: many starts, and ascent from all of them.
 
-The roughest inputs known are few distinct points with very unequal multiplicities: a crowd, and a token or two that it
-looks at. Random tokens are seldom in their basin, so most starts are made of such clusters, at random places.
+The inputs with the largest known constants consist of few distinct points with very unequal multiplicities: one or two
+isolated tokens, and a large group of equal tokens that attends to them. Random tokens are rarely in the basin of such
+an input, so most starts are clusters of this kind at random points.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from howsmooth.attack.ascent import Ascent, ascend
-from howsmooth.attack.configurations import castin, far_token, two_point
-from howsmooth.attack.constraints import Constraint, Ellipsoid, Near, another_seed, check_count, check_seed
+from howsmooth.attack.checks import check_count, check_seed, shift_seed
+from howsmooth.attack.configurations import Configuration, castin, far_token, two_point
+from howsmooth.attack.constraints import Constraint, Ellipsoid, Near, token_norms
+from howsmooth.attack.mitigation import replace_weights
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError
 
-SPREADS = (1.0, 0.3, 0.1, 1.0)  # of random tokens, in radii; a sphere knows only the first
-APART = 1e-2  # radii between the tokens of a cluster: they may part
-HEADS_TRIED = 4  # of a layer, each by its own configuration
-FIRST_ROUND, KEPT = 5, 4  # a fifth of the steps for all restarts, the rest for the best quarter
+RANDOM_SCALES = (1.0, 0.3, 0.1, 1.0)  # of random tokens, in radii; on a sphere all of them are the same
+CLUSTER_DISTANCES = (1.0, 1.0, 0.5, 0.1, 0.0)  # of a cluster's centre from the origin, in radii
+CLUSTER_SPREAD = 1e-2  # of the tokens of a cluster, in radii, so that an ascent can separate them
+MAX_HEADS = 4  # heads of a layer for which the configuration of Castin et al. is a start
+FIRST_ROUND_DIVISOR, SURVIVOR_DIVISOR = 5, 4  # a fifth of the steps for all restarts, the rest for the best quarter
 
 
 def worst_case(
@@ -37,42 +42,59 @@ def worst_case(
     tol: float = 1e-3,
     progress: Callable[[int, Tensor], None] | None = None,
 ) -> Ascent:
-    """The roughest n tokens found in the constraint: `starts`, and ascent from all of them, then from the best quarter.
+    """Search a constraint set for n tokens with a large local Lipschitz constant.
 
-    A lower bound on the Lipschitz constant on that set, if it is convex, with a certificate; not its value. In
-    `Near(x0, eps)`, with n the length of x0, the first restart begins at x0 itself and the others at points drawn
-    around it, so that the result is never below the constant at x0.
+    The search is gradient ascent from `starts`, first from all of them, then from the best quarter. On a convex set
+    the result is a certified lower bound on the Lipschitz constant there, not its value. In `Near(x0, eps)` the first
+    restart is x0 itself, so the result is never below the constant at x0.
 
-    >>> from howsmooth.attack import Ball
-    >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> worst_case(SelfAttention(one, one, one, scale=1.0), 16, Ball(3.0), steps=100).value > 8.49
-    True
+    Args:
+        f: the attention layer.
+        n: the number of tokens; in `Near(x0, eps)` that of x0.
+        constraint: the set of inputs: `Ball`, `Sphere`, `Ellipsoid` or `Near`.
+        restarts: the number of starting points.
+        steps: the largest number of steps of ascent.
+        seed: seed of all random draws.
+        tol: relative width of the certificate's interval.
+        progress: called after each step with its number and the values (restarts,).
+
+    Returns:
+        The best input found with its certificate, and the history of all restarts.
+
+    Raises:
+        InputError: an argument has the wrong type or shape.
+
+    Example:
+        >>> from howsmooth.attack import Ball
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> worst_case(SelfAttention(one, one, one, scale=1.0), 16, Ball(3.0), steps=100).value > 8.49
+        True
     """
     check_count("worst_case", "steps", steps, least=0)
     x = starts(f, n, constraint, restarts, seed)
-    early = steps // FIRST_ROUND
-    first = ascend(f, x, constraint, steps=early, seed=seed, tol=tol, progress=progress)
-    best = first.values.topk(max(1, restarts // KEPT)).indices
-    # Those that are left behind stay where they are, in the record as well.
-    values = first.values.clone()
+    first_steps = steps // FIRST_ROUND_DIVISOR
+    first = ascend(f, x, constraint, steps=first_steps, seed=seed, tol=tol, progress=progress)
+    best = first.values.topk(max(1, restarts // SURVIVOR_DIVISOR)).indices
+    values = first.values.clone()  # restarts that are dropped keep their value in the path
 
-    def report(step: int, now: Tensor) -> None:
-        progress(first.steps + step, values.index_copy(0, best, torch.maximum(now, values[best])))
+    def report_all(step: int, survivors: Tensor) -> None:
+        if progress is not None:
+            progress(first.steps + step, values.index_copy(0, best, torch.maximum(survivors, values[best])))
 
     second = ascend(
         f,
         first.ends[best],
         constraint,
-        steps=steps - early,
-        seed=another_seed(seed, 1),
+        steps=steps - first_steps,
+        seed=shift_seed(seed, 1),
         tol=tol,
-        progress=None if progress is None else report,
+        progress=report_all,
     )
-    later = values.repeat(second.steps, 1).index_copy(1, best, torch.maximum(second.path[1:], values[best]))
+    second_path = values.repeat(second.steps, 1).index_copy(1, best, torch.maximum(second.path[1:], values[best]))
     return replace(
         second if second.value >= first.value else first,
         start=first.start,
-        path=torch.cat([first.path, later]),
+        path=torch.cat([first.path, second_path]),
         ends=first.ends.index_copy(0, best, second.ends),
         steps=first.steps + second.steps,
         gradients=first.gradients + second.gradients,
@@ -81,19 +103,34 @@ def worst_case(
 
 
 def starts(f: SelfAttention, n: int, constraint: Constraint, restarts: int = 32, seed: int = 0) -> Tensor:
-    """Tokens (restarts, n, d) to climb from: configurations first, then clusters and random draws by turns.
+    """Return starting points for `ascend`: closed-form configurations, then clusters and random tokens.
 
-    In `Near(x0, eps)` they are x0 itself, unchanged, and points drawn within eps, eps/3 and eps/10 of it: hand them to
-    `ascend` to climb from all of them to the end.
+    In `Near(x0, eps)` they are x0 itself and random points within eps, eps/3 and eps/10 of it.
 
-    >>> from howsmooth.attack import Near
-    >>> eye, x0 = torch.eye(2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
-    >>> x = starts(SelfAttention(eye, eye, eye), 3, Near(x0, 0.1), restarts=4)
-    >>> x.shape, torch.equal(x[0], x0), Near(x0, 0.1).contains(x, 1e-6)
-    (torch.Size([4, 3, 2]), True, True)
+    Args:
+        f: the attention layer.
+        n: the number of tokens.
+        constraint: the set of inputs: `Ball`, `Sphere`, `Ellipsoid` or `Near`.
+        restarts: the number of starting points.
+        seed: seed of all random draws.
+
+    Returns:
+        Tokens (restarts, n, d) in the constraint set, with the dtype and device of the layer.
+
+    Raises:
+        InputError: an argument has the wrong type or shape.
+
+    Example:
+        >>> from howsmooth.attack import Near
+        >>> eye, x0 = torch.eye(2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+        >>> x = starts(SelfAttention(eye, eye, eye), 3, Near(x0, 0.1), restarts=4)
+        >>> x.shape, torch.equal(x[0], x0), Near(x0, 0.1).contains(x, 1e-6)
+        (torch.Size([4, 3, 2]), True, True)
     """
     if not isinstance(f, SelfAttention):
-        raise InputError(f"starts: expected a SelfAttention, got {type(f).__name__}; its curvature is needed, too")
+        raise InputError(
+            f"starts: expected a SelfAttention, got {type(f).__name__}; the ascent needs its second derivative"
+        )
     if not isinstance(constraint, Constraint):
         raise InputError(
             f"starts: expected a constraint (Ball, Sphere, Ellipsoid or Near), got {type(constraint).__name__}"
@@ -104,85 +141,82 @@ def starts(f: SelfAttention, n: int, constraint: Constraint, restarts: int = 32,
     constraint.check(n, f.d)
     generator = torch.Generator().manual_seed(seed)
     near = isinstance(constraint, Near)
-    made = [torch.zeros(n, f.d, dtype=torch.float64)] if near else _configurations(f, n, constraint, seed)
-    made = made[: max(1, restarts // 2)]
-    while len(made) < restarts:
-        i = len(made)
+    points = [torch.zeros(n, f.d, dtype=torch.float64)] if near else _configurations(f, n, constraint, seed)
+    points = points[: max(1, restarts // 2)]
+    while len(points) < restarts:
+        i = len(points)
         if near or i % 4 == 0:
-            made.append(SPREADS[i // 4 % len(SPREADS)] * constraint.draw((n, f.d), generator))
+            points.append(RANDOM_SCALES[i // 4 % len(RANDOM_SCALES)] * constraint.draw((n, f.d), generator))
         else:
-            made.append(_clusters(f, n, constraint, 2 + i % 2, generator))
-    y = constraint.project(torch.stack(made[:restarts]))
+            points.append(_clusters(f.d, n, constraint, 2 + i % 2, generator))
+    y = constraint.project(torch.stack(points[:restarts]))
     return constraint.decode(y).to(f.wq)
 
 
-def _clusters(f: SelfAttention, n: int, constraint: Constraint, points: int, generator: torch.Generator) -> Tensor:
-    """Few distinct points, far out or near the centre: one or two tokens at each but the last, which has the crowd.
+def _clusters(d: int, n: int, constraint: Constraint, count: int, generator: torch.Generator) -> Tensor:
+    """Draw n tokens in `count` clusters, 2 or 3: one or two tokens in the first, most of them in the last.
 
-    Of three points the second may have any number. All are on one line as often as not.
+    Of three clusters the second may have any size. In half of the draws all centres are on one line.
     """
 
     def number(most: int) -> int:
         return int(torch.randint(1, max(2, most), (1,), generator=generator))
 
-    places = constraint.draw((points, f.d), generator)
-    places = constraint.radius * places / torch.linalg.vector_norm(places, dim=-1, keepdim=True)
+    centres = constraint.draw((count, d), generator)
+    centres = constraint.coordinate_radius * centres / token_norms(centres)
     if number(3) == 1:
-        places = places[:1] * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)[:points, None]
-    distances = torch.tensor([1.0, 1.0, 0.5, 0.1, 0.0], dtype=torch.float64)
-    places = places * distances[torch.randint(5, (points, 1), generator=generator)]
-    counts = [number(3), *([number(n)] if points == 3 else [])]
-    which = torch.full((n,), points - 1)
-    which[: counts[0]] = 0
-    if points == 3:
-        which[counts[0] : counts[0] + counts[1]] = 1
-    return places[which] + APART * constraint.draw((n, f.d), generator)
+        centres = centres[:1] * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)[:count, None]
+    distances = torch.tensor(CLUSTER_DISTANCES, dtype=torch.float64)
+    centres = centres * distances[torch.randint(len(distances), (count, 1), generator=generator)]
+    sizes = [number(3), *([number(n)] if count == 3 else [])]
+    cluster = torch.full((n,), count - 1)
+    cluster[: sizes[0]] = 0
+    if count == 3:
+        cluster[sizes[0] : sizes[0] + sizes[1]] = 1
+    return centres[cluster] + CLUSTER_SPREAD * constraint.draw((n, d), generator)
 
 
 def _configurations(f: SelfAttention, n: int, constraint: Constraint, seed: int) -> list[Tensor]:
-    """Coordinates of the configurations that this layer has, made for it as a map of the coordinates."""
-    layer = in_coordinates(f, constraint)
-    makers = [lambda: two_point(layer, n, constraint.radius), lambda: far_token(layer, n, constraint.radius, seed)]
-    makers += [
-        lambda head=head: castin(layer, n, constraint.radius, head) for head in range(min(layer.heads, HEADS_TRIED))
+    """Return the coordinates of all configurations that exist for this layer as a map of the coordinates."""
+    layer, radius = layer_in_coordinates(f, constraint), constraint.coordinate_radius
+    makers: list[Callable[[], Configuration]] = [
+        partial(two_point, layer, n, radius),
+        partial(far_token, layer, n, radius, seed),
+        *(partial(castin, layer, n, radius, head) for head in range(min(layer.heads, MAX_HEADS))),
     ]
-    made = []
+    points = []
     for make in makers:
-        with suppress(Refused):  # rotary positions, caps, offsets, heads without scores: there is the rest
-            made.append(make().tokens)
-    return made
+        # Rotary positions, soft caps, offsets or heads without scores: the other starts remain.
+        with suppress(Refused):
+            points.append(make().tokens)
+    return points
 
 
-def in_coordinates(f: SelfAttention, constraint: Constraint) -> SelfAttention:
-    """Z ↦ f(decode(z)) as a layer, in float64 on the CPU: an ellipsoid's gain, bias and centring become weights."""
+def layer_in_coordinates(f: SelfAttention, constraint: Constraint) -> SelfAttention:
+    """Return z ↦ f(decode(z)) as a layer in float64 on the CPU.
+
+    The gain, bias and centring of an ellipsoid become part of the weights. Translations (`Near`) are left out.
+    """
     f = f.to(device="cpu", dtype=torch.float64)
     if not isinstance(constraint, Ellipsoid):
         return f
-    gain, bias = (constraint.decode(t) for t in (torch.ones(f.d, dtype=torch.float64), torch.zeros(f.d).double()))
-    gain = gain - bias
+    bias = constraint.decode(torch.zeros(f.d, dtype=torch.float64))
+    gain = constraint.decode(torch.ones(f.d, dtype=torch.float64)) - bias
+    centred = constraint.norm.centred
 
     def weight(w: Tensor) -> Tensor:
         w = w * gain
-        return w - w.mean(-1, keepdim=True) if constraint.norm.centred else w
+        return w - w.mean(-1, keepdim=True) if centred else w
 
     def offset(w: Tensor, b: Tensor | None) -> Tensor:
         return w @ bias if b is None else w @ bias + b
 
-    return SelfAttention(
-        weight(f.wq),
-        weight(f.wk),
-        weight(f.wv),
-        f.wo,
+    return replace_weights(
+        f,
+        wq=weight(f.wq),
+        wk=weight(f.wk),
+        wv=weight(f.wv),
         bq=offset(f.wq, f.bq),
         bk=offset(f.wk, f.bk),
         bv=offset(f.wv, f.bv),
-        bo=f.bo,
-        heads=f.heads,
-        kv_heads=f.kv_heads,
-        scale=f.scale,
-        causal=f.causal,
-        window=f.window,
-        rotary=f.rotary,
-        softcap=f.softcap,
-        score_bias=f.score_bias,
     )

@@ -1,7 +1,7 @@
-"""Saved attacks checked: everything evaluated anew from what was saved, and compared with what was reported.
+"""Verification of saved attacks: every number is computed again from the saved input, and compared with the record.
 
-features    the map once more, at the saved tokens and the saved perturbation of a file
-text        two plain forward passes on whole texts, from the token numbers of a record; nothing shared
+features    one evaluation of the map at the saved tokens and the saved perturbation of a file
+text        two forward passes on whole texts, from the token ids of a record, independent of the search
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from howsmooth.attack.feature.problem import FeatureProblem, Target, touched
-from howsmooth.attack.feature.result import FeatureAttack, evaluated, load_attack
+from howsmooth.attack.feature.problem import FeatureProblem, Target, count_perturbed_tokens
+from howsmooth.attack.feature.result import FeatureAttack, evaluate, load_attack
 from howsmooth.attack.objectives import (
     FEATURE_OBJECTIVES,
     TEXT_OBJECTIVES,
@@ -28,18 +28,25 @@ from howsmooth.attack.objectives import (
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
-    from howsmooth.attack.tokens.problem import Victim
+    from howsmooth.attack.tokens.problem import TargetModel
     from howsmooth.models import Model
 
-AGAIN = 1e-4  # relative to the change: what another machine's order of sums may do; exact on the same one
-AGREE = 1e-3  # relative to 1 and the value: float32, other orders of summation
-COMPARED = ("spent", "change", "gain", "attacked")
-RECORDED = ("ids", "attacked_ids", "edits", "objective", "value", "success")
+FEATURE_TOLERANCE = 1e-4  # relative, for another order of summation on another machine; on the same one it is exact
+TEXT_TOLERANCE = 1e-3  # relative to max(1, |value|): float32 with another order of summation
+COMPARED_FIELDS = ("spent", "change", "gain", "attacked")
+REQUIRED_FIELDS = ("ids", "attacked_ids", "edits", "objective", "value", "success")
 
 
 @dataclass(frozen=True)
 class Verification:
-    """`holds`, or what is wrong, in words. `value` is what the objective says now, `reported` what was saved."""
+    """The outcome of a verification.
+
+    Attributes:
+        holds: whether everything agrees with what was reported.
+        wrong: what does not, in words.
+        value: the value found now.
+        reported: the value in the record.
+    """
 
     holds: bool
     wrong: tuple[str, ...]
@@ -47,32 +54,43 @@ class Verification:
     reported: float
 
     def as_record(self) -> dict[str, Any]:
+        """Return all fields as plain Python values."""
         return {**asdict(self), "wrong": list(self.wrong)}
 
 
 def verify_features(
-    path: str | os.PathLike, target: Target | None = None, *, model: Model | None = None
+    path: str | os.PathLike[str], target: Target | None = None, *, model: Model | None = None
 ) -> Verification:
-    """Evaluate the map again at the saved tokens and the saved perturbation, and compare with what was reported.
+    """Evaluate the map again at the saved tokens and perturbation, and compare with what was reported.
 
-    A target that is part of a model is found again by the file's own record (`model`, if it is loaded already, saves
-    the time); then the tokens, too, are computed anew from the text's token numbers, unless an edit has added some. For
-    any other map the caller gives the target. The values of the verification are changes, as lengths.
+    A target in a model is reconstructed from the file. Its tokens are then computed again from the token ids, too,
+    unless an edit has added tokens.
+
+    Args:
+        path: a file that `save_attack` wrote.
+        target: the map and its tokens; required for maps that are not part of a model.
+        model: the model, if it is loaded already.
+
+    Returns:
+        What agrees and what does not; the values are changes, as lengths.
+
+    Raises:
+        InputError: the file is not a saved attack, or the target or the model is needed and not given.
     """
     reported, wrong = load_attack(path), []
     given = model
     if target is None:
-        model = model if model is not None else _model(reported)
-        target = _found_again(reported, model)
+        model = model if model is not None else _load_model(reported)
+        target = _target_of(reported, model)
         edited = "edit" in reported.attack
         if not edited and not _close(target.x, reported.x):
             wrong.append("the tokens are not those that enter the map on this text")
         if given is not None and given.source.get("sha256") != reported.origin["source"].get("sha256"):
             wrong.append("the weights are not those that were attacked")
     target = target.double() if reported.dtype == torch.float64 else target
-    target = target.rows(reported.x.to(target.x.device))
+    target = target.with_tokens(reported.x.to(target.x.device))
     problem = FeatureProblem(target, _objective(reported, model))
-    now = evaluated(
+    found = evaluate(
         problem,
         reported.perturbation.to(target.x.device),
         attack=reported.attack,
@@ -80,53 +98,68 @@ def verify_features(
         seed=reported.seed,
         began=time.perf_counter(),
     )
-    for name in COMPARED:
-        said, found = getattr(reported, name), getattr(now, name)
-        slack = max(AGAIN * abs(said), 1e-6 if name == "attacked" else 0.0) if reported.status == "fine" else abs(said)
-        if not abs(said - found) <= slack:
-            wrong.append(f"{name}: {said:.8g} reported, {found:.8g} found")
-    if reported.touched != touched(reported.perturbation):
-        wrong.append(f"tokens touched: {reported.touched} reported, {touched(reported.perturbation)} found")
+    for name in COMPARED_FIELDS:
+        before, now = getattr(reported, name), getattr(found, name)
+        tolerance = FEATURE_TOLERANCE * abs(before) if reported.status == "fine" else abs(before)
+        if reported.status == "fine" and name == "attacked":
+            tolerance = max(tolerance, 1e-6)
+        if not abs(before - now) <= tolerance:
+            wrong.append(f"{name}: {before:.8g} reported, {now:.8g} found")
+    touched = count_perturbed_tokens(reported.perturbation)
+    if reported.touched != touched:
+        wrong.append(f"tokens touched: {reported.touched} reported, {touched} found")
     if not reported.budget.allows(reported.perturbation, slack=1e-3 if reported.dtype == torch.float32 else 1e-6):
         wrong.append(f"the perturbation is beyond its budget {reported.budget}")
-    for key, said in reported.facts.items():
-        if key in now.facts and now.facts[key] != said:
-            wrong.append(f"{key}: {said} reported, {now.facts[key]} found")
-    return Verification(not wrong, tuple(wrong), now.change, reported.change)
+    for key, fact in reported.facts.items():
+        if key in found.facts and found.facts[key] != fact:
+            wrong.append(f"{key}: {fact} reported, {found.facts[key]} found")
+    return Verification(not wrong, tuple(wrong), found.change, reported.change)
 
 
-def verify_text(model: Model | Victim, record: Mapping[str, Any]) -> Verification:
-    """Evaluate a saved attack (`TokenAttack.as_record`, or its JSON read back) from its token numbers alone."""
-    from howsmooth.attack.tokens.edits import Edit, apply, kept
-    from howsmooth.attack.tokens.problem import Victim
+def verify_text(model: Model | TargetModel, record: Mapping[str, Any]) -> Verification:
+    """Evaluate a saved attack on tokens again, from its token ids alone.
 
-    missing = [key for key in RECORDED if key not in record]
+    Args:
+        model: the model that was attacked.
+        record: `TokenAttack.as_record()`, or its JSON read back.
+
+    Returns:
+        What agrees and what does not; the values are those of the objective.
+
+    Raises:
+        InputError: a field that is needed is missing from the record.
+    """
+    from howsmooth.attack.tokens.edits import Edit, apply, positions_after
+    from howsmooth.attack.tokens.problem import TargetModel
+
+    missing = [key for key in REQUIRED_FIELDS if key not in record]
     if missing:
         raise InputError(f"expected the record of an attack on tokens, got one without {missing[0]}")
-    victim = model if isinstance(model, Victim) else Victim(model)
+    target = model if isinstance(model, TargetModel) else TargetModel(model)
     objective: TextObjective = objective_of(record["objective"], TEXT_OBJECTIVES)
-    embedding, edits = victim.embedding, [Edit(**edit) for edit in record["edits"]]
-    ids, attacked = (victim.model._ids(record[key]) for key in ("ids", "attacked_ids"))
+    embedding, edits = target.embedding, [Edit(**edit) for edit in record["edits"]]
+    ids, attacked = (target.model._ids(record[key]) for key in ("ids", "attacked_ids"))
     with torch.no_grad():
         before, after = (objective.features(embedding, embedding.matrix[t][None]) for t in (ids, attacked))
-        where = torch.tensor([kept(len(ids), edits)], device=ids.device)
-        value = float(objective.value(after, before, where))
+        positions = torch.tensor([positions_after(len(ids), edits)], device=ids.device)
+        value = float(objective.value(after, before, positions))
     success, wrong = bool(edits) and objective.succeeds(value), []
     if apply(ids.tolist(), edits) != attacked.tolist():
         wrong.append("the edits do not give the attacked tokens")
-    if not abs(value - record["value"]) <= AGREE * max(1.0, abs(value)):
+    if not abs(value - record["value"]) <= TEXT_TOLERANCE * max(1.0, abs(value)):
         wrong.append(f"value: {record['value']:.6g} reported, {value:.6g} found")
     if success != record["success"]:
         wrong.append(f"success: {record['success']} reported, {success} found")
     return Verification(not wrong, tuple(wrong), value, record["value"])
 
 
-def _model(reported: FeatureAttack) -> Model:
+def _load_model(reported: FeatureAttack) -> Model:
+    """Load the model that was attacked, and check its weights."""
     from howsmooth.models import load
 
     if "model" not in reported.origin:
         raise InputError(
-            "expected a target: this attack was on a map that no file describes; give verify the map and its tokens"
+            "expected a target: the file does not describe the attacked map; give verify the map and its tokens"
         )
     origin = reported.origin
     model = load(origin["model"], dtype=origin["dtype"], seed=origin["source"].get("seed") or 0)
@@ -135,12 +168,14 @@ def _model(reported: FeatureAttack) -> Model:
     return model
 
 
-def _found_again(reported: FeatureAttack, model: Model) -> Target:
+def _target_of(reported: FeatureAttack, model: Model) -> Target:
+    """Return the target in the model that the file describes."""
     origin = reported.origin
     return Target.in_model(model, torch.tensor(origin["ids"]), origin["layer"], origin["kind"], head=origin["head"])
 
 
 def _objective(reported: FeatureAttack, model: Model | None) -> FeatureObjective:
+    """Return the objective that the file describes."""
     if reported.objective["name"] != NextToken.name:
         return objective_of(reported.objective, FEATURE_OBJECTIVES)
     if model is None:

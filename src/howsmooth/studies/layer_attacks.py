@@ -28,7 +28,7 @@ from howsmooth.attack.feature import (
 )
 from howsmooth.attack.feature import FeatureObjective as Objective
 from howsmooth.attack.feature import FeatureProblem as Problem
-from howsmooth.attack.feature.result import read
+from howsmooth.attack.feature.result import read_attack_file
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import certify_ball
 from howsmooth.errors import InputError
@@ -141,9 +141,9 @@ def _kept(
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
     path = None if folder is None else folder / f"{_slug(where)}-{digest}.safetensors"
     if path is not None and path.exists():
-        return read(path)[0]
+        return read_attack_file(path)[0]
     found = run(attack, place.target, budget, place.objective, seed=spec.seed)
-    edited = replace(place, target=place.target.rows(found.x)) if attack.edit is not None else place
+    edited = replace(place, target=place.target.with_tokens(found.x)) if attack.edit is not None else place
     noise = found.gain if isinstance(attack, Noise) else edited.noise(budget)
     record = {
         **where,

@@ -14,9 +14,9 @@ from howsmooth.attack.tokens import (
     Flip,
     Hidden,
     Limits,
-    SentenceJudge,
+    SentenceSimilarity,
     Singular,
-    Victim,
+    TargetModel,
     attack_text,
     verify,
 )
@@ -75,12 +75,12 @@ def chunks_to_attack(
     cutter = model.cutter(text)
     tokens = cutter.tokens + cutter.framed
     chunks = model.chunks(text, min(n, tokens), count if tokens >= n * count else None)[:count]
-    if objective.last_only:
+    if objective.uses_last_token:
         _ = model.language_head
     if isinstance(objective, Hidden) and objective.layer is not None:
         model._layer(objective.layer)
     for chunk in chunks:
-        limits.places(chunk.special.tolist(), model.positions)
+        limits.editable_positions(chunk.special.tolist(), model.positions)
     return chunks
 
 
@@ -94,7 +94,7 @@ def token_attacks(
     limits: Limits | None = None,
     calls: int = 40,
     seed: int = 0,
-    judge: SentenceJudge | None = None,
+    judge: SentenceSimilarity | None = None,
     done: Sequence[dict[str, Any]] = (),
     step: Step | None = None,
 ) -> Iterator[dict[str, Any]]:
@@ -103,7 +103,7 @@ def token_attacks(
     A record holds `TokenAttack.as_record`, the text's number and name, and `verified`: that the value, and success with
     it, came out again from the saved token numbers. The seed of text number i is `seed` + i.
     """
-    victim, objective, limits = Victim(model), objective or Flip(), limits or Limits()
+    target, objective, limits = TargetModel(model), objective or Flip(), limits or Limits()
     for method in methods:
         method.check(limits)
     judged = None if judge is None else {"model": judge.model.name, "least": judge.least}
@@ -130,9 +130,16 @@ def token_attacks(
             if step is not None:
                 step(number, method.name)
             record = attack_text(
-                victim, chunk, method, objective=objective, limits=limits, calls=calls, seed=seed + number, judge=judge
+                target,
+                chunk,
+                method,
+                objective=objective,
+                limits=limits,
+                calls=calls,
+                seed=seed + number,
+                similarity=judge,
             ).as_record()
-            again = verify(victim, record)
+            again = verify(target, record)
             yield {
                 "text": text.name,
                 "piece": number,

@@ -1,39 +1,41 @@
-"""Attacks in token space: real tokens substituted, inserted and duplicated, every success evaluated exactly."""
+"""Attacks in token space: real tokens are substituted, inserted and duplicated, and every success is verified."""
 
 from howsmooth.attack.objectives import KL, Cosine, Flip, Hidden, TextObjective
 from howsmooth.attack.objectives import TEXT_OBJECTIVES as OBJECTIVES
 from howsmooth.attack.tokens.attack import TokenAttack, attack_text
-from howsmooth.attack.tokens.edits import Edit, Limits, SentenceJudge, apply
+from howsmooth.attack.tokens.edits import Edit, Limits, SearchSpace, SentenceSimilarity, apply
 from howsmooth.attack.tokens.inversion import Inversion, Singular, captured_share, invert
-from howsmooth.attack.tokens.methods import METHODS, Greedy, HotFlip, Probe, Random
-from howsmooth.attack.tokens.problem import TextProblem, Victim
+from howsmooth.attack.tokens.methods import METHODS, Greedy, HotFlip, Method, Probe, Random
+from howsmooth.attack.tokens.problem import TargetModel, TextProblem
 from howsmooth.attack.verification import Verification
 from howsmooth.attack.verification import verify_text as verify
 
 __all__ = [
-    "KL",
-    "METHODS",
-    "OBJECTIVES",
-    "Cosine",
-    "Edit",
-    "Flip",
-    "Greedy",
-    "Hidden",
-    "HotFlip",
-    "Inversion",
-    "Limits",
-    "Probe",
-    "Random",
-    "SentenceJudge",
-    "Singular",
-    "TextObjective",
-    "TextProblem",
-    "TokenAttack",
-    "Verification",
-    "Victim",
-    "apply",
     "attack_text",
-    "captured_share",
+    "TokenAttack",
+    "TargetModel",
+    "Limits",
+    "SentenceSimilarity",
+    "Edit",
+    "apply",
+    "TextObjective",
+    "Flip",
+    "KL",
+    "Hidden",
+    "Cosine",
+    "OBJECTIVES",
+    "Method",
+    "Probe",
+    "HotFlip",
+    "Greedy",
+    "Random",
+    "Singular",
+    "METHODS",
+    "TextProblem",
+    "SearchSpace",
     "invert",
+    "Inversion",
+    "captured_share",
     "verify",
+    "Verification",
 ]

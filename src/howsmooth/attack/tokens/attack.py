@@ -1,40 +1,64 @@
-"""One attack on one text, and what it hands back: edits, what they changed, what they cost."""
+"""An attack on the tokens of one text, and its result."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from howsmooth.attack.constraints import check_seed
+from howsmooth.attack.checks import check_seed
 from howsmooth.attack.objectives import Flip, TextObjective
-from howsmooth.attack.tokens.edits import Edit, Limits, SentenceJudge
+from howsmooth.attack.tokens.edits import Edit, Limits, SentenceSimilarity
 from howsmooth.attack.tokens.methods import Method, Probe
-from howsmooth.attack.tokens.problem import TextProblem, Trial, Victim
+from howsmooth.attack.tokens.problem import Candidate, TargetModel, TextProblem
 from howsmooth.models import TokenChunk
 from howsmooth.texts.cutting import special_frame, word
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
 
-CALLS = 40
+DEFAULT_CALLS = 40
 
 
 @dataclass(frozen=True)
 class TokenAttack:
     """The best edits that a method found within its calls.
 
-    value: the objective at the edited text, evaluated exactly; clean: at the original. calls = forwards + backwards, in
-    sequences. ids and attacked_ids are all that `verify` needs beside the model. round_trips: whether the edited text
-    is read as these tokens again; None where the original is not either. notes: what a method has to add, such as the
-    share of a direction that tokens captured. Where no edit was found that keeps to the limits there are no edits, the
-    value is the clean one, and notes["none"] says so.
+    If no edit within the limits was found, `edits` is empty, the value is the clean one, and `notes["none"]` says so.
+
+    Attributes:
+        model: the name of the model.
+        method: the record of the method.
+        objective: the record of the objective.
+        limits: the record of the limits.
+        n: the number of tokens of the original.
+        seed: the seed of the method.
+        clean: the objective at the original text.
+        value: the objective at the edited text, by a forward pass on it.
+        success: whether the value exceeds the objective's threshold.
+        edits: the edits, by position.
+        calls: forwards + backwards, in sequences.
+        forwards: forward passes.
+        backwards: backward passes.
+        budget: the largest number of calls allowed.
+        seconds: the wall-clock time.
+        dtype: the dtype of the model.
+        round_trips: whether the edited text is tokenised to the edited tokens; None if the original is not either.
+        ids: the token ids of the original; with `attacked_ids` all that `verify` needs besides the model.
+        attacked_ids: the token ids of the edited text.
+        special: for each token of the original, whether it is a special one.
+        words: the tokens of the original, for display.
+        new_words: the new token of each edit, for display.
+        original: the original text.
+        attacked: the edited text.
+        says: the predicted next token before and after, for objectives that have one.
+        notes: further results of the method, such as the share of a direction that tokens capture.
     """
 
     model: str
-    method: dict
-    objective: dict
-    limits: dict
+    method: dict[str, Any]
+    objective: dict[str, Any]
+    limits: dict[str, Any]
     n: int
     seed: int
     clean: float
@@ -51,15 +75,15 @@ class TokenAttack:
     ids: tuple[int, ...] = field(repr=False)
     attacked_ids: tuple[int, ...] = field(repr=False)
     special: tuple[bool, ...] = field(repr=False)
-    words: tuple[str, ...] = field(repr=False)  # of the original, for display
-    new_words: tuple[str, ...] = field(repr=False)  # of what each edit brings in
+    words: tuple[str, ...] = field(repr=False)
+    new_words: tuple[str, ...] = field(repr=False)
     original: str = field(repr=False)
     attacked: str = field(repr=False)
-    says: tuple[str, str] | None = None  # the next token before and after, for objectives that ask for it
-    notes: dict = field(default_factory=dict)
+    says: tuple[str, str] | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
 
-    def as_record(self) -> dict:
-        """All of it as plain values; `verify` takes this record."""
+    def as_record(self) -> dict[str, Any]:
+        """Return all fields as plain values; `verify` takes this record."""
         record = {name: getattr(self, name) for name in self.__dataclass_fields__}
         tuples = ("ids", "attacked_ids", "special", "words", "new_words")
         return {
@@ -71,36 +95,55 @@ class TokenAttack:
 
 
 def attack_text(
-    model: Model | Victim,
+    model: Model | TargetModel,
     text: str | TokenChunk,
     method: Method | None = None,
     *,
     objective: TextObjective | None = None,
     limits: Limits | None = None,
-    calls: int = CALLS,
+    calls: int = DEFAULT_CALLS,
     seed: int = 0,
-    judge: SentenceJudge | None = None,
+    similarity: SentenceSimilarity | None = None,
 ) -> TokenAttack:
-    """Attack a text, or a chunk of one, by a method (`Probe` unless given) within `calls` calls of the model.
+    """Attack a text by edits of its tokens.
 
-    Hand over a `Victim` in place of the model to attack many texts: its vocabulary is read once.
+    Args:
+        model: the model. Give a `TargetModel` to attack many texts: its vocabulary is read only once.
+        text: a text, or a chunk of one.
+        method: the search method; `Probe` unless given.
+        objective: what should change; `Flip` unless given.
+        limits: the edits that are allowed; one edit unless given.
+        calls: the largest number of calls of the model, which are sequences through it, forwards or backwards.
+        seed: seed of all random draws.
+        similarity: a limit on the similarity of the edited text to the original.
+
+    Returns:
+        The best edits found, with all that is needed to verify them.
+
+    Raises:
+        InputError: an argument is invalid, the text is too short or too long, or the model has no language head and
+            the objective needs one.
     """
     check_seed("attack_text", seed)
-    victim = model if isinstance(model, Victim) else Victim(model)
+    target = model if isinstance(model, TargetModel) else TargetModel(model)
     method, objective, limits = method or Probe(), objective or Flip(), limits or Limits()
     method.check(limits)
-    chunk = text if isinstance(text, TokenChunk) else whole_chunk(victim.model, text)
+    chunk = text if isinstance(text, TokenChunk) else whole_chunk(target.model, text)
     began = time.perf_counter()
-    problem = TextProblem(victim, chunk, objective, limits, calls, judge)
+    problem = TextProblem(target, chunk, objective, limits, calls, similarity)
     method(problem, seed)
     clean = float(problem.original.output.detach())
+    next_token = objective.next_tokens(problem.reference)[0]
     best = problem.best
-    if best is None:  # the text as it is
-        best = Trial((), clean, False, problem.objective.says(problem.reference)[0])
-        problem.notes["none"] = f"no edit that keeps to the limits was found in {problem.spent} calls"
+    if best is None:
+        best = Candidate((), clean, False, next_token)
+        problem.notes["none"] = f"no edit that keeps to the limits was found in {problem.calls_used} calls"
     tokenizer = problem.tokenizer
+    says = None
+    if next_token is not None and best.next_token is not None:
+        says = word(tokenizer, next_token), word(tokenizer, best.next_token)
     return TokenAttack(
-        model=victim.model.name,
+        model=target.model.name,
         method=method.as_record(),
         objective=objective.as_record(),
         limits=limits.as_record(),
@@ -110,29 +153,27 @@ def attack_text(
         value=best.value,
         success=best.success,
         edits=tuple(sorted(best.edits)),
-        calls=problem.spent,
+        calls=problem.calls_used,
         forwards=problem.forwards,
         backwards=problem.backwards,
         budget=calls,
         seconds=time.perf_counter() - began,
-        dtype=str(victim.model.dtype).removeprefix("torch."),
-        round_trips=problem.reads_again(best.edits) if problem.round_trips else None,
+        dtype=str(target.model.dtype).removeprefix("torch."),
+        round_trips=problem.retokenises(best.edits) if problem.original_retokenises else None,
         ids=tuple(problem.ids.tolist()),
         attacked_ids=tuple(problem.edited(best.edits)),
         special=tuple(problem.special),
-        words=chunk.words,
+        words=tuple(chunk.words),
         new_words=tuple(word(tokenizer, edit.token) for edit in sorted(best.edits)),
         original=problem.text(()),
         attacked=problem.text(best.edits),
         notes=problem.notes,
-        says=None
-        if best.says is None
-        else tuple(word(tokenizer, token) for token in (problem.objective.says(problem.reference)[0], best.says)),
+        says=says,
     )
 
 
 def whole_chunk(model: Model, text: str) -> TokenChunk:
-    """A whole text as one chunk, with the model's special tokens; refused if it is too short or too long."""
+    """Return a whole text as one chunk, with the model's special tokens; refuse it if it is too short or too long."""
     n = len(model.tokenize(text)) + sum(map(len, special_frame(model._need_tokenizer())))
     (chunk,) = model.chunks(text, n, 1)
     return chunk

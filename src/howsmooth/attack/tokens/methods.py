@@ -1,13 +1,14 @@
-"""How edits are searched for: at random, by HotFlip's rule, greedily, and by probes at the end before any slope.
+"""Search methods of attacks on tokens: random, HotFlip's rule, greedy, and probes before any gradient.
 
-Every method is handed a `TextProblem`, spends its calls and stops at the first success; the best trial stays there.
+Every method gets a `TextProblem`, uses its calls, and stops at the first success; the problem keeps the best candidate.
 
-First-order scores say what the slope at a text tells about every token at every place, in one product. The order in
-which `Probe` tries edits along a slope has every place once before any place again. Seen in SmolLM2 on pieces of
-AG_NEWS: whether the next token flips depends on which token is gone, much less on what came instead, and the nearer to
-the end the likelier. The slope knows little of that, as softmax and norms bend long before an embedding has become
-another. So the rank of an edit is its first-order score, damped a little with the distance to the end where the end is
-what counts, and much for every trial at the same place before it. The weights were chosen on those texts.
+First-order scores estimate the effect of every token at every position from one gradient, by one matrix product.
+`Probe` tries one edit at every position before a second one at any of them. The reason was observed in SmolLM2 on
+pieces of AG_NEWS: whether the next token flips depends on which token is replaced, much less on its substitute, and
+tokens near the end matter most. The gradient shows little of that: softmax and normalisations are far from linear
+between two embeddings. So edits are ranked by their first-order score, damped slightly with the distance to the end
+where only the last token's prediction counts, and strongly for every earlier trial at the same position. The weights
+were chosen on those texts.
 """
 
 from __future__ import annotations
@@ -16,290 +17,331 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from howsmooth.attack.tokens.edits import KINDS, Edit, Limits, Room, kept
-from howsmooth.attack.tokens.problem import BATCH, TextProblem, Trial
+from howsmooth.attack.tokens.edits import KINDS, Edit, Limits, SearchSpace, positions_after
+from howsmooth.attack.tokens.problem import MAX_BATCH, Candidate, TextProblem
 from howsmooth.errors import InputError
 
-PER_PLACE = 8  # tokens kept for each place
-AGAIN = 0.25  # what another token at the same place is worth
-DAMPING = 0.25  # the power of the distance to the end
-# A copy that moves shares its token's weight in every row of attention, and the token itself stays.
-WORTH = {"substitute": 1.0, "insert": 0.3, "duplicate": 0.1}
-TRIES = 200  # edits in a row that the limits refuse, before a method gives up
-LOST = 4  # a batch is at most a quarter of what was tried before it: more than that is never lost to a success
+TOKENS_PER_POSITION = 8  # tokens that are ranked at each position
+REPEAT_WEIGHT = 0.25  # factor on the score of another token at the same position
+DISTANCE_EXPONENT = 0.25  # of the distance to the end, by which scores are divided
+# A duplicate that is moved shares its token's attention weight in every row, and the token itself remains.
+KIND_WEIGHTS = {"substitute": 1.0, "insert": 0.3, "duplicate": 0.1}
+MAX_REJECTIONS = 200  # edits in a row outside the limits before a method stops
+BATCH_DIVISOR = 4  # a batch is at most a quarter of the candidates before it, which bounds the calls after a success
 
 
-def substitution_scores(slope: Tensor, matrix: Tensor, ids: Tensor) -> Tensor:
-    """⟨g_i, e_v − e_i⟩ for every place i and token v, (n, vocabulary): HotFlip's estimate of what v in place of i adds.
+def substitution_scores(gradient: Tensor, matrix: Tensor, ids: Tensor) -> Tensor:
+    """Return ⟨g_i, e_v − e_i⟩ for every position i and token v: HotFlip's estimate of the effect of a substitution.
 
-    >>> import torch
-    >>> slope, matrix = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [3.0, 5.0]])
-    >>> substitution_scores(slope, matrix, torch.tensor([0]))
-    tensor([[0., 2.]])
+    Args:
+        gradient: of the objective in the embeddings, (n, d).
+        matrix: the embedding matrix (vocabulary, d).
+        ids: the token ids (n,).
+
+    Returns:
+        Scores (n, vocabulary).
+
+    Example:
+        >>> import torch
+        >>> gradient, matrix = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [3.0, 5.0]])
+        >>> substitution_scores(gradient, matrix, torch.tensor([0]))
+        tensor([[0., 2.]])
     """
-    return slope @ matrix.T - (slope * matrix[ids]).sum(-1, keepdim=True)
+    return gradient @ matrix.T - (gradient * matrix[ids]).sum(-1, keepdim=True)
 
 
-def open_scores(slope: Tensor, ids: Tensor, room: Room, places: Tensor) -> Tensor:
-    """The scores (len(places), vocabulary) of what may be written at these places; −∞ for the rest."""
-    scores = substitution_scores(slope[places], room.matrix, ids[places])
-    return scores.masked_fill(~room.tokens(ids, places), float("-inf"))
+def allowed_scores(gradient: Tensor, ids: Tensor, space: SearchSpace, positions: Tensor) -> Tensor:
+    """Return the scores (positions, vocabulary) of the substitutions at these positions, −∞ for those not allowed."""
+    scores = substitution_scores(gradient[positions], space.matrix, ids[positions])
+    return scores.masked_fill(~space.allowed_tokens(ids, positions), float("-inf"))
 
 
-def best_substitutions(scores: Tensor, places: Tensor, count: int) -> list[Edit]:
-    """The `count` best by score, whatever their places: the order in which HotFlip's rule would take them."""
+def best_substitutions(scores: Tensor, positions: Tensor, count: int) -> list[Edit]:
+    """Return the `count` substitutions of largest score, at whatever positions, best first."""
     size = scores.shape[1]
     top = scores.flatten().topk(min(count, scores.numel()))
     return [
-        Edit(int(places[i // size]), "substitute", i % size)
+        Edit(int(positions[i // size]), "substitute", i % size)
         for value, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
         if value > float("-inf")
     ]
 
 
 def ranked_edits(
-    problem: TextProblem, edits: tuple[Edit, ...], slope: Tensor, tried: Collection[int] = ()
+    problem: TextProblem, edits: tuple[Edit, ...], gradient: Tensor, tried: Collection[int] = ()
 ) -> list[Edit]:
-    """All edits worth trying beside those made, the best first.
+    """Rank the edits that may be added to some edits, best first.
 
-    slope (n, d): at the text with the edits made, its rows those of the original's tokens. tried: places at which a
-    token was exchanged before, without success.
+    Args:
+        problem: the text with its limits.
+        edits: the edits made so far.
+        gradient: at the text with these edits, (n, d), one row for each token of the original.
+        tried: positions at which a token was replaced before, without success.
     """
-    ids, room, allow = problem.ids, problem.room, problem.limits.allow
-    taken = {edit.position for edit in edits}
-    free = [place for place in room.places if place not in taken]
-    places = torch.tensor(free, device=ids.device)
-    scores = open_scores(slope, ids, room, places)
-    top = scores.topk(min(PER_PLACE, scores.shape[1]), dim=1)
-    weights = _nearness(problem, places)
+    ids, space, allow = problem.ids, problem.search_space, problem.limits.allow
+    free = _free_positions(problem, edits)
+    positions = torch.tensor(free, device=ids.device)
+    scores = allowed_scores(gradient, ids, space, positions)
+    top = scores.topk(min(TOKENS_PER_POSITION, scores.shape[1]), dim=1)
+    weights = _distance_weights(problem, positions)
     found = []
     for kind in (kind for kind in ("substitute", "insert") if kind in allow):
-        for row, place in enumerate(free):
+        for row, position in enumerate(free):
             best = zip(top.values[row].tolist(), top.indices[row].tolist(), strict=True)
+            weight = KIND_WEIGHTS[kind] * weights[row]
             found += [
-                (
-                    WORTH[kind] * weights[row] * max(score, 0.0) * AGAIN ** (rank + (place in tried)),
-                    Edit(place, kind, token),
-                )
+                (weight * max(score, 0.0) * REPEAT_WEIGHT ** (rank + (position in tried)), Edit(position, kind, token))
                 for rank, (score, token) in enumerate(best)
                 if score > float("-inf")
             ]
     if "duplicate" in allow:
-        sizes = slope[places].norm(dim=-1) * room.matrix[ids[places]].norm(dim=-1)
+        sizes = gradient[positions].norm(dim=-1) * space.matrix[ids[positions]].norm(dim=-1)
         found += [
-            (WORTH["duplicate"] * weights[row] * size, Edit(place, "duplicate", int(ids[place])))
-            for row, (place, size) in enumerate(zip(free, sizes.tolist(), strict=True))
+            (KIND_WEIGHTS["duplicate"] * weights[row] * size, Edit(position, "duplicate", int(ids[position])))
+            for row, (position, size) in enumerate(zip(free, sizes.tolist(), strict=True))
         ]
     return [edit for _, edit in sorted(found, key=lambda each: -each[0])]
 
 
-def _nearness(problem: TextProblem, places: Tensor) -> list[float]:
-    """Weights that fall with the distance to the end where the end is what counts, else 1."""
-    if not problem.objective.last_only:
-        return [1.0] * len(places)
-    return (len(problem.ids) - places).double().pow(-DAMPING).tolist()
+def _free_positions(problem: TextProblem, edits: Iterable[Edit]) -> list[int]:
+    """Return the positions that may be edited and are not edited yet."""
+    taken = {edit.position for edit in edits}
+    return [position for position in problem.search_space.positions if position not in taken]
+
+
+def _distance_weights(problem: TextProblem, positions: Tensor) -> list[float]:
+    """Return weights that decrease with the distance to the end if only the last token counts, else 1."""
+    if not problem.objective.uses_last_token:
+        return [1.0] * len(positions)
+    return (len(problem.ids) - positions).double().pow(-DISTANCE_EXPONENT).tolist()
 
 
 @dataclass(frozen=True)
 class Method:
-    """`method(problem, seed)`; settings are fields, and part of every record."""
+    """A search method: `method(problem, seed)`. Settings are fields, and part of every record.
+
+    Attributes:
+        name: the name in records and on the command line.
+        kinds: the kinds of edits that it makes.
+    """
 
     name = ""
-    kinds = ("substitute",)  # of edits that it makes
+    kinds: ClassVar[tuple[str, ...]] = ("substitute",)
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
+        """Search until a success, or until no call is left."""
         raise NotImplementedError
 
     def check(self, limits: Limits) -> None:
-        """Refuse limits under which there is nothing for it to do."""
+        """Refuse limits that allow none of the kinds of edits that this method makes."""
         if not set(self.kinds) & set(limits.allow):
             raise InputError(
                 f"{self.name}: expected limits that allow one of {', '.join(self.kinds)}, got "
-                f"{', '.join(limits.allow)}; allow one, or take another method"
+                f"{', '.join(limits.allow)}; allow one, or use another method"
             )
 
-    def as_record(self) -> dict:
+    def as_record(self) -> dict[str, Any]:
+        """Return the name and every setting."""
         return {"name": self.name, **asdict(self)}
 
 
-def stream(problem: TextProblem, candidates: Iterable[tuple[Edit, ...]], calls: int | None = None) -> list[Trial]:
-    """Evaluate candidates that the limits permit, in their order and in batches that grow, until success.
+def evaluate_until_success(
+    problem: TextProblem, edit_sets: Iterable[tuple[Edit, ...]], calls: int | None = None
+) -> list[Candidate]:
+    """Evaluate the sets of edits that the limits permit, in their order and in growing batches, until a success.
 
-    `calls` is how many to spend at most; what the problem has left is the limit in any case.
+    Args:
+        problem: the text; the calls that it has left are a limit in any case.
+        edit_sets: the sets of edits.
+        calls: how many calls to use at most.
     """
-    candidates, trials = iter(candidates), []
-    while not problem.over and (calls is None or len(trials) < calls):
-        size = max(1, min(len(trials) // LOST, BATCH))
-        room = min(size, problem.left, problem.left if calls is None else calls - len(trials))
-        batch = list(islice(_permitted(problem, candidates), room))
+    permitted, candidates = iter(edit_sets), list[Candidate]()
+    while not problem.finished and (calls is None or len(candidates) < calls):
+        size = max(1, min(len(candidates) // BATCH_DIVISOR, MAX_BATCH))
+        left = problem.calls_left if calls is None else min(problem.calls_left, calls - len(candidates))
+        batch = list(islice(_permitted(problem, permitted), min(size, left)))
         if not batch:
             break
-        trials += problem.evaluate(batch)
-    return trials
+        candidates += problem.evaluate(batch)
+    return candidates
 
 
-def _permitted(problem: TextProblem, candidates: Iterator[tuple[Edit, ...]]) -> Iterator[tuple[Edit, ...]]:
-    refused = 0
-    for edits in candidates:
+def _permitted(problem: TextProblem, edit_sets: Iterator[tuple[Edit, ...]]) -> Iterator[tuple[Edit, ...]]:
+    """Yield the sets of edits that the limits permit; stop after too many rejections in a row."""
+    rejections = 0
+    for edits in edit_sets:
         if problem.permits(edits):
-            refused = 0
+            rejections = 0
             yield edits
-        elif (refused := refused + 1) >= TRIES:
+        elif (rejections := rejections + 1) >= MAX_REJECTIONS:
             return
 
 
-Ranking = Callable[[tuple[Edit, ...], Tensor], Iterable[Edit]]  # (edits made, slope there, row i for the original's i)
+# Ranks further edits, given the edits made and the gradient there, one row for each token of the original.
+Ranking = Callable[[tuple[Edit, ...], Tensor], Iterable[Edit]]
 
 
-def follow(problem: TextProblem, edits: tuple[Edit, ...], ranking: Ranking, seed: int) -> None:
-    """Evaluate these edits, and go on edit by edit, each the first in rank by the slope at the text so far.
+def follow_gradient(problem: TextProblem, edits: tuple[Edit, ...], ranking: Ranking, seed: int) -> None:
+    """Evaluate some edits, and add edits one by one: each is the first in rank by the gradient at the text so far.
 
-    An edit costs one call for its trial and one for the slope that leads to the next; the last one needs no slope.
+    An edit costs one call for its value and one for the gradient that ranks the next; the last needs no gradient.
     """
     while len(edits) < problem.limits.edits:
-        here = problem.forward(edits)
-        if problem.over or problem.left < 2:
+        forward_pass = problem.forward(edits)
+        if problem.finished or problem.calls_left < 2:
             return
-        slope = problem.slope(here, seed)[kept(len(problem.ids), edits)]
-        longer = ((*edits, edit) for edit in ranking(edits, slope))
-        if (found := next(_permitted(problem, longer), None)) is None:
+        gradient = problem.gradient(forward_pass, seed)[positions_after(len(problem.ids), edits)]
+        extended = ((*edits, edit) for edit in ranking(edits, gradient))
+        if (found := next(_permitted(problem, extended), None)) is None:
             return
         edits = found
     problem.evaluate([edits])
 
 
-def drawn(problem: TextProblem, places: Tensor, kind: str, generator: torch.Generator) -> tuple[Edit, ...] | None:
-    """An edit at each place by a token drawn at random, a duplicate by the token there; None where no token may come."""
+def draw_edits(
+    problem: TextProblem, positions: Tensor, kind: str, generator: torch.Generator
+) -> tuple[Edit, ...] | None:
+    """Draw one edit of a kind at each position, with a random token; None if no token is allowed at one of them."""
     if kind == "duplicate":
-        tokens = problem.ids.cpu()[places]
+        tokens = problem.ids.cpu()[positions]
     else:
-        open = problem.room.tokens(problem.ids, places.to(problem.ids.device)).cpu()
-        if not open.any(1).all():
+        allowed = problem.search_space.allowed_tokens(problem.ids, positions.to(problem.ids.device)).cpu()
+        if not allowed.any(1).all():
             return None
-        tokens = torch.multinomial(open.float(), 1, generator=generator)[:, 0]
-    return tuple(Edit(int(p), kind, int(t)) for p, t in zip(places, tokens, strict=True))
+        tokens = torch.multinomial(allowed.float(), 1, generator=generator)[:, 0]
+    return tuple(Edit(int(p), kind, int(t)) for p, t in zip(positions, tokens, strict=True))
 
 
 @dataclass(frozen=True)
 class Random(Method):
-    """Substitutions at random places by random tokens, the whole edit budget in every trial."""
+    """Substitutions at random positions by random tokens; every candidate uses the whole edit budget."""
 
     name = "random"
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
+        """Evaluate random candidates."""
         generator = torch.Generator().manual_seed(seed)
-        stream(problem, self._draws(problem, generator))
+        evaluate_until_success(problem, self._draws(problem, generator))
 
     @staticmethod
     def _draws(problem: TextProblem, generator: torch.Generator) -> Iterator[tuple[Edit, ...]]:
-        places = torch.tensor(problem.room.places)
-        places = places[problem.room.tokens(problem.ids, places.to(problem.ids.device)).any(1).cpu()]
-        while len(places) >= problem.limits.edits:
-            chosen = places[torch.randperm(len(places), generator=generator)[: problem.limits.edits]]
-            yield drawn(problem, chosen, "substitute", generator)
+        positions = torch.tensor(problem.search_space.positions)
+        allowed = problem.search_space.allowed_tokens(problem.ids, positions.to(problem.ids.device))
+        positions = positions[allowed.any(1).cpu()]
+        while len(positions) >= problem.limits.edits:
+            chosen = positions[torch.randperm(len(positions), generator=generator)[: problem.limits.edits]]
+            if (edits := draw_edits(problem, chosen, "substitute", generator)) is None:
+                return
+            yield edits
 
 
 @dataclass(frozen=True)
 class HotFlip(Method):
-    """The first-order rule (Ebrahimi et al. 2018): take the substitution of largest ⟨g_i, e_v − e_i⟩, then the next.
+    """The first-order rule of Ebrahimi et al. (2018): the substitution of largest ⟨g_i, e_v − e_i⟩, then the next.
 
-    Each edit costs a backward pass and a forward pass, which shows the new value and carries the next slope. Where all
-    edits are made without success and calls are left, it starts again from the first edit next in rank.
+    Each edit costs a backward pass and a forward pass, which gives the new value and the next gradient. If all edits
+    are made without success and calls are left, the search restarts from the first edit that is next in rank.
     """
 
     name = "hotflip"
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
-        if problem.left < 2:
+        """Follow the gradient from each of the best first edits."""
+        if problem.calls_left < 2:
             return
         ranking = partial(self._ranking, problem)
-        firsts = ((edit,) for edit in ranking((), problem.slope(problem.original, seed)))
-        for first in _permitted(problem, firsts):
-            if problem.over:
+        first_edits = ((edit,) for edit in ranking((), problem.gradient(problem.original, seed)))
+        for edits in _permitted(problem, first_edits):
+            if problem.finished:
                 return
-            follow(problem, first, ranking, seed)
+            follow_gradient(problem, edits, ranking, seed)
 
     @staticmethod
-    def _ranking(problem: TextProblem, edits: tuple[Edit, ...], slope: Tensor) -> list[Edit]:
-        taken = {edit.position for edit in edits}
-        places = torch.tensor([p for p in problem.room.places if p not in taken], device=problem.ids.device)
-        scores = open_scores(slope, problem.ids, problem.room, places)
-        return best_substitutions(scores, places, max(TRIES, 4 * problem.calls))
+    def _ranking(problem: TextProblem, edits: tuple[Edit, ...], gradient: Tensor) -> list[Edit]:
+        positions = torch.tensor(_free_positions(problem, edits), device=problem.ids.device)
+        scores = allowed_scores(gradient, problem.ids, problem.search_space, positions)
+        return best_substitutions(scores, positions, max(MAX_REJECTIONS, 4 * problem.calls))
 
 
 @dataclass(frozen=True)
 class Greedy(Method):
-    """Exact evaluation of single substitutions drawn without replacement, the best one kept, edit by edit.
+    """Evaluates random single substitutions, drawn without replacement, and keeps the best one, edit by edit.
 
-    With calls for all of them it is a search by brute force.
+    With enough calls it evaluates all substitutions.
     """
 
     name = "greedy"
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
-        generator, edits = torch.Generator().manual_seed(seed), ()
+        """Make one edit after the other, each with an equal number of calls."""
+        generator = torch.Generator().manual_seed(seed)
+        edits: tuple[Edit, ...] = ()
         for made in range(problem.limits.edits):
-            if problem.over:
+            if problem.finished:
                 return
-            share = problem.left // (problem.limits.edits - made)
-            tried = stream(problem, self._singles(problem, edits, generator), max(1, share))
-            if not tried:
+            calls = max(1, problem.calls_left // (problem.limits.edits - made))
+            candidates = evaluate_until_success(problem, self._extensions(problem, edits, generator), calls)
+            if not candidates:
                 return
-            edits = max(tried, key=lambda trial: trial.value).edits
+            edits = max(candidates, key=lambda candidate: candidate.value).edits
 
     @staticmethod
-    def _singles(
+    def _extensions(
         problem: TextProblem, edits: tuple[Edit, ...], generator: torch.Generator
     ) -> Iterator[tuple[Edit, ...]]:
-        taken = {edit.position for edit in edits}
-        places = torch.tensor([p for p in problem.room.places if p not in taken])
-        if not len(places):
+        """Yield the edits with one more substitution, in random order."""
+        positions = torch.tensor(_free_positions(problem, edits))
+        if not len(positions):
             return
-        open = problem.room.tokens(problem.ids, places.to(problem.ids.device)).cpu()
-        rows, tokens = open.nonzero(as_tuple=True)
+        allowed = problem.search_space.allowed_tokens(problem.ids, positions.to(problem.ids.device)).cpu()
+        rows, tokens = allowed.nonzero(as_tuple=True)
         for i in torch.randperm(len(rows), generator=generator).tolist():
-            yield (*edits, Edit(int(places[rows[i]]), "substitute", int(tokens[i])))
+            yield (*edits, Edit(int(positions[rows[i]]), "substitute", int(tokens[i])))
 
 
 @dataclass(frozen=True)
 class Probe(Method):
-    """A trial before any slope: random tokens just before the end; then HotFlip's steps, place by place.
+    """One candidate of random tokens just before the end; then HotFlip's steps, each restart at another position.
 
-    A slope costs as much as a trial, and what counts at finite steps is which token is gone rather than what came for
-    it; the nearer to the end, the likelier it matters. So where the end decides (next-token objectives) the first trial
-    spends the whole edit budget on the places nearest to it, by tokens drawn at random. It costs one call. If it fails,
-    edits follow the slope as in `HotFlip`, a new slope after each edit, with two changes: a restart takes another
-    place, not another token at the same one, and insertions and duplicates are ranked beside substitutions
-    (`ranked_edits`).
+    A gradient costs as much as evaluating a candidate. At the size of a substitution, which token is replaced matters
+    more than its substitute, and the nearer to the end it is, the more likely it matters. So for next-token objectives
+    the first candidate spends the whole edit budget on the positions nearest to the end, with random tokens, for one
+    call. If it fails, edits follow the gradient as in `HotFlip`, with a new gradient after each edit, and with two
+    differences: a restart uses another position, not another token at the same one, and insertions and duplicates are
+    ranked together with substitutions (`ranked_edits`).
     """
 
     name = "probe"
     kinds = KINDS
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
-        probed = self._probe(problem, seed) if problem.objective.last_only else []
-        if problem.over or problem.left < 2:
+        """Evaluate the probe, then follow the gradient."""
+        probed = self._probe(problem, seed) if problem.objective.uses_last_token else []
+        if problem.finished or problem.calls_left < 2:
             return
-        ranking = partial(ranked_edits, problem, tried={edit.position for trial in probed for edit in trial.edits})
-        firsts = ((edit,) for edit in ranking((), problem.slope(problem.original, seed)))
+        tried = {edit.position for candidate in probed for edit in candidate.edits}
+        ranking = partial(ranked_edits, problem, tried=tried)
+        first_edits = ((edit,) for edit in ranking((), problem.gradient(problem.original, seed)))
         if problem.limits.edits == 1:
-            stream(problem, firsts)
+            evaluate_until_success(problem, first_edits)
             return
-        for first in _permitted(problem, firsts):
-            if problem.over:
+        for edits in _permitted(problem, first_edits):
+            if problem.finished:
                 return
-            follow(problem, first, ranking, seed)
+            follow_gradient(problem, edits, ranking, seed)
 
     @staticmethod
-    def _probe(problem: TextProblem, seed: int) -> list[Trial]:
-        nearest = torch.tensor(problem.room.places[-problem.limits.edits :])
+    def _probe(problem: TextProblem, seed: int) -> list[Candidate]:
+        """Evaluate random tokens at the positions nearest to the end."""
+        nearest = torch.tensor(problem.search_space.positions[-problem.limits.edits :])
         kind = next(kind for kind in KINDS if kind in problem.limits.allow)
-        draw = partial(drawn, problem, nearest, kind, torch.Generator().manual_seed(seed))
-        return stream(problem, iter(draw, None), calls=1)
+        draw = partial(draw_edits, problem, nearest, kind, torch.Generator().manual_seed(seed))
+        return evaluate_until_success(problem, iter(draw, None), calls=1)
 
 
-METHODS = {kind.name: kind for kind in (Random, HotFlip, Greedy, Probe)}
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Random, HotFlip, Greedy, Probe)}

@@ -109,7 +109,7 @@ def command(
     if len(spec.lengths) > 1:
         raise InputError(f"expected one length for attacks on tokens, got {len(spec.lengths)}; ask for one at a time")
 
-    from howsmooth.attack.tokens import Limits, SentenceJudge
+    from howsmooth.attack.tokens import Limits, SentenceSimilarity
     from howsmooth.models import load
     from howsmooth.studies import token_attacks as study
 
@@ -124,7 +124,7 @@ def command(
 
     def work(notes, kept):
         model, corpus, _ = one_model(spec.model_copy(update={"lengths": (limits.edits + 1,), "samples": 1}))
-        second = None if judge is None else SentenceJudge(load("minilm"), judge)
+        second = None if judge is None else SentenceSimilarity(load("minilm"), judge)
         chunks = study.chunks_to_attack(model, corpus, spec.lengths[0], spec.samples, aim, limits)
         say(
             notes,
