@@ -109,7 +109,7 @@ def main() -> None:
             f = layer(*shape)
             found, times = timed_ascent(f, n, arguments.steps)
             t = {key: statistics.median(values) for key, values in times.items()}
-            precise, at = f.to(torch.float64), found.ends[0].double()
+            precise, at = f.converted(dtype=torch.float64), found.ends[0].double()
             error = abs(float(found.values[0]) / truth(precise, at) - 1)
             over = {key: t["step"] / t[key] for key in ("certified", "warm")}
             worst = max(worst, over["certified"])

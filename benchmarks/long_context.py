@@ -62,7 +62,7 @@ class RandomTokens:
             "layer": layer,
             "sha256": file.source["sha256"],
             **NormalisedInputs(file).run_facts,
-            "R": radius(file.normalisation(layer).to("cpu")),
+            "R": radius(file.normalisation(layer).converted(device="cpu")),
         }
         self.longest = None
 
@@ -84,7 +84,7 @@ class Adversarial(RandomTokens):
         """Read the layer and its bilinear form."""
         super().__init__(file, layer)
         self.facts = {key: self.facts[key] for key in ("model", "layer", "sha256", "R")}
-        self.form = LayerForm(self.f.to(device="cpu"))
+        self.form = LayerForm(self.f.converted(device="cpu"))
         self.pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def pair(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:

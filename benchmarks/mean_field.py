@@ -44,7 +44,7 @@ def layer_and_measure(m: int, d: int, causal: bool) -> tuple[SelfAttention, tupl
 def check(d: int, causal: bool) -> None:
     """2,000 columns: the matrix itself against the interval of the solver."""
     f, (x, logs) = layer_and_measure(2000 // d, d, causal)
-    truth = mean_field_lipschitz(f.to(torch.float64), (x.double(), logs.double()), dense=True)
+    truth = mean_field_lipschitz(f.converted(dtype=torch.float64), (x.double(), logs.double()), dense=True)
     found = mean_field_lipschitz(f, (x, logs), dense=False, product_dtype=torch.float32)
     print(
         f"{len(x)} atoms: dense {truth.value:.6g}, matrix-free {found.value:.6g} in [{found.lower:.6g}, "

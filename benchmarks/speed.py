@@ -77,7 +77,7 @@ def main() -> None:
     for n in map(int, arguments.lengths.split(",")):
         for layer in map(int, arguments.layers.split(",")):
             x, f, eager = model.inputs(default_text(), layer, n=n), model.attention(layer), eager_layer(model, layer)
-            truth = local_lipschitz(f.to(torch.float64), x.double(), tol=1e-10).value
+            truth = local_lipschitz(f.converted(dtype=torch.float64), x.double(), tol=1e-10).value
             quick_errors = []
             runs: dict[str, list[float]] = {"paper": [], "error": [], "certified": []}
             for seed in range(arguments.repeats):

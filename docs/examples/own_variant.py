@@ -1,4 +1,4 @@
-"""An attention of one's own: measured as it is, and as a field, which has a limit and a flow."""
+"""A custom attention, measured as a function of tokens, and as a field, with a mean-field limit and a flow."""
 
 import torch
 
@@ -10,6 +10,7 @@ from howsmooth.transport import TokenMeasure
 
 
 def relu_attention(x):
+    """Attention with weights (⟨x, y⟩)₊ in place of a softmax."""
     scores = torch.relu(x @ x.mT)
     return scores @ x / (1 + scores.sum(-1, keepdim=True))
 
@@ -21,16 +22,17 @@ print(f"by finite differences: {found.check():.4f}")
 
 
 class ReluField(Field):
-    """Γ_μ(x) = ∫ (⟨x, y⟩)₊ y dμ(y) / (1 + ∫ (⟨x, y⟩)₊ dμ(y))"""
+    """Γ_μ(x) = ∫ (⟨x, y⟩)₊ y dμ(y) / (1 + ∫ (⟨x, y⟩)₊ dμ(y))."""
 
     name = "ReLU"
     d = d_out = 4
 
     def velocity(self, x, points, log_weights, times, source_times):
+        """Compute the field at x (…, m, 4)."""
         n = points.shape[-2]
         log_weights = x.new_zeros(n) if log_weights is None else log_weights
-        masses = torch.softmax(log_weights, -1)
-        weights = torch.relu(x @ points.mT) * masses.unsqueeze(-2)
+        scores = torch.relu(x @ points.mT)
+        weights = scores * torch.softmax(log_weights, -1).unsqueeze(-2)
         if times is not None:
             weights = weights * (source_times.unsqueeze(-2) <= times.unsqueeze(-1))
         return weights @ points / (1 + weights.sum(-1, keepdim=True))

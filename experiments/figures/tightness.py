@@ -57,7 +57,7 @@ def measure(model: str, layers: Iterable[tuple], n: int, restarts: int, steps: i
     for layer, f, x, norm in layers:
         R = radius(norm)
         on_tokens = howsmooth.local_lipschitz(f, x, strict=False)
-        worst = worst_case(f, n, Ellipsoid(norm.to(f.dtype)), restarts=restarts, steps=steps)
+        worst = worst_case(f, n, Ellipsoid(norm.converted(dtype=f.dtype)), restarts=restarts, steps=steps)
         outcomes = every(LayerForm(f), n, R, x)
         bounds = {b.name: b.log_value for b in outcomes if isinstance(b, Bound)}
         rows.append(

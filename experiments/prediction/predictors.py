@@ -145,7 +145,7 @@ def _norms(x: Tensor) -> dict[str, float]:
 def _attention(f: SelfAttention, x: Tensor) -> dict[str, float]:
     """Return the entropy in nats and the largest probability of a row, both averaged over heads and queries."""
     entropies, peaks = [], []
-    for at in f.to(torch.float64).jacobian(x.double()).linearised.blocks():
+    for at in f.converted(dtype=torch.float64).jacobian(x.double()).linearised.blocks():
         p = at.p.reshape(f.heads, at.last - at.first, -1)
         entropies.append(torch.special.entr(p).sum(-1))
         peaks.append(p.amax(-1))

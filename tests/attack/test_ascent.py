@@ -10,8 +10,8 @@ import torch
 from howsmooth import InputError, SelfAttention
 from howsmooth.attack import Ball, Ellipsoid, Near, Sphere, ascend
 from howsmooth.attack.ascent import CERTIFICATE_SEED_OFFSET, certify_consistently
-from howsmooth.attention.atoms import WeightedAttention
 from howsmooth.attention.normalisation import Normalisation
+from howsmooth.attention.weighted import WeightedAttention
 from howsmooth.spectral.products import solver_generator
 from tests.attention.cases import LAYERS, layer, normal
 from tests.tolerances import at_most, close, less
@@ -199,7 +199,7 @@ def test_the_repr_is_short_and_has_no_tensors():
         (dict(masses=torch.ones(3)), r"masses as a tensor of shape \(4,\), .* got torch.float32 of shape \(3,\)"),
         (dict(masses=-torch.ones(4)), "expected positive masses, got -1; leave out"),
         (dict(masses=torch.tensor([1.0, torch.inf, 1.0, 1.0])), "expected finite masses, got inf"),
-        (dict(masses=[1.0] * 4), r"masses as a tensor of shape \(4,\), one for each atom, got list"),
+        (dict(masses=[1.0] * 4), r"masses as a tensor of shape \(4,\), one for each token, got list"),
         (dict(x=[1.0]), "ascend: expected tokens x as a tensor .* got list"),
         (dict(x=torch.zeros(0, 4, 6, dtype=torch.float64)), "at least one restart"),
         (dict(steps="a"), "steps as a whole number from 0, got 'a'"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from howsmooth import InputError, local_lipschitz
-from howsmooth.attention.atoms import WeightedAttention
+from howsmooth.attention.weighted import WeightedAttention
 from tests.attention.cases import layer, normal
 from tests.tolerances import assert_close
 
@@ -94,14 +94,14 @@ def test_the_weighted_map_has_the_same_derivative():
     f, x, logs = drawn("causal")
     atoms = WeightedAttention(f)
     root = logs[0].softmax(-1).sqrt().unsqueeze(-1)
-    value = local_lipschitz(atoms.weighted(logs[0]), root * x[0], tol=1e-6).value
+    value = local_lipschitz(atoms.rescaled(logs[0]), root * x[0], tol=1e-6).value
     truth = torch.linalg.matrix_norm(dense(f, x[0], logs[0].softmax(-1))[1], 2)
     assert_close(torch.tensor(value), truth, tol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["softcap", "rotary", "bias function", "bias table", "window"])
 def test_refused_layers(name):
-    with pytest.raises(InputError, match="masses: expected"):
+    with pytest.raises(InputError, match="weighted tokens: expected"):
         WeightedAttention(layer(name))
 
 
@@ -111,12 +111,12 @@ def test_refused_layers(name):
         (
             normal(1, 2, 6),
             torch.tensor([0.0, -torch.inf], dtype=torch.float64),
-            "finite log masses, got -inf; leave out",
+            "finite log_weights, got -inf; leave out",
         ),
-        (normal(1, 2, 6), torch.tensor([torch.nan, 0.0], dtype=torch.float64), "finite log masses, got nan"),
-        (normal(1, 2, 6), normal(2, 3), r"log masses of shape \(2,\), one for each atom, got shape \(3,\)"),
-        (normal(1, 2, 6), [0.0, 0.0], "log masses as a tensor .* got list"),
-        ([1.0], normal(2, 1), r"atoms as a tensor \(…, m, 6\), got list"),
+        (normal(1, 2, 6), torch.tensor([torch.nan, 0.0], dtype=torch.float64), "finite log_weights, got nan"),
+        (normal(1, 2, 6), normal(2, 3), r"log_weights of shape \(2,\), one for each token, got shape \(3,\)"),
+        (normal(1, 2, 6), [0.0, 0.0], "log_weights as a tensor .* got list"),
+        ([1.0], normal(2, 1), r"tokens as a tensor \(…, m, 6\), got list"),
         (normal(1, 2, 5), normal(2, 2), r"tokens of shape \(n, 6\)"),
     ],
 )
@@ -128,5 +128,5 @@ def test_refused_atoms(x, logs, message):
 
 
 def test_refused_weights_of_the_map():
-    with pytest.raises(InputError, match="finite log masses, got inf"):
-        WeightedAttention(layer("one head")).weighted(torch.tensor([torch.inf]))
+    with pytest.raises(InputError, match="finite log_weights, got inf"):
+        WeightedAttention(layer("one head")).rescaled(torch.tensor([torch.inf]))

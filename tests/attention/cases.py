@@ -1,4 +1,4 @@
-"""Attention of every kind that the op knows, small enough for a dense truth."""
+"""Attention with every option of `attend`, small enough for a dense reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def normal(seed: int, *shape: int, dtype=torch.float64) -> torch.Tensor:
 
 
 def distance_bias(i, j):
-    """ALiBi-like: two heads with slopes of their own."""
+    """Offsets as in ALiBi: two heads with different slopes."""
     return -(i - j).abs() * torch.tensor([0.2, 0.7], dtype=torch.float64).view(2, 1, 1)
 
 

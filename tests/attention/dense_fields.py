@@ -1,4 +1,4 @@
-"""Fields written out place by place and point by point, from their definitions: slow, float64, differentiable."""
+"""Fields computed pair by pair, from their definitions: slow, float64, differentiable."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ FIELDS = {
 
 
 def dense(field, x: Tensor, points: Tensor, log_weights: Tensor | None = None, times=None, source_times=None) -> Tensor:
-    """Γ_μ(x) for x (m, d), points (n, d): every place with the measure it sees."""
+    """Γ_μ(x) for x (m, d), points (n, d): each row of x with the measure that it sees."""
     log_weights = torch.zeros(len(points), dtype=x.dtype) if log_weights is None else log_weights
     rows = []
-    for i, place in enumerate(x):
-        seen = torch.ones(len(points), dtype=torch.bool) if times is None else source_times <= times[i]
-        rows.append(at_one_place(field, place, points[seen], torch.softmax(log_weights[seen], 0)))
+    for i, row in enumerate(x):
+        visible = torch.ones(len(points), dtype=torch.bool) if times is None else source_times <= times[i]
+        rows.append(at_one_point(field, row, points[visible], torch.softmax(log_weights[visible], 0)))
     return torch.stack(rows)
 
 
-def at_one_place(field, x: Tensor, points: Tensor, weights: Tensor) -> Tensor:
+def at_one_point(field, x: Tensor, points: Tensor, weights: Tensor) -> Tensor:
     if isinstance(field, SoftmaxField):
         return _layer_at(field.layer, x, points, weights)
     if isinstance(field, Pointwise):

@@ -1,4 +1,4 @@
-"""Who serves, and why not the kernels: what can be seen without a GPU."""
+"""The choice between kernels and blocks, as far as it can be tested without a GPU."""
 
 import pytest
 import torch
@@ -24,17 +24,17 @@ X = torch.zeros(1, 2, 4, 8)
     ],
     ids=str,
 )
-def test_blocks_serve_for_a_reason(dtype, pattern, reason):
+def test_the_reason_why_kernels_are_not_used(dtype, pattern, reason):
     pytest.importorskip("triton", reason=reasons.TRITON)
-    assert reason in backend.why_blocks(*[X.to(dtype)] * 3, pattern)
+    assert reason in backend.unsupported_reason(*[X.to(dtype)] * 3, pattern)
 
 
-def test_blocks_serve_while_a_graph_is_recorded(monkeypatch):
+def test_blocks_are_used_while_a_graph_is_recorded(monkeypatch):
     monkeypatch.setattr(kernels, "unsupported", lambda *_, **__: None)
     seen = []
 
     def f(x):
-        seen.append(backend.why_blocks(x, x, x, Pattern(1.0)))
+        seen.append(backend.unsupported_reason(x, x, x, Pattern(1.0)))
         return x
 
     make_fx(f)(X)
@@ -43,25 +43,27 @@ def test_blocks_serve_while_a_graph_is_recorded(monkeypatch):
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
-def test_products_in_half_precision_without_kernels_are_refused_by_name(half):
+def test_products_in_half_precision_without_kernels_are_refused(half):
     f, x = layer("causal").to(torch.float32), normal(50, 4, 6).float()
-    for ask in (f.jacobian, lambda x, product_dtype: local_lipschitz(f, x, product_dtype=product_dtype)):
-        with pytest.raises(InputError, match=rf"kernels for products in {half}, got none that serve \(.+\); leave"):
-            ask(x, product_dtype=half)
+    for compute in (f.jacobian, lambda x, product_dtype: local_lipschitz(f, x, product_dtype=product_dtype)):
+        with pytest.raises(
+            InputError, match=rf"kernels for products in {half}, got none that support this call \(.+\); leave"
+        ):
+            compute(x, product_dtype=half)
 
 
-def test_float32_products_have_no_twin_and_an_interval_that_holds():
+def test_float32_products_have_no_reference_and_an_interval_that_contains_the_norm():
     f, x = layer("two heads").to(torch.float32), normal(50, 4, 6).float()
     assert f.jacobian(x).precise().dtype == torch.float64
     assert f.jacobian(x, product_dtype=torch.float32).precise() is None
-    truth = torch.linalg.matrix_norm(f.to(torch.float64).jacobian(x.double()).dense(), 2)
+    exact = torch.linalg.matrix_norm(f.converted(dtype=torch.float64).jacobian(x.double()).dense(), 2)
     found = local_lipschitz(f, x, product_dtype=torch.float32)
-    assert found.status == "converged" and at_most(found.lower, truth, found.upper)
+    assert found.status == "converged" and at_most(found.lower, exact, found.upper)
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
-def test_half_precision_by_blocks_is_rounded_once(half):
-    """Outside of the kernels half precision is for storage: all that lies between is float32."""
+def test_half_precision_in_blocks_is_rounded_once(half):
+    """Without kernels half precision is for storage only: all steps are computed in float32."""
     q, k, v, dq, dk, dv = (normal(i, 2, 7, 3).to(half) for i in range(6))
 
     def f(*x):
@@ -71,5 +73,5 @@ def test_half_precision_by_blocks_is_rounded_once(half):
     wide = torch.func.jvp(f, (q.float(), k.float(), v.float()), (dq.float(), dk.float(), dv.float()))
     assert found[0].dtype == found[1].dtype == half
     assert at_most((found[0].float() - wide[0]).abs(), torch.finfo(half).eps / 2 * wide[0].abs(), tol=1e-5)
-    gap = (found[1].float() - wide[1]).norm() / wide[1].norm()  # the output it subtracts was rounded
+    gap = (found[1].float() - wide[1]).norm() / wide[1].norm()  # the output that is subtracted was rounded
     assert at_most(gap, 4 * torch.finfo(half).eps)

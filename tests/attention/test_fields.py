@@ -1,4 +1,4 @@
-"""Fields against their definitions: values, weights, times, derivatives, bad input."""
+"""Fields against their definitions: values, weights, times, derivatives, invalid input."""
 
 import math
 
@@ -24,7 +24,7 @@ def test_definition(name):
     assert_close(gamma(X, Y), dense(gamma, X, Y))
     assert_close(gamma(X, Y, LOGS), dense(gamma, X, Y, LOGS))
     assert_close(gamma.on_tokens(Y, LOGS), dense(gamma, Y, Y, LOGS))
-    assert_close(gamma(X, Y, LOGS + 7.0), gamma(X, Y, LOGS))  # log masses up to a constant
+    assert_close(gamma(X, Y, LOGS + 7.0), gamma(X, Y, LOGS))  # log weights up to a constant
 
 
 @every
@@ -34,11 +34,11 @@ def test_times_condition_the_measure(name):
         gamma(X, Y, LOGS, times=TIMES, source_times=SOURCE_TIMES), dense(gamma, X, Y, LOGS, TIMES, SOURCE_TIMES)
     )
     late = torch.ones(6)
-    nothing = gamma(X, Y, LOGS, times=torch.tensor([0.0, 0.0, 0.0, 1.0]), source_times=late)
-    if name == "layer":  # its output bias is added to all
-        nothing = nothing - gamma.layer.bo
+    unseen = gamma(X, Y, LOGS, times=torch.tensor([0.0, 0.0, 0.0, 1.0]), source_times=late)
+    if name == "layer":  # its output bias is added to all outputs
+        unseen = unseen - gamma.layer.bo
     if name != "pointwise":
-        assert_close(nothing[:3], torch.zeros(3, 2, dtype=torch.float64))
+        assert_close(unseen[:3], torch.zeros(3, 2, dtype=torch.float64))
 
 
 @every
@@ -58,7 +58,7 @@ def test_batches(name):
 
 
 @every
-def test_atoms_twice_are_masses_doubled(name):
+def test_repeated_points_have_the_sum_of_their_weights(name):
     gamma = FIELDS[name]
     twice, logs = torch.cat([Y, Y[:2]]), torch.cat([LOGS, LOGS[:2]])
     doubled = LOGS + torch.tensor([math.log(2)] * 2 + [0.0] * 4, dtype=torch.float64)
@@ -72,7 +72,7 @@ def test_atoms_twice_are_masses_doubled(name):
 
 
 @every
-def test_order_does_not_count(name):
+def test_the_order_of_points_is_irrelevant(name):
     gamma, order = FIELDS[name], torch.tensor([3, 0, 5, 1, 4, 2])
     assert_close(gamma.on_tokens(Y[order], LOGS[order]), gamma.on_tokens(Y, LOGS)[order], tol=1e-12)
     assert_close(
@@ -84,7 +84,7 @@ def test_order_does_not_count(name):
 
 @every
 @pytest.mark.parametrize("masked", [False, True])
-def test_derivatives_in_places_points_and_masses(name, masked):
+def test_derivatives_in_x_points_and_weights(name, masked):
     """Forward and reverse mode against autograd through the definition (Sinkhorn: through 300 unrolled steps)."""
     gamma = FIELDS[name]
     times = dict(times=TIMES, source_times=SOURCE_TIMES) if masked else {}
@@ -119,18 +119,18 @@ def test_second_derivatives(name):
     assert_close(torch.tensordot(found, direction, 2), quotient, tol=1e-7)
 
 
-def test_causal_layers_are_masked_by_place_or_by_time():
-    masked, places = SoftmaxField(layer(causal=True)), torch.arange(6) / 5
+def test_causal_layers_are_masked_by_index_or_by_time():
+    masked, times = SoftmaxField(layer(causal=True)), torch.arange(6) / 5
     assert close(masked.on_tokens(Y), masked.layer(Y))
-    assert close(SoftmaxField(layer())(Y, Y, times=places, source_times=places), masked.layer(Y))
-    assert_close(masked.on_tokens(Y, LOGS), dense(masked, Y, Y, LOGS, places, places))
+    assert close(SoftmaxField(layer())(Y, Y, times=times, source_times=times), masked.layer(Y))
+    assert_close(masked.on_tokens(Y, LOGS), dense(masked, Y, Y, LOGS, times, times))
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    assert_close(masked(Y[order], Y[order], times=places[order], source_times=places[order]), masked.layer(Y)[order])
-    with pytest.raises(InputError, match="as many places as points for a causal layer"):
+    assert_close(masked(Y[order], Y[order], times=times[order], source_times=times[order]), masked.layer(Y)[order])
+    with pytest.raises(InputError, match="as many rows of x as points for a causal layer"):
         masked(X, Y)
 
 
-def test_blocks_of_places_are_the_whole(monkeypatch):
+def test_blocks_do_not_change_the_result(monkeypatch):
     for name in ("sigmoid", "linear"):
         whole = FIELDS[name](X, Y, LOGS, times=TIMES, source_times=SOURCE_TIMES)
         monkeypatch.setattr(integrals, "BLOCK_PAIRS", 7)
@@ -139,15 +139,15 @@ def test_blocks_of_places_are_the_whole(monkeypatch):
 
 
 @every
-def test_masses_below_the_smallest_double(name):
-    """At time 0 only masses of e^{−2000} are seen: conditioned, they are a half each."""
+def test_weights_below_the_smallest_double(name):
+    """At time 0 only weights of e^{−2000} are visible; conditioned, they are 1/2 each."""
     gamma = FIELDS[name]
     logs = torch.tensor([-2000.0, -2000.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     sources = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
     assert_close(gamma(X, Y, logs, times=torch.zeros(4), source_times=sources), gamma(X, Y[:2]))
 
 
-def test_sinkhorn_balances_and_is_the_gaussian_closed_form():
+def test_sinkhorn_has_the_right_marginals_and_the_closed_form_of_gaussians():
     """E Γ = Vα, and on a large symmetric sample the cross-covariance of x and Γ(x) is that of the Gaussian coupling."""
     gamma = FIELDS["sinkhorn"]
     weights = torch.softmax(LOGS, 0)
@@ -159,17 +159,17 @@ def test_sinkhorn_balances_and_is_the_gaussian_closed_form():
     assert_close(slope, torch.full((3,), (math.sqrt(1 + 4 * 0.36) - 1) / 1.2, dtype=torch.float64), tol=1e-9)
 
 
-def test_sinkhorn_that_does_not_converge_says_so():
+def test_sinkhorn_raises_when_it_does_not_converge():
     with pytest.raises(NotConverged, match="larger eps") as caught:
         SinkhornField(40 * A, V, max_steps=3).on_tokens(Y)
     assert caught.value.partial.shape == (6,)
     assert not sinkhorn._differentiated(Y, LOGS)
 
 
-def test_refusals():
+def test_invalid_arguments_are_refused():
     gamma = FIELDS["linear"]
     for wrong, message in (
-        ((X[:, :2], Y), "places x of shape"),
+        ((X[:, :2], Y), "x of shape"),
         ((X, Y[:0]), "points of shape"),
         ((X.long(), Y), "floating dtype"),
         ((X.float(), Y), "one dtype"),
@@ -203,7 +203,7 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_weights_and_times_are_looked_at(name):
+def test_weights_and_times_are_checked(name):
     f, x, logs = FIELDS[name], normal(1, 4, D), normal(2, 4)
     assert_close(f(x, x, logs.float()), f(x, x, logs.float().double()))
     for broken in (dict(log_weights=logs.log()), dict(times=logs.log(), source_times=logs)):

@@ -1,4 +1,4 @@
-"""`SelfAttention` and its Jacobian against the dense reference, and what it refuses."""
+"""`SelfAttention` and its Jacobian against the dense reference, and invalid arguments."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ PADDING = torch.tensor([True, False, True, True])
 
 @pytest.mark.parametrize("padding", [None, PADDING], ids=["all real", "padded"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_operator_its_transpose_and_autograd_are_one_matrix(name, padding):
+def test_operator_transpose_and_autograd_give_the_reference(name, padding):
     f, x = layer(name), normal(50, 4, 6)
     operator = f.jacobian(x, padding)
     expected = reference.jacobian(f, x, padding)
@@ -25,12 +25,12 @@ def test_operator_its_transpose_and_autograd_are_one_matrix(name, padding):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_blocks_and_kept_probabilities_change_nothing(name, monkeypatch):
+def test_blocks_and_stored_probabilities_do_not_change_products(name, monkeypatch):
     f, x, v = layer(name), normal(50, 4, 6), normal(51, 24)
     whole = f.jacobian(x)
     assert whole.linearised.kept
     monkeypatch.setattr(blockwise, "BLOCK_SCORES", 1)
-    monkeypatch.setattr(jacobian, "KEEP_PROBABILITIES", 0)
+    monkeypatch.setattr(jacobian, "MAX_STORED_PROBABILITY_BYTES", 0)
     cut = f.jacobian(x)
     assert cut.linearised.kept is None
     for _ in range(2):
@@ -39,7 +39,7 @@ def test_blocks_and_kept_probabilities_change_nothing(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_batches_are_sequences_of_their_own(name):
+def test_sequences_of_a_batch_are_independent(name):
     f, x = layer(name), normal(50, 3, 4, 6)
     padding = torch.stack([PADDING, ~PADDING, torch.ones(4, dtype=torch.bool)])
     together = f.jacobian(x, padding)
@@ -57,7 +57,7 @@ def test_heads_add_up_to_the_layer(name):
     assert_close(torch.cat([concatenated.head(i)(x) for i in range(f.heads)], -1), concatenated(x))
 
 
-def test_biases_of_keys_and_values_are_invisible_but_that_of_queries_is_not():
+def test_the_jacobian_depends_on_the_query_bias_but_not_on_those_of_keys_and_values():
     f, x = layer("two heads"), normal(50, 4, 6)
     parts = dict(wq=f.wq, wk=f.wk, wv=f.wv, wo=f.wo, heads=2)
     truth = f.jacobian(x).dense()
@@ -67,21 +67,21 @@ def test_biases_of_keys_and_values_are_invisible_but_that_of_queries_is_not():
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_is_orthogonal_and_relative(interleaved):
-    turn, x = rotary(interleaved), normal(1, 16, 5)
-    assert_close(turn.transpose(turn.apply(x)), x)
+    rotate, x = rotary(interleaved), normal(1, 16, 5)
+    assert_close(rotate.transpose(rotate(x)), x)
     same = normal(2, 1, 5).expand(16, 5)
-    scores = turn.apply(same) @ turn.apply(same).T
+    scores = rotate(same) @ rotate(same).T
     assert_close(scores.diagonal(3), scores[0, 3].expand(13))
 
 
-def test_the_float64_twin_is_the_same_operator():
+def test_the_float64_reference_is_the_same_operator():
     f, x = layer("grouped").to(torch.float32), normal(50, 4, 6).float()
-    twin = f.jacobian(x).precise()
-    assert twin.dtype == torch.float64
-    assert_close(twin.dense(), reference.jacobian(f, x))
+    precise = f.jacobian(x).precise()
+    assert precise.dtype == torch.float64
+    assert_close(precise.dense(), reference.jacobian(f, x))
 
 
-def test_one_token_sees_itself_alone():
+def test_a_single_token_sees_only_itself():
     f, x = layer("two heads"), normal(50, 1, 6)
     assert_close(f.jacobian(x).dense(), f.wo @ f.wv)
 
@@ -146,7 +146,7 @@ def test_bad_tokens_are_refused_by_name(x, padding, message):
         (dict(score_bias=normal(1, 3, 3).requires_grad_()), "detach it"),
     ],
 )
-def test_a_map_that_cannot_be_called_has_no_jacobian_either(changes, message):
+def test_invalid_options_are_refused_by_the_map_and_its_jacobian(changes, message):
     f, x = make(**changes), normal(1, 3, 4)
     with pytest.raises(InputError, match=message):
         f(x)
@@ -154,11 +154,11 @@ def test_a_map_that_cannot_be_called_has_no_jacobian_either(changes, message):
         f.jacobian(x)
 
 
-def test_a_bias_function_may_return_a_plain_number():
+def test_a_bias_function_may_return_a_number():
     assert_close(make(score_bias=lambda i, j: 0.5)(normal(1, 3, 4)), make()(normal(1, 3, 4)))
 
 
-def test_more_refusals():
+def test_invalid_heads_tokens_and_tables_are_refused():
     f = make()
     with pytest.raises(InputError, match="head from 0 to 1, got 2"):
         f.head(2)

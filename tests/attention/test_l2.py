@@ -1,4 +1,4 @@
-"""L2 attention against a dense reference, and its bounds on all of space."""
+"""L2 attention against a dense reference, and its bounds for all inputs."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_the_map_is_that_of_the_paper(heads):
     assert_close(f(torch.stack([x, 2 * x])), torch.stack([dense(f, x), dense(f, 2 * x)]))
 
 
-def test_its_norm_is_measured_by_differentiation():
+def test_its_norm_is_measured_by_automatic_differentiation():
     f, x = drawn(1), normal(9, 5, 4)
     estimate = local_lipschitz(f, x, tol=1e-6)
     assert estimate.value == pytest.approx(float(torch.linalg.matrix_norm(jacobian(f, x), 2)), rel=1e-6)
@@ -47,7 +47,7 @@ def test_its_norm_is_measured_by_differentiation():
 
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("seed", range(25))
-def test_bounds_hold_everywhere_in_both_norms(seed, heads):
+def test_bounds_are_valid_in_both_norms(seed, heads):
     f, n = drawn(seed, heads=heads, size=[0.2, 1.0, 4.0][seed % 3]), 1 + seed % 7
     for size in (0.0, 0.1, 1.0, 10.0):
         j = jacobian(f, size * normal(seed + 7, n, 4))
@@ -55,7 +55,7 @@ def test_bounds_hold_everywhere_in_both_norms(seed, heads):
         assert at_most(float(torch.linalg.matrix_norm(j, 2)), kim2021.l2_two(f, n).value)
 
 
-def test_the_exponent_in_print_fails_by_any_factor():
+def test_the_published_exponent_is_wrong_by_any_factor():
     """At X = 0 the map is a mean of W^{Vᵀ}W^QW^{Qᵀ}x: of the size of ‖W^Q‖², which no multiple of ‖W^Q‖ bounds."""
     eye, n = torch.eye(2, dtype=torch.float64), 3
     for factor in (10.0, 1000.0):
@@ -73,7 +73,7 @@ def test_inverse_of_phi(n):
     assert x * math.exp(x + 1) == pytest.approx(n - 1, abs=1e-12)
 
 
-def test_refusals():
+def test_invalid_arguments_are_refused():
     eye = torch.eye(2, dtype=torch.float64)
     with pytest.raises(InputError, match="heads that divide d"):
         L2Attention(eye, eye, eye, heads=3)

@@ -1,4 +1,4 @@
-"""The op holds nothing of size n²: its peak is measured in a process of its own."""
+"""`attend` allocates nothing of size n²: its peak memory is measured in a separate process."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def peak():
     return 1024 * int(line.split()[1])
 
 part, op = sys.argv[1:]
-if op == "dense":  # what the op must not do
+if op == "dense":  # for comparison
     attend = lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v
 q, k, v, g = (torch.randn(12, 4096, 16) for _ in range(4))
 
@@ -32,7 +32,7 @@ def run(q, k, v, g):
     else:
         torch.func.vjp(attend, q, k, v)[1](g)
 
-run(*(t[:, :8] for t in (q, k, v, g)))  # what torch loads at first use is not the op's
+run(*(t[:, :8] for t in (q, k, v, g)))  # what torch loads at first use does not count
 Path("/proc/self/clear_refs").write_text("5")
 before = peak()
 run(q, k, v, g)
@@ -63,5 +63,5 @@ def test_peak_is_below_that_of_the_probabilities_alone(part):
 
 
 @needs_proc
-def test_the_measurement_would_see_them():
+def test_the_measurement_detects_the_dense_probabilities():
     assert peak_of("forward", "dense") > PROBABILITIES

@@ -1,4 +1,4 @@
-"""What a normalisation refuses; its outputs are tested with the sets they fill and the bounds they meet."""
+"""Invalid arguments of `Normalisation`; its outputs are tested with constraints and bounds."""
 
 import math
 
@@ -32,6 +32,6 @@ ONES = torch.ones(3)
         (lambda: Normalisation(ONES)(torch.tensor(1.0)), r"tokens \(…, 3\), got shape \(\)"),
     ],
 )
-def test_refusals(make, message):
+def test_invalid_arguments_are_refused(make, message):
     with pytest.raises(InputError, match="Normalisation: expected .*" + message):
         make()

@@ -1,4 +1,4 @@
-"""`attend` against the dense reference, in value and in every derivative that PyTorch can ask for."""
+"""`attend` against the dense reference: values, and derivatives by every mode of PyTorch."""
 
 import pytest
 import torch
@@ -27,8 +27,8 @@ def block_scores(request, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [1e3, 1e5])
-def test_a_key_that_has_all_of_a_row_leaves_no_rounding_in_the_derivative(size):
-    """Tokens far apart see themselves alone: terms of the size of q k v cancel, and do = dv."""
+def test_a_key_with_all_the_weight_of_a_row_leaves_no_rounding_errors_in_the_derivative(size):
+    """Tokens far apart attend to themselves only: terms of the size of q k v cancel, and do = dv."""
     x = (2 * size) ** 0.5 * torch.eye(4)[None]
     tangents = tuple(normal(i, *x.shape, dtype=torch.float32) for i in range(3))
     _o, do = torch.func.jvp(attend, (x, x, x), tangents)
@@ -111,13 +111,13 @@ def test_forward_ad_without_torch_func():
 def test_linearize_is_right_at_every_call(pattern):
     x = normal(5, 2, 4, 3)
     _, linear = torch.func.linearize(lambda y: attend(y, y.sin(), y.cos(), **pattern), x)
-    for seed in (6, 7):  # in-place writes into folded constants would spoil the second call
+    for seed in (6, 7):  # in-place writes into folded constants would corrupt the second call
         t = normal(seed, 2, 4, 3)
         slow = torch.func.jvp(lambda y: reference.forward(y, y.sin(), y.cos(), **pattern), (x,), (t,))[1]
         assert_close(linear(t), slow)
 
 
-def test_jacobian_vector_product_off_a_cached_graph():
+def test_jacobian_vector_product_from_a_cached_graph():
     at = [t.requires_grad_() for t in qkv((2, 1, 5, 5, 3, 4))]
     o = attend(*at, causal=True)
     g = torch.zeros_like(o, requires_grad=True)
@@ -152,7 +152,7 @@ def test_nested_forward_mode_and_third_derivatives_raise():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_lower_precisions_are_as_good_as_their_inputs(dtype):
+def test_lower_precisions_are_as_accurate_as_their_inputs(dtype):
     q, k, v = qkv((4, 2, 9, 9, 8, 8), dtype)
     o = attend(q, k, v, causal=True)
     assert o.dtype == dtype
@@ -161,8 +161,8 @@ def test_lower_precisions_are_as_good_as_their_inputs(dtype):
 
 
 @pytest.mark.parametrize("size", [1e4, 1e6])
-def test_derivatives_survive_large_scores_in_float32(size):
-    # Scores that differ by 1 at a level of 1e6: a log-sum-exp in one number would be off by 3 % there.
+def test_derivatives_at_large_scores_in_float32(size):
+    # Scores of about 1e6 that differ by 1: a log-sum-exp stored as one number would be off by 3 %.
     q, k = torch.ones(1, 1, 1), torch.tensor([[[size], [size + 1], [size + 2]]])
     v = torch.tensor([[[1.0], [2.0], [4.0]]])
     g = torch.ones(1, 1, 1)
@@ -171,12 +171,12 @@ def test_derivatives_survive_large_scores_in_float32(size):
 
 
 def test_strided_and_broadcast_inputs():
-    q = normal(1, 2, 5, 3, 4).transpose(-3, -2)  # heads inside, as a projection leaves them
+    q = normal(1, 2, 5, 3, 4).transpose(-3, -2)  # the layout after a projection
     k, v = normal(2, 3, 5, 4), normal(3, 2, 3, 5, 2)
     assert_close(attend(q, k, v), reference.forward(q, k.expand(2, 3, 5, 4), v))
 
 
-def test_a_huge_score_on_a_hidden_key_changes_nothing():
+def test_a_huge_score_of_a_masked_key_changes_nothing():
     q, k, v = qkv((1, 1, 4, 4, 3, 3))
     plain = attend(q, k, v, causal=True)
     k2, v2 = k.clone(), v.clone()

@@ -98,7 +98,7 @@ def three_terms(f, x, h, padding=None):
 
     def rotated(weight):  # (n, k, d)
         w = weight.T.unsqueeze(1).expand(-1, len(x), -1)
-        return (w if f.rotary is None else f.rotary.apply(w)).permute(1, 2, 0)
+        return (w if f.rotary is None else f.rotary(w)).permute(1, 2, 0)
 
     query = wo @ do_dq @ rotated(f.wq)
     key = torch.einsum("ow,ijwk,jkd->iojd", wo, do_dk, rotated(f.wk))
@@ -391,7 +391,7 @@ def test_low_precision_layers_are_evaluated_in_float64(name, dtype):
     """Products are in float64 whatever the dtypes of the layer and of the tokens."""
     f, x = layer(name).to(dtype=dtype), (0.5 * normal(1, N, D)).to(dtype)
     for bound in (lambda f, x: certify_ball(f, x, 0.01).value, lambda f, x: this_project.local(f, x).value):
-        value = bound(f.to(dtype=torch.float64), x.double())
+        value = bound(f.converted(dtype=torch.float64), x.double())
         assert bound(f, x) == pytest.approx(value, rel=1e-12)
         assert bound(f, x.double()) == pytest.approx(value, rel=1e-12)
 

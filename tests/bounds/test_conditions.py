@@ -129,7 +129,7 @@ def test_yudin_over_a_ball_too_large_for_a_float():
     assert found.parts["yudin"] == math.inf and found.method == "this_project.upper" and math.isfinite(found.value)
     with pytest.raises(InputError, match="sizes whose products leave float64"):
         certify_ball(SelfAttention(1e60 * EYE, 1e60 * EYE, 1e20 * EYE), 1e-60 * X, 1e90)
-    with pytest.raises(InputError, match="scores that leave some digits"):
+    with pytest.raises(InputError, match="scores with correct digits"):
         certify_ball(SelfAttention(1e60 * EYE, 1e60 * EYE, EYE), X, 1e90)
 
 

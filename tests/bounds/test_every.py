@@ -88,7 +88,7 @@ def test_every_bound_applies_to_a_plain_head():
 def test_a_form_replaces_its_layer():
     form = LayerForm(layer("two heads"))
     assert close(every(form, 5, 1.0)[4].log_value, every(form.f, 5, 1.0)[4].log_value)
-    single = every(form.f.to(torch.float32), 5, 1.0)[4]
+    single = every(form.f.converted(dtype=torch.float32), 5, 1.0)[4]
     assert single.log_value == pytest.approx(every(form, 5, 1.0)[4].log_value, rel=1e-5)
 
 

@@ -58,7 +58,7 @@ def test_a_bound_that_does_not_apply_is_none_with_a_reason(layer):
 
 def test_seeds_reproduce(layer):
     x = normal(5, 7, 6).float()
-    f = layer.to(torch.float32)
+    f = layer.converted(dtype=torch.float32)
     assert same_record(predictors(f, x, seed=3), predictors(f, x, seed=3), tol=FLOAT32)
 
 

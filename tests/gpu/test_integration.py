@@ -70,7 +70,7 @@ def assert_near(actual, truth, allowed):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
 def test_which_dtypes_the_kernels_support(dtype):
     at, _, _ = problem(dtype)
-    why = backend.why_blocks(*at, pattern_of(*at, None, True, None, None, None))
+    why = backend.unsupported_reason(*at, pattern_of(*at, None, True, None, None, None))
     assert why is None if dtype != torch.float64 else "float64" in why
 
 
@@ -128,13 +128,13 @@ def layer(dtype=torch.float32, **options):
 @pytest.mark.parametrize(("product_dtype", "allowed"), [(None, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
 def test_the_jacobian_and_its_transpose_are_accurate(product_dtype, allowed, used):
     f, x = layer(causal=True)
-    operator = f.to(DEVICE).jacobian(x.to(DEVICE), product_dtype=product_dtype)
+    operator = f.converted(device=DEVICE).jacobian(x.to(DEVICE), product_dtype=product_dtype)
     u, v = (normal(i, 60 * 24).float().to(DEVICE) for i in (20, 21))
     pushed, pulled = operator.matvec(v), operator.rmatvec(u)
     assert used["jvp"] == used["vjp"] == 1 and pushed.dtype == pulled.dtype == torch.float32
     gap = float(u.double() @ pushed.double() - pulled.double() @ v.double())
     assert at_most(abs(gap), allowed * float(u.norm() * pushed.norm()))
-    exact = f.to(torch.float64).jacobian(x.double())
+    exact = f.converted(dtype=torch.float64).jacobian(x.double())
     assert_near(
         (pushed, pulled, operator.image),
         (exact.matvec(v.double().cpu()).to(DEVICE), exact.rmatvec(u.double().cpu()).to(DEVICE), exact.image.to(DEVICE)),
@@ -145,8 +145,8 @@ def test_the_jacobian_and_its_transpose_are_accurate(product_dtype, allowed, use
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_local_lipschitz_agrees_with_the_cpu(causal, used):
     f, x = layer(causal=causal)
-    truth = float(torch.linalg.matrix_norm(f.to(torch.float64).jacobian(x.double()).dense(), 2))
-    f_gpu, x_gpu = f.to(DEVICE), x.to(DEVICE)
+    truth = float(torch.linalg.matrix_norm(f.converted(dtype=torch.float64).jacobian(x.double()).dense(), 2))
+    f_gpu, x_gpu = f.converted(device=DEVICE), x.to(DEVICE)
     slow, fast = local_lipschitz(f, x), local_lipschitz(f_gpu, x_gpu)
     assert used["forward"] and used["jvp"] and used["vjp"]
     assert fast.status == slow.status == "converged"
@@ -186,8 +186,11 @@ def test_a_transformers_model_in_bf16(used):
 def test_largest_probabilities_agree_with_the_cpu():
     """The kernels form no probabilities: these are computed in blocks, also where kernels compute the derivative."""
     f, x = layer(causal=True)
-    f_gpu, x_gpu = f.to(DEVICE), x.to(DEVICE)
+    f_gpu, x_gpu = f.converted(device=DEVICE), x.to(DEVICE)
     assert isinstance(f_gpu.jacobian(x_gpu).linearised, backend.FusedLinearisation)
-    found, truth = largest_probabilities(f_gpu, x_gpu), largest_probabilities(f.to(torch.float64), x.double())
+    found, truth = (
+        largest_probabilities(f_gpu, x_gpu),
+        largest_probabilities(f.converted(dtype=torch.float64), x.double()),
+    )
     assert at_most(float((found.cpu().double() - truth).abs().max()), 1e-3)
     assert at_most(float((argmax_share(f_gpu, x_gpu).cpu() - argmax_share(f, x)).abs().max()), 1e-2)

@@ -65,8 +65,8 @@ def test_first_and_second_derivatives(dtype, used):
 )
 def test_the_local_constant(product_dtype, width, used):
     f, x = layer("grouped").to(torch.float32), 0.3 * normal(50, 4, 6).float()
-    truth = float(torch.linalg.matrix_norm(f.to(torch.float64).jacobian(x.double()).dense(), 2))
-    f, x = f.to(DEVICE), x.to(DEVICE)
+    truth = float(torch.linalg.matrix_norm(f.converted(dtype=torch.float64).jacobian(x.double()).dense(), 2))
+    f, x = f.converted(device=DEVICE), x.to(DEVICE)
     found = local_lipschitz(f, x, product_dtype=product_dtype, tol=width)
     assert used["forward"] and used["jvp"] and used["vjp"]
     assert found.status == "converged" and at_most(found.lower, truth, found.upper)

@@ -22,7 +22,7 @@ def test_gains_are_the_norms_of_each_tokens_part(of, kind):
     parts = [blocks[:, :, j].reshape(20, 6) if of == "input" else blocks[j].reshape(5, 24) for j in range(4)]
     truth = torch.stack([torch.linalg.svdvals(part)[0] for part in parts])
     if kind == "float32":
-        f, x = f.to(torch.float32), x.float()
+        f, x = f.converted(dtype=torch.float32), x.float()
     found = token_gains((lambda y: f(y)) if kind == "callable" else f, x, of=of, tol=1e-3)
     slack = 1e-6 if kind == "float32" else 1e-12  # the float32 weights are rounded ones
     assert at_most(found.lower, truth * (1 + slack)) and at_most(truth * (1 - slack), found.upper)

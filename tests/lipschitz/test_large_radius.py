@@ -159,7 +159,7 @@ def test_shares_that_cannot_be_had(change, message):
 @pytest.mark.parametrize("name", PLAIN)
 def test_winners_are_those_of_the_dense_scores(name):
     f, x = layer(name, biases=False), normal(21, N, D)
-    found = argmax_keys(f.to(torch.float32), x.float())
+    found = argmax_keys(f.converted(dtype=torch.float32), x.float())
     assert found.lead.dtype == torch.float64
     s, _ = reference.scores(*(1e6 * t for t in f.project(x)[:2]), **f.pattern())  # offsets that are finite drown
     s = s.expand(f.heads, N, N)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
@@ -99,8 +97,7 @@ def test_times_with_ties_for_every_field(name):
 
 
 def test_one_atom_for_each_time_is_the_causal_layer_by_place():
-    causal = copy.copy(LAYER)
-    causal.causal = True
+    causal = LAYER.replaced(causal=True)
     by_place = mean_field_lipschitz(causal, (X, LOGS))
     times, order = torch.linspace(0, 1, M, dtype=torch.float64), torch.tensor([4, 0, 6, 2, 5, 1, 3])
     by_time = mean_field_lipschitz(LAYER, (X[order], LOGS[order], times[order]))
@@ -145,8 +142,8 @@ def test_matrix_free_and_dense_agree():
 
 
 def test_single_precision_with_and_without_a_twin():
-    f, x, logs = LAYER.to(torch.float32), normal(20, 60, D).float(), normal(21, 60).float()
-    truth = mean_field_lipschitz(f.to(torch.float64), (x.double(), logs.double()), dense=True).value
+    f, x, logs = LAYER.converted(dtype=torch.float32), normal(20, 60, D).float(), normal(21, 60).float()
+    truth = mean_field_lipschitz(f.converted(dtype=torch.float64), (x.double(), logs.double()), dense=True).value
     for product_dtype in (None, torch.float32):
         found = mean_field_lipschitz(f, (x, logs), dense=False, tol=1e-2, product_dtype=product_dtype)
         assert at_most(found.lower, truth, found.upper) and found.dtype == torch.float32
@@ -191,8 +188,7 @@ def test_refused_measures(measure, message):
 
 
 def test_refused_maps():
-    causal = copy.copy(LAYER)
-    causal.causal = True
+    causal = LAYER.replaced(causal=True)
     with pytest.raises(InputError, match="atoms have no order; use TimedMeasure"):
         mean_field_lipschitz(causal, TokenMeasure(X))
     with pytest.raises(InputError, match="SelfAttention or a Field, got function"):

@@ -7,7 +7,7 @@ import torch
 
 from howsmooth import InputError
 from howsmooth.attention import MeanPooling, SoftmaxField
-from howsmooth.attention.atoms import WeightedAttention
+from howsmooth.attention.weighted import WeightedAttention
 from howsmooth.lipschitz import lipschitz_quotients
 from howsmooth.transport import TimedMeasure, TokenMeasure
 from tests.attention.cases import normal

@@ -20,9 +20,7 @@ def test_gradcheck_in_the_weights(kind):
     weights = [getattr(plain, name).clone().requires_grad_() for name in names]
 
     def penalty(*weights):
-        f = layer(kind)
-        for name, weight in zip(names, weights, strict=True):
-            setattr(f, name, weight)
+        f = plain.replaced(**dict(zip(names, weights, strict=True)))
         return lipschitz_penalty(f, x, steps=MANY)
 
     assert torch.autograd.gradcheck(penalty, weights, eps=1e-6, atol=1e-6, fast_mode=True)
@@ -107,7 +105,7 @@ def test_transformers_model_through_the_hook():
 def fine_tuned(weight: float) -> tuple[float, float]:
     """A layer that knows its task is trained on with the penalty; (relative error, constant) on unseen tokens."""
     teacher, tokens = layer("two heads", d_out=6, biases=False), normal(7, 36, 8, 6)
-    teacher.wq, teacher.wk = 0.6 * teacher.wq, 0.6 * teacher.wk
+    teacher = teacher.replaced(wq=0.6 * teacher.wq, wk=0.6 * teacher.wk)
     with torch.no_grad():
         wanted = teacher(tokens)
     weights = {name: getattr(teacher, name).clone().requires_grad_() for name in ("wq", "wk", "wv", "wo")}

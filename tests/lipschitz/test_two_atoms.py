@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from howsmooth import SelfAttention
-from howsmooth.attention.atoms import WeightedAttention
+from howsmooth.attention.weighted import WeightedAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.two_atoms import apart_norm, sequence_norm, two_atom_norm
 from tests.tolerances import assert_close, less

@@ -142,7 +142,7 @@ def test_a_map_that_is_not_what_the_module_returned_is_refused(monkeypatch):
     def forgetful(network, layer, n):
         f = real(network, layer, n)
         if n > 8 and layer == 2:
-            f.wo = 1.01 * f.wo
+            return f.replaced(wo=1.01 * f.wo)
         return f
 
     monkeypatch.setattr(model._adapter, "self_attention", forgetful)
@@ -162,7 +162,7 @@ def faulty(monkeypatch):
     def forgetful(network, layer, n):
         f = real(network, layer, n)
         if layer in (0, 2):
-            f.wo = 1.01 * f.wo
+            return f.replaced(wo=1.01 * f.wo)
         return f
 
     monkeypatch.setattr(model._adapter, "self_attention", forgetful)

@@ -116,7 +116,7 @@ def test_intervals_hold_the_map_with_and_without_its_casts(name, dtype):
     for kind in ("attention", "normed", "layer"):
         at = model.map_at(inputs(name), LAYER, kind)
         found = local_lipschitz(at.f, at.x)
-        exact = at.f.to(torch.float64) if isinstance(at.f, SelfAttention) else copy.deepcopy(at.f).double()
+        exact = at.f.converted(dtype=torch.float64) if isinstance(at.f, SelfAttention) else copy.deepcopy(at.f).double()
         x = at.x.double()
         with lifted():
             truths = [dense(exact, x)]

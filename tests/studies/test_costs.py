@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from howsmooth.attention import SelfAttention
-from howsmooth.attention.jacobian import footprint
+from howsmooth.attention.jacobian import estimate_memory
 from howsmooth.errors import InputError
 from howsmooth.models import load
 from howsmooth.spectral import LinearOperator, plan
@@ -135,7 +135,7 @@ def test_maps_without_a_formula_have_a_time_by_their_size(declared):
 def test_the_kernels_memory_as_measured_on_an_h200(n, products, stop, steps, measured):
     """The solver's plan, from shapes alone, is at most what was measured and a third."""
     weights = [torch.ones(768, 768) for _ in range(4)]
-    taken = footprint(SelfAttention(*weights, heads=12, causal=True), n, torch.float32, products, fused=True)
+    taken = estimate_memory(SelfAttention(*weights, heads=12, causal=True), n, torch.float32, products, fused=True)
     drawn = LinearOperator((768 * n, 768 * n), dtype=torch.float32, workspace=taken.workspace, held=taken.held)
     drawn.reference_itemsize, drawn.reference_bytes = taken.reference_itemsize, taken.reference_bytes
     budget = dataclasses.replace(plan(drawn, stop=stop, tol=1e-2), stored=stored_after(steps))

@@ -29,7 +29,7 @@ from torch import Tensor
 from howsmooth.attack.checks import check_count, check_masses, check_seed, describe, shift_seed, single_estimate
 from howsmooth.attack.constraints import Constraint, token_norms
 from howsmooth.attention import AttentionJacobian, SelfAttention
-from howsmooth.attention.atoms import AtomsJacobian, WeightedAttention, roots
+from howsmooth.attention.weighted import WeightedAttention, WeightedJacobian, root_weights
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Estimate, local_lipschitz
 from howsmooth.lipschitz.local import single_at_least
@@ -195,7 +195,7 @@ class _AscentState:
         largest = token_norms(self.gradient).amax((-2, -1)) * self.constraint.coordinate_radius
         return (largest <= ZERO_GRADIENT_THRESHOLD * self.value) & self.moves_tokens
 
-    def jacobian(self, y: Tensor, log_weights: Tensor) -> AttentionJacobian | AtomsJacobian:
+    def jacobian(self, y: Tensor, log_weights: Tensor) -> AttentionJacobian | WeightedJacobian:
         """Return J at coordinates y."""
         x = self.constraint.decode(y)
         return self.f.jacobian(x) if self.weighted is None else self.weighted.jacobian(x, log_weights)
@@ -208,10 +208,10 @@ class _AscentState:
         self.gradient, self.log_weight_gradient = self._gradients(J, found.u[:, 0], self.v)
         return self.value.clone()
 
-    def _gradients(self, J: AttentionJacobian | AtomsJacobian, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradients(self, J: AttentionJacobian | WeightedJacobian, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return ∇σ₁ in the coordinates, (b, n, d), and in the log weights, (b, n)."""
         self.gradients += 1
-        if isinstance(J, AtomsJacobian):
+        if isinstance(J, WeightedJacobian):
             in_x, in_log_weights = J.gradient(u, v)
         else:
             in_x, in_log_weights = J.gradient(u, v), torch.zeros_like(self.log_weights)
@@ -290,7 +290,7 @@ class _AscentState:
     def result(self, start: Tensor, path: Tensor, tol: float, began: float) -> Ascent:
         """Certify the best restart in float64."""
         best = int(self.value.argmax())
-        f, constraint = self.f.to(torch.float64), self.constraint
+        f, constraint = self.f.converted(dtype=torch.float64), self.constraint
         x = constraint.decode(constraint.project(self.y[best].double()))  # float32 may have left the set by rounding
         v = self.v[best].double()
         if self.weighted is None:
@@ -299,7 +299,7 @@ class _AscentState:
         else:
             log_weights, weighted = self.log_weights[best].double(), WeightedAttention(f)
             masses = torch.softmax(log_weights, -1)
-            map_, point = weighted.weighted(log_weights), roots(log_weights) * x
+            map_, point = weighted.rescaled(log_weights), root_weights(log_weights) * x
             attained = float(warm_triplet(weighted.jacobian(x, log_weights), v, 1)[0])
         estimate = certify_consistently(
             lambda seed: single_estimate(local_lipschitz(map_, point, tol=tol, seed=seed, strict=False)),

@@ -65,7 +65,7 @@ class DistanceAttention:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the output (…, n, d_out) at tokens x (…, n, d)."""
-        f = self.f if x.dtype == self.f.dtype else self.f.to(x.dtype)
+        f = self.f if x.dtype == self.f.dtype else self.f.converted(dtype=x.dtype)
         f.check_tokens(x, None)
         q, _, v = f.project(x)
         queries = torch.cat([q, torch.ones_like(q[..., :1])], -1)

@@ -197,7 +197,7 @@ def layer_in_coordinates(f: SelfAttention, constraint: Constraint) -> SelfAttent
 
     The gain, bias and centring of an ellipsoid become part of the weights. Translations (`Near`) are left out.
     """
-    f = f.to(device="cpu", dtype=torch.float64)
+    f = f.converted(device="cpu", dtype=torch.float64)
     if not isinstance(constraint, Ellipsoid):
         return f
     bias = constraint.decode(torch.zeros(f.d, dtype=torch.float64))

@@ -10,26 +10,29 @@ from howsmooth.attention.fields import (
     SinkhornField,
     SoftmaxField,
 )
-from howsmooth.attention.heads import Rotary, SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.jacobian import AttentionJacobian, abstract_jacobian
 from howsmooth.attention.l2 import L2Attention
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.attention.op import attend
+from howsmooth.attention.rotary import Rotary
+from howsmooth.attention.weighted import WeightedAttention
 
 __all__ = [
+    "SelfAttention",
+    "attend",
     "AttentionJacobian",
-    "Field",
+    "Rotary",
+    "Normalisation",
     "L2Attention",
+    "WeightedAttention",
+    "Field",
+    "SoftmaxField",
     "L2Field",
+    "SinkhornField",
+    "SigmoidField",
     "LinearField",
     "MeanPooling",
-    "Normalisation",
     "Pointwise",
-    "Rotary",
-    "SelfAttention",
-    "SigmoidField",
-    "SinkhornField",
-    "SoftmaxField",
-    "attend",
     "abstract_jacobian",
 ]

@@ -1,10 +1,12 @@
-"""Which implementation serves: Triton's kernels on a GPU where they can, blocks of queries everywhere else.
+"""The choice of an implementation: Triton kernels on a GPU where they support the call, else blocks of queries.
 
-Both take and give the same tensors, so that they may be mixed: the second derivative is made of blocks even where the
-kernels make the first.
+Both have the same inputs and outputs and may be mixed: the second derivative is computed in blocks even where the first
+is computed by kernels.
 """
 
 from __future__ import annotations
+
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -15,8 +17,8 @@ from howsmooth.attention import blockwise
 from howsmooth.attention.pattern import Pattern
 
 
-def why_blocks(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None) -> str | None:
-    """Why the kernels do not serve these tensors, or None where they do."""
+def unsupported_reason(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None) -> str | None:
+    """Return why the kernels do not support these tensors, or None if they do."""
     if get_proxy_mode() is not None:
         return "a graph is being recorded"
     return kernels.unsupported(q, k, v, score_bias=pattern.score_bias, padding=padding)
@@ -30,10 +32,10 @@ def forward(
     padding: Tensor | None = None,
     keep: list[blockwise.Block] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The output (b, h, n, w) and the normaliser of each row (b, h, n, 2); `keep` as in `blockwise.forward`."""
-    if why_blocks(q, k, v, pattern, padding) is None:
-        return kernels.forward(q, k, v, padding=padding, **_traits(pattern))
-    return blockwise.forward(*(at_least_single(t) for t in (q, k, v)), pattern, padding, keep)
+    """Compute the output (b, h, n, w) and the normalisers (b, h, n, 2); arguments as in `blockwise.forward`."""
+    if unsupported_reason(q, k, v, pattern, padding) is None:
+        return kernels.forward(q, k, v, padding=padding, **_kernel_options(pattern))
+    return blockwise.forward(upcast_half(q), upcast_half(k), upcast_half(v), pattern, padding, keep)
 
 
 def linearise(
@@ -46,16 +48,28 @@ def linearise(
     padding: Tensor | None = None,
     kept: list[blockwise.Block] | None = None,
 ) -> FusedLinearisation | blockwise.Linearisation:
-    """The derivative near (q, k, v): `jvp`, `vjp` and `hvp`."""
-    if why_blocks(q, k, v, pattern, padding) is None:
+    """Return the derivative at (q, k, v), with its methods `jvp`, `vjp` and `hvp`."""
+    if unsupported_reason(q, k, v, pattern, padding) is None:
         return FusedLinearisation(q, k, v, o, normaliser, pattern, padding)
-    return blockwise.Linearisation(*(at_least_single(t) for t in (q, k, v, o)), normaliser, pattern, padding, kept)
+    return blockwise.Linearisation(
+        upcast_half(q), upcast_half(k), upcast_half(v), upcast_half(o), normaliser, pattern, padding, kept
+    )
 
 
 class FusedLinearisation:
-    """Attention near one (q, k, v) by the kernels; see `blockwise.Linearisation`, whose second derivative it borrows.
+    """Attention linearised at one (q, k, v), by the kernels; the second derivative is that of `blockwise`.
 
-    Tangents and cotangents are rounded to the dtype of q; what comes back is in float32 where `wide`, else in q's.
+    Tangents and cotangents are rounded to the dtype of q. Arguments are those of `blockwise.Linearisation`.
+
+    Args:
+        q: queries (b, h, n, k).
+        k: keys (b, hkv, m, k).
+        v: values (b, hkv, m, w).
+        o: output of `forward`.
+        normaliser: normalisers of the rows, as `forward` returns them.
+        pattern: scores and masks.
+        padding: True where the key is real, (b, m).
+        float32_output: whether products are returned in float32 rather than in the dtype of q.
     """
 
     def __init__(
@@ -67,15 +81,17 @@ class FusedLinearisation:
         normaliser: Tensor,
         pattern: Pattern,
         padding: Tensor | None = None,
-        wide: bool = False,
-    ):
+        float32_output: bool = False,
+    ) -> None:
+        """Store the tensors."""
         self.q, self.k, self.v, self.o, self.normaliser = q, k, v, o, normaliser
         self.pattern, self.padding = pattern, padding
-        self.out_dtype = torch.float32 if wide else None
-        self.traits = _traits(pattern)
+        self.out_dtype = torch.float32 if float32_output else None
+        self.options = _kernel_options(pattern)
 
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
-        dq, dk, dv = (_rows_whole(t.to(self.q.dtype)) for t in (dq, dk, dv))
+        """Compute the tangent do along (dq, dk, dv)."""
+        dq, dk, dv = (_with_contiguous_rows(t.to(self.q.dtype)) for t in (dq, dk, dv))
         return kernels.jvp(
             self.q,
             self.k,
@@ -87,45 +103,58 @@ class FusedLinearisation:
             dv,
             padding=self.padding,
             out_dtype=self.out_dtype,
-            **self.traits,
+            **self.options,
         )
 
     def vjp(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # PyTorch's own backward, the fastest where it serves, gives back what it was given.
-        found = kernels.vjp(
+        """Compute the cotangents (dq, dk, dv) for g."""
+        # PyTorch's own backward, the fastest where it applies, has no other output dtype than that of its inputs.
+        dq, dk, dv = kernels.vjp(
             self.q,
             self.k,
             self.v,
             self.o,
             self.normaliser,
-            _rows_whole(g.to(self.q.dtype)),
+            _with_contiguous_rows(g.to(self.q.dtype)),
             padding=self.padding,
-            **self.traits,
+            **self.options,
         )
-        return found if self.out_dtype is None else tuple(t.to(self.out_dtype) for t in found)
+        if self.out_dtype is None:
+            return dq, dk, dv
+        return dq.to(self.out_dtype), dk.to(self.out_dtype), dv.to(self.out_dtype)
 
     def hvp(self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        blocks = blockwise.Linearisation(
-            *(at_least_single(t) for t in (self.q, self.k, self.v, self.o)), self.normaliser, self.pattern, self.padding
-        )
+        """Compute the derivative of vjp(g) along (dq, dk, dv)."""
+        q, k, v, o = (upcast_half(t) for t in (self.q, self.k, self.v, self.o))
+        blocks = blockwise.Linearisation(q, k, v, o, self.normaliser, self.pattern, self.padding)
         return blocks.hvp(dq, dk, dv, g)
 
 
-def at_least_single(t: Tensor) -> Tensor:
-    """In float32 at least: outside of the kernels half precision is for storage."""
+class KernelOptions(TypedDict):
+    """The arguments of the kernels that determine scores and masks."""
+
+    scale: float
+    causal: bool
+    window: int | None
+    softcap: float | None
+    offset: int
+
+
+def upcast_half(t: Tensor) -> Tensor:
+    """Return t in float32 if it is in half precision, which is for storage only outside of the kernels."""
     return t.float() if t.dtype.itemsize < 4 else t
 
 
-def _traits(pattern: Pattern) -> dict:
-    return dict(
-        scale=pattern.scale,
-        causal=pattern.causal,
-        window=pattern.window,
-        softcap=pattern.softcap,
-        offset=pattern.offset,
-    )
+def _kernel_options(pattern: Pattern) -> KernelOptions:
+    return {
+        "scale": pattern.scale,
+        "causal": pattern.causal,
+        "window": pattern.window,
+        "softcap": pattern.softcap,
+        "offset": pattern.offset,
+    }
 
 
-def _rows_whole(t: Tensor) -> Tensor:
-    """The kernels want the entries of one head side by side, as projections and outputs have them."""
+def _with_contiguous_rows(t: Tensor) -> Tensor:
+    """Return t with the entries of each row of a head contiguous in memory, as the kernels require."""
     return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()

@@ -1,9 +1,9 @@
-"""Attention and its derivatives in blocks of queries: exact, and nothing of size n² is ever held.
+"""Attention and its derivatives in blocks of queries: exact, in memory that is linear in n.
 
-A block of queries sees all of its keys at once, so its softmax is complete. What is kept between calls is the
-output o and, of each row, the largest score and the logarithm of Σ exp(s − largest); from these the probabilities of
-a block come back as exp((s − largest) − log). (Their sum, the log-sum-exp, as one number would lose to rounding what
-the scores have in size: with scores of 10⁴ in float32, the fourth digit of P.)
+A block of queries is multiplied with all keys that it sees, so that its softmax is complete. Between calls only the
+output o and two numbers for each row are stored, the largest score and the logarithm of Σ exp(s − largest); the
+probabilities of a block are recomputed from them as exp((s − largest) − log). (Their sum, the log-sum-exp, would be
+rounded to the size of the scores: with scores of 10⁴ in float32, the fourth digit of P would be lost.)
 
 With ds = scale (dq kᵀ + q dkᵀ), all products row by row:
 
@@ -12,11 +12,12 @@ With ds = scale (dq kᵀ + q dkᵀ), all products row by row:
     vjp       dS = centred(g vᵀ);  dq = scale dS k,  dk = scale dSᵀ q,  dv = Pᵀ g
     hvp       the derivative of the vjp along (dq, dk, dv), which is the Hessian of ⟨g, o⟩ applied to it
 
-where centred(t) = P∘(t − rowsum(P∘t)). To subtract rowsum(P∘ds) o or rowsum(g∘o) afterwards would be the same in exact
-arithmetic. But where one key has all of a row, it leaves rounding of the size of q k v in place of a zero.
+where centred(t) = P∘(t − rowsum(P∘t)). Subtracting rowsum(P∘ds) o or rowsum(g∘o) afterwards is the same in exact
+arithmetic, but where one key has all the weight of a row, it leaves rounding errors of the size of q k v in place of a
+zero.
 
-Tensors here have exactly four axes: q (b, h, n, k), k (b, hkv, m, k), v (b, hkv, m, w). Heads that share a key are
-folded into the rows of one product.
+All tensors have four axes: q (b, h, n, k), k (b, hkv, m, k), v (b, hkv, m, w). Heads that share a key are folded into
+the rows of one product.
 """
 
 from __future__ import annotations
@@ -29,44 +30,63 @@ from torch import Tensor
 
 from howsmooth.attention.pattern import Pattern
 
-# Scores held at once, over all heads and sequences (16 MiB in float32): at long lengths this still leaves blocks tall
-# enough to keep the matrix products busy.
+# Scores of one block, over all heads and sequences (16 MiB in float32): large enough for efficient matrix products at
+# long lengths, too.
 BLOCK_SCORES = 1 << 22
-# Rows of a masked block: short blocks skip more of the keys that nobody in them sees.
+# Rows of a masked block: short blocks skip more of the keys that none of their queries sees.
 MASKED_BLOCK_ROWS = 128
 
 
 @dataclass(frozen=True)
 class Block:
-    """Queries [first, last), the keys [start, stop) they can see, and P between them, (b, hkv, g·rows, keys)."""
+    """Queries [first, last), the keys [start, stop) that they can see, and the probabilities between them.
+
+    Attributes:
+        first: first query.
+        last: end of the queries.
+        start: first key.
+        stop: end of the keys.
+        p: probabilities, (b, hkv, g·rows, keys), where g heads share a key.
+        tanh: tanh of score/cap where scores are soft-capped, of the same shape.
+    """
 
     first: int
     last: int
     start: int
     stop: int
     p: Tensor
-    tanh: Tensor | None  # of score / cap, where scores are soft-capped
+    tanh: Tensor | None
 
     @property
-    def slope(self) -> Tensor:
-        """D score / d raw score."""
-        return 1 - self.tanh**2
+    def slope(self) -> Tensor | float:
+        """The derivative of the score in the score before the cap."""
+        return 1.0 if self.tanh is None else 1 - self.tanh**2
 
     def through_cap(self, ds: Tensor) -> Tensor:
+        """Multiply a change of the scores before the cap by the slope of the cap."""
         return ds if self.tanh is None else ds * self.slope
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None, keep: list[Block] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The output (b, h, n, w) and the normaliser of each row (b, h, n, 2).
+    """Compute the output and the normalisers of attention.
 
-    That is its largest score and log Σ exp(s − largest); (0, +∞) for a row with nothing to see.
+    Args:
+        q: queries (b, h, n, k).
+        k: keys (b, hkv, m, k).
+        v: values (b, hkv, m, w).
+        pattern: scores and masks.
+        padding: True where the key is real, (b, m).
+        keep: a list to which the blocks are appended, for a `Linearisation` with enough memory to store them.
 
-    Blocks are appended to `keep` if it is given, for a `Linearisation` that has the memory to hold on to them.
+    Returns:
+        The output (b, h, n, w), and for each row its largest score and log Σ exp(s − largest), (b, h, n, 2). These two
+        are (0, +∞) for a row that sees no key.
     """
     b, h, n, _ = q.shape
-    # Written into, not joined from pieces: small pieces kept between large temporaries scatter the heap, to gigabytes.
+    # Results are written into one tensor, not concatenated: small tensors allocated between large temporary ones
+    # fragment the heap, by gigabytes.
     out, normaliser = q.new_zeros(b, h, n, v.shape[-1]), q.new_zeros(b, h, n, 2)
     normaliser[..., 1] = torch.inf
     scaled = pattern.scale * q
@@ -91,10 +111,20 @@ def forward(
 
 
 class Linearisation:
-    """Attention near one (q, k, v): the derivative, its transpose, and the derivative of that.
+    """Attention linearised at one (q, k, v): its derivative, the transpose, and the derivative of that.
 
-    With the blocks that `forward` kept, a product is spared one of five matrix products and the exponential. That is
-    for small n, where the caller has the memory; without them the probabilities of a block are made again.
+    With the blocks that `forward` appended to `keep`, a product needs one matrix product of five less, and no
+    exponential. They are for small n, where memory allows it; without them the probabilities are recomputed.
+
+    Args:
+        q: queries (b, h, n, k).
+        k: keys (b, hkv, m, k).
+        v: values (b, hkv, m, w).
+        o: output of `forward`.
+        normaliser: normalisers of the rows, as `forward` returns them.
+        pattern: scores and masks.
+        padding: True where the key is real, (b, m).
+        kept: all blocks, as `forward` appends them.
     """
 
     def __init__(
@@ -107,72 +137,74 @@ class Linearisation:
         pattern: Pattern,
         padding: Tensor | None = None,
         kept: list[Block] | None = None,
-    ):
+    ) -> None:
+        """Store the tensors."""
         self.q, self.k, self.v, self.o, self.normaliser = q, k, v, o, normaliser
         self.pattern, self.padding, self.kept = pattern, padding, kept
         self.scaled = pattern.scale * q
 
     def blocks(self) -> Iterator[Block]:
+        """Yield the blocks, stored or recomputed."""
         if self.kept is not None:
             yield from self.kept
             return
         for first, last in spans(self.q, self.k, self.pattern):
             s, tanh, start, stop = block_scores(self.scaled, self.k, self.pattern, self.padding, first, last)
-            top, log_total = fold(self.normaliser[:, :, first:last], self.k.shape[1]).split(1, -1)
+            top, log_total = torch.split(fold(self.normaliser[:, :, first:last], self.k.shape[1]), 1, -1)
             yield Block(first, last, start, stop, s.sub_(top).sub_(log_total).exp_(), tanh)
 
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
-        """(dq, dk, dv) → do, shapes of (q, k, v) → shape of o."""
+        """Compute the tangent do, of the shape of o, along (dq, dk, dv), of the shapes of (q, k, v)."""
         dq, dk, dv = (t.to(self.q.dtype) for t in (dq, dk, dv))
         h, hkv = self.q.shape[1], self.k.shape[1]
         out = torch.zeros_like(self.o)
         both_q = torch.cat([self.pattern.scale * dq, self.scaled], -1)
         both_k = torch.cat([self.k, dk], -1)
-        for at in self.blocks():
-            ds = fold(both_q[:, :, at.first : at.last], hkv) @ both_k[:, :, at.start : at.stop].mT
-            w = centred(at.through_cap(ds), at.p)
-            do = times(w, self.v[:, :, at.start : at.stop])
-            do += times(at.p, dv[:, :, at.start : at.stop])
-            out[:, :, at.first : at.last] = unfold(do, h)
+        for block in self.blocks():
+            ds = fold(both_q[:, :, block.first : block.last], hkv) @ both_k[:, :, block.start : block.stop].mT
+            w = centred(block.through_cap(ds), block.p)
+            do = times(w, self.v[:, :, block.start : block.stop])
+            do += times(block.p, dv[:, :, block.start : block.stop])
+            out[:, :, block.first : block.last] = unfold(do, h)
         return out
 
     def vjp(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """G → (dq, dk, dv), shape of o → shapes of (q, k, v)."""
+        """Compute the cotangents (dq, dk, dv), of the shapes of (q, k, v), for g, of the shape of o."""
         g = g.to(self.q.dtype)
         h, hkv, scale = self.q.shape[1], self.k.shape[1], self.pattern.scale
         dq, dk, dv = torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
-        for at in self.blocks():
-            keys, g_rows = slice(at.start, at.stop), fold(g[:, :, at.first : at.last], hkv)
-            d = at.through_cap(centred(g_rows @ self.v[:, :, keys].mT, at.p))
-            dq[:, :, at.first : at.last] = unfold(times(d, self.k[:, :, keys]), h)
-            dk[:, :, keys] += times(d.mT, fold(self.q[:, :, at.first : at.last], hkv))
-            dv[:, :, keys] += times(at.p.mT, g_rows)
+        for block in self.blocks():
+            keys, g_rows = slice(block.start, block.stop), fold(g[:, :, block.first : block.last], hkv)
+            d = block.through_cap(centred(g_rows @ self.v[:, :, keys].mT, block.p))
+            dq[:, :, block.first : block.last] = unfold(times(d, self.k[:, :, keys]), h)
+            dk[:, :, keys] += times(d.mT, fold(self.q[:, :, block.first : block.last], hkv))
+            dv[:, :, keys] += times(block.p.mT, g_rows)
         return dq.mul_(scale), dk.mul_(scale), dv
 
     def hvp(self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The derivative of vjp(g) along (dq, dk, dv). A dot in a name means: along that direction."""
+        """Compute the derivative of vjp(g) along (dq, dk, dv), which names with a dot denote."""
         dq, dk, dv, g = (t.to(self.q.dtype) for t in (dq, dk, dv, g))
         h, hkv, scale = self.q.shape[1], self.k.shape[1], self.pattern.scale
         hq, hk, hv = torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
         r = (g * self.o).sum(-1, keepdim=True)
         both_q = torch.cat([scale * dq, self.scaled], -1)
         both_k = torch.cat([self.k, dk], -1)
-        for at in self.blocks():
-            rows, keys = slice(at.first, at.last), slice(at.start, at.stop)
+        for block in self.blocks():
+            rows, keys = slice(block.first, block.last), slice(block.start, block.stop)
             g_rows, q_rows, dq_rows = (fold(t[:, :, rows], hkv) for t in (g, self.q, dq))
             raw_dot = fold(both_q[:, :, rows], hkv) @ both_k[:, :, keys].mT
-            s_dot = at.through_cap(raw_dot)
-            p_dot = at.p * (s_dot - (at.p * s_dot).sum(-1, keepdim=True))
+            s_dot = block.through_cap(raw_dot)
+            p_dot = block.p * (s_dot - (block.p * s_dot).sum(-1, keepdim=True))
             spread = g_rows @ self.v[:, :, keys].mT - fold(r[:, :, rows], hkv)
             spread_dot = g_rows @ dv[:, :, keys].mT
-            # r's own derivative is rowsum(Ṗ∘(g vᵀ) + P∘(g dvᵀ)); Ṗ's rows sum to 0, so `spread` may stand for g vᵀ.
-            r_dot = (p_dot * spread + at.p * spread_dot).sum(-1, keepdim=True)
-            d = at.p * spread
-            d_dot = p_dot * spread + at.p * (spread_dot - r_dot)
-            if at.tanh is not None:
-                bend = -2 * at.tanh * at.slope / self.pattern.softcap
-                d_dot = d_dot * at.slope + d * bend * raw_dot
-                d = d * at.slope
+            # The derivative of r is rowsum(Ṗ∘(g vᵀ) + P∘(g dvᵀ)). The rows of Ṗ sum to 0, so that g vᵀ may be centred.
+            r_dot = (p_dot * spread + block.p * spread_dot).sum(-1, keepdim=True)
+            d = block.p * spread
+            d_dot = p_dot * spread + block.p * (spread_dot - r_dot)
+            if block.tanh is not None and self.pattern.softcap is not None:
+                bend = -2 * block.tanh * block.slope / self.pattern.softcap
+                d_dot = d_dot * block.slope + d * bend * raw_dot
+                d = d * block.slope
             hq[:, :, rows] = unfold(d_dot @ self.k[:, :, keys] + d @ dk[:, :, keys], h)
             hk[:, :, keys] += d_dot.mT @ q_rows + d.mT @ dq_rows
             hv[:, :, keys] += p_dot.mT @ g_rows
@@ -180,20 +212,36 @@ class Linearisation:
 
 
 def spans(q: Tensor, k: Tensor, pattern: Pattern) -> Iterator[tuple[int, int]]:
-    """The queries, cut into blocks [first, last)."""
-    n, rows = q.shape[2], block_rows(q.shape, k.shape[2], pattern)
+    """Yield the ranges [first, last) of queries of the blocks."""
+    b, h, n, _ = q.shape
+    rows = block_rows(b, h, n, k.shape[2], pattern.causal or pattern.window is not None)
     for first in range(0, n, rows):
         yield first, min(first + rows, n)
 
 
-def block_rows(q_shape: tuple[int, ...], keys: int, pattern: Pattern) -> int:
-    b, h, n, _ = q_shape
+def block_rows(b: int, h: int, n: int, keys: int, masked: bool) -> int:
+    """Return the number of queries of one block."""
     rows = max(1, min(n, BLOCK_SCORES // max(1, b * h * keys)))
-    return rows if not pattern.causal and pattern.window is None else min(rows, MASKED_BLOCK_ROWS)
+    return min(rows, MASKED_BLOCK_ROWS) if masked else rows
 
 
-def block_scores(scaled: Tensor, k: Tensor, pattern: Pattern, padding: Tensor | None, first: int, last: int):
-    """Scores (b, hkv, g·rows, keys) of one block with −∞ where masked, tanh of the capped ones, and the key range."""
+def block_scores(
+    scaled: Tensor, k: Tensor, pattern: Pattern, padding: Tensor | None, first: int, last: int
+) -> tuple[Tensor, Tensor | None, int, int]:
+    """Compute the scores of one block.
+
+    Args:
+        scaled: queries times the scale, (b, h, n, k).
+        k: keys (b, hkv, m, k).
+        pattern: scores and masks.
+        padding: True where the key is real, (b, m).
+        first: first query of the block.
+        last: end of its queries.
+
+    Returns:
+        The scores (b, hkv, g·rows, keys) with −∞ where masked, tanh of score/cap if scores are capped, and the range
+        [start, stop) of the keys.
+    """
     b, h, _, _ = scaled.shape
     hkv, keys = k.shape[1], k.shape[2]
     start, stop = pattern.visible_range(first, last, keys)
@@ -218,23 +266,23 @@ def block_scores(scaled: Tensor, k: Tensor, pattern: Pattern, padding: Tensor | 
 
 
 def centred(t: Tensor, p: Tensor) -> Tensor:
-    """P∘(t − rowsum(P∘t)), written into t."""
+    """Return P∘(t − rowsum(P∘t)), written into t."""
     t = t.mul_(p)
     return t.addcmul_(p, t.sum(-1, keepdim=True), value=-1)
 
 
 def times(wide: Tensor, thin: Tensor) -> Tensor:
-    """Wide @ thin, in float64 computed as its transpose: there the libraries are up to twice as fast on that."""
+    """Return wide @ thin; in float64 by its transpose, for which matrix libraries are up to twice as fast."""
     return (thin.mT @ wide.mT).mT if wide.dtype == torch.float64 else wide @ thin
 
 
 def fold(t: Tensor, hkv: int) -> Tensor:
-    """(b, h, rows, c) → (b, hkv, g·rows, c): the g heads that share a key become rows."""
+    """Reshape (b, h, rows, c) to (b, hkv, g·rows, c): the g heads that share a key become rows."""
     b, h, rows, c = t.shape
     return t if h == hkv else t.reshape(b, hkv, h // hkv * rows, c)
 
 
 def unfold(t: Tensor, h: int) -> Tensor:
-    """(b, hkv, g·rows, c) → (b, h, rows, c)."""
+    """Reshape (b, hkv, g·rows, c) to (b, h, rows, c)."""
     b, hkv, grows, c = t.shape
     return t if h == hkv else t.reshape(b, h, grows * hkv // h, c)

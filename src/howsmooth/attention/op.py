@@ -1,30 +1,34 @@
-"""`attend`: one door to the fastest correct attention, differentiable in every way that PyTorch knows.
+"""`attend`: softmax attention by the fastest implementation that supports the call, differentiable to second order.
 
-Four maps, each the derivative of another, so that two orders are exact and a third one is refused:
+Four maps, each the derivative of another. Two orders are exact, and a third raises an error:
 
     Attend       (q, k, v)            → o
     Pushforward  (q, k, v; dq, dk, dv) → do          forward mode of Attend
     Pullback     (q, k, v; g)          → dq, dk, dv  reverse mode of Attend; the transpose of Pushforward
     Curvature    (q, k, v; dq, dk, dv; g)            the derivative of Pullback along (dq, dk, dv)
 
-The Hessian of ⟨g, o⟩ is symmetric, so Curvature serves the reverse mode of Pushforward, and both modes of Pullback.
-The output o and the rows' normalisers travel as arguments to spare their recomputation; the derivative in q, k, v
-given below is the total one, so theirs is none.
+The Hessian of ⟨g, o⟩ is symmetric, so that Curvature is the reverse mode of Pushforward and both modes of Pullback.
+The output o and the normalisers of the rows are passed as arguments so that they are not recomputed. The derivatives in
+q, k and v below are total derivatives, which is why those in o and the normalisers are None.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import TransformType, retrieve_all_functorch_interpreters
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from howsmooth.attention import backend
+from howsmooth.attention import backend, blockwise
 from howsmooth.attention.pattern import Pattern, ScoreBias
 from howsmooth.errors import InputError
+
+T = TypeVar("T")
 
 
 def attend(
@@ -40,26 +44,37 @@ def attend(
     padding: Tensor | None = None,
     offset: int | None = None,
 ) -> Tensor:
-    """Softmax attention of q (…, h, n, k) over k (…, hkv, m, k) and v (…, hkv, m, w): (…, h, n, w), in O(n) memory.
+    """Compute softmax attention in memory that is linear in the number of tokens.
 
-    Differentiable by backward, forward mode, double backward, `torch.func` transforms and `vmap`.
+    Differentiable by backward, forward mode, double backward, `torch.func` transforms and `vmap`. Arguments have the
+    names of `torch.nn.functional.scaled_dot_product_attention` where it has them.
 
     Args:
-        scale: multiplies q·k; 1/√k unless given.
-        causal: query i sees the keys up to its own position, i + `offset`.
-        window: only keys less than `window` positions away are seen.
-        softcap: scores become softcap·tanh(score/softcap) before any bias or mask.
-        score_bias: added to the scores, constant: a function of indices i (n, 1) and j (1, m) that gives
-            something broadcastable to (h, n, m), or a table of that shape. It may be −∞.
-        padding: (…, m), True where the key is real. A query that sees no key gets 0.
-        offset: position of query 0 among the keys; m − n unless given, so that the last query meets the last key.
+        q: queries (…, h, n, k).
+        k: keys (…, hkv, m, k), where h is a multiple of hkv.
+        v: values (…, hkv, m, w).
+        scale: factor of q·k; 1/√k by default.
+        causal: whether a query sees only the keys up to its own position, i + `offset`.
+        window: a query sees only keys less than `window` positions away.
+        softcap: scores become softcap·tanh(score/softcap), before offsets and masks.
+        score_bias: constant offsets of the scores: a function of the indices i (n, 1) and j (1, m) whose result
+            broadcasts to (h, n, m), or a table of that shape. Entries may be −∞.
+        padding: True where the key is real, (…, m). A query that sees no key has the output 0.
+        offset: position of query 0 among the keys; m − n by default, so that the last query meets the last key.
 
-    >>> q = k = v = torch.eye(3, dtype=torch.float64).unsqueeze(0)
-    >>> attend(q, k, v, causal=True)[0, 0]
-    tensor([1., 0., 0.], dtype=torch.float64)
+    Returns:
+        The output (…, h, n, w).
+
+    Raises:
+        InputError: if shapes, dtypes or options do not fit each other.
+
+    Example:
+        >>> q = k = v = torch.eye(3, dtype=torch.float64).unsqueeze(0)
+        >>> attend(q, k, v, causal=True)[0, 0]
+        tensor([1., 0., 0.], dtype=torch.float64)
     """
     pattern = pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset)
-    lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    lead: torch.Size = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     q, k, v = (t.expand(*lead, *t.shape[-3:]) for t in (q, k, v))
     if padding is not None:
         if padding.dtype != torch.bool or padding.shape[-1:] != k.shape[-2:-1]:
@@ -68,11 +83,22 @@ def attend(
                 f"real, got {padding.dtype} of shape {tuple(padding.shape)}"
             )
         padding = padding.expand(*lead, k.shape[-2])
-    return Attend.apply(q, k, v, padding, pattern)[0]
+    output: Tensor = Attend.apply(q, k, v, padding, pattern)[0]
+    return output
 
 
-def pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset=None) -> Pattern:
-    """The pattern for these q, k, v, all that cannot be refused by name."""
+def pattern_of(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    score_bias: ScoreBias | None,
+    offset: int | None = None,
+) -> Pattern:
+    """Return the pattern for these q, k and v; refuse arguments that do not fit each other. See `attend`."""
     wrong = []
     if min(q.dim(), k.dim(), v.dim()) < 3:
         raise InputError(
@@ -99,7 +125,7 @@ def pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset=None)
             wrong.append(
                 f"a score_bias table of shape ({heads}|1, {n}, {m}) or ({n}, {m}), got {tuple(score_bias.shape)}"
             )
-    if score_bias is not None and _wants_gradient(score_bias, q.device):
+    if score_bias is not None and _requires_gradient(score_bias, q.device):
         wrong.append("a constant score_bias, got one that requires a gradient, which would be lost; detach it")
     if wrong:
         raise InputError("attend: expected " + "; ".join(wrong))
@@ -110,29 +136,38 @@ def pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset=None)
     return Pattern(scale, bool(causal), window, softcap, score_bias, offset)
 
 
-def _wants_gradient(score_bias: ScoreBias, device: torch.device) -> bool:
+def _requires_gradient(score_bias: ScoreBias, device: torch.device) -> bool:
     if isinstance(score_bias, Tensor):
         return score_bias.requires_grad
     first = torch.zeros(1, 1, dtype=torch.int64, device=device)
     return torch.as_tensor(score_bias(first, first)).requires_grad
 
 
-def _traceable(compute):
-    """Without in-place writes while a graph is recorded: `torch.func.linearize` would fold what they write into."""
+def _traceable(compute: Callable[..., T]) -> Callable[..., T]:
+    """Replace in-place writes while a graph is recorded, whose targets `torch.func.linearize` would fold."""
 
     @functools.wraps(compute)
-    def forward(*args):
-        return (torch.func.functionalize(compute) if get_proxy_mode() is not None else compute)(*args)
+    def forward(*args: Any) -> T:
+        result: T = (torch.func.functionalize(compute) if get_proxy_mode() is not None else compute)(*args)
+        return result
 
     return forward
 
 
 class Batchable(torch.autograd.Function):
-    """A map over tensors with any leading axes: `vmap` is one leading axis more."""
+    """A differentiable map of tensors with any leading axes, so that `vmap` is one more leading axis."""
+
+    if TYPE_CHECKING:  # torch leaves it untyped
+
+        @classmethod
+        def apply(cls, *args: Any) -> Any:
+            """Apply the map."""
 
     @classmethod
-    def vmap(cls, info, in_dims, *args):
-        def lead(arg, dim):
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        """Apply the map to tensors with the mapped axis in front."""
+
+        def lead(arg: Any, dim: int | None) -> Any:
             if not isinstance(arg, Tensor):
                 return arg
             return arg.expand(info.batch_size, *arg.shape) if dim is None else arg.movedim(dim, 0)
@@ -142,24 +177,30 @@ class Batchable(torch.autograd.Function):
 
 
 class Attend(Batchable):
+    """(q, k, v) → o, with the normalisers of the rows."""
+
     @staticmethod
     @_traceable
-    def forward(q, k, v, padding, pattern):
-        o, normaliser = backend.forward(*(_four(t) for t in (q, k, v)), pattern, _two(padding))
+    def forward(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, pattern: Pattern) -> tuple[Tensor, Tensor]:
+        """Compute the output and the normalisers."""
+        o, normaliser = backend.forward(_four(q), _four(k), _four(v), pattern, _two(padding))
         return o.view(*q.shape[:-1], v.shape[-1]).to(q.dtype), normaliser.view(*q.shape[:-1], 2)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the tensors that derivatives need."""
         *tensors, ctx.pattern = inputs
         _save(ctx, *tensors, *output)
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx, g, _):
+    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Any, ...]:
+        """Compute the reverse mode."""
         return *Pullback.apply(*ctx.saved_tensors, g, ctx.pattern), None, None
 
     @staticmethod
-    def jvp(ctx, dq, dk, dv, *_):
+    def jvp(ctx: Any, dq: Tensor | None, dk: Tensor | None, dv: Tensor | None, *_: Any) -> tuple[Any, None]:
+        """Compute the forward mode."""
         _refuse_nested_forward_mode()
         q, k, v, *rest = ctx.saved_tensors
         tangents = (torch.zeros_like(x) if t is None else t for x, t in ((q, dq), (k, dk), (v, dv)))
@@ -168,43 +209,74 @@ class Attend(Batchable):
 
 
 class Pushforward(Batchable):
+    """The forward mode of `Attend`: (dq, dk, dv) → do."""
+
     @staticmethod
     @_traceable
-    def forward(q, k, v, padding, o, normaliser, dq, dk, dv, pattern):
+    def forward(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        padding: Tensor | None,
+        o: Tensor,
+        normaliser: Tensor,
+        dq: Tensor,
+        dk: Tensor,
+        dv: Tensor,
+        pattern: Pattern,
+    ) -> Tensor:
+        """Compute the tangent of the output."""
         do = _linearise(q, k, v, padding, o, normaliser, pattern).jvp(*(_four(t) for t in (dq, dk, dv)))
         return do.view(o.shape).to(o.dtype)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the tensors that derivatives need."""
         *tensors, ctx.pattern = inputs
         _save(ctx, *tensors)
 
     @staticmethod
-    def backward(ctx, g):
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        """Compute the reverse mode."""
         *at, dq, dk, dv = ctx.saved_tensors
         curvature = Curvature.apply(*at, dq, dk, dv, g, ctx.pattern)
         pullback = Pullback.apply(*at, g, ctx.pattern)
         return *curvature, None, None, None, *pullback, None
 
     @staticmethod
-    def jvp(ctx, *tangents):
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        """Refuse forward mode of forward mode."""
         _refuse("forward mode of forward mode")
 
 
 class Pullback(Batchable):
+    """The reverse mode of `Attend`: g → (dq, dk, dv)."""
+
     @staticmethod
     @_traceable
-    def forward(q, k, v, padding, o, normaliser, g, pattern):
+    def forward(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        padding: Tensor | None,
+        o: Tensor,
+        normaliser: Tensor,
+        g: Tensor,
+        pattern: Pattern,
+    ) -> tuple[Tensor, ...]:
+        """Compute the cotangents of q, k and v."""
         grads = _linearise(q, k, v, padding, o, normaliser, pattern).vjp(_four(g))
         return tuple(t.view(x.shape).to(x.dtype) for t, x in zip(grads, (q, k, v), strict=True))
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the tensors that derivatives need."""
         *tensors, ctx.pattern = inputs
         _save(ctx, *tensors)
 
     @staticmethod
-    def backward(ctx, hq, hk, hv):
+    def backward(ctx: Any, hq: Tensor, hk: Tensor, hv: Tensor) -> tuple[Any, ...]:
+        """Compute the reverse mode."""
         *at, g = ctx.saved_tensors
         dg = Pushforward.apply(*at, hq, hk, hv, ctx.pattern) if ctx.needs_input_grad[6] else None
         curvature = (None, None, None)
@@ -213,64 +285,95 @@ class Pullback(Batchable):
         return *curvature, None, None, None, dg, None
 
     @staticmethod
-    def jvp(ctx, dq, dk, dv, _padding, _o, _normaliser, dg, _pattern):
+    def jvp(
+        ctx: Any,
+        dq: Tensor | None,
+        dk: Tensor | None,
+        dv: Tensor | None,
+        _padding: Any,
+        _o: Any,
+        _normaliser: Any,
+        dg: Tensor | None,
+        _pattern: Any,
+    ) -> tuple[Any, ...]:
+        """Compute the forward mode."""
         _refuse_nested_forward_mode()
         *at, g = ctx.saved_tensors
         tangents = [torch.zeros_like(x) if t is None else t for x, t in zip(at[:3], (dq, dk, dv), strict=True)]
-        out = Curvature.apply(*at, *tangents, g, ctx.pattern)
+        out: tuple[Tensor, ...] = Curvature.apply(*at, *tangents, g, ctx.pattern)
         if dg is not None:
             out = tuple(a + b for a, b in zip(out, Pullback.apply(*at, dg, ctx.pattern), strict=True))
         return out
 
 
 class Curvature(Batchable):
+    """The derivative of `Pullback` along (dq, dk, dv)."""
+
     @staticmethod
     @_traceable
-    def forward(q, k, v, padding, o, normaliser, dq, dk, dv, g, pattern):
+    def forward(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        padding: Tensor | None,
+        o: Tensor,
+        normaliser: Tensor,
+        dq: Tensor,
+        dk: Tensor,
+        dv: Tensor,
+        g: Tensor,
+        pattern: Pattern,
+    ) -> tuple[Tensor, ...]:
+        """Compute the derivative of the cotangents."""
         grads = _linearise(q, k, v, padding, o, normaliser, pattern).hvp(*(_four(t) for t in (dq, dk, dv, g)))
         return tuple(t.view(x.shape).to(x.dtype) for t, x in zip(grads, (q, k, v), strict=True))
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save nothing: there is no further derivative."""
 
     @staticmethod
-    def backward(ctx, *_):
+    def backward(ctx: Any, *_: Any) -> NoReturn:
+        """Refuse a third derivative."""
         _refuse("third derivative")
 
     @staticmethod
-    def jvp(ctx, *_):
+    def jvp(ctx: Any, *_: Any) -> NoReturn:
+        """Refuse a third derivative."""
         _refuse("third derivative")
 
 
-def _linearise(q, k, v, padding, o, normaliser, pattern):
-    return backend.linearise(*(_four(t) for t in (q, k, v, o, normaliser)), pattern, _two(padding))
+def _linearise(
+    q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, o: Tensor, normaliser: Tensor, pattern: Pattern
+) -> backend.FusedLinearisation | blockwise.Linearisation:
+    return backend.linearise(_four(q), _four(k), _four(v), _four(o), _four(normaliser), pattern, _two(padding))
 
 
 def _four(t: Tensor) -> Tensor:
-    """(…, h, n, c) → (b, h, n, c)."""
+    """Reshape (…, h, n, c) to (b, h, n, c)."""
     return t.reshape(-1, *t.shape[-3:])
 
 
 def _two(padding: Tensor | None) -> Tensor | None:
+    """Reshape (…, m) to (b, m)."""
     return None if padding is None else padding.reshape(-1, padding.shape[-1])
 
 
-def _save(ctx, *tensors) -> None:
+def _save(ctx: Any, *tensors: Tensor | None) -> None:
     ctx.save_for_backward(*tensors)
     ctx.save_for_forward(*tensors)
 
 
-def _refuse(what: str):
+def _refuse(what: str) -> NoReturn:
     raise NotImplementedError(
-        f"attend has no {what}: it would come out wrong without a word. Two orders are exact in "
-        "reverse over reverse, forward over reverse and reverse over forward"
+        f"attend has no {what}, which would silently be wrong. Two orders are exact, in reverse over reverse, forward "
+        "over reverse and reverse over forward; use one of these"
     )
 
 
 def _refuse_nested_forward_mode() -> None:
-    # PyTorch runs a custom function's jvp with forward mode switched off, so that a second, outer forward mode
-    # would silently lose its tangent.
+    # PyTorch runs the jvp of a custom function with forward mode switched off, so that an outer forward mode would
+    # silently lose its tangent.
     modes = [level.key() for level in retrieve_all_functorch_interpreters()]
     if modes.count(TransformType.Jvp) > 1:
         _refuse("forward mode of forward mode")

@@ -1,23 +1,42 @@
-"""Who sees whom, and with which score: everything of attention that is not q, k or v."""
+"""Scores and masks of attention: everything of it that is not q, k or v."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
-ScoreBias = Callable[[Tensor, Tensor], Tensor] | Tensor
+ScoreFunction = Callable[[Tensor, Tensor], Tensor]
+ScoreBias = ScoreFunction | Tensor
+
+
+class ScoreOptions(TypedDict):
+    """The arguments of `attend` that determine scores and masks."""
+
+    scale: float
+    causal: bool
+    window: int | None
+    softcap: float | None
+    score_bias: ScoreBias | None
 
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """The scores $s_{ij} = c(\\mathrm{scale}\\, q_i \\cdot k_j) + \\beta_{ij}$ and the pairs (i, j) that count.
+    """The scores `s_ij = c(scale · q_i·k_j) + β_ij` and the visible pairs (i, j).
 
-    `offset` is the position of query 0 among the keys. `c` is the identity, or a soft cap
-    $\\mathrm{cap} \\tanh(s / \\mathrm{cap})$. A pair that does not count has the score $-\\infty$, never a large
-    negative number: an attack drives scores past any finite one.
+    c is the identity, or the soft cap `c(s) = cap · tanh(s/cap)`. A pair that is not visible has the score −∞, never a
+    large negative number: an attack can push scores below any finite number.
+
+    Attributes:
+        scale: factor of q·k.
+        causal: whether a query sees only the keys up to its own position.
+        window: number of positions that a query sees on each side, itself included.
+        softcap: bound of the scores before offsets.
+        score_bias: offsets β, as a table or as a function of the indices.
+        offset: position of query 0 among the keys.
     """
 
     scale: float
@@ -28,7 +47,7 @@ class Pattern:
     offset: int = 0
 
     def visible_range(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        """The keys [start, stop) outside of which queries first..last-1 see nothing."""
+        """Return a range [start, stop) that contains all keys visible to the queries [first, last)."""
         start, stop = 0, keys
         if self.causal:
             stop = min(stop, self.offset + last)
@@ -40,15 +59,16 @@ class Pattern:
         return min(start, stop), stop
 
     def visible(self, i: Tensor, j: Tensor) -> Tensor | None:
-        """Which of the pairs i (n, 1), j (1, m) count; None if all do."""
+        """Return which of the pairs i (n, 1), j (1, m) are visible, (n, m), or None if all are."""
         if not self.causal and self.window is None:
             return None
-        ahead = j - (i + self.offset)
-        seen = ahead <= 0 if self.causal else ahead < self.window
-        return seen if self.window is None else seen & (ahead > -self.window)
+        distance = j - (i + self.offset)  # positive where the key comes after the query
+        if self.window is None:
+            return distance <= 0
+        return (distance <= 0 if self.causal else distance < self.window) & (distance > -self.window)
 
     def bias(self, i: Tensor, j: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """The offsets $\\beta_{ij}$ for i (n, 1), j (1, m), as (h or 1, n, m); None if there are none."""
+        """Return the offsets β_ij for i (n, 1), j (1, m), as (h or 1, n, m), or None if there are none."""
         if self.score_bias is None:
             return None
         if isinstance(self.score_bias, Tensor):

@@ -1,28 +1,34 @@
 """Attention and its derivative written out densely, as in the theory: slow, readable, float64.
 
-Everything here holds n × n matrices and serves as the truth that the fast paths are tested against.
-It shares no code with them: masks, softmax and derivatives are spelled out again.
+All functions form n × n matrices. They are the reference that the fast implementations are tested against, and share no
+code with them: masks, softmax and derivatives are implemented again. `**pattern` are the keyword arguments of `scores`.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from howsmooth.attention.heads import SelfAttention
+    from howsmooth.attention.pattern import ScoreBias
 
 
 def scores(
     q: Tensor,
     k: Tensor,
     *,
-    scale=None,
-    causal=False,
-    window=None,
-    softcap=None,
-    score_bias=None,
-    padding=None,
-    offset=None,
+    scale: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    score_bias: ScoreBias | None = None,
+    padding: Tensor | None = None,
+    offset: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Scores (..., h, n, m) with −∞ where masked, and the slope of the soft cap at each of them."""
+    """Compute the scores (…, h, n, m), with −∞ where masked, and the slope of the soft cap at each; see `attend`."""
     n, m = q.shape[-2], k.shape[-2]
     k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
     raw = (q.shape[-1] ** -0.5 if scale is None else scale) * q @ k.mT
@@ -47,18 +53,18 @@ def scores(
 
 
 def probabilities(s: Tensor) -> Tensor:
-    """Softmax over the last axis; a row with nothing to see is zero."""
+    """Compute the softmax over the last axis; a row that sees no key is zero."""
     return torch.softmax(s, -1).masked_fill(torch.isneginf(s).all(-1, keepdim=True), 0.0)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, **pattern) -> Tensor:
-    """O = softmax(s) v, with q (..., h, n, k), k (..., hkv, m, k), v (..., hkv, m, w)."""
+def forward(q: Tensor, k: Tensor, v: Tensor, **pattern: Any) -> Tensor:
+    """Compute o = softmax(s) v, with q (…, h, n, k), k (…, hkv, m, k), v (…, hkv, m, w)."""
     s, _ = scores(q, k, **pattern)
     return probabilities(s) @ v.repeat_interleave(q.shape[-3] // v.shape[-3], dim=-3)
 
 
-def partials(q: Tensor, k: Tensor, v: Tensor, **pattern) -> tuple[Tensor, Tensor, Tensor]:
-    """∂o_i/∂q_i (h, n, w, k), ∂o_i/∂k_j (h, n, m, w, k) and P_ij = ∂o_i/∂v_j (h, n, m), one sequence at a time."""
+def partials(q: Tensor, k: Tensor, v: Tensor, **pattern: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute ∂o_i/∂q_i (h, n, w, k), ∂o_i/∂k_j (h, n, m, w, k) and P_ij = ∂o_i/∂v_j (h, n, m) of one sequence."""
     groups = q.shape[-3] // k.shape[-3]
     scale = pattern.get("scale")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -73,8 +79,8 @@ def partials(q: Tensor, k: Tensor, v: Tensor, **pattern) -> tuple[Tensor, Tensor
     return do_dq, do_dk, p
 
 
-def jvp(q, k, v, dq, dk, dv, **pattern) -> Tensor:
-    """The derivative of `forward` in the direction (dq, dk, dv)."""
+def jvp(q: Tensor, k: Tensor, v: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, **pattern: Any) -> Tensor:
+    """Compute the derivative of `forward` in the direction (dq, dk, dv)."""
     groups = q.shape[-3] // k.shape[-3]
     do_dq, do_dk, p = partials(q, k, v, **pattern)
     dk, dv = (t.repeat_interleave(groups, dim=-3) for t in (dk, dv))
@@ -85,13 +91,13 @@ def jvp(q, k, v, dq, dk, dv, **pattern) -> Tensor:
     )
 
 
-def vjp(q, k, v, g, **pattern) -> tuple[Tensor, Tensor, Tensor]:
-    """The transpose of `jvp`: the cotangent g of o carried to q, k and v."""
+def vjp(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **pattern: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the transpose of `jvp`: the cotangents of q, k and v for the cotangent g of o."""
     kv_heads, groups = k.shape[-3], q.shape[-3] // k.shape[-3]
     do_dq, do_dk, p = partials(q, k, v, **pattern)
 
     def gather(t: Tensor) -> Tensor:  # heads of one group share their key and value
-        return t.unflatten(0, (kv_heads, groups)).sum(1)
+        return torch.unflatten(t, 0, (kv_heads, groups)).sum(1)
 
     return (
         torch.einsum("hiwk,hiw->hik", do_dq, g),
@@ -100,12 +106,12 @@ def vjp(q, k, v, g, **pattern) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def jacobian(attention, x: Tensor, padding: Tensor | None = None) -> Tensor:
-    """The dense Jacobian (n·d_out, n·d) of a `SelfAttention` at x (n, d), in float64.
+def jacobian(attention: SelfAttention, x: Tensor, padding: Tensor | None = None) -> Tensor:
+    """Compute the dense Jacobian (n·d_out, n·d) of a layer at x (n, d), in float64.
 
-    Chain rule by hand: the partial derivatives above, times the (rotated) projections, times the output projection.
+    By the chain rule: the partial derivatives above, times the (rotated) projections, times the output projection.
     """
-    a, x = attention.to(torch.float64), x.double()
+    a, x = attention.converted(dtype=torch.float64), x.double()
     n, d = x.shape
     pattern = dict(
         scale=a.scale, causal=a.causal, window=a.window, softcap=a.softcap, score_bias=a.score_bias, padding=padding
@@ -113,13 +119,15 @@ def jacobian(attention, x: Tensor, padding: Tensor | None = None) -> Tensor:
 
     def project(weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
         y = x @ weight.T if bias is None else x @ weight.T + bias
-        return y.unflatten(-1, (heads, -1)).transpose(0, 1)
+        return torch.unflatten(y, -1, (heads, -1)).transpose(0, 1)
 
     def rotate(y: Tensor) -> Tensor:
-        return y if a.rotary is None else a.rotary.apply(y)
+        return y if a.rotary is None else a.rotary(y)
 
-    def weights(weight: Tensor, heads: int, rotated: bool) -> Tensor:  # (h, n, width, d): what token i's ε becomes
-        w = weight.unflatten(0, (heads, -1)).unsqueeze(1).expand(-1, n, -1, -1)
+    def weights(
+        weight: Tensor, heads: int, rotated: bool
+    ) -> Tensor:  # (h, n, width, d): applied to a change of token i
+        w = torch.unflatten(weight, 0, (heads, -1)).unsqueeze(1).expand(-1, n, -1, -1)
         return rotate(w.movedim(-1, 0)).movedim(0, -1) if rotated else w
 
     q, k = rotate(project(a.wq, a.bq, a.heads)), rotate(project(a.wk, a.bk, a.kv_heads))

@@ -73,7 +73,7 @@ class LayerForm:
         self.f = f
         self.d, self.heads, self.groups = f.d, f.heads, f.heads // f.kv_heads
         with torch.no_grad():
-            copy = f.to(device="cpu", dtype=torch.float64)
+            copy = f.converted(device="cpu", dtype=torch.float64)
             self.wq = torch.unflatten(copy.wq, 0, (f.heads, -1))  # (h, k, d)
             self.wk = torch.unflatten(copy.wk, 0, (f.kv_heads, -1))  # (hkv, k, d)
             self.wv = torch.unflatten(copy.wv, 0, (f.kv_heads, -1))  # (hkv, w, d)

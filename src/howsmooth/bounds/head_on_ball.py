@@ -60,7 +60,8 @@ class LayerAtTokens:
         """Evaluate the layer at x (n, d), with padding (n,) True where a token is real."""
         check_tokens(x, form.d)
         check_padding(padding, len(x))
-        self.form, self.layer = form, form.f.to(device="cpu", dtype=torch.float64)
+        with torch.no_grad():  # a bound needs no gradients, even of a layer that is trained
+            self.form, self.layer = form, form.f.converted(device="cpu", dtype=torch.float64)
         self.x = x.detach().to(device="cpu", dtype=torch.float64)
         self.n = len(x)
         self.real = torch.ones(self.n, dtype=torch.bool) if padding is None else padding.cpu()

@@ -131,7 +131,7 @@ def local_norm(norm: Normalisation, x: Tensor) -> Tensor:
             + (f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__)
             + "; give what enters the normalisation"
         )
-    norm, x = norm.to(device="cpu", dtype=torch.float64), x.detach().to(device="cpu", dtype=torch.float64)
+    norm, x = norm.converted(device="cpu", dtype=torch.float64), x.detach().to(device="cpu", dtype=torch.float64)
     if not bool(torch.isfinite(x).all()):
         raise InputError("expected finite tokens, got NaN or ∞; check what enters the normalisation")
     z, deviation = norm.standardise(x)

@@ -189,7 +189,7 @@ def heads_of(layer: SelfAttention, purpose: str) -> tuple[list[HeadMatrices], Te
         raise InputError(
             f"{purpose}: expected a layer without positions and with plain scores, got one with {trait}; use particles"
         )
-    layer = layer.to(torch.float64)
+    layer = layer.converted(dtype=torch.float64)
     outs = (torch.eye(layer.d_out, dtype=torch.float64) if layer.wo is None else layer.wo).chunk(layer.heads, 1)
     constant = torch.zeros(layer.d_out, dtype=torch.float64) if layer.bo is None else layer.bo
     heads = []

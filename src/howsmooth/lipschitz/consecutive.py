@@ -12,7 +12,6 @@ plus a Hilbert–Schmidt part. So one token alone "splits" from ‖V‖ to 2‖V
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 
@@ -75,11 +74,10 @@ def consecutive_limit(f: SelfAttention, x: Tensor) -> ConsecutiveLimit:
                 "consecutive_copies with a k"
             )
     _refuse_other_than_tokens(f, x)
-    f, x = f.to(torch.float64), x.double()
+    f, x = f.converted(dtype=torch.float64), x.double()
 
     def norms(log_share: float) -> Tensor:
-        layer = copy.copy(f)
-        layer.score_bias = lambda i, j: torch.where(i == j, log_share, 0.0)
+        layer = f.replaced(score_bias=lambda i, j: torch.where(i == j, log_share, 0.0))
         return own_norms(QueryDerivative(layer, x), tol=1e-4).value
 
     levels = torch.linspace(0, -_margin(f, x), _LEVELS, dtype=torch.float64)

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention.atoms import roots
+from howsmooth.attention.weighted import root_weights
 from howsmooth.errors import InputError
 
 _LEAST = -600.0  # log mass
@@ -83,7 +83,7 @@ def criterion(g: Callable, points: Tensor, log_weights: Tensor | None = None) ->
         )
     place, seen = (torch.stack(part).unflatten(0, y.shape) for part in zip(*rows, strict=True))  # (n, d_out, n, d)
     own = torch.stack([place[i, :, i] for i in range(n)])
-    root = roots(log_weights)[:, 0]
+    root = root_weights(log_weights)[:, 0]
     whole = ((place + seen) * root[:, None, None, None] / root[:, None]).reshape(y.numel(), -1)
     if not torch.isfinite(whole).all():
         raise InputError("expected a finite derivative, got NaN or ∞; take atoms that are nearer, masses less unequal")

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.attention.backend import at_least_single
-from howsmooth.attention.blockwise import Linearisation
 from howsmooth.attention.argmax import ArgmaxKeys, argmax_keys
+from howsmooth.attention.backend import upcast_half
+from howsmooth.attention.blockwise import Linearisation
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import local_lipschitz, single_at_least
@@ -66,7 +66,7 @@ def large_radius_limit(f: SelfAttention, x: Tensor, *, tol: float = 1e-3, confid
     ([[0, 0, 2]], 4.242641)
     """
     f, x = _single_sequence(f, x)
-    f, x = f.to(device="cpu", dtype=torch.float64), x.detach().to(device="cpu", dtype=torch.float64)
+    f, x = f.converted(device="cpu", dtype=torch.float64), x.detach().to(device="cpu", dtype=torch.float64)
     found = _decided(f, x)
     keys, gap, operator = found.key, found.gap, _limit_operator(f, found.key)
     if bool((keys == keys[0]).all()):  # one matrix Σ_h W_h V_h and one choice of keys: ‖V‖ √multiplicity
@@ -108,7 +108,7 @@ def largest_probabilities(f: SelfAttention, x: Tensor, padding: Tensor | None = 
         near
         if isinstance(near, Linearisation)
         else Linearisation(
-            *(at_least_single(t) for t in (near.q, near.k, near.v, near.o)), near.normaliser, near.pattern, near.padding
+            *(upcast_half(t) for t in (near.q, near.k, near.v, near.o)), near.normaliser, near.pattern, near.padding
         )
     )
     rows = [

@@ -129,7 +129,7 @@ def single_at_least(f, x: Tensor):
     """A layer and its tokens in float32, if they are stored in half precision."""
     if isinstance(f, SelfAttention) and f.dtype.itemsize < 4:
         f.check_tokens(x, None)
-        return f.to(torch.float32), x.float()
+        return f.converted(dtype=torch.float32), x.float()
     return f, x
 
 
@@ -185,7 +185,7 @@ def _end(upper: Tensor) -> float | None:
 def _evaluate_precisely(f, x: Tensor, padding: Tensor | None, dtype: torch.dtype) -> Tensor:
     """f(x) in float64 where f can be had there, else in its own dtype."""
     if isinstance(f, SelfAttention):
-        return f.to(torch.float64)(x, padding)
+        return f.converted(dtype=torch.float64)(x, padding)
     twin = in_float64(f)
     try:
         return twin(x)

@@ -18,7 +18,6 @@ the same with the conditional distance d_p.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -29,8 +28,8 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.attention.atoms import WeightedAttention, roots
 from howsmooth.attention.fields import Field, SoftmaxField
+from howsmooth.attention.weighted import WeightedAttention, root_weights
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz.autodiff import AutodiffJacobian, norm
 from howsmooth.lipschitz.estimate import Estimate
@@ -90,8 +89,8 @@ def mean_field_lipschitz(
     order = None
     if times is not None and len(times.unique()) == len(times) and (layer := _layer(f)) is not None:
         # One atom for each time: the causal layer on atoms in order of time.
-        f, order = copy.copy(layer), torch.argsort(times)
-        f.causal, x, logs, times = True, x[order], logs[order], None
+        f, order = layer.replaced(causal=True), torch.argsort(times)
+        x, logs, times = x[order], logs[order], None
     operator = mean_field_jacobian(f, x, logs, times, product_dtype)
     few = operator.shape[1] <= DENSE if dense is None else dense
     if few:
@@ -134,7 +133,7 @@ def mean_field_jacobian(
         raise InputError(
             "expected product_dtype only with a layer and without ties in time; a field is differentiated as it is"
         )
-    field, root = SoftmaxField(layer) if layer is not None else f, roots(log_weights)
+    field, root = SoftmaxField(layer) if layer is not None else f, root_weights(log_weights)
     return AutodiffJacobian(lambda y: root * _push(field, y / root, log_weights, times), root * x)
 
 
@@ -183,7 +182,7 @@ def _estimate(
     order: Tensor | None,
     found: SingularTriplets,
 ) -> Estimate:
-    root, value = roots(logs.double()), float(found.value[0])
+    root, value = root_weights(logs.double()), float(found.value[0])
     direction, response = found.v[0].reshape(x.shape), found.u[0].reshape(len(x), -1)
     image = operator.image.reshape(len(x), -1)
     if isinstance(operator, AutodiffJacobian):  # of the map between weighted norms

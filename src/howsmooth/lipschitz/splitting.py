@@ -11,7 +11,6 @@ attention ∂₁G(x_i, μ) is Σ_h W_h V_h C_i^h A_h. So a measure splits iff ma
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
-from howsmooth.attention.atoms import roots
 from howsmooth.attention.fields import SoftmaxField
 from howsmooth.attention.query_derivative import QueryDerivative
+from howsmooth.attention.weighted import root_weights
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.gains import TokenGains, own_norms, own_operator, plus_identity
@@ -149,7 +148,7 @@ def splits(
             whole, own = _attention(f, x, log_weights, times, residual)
         else:
             whole, own = _field(f, x, log_weights, times, residual)
-        start = x if log_weights is None else roots(log_weights) * x
+        start = x if log_weights is None else root_weights(log_weights) * x
         found = decide(whole, own, start, tol=tol, confidence=share, seed=seed)
         if found.status != UNDECIDED or tol <= _FINEST:
             return found
@@ -177,7 +176,7 @@ def on_atoms(f: SelfAttention, log_weights: Tensor | None = None, times: Tensor 
     """The layer with masses in its scores (P_ij ∝ a_j e^{s_ij}), and times in place of its causal mask."""
     if log_weights is None and times is None:
         return f
-    before, layer = f.score_bias, copy.copy(f)
+    before = f.score_bias
 
     def bias(i: Tensor, j: Tensor) -> Tensor:
         table = torch.zeros(i.shape[0], j.shape[1], dtype=torch.float64, device=i.device)
@@ -191,26 +190,24 @@ def on_atoms(f: SelfAttention, log_weights: Tensor | None = None, times: Tensor 
             before[..., i[0, 0] : i[-1, 0] + 1, j[0, 0] : j[0, -1] + 1] if isinstance(before, Tensor) else before(i, j)
         )
 
-    layer.score_bias = bias
-    layer.causal = f.causal and times is None
-    return layer
+    return f.replaced(score_bias=bias, causal=f.causal and times is None)
 
 
 def _attention(f: SelfAttention, x: Tensor, log_weights, times, residual: bool):
     f.check_tokens(x, None)
     layer = on_atoms(f, log_weights, times)
-    own = QueryDerivative(layer.to(torch.float64), x.double())
+    own = QueryDerivative(layer.converted(dtype=torch.float64), x.double())
     if residual:
         own = plus_identity(own)
     if log_weights is None and not residual:
         return layer, own
-    root = 1.0 if log_weights is None else roots(log_weights)
+    root = 1.0 if log_weights is None else root_weights(log_weights)
     return (lambda y: root * layer(y / root) + (y if residual else 0)), own
 
 
 def _field(g: Callable, x: Tensor, log_weights, times, residual: bool):
     seen = {} if times is None else {"times": times, "source_times": times}
-    root = 1.0 if log_weights is None else roots(log_weights)
+    root = 1.0 if log_weights is None else root_weights(log_weights)
 
     def whole(y: Tensor) -> Tensor:
         return root * g(y / root, y / root, log_weights, **seen) + (y if residual else 0)
@@ -231,7 +228,7 @@ def _ratio(a: float, b: float) -> float:
 
 
 def _in_float64(f, x: Tensor):
-    return (f.to(torch.float64) if isinstance(f, SelfAttention) else f), x.double()
+    return (f.converted(dtype=torch.float64) if isinstance(f, SelfAttention) else f), x.double()
 
 
 def _atoms(x, log_weights: Tensor | None, times: Tensor | None):

@@ -11,9 +11,9 @@ from howsmooth.models.gpt2_file import AttentionFile
 from howsmooth.models.hook import register
 from howsmooth.models.layers import Chain, layer_chain, replaced
 from howsmooth.models.loading import load
+from howsmooth.models.locations import EMBEDDED
 from howsmooth.models.maps import KINDS, MapAt, OwnMap
 from howsmooth.models.model import Model
-from howsmooth.models.locations import EMBEDDED
 from howsmooth.texts.cutting import TokenChunk
 
 __all__ = [

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 
 from howsmooth.errors import InputError
-from howsmooth.models.network import quiet_transformers
 from howsmooth.models.locations import Place, locate
+from howsmooth.models.network import quiet_transformers
 from howsmooth.texts.cutting import TokenChunk
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")

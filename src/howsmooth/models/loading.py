@@ -22,9 +22,9 @@ from transformers import (
 from howsmooth.errors import InputError
 from howsmooth.models.families import FAMILIES, check_registry, family_of
 from howsmooth.models.inputs import Processor, find_tokenizer
+from howsmooth.models.locations import Place, commit_of, locate
 from howsmooth.models.model import Model
 from howsmooth.models.network import choose_part, quiet_transformers
-from howsmooth.models.locations import Place, commit_of, locate
 
 _RANDOM = "random:"
 

@@ -7,7 +7,6 @@ import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -104,7 +103,8 @@ class Model:
         if not self._adapted(layer):
             return self.map(layer, n=n)
         with torch.no_grad():
-            return self._adapter.self_attention(self.network, layer, n)
+            # A copy of its own: converting it in place must not change the network.
+            return self._adapter.self_attention(self.network, layer, n).converted()
 
     def map(
         self,
@@ -164,7 +164,7 @@ class Model:
             else:
                 site = self._sites(self._inputs(self._any_input(8)), [layer])[layer]
                 norm = read_norm(site.norm, site.before_norm, f"layer {layer} of {self.family}")
-            return replace(norm, gain=norm.gain.detach(), bias=None if norm.bias is None else norm.bias.detach())
+            return norm.converted()
 
     def images(self, folder=None, count: int | None = None, seed: int = 0) -> torch.Tensor:
         """Return images (count, c, h, w) as a vision model takes them: a folder's, or generated ones (1 by default)."""
@@ -303,7 +303,7 @@ class Model:
         Layers whose attention is being replaced (`unchecked`) are meant to differ.
         """
         with torch.no_grad():
-            f = self._adapter.self_attention(self.network, layer, site.attention.x.shape[-2])
+            f = self._adapter.self_attention(self.network, layer, site.attention.x.shape[-2]).converted()
             gap = None if layer in self._unchecked else _apart(f, site, self.dtype)
         if gap is not None:
             raise InputError(

@@ -8,7 +8,6 @@ other models           attention; the scripts know no others
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -33,9 +32,7 @@ def script_map(model: Model, layer: int, n: int) -> tuple[Callable[[Tensor], Ten
 
 
 def without_mask(f: SelfAttention) -> SelfAttention:
-    g = copy.copy(f)
-    g.causal = False
-    return g
+    return f.replaced(causal=False)
 
 
 def dropped_out(model: Model, ids: Tensor, layer: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,8 +15,8 @@ from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.records import stamped
-from howsmooth.studies.layer_bounds import ball_radius
 from howsmooth.studies.inputs import Step, run_facts, sites
+from howsmooth.studies.layer_bounds import ball_radius
 from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
 
@@ -52,7 +52,7 @@ def worst_cases(
     shared = run_facts(model, corpus, spec)
     for site in sites(model, corpus, spec, samples=1, step=step):
         n, layer, head, f, x = site.n, site.layer, site.head, site.f, site.x
-        norm = model.normalisation(layer).to(f.dtype)
+        norm = model.normalisation(layer).converted(dtype=f.dtype)
         R = ball_radius(radius, radius_of(norm), x)
         constraint = _constraint(within, norm, R, x, eps)
         climb = dict(restarts=restarts, steps=steps, seed=spec.seed, tol=spec.tol)
@@ -105,7 +105,7 @@ def balls(
     shared = run_facts(model, corpus, spec)
     for site in sites(model, corpus, spec, samples=1, step=step):
         n, layer, head, f, x = site.n, site.layer, site.head, site.f, site.x
-        f, x = f.to(torch.float64), x.double()
+        f, x = f.converted(dtype=torch.float64), x.double()
         centre = local_lipschitz(f, x, **spec.accuracy)
         vacuous = vacuous_eps(f, x)
         for size in sorted(eps):

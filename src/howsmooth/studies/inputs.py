@@ -87,7 +87,7 @@ class NormalisedInputs:
     def drawn(self, n: int, sample: int, layer: int) -> Tensor:
         """Return (n, d) on the model's device and in its dtype, made in blocks: nothing else of this size is held."""
         model = self.model
-        norm = model.normalisation(layer).to(device=model.device, dtype=torch.float32)
+        norm = model.normalisation(layer).converted(device=model.device, dtype=torch.float32)
         x = torch.empty(n, norm.d, device=model.device, dtype=model.dtype)
         generator = torch.Generator().manual_seed((1_000_003 * self.seed + sample) % 2**63)
         for first in range(0, n, ROWS_AT_ONCE):

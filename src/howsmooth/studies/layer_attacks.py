@@ -198,7 +198,11 @@ class _Place:
             return None
         return self._once(
             ("certified", budget.size),
-            lambda: certify_ball(f.to(torch.float64), x.double(), budget.size, at_center=self.sigma()["upper"]).value,
+            lambda: (
+                certify_ball(
+                    f.converted(dtype=torch.float64), x.double(), budget.size, at_center=self.sigma()["upper"]
+                ).value
+            ),
         )
 
     def _once(self, key, compute: Callable[[], Any]) -> Any:

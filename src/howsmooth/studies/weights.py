@@ -69,7 +69,7 @@ def model_flow(model: Model, text: Corpus, n: int, layer: int | None = None, hea
             )
         if head is not None:
             f = f.head(*chosen((head,), tuple(range(model.heads)), f"heads of {model.name}"))
-        layers.append(f.to(torch.float64))
+        layers.append(f.converted(dtype=torch.float64))
     chunk, *_ = model.chunks(text, n, 1)
     x = model.activations(chunk, [numbers[0]])[numbers[0]].double()
     size = float(torch.linalg.vector_norm(x, dim=-1).median())

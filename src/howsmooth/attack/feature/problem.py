@@ -178,7 +178,9 @@ class Target:
                     f"expected a text model to change the number of tokens, got one that takes {model.modality}"
                 )
             made = model.map(layer, kind, head=head, n=n)
-            return made.to(x.dtype) if isinstance(made, SelfAttention) else made  # modules share the model's weights
+            return (
+                made.converted(dtype=x.dtype) if isinstance(made, SelfAttention) else made
+            )  # modules share the model's weights
 
         ids = getattr(input, "ids", input)
         origin = {
@@ -222,7 +224,7 @@ class Target:
 
 
 def _to_float64(f: Map) -> Map:
-    return f.to(torch.float64) if isinstance(f, SelfAttention) else in_float64(f)
+    return f.converted(dtype=torch.float64) if isinstance(f, SelfAttention) else in_float64(f)
 
 
 class FeatureProblem:

@@ -1,4 +1,4 @@
-"""Fields x ↦ Γ_μ(x): attention of every kind, and what is not attention, as a map of measures."""
+"""Fields x ↦ Γ_μ(x): maps of measures, such as attention of every kind, mean pooling and pointwise maps."""
 
 from howsmooth.attention.fields.field import Field
 from howsmooth.attention.fields.integrals import LinearField, MeanPooling, Pointwise, SigmoidField
@@ -7,11 +7,11 @@ from howsmooth.attention.fields.softmax import L2Field, SoftmaxField
 
 __all__ = [
     "Field",
+    "SoftmaxField",
     "L2Field",
+    "SinkhornField",
+    "SigmoidField",
     "LinearField",
     "MeanPooling",
     "Pointwise",
-    "SigmoidField",
-    "SinkhornField",
-    "SoftmaxField",
 ]

@@ -9,24 +9,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from howsmooth.attention.atoms import WeightedAttention
 from howsmooth.attention.fields.field import Field, check_matrices, check_square
-from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.heads import SelfAttention, split_heads
 from howsmooth.attention.op import attend
+from howsmooth.attention.weighted import WeightedAttention
 from howsmooth.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxField(Field):
-    """Γ_μ of a self-attention layer, all its heads and biases: weights ∝ a_j e^{score}, in O(n) memory.
+    """Softmax attention, with all heads and biases of a layer: weights ∝ a_j e^{score}, in memory linear in n.
 
-    A causal layer without times lets place i see the points 0 … i; with times these decide.
+    In a causal layer without times, row i of x sees the points 0 … i; with times, these are the mask.
 
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> gamma = SoftmaxField.of(eye, eye)
-    >>> gamma.on_tokens(torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
-    tensor([[ 0.7616,  0.0000],
-            [-0.7616,  0.0000]], dtype=torch.float64)
+    Attributes:
+        layer: the layer.
+        lifted: the layer on points (y_j, log a_j), see `WeightedAttention`.
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.float64)
+        >>> gamma = SoftmaxField.of(eye, eye)
+        >>> gamma.on_tokens(torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
+        tensor([[ 0.7616,  0.0000],
+                [-0.7616,  0.0000]], dtype=torch.float64)
     """
 
     layer: SelfAttention
@@ -34,41 +39,47 @@ class SoftmaxField(Field):
 
     name: ClassVar[str] = "softmax"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Build the layer on lifted points."""
         object.__setattr__(self, "lifted", WeightedAttention(self.layer).lifted)
 
     @classmethod
     def of(cls, A: Tensor, V: Tensor, c: Tensor | None = None) -> SoftmaxField:
-        """One head with score ⟨Ax + c, y⟩ and value Vy."""
+        """Return the field of one head with score ⟨Ax + c, y⟩ and value Vy; A (d, d), V (d_out, d), c (d,)."""
         check_matrices(cls.name, A=A, V=V)
         check_square(cls.name, "A", A)
         return cls(SelfAttention(A, torch.eye(A.shape[0], dtype=A.dtype, device=A.device), V, bq=c, scale=1.0))
 
     @property
     def d(self) -> int:
+        """Width of points."""
         return self.layer.d
 
     @property
     def d_out(self) -> int:
+        """Width of values."""
         return self.layer.d_out
 
-    def velocity(self, x, points, log_weights, times, source_times):
+    def velocity(
+        self, x: Tensor, points: Tensor, log_weights: Tensor | None, times: Tensor | None, source_times: Tensor | None
+    ) -> Tensor:
+        """Compute the field, see `Field.velocity`."""
         a = self.layer
         if x.dtype != a.dtype or x.device != a.device:
             raise InputError(
-                f"softmax field: expected places as the weights are ({a.dtype} on {a.device}), got "
+                f"softmax field: expected x as the weights are ({a.dtype} on {a.device}), got "
                 f"{x.dtype} on {x.device}; use .to() on one of them"
             )
-        if log_weights is not None:  # the logarithm of the mass is one more channel of the key
+        if log_weights is not None:  # the logarithm of the weight is one more channel of the key
             a = self.lifted
             x = F.pad(x, (0, 1))
             points = torch.cat([points, torch.log_softmax(log_weights, -1).unsqueeze(-1)], -1)
-        q = _heads(F.linear(x, a.wq, a.bq), a.heads)
-        k, v = (_heads(F.linear(points, w, b), a.kv_heads) for w, b in ((a.wk, a.bk), (a.wv, a.bv)))
+        q = split_heads(F.linear(x, a.wq, a.bq), a.heads)
+        k, v = (split_heads(F.linear(points, w, b), a.kv_heads) for w, b in ((a.wk, a.bk), (a.wv, a.bv)))
         if times is None and a.causal:
             if x.shape[-2] != points.shape[-2]:
                 raise InputError(
-                    "softmax field: expected as many places as points for a causal layer without times, "
+                    "softmax field: expected as many rows of x as points for a causal layer without times, "
                     f"got {x.shape[-2]} and {points.shape[-2]}; give times and source_times"
                 )
             o = attend(q, k, v, scale=a.scale, causal=True)
@@ -80,7 +91,21 @@ class SoftmaxField(Field):
 
 @dataclass(frozen=True, eq=False)
 class L2Field(Field):
-    """Γ_μ with weights ∝ a_j e^{−|Qx − Ky|²} and values Vy; q, k (width, d), v (d_out, d)."""
+    """L2 attention, with weights ∝ a_j exp(−|Qx − Ky|²) and values Vy.
+
+    Attributes:
+        q: matrix Q of the queries, (width, d).
+        k: matrix K of the keys, (width, d).
+        v: matrix V of the values, (d_out, d).
+
+    Reference:
+        kim2021lipschitz
+
+    Example:
+        >>> eye = torch.eye(1, dtype=torch.float64)
+        >>> L2Field(eye, eye, eye).on_tokens(torch.tensor([[0.0], [100.0]], dtype=torch.float64)).flatten().tolist()
+        [0.0, 100.0]
+    """
 
     q: Tensor
     k: Tensor
@@ -88,7 +113,8 @@ class L2Field(Field):
 
     name: ClassVar[str] = "l2"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Refuse arguments that do not fit each other."""
         check_matrices(self.name, q=self.q, k=self.k, v=self.v)
         if self.q.shape != self.k.shape:
             raise InputError(
@@ -97,58 +123,70 @@ class L2Field(Field):
 
     @property
     def d(self) -> int:
+        """Width of points."""
         return self.q.shape[1]
 
     @property
     def d_out(self) -> int:
+        """Width of values."""
         return self.v.shape[0]
 
-    def velocity(self, x, points, log_weights, times, source_times):
+    def velocity(
+        self, x: Tensor, points: Tensor, log_weights: Tensor | None, times: Tensor | None, source_times: Tensor | None
+    ) -> Tensor:
+        """Compute the field, see `Field.velocity`."""
         q, k, v = (w.to(x) for w in (self.q, self.k, self.v))
-        # −|Qx − Ky|² = 2⟨Qx, Ky⟩ − |Ky|² − |Qx|²: one more channel of the key, and what softmax drops. Seen from the
-        # middle of the keys, wherever that is, or squares would swallow the differences.
+        # −|Qx − Ky|² = 2⟨Qx, Ky⟩ − |Ky|² − |Qx|²: the second term is one more channel of the key, and softmax cancels
+        # the last. The mean is subtracted first, since squares of large entries would lose the differences.
         queries, keys = x @ q.mT, points @ k.mT
-        middle = keys.mean(-2, keepdim=True).detach()
-        queries, keys = 2 * (queries - middle), keys - middle
+        mean = keys.mean(-2, keepdim=True).detach()
+        queries, keys = 2 * (queries - mean), keys - mean
         offset = -keys.square().sum(-1, keepdim=True)
         if log_weights is not None:
             offset = offset + torch.log_softmax(log_weights, -1).unsqueeze(-1)
-        return one_head(queries, keys, offset, points @ v.mT, times, source_times)
+        return attend_one_head(queries, keys, offset, points @ v.mT, times, source_times)
 
 
-def one_head(
+def attend_one_head(
     queries: Tensor, keys: Tensor, offset: Tensor, values: Tensor, times: Tensor | None, source_times: Tensor | None
 ) -> Tensor:
-    """Attention with score_ij = ⟨q_i, k_j⟩ + offset_j, differentiable in the offsets (…, n, 1) too."""
+    """Compute attention with score_ij = ⟨q_i, k_j⟩ + offset_j, differentiable in the offsets (…, n, 1), too."""
     queries = torch.cat([queries, queries.new_ones(*queries.shape[:-1], 1)], -1)
     keys = torch.cat([keys, offset], -1)
-    o = attend_by_time(*(t.unsqueeze(-3) for t in (queries, keys, values)), 1.0, times, source_times)
-    return o.squeeze(-3)
-
-
-def _heads(t: Tensor, heads: int) -> Tensor:
-    """(…, n, h·k) → (…, h, n, k)."""
-    return t.unflatten(-1, (heads, -1)).transpose(-3, -2)
+    q, k, v = (t.unsqueeze(-3) for t in (queries, keys, values))
+    return attend_by_time(q, k, v, 1.0, times, source_times).squeeze(-3)
 
 
 def attend_by_time(
     q: Tensor, k: Tensor, v: Tensor, scale: float, times: Tensor | None, source_times: Tensor | None
 ) -> Tensor:
-    """`attend` where query i sees the keys of source times ≤ its own; q (…, h, m, k), times (…, m).
+    """Compute attention in which a query sees the keys with source times up to its own, in memory linear in n.
 
-    Nothing of size m·n is kept. One point per time is the causal op on sorted tokens, and as fast.
+    If all times are different and those of queries and keys are the same, this is causal attention on sorted tokens.
+
+    Args:
+        q: queries (…, h, m, k).
+        k: keys (…, h, n, k).
+        v: values (…, h, n, w).
+        scale: factor of q·k.
+        times: times of the queries, (…, m), or None for attention without a mask.
+        source_times: times of the keys, (…, n).
+
+    Returns:
+        The output (…, h, m, w).
     """
-    if times is None:
+    if times is None or source_times is None:
         return attend(q, k, v, scale=scale)
     if times.dim() == 1:
         return _attend_one(q, k, v, scale, times, source_times)
     lead = times.shape[:-1]
     members = zip(*(t.flatten(0, len(lead) - 1) for t in (q, k, v, times, source_times)), strict=True)
     outputs = [_attend_one(a, b, c, scale, t, s) for a, b, c, t, s in members]
-    return torch.stack(outputs).unflatten(0, lead)
+    return torch.unflatten(torch.stack(outputs), 0, lead)
 
 
 def _attend_one(q: Tensor, k: Tensor, v: Tensor, scale: float, times: Tensor, source_times: Tensor) -> Tensor:
+    """Compute `attend_by_time` for times without leading axes."""
     if torch.equal(times, source_times):
         order = torch.argsort(times, stable=True)
         steps = times[order].diff()
@@ -158,8 +196,8 @@ def _attend_one(q: Tensor, k: Tensor, v: Tensor, scale: float, times: Tensor, so
             back = torch.argsort(order)
             return attend(*(t[..., order, :] for t in (q, k, v)), scale=scale, causal=True)[..., back, :]
 
-    def hidden(i: Tensor, j: Tensor) -> Tensor:
-        seen = source_times[j] <= times[i]
-        return torch.where(seen, 0.0, -torch.inf)
+    def mask(i: Tensor, j: Tensor) -> Tensor:
+        visible = source_times[j] <= times[i]
+        return torch.where(visible, 0.0, -torch.inf)
 
-    return attend(q, k, v, scale=scale, score_bias=hidden)
+    return attend(q, k, v, scale=scale, score_bias=mask)

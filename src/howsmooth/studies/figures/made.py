@@ -212,7 +212,7 @@ def _bound(f: SelfAttention, name: str, job: Job) -> dict[str, Any]:
 
 def _at(model, f: SelfAttention, what: str, job: Job) -> tuple[SelfAttention, Tensor]:
     """The map and the input, in float64."""
-    f = f.to(torch.float64)
+    f = f.converted(dtype=torch.float64)
     if job.kind == "synthetic":
         return f, _synthetic(model, job)
     if what == "scripts":
@@ -221,7 +221,7 @@ def _at(model, f: SelfAttention, what: str, job: Job) -> tuple[SelfAttention, Te
 
 
 def _synthetic(model, job: Job) -> Tensor:
-    norm = model.normalisation(job.layer).to(torch.float64)
+    norm = model.normalisation(job.layer).converted(dtype=torch.float64)
     generator = torch.Generator().manual_seed(job.solver["seed"] * 100_003 + job.sample)
     x = torch.randn(job.n, norm.d, dtype=torch.float64, generator=generator)
     if job.layer == 0 and hasattr(model, "learnt_positions"):
