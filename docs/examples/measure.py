@@ -1,4 +1,4 @@
-"""How smooth is one layer on one text, how sure is that, and which words does it depend on?"""
+"""Measure one layer on one text: the constant, its interval, and the tokens of the worst perturbation."""
 
 import howsmooth
 
@@ -13,6 +13,6 @@ print(f"relative: an input error of 1 % becomes up to {found.relative:.0f} % of 
 print(f"by finite differences along the worst direction: {found.check():.3f}")
 
 words = model.tokenizer.tokenize(text, add_special_tokens=True)
-gains = howsmooth.token_gains(f, x).value  # what moving each token alone does
-for i in found.shares.argsort(descending=True)[:3].tolist():
-    print(f"{words[i]:>8}  {found.shares[i]:4.0%} of the worst direction, {gains[i]:5.2f} if it moves alone")
+gains = howsmooth.token_gains(f, x).value  # the amplification if each token is perturbed alone
+for word, position, share in found.with_tokens(words).top_tokens(3):
+    print(f"{word:>8}  {share:4.0%} of the worst direction, {gains[position]:5.2f} if it moves alone")

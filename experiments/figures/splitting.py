@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from howsmooth.lipschitz.criterion import picture
+from howsmooth.lipschitz.criterion import line_splitting_grid
 from howsmooth.report.figure import save_figure
 from howsmooth.report.mean_field_figures import heads_figure, line_figure, title
 from howsmooth.report.rows import model_name
@@ -32,7 +32,7 @@ def draw(records: list[Path], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     drawn = []
     for which in PICTURES:
-        axis, found = picture(**which)
+        axis, found = line_splitting_grid(**which)
         name = title(which.get("a", -1.0), which.get("masses", (1.0, 1.0)), which.get("third"))
         drawn.append(
             {"title": name + (", masked, x first" if which.get("masked") else ""), "axis": axis, "ratio": found.ratio}

@@ -10,7 +10,7 @@ import torch
 
 from howsmooth import load
 from howsmooth.lipschitz import splits
-from howsmooth.lipschitz.criterion import picture
+from howsmooth.lipschitz.criterion import line_splitting_grid
 from tests.oracles.splitting import split_norm
 from tests.tolerances import at_most, close
 
@@ -100,7 +100,9 @@ def test_picture(howsmooth, tmp_path):
     three = howsmooth("meanfield splitting --picture --resolution 50 --third 1 --masses 1,1.5,2 --json -")
     assert read(three.out)[0]["masses"] == [1.0, 1.5, 2.0]  # exact: as given on the command line
     masked = howsmooth("meanfield splitting --picture --resolution 50 --masses 1,1 --masked --json -")
-    assert close(read(masked.out)[0]["share"], picture(points=50, masked=True)[1].splits.double().mean(), tol=1e-3)
+    assert close(
+        read(masked.out)[0]["share"], line_splitting_grid(points=50, masked=True)[1].splits.double().mean(), tol=1e-3
+    )
     assert "masked" in masked.err
 
 

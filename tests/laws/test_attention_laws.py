@@ -1,4 +1,4 @@
-"""Truths that hold for every layer and every input, tried on drawn ones."""
+"""Identities that are valid for every layer and every input, checked on random ones."""
 
 import torch
 from hypothesis import given, settings
@@ -65,7 +65,7 @@ def test_causal_outputs_ignore_later_tokens_even_with_huge_scores(name, seed, n)
 
 @EXAMPLES
 @given(anything, seeds, sizes)
-def test_a_padded_token_is_as_good_as_absent_at_the_end(name, seed, n):
+def test_a_padded_token_at_the_end_has_no_effect(name, seed, n):
     f, x = drawn_layer(name, seed), normal(seed + 5, n + 1, 4)
     x[-1] *= 1e6
     padding = torch.arange(n + 1) < n
@@ -74,7 +74,7 @@ def test_a_padded_token_is_as_good_as_absent_at_the_end(name, seed, n):
 
 @EXAMPLES
 @given(anything, seeds, sizes)
-def test_norm_does_not_see_an_orthogonal_change_of_output_basis(name, seed, n):
+def test_norm_is_invariant_under_an_orthogonal_change_of_output_basis(name, seed, n):
     turn = torch.linalg.qr(normal(seed + 8, 5, 5)).Q
     x = normal(seed + 5, n, 4)
     plain, turned = (local_lipschitz(drawn_layer(name, seed, out=q), x, tol=1e-6).value for q in (None, turn))
@@ -93,7 +93,7 @@ def test_norm_scales_with_the_output(name, seed, n, factor):
 
 @EXAMPLES
 @given(anything, seeds, st.integers(2, 9))
-def test_fewer_tokens_to_move_never_gain_more(name, seed, n):
+def test_norm_does_not_grow_with_fewer_tokens(name, seed, n):
     f, x = drawn_layer(name, seed), normal(seed + 5, n, 4)
     whole, part = local_lipschitz(f, x), local_lipschitz(f, x, tokens=range(n - 1))
     assert at_most(part.lower, whole.upper)

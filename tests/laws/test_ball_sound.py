@@ -1,4 +1,4 @@
-"""The certificate on a ball against the best that ascent finds inside it."""
+"""The certificate on a ball against the largest value that ascent finds inside it."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""No bound is ever on the wrong side, tried on thousands of inputs, drawn and optimised."""
+"""Upper bounds are above and lower bounds below the norms of thousands of random and optimised inputs."""
 
 import math
 from contextlib import suppress
@@ -68,7 +68,7 @@ def steepness(f: SelfAttention, x: torch.Tensor) -> torch.Tensor:
 
 
 def ascended(f: SelfAttention, x: torch.Tensor, radius: float, steps: int = 12) -> torch.Tensor:
-    """Inputs steeper than these, by gradient ascent on the dense norm within the ball."""
+    """Inputs with larger norms than these, by gradient ascent on the dense norm within the ball."""
 
     def map_(each):
         q, k, v = f.project(each)
@@ -92,7 +92,7 @@ LOWER = {name for name in NAMES if name.endswith("_lower") or name.endswith(".lo
 
 
 def passed_by_none(f: SelfAttention, x: torch.Tensor, radius: float) -> set[str]:
-    """Compares bounds on the ball with the steepest of these inputs, and bounds at X with each; hands back their names.
+    """Compare bounds on the ball with the largest norm of these inputs, and bounds at X with each; return their names.
 
     The limit far out says nothing here; it has a law of its own.
     """
@@ -108,7 +108,7 @@ def passed_by_none(f: SelfAttention, x: torch.Tensor, radius: float) -> set[str]
     return {bound.name for bound, _ in found}
 
 
-def test_no_upper_bound_is_passed():
+def test_no_input_exceeds_an_upper_bound():
     tried = set()
 
     @many
@@ -122,7 +122,7 @@ def test_no_upper_bound_is_passed():
     assert tried == NAMES - LOWER - {"castin2024.large_radius"}
 
 
-def test_no_upper_bound_is_passed_by_an_attack():
+def test_no_attack_exceeds_an_upper_bound():
     tried = set()
 
     @some
@@ -137,7 +137,7 @@ def test_no_upper_bound_is_passed_by_an_attack():
 
 @some
 @given(st.booleans(), seeds, st.integers(1, 7))
-def test_far_out_the_norm_is_what_the_limit_says(causal, seed, n):
+def test_norm_of_large_tokens_is_that_of_the_limit(causal, seed, n):
     f, x = drawn("V = sI, causal" if causal else "V = sI", seed, n), normal(seed + 7, n, D)
     gap = argmax_keys(f, x).gap
     far = x if gap == math.inf else math.sqrt(200 / gap) * x
@@ -156,7 +156,7 @@ def test_the_local_bound_is_never_above_that_of_yudin(causal, seed, n, radius):
 
 @many
 @given(plain, seeds, st.integers(2, 12), radii, st.booleans())
-def test_no_lower_bound_is_above_what_its_tokens_reach(name, seed, n, radius, refine):
+def test_lower_bounds_are_attained_by_their_tokens(name, seed, n, radius, refine):
     f = drawn(name, seed, n)
     y, z = two_points(f, n, radius, refine and seed % 10 == 0)
     assert at_most(max(float(y.norm()), float(z.norm())), radius)
@@ -186,7 +186,7 @@ def test_no_lower_bound_is_above_an_upper_one():
 
 @many
 @given(st.booleans(), seeds, st.integers(2, 40), radii)
-def test_theorem_1_from_below_is_reached_by_its_tokens(causal, seed, n, radius):
+def test_lower_bound_of_theorem_1_is_attained_by_its_tokens(causal, seed, n, radius):
     f = drawn("V = sI, causal" if causal else "V = sI", seed, n)
     sigma = float(steepness(f, castin(f, n, radius).tokens[None])[0])
     assert at_most(castin2024.theorem1_lower(f, n, radius).log_value, math.log(sigma) + ROUNDING)

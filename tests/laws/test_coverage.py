@@ -1,4 +1,4 @@
-"""Do certified intervals hold as often as they say? 10,000 solves against dense truths, with a binomial test per cell.
+"""Certified intervals have their confidence: 10,000 solves against dense references, with a binomial test per cell.
 
 A cell is a shape, a spectrum, a dtype, k, a tolerance and a confidence. Its members have the same matrix and
 independent starts. Every shape meets every kind of spectrum in both dtypes; the rest is drawn from the test's number.
@@ -64,7 +64,7 @@ class Cell:
 
 
 @pytest.mark.parametrize("seed", range(CELLS))
-def test_intervals_hold_as_often_as_they_say(seed):
+def test_intervals_have_the_stated_confidence(seed):
     cell = Cell.drawn(seed)
     matrix = matrix_with(np.array(cell.values), rows=cell.rows, cols=cell.cols, seed=seed).to(cell.dtype)
     truth = largest(matrix, cell.k)

@@ -1,12 +1,12 @@
-"""Functions that narrow to a coarser dtype inside: intervals hold the exact norm, and the one with the casts."""
+"""Functions with casts to a coarser dtype: the interval contains the exact norm and the norm with the casts."""
 
 import pytest
 import torch
 
 from howsmooth import InputError, NotConverged, SelfAttention, attend, local_lipschitz
 from howsmooth.lipschitz import AutodiffJacobian, token_gains
-from howsmooth.lipschitz.casts import CastsSeen, in_float64_throughout
-from howsmooth.lipschitz.gains import own_norms, own_operator
+from howsmooth.lipschitz.casts import CastDetector, evaluated_in_float64
+from howsmooth.lipschitz.rowwise import rowwise_jacobian, spectral_norms
 from howsmooth.spectral import MatrixOperator, power_method, singular_values
 from tests.attention.cases import normal
 from tests.tolerances import FLOAT32, assert_close, at_most, less
@@ -27,7 +27,7 @@ def weights(seed, dtype=torch.float32):
 
 
 def mix(x, wq, wk, wv):
-    """One head in plain operations, exact in the dtype of what it is given."""
+    """One head in plain operations, exact in the dtype of its input."""
     return torch.softmax((x @ wq) @ (x @ wk).T / D**0.5, -1) @ (x @ wv)
 
 
@@ -66,12 +66,12 @@ NARROWING = {
 
 
 @pytest.mark.parametrize("name", NARROWING)
-def test_the_interval_holds_the_norm_with_and_without_the_casts(name):
+def test_interval_contains_the_norm_with_and_without_the_casts(name):
     make, dtype = NARROWING[name]
     for seed in range(8):
         ws, x = weights(seed, dtype), normal(seed * 10 + 5, N, D).to(dtype)
         f = make(ws)
-        exact = sigma_1(dense(lambda y: mix(y, *(w.double() for w in ws)), x.double()))
+        exact = sigma_1(dense(lambda y, ws=ws: mix(y, *(w.double() for w in ws)), x.double()))
         found = local_lipschitz(f, x, strict=False, seed=seed)
         assert at_most(found.lower, exact, found.upper)
         assert at_most(found.lower, sigma_1(dense(f, x)), found.upper, tol=1e-6)
@@ -81,7 +81,7 @@ def test_the_interval_holds_the_norm_with_and_without_the_casts(name):
             assert found.status == "converged"
 
 
-def test_the_status_says_what_the_casts_cost():
+def test_status_reports_the_precision_limit_of_casts():
     ws, x = weights(1), normal(15, N, D).float()
     with pytest.raises(NotConverged, match=r"precision limit.*rounding"):
         local_lipschitz(under_autocast(torch.bfloat16)(ws), x)
@@ -89,22 +89,22 @@ def test_the_status_says_what_the_casts_cost():
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
-def test_a_function_that_insists_on_its_dtype_is_allowed_the_coarsest_inside(half):
+def test_interval_allows_for_the_coarsest_dtype_if_float64_is_refused(half):
     for seed in range(8):
         ws, x = weights(seed), normal(seed * 10 + 5, N, D).float()
         f = by_hand(half)(ws)
 
-        def insisting(y, f=f):
+        def float32_only(y, f=f):
             assert y.dtype == torch.float32
             return f(y)
 
-        found = local_lipschitz(insisting, x, strict=False, seed=seed)
+        found = local_lipschitz(float32_only, x, strict=False, seed=seed)
         exact = sigma_1(dense(lambda y, ws=ws: mix(y, *(w.double() for w in ws)), x.double()))
         assert at_most(found.lower, exact, found.upper)
         assert found.status == "precision limit"
 
 
-def test_a_function_that_writes_into_a_tensor_of_its_own_is_left_as_it_is():
+def test_a_function_that_writes_into_a_captured_tensor_is_differentiated_as_it_is():
     buffer, x = torch.zeros(N, D), normal(1, N, D).float()
 
     def f(y):
@@ -112,39 +112,39 @@ def test_a_function_that_writes_into_a_tensor_of_its_own_is_left_as_it_is():
         return 2 * y
 
     with pytest.raises(NotImplementedError, match="write into float64 alone"):
-        in_float64_throughout(f)(x.double())
+        evaluated_in_float64(f)(x.double())
     found = local_lipschitz(f, x)
     assert at_most(found.lower, 2.0, found.upper)
     assert_close(buffer, x, FLOAT32)
 
 
-def test_captured_float32_weights_are_raised_to_float64():
+def test_captured_float32_weights_are_converted_to_float64():
     ws, x = weights(2), normal(25, N, D).float()
     operator = AutodiffJacobian(lambda y: mix(y, *ws), x)
     assert not operator.casts and operator.precise().dtype == torch.float64
     assert_close(operator.precise().dense(), dense(lambda y: mix(y, *(w.double() for w in ws)), x.double()))
 
 
-def test_only_what_narrows_is_seen():
+def test_only_casts_to_a_coarser_dtype_are_detected():
     x = normal(1, N, N)
-    with CastsSeen() as seen:
+    with CastDetector() as seen:
         mask = torch.full((N, N), -torch.inf).triu(1)  # a constant in float32
         torch.softmax(x + mask, -1) @ x.float().double()
     assert seen.unit == torch.finfo(torch.float32).eps
-    with CastsSeen() as seen:
+    with CastDetector() as seen:
         torch.softmax(x + mask, -1) @ (x > 0).double()
     assert seen.unit == 0
-    with CastsSeen() as seen, torch.autocast("cpu", dtype=torch.bfloat16):
+    with CastDetector() as seen, torch.autocast("cpu", dtype=torch.bfloat16):
         x.float() @ x.float()
     assert seen.unit == torch.finfo(torch.bfloat16).eps
 
 
-def test_integers_become_float64_too():
-    y = in_float64_throughout(lambda x: x / (torch.arange(3).float() + 3))(torch.ones(3))
+def test_integers_are_converted_to_float64():
+    y = evaluated_in_float64(lambda x: x / (torch.arange(3).float() + 3))(torch.ones(3))
     assert_close(y, 1 / (torch.arange(3).double() + 3))
 
 
-def test_without_casts_nothing_is_measured_twice():
+def test_without_casts_there_are_no_additional_products():
     ws, x = weights(3, torch.float64), normal(35, N, D)
     operator = AutodiffJacobian(lambda y: mix(y, *ws), x)
     found, same = singular_values(operator), singular_values(MatrixOperator(operator.dense()))
@@ -173,15 +173,15 @@ def test_gains_of_tokens_allow_for_casts(name, of):
 
 
 @pytest.mark.parametrize("width", [4, 100])
-def test_norms_of_own_derivatives_allow_for_casts(width):
-    """Small operators are stored, large ones solved for."""
+def test_rowwise_norms_allow_for_casts(width):
+    """Small operators are formed as matrices, large ones are solved by Lanczos."""
     w, x = normal(1, width, width), normal(2, N, width)
 
     def f(y):
         return torch.tanh((y.bfloat16() @ w.bfloat16()).double())
 
     exact = torch.func.vmap(torch.func.jacrev(lambda y: torch.tanh(y @ w)))(x)
-    found = own_norms(own_operator(f, x))
+    found = spectral_norms(rowwise_jacobian(f, x))
     truth = torch.linalg.matrix_norm(exact, 2)
     assert at_most(found.lower, truth) and at_most(truth, found.upper)
 
@@ -201,14 +201,14 @@ def test_autocast_around_a_solver_is_refused():
 
 
 @pytest.mark.parametrize("size", [1e3, 1e4, 1e5])
-@pytest.mark.parametrize("insisting", [False, True])
-def test_attend_inside_a_function_at_large_scores(size, insisting):
-    """Tokens far apart see themselves alone, and the derivative is the identity."""
+@pytest.mark.parametrize("float32_only", [False, True])
+def test_attend_inside_a_function_at_large_scores(size, float32_only):
+    """Tokens far apart attend only to themselves, and the derivative is the identity."""
     eye = torch.eye(D)
     x = (2 * size) ** 0.5 * eye
 
     def f(y):
-        assert not insisting or y.dtype == torch.float32
+        assert not float32_only or y.dtype == torch.float32
         return attend(*((y @ eye)[None] for _ in range(3)))[0]
 
     found = local_lipschitz(f, x, strict=False)
@@ -216,7 +216,7 @@ def test_attend_inside_a_function_at_large_scores(size, insisting):
 
 
 @pytest.mark.parametrize("size", [1e3, 1e4])
-def test_attend_inside_a_function_between_sharp_and_flat(size):
+def test_attend_inside_a_function_at_unsaturated_large_scores(size):
     for seed in range(25):
         ws, x = weights(seed), normal(seed * 10 + 5, N, D)
         scores = (x @ ws[0].double()) @ (x @ ws[1].double()).T / D**0.5

@@ -1,4 +1,4 @@
-"""Copies as consecutive positions of a causal layer: the theory's numbers, and what the limit must be above."""
+"""Copies at consecutive positions of a causal layer, against the numbers of the theory and the bound on the limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from howsmooth import InputError, SelfAttention
 from howsmooth.attention import reference
-from howsmooth.lipschitz.consecutive import consecutive_copies, consecutive_limit
+from howsmooth.lipschitz import consecutive_copies, consecutive_limit
 from tests.tolerances import at_most
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
@@ -15,14 +15,14 @@ LINE = SelfAttention(-ONE, ONE, ONE, scale=1.0, causal=True)
 TOKENS = torch.tensor([[-3.0], [0.3]], dtype=torch.float64)
 
 
-def test_the_norm_may_go_down():
+def test_the_norm_may_decrease():
     found = [consecutive_copies(LINE, TOKENS, k, tol=1e-6).value for k in (1, 2, 8, 32, 128)]
     assert found == pytest.approx([2.315, 2.261, 2.202, 2.180, 2.173], abs=6e-4)
     dense = reference.jacobian(LINE, TOKENS.repeat_interleave(8, 0))
     assert found[2] == pytest.approx(float(torch.linalg.matrix_norm(dense, ord=2)), rel=1e-6)
 
 
-def test_limit_by_a_grid_of_shares_written_out():
+def test_limit_against_a_grid_of_shares():
     found = consecutive_limit(LINE, TOKENS)
     share = torch.logspace(-4, 0, 20001, dtype=torch.float64)
     e = torch.exp(-TOKENS[1] * (TOKENS - TOKENS[1])).flatten()  # weights of the second token's row
@@ -34,7 +34,7 @@ def test_limit_by_a_grid_of_shares_written_out():
     assert at_most(found.value, consecutive_copies(LINE, TOKENS, 128).upper)  # still above its limit from here
 
 
-def test_one_token_alone_goes_from_v_to_twice_v():
+def test_the_norm_of_one_token_grows_from_v_to_twice_v():
     one = TOKENS[:1]
     assert consecutive_copies(LINE, one, 1).value == pytest.approx(1.0)
     assert consecutive_limit(LINE, one).value == pytest.approx(2.0)

@@ -82,13 +82,13 @@ NEVER = {
 
 
 @pytest.mark.parametrize("name", NEVER)
-def test_never(name):
+def test_maps_that_never_split(name):
     for seed in range(40):
         n = 1 + seed % 4
         assert criterion(NEVER[name], 3 * normal(n, 2, seed=seed), masses(n, seed)).ratio <= 1 + 1e-12
 
 
-def test_linear_attention_never_splits_at_dependent_atoms_and_does_at_others():
+def test_linear_attention_splits_only_at_independent_atoms():
     for seed in range(30):
         field = LinearField(normal(2, 2, seed=seed), normal(2, 2, seed=seed + 50))
         assert criterion(field, normal(3, 2, seed=seed), masses(3, seed)).ratio <= 1 + 1e-12
@@ -98,7 +98,7 @@ def test_linear_attention_never_splits_at_dependent_atoms_and_does_at_others():
     assert split.norm == pytest.approx(5.0)
 
 
-def test_tied_l2_gains_at_most_the_norm_of_v():
+def test_tied_l2_grows_by_at_most_the_norm_of_v():
     for seed in range(40):
         q, v = normal(2, 2, seed=seed), normal(2, 2, seed=seed + 50)
         found = criterion(L2Field(q, q, v), 2 * normal(3, 2, seed=seed + 9), masses(3, seed))
@@ -119,7 +119,7 @@ def test_sinkhorn_two_atoms_on_the_line():
         assert (found.ratio > 1) == (a < 0)
 
 
-def test_sigmoid_of_one_atom_vanishes_where_splitting_does_not():
+def test_sigmoid_derivative_of_one_atom_vanishes_but_not_after_splitting():
     t = 0.738830  # 2tσ(t) = 1: there x ↦ σ(−x²) x has a stationary point
     found = criterion(SigmoidField(-ONE, ONE), torch.tensor([[math.sqrt(t)]], dtype=torch.float64))
     assert found.norm < 1e-5 and found.ratio > 1e4

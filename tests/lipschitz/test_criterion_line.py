@@ -1,4 +1,4 @@
-"""Splitting on the line: the closed form against the dense criterion, and the pictures' numbers."""
+"""Splitting on the line: the closed form against the dense criterion, and the published numbers of the grid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from howsmooth import InputError, SelfAttention
 from howsmooth.attention.fields import SoftmaxField
 from howsmooth.lipschitz import splits
-from howsmooth.lipschitz.criterion import criterion, line_splitting, picture
+from howsmooth.lipschitz.criterion import criterion, line_splitting, line_splitting_grid
 from tests.tolerances import at_most, close
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
@@ -35,23 +35,23 @@ def test_masked():
     assert float(found.ratio) == pytest.approx(truth.ratio, rel=1e-9)
 
 
-def test_picture_of_two_equal_atoms():
-    axis, found = picture()
+def test_grid_of_two_equal_atoms():
+    axis, found = line_splitting_grid()
     assert found.ratio.shape == (400, 400)
     assert float(found.splits.double().mean()) == pytest.approx(0.067, abs=5e-4)
-    assert close(found.ratio, found.ratio.T, tol=1e-9)  # equal atoms may change places
+    assert close(found.ratio, found.ratio.T, tol=1e-9)  # equal atoms may be exchanged
     inside = axis.abs() <= 2
     assert not found.splits[inside][:, inside].any()
 
 
 @pytest.mark.parametrize("x, low, high", [(4.0, -0.15, 0.66), (3.0, -0.12, 0.54)])
-def test_where_the_second_atom_must_be(x, low, high):
+def test_interval_of_the_second_atom(x, low, high):
     y = torch.linspace(-4, 4, 16001, dtype=torch.float64)
     where = y[line_splitting(torch.stack([torch.full_like(y, x), y], -1)).splits]
     assert float(where.min()) == pytest.approx(low, abs=5e-3) and float(where.max()) == pytest.approx(high, abs=5e-3)
 
 
-def test_positive_a_splits_far_out_and_barely():
+def test_positive_a_splits_slightly_at_large_atoms():
     y, x = torch.linspace(5, 14, 901, dtype=torch.float64)[:, None], torch.linspace(0, 0.6, 1201, dtype=torch.float64)
     found = line_splitting(torch.stack(torch.broadcast_tensors(x, y), -1), a=1.0)
     first = float(y[found.splits.any(1)].min())
@@ -70,7 +70,7 @@ def test_unequal_masses_split_without_bound():
 
 
 def test_three_atoms():
-    axis, found = picture(third=1.0, masses=(1.0, 1.0, 1.0), points=120)
+    axis, found = line_splitting_grid(third=1.0, masses=(1.0, 1.0, 1.0), points=120)
     share = float(found.splits.double().mean())
     assert 0.02 < share < 0.05
     where = int(found.ratio.argmax())
@@ -83,4 +83,4 @@ def test_three_atoms():
 )
 def test_bad_input(bad):
     with pytest.raises(InputError, match="expected"):
-        picture(**bad)
+        line_splitting_grid(**bad)

@@ -10,13 +10,13 @@ from tests.tolerances import at_most
 
 @pytest.fixture(params=[32, 3], ids=["together", "in parts"])
 def _parts(request, monkeypatch):
-    monkeypatch.setattr(gains, "TOKENS_AT_ONCE", request.param)
+    monkeypatch.setattr(gains, "TOKENS_PER_BATCH", request.param)
 
 
 @pytest.mark.usefixtures("_parts")
 @pytest.mark.parametrize("of", ["input", "output"])
 @pytest.mark.parametrize("kind", ["layer", "callable", "float32"])
-def test_gains_are_the_norms_of_each_tokens_part(of, kind):
+def test_gains_are_the_norms_of_the_blocks_of_each_token(of, kind):
     f, x = layer("causal"), normal(50, 4, 6)
     blocks = reference.jacobian(f, x).view(4, 5, 4, 6)
     parts = [blocks[:, :, j].reshape(20, 6) if of == "input" else blocks[j].reshape(5, 24) for j in range(4)]
@@ -30,7 +30,7 @@ def test_gains_are_the_norms_of_each_tokens_part(of, kind):
     assert found.largest == float(found.value.max())  # exact: the largest entry of the same tensor
 
 
-def test_no_token_alone_gains_more_than_all_together():
+def test_no_gain_exceeds_the_norm_of_the_jacobian():
     f, x = layer("two heads"), normal(50, 4, 6)
     whole = local_lipschitz(f, x)
     for of in ("input", "output"):
@@ -49,7 +49,7 @@ def test_bad_input():
         token_gains(lambda x: torch.stack([x, 5 * x]), normal(1, 4, 6), of="output")
 
 
-def test_inputs_have_gains_whatever_the_output_looks_like():
+def test_input_gains_for_outputs_of_any_shape():
     found = token_gains(lambda x: torch.stack([x, 5 * x]), normal(1, 4, 6))
     assert torch.allclose(found.value, torch.full((4,), 26**0.5, dtype=torch.float64))
     assert torch.allclose(token_gains(lambda x: x.mean(0), normal(1, 4, 6)).value, torch.full((4,), 0.25).double())

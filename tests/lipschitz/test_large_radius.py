@@ -1,4 +1,4 @@
-"""Far tokens against dense derivatives at growing radii."""
+"""The limit of large tokens against dense derivatives at growing radii."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from howsmooth import InputError, SelfAttention
 from howsmooth.attention import reference
 from howsmooth.attention.argmax import argmax_keys
-from howsmooth.lipschitz import approach, argmax_share, large_radius_limit, largest_probabilities
+from howsmooth.lipschitz import argmax_share, large_radius_limit, largest_probabilities, lipschitz_at_scales
 from tests.attention.cases import LAYERS, layer, normal
 from tests.tolerances import assert_close, at_most, close
 
@@ -63,8 +63,8 @@ def test_one_head_is_a_formula():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_one_far_token_wins_every_row(causal):
-    """All tokens in a half-space, one of them far along its axis: ‖V‖√n, also masked, where the far one comes first."""
+def test_one_large_token_is_the_argmax_of_every_row(causal):
+    """All tokens in a half-space, one of them large along its axis: ‖V‖√n, also masked if the large one is first."""
     eye = torch.eye(3, dtype=torch.float64)
     f = SelfAttention(eye, eye, 2 * eye, causal=causal)
     x = 0.1 * normal(1, 12, 3)
@@ -73,27 +73,27 @@ def test_one_far_token_wins_every_row(causal):
     limit = large_radius_limit(f, x)
     assert limit.argmax.tolist() == [[0] * 12]
     assert limit.value == pytest.approx(2 * math.sqrt(12))
-    assert approach(f, x, [10.0], tol=1e-8)[0].value == pytest.approx(limit.value, rel=1e-6)
+    assert lipschitz_at_scales(f, x, [10.0], tol=1e-8)[0].value == pytest.approx(limit.value, rel=1e-6)
 
 
-def test_approach_converges_from_where_it_settles():
+def test_constants_at_scales_converge_above_the_argmax_scale():
     f, x = layer("two heads", biases=False), normal(21, N, D)
     limit = large_radius_limit(f, x)
-    settled = limit.settles_at
-    estimates = approach(f, x, [settled / 4, settled, 2 * settled, 4 * settled], tol=1e-9)
+    settled = limit.argmax_scale
+    estimates = lipschitz_at_scales(f, x, [settled / 4, settled, 2 * settled, 4 * settled], tol=1e-9)
     errors = [abs(estimate.value / limit.value - 1) for estimate in estimates]
     assert errors[0] > 1e-3 and errors[1] < 1e-2 and errors[2] < 1e-6 and errors[3] < 1e-6
     assert all(len(estimate.as_record()) for estimate in estimates)
 
 
-def test_causal_rows_choose_among_what_they_see():
+def test_causal_rows_have_an_argmax_among_earlier_keys():
     eye = torch.eye(2, dtype=torch.float64)
     x = torch.tensor([[1.0, 0], [2, 0], [3, 0]], dtype=torch.float64)
     assert large_radius_limit(SelfAttention(eye, eye, eye, causal=True), x).argmax.tolist() == [[0, 1, 2]]
     assert large_radius_limit(SelfAttention(eye, eye, eye), x).argmax.tolist() == [[2, 2, 2]]
 
 
-def test_infinite_offsets_hide_and_finite_ones_do_not_matter():
+def test_infinite_offsets_mask_and_finite_ones_do_not_matter():
     eye = torch.eye(2, dtype=torch.float64)
     x = torch.tensor([[1.0, 0], [2, 0], [3, 0]], dtype=torch.float64)
     offsets = torch.tensor([[0.0, 50.0, -torch.inf]] * 2 + [[-torch.inf] * 3], dtype=torch.float64)
@@ -104,7 +104,7 @@ def test_infinite_offsets_hide_and_finite_ones_do_not_matter():
     assert limit.value == pytest.approx(math.sqrt(2))
 
 
-def test_gap_is_the_smallest_lead():
+def test_gap_is_the_smallest_difference_of_two_largest_scores():
     eye = torch.eye(1, dtype=torch.float64)
     x = torch.tensor([[1.0], [2.0], [2.5]], dtype=torch.float64)
     assert large_radius_limit(SelfAttention(eye, eye, eye), x).gap == pytest.approx(0.5)  # row 0: 2.5 before 2.0
@@ -120,7 +120,7 @@ def test_refusals():
     with pytest.raises(InputError, match=r"tie in head 0, row \d \(gap"):
         large_radius_limit(SelfAttention(eye, eye, eye), 0 * x)
     with pytest.raises(InputError, match="factors"):
-        approach(SelfAttention(eye, eye, eye), x, [-1.0])
+        lipschitz_at_scales(SelfAttention(eye, eye, eye), x, [-1.0])
     with pytest.raises(InputError, match="threshold"):
         argmax_share(SelfAttention(eye, eye, eye), x, 0.0)
     with pytest.raises(InputError, match=r"large_radius_limit: .*\(n, d\) of its width"):
@@ -132,12 +132,12 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("radii", [5, "12", ["a"], None, [], [math.inf], [0.0], [10**400], torch.ones(2, 2)], ids=str)
-def test_factors_that_are_none(radii):
+def test_wrong_scales_are_refused(radii):
     eye = torch.eye(2, dtype=torch.float64)
-    with pytest.raises(InputError, match="approach: expected positive finite factors"):
-        approach(SelfAttention(eye, eye, eye), eye, radii)
-    with pytest.raises(InputError, match="approach: expected tokens as a tensor, got list"):
-        approach(SelfAttention(eye, eye, eye), [[1.0, 2.0]], [1.0])
+    with pytest.raises(InputError, match="lipschitz_at_scales: expected positive finite factors"):
+        lipschitz_at_scales(SelfAttention(eye, eye, eye), eye, radii)
+    with pytest.raises(InputError, match=r"lipschitz_at_scales: expected tokens as a tensor .* got list"):
+        lipschitz_at_scales(SelfAttention(eye, eye, eye), [[1.0, 2.0]], [1.0])
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,14 @@ def test_factors_that_are_none(radii):
         (dict(padding=[True, False]), "padding as a tensor of dtype bool"),
     ],
 )
-def test_shares_that_cannot_be_had(change, message):
+def test_wrong_arguments_of_argmax_share_are_refused(change, message):
     eye = torch.eye(2, dtype=torch.float64)
     with pytest.raises(InputError, match=message):
         argmax_share(SelfAttention(eye, eye, eye), eye, **change)
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_winners_are_those_of_the_dense_scores(name):
+def test_argmax_is_that_of_the_dense_scores(name):
     f, x = layer(name, biases=False), normal(21, N, D)
     found = argmax_keys(f.converted(dtype=torch.float32), x.float())
     assert found.lead.dtype == torch.float64
@@ -169,8 +169,8 @@ def test_winners_are_those_of_the_dense_scores(name):
         assert found.gap == pytest.approx(float((two[..., 0] - two[..., 1]).min()), rel=1e-4)
 
 
-def test_ties_are_told_by_the_size_of_queries_and_keys():
-    """The winning score is near zero, where rounding is that of the products it is made of."""
+def test_ties_are_relative_to_the_size_of_queries_and_keys():
+    """The largest score is near zero, and its rounding error is that of the products in its sum."""
     eye = torch.eye(2, dtype=torch.float64)
     f = SelfAttention(eye, eye, eye, scale=1.0)
     x = torch.tensor([[1.0, 0.0], [0.0, -1.0], [1e-14, -1.0]], dtype=torch.float64)

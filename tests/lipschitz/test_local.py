@@ -1,4 +1,4 @@
-"""`local_lipschitz` for layers and for any callable, against dense truths."""
+"""`local_lipschitz` for layers and for any callable, against dense references."""
 
 import math
 
@@ -19,14 +19,14 @@ def sigma_1(matrix):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_automatic_differentiation_finds_the_same(name):
+def test_automatic_differentiation_gives_the_same_estimate(name):
     f, x = layer(name), normal(50, 4, 6)
     by_formula, by_autodiff = local_lipschitz(f, x, tol=1e-6), local_lipschitz(lambda y: f(y), x, tol=1e-6)
     assert math.isclose(by_formula.value, by_autodiff.value, rel_tol=1e-6)
     assert math.isclose(by_formula.relative, by_autodiff.relative, rel_tol=1e-6)
 
 
-def test_scipy_is_a_second_oracle():
+def test_scipy_finds_the_same_singular_values():
     f, x = layer("grouped"), normal(50, 4, 6)
     operator = f.jacobian(x)
     linear = sla.LinearOperator(
@@ -40,7 +40,7 @@ def test_scipy_is_a_second_oracle():
     np.testing.assert_allclose(ours, np.sort(theirs)[::-1], rtol=1e-8)
 
 
-def test_float32_is_certified_against_the_float64_truth():
+def test_float32_interval_contains_the_float64_reference():
     f, x = layer("two heads").to(torch.float32), normal(50, 4, 6).float()
     truth = sigma_1(reference.jacobian(f, x))
     estimate = local_lipschitz(f, x)
@@ -66,7 +66,7 @@ def test_direction_response_and_shares():
     assert_close(estimate.shares, estimate.direction.norm(dim=-1) ** 2)
 
 
-def test_finite_differences_agree_and_would_disagree_elsewhere():
+def test_finite_differences_agree_for_small_steps_only():
     f, x = layer("two heads"), normal(50, 4, 6)
     estimate = local_lipschitz(f, x)
     assert math.isclose(estimate.check(), estimate.value, rel_tol=1e-4)
@@ -77,7 +77,7 @@ def test_finite_differences_agree_and_would_disagree_elsewhere():
     assert math.isclose(single.check(), single.value, rel_tol=1e-4)
 
 
-def test_numbers_about_the_tokens():
+def test_radii_and_relative_constant():
     f, x = layer("two heads"), normal(50, 4, 6)
     estimate = local_lipschitz(f, x)
     norms = x.norm(dim=-1)
@@ -86,7 +86,7 @@ def test_numbers_about_the_tokens():
     assert math.isclose(estimate.relative, estimate.value * x.norm() / f(x).norm(), rel_tol=1e-12)
 
 
-def test_record_holds_plain_numbers_under_the_common_names():
+def test_record_contains_plain_numbers_under_the_common_names():
     record = local_lipschitz(layer("two heads"), normal(50, 4, 6)).as_record()
     assert set(record) >= {
         "value",
@@ -108,7 +108,7 @@ def test_record_holds_plain_numbers_under_the_common_names():
     assert record["dtype"] == "float64"
 
 
-def test_chosen_tokens_are_a_submatrix():
+def test_selected_tokens_are_a_submatrix():
     f, x = layer("rotary"), normal(50, 4, 6)
     blocks = reference.jacobian(f, x).view(4, 5, 4, 6)
     estimate = local_lipschitz(f, x, tokens=[1, 3], output_tokens=torch.tensor([False, True, True, False]), tol=1e-6)
@@ -119,7 +119,7 @@ def test_chosen_tokens_are_a_submatrix():
     assert math.isclose(by_autodiff.value, truth, rel_tol=1e-6)
 
 
-def test_sequences_at_once_with_paddings_of_their_own():
+def test_a_batch_with_different_paddings():
     f, x = layer("causal"), normal(50, 2, 4, 6)
     padding = torch.tensor([[True, True, True, False], [True, True, True, True]])
     both = local_lipschitz(f, x, padding=padding, tol=1e-6)
@@ -145,18 +145,22 @@ def test_outputs_of_another_shape_than_the_input():
     assert math.isclose(copies.value, 26**0.5, rel_tol=1e-6) and copies.response.shape == (2, 5, 8)
     mean = local_lipschitz(lambda y: y.mean(0), x, tokens=[0])
     assert math.isclose(mean.value, 0.2, rel_tol=1e-6)
-    with pytest.raises(InputError, match="told apart"):
+    with pytest.raises(InputError, match="no token axis"):
         local_lipschitz(lambda y: y.mean(0), x, output_tokens=[0])
 
 
 def test_a_mask_of_two_axes_for_a_callable():
     x, mask = normal(1, 2, 3, 4), torch.tensor([[True, False, False], [False, True, True]])
     scale = torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3, 1)
-    estimate = local_lipschitz(lambda y: scale * y, x, tokens=mask)
-    assert math.isclose(estimate.value, 6.0, rel_tol=1e-9) and not estimate.direction[~mask].any()
+    whole = local_lipschitz(lambda y: scale * y, x, tokens=mask, batched=False)
+    assert math.isclose(whole.value, 6.0, rel_tol=1e-9) and not whole.direction[~mask].any()
+    samples = local_lipschitz(lambda y: scale * y, x, tokens=mask)
+    assert [estimate.value for estimate in samples] == pytest.approx([1.0, 6.0], rel=1e-9)
+    assert [estimate.check() for estimate in samples] == pytest.approx([1.0, 6.0], rel=1e-6)
+    assert not any(estimate.direction[~real].any() for estimate, real in zip(samples, mask, strict=True))
 
 
-def test_rounding_is_seen_without_a_float64_twin():
+def test_interval_allows_for_rounding_without_a_float64_reference():
     f, x = layer("two heads").to(torch.float32), 30 * normal(50, 4, 6).float()  # scores in the tens of thousands
     stubborn = local_lipschitz(lambda y: f(y.float()).float(), x, strict=False)
     truth = sigma_1(reference.jacobian(f, x))
@@ -173,14 +177,14 @@ def test_a_module_is_certified_through_its_float64_copy():
     assert at_most(truth, estimate.lower, tol=1e-6)
 
 
-def test_fused_attention_of_pytorch_is_differentiated_all_the_same():
+def test_fused_attention_of_pytorch_is_differentiated():
     x = normal(1, 1, 2, 5, 4)
     estimate = local_lipschitz(lambda y: torch.nn.functional.scaled_dot_product_attention(y, y, y), x)
     truth = torch.func.jacrev(lambda y: reference.forward(y, y, y))(x[0])
     assert math.isclose(estimate.value, sigma_1(truth.reshape(40, 40)), rel_tol=1e-3)
 
 
-def test_a_map_without_forward_mode_goes_through_double_backward():
+def test_a_map_without_forward_mode_uses_double_backward():
     class Cube(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -234,7 +238,7 @@ def test_maps_that_refuse_float64_are_measured_in_their_own_dtype():
     assert math.isclose(estimate.check(1e-2), 1.0, rel_tol=1e-3)
 
 
-def test_not_converging_raises_with_the_partial_estimate_or_says_so():
+def test_not_converging_raises_or_returns_the_partial_estimate():
     f, x = layer("two heads"), normal(50, 4, 6)
     with pytest.raises(NotConverged) as caught:
         local_lipschitz(f, x, max_steps=2)
@@ -244,7 +248,7 @@ def test_not_converging_raises_with_the_partial_estimate_or_says_so():
     assert at_most(lenient.lower, sigma_1(reference.jacobian(f, x)), lenient.upper)
 
 
-def test_stop_on_residual_says_so():
+def test_stop_on_residual_has_its_own_status():
     estimate = local_lipschitz(layer("two heads"), normal(50, 4, 6), stop="residual", tol=1e-2)
     assert estimate.status == "residual"
     assert at_most(estimate.residual, 1e-2 * estimate.value)
@@ -278,9 +282,9 @@ def test_a_constant_map_has_norm_zero():
         ),
         (lambda x: x.detach(), normal(1, 4, 6), {}, "depends on x"),
         (lambda x: (x, x), normal(1, 4, 6), {}, "one non-empty tensor"),
-        (lambda x: x.sum(), normal(1, 4, 6), dict(output_tokens=[0]), "told apart"),
+        (lambda x: x.sum(), normal(1, 4, 6), dict(output_tokens=[0]), "no token axis"),
         (lambda x: x / 0, normal(1, 4, 6), {}, "finite f"),
-        (lambda x: x, normal(1, 6), dict(tokens=[0]), "last axis but one"),
+        (lambda x: x, normal(1, 6), dict(tokens=[0]), "second-to-last axis"),
         (lambda x: x, normal(1, 4, 6), dict(padding=torch.ones(4, dtype=torch.bool)), "only with a SelfAttention"),
         ("gpt2", normal(1, 4, 6), {}, "SelfAttention or a callable"),
     ],
@@ -290,7 +294,7 @@ def test_bad_input_is_refused_by_name(f, x, options, message):
         local_lipschitz(f, x, **options)
 
 
-def test_float32_tolerance_is_meant():
+def test_float32_jacobian_is_within_the_float32_tolerance():
     f, x = layer("causal").to(torch.float32), normal(50, 4, 6).float()
     assert_close(f.jacobian(x).dense(), reference.jacobian(f, x), FLOAT32)
 
@@ -298,7 +302,7 @@ def test_float32_tolerance_is_meant():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e7])
 def test_scores_too_large_for_the_dtype_widen_the_interval(dtype, size):
-    """At far tokens the last one wins every row but its own sign's: three rows copy it, and the norm is √3."""
+    """For large tokens the last one is the argmax of three rows, and the norm is √3."""
     one = torch.ones(1, 1, dtype=dtype)
     x = size * torch.tensor([[-1.0], [0.5], [1.0], [2.0]], dtype=dtype)
     estimate = local_lipschitz(SelfAttention(one, one, one, scale=1.0), x, strict=False)
@@ -308,7 +312,7 @@ def test_scores_too_large_for_the_dtype_widen_the_interval(dtype, size):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_scores_without_digits_are_refused(dtype):
+def test_scores_beyond_the_precision_are_refused(dtype):
     one = torch.ones(1, 1, dtype=dtype)
     with pytest.raises(InputError, match="scores with correct digits"):
         local_lipschitz(SelfAttention(one, one, one), 1e10 * torch.tensor([[-1.0], [0.5]], dtype=dtype))

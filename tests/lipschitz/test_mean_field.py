@@ -45,7 +45,7 @@ FIELDS = {
 
 
 def weighted_norm(push, x, logs) -> torch.Tensor:
-    """‖D^½ ∂F D^{−½}‖ of any map of atoms, by automatic differentiation of the whole."""
+    """‖D^½ ∂F D^{−½}‖ of any map of atoms, by automatic differentiation."""
     J = torch.autograd.functional.jacobian(push, x)
     root = torch.softmax(logs, -1).sqrt()
     J = root[:, None, None, None] * J / root[:, None]
@@ -53,7 +53,7 @@ def weighted_norm(push, x, logs) -> torch.Tensor:
 
 
 def softmax_by_hand(seen=None):
-    """One-head attention of weighted atoms, with who sees whom, written out."""
+    """One-head attention of weighted atoms with a mask, written out."""
     c = normal(10, D)
 
     def push(x):
@@ -96,7 +96,7 @@ def test_times_with_ties_for_every_field(name):
     assert_close(torch.tensor(found.value, dtype=torch.float64), truth, tol=1e-10)
 
 
-def test_one_atom_for_each_time_is_the_causal_layer_by_place():
+def test_one_atom_for_each_time_is_the_causal_layer_in_order_of_time():
     causal = LAYER.replaced(causal=True)
     by_place = mean_field_lipschitz(causal, (X, LOGS))
     times, order = torch.linspace(0, 1, M, dtype=torch.float64), torch.tensor([4, 0, 6, 2, 5, 1, 3])
@@ -107,7 +107,7 @@ def test_one_atom_for_each_time_is_the_causal_layer_by_place():
 
 
 @pytest.mark.parametrize("times", [None, TIMES])
-def test_measures_are_taken_as_they_are(times):
+def test_measures_and_tuples_give_the_same(times):
     logs = LOGS - torch.logsumexp(LOGS, 0)
     mu = TokenMeasure(X, log_weights=logs) if times is None else TimedMeasure(times, X, log_weights=logs)
     assert close(mean_field_lipschitz(LAYER, mu).value, mean_field_lipschitz(LAYER, (X, LOGS, times)).value)
@@ -141,7 +141,7 @@ def test_matrix_free_and_dense_agree():
         assert free.confidence == 0.999 and free.steps > 0
 
 
-def test_single_precision_with_and_without_a_twin():
+def test_single_precision_with_and_without_a_float64_reference():
     f, x, logs = LAYER.converted(dtype=torch.float32), normal(20, 60, D).float(), normal(21, 60).float()
     truth = mean_field_lipschitz(f.converted(dtype=torch.float64), (x.double(), logs.double()), dense=True).value
     for product_dtype in (None, torch.float32):
@@ -150,7 +150,7 @@ def test_single_precision_with_and_without_a_twin():
         assert found.value == pytest.approx(truth, rel=1e-2)
 
 
-def test_duplicated_atoms_change_nothing_unless_it_splits():
+def test_duplicated_atoms_change_nothing_unless_the_measure_splits():
     counts = torch.tensor([2, 1, 3, 1, 1, 1, 2])
     twice = X.repeat_interleave(counts, 0)
     logs = (LOGS - counts.double().log()).repeat_interleave(counts)
@@ -158,7 +158,7 @@ def test_duplicated_atoms_change_nothing_unless_it_splits():
     assert at_most(once, mean_field_lipschitz(LAYER, (twice, logs)).value)
 
 
-def test_what_does_not_converge_keeps_its_partial_estimate():
+def test_not_converging_raises_with_the_partial_estimate():
     x, logs = normal(20, 60, D), normal(21, 60)
     with pytest.raises(NotConverged) as error:
         mean_field_lipschitz(LAYER, (x, logs), dense=False, tol=1e-9, max_steps=2)
@@ -172,7 +172,7 @@ def test_what_does_not_converge_keeps_its_partial_estimate():
     [
         ((X,), "tuple of 1"),
         (X, "got Tensor"),
-        ((X, LOGS[:3]), r"log masses of shape \(7,\)"),
+        ((X, LOGS[:3]), r"log weights of shape \(7,\)"),
         ((X, LOGS, TIMES[:2]), r"times of shape \(7,\)"),
         ((X[:, :2], LOGS), r"atoms of shape \(m, 3\)"),
         ((X[:0], LOGS[:0]), "m ≥ 1"),
@@ -208,7 +208,7 @@ def test_rounding_of_scores_is_in_the_interval(offset):
 
 
 @pytest.mark.parametrize("offset", [1e4, 1e6, 1e8])
-def test_distances_do_not_know_where_zero_is(offset):
+def test_distance_attention_is_translation_invariant(offset):
     one, logs = torch.ones(1, 1, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     truth = mean_field_lipschitz(L2Field(one, one, one), (x, logs)).value

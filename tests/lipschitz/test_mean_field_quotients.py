@@ -19,14 +19,14 @@ ETAS = (1e-1, 1e-3, 1e-5, 1e-7)
 
 
 def worst(f, x, log_weights) -> tuple[float, torch.Tensor]:
-    """σ₁ in the norm of the masses by a dense decomposition, and the displacement that attains it."""
+    """σ₁ in the norm of the masses by a dense SVD, and the displacement that attains it."""
     _, s, v = torch.linalg.svd(WeightedAttention(f).jacobian(x, log_weights).dense())
     return float(s[0]), v[0].view(x.shape) / (log_weights / 2).exp().unsqueeze(1)
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("equal", [False, True])
-def test_the_worst_direction_leads_to_the_local_constant(masked, equal):
+def test_quotients_along_the_worst_direction_tend_to_the_constant(masked, equal):
     f = layer(causal=masked)
     mu = (TimedMeasure.from_sequence if masked else TokenMeasure)(X, None if equal else W)
     sigma, direction = worst(f, X, mu.log_weights)
@@ -68,7 +68,7 @@ def test_one_token_in_ten_to_the_forty():
 def test_refusals():
     mu, mean = TokenMeasure(X), MeanPooling(torch.eye(D, dtype=torch.float64))
     for wrong, message in (
-        ((mean, mu, 0 * X), "moves something"),
+        ((mean, mu, 0 * X), "positive, finite norm"),
         ((mean, mu, X[:2]), "direction of shape"),
         ((mean, mu, X, []), "η > 0"),
         ((mean, mu, X, [-1.0]), "η > 0"),

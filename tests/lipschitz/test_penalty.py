@@ -1,4 +1,4 @@
-"""The penalty's slope in the weights: gradcheck, dense truths, and a training run that lowers the constant."""
+"""The penalty's gradient in the weights: gradcheck, dense references, and a training run that reduces the constant."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_value_is_the_mean_of_the_dense_norms():
 
 
 def test_transformers_model_through_the_hook():
-    """Slopes in the model's own parameters, against central differences of the dense norm."""
+    """Gradients in the model's parameters, against central differences of the dense norm."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from howsmooth import register
@@ -103,7 +103,7 @@ def test_transformers_model_through_the_hook():
 
 
 def fine_tuned(weight: float) -> tuple[float, float]:
-    """A layer that knows its task is trained on with the penalty; (relative error, constant) on unseen tokens."""
+    """Fine-tune a layer that solves its task with the penalty; return (relative error, constant) on unseen tokens."""
     teacher, tokens = layer("two heads", d_out=6, biases=False), normal(7, 36, 8, 6)
     teacher = teacher.replaced(wq=0.6 * teacher.wq, wk=0.6 * teacher.wk)
     with torch.no_grad():
@@ -122,8 +122,8 @@ def fine_tuned(weight: float) -> tuple[float, float]:
     return float(error), sum(constants) / len(constants)
 
 
-def test_training_with_the_penalty_lowers_the_constant_at_a_bounded_price():
-    """Measured: 15.07 → 11.38 for 5.1 % of the variance; asked: a fifth less for at most 10 %."""
+def test_training_with_the_penalty_reduces_the_constant_at_a_bounded_error():
+    """Measured: 15.07 → 11.38 for 5.1 % of the variance; required: a fifth less for at most 10 %."""
     (error, constant), (error_with, constant_with) = fine_tuned(0.0), fine_tuned(0.02)
     assert error < 1e-12
     assert less(constant_with, 0.8 * constant)
@@ -131,7 +131,7 @@ def test_training_with_the_penalty_lowers_the_constant_at_a_bounded_price():
 
 
 @pytest.mark.parametrize(
-    "model, batch, said",
+    "model, batch, message",
     [
         (layer("two heads"), torch.tensor([1, 2]), "token numbers go in a dict"),
         (layer("two heads"), normal(1, 2), "expected tokens"),
@@ -140,8 +140,8 @@ def test_training_with_the_penalty_lowers_the_constant_at_a_bounded_price():
         (torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout(0.1)), torch.zeros(2, 6), "dropout"),
     ],
 )
-def test_bad_input(model, batch, said):
-    with pytest.raises(InputError, match=said):
+def test_bad_input(model, batch, message):
+    with pytest.raises(InputError, match=message):
         lipschitz_penalty(model, batch)
 
 

@@ -1,4 +1,4 @@
-"""The curve of Lip against n on two places: against brute force, whole sequences, and what theory says of its ends."""
+"""The largest constant of n tokens at two points, against brute force, whole sequences and the theory of its limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from howsmooth import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import plateau, regime_curve
-from howsmooth.lipschitz.regimes import SCORES, a_of
+from howsmooth.lipschitz.regimes import SCORES, a_from_gamma
 from howsmooth.lipschitz.two_atoms import sequence_norm
 from tests.tolerances import assert_close, at_most, less
 
@@ -22,7 +22,7 @@ def score(scores: str) -> torch.Tensor:
 
 
 def brute_force(a: float, scores: str, n: int, points: int) -> float:
-    """Log of the best constant over a grid of places and all numbers of isolated tokens."""
+    """Log of the best constant over a grid of points and all numbers of isolated tokens."""
     grid = torch.linspace(-math.sqrt(a), math.sqrt(a), points, dtype=torch.float64)
     y, z = (t.unsqueeze(-1) for t in torch.meshgrid(grid, grid, indexing="ij"))
     return max(float(sequence_norm(score(scores), ONE, y, z, math.log(n - k), math.log(k)).max()) for k in range(1, n))
@@ -30,22 +30,22 @@ def brute_force(a: float, scores: str, n: int, points: int) -> float:
 
 @pytest.mark.parametrize("scores", SCORES)
 @pytest.mark.parametrize("gamma_r2", [0.05, 0.6, 2.0, 4.0])
-def test_no_grid_finds_more(scores, gamma_r2):
+def test_curve_is_not_below_brute_force_on_a_grid(scores, gamma_r2):
     lengths = [2, 3, 7, 30]
     for n, point in zip(lengths, regime_curve(gamma_r2, [math.log(n) for n in lengths], scores), strict=True):
-        on_grid = brute_force(a_of(gamma_r2, scores), scores, n, 121)
+        on_grid = brute_force(a_from_gamma(gamma_r2, scores), scores, n, 121)
         assert at_most(on_grid - 1e-9, point.log_value, on_grid + 0.05)
 
 
 @pytest.mark.parametrize("scores", SCORES)
-def test_points_are_what_whole_sequences_have(scores):
-    """Every token free, the dense Jacobian of the layer: the value is that of tokens one can write down."""
+def test_values_are_attained_by_whole_sequences(scores):
+    """The value is the norm of the dense Jacobian of the layer at the sequence."""
     f = SelfAttention(score(scores), ONE, ONE, scale=1.0)
     for n in (2, 5, 40):
         (point,) = regime_curve(2.0, [math.log(n)], scores)
         k = round(math.exp(point.log_isolated))
         x = torch.cat([torch.full((k, 1), point.y), torch.full((n - k, 1), point.z)]).double()
-        assert at_most(float(x.abs().max()), math.sqrt(a_of(2.0, scores)), tol=1e-7)
+        assert at_most(float(x.abs().max()), math.sqrt(a_from_gamma(2.0, scores)), tol=1e-7)
         x = torch.cat(
             [torch.full((k, 1), point.y, dtype=torch.float64), torch.full((n - k, 1), point.z, dtype=torch.float64)]
         )
@@ -84,14 +84,14 @@ def test_the_three_regimes(scores):
 
 
 @pytest.mark.parametrize("scores", SCORES)
-def test_more_tokens_are_no_worse_in_multiples(scores):
-    """N tokens twice over are 2n tokens, and as rough."""
+def test_values_do_not_decrease_in_multiples_of_a_length(scores):
+    """A sequence with every token repeated has 2n tokens and at least the same constant."""
     lengths = [5, 10, 20, 40, 80]
     values = [point.log_value for point in regime_curve(3.0, [math.log(n) for n in lengths], scores)]
     assert at_most(*values)
 
 
-def test_nothing_to_gain_at_small_radii():
+def test_constant_is_one_at_radius_zero():
     found = [point.log_value for point in regime_curve(0.0, [math.log(2), 5.0, 1e3])]
     assert found == pytest.approx([0, 0, 0], abs=1e-12)
     assert plateau(0.0).log_crossover == 0.0 and plateau(0.0).log_isolated_mass == 0.0  # exact: log 1 is zero

@@ -1,4 +1,4 @@
-"""The splitting formula against duplicated dense Jacobians, the theory's numbers, and what is refused."""
+"""The splitting formula against duplicated dense Jacobians, the numbers of the theory, and refused input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from howsmooth.attention import reference
 from howsmooth.attention.fields import L2Field, SoftmaxField
 from howsmooth.attention.query_derivative import QueryDerivative
 from howsmooth.lipschitz import splits
-from howsmooth.lipschitz.gains import own_norms, own_operator, plus_identity
+from howsmooth.lipschitz.rowwise import plus_identity, rowwise_jacobian, spectral_norms
 from howsmooth.transport import TimedMeasure, TokenMeasure
 from tests.oracles import far_pair
 from tests.oracles.splitting import split_norm
@@ -73,7 +73,7 @@ def test_formula_is_the_norm_of_the_duplicated_sequence(name, k):
 
 @pytest.mark.parametrize("name", ["one head", "heads, biases", "shared keys, soft cap"])
 @pytest.mark.parametrize("k", [2, 3, 5])
-def test_masses_cut_in_any_way(name, k):
+def test_masses_split_unequally(name, k):
     f, x = LAYERS[name], 1.5 * normal(5, 4, seed=5)
     found = splits(f, x, MASSES, tol=1e-9)
     truth = split_norm(f, x, k, MASSES, seed=k)
@@ -98,14 +98,14 @@ def test_residual(name):
     assert abs(found.after - splits(f, x, tol=1e-9).after) > 1e-3
 
 
-def test_both_sides_of_the_formula_are_met():
-    """Among random measures on a line some split and some do not: the tests above see both."""
-    said = {splits(line(-1.0), 3 * normal(3, 1, seed=seed)).status for seed in range(30)}
-    assert said == {"splits", "does not split"}
+def test_random_measures_include_both_decisions():
+    """Among random measures on a line some split and some do not, so the tests above cover both."""
+    decisions = {splits(line(-1.0), 3 * normal(3, 1, seed=seed)).status for seed in range(30)}
+    assert decisions == {"splits", "does not split"}
 
 
-def test_the_norm_of_means_is_not_enough():
-    """Where a measure splits, duplication really is rougher, and by the ratio that is said."""
+def test_ratio_is_that_of_the_duplicated_sequence():
+    """If a measure splits, duplication increases the norm by the ratio."""
     x = tokens(4.0, 0.3)
     found = splits(line(-1.0), x, tol=1e-9)
     assert found.splits and found.atom == 1 and found.atoms.tolist() == [1]
@@ -115,7 +115,7 @@ def test_the_norm_of_means_is_not_enough():
     assert less(1, low) and at_most(low, found.ratio, high)
 
 
-def test_positive_a_splits_barely():
+def test_positive_a_splits_slightly():
     found = splits(line(1.0), tokens(0.2, 10.0))
     assert found.splits  # at a tolerance of 1e-3 it is undecided: it was made again
     assert found.own.largest == pytest.approx(10.3937, abs=5e-5)
@@ -123,10 +123,10 @@ def test_positive_a_splits_barely():
 
 
 def test_a_tie_stays_undecided():
-    """Two tokens for which both norms agree to the last digits: nothing is claimed."""
+    """Two tokens for which both norms agree to the last digits: the result is undecided."""
 
-    def plain(places, points, log_weights):
-        return 2 * places
+    def plain(z, points, log_weights):
+        return 2 * z
 
     found = splits(plain, tokens(1.0, 2.0))
     assert found.status == "undecided" and not found.splits
@@ -135,7 +135,7 @@ def test_a_tie_stays_undecided():
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_own_derivatives_against_automatic_differentiation(name):
+def test_query_derivatives_against_automatic_differentiation(name):
     f, x = LAYERS[name], 1.5 * normal(4, 4, seed=9)
     keys, values = f.project(x)[1:]
 
@@ -155,18 +155,18 @@ def test_own_derivatives_against_automatic_differentiation(name):
     assert (some.matvec(x[[3, 1]]) - own.matvec(x)[[3, 1]]).abs().max() <= 1e-13
 
 
-def test_wide_layers_by_lanczos_agree_with_stored_matrices():
+def test_wide_layers_by_lanczos_agree_with_dense_matrices():
     d, heads = 120, 6
     f = SelfAttention(*(normal(120, d, seed=s) / 6 for s in range(4)), heads=heads)
     x = normal(80, d, seed=30)
     own = QueryDerivative(f, x)
-    found = own_norms(own, tol=1e-4)
+    found = spectral_norms(own, tol=1e-4)
     truth = torch.linalg.matrix_norm(own.dense(), ord=2)
     assert set(found.status) == {"converged"}
     assert at_most(found.lower, truth, found.upper)
     top = int(truth.argmax())
     assert at_most(float((found.upper - found.lower)[top]), 1e-4 * float(truth[top]))
-    by_products = own_norms(own_operator(lambda z: _with_fixed_keys(f, x, z), x), tol=1e-4)
+    by_products = spectral_norms(rowwise_jacobian(lambda z: _with_fixed_keys(f, x, z), x), tol=1e-4)
     assert at_most(by_products.lower, truth, by_products.upper)
 
 
@@ -179,7 +179,7 @@ def _with_fixed_keys(f, x, z):
 
 @pytest.mark.parametrize("timed", [False, True])
 def test_measures(timed):
-    """A measure and its repetition: what splitting says of the first is the norm of the second."""
+    """The norm after splitting a measure is the norm of the measure with duplicated atoms."""
     f, x = LAYERS["heads, biases"], 2.0 * normal(5, 4, seed=12)
     if timed:
         mu = TimedMeasure(torch.tensor([0.0, 0.25, 0.25, 0.5, 1.0], dtype=torch.float64), x, log_weights=MASSES)
@@ -191,7 +191,7 @@ def test_measures(timed):
         splits(f, mu, MASSES)
 
 
-def test_single_precision_layers_are_decided_in_double():
+def test_single_precision_layers_are_compared_in_float64():
     f, x = line(-1.0).to(torch.float32), tokens(4.0, 0.3).float()
     assert splits(f, x).splits
 
@@ -206,7 +206,7 @@ def test_record():
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         ((tokens(1.0, 2.0)[:, 0],), "atoms as a floating tensor"),
         ((tokens(1.0, float("nan")),), "finite atoms"),
@@ -217,23 +217,23 @@ def test_record():
         ((normal(3, 2),), "tokens of shape"),
     ],
 )
-def test_bad_input(arguments, said):
-    with pytest.raises(InputError, match=said.replace("(", r"\(")):
+def test_bad_input(arguments, message):
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
         splits(line(-1.0), *arguments)
 
 
 def test_bad_maps():
     with pytest.raises(InputError, match="one by one"):
-        splits(lambda places, points, log_weights: places.flip(0), normal(3, 2))
+        splits(lambda z, points, log_weights: z.flip(0), normal(3, 2))
     with pytest.raises(InputError, match="one output for each"):
-        splits(lambda places, points, log_weights: places[:1], normal(3, 2))
+        splits(lambda z, points, log_weights: z[:1], normal(3, 2))
     with pytest.raises(InputError, match="as wide as the input"):
         splits(SelfAttention(normal(2, 2), normal(2, 2), normal(3, 2)), normal(4, 2), residual=True)
 
 
 @pytest.mark.parametrize("offset", far_pair.OFFSETS)
-def test_own_norms_far_from_zero(offset):
-    """Differences of 1/offset at offset: what cancels must be in the interval, and little may be lost."""
+def test_query_derivative_norms_far_from_zero(offset):
+    """Differences of 1/offset at offset: the interval includes the cancellation, and is not much wider."""
     x = far_pair.tokens(offset)
     own, _ = far_pair.truths(x)
     for f in (line(-1.0), SoftmaxField.of(*(torch.full((1, 1), s, dtype=torch.float64) for s in (-1, 1)))):
@@ -243,13 +243,13 @@ def test_own_norms_far_from_zero(offset):
         assert at_most((found.upper - found.lower).max(), 64 * rounding * own[0])
 
 
-def test_a_residual_keeps_what_is_hidden():
+def test_a_residual_keeps_the_hidden_error():
     large, small = (
         QueryDerivative(SelfAttention(-ONE, ONE, v * ONE, scale=1.0), far_pair.tokens(1e5)) for v in (1e12, 1.0)
     )
     assert large.hidden > 1e-7 and plus_identity(large).hidden == large.hidden  # exact: copied from the layer
     assert less(0, plus_identity(small).hidden, 1e-10 * small.hidden)  # 10⁻¹¹ beside 1
-    found = own_norms(own_operator(lambda z: 1e8 * (z * 1e8 - 1e8).sin(), tokens(1.0, 2.0)))
+    found = spectral_norms(rowwise_jacobian(lambda z: 1e8 * (z * 1e8 - 1e8).sin(), tokens(1.0, 2.0)))
     truth = 1e16 * torch.cos(torch.tensor([0.0, 1e8], dtype=torch.float64)).abs()
     assert at_most(found.lower, truth) and at_most(truth, found.upper)
     assert less(1e-9 * truth[1], found.upper[1] - found.lower[1])  # a unit of rounding moves the second by 1e-8
@@ -259,7 +259,7 @@ def test_a_residual_keeps_what_is_hidden():
     "f", [line(-1.0), SoftmaxField.of(-ONE, ONE), L2Field(ONE, ONE, ONE)], ids=["layer", "softmax", "l2"]
 )
 def test_extreme_masses(f):
-    """e^−92 of the whole: the heavy atom is alone, ∂₁G is nothing and the norm is that of V."""
+    """With a mass of e^−92 the other atom is practically alone: ∂₁G vanishes and the norm is that of V."""
     for residual in (False, True):
         found = splits(f, tokens(1.0, 2.0), torch.tensor([-92.0, 0.0], dtype=torch.float64), residual=residual)
         assert found.status == "does not split" and found.norm.value == pytest.approx(1 + residual)
@@ -267,7 +267,7 @@ def test_extreme_masses(f):
         splits(f, tokens(1.0, 2.0), torch.tensor([-1500.0, 0.0], dtype=torch.float64))
 
 
-def test_measures_of_any_dtype_and_only_with_an_order_where_there_is_a_mask():
+def test_causal_layers_require_times_and_dtypes_may_differ():
     single = SoftmaxField.of(-ONE.float(), ONE.float())
     assert splits(single, TokenMeasure(tokens(1.0, 2.0).float())).norm.dtype == torch.float64
     for f in (line(-1.0, causal=True), SoftmaxField(line(-1.0, causal=True))):

@@ -32,7 +32,7 @@ from howsmooth.attention import AttentionJacobian, SelfAttention
 from howsmooth.attention.weighted import WeightedAttention, WeightedJacobian, root_weights
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Estimate, local_lipschitz
-from howsmooth.lipschitz.local import single_at_least
+from howsmooth.lipschitz.local import Map, promote_half
 from howsmooth.spectral import singular_values, warm_triplet
 
 MOVE_OPTIONS = ("positions", "masses", "both")
@@ -146,7 +146,7 @@ def ascend(
     """
     began = time.perf_counter()
     _check_arguments(f, x, constraint, steps, move, masses, seed, progress)
-    f, x = single_at_least(f, x)
+    f, x = promote_half(f, x)
     batch = x if x.dim() == 3 else x.unsqueeze(0)
     state = _AscentState(f, constraint, move, seed, batch, masses)
     start = state.initialise(tol)
@@ -293,8 +293,9 @@ class _AscentState:
         f, constraint = self.f.converted(dtype=torch.float64), self.constraint
         x = constraint.decode(constraint.project(self.y[best].double()))  # float32 may have left the set by rounding
         v = self.v[best].double()
+        map_: Map = f
         if self.weighted is None:
-            masses, map_, point = None, f, x
+            masses, point = None, x
             attained = float(warm_triplet(f.jacobian(x), v, 1)[0])
         else:
             log_weights, weighted = self.log_weights[best].double(), WeightedAttention(f)

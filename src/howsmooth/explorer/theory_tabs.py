@@ -17,7 +17,7 @@ from howsmooth.explorer import html
 from howsmooth.explorer.app import App, Cancellation
 from howsmooth.explorer.choice import numbers
 from howsmooth.explorer.components import cancelling, run_and_cancel, shown, started
-from howsmooth.lipschitz.criterion import picture
+from howsmooth.lipschitz.criterion import line_splitting_grid
 from howsmooth.report.flow_page import flow_page, particle_scene
 from howsmooth.report.mean_field_figures import line_figure, regimes_figure, title
 from howsmooth.report.mean_field_tables import scientific
@@ -88,7 +88,7 @@ def measures_tab(app: App) -> None:
         if a == 0:
             raise InputError("expected a score a·x·y with a other than 0, got 0; move the slider")
         yield {split_status: html.progress(0, 1, "the plane")}
-        axis, found = picture(extent, CELLS, a, pair)
+        axis, found = line_splitting_grid(extent, CELLS, a, pair)
         drawn = [{"title": title(a, pair), "axis": axis, "ratio": found.ratio}]
         share, top = float(found.splits.double().mean()), float(found.ratio.max())
         yield {

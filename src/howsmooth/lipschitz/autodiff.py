@@ -1,10 +1,10 @@
-"""The derivative of any torch callable at one input, as a matrix-free operator."""
+"""The Jacobian of any torch callable at one input, as a matrix-free operator."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import torch
@@ -12,40 +12,61 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from howsmooth.errors import InputError
-from howsmooth.lipschitz.casts import CastsSeen, in_float64_throughout
+from howsmooth.lipschitz.casts import CastDetector, evaluated_in_float64
 from howsmooth.spectral import LinearOperator
 from howsmooth.spectral.operator import refuse_autocast
 
 
 class AutodiffJacobian(LinearOperator):
-    """J = D_x f for f from one tensor to one tensor, by automatic differentiation.
+    """The Jacobian J = D_x f of a map from one tensor to one tensor, by automatic differentiation.
 
-    Jᵀu is a backward pass through a graph that is recorded once. J v is forward mode; where a part of f has none, it
-    is the derivative of Jᵀg in g, which is linear in g, read off a second graph that is recorded once too.
+    Jᵀu is a backward pass through a graph that is recorded once. J v uses forward mode. If an operation of f has no
+    forward mode, J v is the derivative of `g ↦ Jᵀg`, through a second graph that is also recorded once.
 
-    Where f narrows to a coarser dtype than that of x (`casts`), the derivative is taken without these casts, by numbers
-    in float64, and `perturbed` is the derivative with them. Where f does not run without them, it is taken as it is.
+    If f casts to a coarser dtype than that of x, J is the Jacobian without these casts: f is evaluated in float64, and
+    `perturbed` is the Jacobian with the casts. If f does not run in float64, J is the Jacobian with the casts.
 
-    What the graphs hold is not known, so a memory plan counts only the solver's own vectors.
+    The memory of the graphs is unknown, so a memory plan counts only the vectors of the solver.
+
+    Args:
+        f: The map. It must be deterministic.
+        x: The input, of any shape.
+        batched: Whether the first axis of x is a batch of b independent samples. Then the operator is a batch of the b
+            diagonal blocks of J.
+        check: Whether to check that f is deterministic, that its forward and reverse derivatives agree, and that
+            the samples of a batch are independent.
+
+    Raises:
+        InputError: If a check fails, or if f does not return a finite tensor that depends on x.
+
+    Example:
+        >>> J = AutodiffJacobian(lambda x: x**2, torch.tensor([1.0, 3.0]))
+        >>> J.matvec(torch.ones(2))
+        tensor([2., 6.])
     """
 
-    def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, *, trusted: bool = False):
-        if not trusted:
+    def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, *, batched: bool = False, check: bool = True) -> None:
+        """Evaluate f at x, record the graph of Jᵀ, and run the checks."""
+        if check:
             refuse_autocast(x.device)
         self.f, self.x = f, x.detach()
         y = self._record()
-        super().__init__((y.numel(), x.numel()), dtype=x.dtype, device=x.device)
-        self.as_given: Callable[[Tensor], Tensor] | None = None  # f with its casts, where they are left out
-        if not trusted:
-            with torch.no_grad(), differentiable_attention(), CastsSeen() as seen:
-                again = f(self.x)
-            self._refuse_a_random_map(again)
-            if seen.unit > self.roundoff:
-                self._leave_out_casts(seen.unit)
-            self._refuse_unequal_derivatives()
+        b = _batch_size(x, y) if batched else 1
+        batch = (b,) if batched else ()
+        super().__init__((y.numel() // b, x.numel() // b), dtype=x.dtype, device=x.device, batch=batch)
+        self._f_with_casts: Callable[[Tensor], Tensor] | None = None  # the original f if its casts are removed
+        if check:
+            with torch.no_grad(), differentiable_attention(), CastDetector() as detector:
+                second = f(self.x)
+            self._check_deterministic(second)
+            if detector.unit > self.roundoff:
+                self._remove_casts(detector.unit)
+            self._check_adjoint()
+            if batched:
+                self._check_independent_samples()
 
     def _record(self) -> Tensor:
-        """Evaluate f once, with the graph that Jᵀ is read off."""
+        """Evaluate f once, and record the graph of Jᵀ."""
         self._input = self.x.clone().requires_grad_()
         with torch.enable_grad(), differentiable_attention():
             y = self.f(self._input)
@@ -63,28 +84,29 @@ class AutodiffJacobian(LinearOperator):
             raise InputError("expected a finite f(x), got NaN or ∞")
         self._output = y
         self._cotangent = torch.zeros_like(y, requires_grad=True)
-        self._pulled_back: Tensor | None = None
+        self._vjp_graph: Tensor | None = None
         self._has_forward_mode = True
         return y
 
-    def _leave_out_casts(self, unit: float) -> None:
-        """Go on without the casts inside f, to a dtype of this unit of rounding; with them where it has to be."""
-        given, inner = self.f, in_float64(self.f)
+    def _remove_casts(self, unit: float) -> None:
+        """Replace f by f without its casts; if that does not run, allow for the rounding unit of the casts instead."""
+        f, f_float64 = self.f, in_float64(self.f)
         self.casts = True
         try:
-            self.f = lambda x: inner(x.double()).to(x.dtype)
+            self.f = lambda x: f_float64(x.double()).to(x.dtype)
             self._record()
-            self.as_given = given
-        except Exception:  # whatever a map says to float64 that it does not take
-            self.f, self.roundoff = given, unit
+            self._f_with_casts = f
+        except Exception:  # a map may raise anything on a dtype that it does not support
+            self.f, self.roundoff = f, unit
             self._record()
 
     @property
     def image(self) -> Tensor:
-        """f(x)."""
+        """The output f(x)."""
         return self._output.detach()
 
     def rmatvec(self, u: Tensor) -> Tensor:
+        """Return Jᵀu by a backward pass, (*batch, rows) → (*batch, cols)."""
         with differentiable_attention():
             (g,) = torch.autograd.grad(
                 self._output,
@@ -93,19 +115,21 @@ class AutodiffJacobian(LinearOperator):
                 retain_graph=True,
                 materialize_grads=True,
             )
-        return g.flatten()
+        return g.reshape(*self.batch, -1)
 
     def matvec(self, v: Tensor) -> Tensor:
+        """Return J v by forward mode or, without one, by double backward, (*batch, cols) → (*batch, rows)."""
         v = v.view_as(self._input)
         with differentiable_attention():
             if self._has_forward_mode:
                 try:
                     with torch.no_grad():
-                        return torch.func.jvp(self.f, (self._input.detach(),), (v,))[1].flatten().to(self.dtype)
+                        jv: Tensor = torch.func.jvp(self.f, (self._input.detach(),), (v,))[1]
+                    return jv.reshape(*self.batch, -1).to(self.dtype)
                 except (RuntimeError, NotImplementedError):
                     self._has_forward_mode = False
             try:
-                return self._through_second_graph(v)
+                return self._jvp_by_double_backward(v)
             except (RuntimeError, NotImplementedError) as error:
                 raise InputError(
                     "expected a map with forward mode or double backward, got one with neither "
@@ -113,70 +137,100 @@ class AutodiffJacobian(LinearOperator):
                     'attn_implementation="howsmooth" has both'
                 ) from error
 
-    def _through_second_graph(self, v: Tensor) -> Tensor:
-        if self._pulled_back is None:
+    def _jvp_by_double_backward(self, v: Tensor) -> Tensor:
+        if self._vjp_graph is None:
             with torch.enable_grad():
-                (self._pulled_back,) = torch.autograd.grad(
+                (self._vjp_graph,) = torch.autograd.grad(
                     self._output, self._input, self._cotangent, create_graph=True, materialize_grads=True
                 )
-        (jv,) = torch.autograd.grad(self._pulled_back, self._cotangent, v, retain_graph=True)
-        return jv.flatten().to(self.dtype)
+        (jv,) = torch.autograd.grad(self._vjp_graph, self._cotangent, v, retain_graph=True)
+        return jv.reshape(*self.batch, -1).to(self.dtype)
 
     def precise(self) -> LinearOperator | None:
-        """The derivative of f in float64, if f can be had there and casts nothing to a coarser dtype than x has."""
+        """Return the Jacobian in float64; None if f does not run in float64 or casts to a coarser dtype than x has."""
         if self.dtype == torch.float64:
             return self
         if self.casts:
             return None
         try:
-            twin = AutodiffJacobian(in_float64(self.f), self.x.double(), trusted=True)
-        except Exception:  # whatever a map says to float64 that it does not take
+            reference = self._unchecked(in_float64(self.f), self.x.double())
+        except Exception:  # a map may raise anything on a dtype that it does not support
             return None
-        return twin if twin._output.dtype == torch.float64 else None
+        return reference if reference._output.dtype == torch.float64 else None
 
     def perturbed(self) -> LinearOperator:
-        """The derivative with the casts inside f, or at x moved by a unit of rounding, for want of float64."""
-        if self.as_given is not None:
-            return AutodiffJacobian(self.as_given, self.x, trusted=True)
+        """Return the Jacobian with the casts inside f; without casts, the one at x perturbed by a unit of rounding."""
+        if self._f_with_casts is not None:
+            return self._unchecked(self._f_with_casts, self.x)
         signs = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(0)).sign().to(self.x)
-        return AutodiffJacobian(self.f, self.x * (1 + self.roundoff * signs), trusted=True)
+        return self._unchecked(self.f, self.x * (1 + self.roundoff * signs))
 
-    def _refuse_a_random_map(self, again: Tensor) -> None:
-        # Threads may add up in another order from one call to the next; dropout is of another size.
-        if norm(again - self._output) > 1e-3 * norm(self._output):
+    def _unchecked(self, f: Callable[[Tensor], Tensor], x: Tensor) -> AutodiffJacobian:
+        return AutodiffJacobian(f, x, batched=bool(self.batch), check=False)
+
+    def _check_deterministic(self, second: Tensor) -> None:
+        """Raise if a second evaluation of f differs by more than the order of a parallel sum can explain."""
+        if frobenius_norm(second - self._output) > 1e-3 * frobenius_norm(self._output):
             raise InputError(
                 "expected a map that gives the same output twice, got one that is random; "
                 "call .eval() on the module, or fix what it draws"
             )
 
-    def _refuse_unequal_derivatives(self) -> None:
-        """⟨u, Jv⟩ = ⟨Jᵀu, v⟩ on random vectors: no_grad or detach inside f break it."""
+    def _check_adjoint(self) -> None:
+        """Raise unless ⟨u, Jv⟩ = ⟨Jᵀu, v⟩ for random u and v, which no_grad or detach inside f violate."""
         generator = torch.Generator().manual_seed(0)
-        v, u = (torch.randn(size, generator=generator).to(self.x) for size in self.shape[::-1])
+        v, u = (torch.randn(*self.batch, size, generator=generator).to(self.x) for size in self.shape[::-1])
         jv, ju = self.matvec(v), self.rmatvec(u)
-        gap = abs(float(u.double() @ jv.double()) - float(ju.double() @ v.double()))
-        if gap > torch.finfo(self.dtype).eps ** 0.2 * max(norm(u) * norm(jv), norm(ju) * norm(v)):
+        gap = abs(float((u.double() * jv.double()).sum()) - float((ju.double() * v.double()).sum()))
+        scale = max(frobenius_norm(u) * frobenius_norm(jv), frobenius_norm(ju) * frobenius_norm(v))
+        if gap > torch.finfo(self.dtype).eps ** 0.2 * scale:
             raise InputError(
                 "expected a map whose forward and reverse derivatives agree, got two different ones; "
                 "look for no_grad, detach or a custom function with a wrong derivative inside f"
             )
 
+    def _check_independent_samples(self) -> None:
+        """Raise if the output of a sample depends on another sample.
+
+        If the samples are independent and sample i is perturbed `t_i` times as much, then its output changes `t_i`
+        times as much, for all i. Powers of two make this exact in floating-point arithmetic.
+        """
+        v = torch.randn(*self.batch, self.shape[1], generator=torch.Generator().manual_seed(0)).to(self.x)
+        t = torch.exp2(-(torch.arange(len(v)) % 16).to(v)).unsqueeze(-1)
+        jv = self.matvec(v)
+        difference = self.matvec(t * v) / t - jv
+        if float(difference.abs().max()) > torch.finfo(self.dtype).eps ** 0.5 * float(jv.abs().max()):
+            raise _not_a_batch(self.x, "outputs that depend on other samples")
+
 
 def in_float64(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """F with all of its numbers in float64; a module is copied for it, if it can be, and converted once."""
+    """Return f with all of its arithmetic in float64; a module is copied and converted once, if possible."""
     if isinstance(f, torch.nn.Module):
         with suppress(RuntimeError):
             f = copy.deepcopy(f).double()
-    return in_float64_throughout(f)
+    return evaluated_in_float64(f)
 
 
-def norm(t: Tensor) -> float:
-    """The Euclidean norm of all entries, summed in float64."""
+def frobenius_norm(t: Tensor) -> float:
+    """Return the Euclidean norm of all entries, summed in float64."""
     return float(torch.linalg.vector_norm(t.detach(), dtype=torch.float64)) if t.numel() else math.nan
 
 
 @contextmanager
-def differentiable_attention():
-    # PyTorch's fused attention has neither double backward nor forward mode; its plain form has both.
+def differentiable_attention() -> Iterator[None]:
+    """Use the unfused `scaled_dot_product_attention`; the fused kernels lack double backward and forward mode."""
     with sdpa_kernel(SDPBackend.MATH):
         yield
+
+
+def _batch_size(x: Tensor, y: Tensor) -> int:
+    if x.dim() < 1 or y.dim() < 1 or len(x) != len(y):
+        raise _not_a_batch(x, f"an output of shape {tuple(y.shape)}")
+    return len(x)
+
+
+def _not_a_batch(x: Tensor, got: str) -> InputError:
+    return InputError(
+        f"expected independent samples along the first axis of x, of shape {tuple(x.shape)}, got {got}; pass "
+        "batched=False if x is one input"
+    )

@@ -1,8 +1,8 @@
-"""Casts to a coarser dtype inside a function: seen, and undone.
+"""Casts to a coarser dtype inside a function: how to detect them, and how to evaluate the function without them.
 
-What is measured is a function in exact arithmetic, with the numbers it is made of (weights, tables, x) as they are
-stored. A cast of what is computed on the way is rounding. `torch.autocast`, `softmax(dtype=torch.float32)` and a
-normalisation that works in float32 are such casts.
+The map that is measured is the function in exact arithmetic, with its weights, tables and input x as they are stored.
+Casts of intermediate results count as rounding errors. Examples are `torch.autocast`, `softmax(dtype=torch.float32)`
+and a normalisation that computes in float32.
 """
 
 from __future__ import annotations
@@ -17,69 +17,77 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-# Tensor methods whose name says which dtype they return.
-_NAMED = (Tensor.float, Tensor.half, Tensor.bfloat16)
+# Tensor methods that cast to the dtype in their name.
+_CAST_METHODS = (Tensor.float, Tensor.half, Tensor.bfloat16)
 
 
-class CastsSeen(TorchDispatchMode):
-    """Inside the block, remembers the coarsest dtype that any operation narrowed a number to.
+class CastDetector(TorchDispatchMode):
+    """A context manager that records the coarsest dtype to which an operation casts its input.
 
-    Casts by autocast, by hand, and inside modules and autograd functions all arrive here as operations. `unit` is the
-    unit of rounding of that dtype, and 0 where nothing was narrowed. Constants that are made in a coarser dtype narrow
-    nothing.
+    Casts by autocast, explicit ones, and those inside modules and autograd functions are all recorded. Constants that
+    are created in a coarser dtype are not casts.
+
+    Attributes:
+        unit: Machine epsilon of the coarsest dtype; 0 if nothing was cast to a coarser dtype.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        """Start with no casts recorded."""
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate it
         self.unit = 0.0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation, and compare the dtypes of its inputs and outputs."""
         out = func(*args, **(kwargs or {}))
-        made = [_unit(t) for t in tree_leaves(out) if _is_floating(t)]
-        if made and max(made) > self.unit:
-            given = [_unit(t) for t in tree_leaves((args, kwargs)) if _is_floating(t)]
-            if given and min(given) < max(made):
-                self.unit = max(made)
+        output_units = [_unit(t) for t in tree_leaves(out) if _is_floating(t)]
+        if output_units and max(output_units) > self.unit:
+            input_units = [_unit(t) for t in tree_leaves((args, kwargs)) if _is_floating(t)]
+            if input_units and min(input_units) < max(output_units):
+                self.unit = max(output_units)
         return out
 
 
-def in_float64_throughout(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """F with every floating number inside it in float64: what it captured is raised, and its casts do nothing.
+def evaluated_in_float64(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return f with all of its arithmetic in float64: captured tensors are converted, and casts have no effect.
 
-    Where f writes into a tensor of a coarser dtype that is not its own, this cannot be had, and a call raises.
+    A call raises NotImplementedError if f writes into a captured tensor of a coarser dtype.
 
-    >>> w = torch.ones(2, 2)
-    >>> in_float64_throughout(lambda x: (x.bfloat16() @ w.bfloat16()).float())(torch.ones(1, 2)).dtype
-    torch.float64
+    Example:
+        >>> w = torch.ones(2, 2)
+        >>> evaluated_in_float64(lambda x: (x.bfloat16() @ w.bfloat16()).float())(torch.ones(1, 2)).dtype
+        torch.float64
     """
 
     @functools.wraps(f, updated=())
-    def raised(x: Tensor) -> Tensor:
-        with _InFloat64():
+    def f_float64(x: Tensor) -> Tensor:
+        with _Float64Mode():
             return f(x)
 
-    return raised
+    return f_float64
 
 
-class _InFloat64(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+class _Float64Mode(TorchFunctionMode):
+    """Convert all floating inputs and outputs of torch functions, and all dtype arguments, to float64."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if _writes(func, kwargs) and any(_is_coarse(t) for t in tree_leaves((args[:1], kwargs.get("out")))):
             raise NotImplementedError("expected to write into float64 alone, got a tensor of a coarser dtype")
-        if func in _NAMED:
+        if func in _CAST_METHODS:
             return args[0].double()
-        args, kwargs = tree_map(_raised, (args, kwargs))
-        return tree_map(_raised, func(*args, **kwargs))
+        args, kwargs = tree_map(_to_float64, (args, kwargs))
+        return tree_map(_to_float64, func(*args, **kwargs))
 
 
-def _raised(leaf: Any) -> Any:
+def _to_float64(leaf: Any) -> Any:
+    """Convert a floating tensor, or replace a floating dtype; return anything else unchanged."""
     if isinstance(leaf, torch.dtype):
         return torch.float64 if leaf.is_floating_point else leaf
     return leaf.double() if _is_coarse(leaf) else leaf
 
 
-def _writes(func: Callable, kwargs: dict) -> bool:
-    """Whether a function of torch changes its first argument, or one called out."""
+def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    """Return whether a torch function modifies its first argument or writes into `out`."""
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and hasattr(Tensor, "__" + name[3:])  # __iadd__, not __int__

@@ -1,24 +1,80 @@
-"""What a measurement hands back: a number that never travels alone."""
+"""The result of a measurement: a value with its interval, its status and the perturbation that attains it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from howsmooth.errors import InputError
 from howsmooth.spectral.result import REMEDY, SingularTriplets
 
+_RECORD_FIELDS = (
+    "value",
+    "lower",
+    "upper",
+    "confidence",
+    "residual",
+    "status",
+    "steps",
+    "products",
+    "seed",
+    "seconds",
+    "relative",
+    "radius",
+    "mean_radius",
+)
 
-@dataclass(frozen=True, eq=False)
+
+class TopToken(NamedTuple):
+    """A token with a large share of the worst direction.
+
+    Attributes:
+        token: The token as a string; None if the estimate has no token strings.
+        position: Its position in the sequence.
+        share: Its share of the squared norm of the direction.
+    """
+
+    token: str | None
+    position: int
+    share: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Estimate:
-    """The local Lipschitz constant ‖D_X f‖₂ at one input, with its interval and where it comes from.
+    """The local Lipschitz constant `‖D_X f‖₂` at one input, with a certified interval.
 
-    With probability `confidence` over the solver's random draws the constant lies in [lower, upper]; `lower` is
-    attained by `direction`. `upper` is None where only the lower end is certified, and the status says so. `residual`
-    is ‖Jᵀu − value·v‖ for the singular vectors (direction v, response u).
-    With k > 1, `triplets` holds all k singular values; the fields here are those of the largest.
+    With probability `confidence` over the solver's random starting vectors, the constant lies in `[lower, upper]`.
+    The lower end is attained by `direction`. If k > 1 singular values were requested, `triplets` contains all of them,
+    and the attributes describe the largest.
+
+    `float(estimate)` is `value`. An estimate can be pickled. The map that was measured is not pickled with it, so
+    `check` is not available on the copy.
+
+    Attributes:
+        value: The estimate of σ₁.
+        lower: Lower end of the interval.
+        upper: Upper end of the interval, or None if only the lower end is certified (see `status`).
+        confidence: Probability that the interval contains the constant.
+        residual: `‖Jᵀu − value·v‖` for the singular vectors v (`direction`) and u (`response`).
+        status: "converged", or why the solver stopped earlier; `remedy` explains what to do.
+        direction: Right singular vector v in the shape of x, of unit norm: the perturbation that is amplified most.
+        response: Left singular vector u in the shape of f(x), of unit norm: the change of the output.
+        steps: Lanczos steps.
+        products: Products with J and Jᵀ.
+        dtype: Dtype in which the solver ran.
+        seed: Seed of the starting vectors; None if nothing was random.
+        seconds: Wall-clock time of the solve. A batch is solved at once, and each of its estimates has the total.
+        relative: `value·‖X‖/‖f(X)‖`, the amplification of a relative error; comparable across models.
+        radius: `max_i |x_i|`, the largest norm of a token.
+        mean_radius: `(mean_i |x_i|²)^½`.
+        triplets: The solver's result, with all k singular values and vectors.
+        finite_difference: `η ↦ ‖f(X + ηU) − f(X − ηU)‖ / 2η`; None after unpickling.
+        tokens: The tokens as strings, one for each row of x; see `with_tokens`.
     """
 
     value: float
@@ -27,58 +83,125 @@ class Estimate:
     confidence: float
     residual: float
     status: str
-    direction: Tensor = field(repr=False)  # shape of x, unit norm: the input change that matters most
-    response: Tensor = field(repr=False)  # shape of f(x), unit norm: what it does
+    direction: Tensor
+    response: Tensor
     steps: int
     products: int
     dtype: torch.dtype
     seed: int | None
     seconds: float
-    relative: float  # value·‖X‖/‖f(X)‖: scale-free, comparable across models
-    radius: float  # max_i |x_i|
-    mean_radius: float  # √mean_i |x_i|²
-    triplets: SingularTriplets = field(repr=False)
-    finite_difference: Callable[[float], float] = field(repr=False)
+    relative: float
+    radius: float
+    mean_radius: float
+    triplets: SingularTriplets
+    finite_difference: Callable[[float], float] | None
+    tokens: tuple[str, ...] | None = field(default=None)
 
     @property
     def width(self) -> float | None:
-        """(upper − lower) / value, the relative width that was reached; None without an upper end."""
+        """The relative width of the interval, `(upper − lower) / value`; None without an upper end."""
         if self.upper is None:
             return None
         return (self.upper - self.lower) / self.value if self.upper > self.lower else 0.0
 
     @property
     def shares(self) -> Tensor:
-        """The share of each token in the direction, (n,), adding up to 1."""
+        """The share of each token in the squared norm of the direction, (n,), with sum 1."""
         return self.direction.double().square().sum(-1)
 
     @property
     def remedy(self) -> str:
-        """What the status asks of the reader."""
+        """What to do about the status."""
         return REMEDY[self.status]
 
-    def check(self, eta: float | None = None) -> float:
-        """‖f(X + ηU) − f(X − ηU)‖ / 2η along the direction U: it tends to `value` as η → 0.
+    def with_tokens(self, strings: Sequence[str]) -> Estimate:
+        """Return a copy with the tokens as strings, which `top_tokens` and the notebook display use.
 
-        η is 10⁻⁴ of the mean radius unless given. Evaluated in float64 where f can be had there.
+        Args:
+            strings: One string for each row of x, special tokens included.
+
+        Raises:
+            InputError: If the number of strings is not the number of tokens.
         """
+        shares = self.shares
+        if isinstance(strings, str) or shares.dim() != 1 or len(strings) != len(shares):
+            expected = f"{len(shares)} strings, one for each token" if shares.dim() == 1 else "an input of shape (n, d)"
+            got = "a single string" if isinstance(strings, str) else f"{len(strings)} strings"
+            raise InputError(f"with_tokens: expected {expected}, got {got}; special tokens count as well")
+        return replace(self, tokens=tuple(strings))
+
+    def top_tokens(self, k: int = 3) -> list[TopToken]:
+        """Return the k tokens with the largest shares of the direction, largest first.
+
+        Example:
+            >>> import torch
+            >>> from howsmooth import local_lipschitz
+            >>> scale = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+            >>> estimate = local_lipschitz(lambda x: scale * x, torch.ones(2, 1, dtype=torch.float64))
+            >>> token, position, share = estimate.with_tokens(["a", "b"]).top_tokens(1)[0]
+            >>> token, position, round(share, 6)
+            ('b', 1, 1.0)
+        """
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise InputError(f"top_tokens: expected a number of tokens k ≥ 1, got {k!r}")
+        shares = self.shares.flatten()
+        values, positions = shares.topk(min(k, len(shares)))
+        return [
+            TopToken(None if self.tokens is None else self.tokens[position], position, share)
+            for position, share in zip(positions.tolist(), values.tolist(), strict=True)
+        ]
+
+    def check(self, eta: float | None = None) -> float:
+        """Return the finite difference `‖f(X + ηU) − f(X − ηU)‖ / 2η` along the direction U.
+
+        It tends to `value` as η → 0. The map is evaluated in float64 if it can be, otherwise in its own dtype.
+
+        Args:
+            eta: Step size η; 10⁻⁴ of `mean_radius` by default.
+
+        Raises:
+            InputError: If the estimate was unpickled or copied, and has no map.
+        """
+        if self.finite_difference is None:
+            raise InputError("check: expected an estimate with its map, got one that was pickled; measure again")
         return self.finite_difference(1e-4 * (self.mean_radius or 1.0) if eta is None else eta)
 
-    def as_record(self) -> dict:
-        """The numbers as plain Python values, under the names used everywhere."""
-        names = (
-            "value",
-            "lower",
-            "upper",
-            "confidence",
-            "residual",
-            "status",
-            "steps",
-            "products",
-            "seed",
-            "seconds",
-            "relative",
-            "radius",
-            "mean_radius",
+    def as_record(self) -> dict[str, Any]:
+        """Return the numbers as plain Python values, under the field names of records."""
+        record = {name: getattr(self, name) for name in _RECORD_FIELDS}
+        return record | {"dtype": str(self.dtype).removeprefix("torch.")}
+
+    def __float__(self) -> float:
+        """Return `value`."""
+        return self.value
+
+    def __repr__(self) -> str:
+        """Return value, interval, confidence and status on one line."""
+        upper = "None" if self.upper is None else f"{self.upper:.6g}"
+        return (
+            f"Estimate(value={self.value:.6g}, lower={self.lower:.6g}, upper={upper}, "
+            f"confidence={self.confidence:.6g}, status={self.status!r})"
         )
-        return {name: getattr(self, name) for name in names} | {"dtype": str(self.dtype).removeprefix("torch.")}
+
+    def _repr_html_(self) -> str:
+        """Return a small table for notebooks, in the colours of the page."""
+        upper = "?" if self.upper is None else f"{self.upper:.6g}"
+        rows = {
+            "local Lipschitz constant": f"{self.value:.6g}",
+            "interval": f"[{self.lower:.6g}, {upper}]",
+            "confidence": f"{self.confidence:.6g}",
+            "status": self.status,
+            "relative": f"{self.relative:.6g}",
+        }
+        if self.tokens is not None:
+            rows["top tokens"] = ", ".join(
+                f"{token} ({share:.0%}, position {position})" for token, position, share in self.top_tokens()
+            )
+        cells = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items()
+        )
+        return f"<table>{cells}</table>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without the map, which may be large or impossible to pickle."""
+        return self.__dict__ | {"finite_difference": None}

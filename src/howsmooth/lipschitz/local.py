@@ -1,32 +1,38 @@
-"""The local Lipschitz constant of a map at an input."""
+"""The local Lipschitz constant of a map at an input: the largest singular value of its Jacobian there."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import EllipsisType
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from howsmooth.attention import AttentionJacobian, SelfAttention
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.lipschitz.autodiff import AutodiffJacobian, in_float64, norm
+from howsmooth.lipschitz.autodiff import AutodiffJacobian, frobenius_norm, in_float64
 from howsmooth.lipschitz.estimate import Estimate
-from howsmooth.lipschitz.tokens import Tokens, choose
+from howsmooth.lipschitz.token_selection import TokenIndex, select_tokens
 from howsmooth.spectral import SingularTriplets, singular_values
 from howsmooth.spectral.operator import refuse_autocast
 
+Map = SelfAttention | Callable[[Tensor], Tensor]
+F = TypeVar("F")
+
 
 def local_lipschitz(
-    f: SelfAttention | Callable[[Tensor], Tensor],
+    f: Map,
     x: Tensor,
     *,
     k: int = 1,
     tol: float = 1e-3,
     confidence: float = 0.999,
-    tokens: Tokens = None,
-    output_tokens: Tokens = None,
+    batched: bool | None = None,
+    tokens: TokenIndex = None,
+    output_tokens: TokenIndex = None,
     padding: Tensor | None = None,
     stop: str = "interval",
     max_steps: int | None = None,
@@ -34,77 +40,118 @@ def local_lipschitz(
     product_dtype: torch.dtype | None = None,
     seed: int = 0,
     strict: bool = True,
-    progress: Callable | None = None,
+    progress: Callable[..., Any] | None = None,
 ) -> Estimate | list[Estimate]:
-    """The local Lipschitz constant ‖D_X f‖₂ of f at x, certified to relative width `tol` with this confidence.
+    """Compute the local Lipschitz constant `‖D_X f‖₂` of f at x, with a certified interval.
 
-    For a `SelfAttention`, x is (n, d), or (b, n, d) for b sequences at once, which gives a list of b estimates. Any
-    other torch callable is differentiated automatically, at an x of any shape (tokens on the last axis but one).
-    A layer in half precision is measured as its weights and tokens are, with products in float32.
+    The Jacobian of a `SelfAttention` is applied by its formula; any other torch callable is differentiated
+    automatically. Its largest singular values are computed by Golub–Kahan–Lanczos bidiagonalisation.
+
+    An x with three axes is a batch (b, n, d) of independent samples, for every f, and gives one estimate per sample.
+    That the samples are independent is checked for maps other than `SelfAttention`, and InputError is raised if they
+    are not. An x with any other number of axes is one input. `batched` overrides this rule.
 
     Args:
-        tokens, output_tokens: restrict the perturbation, or the output, to these tokens (indices or a mask).
-        padding: for a `SelfAttention`: (n) or (b, n), True where the token is real. The others are neither moved
-            nor looked at.
-        stop: "interval" (the default), or "residual" to stop earlier, when ‖Jᵀu − σv‖ ≤ tol·σ.
-        product_dtype: for a `SelfAttention`. torch.bfloat16, on a GPU: search with rounded products; the value is attained
-            in float32, and what rounding may hide is measured against float32 and added to the interval (with
-            stop="residual" it is not, and `upper` is None). torch.float32: no float64 twin, for lengths at which
-            it would take longer than the solve; rounding is allowed for, and not measured.
-        strict: raise `NotConverged`, which holds the partial estimate, or return it with its status.
+        f: A `SelfAttention`, an `nn.Module` or another torch callable from one tensor to one tensor. It must be
+            deterministic (`.eval()` for modules with dropout).
+        x: Tokens (n, d), or a batch (b, n, d); for a callable, an input of any shape. Float32 or float64; a
+            `SelfAttention` may also be in half precision, and is then measured as it is stored, in float32 arithmetic.
+        k: Number of singular values; all are in `Estimate.triplets`.
+        tol: Relative width of the interval to reach.
+        confidence: Probability, for each sample, that the interval contains the constant.
+        batched: True: the first axis of x is a batch of independent samples. False: x is one input. None: True if x
+            has three axes.
+        tokens: Tokens that may be perturbed, as indices or a boolean mask over the second-to-last axis; all by default.
+        output_tokens: Tokens of the output whose change counts, likewise.
+        padding: Boolean mask (n,) or (b, n), True for real tokens; for a `SelfAttention` only. Padded tokens are
+            neither perturbed nor counted in the output.
+        stop: "interval": stop when the interval is narrow enough. "residual": stop earlier, when
+            `‖Jᵀu − σv‖ ≤ tol·σ`.
+        max_steps: Maximal number of Lanczos steps; enough for `tol` by default.
+        max_memory: Bytes that the solver may use.
+        product_dtype: Dtype of the products with J and Jᵀ; for a `SelfAttention` only. torch.bfloat16, on a GPU, is
+            faster: the value is then evaluated in float32, and the interval includes the measured effect of rounding
+            (with stop="residual" `upper` is None). torch.float32 omits the float64 reference, which dominates the time
+            for long sequences; the interval then includes an a-priori allowance for rounding.
+        seed: Seed of the random starting vectors.
+        strict: True: raise NotConverged, with the result so far in `partial`, if `tol` is not reached. False: return
+            that result, with its status.
+        progress: Callback of the solver; see `howsmooth.spectral.singular_values`.
 
-    >>> import torch
-    >>> estimate = local_lipschitz(lambda x: 3 * x, torch.ones(2, 2, dtype=torch.float64))
-    >>> round(estimate.value, 6), estimate.status
-    (3.0, 'converged')
+    Returns:
+        An `Estimate`, or a list of b estimates for a batch.
+
+    Raises:
+        InputError: If f or x cannot be measured; the message contains the reason and what to do.
+        NotConverged: If `strict` and the tolerance was not reached.
+
+    Example:
+        >>> import torch
+        >>> x = torch.ones(2, 2, dtype=torch.float64)
+        >>> local_lipschitz(lambda x: 3 * x, x)
+        Estimate(value=3, lower=3, upper=3, confidence=0.999, status='converged')
+        >>> [round(float(estimate), 6) for estimate in local_lipschitz(torch.sin, torch.stack([0 * x, x]))]
+        [1.0, 0.540302]
     """
-    f, x = single_at_least(f, x)
-    operator = jacobian(f, x, padding, product_dtype)
-    y = operator.image
-    chosen = choose(operator, x, y, tokens, output_tokens, padding)
+    operator = jacobian(f, x, padding, product_dtype, batched=batched)
+    x, y = operator.x, operator.image
+    selection = select_tokens(operator, x, y, tokens, output_tokens, padding)
 
-    def estimates(found: SingularTriplets) -> Estimate | list[Estimate]:
-        found = replace(found, v=chosen.whole_input(found.v), u=chosen.whole_output(found.u))
+    def make_estimates(triplets: SingularTriplets) -> Estimate | list[Estimate]:
+        triplets = replace(triplets, v=selection.embed_input(triplets.v), u=selection.embed_output(triplets.u))
         if not operator.batch:
-            return _estimate(f, x, y, padding, chosen.seen, found)
+            return _make_estimate(f, x, y, padding, selection.output_mask, triplets)
         return [
-            _estimate(
-                f,
-                x[i],
-                y[i],
-                None if padding is None else padding[i],
-                None if chosen.seen is None else chosen.seen[i],
-                _member(found, i),
-            )
-            for i in range(operator.batch[0])
+            _make_estimate(f, x, y, padding, selection.output_mask, _triplets_of_sample(triplets, i), i)
+            for i in range(len(x))
         ]
 
     try:
-        return estimates(
-            singular_values(
-                chosen.operator,
-                k=k,
-                tol=tol,
-                confidence=confidence,
-                stop=stop,
-                max_steps=max_steps,
-                max_memory=max_memory,
-                seed=seed,
-                strict=strict,
-                progress=progress,
-            )
+        triplets = singular_values(
+            selection.operator,
+            k=k,
+            tol=tol,
+            confidence=confidence,
+            stop=stop,
+            max_steps=max_steps,
+            max_memory=max_memory,
+            seed=seed,
+            strict=strict,
+            progress=progress,
         )
     except NotConverged as error:
-        raise NotConverged(str(error), estimates(error.partial)) from None
+        raise NotConverged(str(error), make_estimates(error.partial)) from None
+    return make_estimates(triplets)
 
 
 def jacobian(
-    f: SelfAttention | Callable[[Tensor], Tensor],
+    f: Map,
     x: Tensor,
     padding: Tensor | None = None,
     product_dtype: torch.dtype | None = None,
+    *,
+    batched: bool | None = None,
 ) -> AttentionJacobian | AutodiffJacobian:
-    """D_X f as a matrix-free operator: by formula for a `SelfAttention`, by automatic differentiation otherwise."""
+    """Return the Jacobian of f at x as a matrix-free operator.
+
+    Args:
+        f: A `SelfAttention`, whose Jacobian is applied by its formula, or a callable, which is differentiated
+            automatically.
+        x: Tokens (n, d), or a batch (b, n, d); for a callable, an input of any shape.
+        padding: Boolean mask (n,) or (b, n), True for real tokens; for a `SelfAttention` only.
+        product_dtype: Dtype of the products; for a `SelfAttention` only.
+        batched: Whether the first axis of x is a batch of independent samples; by default, if x has three axes.
+
+    Returns:
+        An operator of shape (outputs, inputs), or a batch of b such operators.
+
+    Raises:
+        InputError: If f or x cannot be differentiated; the message contains the reason and what to do.
+
+    Example:
+        >>> jacobian(lambda x: x.sum(0), torch.ones(4, 3)).shape
+        (3, 12)
+    """
     if not isinstance(x, Tensor) or not x.dtype.is_floating_point or x.numel() == 0:
         raise InputError(
             "expected x as a non-empty tensor of a floating dtype, got "
@@ -113,8 +160,9 @@ def jacobian(
     if not torch.isfinite(x).all():
         raise InputError("expected finite tokens, got NaN or ∞ in x")
     refuse_autocast(x.device)
-    if isinstance(f, SelfAttention):
-        f, x = single_at_least(f, x)
+    f, x = promote_half(f, x)
+    batched_by_default = x.dim() == 3
+    if isinstance(f, SelfAttention) and batched in (None, batched_by_default):
         return f.jacobian(x, padding, product_dtype)
     if product_dtype is not None:
         raise InputError("expected product_dtype only with a SelfAttention; other maps are differentiated as they are")
@@ -122,72 +170,80 @@ def jacobian(
         raise InputError("expected padding only with a SelfAttention; use tokens= and output_tokens= with other maps")
     if not callable(f):
         raise InputError(f"expected a SelfAttention or a callable, got {type(f).__name__}")
-    return AutodiffJacobian(f, x)
+    return AutodiffJacobian(f, x, batched=batched_by_default if batched is None else batched)
 
 
-def single_at_least(f, x: Tensor):
-    """A layer and its tokens in float32, if they are stored in half precision."""
+def promote_half(f: F, x: Tensor) -> tuple[F, Tensor]:
+    """Convert a layer in half precision and its tokens to float32; return anything else unchanged."""
     if isinstance(f, SelfAttention) and f.dtype.itemsize < 4:
         f.check_tokens(x, None)
-        return f.converted(dtype=torch.float32), x.float()
+        return cast(F, f.converted(dtype=torch.float32)), x.float()
     return f, x
 
 
-def _member(found: SingularTriplets, i: int) -> SingularTriplets:
-    """What a batch found for its member i."""
+def _triplets_of_sample(triplets: SingularTriplets, i: int) -> SingularTriplets:
+    """Return the singular triplets of sample i of a batch."""
     names = ("value", "lower", "upper", "residual", "u", "v", "status")
-    return replace(found, **{name: getattr(found, name)[i] for name in names})
+    return replace(triplets, **{name: getattr(triplets, name)[i] for name in names})
 
 
-def _estimate(
-    f, x: Tensor, y: Tensor, padding: Tensor | None, seen: Tensor | None, found: SingularTriplets
+def _make_estimate(
+    f: Map,
+    x: Tensor,
+    y: Tensor,
+    padding: Tensor | None,
+    output_mask: Tensor | None,
+    triplets: SingularTriplets,
+    sample: int | EllipsisType = ...,
 ) -> Estimate:
-    direction = found.v[0].reshape(x.shape)
-    value = float(found.value[0])
-    real, image = (x, y) if padding is None else (x[padding], y[padding])
-    radii = torch.linalg.vector_norm(torch.atleast_1d(real.detach()), dim=-1, dtype=torch.float64)
-    size = norm(image)
+    """Return the estimate of one sample of the batch x, or of x itself (`sample=...`), with y = f(x)."""
+    assert isinstance(triplets.status, str)  # a list only for a batch
+    direction = triplets.v[0].reshape(x[sample].shape)
+    value = float(triplets.value[0])
+    real_x, real_y = x[sample].detach(), y[sample]
+    if padding is not None:
+        real_x, real_y = real_x[padding[sample]], real_y[padding[sample]]
+    token_norms = torch.linalg.vector_norm(torch.atleast_1d(real_x), dim=-1, dtype=torch.float64)
+    output_norm = frobenius_norm(real_y)
 
     def finite_difference(eta: float) -> float:
-        step = eta * direction.double()
-        ahead, behind = (_evaluate_precisely(f, x.double() + sign * step, padding, x.dtype) for sign in (1, -1))
-        change = (ahead.double() - behind.double()).flatten()
-        return norm(change if seen is None else change[seen]) / (2 * eta)
+        step = torch.zeros_like(x, dtype=torch.float64)
+        step[sample] = eta * direction.double()
+        forward, backward = (
+            _evaluate_in_float64(f, x.double() + sign * step, padding, x.dtype)[sample].double() for sign in (1, -1)
+        )
+        change = (forward - backward).flatten()
+        return frobenius_norm(change if output_mask is None else change[output_mask[sample]]) / (2 * eta)
 
     return Estimate(
         value=value,
-        lower=float(found.lower[0]),
-        upper=_end(found.upper[0]),
-        confidence=found.confidence,
-        residual=float(found.residual[0]),
-        status=found.status,
+        lower=float(triplets.lower[0]),
+        upper=float(triplets.upper[0]) if torch.isfinite(triplets.upper[0]) else None,
+        confidence=triplets.confidence,
+        residual=float(triplets.residual[0]),
+        status=triplets.status,
         direction=direction,
-        response=found.u[0].reshape(y.shape),
-        steps=found.steps,
-        products=found.products,
-        dtype=found.dtype,
-        seed=found.seed,
-        seconds=found.seconds,
-        relative=value * norm(real) / size if size > 0 else math.inf,
-        radius=float(radii.max()),
-        mean_radius=float(radii.square().mean().sqrt()),
-        triplets=found,
+        response=triplets.u[0].reshape(y[sample].shape),
+        steps=triplets.steps,
+        products=triplets.products,
+        dtype=triplets.dtype,
+        seed=triplets.seed,
+        seconds=triplets.seconds,
+        relative=value * frobenius_norm(real_x) / output_norm if output_norm > 0 else math.inf,
+        radius=float(token_norms.max()),
+        mean_radius=float(token_norms.square().mean().sqrt()),
+        triplets=triplets,
         finite_difference=finite_difference,
     )
 
 
-def _end(upper: Tensor) -> float | None:
-    """An upper end, if there is one."""
-    return float(upper) if torch.isfinite(upper) else None
-
-
 @torch.no_grad()
-def _evaluate_precisely(f, x: Tensor, padding: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """f(x) in float64 where f can be had there, else in its own dtype."""
+def _evaluate_in_float64(f: Map, x: Tensor, padding: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return f(x) in float64, or in `dtype` if f does not run in float64."""
     if isinstance(f, SelfAttention):
         return f.converted(dtype=torch.float64)(x, padding)
-    twin = in_float64(f)
+    f_float64 = in_float64(f)
     try:
-        return twin(x)
-    except Exception:  # whatever a map says to float64 that it does not take
+        return f_float64(x)
+    except Exception:  # a map may raise anything on a dtype that it does not support
         return f(x.to(dtype))

@@ -1,19 +1,20 @@
-"""Local constants of attention as a map of measures, F(μ) = (Γ_μ)♯μ, in L²(μ).
+"""Local Lipschitz constants of attention as a map of measures, `F(μ) = (Γ_μ)♯μ`, in L²(μ).
 
-At μ = Σ a_i δ_{x_i} a perturbation moves the atom x_i by ε_i, which costs (Σ a_i|ε_i|²)^½: for small moves that is the
-distance W₂ of the two measures. The derivative of x_i ↦ Γ_μ(x_i), all atoms of μ moving along, is a Jacobian between
-weighted norms. Its norm is the local Lipschitz constant of F at μ among measures on as many atoms.
+At `μ = Σ a_i δ_{x_i}` a perturbation moves the atom x_i by ε_i, and its norm is `(Σ a_i|ε_i|²)^½`. For small
+perturbations that is the distance W₂ of the two measures. The derivative of `x_i ↦ Γ_μ(x_i)`, where μ moves with its
+atoms, is a Jacobian between weighted norms. Its norm is the local Lipschitz constant of F at μ among measures with as
+many atoms.
 
-    layer, equal masses     the local constant of a sequence
-    layer, any masses       in closed form, matrix-free: nothing of size m² for m atoms
+    layer, equal masses     the local Lipschitz constant of a sequence
+    layer, any masses       in closed form and matrix-free: no memory of size m² for m atoms
     any field               by automatic differentiation
-    times                   an atom sees those of its own time and of earlier ones; with one atom for each time this is
-                            the causal layer on atoms in order, in closed form again
+    times                   an atom attends to those of its own time and earlier; with one atom for each time this is
+                            the causal layer on atoms in order, again in closed form
 
-`lipschitz_quotients` approaches the same constant by finite differences. Let ν be μ with its atoms moved by η u. As
-η → 0 the quotient W_p(F(μ), F(ν)) / W_p(μ, ν) tends to ‖DF·u‖ / ‖u‖ in L^p(μ): close enough, no atom is better off with
-another's place. Along the worst direction that is the local constant. For timed measures, that is for masked attention,
-the same with the conditional distance d_p.
+`lipschitz_quotients` approximates the same constant by finite differences. Let ν be μ with its atoms moved by η u. As
+η → 0 the quotient `W_p(F(μ), F(ν)) / W_p(μ, ν)` tends to `‖DF·u‖ / ‖u‖` in L^p(μ), because for small η the optimal plan
+sends each atom to itself. Along the worst direction that is the local constant. For timed measures, that is for masked
+attention, the conditional distance d_p takes the place of W_p.
 """
 
 from __future__ import annotations
@@ -29,23 +30,31 @@ from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.attention.fields import Field, SoftmaxField
-from howsmooth.attention.weighted import WeightedAttention, root_weights
+from howsmooth.attention.weighted import WeightedAttention, WeightedJacobian, root_weights
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.lipschitz.autodiff import AutodiffJacobian, norm
+from howsmooth.lipschitz.autodiff import AutodiffJacobian, frobenius_norm
 from howsmooth.lipschitz.estimate import Estimate
-from howsmooth.lipschitz.local import single_at_least
+from howsmooth.lipschitz.local import promote_half
 from howsmooth.spectral import LinearOperator, SingularTriplets, singular_values
 from howsmooth.spectral.result import CONVERGED
 from howsmooth.spectral.rounding import allowance, perturbation_norm
-from howsmooth.transport import TimedMeasure, TokenMeasure, conditional_distance, push_forward, wasserstein
+from howsmooth.transport import (
+    ConditionalTransport,
+    TimedMeasure,
+    TokenMeasure,
+    Transport,
+    conditional_distance,
+    push_forward,
+    wasserstein,
+)
 from howsmooth.transport.measures import refuse_without_order
 from howsmooth.transport.wasserstein import check_exponent, power_mean
 
-DENSE = 384  # columns up to which the matrix itself is taken apart: faster, and no confidence to speak of
-LEAST_LOG_MASS = -1400.0  # of which the root is a number still
+MAX_DENSE_COLUMNS = 384  # up to this size the matrix is formed and a dense SVD computed: faster, and deterministic
+MIN_LOG_WEIGHT = {torch.float64: -1400.0, torch.float32: -150.0}  # below, the square root of the weight underflows
+DEFAULT_ETAS = tuple(10.0**-k for k in range(8))
 
 Measure = TokenMeasure | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
-ETAS = tuple(10.0**-k for k in range(8))
 
 
 def mean_field_lipschitz(
@@ -60,41 +69,62 @@ def mean_field_lipschitz(
     max_memory: int | None = None,
     seed: int = 0,
     strict: bool = True,
-    progress: Callable | None = None,
+    progress: Callable[..., Any] | None = None,
 ) -> Estimate:
-    """The local Lipschitz constant of F(μ) = (Γ_μ)♯μ at a measure, in L²(μ).
+    """Compute the local Lipschitz constant of `F(μ) = (Γ_μ)♯μ` at a measure, in L²(μ).
 
-    `direction` is √a_i ε_i, of unit norm, so that `shares` are those of the atoms in Σ a_i|ε_i|² = 1; in `check(η)` η
-    is the longest way that an atom goes. The radii are those of μ.
+    In the result, `direction` is `√a_i ε_i`, of unit norm, so `shares` are those of the atoms in `Σ a_i|ε_i|² = 1`. In
+    `check(η)`, η is the largest distance by which an atom is moved. The radii are those of μ.
 
     Args:
-        measure: a `TokenMeasure` or `TimedMeasure`; or atoms (m, d) with log masses (m), up to a constant, and times
-            (m) where atoms see only those up to their own time. In a causal layer without times, up to their own place.
-        dense: whether to take the whole matrix apart, which leaves nothing to chance (confidence 1); for few atoms
-            unless told.
-        tol, confidence, product_dtype, max_steps, max_memory, seed, strict, progress: as in `local_lipschitz`, for many.
+        f: An attention layer or a field.
+        measure: A `TokenMeasure` or `TimedMeasure`; or a tuple of atoms (m, d), log weights (m,), up to a constant, and
+            optionally times (m,), so that an atom attends to those whose time is not later than its own. In a causal
+            layer without times, an atom attends to those up to its own index.
+        dense: Whether to form the matrix and compute its SVD, which is deterministic (confidence 1); by default, if
+            it has few columns.
+        tol: Relative width of the interval; like the remaining options, it is not used with a dense matrix.
+        confidence: Probability that the interval contains the constant.
+        product_dtype: Dtype of the products, as in `local_lipschitz`.
+        max_steps: Maximal number of Lanczos steps.
+        max_memory: Bytes that the solver may use.
+        seed: Seed of the random starting vectors.
+        strict: Whether to raise NotConverged if `tol` is not reached, or to return the result with its status.
+        progress: Callback of the solver.
 
-    >>> from howsmooth.attention.fields import SoftmaxField
-    >>> R, one = 2.0, torch.ones(1, 1, dtype=torch.float64)
-    >>> atoms = torch.tensor([[R], [-R]], dtype=torch.float64)
-    >>> masses = torch.tensor([0.0, 2 * R**2], dtype=torch.float64)  # 1 : e^{2γR²}, γ = 1
-    >>> round(mean_field_lipschitz(SoftmaxField.of(-one, one), (atoms, masses)).value, 1)  # ½ e^{γR²} (1 + γR²)
-    136.6
+    Returns:
+        The estimate.
+
+    Raises:
+        InputError: If the map or the measure cannot be used; the message contains the reason.
+        NotConverged: If `strict` and the tolerance was not reached.
+
+    Example:
+        >>> from howsmooth.attention.fields import SoftmaxField
+        >>> R, one = 2.0, torch.ones(1, 1, dtype=torch.float64)
+        >>> atoms = torch.tensor([[R], [-R]], dtype=torch.float64)
+        >>> log_weights = torch.tensor([0.0, 2 * R**2], dtype=torch.float64)  # masses 1 : e^{2γR²}, γ = 1
+        >>> found = mean_field_lipschitz(SoftmaxField.of(-one, one), (atoms, log_weights))
+        >>> round(found.value, 1)  # ½ e^{γR²} (1 + γR²)
+        136.6
     """
     began = time.perf_counter()
-    x, logs, times = _atoms(f, measure)
-    f, x = single_at_least(f, x)
-    logs = torch.log_softmax(logs.double(), -1).to(x.dtype)
-    refuse_lost_masses(logs)
+    x, log_weights, times = _check_measure(f, measure)
+    f, x = promote_half(f, x)
+    log_weights = torch.log_softmax(log_weights.double(), -1).to(x.dtype)
+    check_log_weights(log_weights)
     order = None
     if times is not None and len(times.unique()) == len(times) and (layer := _layer(f)) is not None:
-        # One atom for each time: the causal layer on atoms in order of time.
+        # One atom for each time: the causal layer on the atoms in order of time.
         f, order = layer.replaced(causal=True), torch.argsort(times)
-        x, logs, times = x[order], logs[order], None
-    operator = mean_field_jacobian(f, x, logs, times, product_dtype)
-    few = operator.shape[1] <= DENSE if dense is None else dense
-    if few:
-        return _estimate(f, x, logs, times, operator, order, _by_all_columns(operator, began))
+        x, log_weights, times = x[order], log_weights[order], None
+    operator = mean_field_jacobian(f, x, log_weights, times, product_dtype)
+
+    def make_estimate(triplets: SingularTriplets) -> Estimate:
+        return _make_estimate(f, x, log_weights, times, operator, order, triplets)
+
+    if operator.shape[1] <= MAX_DENSE_COLUMNS if dense is None else dense:
+        return make_estimate(_dense_svd(operator, began))
     try:
         found = singular_values(
             operator,
@@ -107,9 +137,8 @@ def mean_field_lipschitz(
             progress=progress,
         )
     except NotConverged as error:
-        partial = _estimate(f, x, logs, times, operator, order, error.partial)
-        raise NotConverged(str(error), partial) from None
-    return _estimate(f, x, logs, times, operator, order, found)
+        raise NotConverged(str(error), make_estimate(error.partial)) from None
+    return make_estimate(found)
 
 
 def mean_field_jacobian(
@@ -118,13 +147,28 @@ def mean_field_jacobian(
     log_weights: Tensor,
     times: Tensor | None = None,
     product_dtype: torch.dtype | None = None,
-) -> LinearOperator:
-    """J = D^½ (∂Γ/∂X) D^{−½}, D the masses, (m·d_out, m·d): in closed form for a layer without times.
+) -> WeightedJacobian | AutodiffJacobian:
+    """Return `J = D^½ (∂Γ/∂X) D^{−½}`, with D the masses, as a matrix-free operator.
 
-    >>> from howsmooth.attention.fields import MeanPooling
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> mean_field_jacobian(MeanPooling(eye), torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3).double()).shape
-    (6, 6)
+    Args:
+        f: An attention layer or a field. For a layer without times the operator is in closed form; otherwise it uses
+            automatic differentiation.
+        x: Atoms (m, d).
+        log_weights: Logarithms of the masses, (m,), up to a constant.
+        times: Times (m,), or None.
+        product_dtype: Dtype of the products; for a layer without times only.
+
+    Returns:
+        An operator of shape (m·d_out, m·d).
+
+    Raises:
+        InputError: If `product_dtype` is given for a map that is differentiated automatically.
+
+    Example:
+        >>> from howsmooth.attention.fields import MeanPooling
+        >>> eye = torch.eye(2, dtype=torch.float64)
+        >>> mean_field_jacobian(MeanPooling(eye), torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3).double()).shape
+        (6, 6)
     """
     layer = _layer(f)
     if layer is not None and times is None:
@@ -134,22 +178,24 @@ def mean_field_jacobian(
             "expected product_dtype only with a layer and without ties in time; a field is differentiated as it is"
         )
     field, root = SoftmaxField(layer) if layer is not None else f, root_weights(log_weights)
-    return AutodiffJacobian(lambda y: root * _push(field, y / root, log_weights, times), root * x)
+    return AutodiffJacobian(lambda y: root * _map_atoms(field, y / root, log_weights, times), root * x)
 
 
-def _push(f: SelfAttention | Field, x: Tensor, logs: Tensor, times: Tensor | None) -> Tensor:
-    """Where the atoms go, Γ_μ(x_i)."""
+def _map_atoms(f: SelfAttention | Field, x: Tensor, log_weights: Tensor, times: Tensor | None) -> Tensor:
+    """Return the images Γ_μ(x_i) of the atoms."""
     if isinstance(f, SelfAttention):
-        return WeightedAttention(f)(x, logs) if times is None else _push(SoftmaxField(f), x, logs, times)
-    return f.on_tokens(x, logs) if times is None else f(x, x, logs, times=times, source_times=times)
+        if times is None:
+            return WeightedAttention(f)(x, log_weights)
+        return _map_atoms(SoftmaxField(f), x, log_weights, times)
+    return f.on_tokens(x, log_weights) if times is None else f(x, x, log_weights, times=times, source_times=times)
 
 
 def _layer(f: SelfAttention | Field) -> SelfAttention | None:
     return f if isinstance(f, SelfAttention) else f.layer if isinstance(f, SoftmaxField) else None
 
 
-def _by_all_columns(operator: LinearOperator, began: float) -> SingularTriplets:
-    """The largest singular value of the matrix itself; its interval is rounding alone."""
+def _dense_svd(operator: LinearOperator, began: float) -> SingularTriplets:
+    """Return the largest singular triplet of the dense matrix; the interval accounts for rounding only."""
     J = operator.dense().double()
     u, values, vh = torch.linalg.svd(J, full_matrices=False)
     value, u, v = values[:1], u.mT[:1], vh[:1]
@@ -173,58 +219,63 @@ def _by_all_columns(operator: LinearOperator, began: float) -> SingularTriplets:
     )
 
 
-def _estimate(
-    f,
+def _make_estimate(
+    f: SelfAttention | Field,
     x: Tensor,
-    logs: Tensor,
+    log_weights: Tensor,
     times: Tensor | None,
-    operator: LinearOperator,
+    operator: WeightedJacobian | AutodiffJacobian,
     order: Tensor | None,
-    found: SingularTriplets,
+    triplets: SingularTriplets,
 ) -> Estimate:
-    root, value = root_weights(logs.double()), float(found.value[0])
-    direction, response = found.v[0].reshape(x.shape), found.u[0].reshape(len(x), -1)
+    status = triplets.status
+    assert isinstance(status, str)  # a list only for a batch
+    root, value = root_weights(log_weights.double()), float(triplets.value[0])
+    direction, response = triplets.v[0].reshape(x.shape), triplets.u[0].reshape(len(x), -1)
     image = operator.image.reshape(len(x), -1)
-    if isinstance(operator, AutodiffJacobian):  # of the map between weighted norms
+    if isinstance(operator, AutodiffJacobian):  # the image of the map between weighted norms
         image = image / root
-    way = direction.double() / root
-    longest = float(torch.linalg.vector_norm(way, dim=-1).max())
+    displacement = direction.double() / root
+    largest = float(torch.linalg.vector_norm(displacement, dim=-1).max())
 
     def finite_difference(eta: float) -> float:
-        step = eta / longest
-        ahead, behind = (_push(f, (x.double() + sign * step * way).to(x.dtype), logs, times) for sign in (1, -1))
-        return norm(root * (ahead.double() - behind.double())) / (2 * step)
+        step = eta / largest
+        forward, backward = (
+            _map_atoms(f, (x.double() + sign * step * displacement).to(x.dtype), log_weights, times).double()
+            for sign in (1, -1)
+        )
+        return frobenius_norm(root * (forward - backward)) / (2 * step)
 
-    if order is not None:  # back to the order that the caller knows
-        back = torch.argsort(order)
-        direction, response = direction[back], response[back]
-        found = replace(found, u=response.reshape(1, -1), v=direction.reshape(1, -1))
-    lengths = torch.linalg.vector_norm(x.double(), dim=-1)
-    size, moved = norm(root * x.double()), norm(root * image.double())
+    if order is not None:  # return to the caller's order of atoms
+        inverse = torch.argsort(order)
+        direction, response = direction[inverse], response[inverse]
+        triplets = replace(triplets, u=response.reshape(1, -1), v=direction.reshape(1, -1))
+    atom_norms = torch.linalg.vector_norm(x.double(), dim=-1)
+    input_norm, output_norm = frobenius_norm(root * x.double()), frobenius_norm(root * image.double())
     return Estimate(
         value=value,
-        lower=float(found.lower[0]),
-        upper=float(found.upper[0]),
-        confidence=found.confidence,
-        residual=float(found.residual[0]),
-        status=found.status,
+        lower=float(triplets.lower[0]),
+        upper=float(triplets.upper[0]),
+        confidence=triplets.confidence,
+        residual=float(triplets.residual[0]),
+        status=status,
         direction=direction,
         response=response,
-        steps=found.steps,
-        products=found.products,
-        dtype=found.dtype,
-        seed=found.seed,
-        seconds=found.seconds,
-        relative=value * size / moved if moved > 0 else math.inf,
-        radius=float(lengths.max()),
-        mean_radius=size,
-        triplets=found,
+        steps=triplets.steps,
+        products=triplets.products,
+        dtype=triplets.dtype,
+        seed=triplets.seed,
+        seconds=triplets.seconds,
+        relative=value * input_norm / output_norm if output_norm > 0 else math.inf,
+        radius=float(atom_norms.max()),
+        mean_radius=input_norm,
+        triplets=triplets,
         finite_difference=finite_difference,
     )
 
 
-def _atoms(f, measure) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Points, log masses and times, each as it came, checked."""
+def _check_measure(f: SelfAttention | Field, measure: Measure) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return points, log weights and times; raise if they cannot be used."""
     if not isinstance(f, (SelfAttention, Field)):
         raise InputError(f"expected a SelfAttention or a Field, got {type(f).__name__}; see howsmooth.attention.fields")
     if isinstance(measure, TokenMeasure):
@@ -234,42 +285,50 @@ def _atoms(f, measure) -> tuple[Tensor, Tensor, Tensor | None]:
     if not isinstance(measure, tuple) or len(measure) not in (2, 3):
         got = f"a tuple of {len(measure)}" if isinstance(measure, tuple) else type(measure).__name__
         raise InputError(
-            f"expected a measure, or atoms (m, d) with log masses (m), and times (m) where there are any, got {got}"
+            f"expected a measure, or atoms (m, d) with log weights (m), and times (m) where there are any, got {got}"
         )
-    x, logs, times = (*measure, None)[:3]
-    for name, t in (("atoms", x), ("log masses", logs), ("times", times)):
+    x, log_weights, atom_times = (*measure, None)[:3]
+    for name, t in (("atoms", x), ("log weights", log_weights), ("times", atom_times)):
         if t is None and name == "times":
             continue
         if not isinstance(t, Tensor) or not t.dtype.is_floating_point or not torch.isfinite(t).all():
-            kind = t.dtype if isinstance(t, Tensor) else type(t).__name__
+            kind = str(t.dtype) if isinstance(t, Tensor) else type(t).__name__
             got = "NaN or ∞" if isinstance(t, Tensor) and t.is_floating_point() else kind
             raise InputError(
                 f"expected {name} as a finite tensor of a floating dtype, got {got}; leave out atoms without mass"
             )
     if x.dim() != 2 or not x.numel() or x.shape[1] != f.d:
         raise InputError(f"expected atoms of shape (m, {f.d}) with m ≥ 1, got {tuple(x.shape)}")
-    for name, t in (("log masses", logs), ("times", times)):
+    for name, t in (("log weights", log_weights), ("times", atom_times)):
         if t is not None and t.shape != x.shape[:1]:
             raise InputError(f"expected {name} of shape ({len(x)},), one for each atom, got {tuple(t.shape)}")
-    return x, logs, times
+    return x, log_weights, atom_times
 
 
-def refuse_lost_masses(logs: Tensor) -> None:
-    """Log masses, of the whole, whose roots are no numbers of their dtype."""
-    least = LEAST_LOG_MASS if logs.dtype == torch.float64 else -150.0
-    if float(logs.min()) < least:
+def check_log_weights(log_weights: Tensor) -> None:
+    """Raise if a normalised log weight is so small that the square root of the weight underflows in its dtype."""
+    smallest = MIN_LOG_WEIGHT[torch.float64 if log_weights.dtype == torch.float64 else torch.float32]
+    if float(log_weights.min()) < smallest:
         raise InputError(
-            f"expected masses of at least e^{least:g} of the whole in {logs.dtype}, got "
-            f"e^{float(logs.min()):.0f}; leave out what weighs so little, or for two "
-            "places take lipschitz.two_atoms, which works in logarithms"
+            f"expected masses of at least e^{smallest:g} of the whole in {log_weights.dtype}, got "
+            f"e^{float(log_weights.min()):.0f}; leave out atoms of such small mass, or for two "
+            "points use lipschitz.two_atoms, which works in logarithms"
         )
 
 
 @dataclass(frozen=True)
 class Quotients:
-    """Quotients `values` at each η, from distances `before` and `after`; `slope` is their limit, from the derivative.
+    """Difference quotients of distances, and their limit.
 
-    `distance` is "W" or, for timed measures, "d".
+    Attributes:
+        etas: Step sizes η.
+        before: Distances of μ and ν, one per step.
+        after: Distances of their images.
+        values: The quotients `after / before`.
+        slope: Their limit as η → 0, from the derivative.
+        p: Exponent of the distance.
+        distance: "W", or "d" for timed measures.
+        dtype: Dtype of the atoms.
     """
 
     etas: tuple[float, ...]
@@ -283,10 +342,11 @@ class Quotients:
 
     @property
     def errors(self) -> tuple[float, ...]:
-        """How far each quotient is from the slope, relative to it."""
+        """The relative difference of each quotient from the slope."""
         return tuple(abs(value - self.slope) / self.slope if self.slope > 0 else value for value in self.values)
 
     def as_record(self) -> dict[str, Any]:
+        """Return the numbers as plain Python values."""
         return {
             "etas": list(self.etas),
             "before": list(self.before),
@@ -300,29 +360,42 @@ class Quotients:
 
 
 def lipschitz_quotients(
-    field: Field, measure: TokenMeasure, direction: Tensor, etas: Sequence[float] = ETAS, p: float = 2.0
+    field: Field, measure: TokenMeasure, direction: Tensor, etas: Sequence[float] = DEFAULT_ETAS, p: float = 2.0
 ) -> Quotients:
-    """W_p(F(μ), F(ν)) / W_p(μ, ν), or with d_p for a timed measure, where ν is μ moved by η along a direction (n, d).
+    """Compute `W_p(F(μ), F(ν)) / W_p(μ, ν)` for ν = μ moved by η along a direction; with d_p for a timed measure.
 
-    The direction is a displacement of atoms; it is brought to norm 1 in L^p(μ), so that W_p(μ, ν) = η for small η. From
-    a singular vector v of `WeightedAttention.jacobian`, which lives in the norm Σ a_i |ε_i|², it is v_i / √a_i.
+    Args:
+        field: The map.
+        measure: The measure μ.
+        direction: Displacement of the atoms, (n, d). It is normalised in L^p(μ), so that `W_p(μ, ν) = η` for small η.
+            From a singular vector v of `WeightedAttention.jacobian`, which is scaled by the square root_weights of the masses,
+            it is `v_i / √a_i`.
+        etas: Step sizes η > 0.
+        p: Exponent, 1 ≤ p ≤ ∞.
 
-    >>> from howsmooth.attention import MeanPooling
-    >>> mu = TokenMeasure(torch.tensor([[0.0], [4.0]], dtype=torch.float64))
-    >>> found = lipschitz_quotients(MeanPooling(torch.eye(1).double()), mu, torch.ones(2, 1).double(), [0.1])
-    >>> round(found.values[0], 12), found.slope
-    (1.0, 1.0)
+    Returns:
+        The quotients and their limit.
+
+    Raises:
+        InputError: If the direction is zero, or a step is too small to move an atom in the dtype of the measure.
+
+    Example:
+        >>> from howsmooth.attention import MeanPooling
+        >>> mu = TokenMeasure(torch.tensor([[0.0], [4.0]], dtype=torch.float64))
+        >>> found = lipschitz_quotients(MeanPooling(torch.eye(1).double()), mu, torch.ones(2, 1).double(), [0.1])
+        >>> round(found.values[0], 12), found.slope
+        (1.0, 1.0)
     """
     p = check_exponent(p)
     image = push_forward(field, measure)
-    norm = _norm(measure.moved(direction, 0.0), direction, p)
+    norm = _weighted_norm(measure.moved(direction, 0.0), direction, p)
     if not 0 < norm < math.inf:
-        raise InputError(f"expected a direction that moves something, finite, got one of norm {norm}")
+        raise InputError(f"expected a direction of positive, finite norm, got one of norm {norm}")
     if not etas or not all(isinstance(eta, int | float) and 0 < eta < math.inf for eta in etas):
         raise InputError(f"expected steps η > 0, got {list(etas)}")
     unit = direction.to(measure.points) / norm
     timed = isinstance(measure, TimedMeasure)
-    distance = conditional_distance if timed else wasserstein
+    distance: Callable[..., Transport | ConditionalTransport] = conditional_distance if timed else wasserstein
     moved = [measure.moved(unit, eta) for eta in etas]
     before = tuple(distance(measure, nu, p).value for nu in moved)
     after = tuple(distance(image, push_forward(field, nu), p).value for nu in moved)
@@ -331,28 +404,28 @@ def lipschitz_quotients(
             f"expected steps that move atoms in {measure.points.dtype}, got η = "
             f"{etas[before.index(0.0)]:g}; use larger steps"
         )
-    values = tuple(there / here for here, there in zip(before, after, strict=True))
+    values = tuple(output / input for input, output in zip(before, after, strict=True))
     return Quotients(
         tuple(map(float, etas)),
         before,
         after,
         values,
-        _slope(field, measure, unit, p),
+        _directional_derivative(field, measure, unit, p),
         p,
         "d" if timed else "W",
         str(measure.points.dtype).removeprefix("torch."),
     )
 
 
-def _slope(field: Field, measure: TokenMeasure, unit: Tensor, p: float) -> float:
+def _directional_derivative(field: Field, measure: TokenMeasure, unit: Tensor, p: float) -> float:
     x = measure.points
-    logs = None if measure.equal else measure.log_weights.to(x)
+    log_weights = None if measure.equal else measure.log_weights.to(x)
     times = measure.times if isinstance(measure, TimedMeasure) else None
-    _, tangent = torch.func.jvp(lambda y: field(y, y, logs, times=times, source_times=times), (x,), (unit,))
-    return _norm(measure, tangent, p)
+    tangent = torch.func.jvp(lambda y: field(y, y, log_weights, times=times, source_times=times), (x,), (unit,))[1]
+    return _weighted_norm(measure, tangent, p)
 
 
-def _norm(measure: TokenMeasure, vectors: Tensor, p: float) -> float:
-    """(Σ a_i |v_i|^p)^{1/p}."""
-    lengths = vectors.double().norm(dim=1)
-    return power_mean(lengths.cpu().numpy(), measure.log_weights.cpu().numpy(), p)
+def _weighted_norm(measure: TokenMeasure, vectors: Tensor, p: float) -> float:
+    """Return `(Σ a_i |v_i|^p)^{1/p}`."""
+    norms = vectors.double().norm(dim=1)
+    return power_mean(norms.cpu().numpy(), measure.log_weights.cpu().numpy(), p)

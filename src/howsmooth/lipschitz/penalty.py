@@ -1,14 +1,15 @@
-"""A differentiable Lipschitz penalty, for training: σ₁ of D_X f with its exact slope in the weights.
+"""A differentiable Lipschitz penalty for training: σ₁ of the Jacobian with its exact gradient in the weights.
 
-At a simple σ₁ with singular vectors u, v of the derivative J, dσ₁ = ⟨u, (dJ) v⟩: u and v may be held fixed. So the
-penalty is ⟨u, J v⟩ with u and v found without gradients, and J v kept as a function of the weights by a second
-backward pass. If v is not quite the first singular vector, the value is ‖J v‖, attained and so never above σ₁, and the
-slope is the exact slope of ‖J v‖ at that v.
+At a simple σ₁ with singular vectors u and v of the Jacobian J, `dσ₁ = ⟨u, (dJ) v⟩`, so u and v may be treated as
+constants. The penalty is `⟨u, J v⟩`, with u and v computed without gradients, and J v differentiable in the weights by
+double backward. If v has not converged, the value is ‖J v‖ ≤ σ₁, and the gradient is the exact gradient of ‖J v‖ at
+that v.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,42 +17,69 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import AutodiffJacobian, differentiable_attention
-from howsmooth.spectral import FunctionOperator, LinearOperator, warm_triplet
+from howsmooth.lipschitz.local import Map
+from howsmooth.spectral import LinearOperator, warm_triplet
 
-FRESH = 1e-2  # share of a random vector in a start that is remembered, for singular values that cross
+_RANDOM_PART = 1e-2  # norm of the random vector that is added to a warm start, in case singular values have crossed
+
+Batch = Tensor | Mapping[str, Any]
 
 
 def lipschitz_penalty(
-    model: SelfAttention | Callable[[Tensor], Tensor],
-    batch: Tensor | Mapping,
-    *,
-    above: float | None = None,
-    steps: int = 10,
-    seed: int = 0,
+    model: Map, batch: Batch, *, above: float | None = None, steps: int = 10, seed: int = 0
 ) -> Tensor:
-    """The mean of σ₁ over a batch, to be added to a loss; with `above`, of max(0, σ₁ − above)².
+    """Compute the mean of σ₁ over a batch, as a differentiable term of a loss.
 
-    `model` and `batch` are: a `SelfAttention` whose weights require gradients, or any torch map, and tokens (n, d) or
-    (b, n, d), each sequence by itself; or a transformers model and its keyword arguments with input_ids, for the map
-    from embeddings to what the model puts out first (give it attn_implementation="howsmooth", which has the second
-    derivatives that are needed). `steps` of Golub–Kahan from a random start: more of them, closer to σ₁.
+    Args:
+        model: A `SelfAttention` whose weights require gradients, any torch map of tokens, or a transformers model. The
+            transformers model needs attn_implementation="howsmooth", which has the second derivatives.
+        batch: Tokens (n, d), or (b, n, d) for b independent sequences. For a transformers model, its keyword arguments
+            with input_ids; then the map is from the embeddings to the first output of the model.
+        above: If given, the penalty is the mean of `max(0, σ₁ − above)²`.
+        steps: Golub–Kahan steps from a random start, at least 2. With more steps the value is closer to σ₁.
+        seed: Seed of the random start.
 
-    >>> w = torch.eye(2, dtype=torch.float64).requires_grad_()
-    >>> penalty = lipschitz_penalty(lambda x: x @ w * torch.tensor([1.0, 3.0]), torch.zeros(4, 2, dtype=torch.float64))
-    >>> penalty.backward()
-    >>> round(penalty.item(), 6), [[round(entry, 3) for entry in row] for row in w.grad.tolist()]
-    (3.0, [[0.0, 0.0], [0.0, 3.0]])
+    Returns:
+        The penalty, a tensor without axes.
+
+    Raises:
+        InputError: If the model or the batch cannot be used; the message contains the reason and what to do.
+
+    Example:
+        >>> w = torch.eye(2, dtype=torch.float64).requires_grad_()
+        >>> x = torch.zeros(4, 2, dtype=torch.float64)
+        >>> penalty = lipschitz_penalty(lambda x: x @ w * torch.tensor([1.0, 3.0]), x)
+        >>> penalty.backward()
+        >>> round(penalty.item(), 6), [[round(entry, 3) for entry in row] for row in w.grad.tolist()]
+        (3.0, [[0.0, 0.0], [0.0, 3.0]])
     """
     return LipschitzPenalty(above=above, steps=steps, seed=seed)(model, batch)
 
 
 class LipschitzPenalty:
-    """The penalty with a memory: the next solve starts from the last vectors, so that few steps do while one trains.
+    """A Lipschitz penalty with warm starts: each call starts from the singular vectors of the previous one.
 
-    `values` are the σ of the last batch, (b,).
+    Few steps are then enough during training.
+
+    Args:
+        above: If given, the penalty is the mean of `max(0, σ₁ − above)²`.
+        steps: Golub–Kahan steps per call, at least 2.
+        seed: Seed of the random starts.
+
+    Attributes:
+        values: The σ₁ of the last batch, (b,); None before the first call.
+
+    Raises:
+        InputError: If `above` or `steps` is out of range.
+
+    Example:
+        >>> penalty = LipschitzPenalty(above=2.0)
+        >>> round(float(penalty(lambda x: 3 * x, torch.zeros(4, 2, dtype=torch.float64))), 6)
+        1.0
     """
 
-    def __init__(self, *, above: float | None = None, steps: int = 3, seed: int = 0):
+    def __init__(self, *, above: float | None = None, steps: int = 3, seed: int = 0) -> None:
+        """Check the options; nothing is computed before the first call."""
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 2:  # one step stays where it starts
             raise InputError(f"lipschitz_penalty: expected steps as a whole number from 2, got {steps!r}")
         if above is not None and not above >= 0:
@@ -59,34 +87,35 @@ class LipschitzPenalty:
         self.above, self.steps = above, steps
         self.values: Tensor | None = None
         self._generator = torch.Generator().manual_seed(seed)
-        self._last: Tensor | None = None
+        self._previous: Tensor | None = None  # right singular vectors of the last batch
 
-    def __call__(self, model: SelfAttention | Callable[[Tensor], Tensor], batch: Tensor | Mapping) -> Tensor:
+    def __call__(self, model: Map, batch: Batch) -> Tensor:
+        """Return the penalty of a model on a batch; see `lipschitz_penalty`."""
         f, x = _map_and_tokens(model, batch)
         _refuse_dropout(model)
         with torch.no_grad():
-            J = _operator(f, x.detach())
+            J = _jacobian(f, x.detach())
             start = torch.randn(*J.batch, J.shape[1], generator=self._generator, dtype=torch.float64).to(x)
             start = start / torch.linalg.vector_norm(start, dim=-1, keepdim=True)
-            if self._last is not None and self._last.shape == start.shape:
-                start = self._last.to(start) + FRESH * start
+            if self._previous is not None and self._previous.shape == start.shape:
+                start = self._previous.to(start) + _RANDOM_PART * start
             _, u, v = warm_triplet(J, start, self.steps)
-        self._last = v
-        sigma = attained(f, x, u, v)
+        self._previous = v
+        sigma = differentiable_norm(f, x, u, v)
         self.values = sigma.detach()
         return sigma.mean() if self.above is None else (sigma - self.above).clamp(min=0).square().mean()
 
 
-def attained(f: Callable[[Tensor], Tensor], x: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """⟨u, J v⟩ for every sequence, (b,), or () for x (n, d), with its slope in all that f and x depend on."""
+def differentiable_norm(f: Callable[[Tensor], Tensor], x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """Return `⟨u, J v⟩` for each sequence, (b,), or () for x (n, d), with gradients in x and in the weights of f."""
     with torch.enable_grad(), differentiable_attention():
         x = x if x.requires_grad else x.detach().requires_grad_()
         y = f(x)
-        (pulled,) = torch.autograd.grad(y, x, u.view_as(y), create_graph=True, materialize_grads=True)
-    return (pulled * v.view_as(x)).flatten(1 if x.dim() == 3 else 0).sum(-1)
+        (vjp,) = torch.autograd.grad(y, x, u.view_as(y), create_graph=True, materialize_grads=True)
+    return (vjp * v.view_as(x)).flatten(1 if x.dim() == 3 else 0).sum(-1)
 
 
-def _map_and_tokens(model, batch) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+def _map_and_tokens(model: Any, batch: Batch) -> tuple[Map, Tensor]:
     if isinstance(batch, Tensor):
         if batch.dim() not in (2, 3) or not batch.dtype.is_floating_point or not batch.numel():
             raise InputError(
@@ -112,31 +141,21 @@ def _map_and_tokens(model, batch) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     others = {key: value for key, value in batch.items() if key not in ("input_ids", "labels")}
 
     def f(embeddings: Tensor) -> Tensor:
-        return model(inputs_embeds=embeddings, **others)[0]
+        output: Tensor = model(inputs_embeds=embeddings, **others)[0]
+        return output
 
     embeddings = model.get_input_embeddings()(batch["input_ids"])
-    return f, embeddings.detach()  # where the tokens are is not what is to become smoother
+    return f, embeddings.detach()  # the penalty has no gradient in the embeddings
 
 
-def _operator(f, x: Tensor) -> LinearOperator:
-    """D_X f, one for each sequence of a batch: sequences do not see each other, so J is made of blocks."""
+def _jacobian(f: Map, x: Tensor) -> LinearOperator:
+    """Return the Jacobian, for each sequence of a batch; checks are omitted since this runs in every training step."""
     if isinstance(f, SelfAttention):
         return f.jacobian(x)
-    J = AutodiffJacobian(f, x, trusted=True)
-    if x.dim() == 2:
-        return J
-    b = len(x)
-    return FunctionOperator(
-        lambda v: J.matvec(v.flatten()).view(b, -1),
-        lambda u: J.rmatvec(u.flatten()).view(b, -1),
-        (J.shape[0] // b, J.shape[1] // b),
-        dtype=x.dtype,
-        device=x.device,
-        batch=(b,),
-    )
+    return AutodiffJacobian(f, x, batched=x.dim() == 3, check=False)
 
 
-def _refuse_dropout(model) -> None:
+def _refuse_dropout(model: Any) -> None:
     if isinstance(model, torch.nn.Module) and any(
         module.training and getattr(module, "p", 0)
         for module in model.modules()

@@ -1,12 +1,13 @@
-"""Mass splitting: does a measure become rougher when its atoms are cut into several that may move apart?
+"""Mass splitting: whether the norm of the derivative grows if atoms are split into several that move separately.
 
-Cut every atom into k ≥ 2 and move the pieces freely. For any map x_i ↦ G(x_i, μ) of atoms with masses, exactly,
+Split every atom into k ≥ 2 atoms and perturb them freely. For any map `x_i ↦ G(x_i, μ)` of weighted atoms, exactly,
 
     norm after splitting = max( ‖D‖ , max_i ‖∂₁G(x_i, μ)‖ )
 
-in L²(μ), for every k and every way of cutting: pieces enter the other outputs by their mean alone, so that means and
-zero-sum parts do not mix, and a zero-sum part meets its own atom's ∂₁G only (docs/splitting.md has the proof). For
-attention ∂₁G(x_i, μ) is Σ_h W_h V_h C_i^h A_h. So a measure splits iff max_i ‖∂₁G(x_i, μ)‖ > ‖D‖.
+in L²(μ), for every k and for all masses of the pieces. The pieces of an atom enter all outputs by their mean only, so
+perturbations split into means and zero-sum parts that do not mix, and on a zero-sum part the derivative is ∂₁G of that
+atom (proof in docs/splitting.md). For attention `∂₁G(x_i, μ) = Σ_h W_h V_h C_i^h A_h`. So a measure splits iff
+`max_i ‖∂₁G(x_i, μ)‖ > ‖D‖`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,23 +26,29 @@ from howsmooth.attention.query_derivative import QueryDerivative
 from howsmooth.attention.weighted import root_weights
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
-from howsmooth.lipschitz.gains import TokenGains, own_norms, own_operator, plus_identity
-from howsmooth.lipschitz.local import local_lipschitz
-from howsmooth.lipschitz.mean_field import refuse_lost_masses
+from howsmooth.lipschitz.gains import TokenGains
+from howsmooth.lipschitz.local import Map, local_lipschitz
+from howsmooth.lipschitz.mean_field import check_log_weights
+from howsmooth.lipschitz.rowwise import plus_identity, rowwise_jacobian, spectral_norms
 from howsmooth.spectral import LinearOperator
 from howsmooth.transport import TokenMeasure
 from howsmooth.transport.measures import refuse_without_order
 
-SPLITS, DOES_NOT, UNDECIDED = "splits", "does not split", "undecided"
-_FINEST = 1e-9  # relative width beyond which float64 leaves nothing to decide
+SPLITS, DOES_NOT_SPLIT, UNDECIDED = "splits", "does not split", "undecided"
+_MIN_TOL = 1e-9  # relative width that float64 can resolve
+
+FieldMap = Callable[..., Tensor]  # G(x, points, log_weights), with keywords `times` and `source_times` for timed atoms
 
 
 @dataclass(frozen=True, eq=False)
 class Splitting:
-    """The two norms that decide, with their intervals, and what splitting gains.
+    """The two norms that decide whether a measure splits, with their intervals.
 
-    norm: ‖D‖ at this measure, in L²(μ). own: ‖∂₁G(x_i, μ)‖ for each atom. atom: the one with the largest.
-    status: "splits" or "does not split" where the intervals of the two do not meet, else "undecided".
+    Attributes:
+        status: "splits" or "does not split" if the intervals of the two norms do not overlap, else "undecided".
+        norm: `‖D‖` at this measure, in L²(μ).
+        own: `‖∂₁G(x_i, μ)‖` of each atom: the derivative of its output in its own position.
+        atom: Index of the atom with the largest of these.
     """
 
     status: str
@@ -50,39 +58,39 @@ class Splitting:
 
     @property
     def splits(self) -> bool:
-        """Whether splitting is certain to gain."""
+        """Whether the norm certainly grows by splitting."""
         return self.status == SPLITS
 
     @property
     def ratio(self) -> float:
-        """max_i ‖∂₁G(x_i, μ)‖ / ‖D‖: the measure splits where this is above 1."""
+        """The ratio `max_i ‖∂₁G(x_i, μ)‖ / ‖D‖`; the measure splits iff it is above 1."""
         return _ratio(self.own.largest, self.norm.value)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the ratio lies."""
+        """The interval of the ratio."""
         return (
-            _ratio(float(self.own.lower.max()), self.norm.upper),
+            _ratio(float(self.own.lower.max()), _upper(self.norm)),
             _ratio(float(self.own.upper.max()), self.norm.lower),
         )
 
     @property
     def after(self) -> float:
-        """The norm once atoms are split."""
+        """The norm after splitting."""
         return max(self.norm.value, self.own.largest)
 
     @property
     def gain(self) -> float:
-        """The norm after splitting over the norm before, at least 1."""
+        """The norm after splitting divided by the norm before, at least 1."""
         return max(1.0, self.ratio)
 
     @property
     def atoms(self) -> Tensor:
-        """The atoms whose splitting alone already gains, certainly."""
-        return (self.own.lower > self.norm.upper).nonzero().flatten()
+        """Indices of the atoms whose splitting alone certainly increases the norm."""
+        return (self.own.lower > _upper(self.norm)).nonzero().flatten()
 
-    def as_record(self) -> dict:
-        """The numbers as plain Python values."""
+    def as_record(self) -> dict[str, Any]:
+        """Return the numbers as plain Python values."""
         low, high = self.interval
         return {
             "verdict": self.status,
@@ -104,8 +112,8 @@ class Splitting:
 
 
 def splits(
-    f: SelfAttention | Callable,
-    x,
+    f: SelfAttention | FieldMap,
+    x: Tensor | TokenMeasure,
     log_weights: Tensor | None = None,
     times: Tensor | None = None,
     *,
@@ -114,69 +122,77 @@ def splits(
     confidence: float = 0.999,
     seed: int = 0,
 ) -> Splitting:
-    """Whether the measure Σ a_i δ_{x_i} splits under a map, and what that gains.
+    """Decide whether the measure `Σ a_i δ_{x_i}` splits under a map, and by how much the norm grows.
 
-    f: an attention layer, with whatever it has (heads, biases, mask, rotary positions: a copy keeps its position); or
-       any G(places, points, log_weights) that gives one output for each place, such as a field of
-       `howsmooth.attention.fields`.
-    x: atoms (n, d), or a `TokenMeasure` or `TimedMeasure`. log_weights (n,): equal unless given.
-    times (n,): an atom sees those whose time is not after its own, ties together, and copies have the time of their
-       atom. In a causal layer without times every token has a time of its own, in order.
-    residual: add x itself to the map.
+    If the intervals overlap, the comparison is repeated with a smaller tolerance, down to 1e-9. The failure probability
+    is divided among the possible attempts.
 
-    An undecided comparison is made again with a smaller tolerance, down to 1e-9; the attempts that there may be share
-    what the confidence leaves.
+    Args:
+        f: An attention layer with any of its options (with rotary positions, a piece keeps the position of its atom);
+            or any `G(x, points, log_weights)` that returns one output for each row of x, such as a field of
+            `howsmooth.attention.fields`.
+        x: Atoms (n, d), or a `TokenMeasure` or `TimedMeasure`.
+        log_weights: Logarithms of the masses, (n,), up to a constant; equal masses by default.
+        times: Times (n,). An atom attends to those whose time is not later than its own, and pieces have the time of
+            their atom. In a causal layer without times, each token has its own time, in order.
+        residual: Whether to add x to the output of the map.
+        tol: Relative width of the intervals in the first attempt.
+        confidence: Probability that all intervals of all attempts contain their norms.
+        seed: Seed of the random starting vectors.
 
-    >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> found = splits(SelfAttention(one, one, one), torch.tensor([[0.2], [10.0]], dtype=torch.float64))
-    >>> found.status, round(found.own.largest, 4), round(found.norm.value, 4)
-    ('splits', 10.3937, 10.363)
+    Returns:
+        The two norms and the decision.
+
+    Raises:
+        InputError: If the map or the atoms cannot be used; the message contains the reason.
+
+    Example:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> found = splits(SelfAttention(one, one, one), torch.tensor([[0.2], [10.0]], dtype=torch.float64))
+        >>> found.status, round(found.own.largest, 4), round(found.norm.value, 4)
+        ('splits', 10.3937, 10.363)
     """
     f = f.layer if isinstance(f, SoftmaxField) else f
     if isinstance(f, SelfAttention) and isinstance(x, TokenMeasure):
         refuse_without_order(f, x)
-    x, log_weights, times = _atoms(x, log_weights, times)
+    x, log_weights, times = _check_atoms(x, log_weights, times)
     if log_weights is not None:
-        refuse_lost_masses(torch.log_softmax(log_weights.double(), -1))
-    attempts = 1 + max(0, math.ceil(math.log(tol / _FINEST, 100) - 1e-9))
-    share = 1 - (1 - confidence) / attempts
+        check_log_weights(torch.log_softmax(log_weights.double(), -1))
+    attempts = 1 + max(0, math.ceil(math.log(tol / _MIN_TOL, 100) - 1e-9))
+    attempt_confidence = 1 - (1 - confidence) / attempts
     while True:
-        if log_weights is not None or tol < 1e-6:  # logarithms of small masses need their digits
+        if log_weights is not None or tol < 1e-6:  # small masses and small tolerances need float64
             f, x = _in_float64(f, x)
             log_weights = None if log_weights is None else log_weights.double()
         if isinstance(f, SelfAttention):
-            whole, own = _attention(f, x, log_weights, times, residual)
+            whole, own = _layer_maps(f, x, log_weights, times, residual)
         else:
-            whole, own = _field(f, x, log_weights, times, residual)
+            whole, own = _field_maps(f, x, log_weights, times, residual)
         start = x if log_weights is None else root_weights(log_weights) * x
-        found = decide(whole, own, start, tol=tol, confidence=share, seed=seed)
-        if found.status != UNDECIDED or tol <= _FINEST:
+        found = compare_norms(whole, own, start, tol=tol, confidence=attempt_confidence, seed=seed)
+        if found.status != UNDECIDED or tol <= _MIN_TOL:
             return found
         f, x = _in_float64(f, x)
-        tol = max(tol / 100, _FINEST)
+        tol = max(tol / 100, _MIN_TOL)
 
 
-def decide(
-    whole: SelfAttention | Callable[[Tensor], Tensor],
-    own: LinearOperator,
-    x: Tensor,
-    *,
-    tol: float = 1e-3,
-    confidence: float = 0.999,
-    seed: int = 0,
+def compare_norms(
+    whole: Map, own: LinearOperator, x: Tensor, *, tol: float = 1e-3, confidence: float = 0.999, seed: int = 0
 ) -> Splitting:
-    """The comparison itself: ‖D‖ of a map at x against the norms of `own`, n operators side by side."""
-    share = 1 - (1 - confidence) / 2
-    norms = own_norms(own, tol=tol, confidence=share, seed=seed)
-    norm = local_lipschitz(whole, x, tol=tol, confidence=share, seed=seed, strict=False)
-    return Splitting(_verdict(norm, norms), norm, norms, int(norms.value.argmax()))
+    """Compare `‖D‖` of a map at x (n, d) with the norms of `own`, the batch of the n operators `∂₁G(x_i, μ)`."""
+    half_confidence = 1 - (1 - confidence) / 2
+    norms = spectral_norms(own, tol=tol, confidence=half_confidence, seed=seed)
+    norm = cast(  # a single estimate, since x is a single input
+        Estimate, local_lipschitz(whole, x, tol=tol, confidence=half_confidence, seed=seed, strict=False)
+    )
+    return Splitting(_decision(norm, norms), norm, norms, int(norms.value.argmax()))
 
 
 def on_atoms(f: SelfAttention, log_weights: Tensor | None = None, times: Tensor | None = None) -> SelfAttention:
-    """The layer with masses in its scores (P_ij ∝ a_j e^{s_ij}), and times in place of its causal mask."""
+    """Return the layer on weighted atoms (`P_ij ∝ a_j e^{s_ij}`), with times instead of its causal mask."""
     if log_weights is None and times is None:
         return f
-    before = f.score_bias
+    score_bias = f.score_bias
 
     def bias(i: Tensor, j: Tensor) -> Tensor:
         table = torch.zeros(i.shape[0], j.shape[1], dtype=torch.float64, device=i.device)
@@ -184,19 +200,22 @@ def on_atoms(f: SelfAttention, log_weights: Tensor | None = None, times: Tensor 
             table = table + torch.log_softmax(log_weights.double(), -1)[j]
         if times is not None:
             table = table.masked_fill(times[j] > times[i], -torch.inf)
-        if before is None:
+        if score_bias is None:
             return table
-        return table + (
-            before[..., i[0, 0] : i[-1, 0] + 1, j[0, 0] : j[0, -1] + 1] if isinstance(before, Tensor) else before(i, j)
-        )
+        if isinstance(score_bias, Tensor):
+            return table + score_bias[..., i[0, 0] : i[-1, 0] + 1, j[0, 0] : j[0, -1] + 1]
+        return table + score_bias(i, j)
 
     return f.replaced(score_bias=bias, causal=f.causal and times is None)
 
 
-def _attention(f: SelfAttention, x: Tensor, log_weights, times, residual: bool):
+def _layer_maps(
+    f: SelfAttention, x: Tensor, log_weights: Tensor | None, times: Tensor | None, residual: bool
+) -> tuple[Map, LinearOperator]:
+    """Return the map of all atoms, between weighted norms, and the operators `∂₁G(x_i, μ)`, for a layer."""
     f.check_tokens(x, None)
     layer = on_atoms(f, log_weights, times)
-    own = QueryDerivative(layer.converted(dtype=torch.float64), x.double())
+    own: LinearOperator = QueryDerivative(layer.converted(dtype=torch.float64), x.double())
     if residual:
         own = plus_identity(own)
     if log_weights is None and not residual:
@@ -205,38 +224,48 @@ def _attention(f: SelfAttention, x: Tensor, log_weights, times, residual: bool):
     return (lambda y: root * layer(y / root) + (y if residual else 0)), own
 
 
-def _field(g: Callable, x: Tensor, log_weights, times, residual: bool):
-    seen = {} if times is None else {"times": times, "source_times": times}
+def _field_maps(
+    g: FieldMap, x: Tensor, log_weights: Tensor | None, times: Tensor | None, residual: bool
+) -> tuple[Map, LinearOperator]:
+    """Return the same two for any G(x, points, log_weights)."""
+    options = {} if times is None else {"times": times, "source_times": times}
     root = 1.0 if log_weights is None else root_weights(log_weights)
 
     def whole(y: Tensor) -> Tensor:
-        return root * g(y / root, y / root, log_weights, **seen) + (y if residual else 0)
+        return root * g(y / root, y / root, log_weights, **options) + (y if residual else 0)
 
-    # Where its own token is all that an atom sees, nothing but rounding is left here; `whole` shows that g is right.
-    own = own_operator(lambda z: g(z, x, log_weights, **seen), x, trusted=True)
+    # If an atom attends only to itself, ∂₁G is zero up to rounding and the checks would fail; those of `whole` suffice.
+    own = rowwise_jacobian(lambda z: g(z, x, log_weights, **options), x, check=False)
     return whole, plus_identity(own) if residual else own
 
 
-def _verdict(norm: Estimate, own: TokenGains) -> str:
-    if float(own.lower.max()) > norm.upper:
+def _decision(norm: Estimate, own: TokenGains) -> str:
+    if float(own.lower.max()) > _upper(norm):
         return SPLITS
-    return DOES_NOT if float(own.upper.max()) <= norm.lower else UNDECIDED
+    return DOES_NOT_SPLIT if float(own.upper.max()) <= norm.lower else UNDECIDED
+
+
+def _upper(norm: Estimate) -> float:
+    return math.inf if norm.upper is None else norm.upper
 
 
 def _ratio(a: float, b: float) -> float:
     return a / b if b > 0 else (math.inf if a > 0 else 1.0)
 
 
-def _in_float64(f, x: Tensor):
+def _in_float64(f: SelfAttention | FieldMap, x: Tensor) -> tuple[SelfAttention | FieldMap, Tensor]:
     return (f.converted(dtype=torch.float64) if isinstance(f, SelfAttention) else f), x.double()
 
 
-def _atoms(x, log_weights: Tensor | None, times: Tensor | None):
-    """Points, log masses and times, of a measure or as given."""
+def _check_atoms(
+    x: Tensor | TokenMeasure, log_weights: Tensor | None, times: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return points, log weights and times, from a measure or as given."""
     if isinstance(x, TokenMeasure):
         if log_weights is not None or times is not None:
             raise InputError("expected masses and times from the measure alone, got them beside it")
-        x, log_weights, times = x.points, x.log_weights, getattr(x, "times", None)
+        measure = x
+        x, log_weights, times = measure.points, measure.log_weights, getattr(measure, "times", None)
     if not isinstance(x, Tensor) or x.dim() != 2 or not x.dtype.is_floating_point or not x.numel():
         got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise InputError(f"expected atoms as a floating tensor (n, d) or a measure, got {got}")

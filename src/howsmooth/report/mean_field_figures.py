@@ -16,7 +16,7 @@ from howsmooth.report.rows import LOG10, model_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from howsmooth.lipschitz.criterion import LinePicture
+    from howsmooth.lipschitz.criterion import LineSplittingGrid
 
 SCORES = {"negative": "A = −1", "positive": "A = +1", "rotation": "A a quarter turn"}
 LINE, HEADS = (0.5, 1.5), (0.0, 2.0)  # ratios between which the colours of splitting change
@@ -207,7 +207,7 @@ def title(a: float, masses: Sequence[float], third: float | None = None, masked:
     return f"a = {a:g}, masses {' : '.join(f'{m:g}' for m in masses)}{at}{mask}".replace("-", "−")
 
 
-def picture_figure(picture: LinePicture, *, theme: str = "light") -> Figure:
+def picture_figure(picture: LineSplittingGrid, *, theme: str = "light") -> Figure:
     """One picture of the line."""
     axis, found = picture.found
     named = title(picture.a, picture.all_masses, picture.third, picture.masked)

@@ -21,7 +21,7 @@ import torch
 from howsmooth.attention import SelfAttention, abstract_jacobian
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian, local_lipschitz
-from howsmooth.lipschitz.local import single_at_least
+from howsmooth.lipschitz.local import promote_half
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.certificate import start_component
 from howsmooth.spectral.memory import default_max_steps, stored_after
@@ -249,7 +249,7 @@ class CostModel:
         """The first map of a layer and its tokens."""
         f, head = self.inputs.attention(layer, n), self.subject.heads[0]
         x = self.inputs.tokens(self.inputs.chunk(n, 0), 0, [layer])[layer]
-        return single_at_least(f if head is None else f.head(head), x)
+        return promote_half(f if head is None else f.head(head), x)
 
     def _pair(self, n: int, asked: int) -> float:
         """Seconds of J v and Jᵀu at n tokens, with the products that the length asked for has."""

@@ -9,8 +9,8 @@ import torch
 
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Splitting, local_lipschitz, splits
-from howsmooth.lipschitz.gains import own_operator
-from howsmooth.lipschitz.splitting import decide
+from howsmooth.lipschitz.rowwise import rowwise_jacobian
+from howsmooth.lipschitz.splitting import compare_norms
 from howsmooth.models import OwnMap
 from howsmooth.studies.inputs import Step, run_facts, sites
 from howsmooth.studies.spec import Spec
@@ -47,7 +47,7 @@ def splittings(
                 if step is not None:
                     step(n, layer, None)
                 at = model.map_at(chunk, layer, spec.kind)
-                found = decide(at.f, own_operator(OwnMap(at.f), at.x), at.x, **spec.accuracy)
+                found = compare_norms(at.f, rowwise_jacobian(OwnMap(at.f), at.x), at.x, **spec.accuracy)
                 yield (
                     _record(
                         found, chunk.words, model=model.name, layer=layer, head=None, map=spec.kind, n=n, sample=sample

@@ -19,14 +19,12 @@ from howsmooth.attack.objectives import FeatureObjective, OutputChange
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import in_float64
-from howsmooth.lipschitz.local import single_at_least
+from howsmooth.lipschitz.local import Map, promote_half
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
 
 NORMS = ("frobenius", "token")
-
-Map = SelfAttention | Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ class Target:
             raise InputError(f"Target: expected tokens (n, d) of a floating dtype with n ≥ 1, got {describe(x)}")
         if not callable(f):
             raise InputError(f"Target: expected a SelfAttention or another map, got {type(f).__name__}")
-        f, x = single_at_least(f, x.detach())
+        f, x = promote_half(f, x.detach())
         return cls(f, x, lambda n: f)
 
     @classmethod
@@ -170,7 +168,7 @@ class Target:
             head: one head of the layer.
         """
         at = model.map_at(input, layer, kind, head=head)
-        f, x = single_at_least(at.f, at.x)
+        f, x = promote_half(at.f, at.x)
 
         def map_of_length(n: int) -> Map:
             if model.modality != "text":

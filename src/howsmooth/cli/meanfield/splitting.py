@@ -94,11 +94,11 @@ def command(
     _refuse_idle_options(ctx, picture, which, repeat is not None)
     shown: dict[str, Any]
     if picture:
-        from howsmooth.lipschitz.criterion import LinePicture
+        from howsmooth.lipschitz.criterion import LineSplittingGrid
         from howsmooth.report.mean_field_figures import picture_figure
         from howsmooth.report.mean_field_tables import picture_line
 
-        line = LinePicture(extent, points, a, masses, third, masked)
+        line = LineSplittingGrid(extent, points, a, masses, third, masked)
         shown = {
             "work": lambda notes, kept: ("picture", 1, lambda step: [line.record()]),
             "table": picture_line,
