@@ -41,7 +41,7 @@ from howsmooth.models import AttentionFile
 from howsmooth.records import json_line
 from howsmooth.spectral.rounding import allowance
 from howsmooth.studies.inputs import NormalisedInputs
-from howsmooth.studies.memory import peak, solver_limit, start_peak
+from howsmooth.studies.memory import peak_memory, reset_peak_memory, solver_memory_limit
 from howsmooth.studies.provenance import provenance
 
 MAX_REFERENCE_TOKENS = 4096  # tokens up to which rounding is measured against float64
@@ -61,14 +61,13 @@ class RandomTokens:
             "model": "gpt2",
             "layer": layer,
             "sha256": file.source["sha256"],
-            **NormalisedInputs(file).run_facts,
+            **NormalisedInputs(file).run_fields,
             "R": radius(file.normalisation(layer).converted(device="cpu")),
         }
         self.longest = None
 
     def tokens(self, n: int) -> torch.Tensor:
-        """Return the first n tokens."""
-        return NormalisedInputs(self.file).drawn(n, 0, self.layer)
+        return NormalisedInputs(self.file).draw(n, 0, self.layer)
 
     def measured(self, x: torch.Tensor, certified: bool, arguments) -> dict:
         """Return the record of a solve."""
@@ -150,8 +149,8 @@ class Text(RandomTokens):
 
 
 def estimated(f: SelfAttention, x: torch.Tensor, certified: bool, arguments) -> dict:
-    """Return the record of a solve: certified, or with a lower end only."""
-    limit = solver_limit(x.device, None)
+    """By the solver: certified, or a lower end alone."""
+    limit = solver_memory_limit(x.device, None)
     if certified:
         # For short inputs a float64 reference, which measures rounding, costs little.
         product_dtype = torch.float32 if x.is_cuda and len(x) > MAX_REFERENCE_TOKENS else None
@@ -251,7 +250,7 @@ def measure_length(subject, n: int, arguments, facts: dict, ends: float, took: d
     if expected > left:
         print(f"{name} left out: about {expected:.0f} s, and {max(0.0, left):.0f} s are left", flush=True)
         return
-    start_peak(device)
+    reset_peak_memory(device)
     began = time.perf_counter()
     try:
         found = subject.measured(subject.tokens(n), certified, arguments)
@@ -260,7 +259,7 @@ def measure_length(subject, n: int, arguments, facts: dict, ends: float, took: d
         if device == "cuda":
             torch.cuda.empty_cache()
         return
-    wall, gib = time.perf_counter() - began, (peak(device) or 0) / 2**30
+    wall, gib = time.perf_counter() - began, (peak_memory(device) or 0) / 2**30
     took[subject.kind, certified] = (n, wall)
     record = {"kind": subject.kind, "n": n, **found, "wall": wall, "peak_gib": gib, **subject.facts, **facts}
     lines.write(json_line(record) + "\n")

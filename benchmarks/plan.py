@@ -40,8 +40,8 @@ def run(what: str, options: dict, weights: str | None, device: str, cpu_time: bo
     """One case: its plan, then the run itself."""
     from howsmooth.models import load
     from howsmooth.studies import prepare_model, records_of, spec_of
-    from howsmooth.studies.costs import PLAN_PAIR, CostModel
-    from howsmooth.studies.memory import peak, start_peak
+    from howsmooth.studies.costs import PLAN_PAIR_SECONDS, CostModel
+    from howsmooth.studies.memory import peak_memory, reset_peak_memory
     from howsmooth.studies.provenance import provenance
 
     clock = time.process_time if cpu_time else time.perf_counter
@@ -49,11 +49,11 @@ def run(what: str, options: dict, weights: str | None, device: str, cpu_time: bo
     model = load(weights if what == "weights" else what, device=device)
     plan = prepare_model(spec_of({"inputs": inputs, **options}), model)
     began = clock()
-    said = CostModel(model, plan.subjects[0], clock=clock, patience=PLAN_PAIR).forecast()
+    said = CostModel(model, plan.planned_models[0], clock=clock, max_pair_seconds=PLAN_PAIR_SECONDS).forecast()
     planning = clock() - began
     if device == "cuda":
         torch.cuda.empty_cache()
-    start_peak(device)
+    reset_peak_memory(device)
     began = clock()
     records = list(records_of(plan))
     if device == "cuda":
@@ -68,7 +68,7 @@ def run(what: str, options: dict, weights: str | None, device: str, cpu_time: bo
         "predicted_seconds": said.seconds - said.first_call,
         "seconds": seconds,
         "predicted_bytes": said.bytes,
-        "bytes": peak(device),
+        "bytes": peak_memory(device),
         "steps": [record["steps"] for record in records],
         "status": sorted({record["status"] for record in records}),
         "threads": torch.get_num_threads(),

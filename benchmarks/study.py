@@ -76,8 +76,8 @@ def engine_overhead(count: int) -> tuple[float, int]:
         store.plan({}, (str(i) for i in range(count + 1)))
         began = peak = 0
         bundles = (EmptyBundle([str(i)]) for i in range(count + 1))
-        for i, rows in enumerate(local_engine(bundles, noop, workers=1, threads=1)):
-            store.add(rows)
+        for i, results in enumerate(local_engine(bundles, noop, workers=1, threads=1)):
+            store.add(results)
             if i == 0:
                 began, peak = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         assert store.counts()["done"] == count + 1
@@ -114,12 +114,12 @@ def main() -> None:
     by_length: dict[int, list] = {}
     for bundle in plan.bundles():
         began = time.perf_counter()
-        rows = [row.record for rows in run_bundle(bundle) for row in rows]
+        records = [result.record for results in run_bundle(bundle) for result in results]
         ours = time.perf_counter() - began
         theirs, errors, their_errors, most = 0.0, [], [], 0
-        for record in rows:
-            i = [place["sample"] for place in bundle.places].index(record["sample"])
-            ids = torch.tensor(bundle.ids[i])
+        for record in records:
+            i = [fields["sample"] for fields in bundle.sample_fields].index(record["sample"])
+            ids = torch.tensor(bundle.token_ids[i])
             began = time.perf_counter()
             value, steps = paper(model, ids, record["layer"])
             theirs += time.perf_counter() - began

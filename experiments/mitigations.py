@@ -34,7 +34,7 @@ from howsmooth.models import Model, replaced
 from howsmooth.report.rows import model_name, number
 from howsmooth.report.table import plain_table
 from howsmooth.studies import Spec, resolve, spec_of
-from howsmooth.studies.inputs import run_facts
+from howsmooth.studies.inputs import run_fields
 from howsmooth.texts.corpora import Corpus, read_corpus
 from howsmooth.texts.cutting import TokenChunk
 
@@ -60,7 +60,7 @@ def mitigations(
     if not 0 < budget < math.inf:
         raise InputError(f"expected a positive budget in units of ‖X‖, got {budget!r}")
     attack, done = attack or ProjectedGradient(), done or {}
-    facts = run_facts(model, corpus, spec)
+    facts = run_fields(model, corpus, spec)
     for n in spec.lengths:
         chunks = model.chunks(corpus, n, spec.samples, special_tokens=spec.adds_special_tokens)
         clean = [_outcome(model, chunk) for chunk in chunks]

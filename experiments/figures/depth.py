@@ -17,7 +17,7 @@ from howsmooth import load
 from howsmooth.records import json_line
 from howsmooth.report.figure import save_figure
 from howsmooth.report.flow_figures import depth_figure
-from howsmooth.studies import chosen_depths, pass_through, spec_of
+from howsmooth.studies import chosen_depths, depth_trajectories, spec_of
 from howsmooth.texts.corpora import read_corpus
 
 RUNS = (("minilm", 64), ("smollm2", 32))
@@ -32,8 +32,8 @@ def compute(path: Path) -> None:
             model = load(name)
             spec = spec_of({"lengths": [n], "samples": 1, "tol": 1e-2})
             depths = chosen_depths(model, corpus, spec)
-            for passage in pass_through(model, corpus, spec):
-                for record in passage.records(model, corpus, spec, depths):
+            for trajectory in depth_trajectories(model, corpus, spec):
+                for record in trajectory.records(model, corpus, spec, depths):
                     if out.tell():
                         record = {key: value for key, value in record.items() if key not in ONLY_IN_FIRST_LINE}
                     out.write(json_line(record) + "\n")

@@ -23,7 +23,7 @@ from howsmooth.attack import linearity
 from howsmooth.attack.feature import Target
 from howsmooth.report.figure import THEMES, dress
 from howsmooth.studies import resolve, spec_of
-from howsmooth.studies.layer_attacks import Shares, feature_attacks, named_attack
+from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack
 from howsmooth.texts.corpora import read_corpus
 
 LAYERS = {"minilm": (0, 1, 3, 5), "smollm2": (0, 10, 20, 29)}
@@ -103,7 +103,9 @@ def attacks(n: int) -> list[dict]:
     for name, layer in (("minilm", 3), ("smollm2", 10)):
         model, corpus = howsmooth.load(name, dtype=torch.float64), read_corpus("embedded")
         spec = resolve(model, corpus, spec_of({"layers": [layer], "lengths": [n], "samples": 1, "tol": 1e-2}))
-        found = feature_attacks(model, corpus, spec, attacks=[named_attack(a) for a in ATTACKS], shares=Shares(SIZES))
+        found = feature_attacks(
+            model, corpus, spec, attacks=[named_attack(a) for a in ATTACKS], budgets=RelativeBudgets(SIZES)
+        )
         rows += [{key: record[key] for key in KEPT} for record in found]
         print(f"{name}: attacked", flush=True)
     return rows

@@ -39,7 +39,7 @@ from howsmooth.attack.tokens import OBJECTIVES, Limits, Probe, TargetModel, atta
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import Model
-from howsmooth.studies.inputs import chosen
+from howsmooth.studies.inputs import select_indices
 from howsmooth.studies.provenance import provenance
 from howsmooth.texts.corpora import Corpus
 from howsmooth.texts.cutting import TokenChunk, special_frame
@@ -47,7 +47,7 @@ from howsmooth.texts.cutting import TokenChunk, special_frame
 PLACES = ("layer", "model", "tokens")
 MODEL_TOL = 0.1  # for whole models, whose solves take long
 Record = dict[str, Any]
-Progress = Callable[[int, str], None]  # called with (number of the text, place) before each record
+ProgressCallback = Callable[[int, str], None]  # called with (number of the text, site) before each computation
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def check(model: Model, chunks: Sequence[TokenChunk], design: Design) -> tuple[i
     """Return the layers; raise for settings that cannot work, before anything is computed."""
     last = model.layers - 1
     wanted = (0, last // 2, last) if design.layers == "spread" else design.layers
-    layers = chosen(wanted, model.layer_numbers, f"layers of {model.name}")
+    layers = select_indices(wanted, model.layer_numbers, f"layers of {model.name}")
     if "tokens" in design.places:
         limits = Limits(edits=design.edits)
         for chunk in chunks:
@@ -154,7 +154,7 @@ def predictions(
     design: Design,
     *,
     done: Mapping[str, Record] | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Iterator[Record]:
     """Yield a record for every text and place; records in `done` (by key) are reused."""
     layers = check(model, chunks, design)

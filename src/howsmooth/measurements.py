@@ -134,10 +134,10 @@ def measure(
     """
     from howsmooth.errors import InputError
     from howsmooth.models import Model, load
-    from howsmooth.studies.plan import loading_of, prepare_model, read_texts
+    from howsmooth.studies.plan import load_arguments, prepare_model, read_texts
     from howsmooth.studies.run import records_of
     from howsmooth.studies.spec import spec_of
-    from howsmooth.studies.worker import loaded_model
+    from howsmooth.studies.worker import cached_model
 
     several = next((name for name in ("models", "texts", "engine", "base") if name in fields), None)
     if several is not None:
@@ -164,7 +164,7 @@ def measure(
     spec = spec_of(declared, "measure")
     corpora = (corpus,) if corpus is not None else read_texts(spec)
     if named is not None:
-        loaded = loaded_model(loading_of(spec, spec.models[0]))
+        loaded = cached_model(load_arguments(spec, spec.models[0]))
     else:
         loaded = model if isinstance(model, Model) else load(model, **loading)
     records = []

@@ -41,12 +41,12 @@ def test_layer_stays_below_what_is_certified_and_every_file_verifies(howsmooth, 
 def test_what_is_kept_is_not_done_again(howsmooth, tiny, text_file, tmp_path, monkeypatch):
     line = f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --json - --artefacts {tmp_path}"
     first = howsmooth(f"{line} --attack noise")
-    import howsmooth.studies.layer_attacks as perturbing
+    from howsmooth.studies import layer_attacks
 
     done = []
-    real = perturbing.run
+    real = layer_attacks.run
     monkeypatch.setattr(
-        perturbing, "run", lambda attack, *args, **more: done.append(attack) or real(attack, *args, **more)
+        layer_attacks, "run", lambda attack, *args, **more: done.append(attack) or real(attack, *args, **more)
     )
     second = howsmooth(f"{line} --attack noise,sign")
     assert read(second.out)[0] == read(first.out)[0]  # exact: read from the file that the first run kept

@@ -37,7 +37,7 @@ def test_figures_of_a_named_model_and_one_that_is_missing(howsmooth, tiny, tmp_p
     assert len(pictures) == 5 and "text-nobody-nothing.png" in pictures and "norms.png" in pictures
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     index = (out / "index.md").read_text(encoding="utf-8")
-    assert "### Missing" in index and "embedded text stands in its place" in index
+    assert "### Missing" in index and "embedded text is used instead" in index
     assert all(name.removesuffix(".png") in index and name in (out / "index.html").read_text() for name in pictures)
     records = lines(out / "text.jsonl")
     assert {record["quantity"] for record in records} == {"lipschitz", "released", "scripts", "bound"}

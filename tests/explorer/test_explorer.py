@@ -169,7 +169,7 @@ def test_a_moved_token_has_its_gain(catalog):
 def test_cancelling_ends_the_loop_before_the_next_solve(catalog):
     work, cancellation, found = prepare(Choice("minilm", TEXT, "all", length=12), catalog), Cancellation(), []
     with pytest.raises(Cancelled):
-        for record in measure(work.model, work.text, work.settings, step=cancellation.check):
+        for record in measure(work.model, work.text, work.settings, progress=cancellation.check):
             found.append(record)
             cancellation.stop()
     assert len(found) == 1

@@ -1,4 +1,4 @@
-"""A tiny checkpoint and text for studies, small enough that a task takes milliseconds."""
+"""A tiny checkpoint and text, small enough that a task takes milliseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TEXT = " ".join(WORDS[(7 * i + i * i // 3) % len(WORDS)] for i in range(600))
 
 
 def save_tiny(folder, seed: int = 0) -> str:
-    """A random two-layer GPT-2, 32 positions, in `folder`."""
+    """Save a random GPT-2 with two layers and 32 positions to `folder`."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GPT2Config, GPT2Model, PreTrainedTokenizerFast

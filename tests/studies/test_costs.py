@@ -1,4 +1,4 @@
-"""What a plan says: steps and memory that the run keeps to, and refusals where nothing fits."""
+"""The cost model: predicted steps and memory, and errors where a run does not fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from howsmooth.models import load
 from howsmooth.spectral import LinearOperator, plan
 from howsmooth.spectral.memory import stored_after
 from howsmooth.studies import costs, prepare_model, records_of, spec_of
-from howsmooth.studies.costs import PLAN_PAIR, CostModel, extrapolated
+from howsmooth.studies.costs import PLAN_PAIR_SECONDS, CostModel, extrapolate_pair
 from howsmooth.studies.plan import Plan, prepare
 from howsmooth.texts.corpora import Corpus
 from tests.tolerances import at_most, less
@@ -37,36 +37,36 @@ def planned(model, **fields) -> Plan:
 
 
 def forecast(plan: Plan, model, **options) -> costs.Forecast:
-    return CostModel(model, plan.subjects[0], patience=PLAN_PAIR, **options).forecast()
+    return CostModel(model, plan.planned_models[0], max_pair_seconds=PLAN_PAIR_SECONDS, **options).forecast()
 
 
 @pytest.mark.parametrize("inputs", ["text", "normalised"])
-def test_a_plan_at_the_length_itself_knows_the_steps(model, inputs):
-    """Short lengths are probed by a whole solve there: the run takes just those steps."""
+def test_steps_are_exact_where_the_length_itself_is_probed(model, inputs):
+    """Short lengths are probed by a whole solve, so that the run takes exactly as many steps."""
     plan = planned(model, inputs=inputs, lengths=[8, 24])
-    said, records = forecast(plan, model), list(records_of(plan))
-    for cost in said.costs:
+    predicted, records = forecast(plan, model), list(records_of(plan))
+    for cost in predicted.costs:
         steps = [record["steps"] for record in records if record["n"] == cost.n]
         assert cost.probed_at == cost.n and list(cost.probed.values()) == steps
         assert cost.steps == pytest.approx(sum(steps) / len(steps)) and cost.solves == len(steps) == 2
         assert cost.bytes["vectors"] == stored_after(max(steps)) * cost.n * 16 * 4
         assert cost.bytes["total"] == sum(cost.bytes[key] for key in ("taken", "tokens", "vectors", "workspace"))
-    assert less(said.first_call, said.seconds) and at_most(0, said.first_call)
-    json.dumps(said.as_record())
+    assert less(predicted.first_call, predicted.seconds) and at_most(0, predicted.first_call)
+    json.dumps(predicted.as_record())
 
 
-def test_longer_lengths_are_known_from_shorter_ones(model, monkeypatch):
-    monkeypatch.setattr(costs, "SHORTEST", 8)
-    monkeypatch.setattr(costs, "QUICK_HERE", 0.0)
+def test_longer_lengths_are_extrapolated_from_shorter_ones(model, monkeypatch):
+    monkeypatch.setattr(costs, "SHORTEST_TIMED", 8)
+    monkeypatch.setattr(costs, "REQUESTED_PAIR_SECONDS", 0.0)
     plan = planned(model, inputs="normalised", layers=[1], lengths=[32], samples=3)
     (cost,) = forecast(plan, model).costs
     assert cost.probed_at == 16 and set(cost.pairs) == {8, 16, 32} and cost.measured_pair and cost.solves == 3
-    monkeypatch.setattr(costs, "QUICK_ENOUGH", 0.0)
+    monkeypatch.setattr(costs, "TIMED_PAIR_SECONDS", 0.0)
     (cost,) = forecast(plan, model).costs
     assert set(cost.pairs) == {8, 16} and not cost.measured_pair
 
 
-def test_limits_are_kept_to(model):
+def test_memory_and_step_limits_are_respected(model):
     limited = dict(layers=[0], lengths=[24], tol=1e-6, max_steps=5, stop="residual")
     (cost,) = forecast(planned(model, **limited), model).costs
     assert cost.steps <= cost.most_steps == 5
@@ -74,7 +74,7 @@ def test_limits_are_kept_to(model):
         planned(model, **limited, max_memory=2000)
 
 
-def test_what_does_not_fit_is_refused(model, monkeypatch):
+def test_a_run_that_does_not_fit_in_memory_is_refused(model, monkeypatch):
     monkeypatch.setattr(costs, "free_memory", lambda device: 1 << 10)
     with pytest.raises(InputError, match=r"GiB of free memory on cpu at n = 24, got 0.0 GiB; .*--max-memory"):
         forecast(planned(model, layers=[0], lengths=[24]), model)
@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_refused(model, monkeypatch):
 
 
 class Clock:
-    """A clock that moves by one second whenever it is read: every timed call takes one."""
+    """A clock that advances by one second whenever it is read: every timed call takes one second."""
 
     def __init__(self):
         self.reads = 0
@@ -93,31 +93,31 @@ class Clock:
         return float(self.reads)
 
 
-def test_the_time_of_a_solve_is_steps_and_the_rest_in_pairs_of_products(model):
+def test_seconds_of_a_solve_are_counted_in_pairs_of_products(model):
     """Every call takes one second on this clock: a pair one, so that a solve of q steps is q + max(0, 1 − q) pairs."""
     plan = planned(model, lengths=[8, 16], layers=[0], samples=3)
-    cost_model = CostModel(model, plan.subjects[0], clock=Clock(), patience=PLAN_PAIR)
-    said = cost_model.forecast(loading=7.0)
-    assert said.first_call == 0 and said.loading == 7.0  # exact: a clock of whole seconds
-    for cost in said.costs:
+    cost_model = CostModel(model, plan.planned_models[0], clock=Clock(), max_pair_seconds=PLAN_PAIR_SECONDS)
+    predicted = cost_model.forecast(loading=7.0)
+    assert predicted.first_call == 0 and predicted.loading == 7.0  # exact: a clock of whole seconds
+    for cost in predicted.costs:
         assert cost.seconds["solving"] == pytest.approx(3 * max(cost.steps, 1.0) * cost.pairs[max(cost.pairs)])
         assert cost.seconds["preparing"] == pytest.approx(3.0)  # one timed call, as many times as there are samples
-    assert said.seconds == pytest.approx(7 + sum(sum(cost.seconds.values()) for cost in said.costs))
+    assert predicted.seconds == pytest.approx(7 + sum(sum(cost.seconds.values()) for cost in predicted.costs))
 
 
-def test_a_study_times_quick_lengths_only_and_keeps_no_model(declared, monkeypatch):
-    """`Plan.seconds` and the order of bundles need a time at any length; the model is given back before."""
+def test_a_study_times_quick_lengths_only_and_releases_the_model(declared, monkeypatch):
+    """`Plan.seconds` and the order of bundles need the time of any length after the model was released."""
     plan = prepare(spec_of({**declared, "lengths": [6, 12]}))
     (found,) = plan.costs
-    assert not hasattr(found, "model") and not hasattr(plan.subjects[0].inputs[0], "model")
+    assert not hasattr(found, "model") and not hasattr(plan.planned_models[0].inputs[0], "model")
     assert all(found.seconds(n) > 0 for n in (6, 12, 10**6))
     assert plan.seconds() == pytest.approx(sum(found.seconds(n) for n in (6, 12)) * 2 * 3)
     assert found.seconds(10**6) == pytest.approx(
-        (found._solves(10**6)[1] + found._solves(10**6)[0][0]) * extrapolated(found.pairs, 10**6)
+        (found._expected_steps(10**6)[1] + found._expected_steps(10**6)[0][0]) * extrapolate_pair(found.pairs, 10**6)
     )
 
 
-def test_maps_without_a_formula_have_a_time_by_their_size(declared):
+def test_seconds_of_maps_differentiated_automatically_depend_on_their_size(declared):
     plan = prepare(spec_of({**declared, "map": "block"}))
     short, long = (plan.costs[0].seconds(n) for n in (8, 512))
     assert less(0, short, long)
@@ -132,8 +132,8 @@ def test_maps_without_a_formula_have_a_time_by_their_size(declared):
         (2**20, torch.bfloat16, "residual", 5, 84.24),
     ],
 )
-def test_the_kernels_memory_as_measured_on_an_h200(n, products, stop, steps, measured):
-    """The solver's plan, from shapes alone, is at most what was measured and a third."""
+def test_planned_memory_against_measurements_on_an_h200(n, products, stop, steps, measured):
+    """The solver's plan, which uses shapes alone, exceeds the measured memory by at most a third."""
     weights = [torch.ones(768, 768) for _ in range(4)]
     taken = estimate_memory(SelfAttention(*weights, heads=12, causal=True), n, torch.float32, products, fused=True)
     drawn = LinearOperator((768 * n, 768 * n), dtype=torch.float32, workspace=taken.workspace, held=taken.held)

@@ -1,4 +1,4 @@
-"""Tokens through the layers of small random models, against dense Jacobians and the network's own attention."""
+"""Tokens at every depth of small random models, compared with dense Jacobians and the network's own attention."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from howsmooth.dynamics import integrate_example
 from howsmooth.errors import InputError
 from howsmooth.models import load
 from howsmooth.records import json_line
-from howsmooth.studies import chosen_depths, model_flow, parse_weights, pass_through, spec_of
-from howsmooth.studies.depth import TOLERANCES, picture
+from howsmooth.studies import chosen_depths, depth_trajectories, model_flow, parse_weights, spec_of
+from howsmooth.studies.depth import TOLERANCES, principal_coordinates
 from howsmooth.texts.corpora import read_corpus
 from tests.models.tiny import tiny_network, tiny_tokenizer
 from tests.tolerances import assert_close, at_most, less
@@ -34,25 +34,25 @@ def models(tmp_path_factory):
     return found
 
 
-def asked(model, depths=None, tolerances=TOLERANCES, **fields):
-    """A spec and its depths, checked."""
+def spec_and_depths(model, depths=None, tolerances=TOLERANCES, **fields):
+    """Return a spec and its depth options."""
     spec = spec_of({"lengths": [5], "samples": 1, **fields})
     return spec, chosen_depths(model, TEXT, spec, depths=depths, tolerances=tolerances)
 
 
 def records(model, n=5, depths=None, **fields):
-    spec, chosen = asked(model, depths, lengths=[n], **{"tol": 1e-6, **fields})
-    (passage,) = pass_through(model, TEXT, spec)
-    return passage, list(passage.records(model, TEXT, spec, chosen))
+    spec, chosen = spec_and_depths(model, depths, lengths=[n], **{"tol": 1e-6, **fields})
+    (trajectory,) = depth_trajectories(model, TEXT, spec)
+    return trajectory, list(trajectory.records(model, TEXT, spec, chosen))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_growth_against_dense_jacobians(models, family):
-    passage, found = records(models[family])
-    maps, so_far, product = passage.chain.maps, None, 1.0
+    trajectory, found = records(models[family])
+    maps, so_far, product = trajectory.chain.maps, None, 1.0
     assert len(found) == len(maps) + 1 and found[-1]["normed"] == (family != "bert")
     assert [found[0]["value"], found[0]["product"]] == pytest.approx([1.0, 1.0])
-    for record, f, x in zip(found[1:], maps, passage.states, strict=False):
+    for record, f, x in zip(found[1:], maps, trajectory.states, strict=False):
         J = torch.func.jacrev(f)(x).reshape(x.numel(), x.numel())
         so_far = J if so_far is None else J @ so_far
         own, chain = (float(torch.linalg.matrix_norm(m, 2)) for m in (J, so_far))
@@ -61,13 +61,13 @@ def test_growth_against_dense_jacobians(models, family):
         assert record["value"] == pytest.approx(chain, rel=1e-5)
         assert at_most(record["lower"], chain) and at_most(chain, record["upper"])
         assert at_most(record["value"], record["product"], tol=1e-5)
-        size = float(passage.states[0].norm() / passage.states[maps.index(f) + 1].norm())
+        size = float(trajectory.states[0].norm() / trajectory.states[maps.index(f) + 1].norm())
         assert record["relative"] == pytest.approx(chain * size, rel=1e-5)
 
 
-def test_the_first_token_held_fixed(models):
-    passage, found = records(models["gpt2"], tokens="no-first", depths=[3])
-    x, maps = passage.chain.x, passage.chain.maps
+def test_growth_with_the_first_token_fixed(models):
+    trajectory, found = records(models["gpt2"], tokens="no-first", depths=[3])
+    x, maps = trajectory.chain.x, trajectory.chain.maps
 
     def whole(x):
         for f in maps:
@@ -81,34 +81,34 @@ def test_the_first_token_held_fixed(models):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
-def test_the_sink_is_where_the_networks_attention_goes(models, family):
+def test_the_sink_receives_most_of_the_networks_attention(models, family):
     model = models[family]
-    passage, found = records(model, n=9, depths=())
+    trajectory, found = records(model, n=9, depths=())
     model.network.set_attn_implementation("eager")
     with torch.no_grad():
-        P = torch.stack(model.network(input_ids=passage.chunk.ids[None], output_attentions=True).attentions)[:, 0]
+        P = torch.stack(model.network(input_ids=trajectory.chunk.ids[None], output_attentions=True).attentions)[:, 0]
     given = (P.sum(-2) - P.diagonal(dim1=-2, dim2=-1)).mean(1) / 8  # by layer and key
-    assert passage.sink == int(given.mean(0).argmax())
+    assert trajectory.sink == int(given.mean(0).argmax())
     for record, layer, weights in zip(found, given, P, strict=False):
-        assert record["to_sink"] == pytest.approx(float(layer[passage.sink]))
+        assert record["to_sink"] == pytest.approx(float(layer[trajectory.sink]))
         assert record["sharpness"] == pytest.approx(float(weights.amax(-1).mean()))
     assert found[-1]["to_sink"] is None
 
 
-def test_with_and_without_the_sink(models):
-    passage, found = records(models["llama"], n=8, depths=())
-    for record, x in zip(found, passage.states, strict=True):
+def test_spread_with_and_without_the_sink(models):
+    trajectory, found = records(models["llama"], n=8, depths=())
+    for record, x in zip(found, trajectory.states, strict=True):
         u = x / x.norm(dim=-1, keepdim=True)
-        keep = [i for i in range(8) if i != passage.sink]
+        keep = [i for i in range(8) if i != trajectory.sink]
         for key, rows in (("cosine", u), ("cosine_without_sink", u[keep])):
             m = len(rows)
             assert record[key] == pytest.approx(float(((rows @ rows.mT).sum() - m) / (m * (m - 1))))
-        assert record["sink_norm"] == pytest.approx(float(x[passage.sink].norm()))
+        assert record["sink_norm"] == pytest.approx(float(x[trajectory.sink].norm()))
         assert record["value"] is record["own"] is record["product"] is None
         assert max(record["clusters"]) <= 8 and record["clusters"] == sorted(record["clusters"], reverse=True)
 
 
-def test_records_are_plain_and_say_where_they_come_from(models):
+def test_records_are_plain_and_have_provenance(models):
     _, found = records(models["bert"], depths=[1])
     for record in found:
         again = json.loads(json_line(record))
@@ -116,21 +116,21 @@ def test_records_are_plain_and_say_where_they_come_from(models):
     assert len({tuple(record) for record in found}) == 1  # one set of columns, in one order
 
 
-def test_each_record_comes_before_the_next_is_computed(models):
+def test_each_record_is_yielded_before_the_next_is_computed(models):
     model = models["gpt2"]
-    spec, chosen = asked(model)
-    (passage,) = pass_through(model, TEXT, spec)
+    spec, chosen = spec_and_depths(model)
+    (trajectory,) = depth_trajectories(model, TEXT, spec)
     steps = []
-    stream = passage.records(model, TEXT, spec, chosen, step=lambda n, layer, head: steps.append(layer))
+    stream = trajectory.records(model, TEXT, spec, chosen, progress=lambda n, layer, head: steps.append(layer))
     assert next(stream)["depth"] == 0 and steps == []
     assert next(stream)["depth"] == 1 and steps == [0]
 
 
-def test_picture_keeps_angles_that_three_axes_can_keep(models):
-    passage, _ = records(models["bert"], depths=())
-    paths, names = picture(passage)
+def test_principal_coordinates_preserve_angles_in_three_dimensions(models):
+    trajectory, _ = records(models["bert"], depths=())
+    paths, names = principal_coordinates(trajectory)
     assert paths.shape == (4, 5, 3) and len(names) == 3
-    u = torch.stack(passage.states)
+    u = torch.stack(trajectory.states)
     u = u / u.norm(dim=-1, keepdim=True)
     gaps, seen = (float((t[0, 1] - t[0, 2]).norm()) for t in (u, torch.from_numpy(paths)))
     assert less(0, seen) and at_most(seen, gaps + 1e-12)
@@ -148,18 +148,18 @@ def test_picture_keeps_angles_that_three_axes_can_keep(models):
         (dict(tolerances=(3.0,)), "between 0 and 2"),
     ],
 )
-def test_settings_are_refused_before_anything_runs(models, changes, words):
+def test_invalid_options_are_refused(models, changes, words):
     with pytest.raises(InputError, match=words):
-        asked(models["gpt2"], **{"lengths": [6], **changes})
+        spec_and_depths(models["gpt2"], **{"lengths": [6], **changes})
 
 
 def test_default_depths_of_a_deep_model(models, monkeypatch):
     monkeypatch.setattr(models["gpt2"], "layers", 30)
-    assert asked(models["gpt2"], lengths=[6])[1].depths == (1, 2, 5, 10, 15, 20, 25, 30)
+    assert spec_and_depths(models["gpt2"], lengths=[6])[1].depths == (1, 2, 5, 10, 15, 20, 25, 30)
 
 
 @pytest.mark.parametrize("layer, head", [(1, None), (2, 1), (None, None)])
-def test_weights_of_a_model_as_a_velocity(models, layer, head):
+def test_flow_with_the_attention_of_a_model_as_velocity(models, layer, head):
     model = models["gpt2"]
     flow = model_flow(model, TEXT, 6, layer, head)
     (chunk,) = model.chunks(TEXT.content, 6, 1)
@@ -178,12 +178,12 @@ def test_weights_of_a_model_as_a_velocity(models, layer, head):
 
 
 @pytest.mark.parametrize("given", ["minilm", ":3", "minilm:", "minilm:x", "minilm:1/", "minilm:1/b"])
-def test_weights_that_are_not_named_so(given):
+def test_invalid_weights_are_refused(given):
     with pytest.raises(InputError, match="MODEL:LAYER"):
         parse_weights(given)
 
 
-def test_layers_and_heads_that_are_not_there(models):
+def test_layers_and_heads_out_of_range_are_refused(models):
     with pytest.raises(InputError, match=r"layers of .* between 0 and 2, got 3"):
         model_flow(models["gpt2"], TEXT, 6, 3)
     with pytest.raises(InputError, match=r"heads of .* between 0 and 3, got 9"):

@@ -1,4 +1,4 @@
-"""Drawn tokens: the layer's own normalisation, any length, the same on every machine, the first of a longer draw."""
+"""Random normalised tokens: any length, reproducible, and prefixes of longer draws."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ D = 24
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """Layers 0 and 2 of a narrow GPT-2, drawn at random."""
+    """Layers 0 and 2 of a narrow GPT-2 with random weights."""
     generator = torch.Generator().manual_seed(1)
     shapes = {
         "ln_1.weight": (D,),
@@ -38,9 +38,9 @@ def path(tmp_path_factory):
         for layer in (0, 2)
         for key, shape in shapes.items()
     }
-    place = tmp_path_factory.mktemp("weights") / "attention.safetensors"
-    save_file(tensors, place)
-    return place
+    path = tmp_path_factory.mktemp("weights") / "attention.safetensors"
+    save_file(tensors, path)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def file(path):
 
 
 def drawn_spec(model, **changes):
-    """A spec of drawn tokens, resolved against the model."""
+    """Return a spec with random tokens, resolved against the model."""
     return resolve(
         model,
         None,
@@ -62,7 +62,7 @@ def test_the_constant_is_the_norm_of_the_dense_jacobian(file):
     assert [(r["layer"], r["sample"]) for r in records] == [(0, 0), (2, 0), (0, 1), (2, 1)]
     assert len({r["value"] for r in records}) == 4
     for record in records:
-        x = NormalisedInputs(file, 5).drawn(9, record["sample"], record["layer"])
+        x = NormalisedInputs(file, 5).draw(9, record["sample"], record["layer"])
         f = file.attention(record["layer"])
         truth = torch.linalg.matrix_norm(torch.func.jacrev(f)(x).reshape(9 * D, 9 * D), 2).item()
         assert at_most(record["lower"], truth, tol=1e-10) and at_most(truth, record["upper"], tol=1e-10)
@@ -72,26 +72,26 @@ def test_the_constant_is_the_norm_of_the_dense_jacobian(file):
         assert "seed 5" in record["drawn"] and record["source"]["sha256"] == file.source["sha256"]
 
 
-def test_tokens_are_normalised_by_the_layer_itself(file):
-    x = NormalisedInputs(file).drawn(50, 0, 2)
+def test_tokens_are_normalised_by_the_layers_normalisation(file):
+    x = NormalisedInputs(file).draw(50, 0, 2)
     norm = file.normalisation(2)
     z = (x - norm.bias) / norm.gain
     assert z.mean(-1).abs().max() < 1e-5 and (z.square().mean(-1) - 1).abs().max() < 1e-3
 
 
-def test_shorter_draws_begin_longer_ones(file):
-    """So that under a causal mask the constant cannot fall: the shorter Jacobian is a corner of the longer."""
+def test_shorter_draws_are_prefixes_of_longer_ones(file):
+    """Under a causal mask the constant then cannot decrease: the shorter Jacobian is a submatrix of the longer."""
     inputs = NormalisedInputs(file, 3)
-    long = inputs.drawn(1500, 0, 0)
+    long = inputs.draw(1500, 0, 0)
     for n in (1, 7, 1024, 1025):
-        assert close(inputs.drawn(n, 0, 0), long[:n], FLOAT32)
-    assert not close(inputs.drawn(7, 1, 0), long[:7], FLOAT32)
-    assert not close(NormalisedInputs(file, 4).drawn(7, 0, 0), long[:7], FLOAT32)
+        assert close(inputs.draw(n, 0, 0), long[:n], FLOAT32)
+    assert not close(inputs.draw(7, 1, 0), long[:7], FLOAT32)
+    assert not close(NormalisedInputs(file, 4).draw(7, 0, 0), long[:7], FLOAT32)
     values = [r["value"] for r in measure(file, None, drawn_spec(file, lengths=[4, 8, 16, 32], seed=3))]
     assert at_most(*values, tol=1e-6)
 
 
-def test_lengths_beyond_the_positions_are_extrapolation(file):
+def test_lengths_beyond_the_positions_are_extrapolated(file):
     model = load(
         LlamaModel(
             LlamaConfig(
@@ -108,19 +108,19 @@ def test_lengths_beyond_the_positions_are_extrapolation(file):
     assert close(near.rotary.cos, far.rotary.cos[:16], FLOAT32)
     with pytest.raises(InputError, match="length from 1 to"):
         model.attention(0, model.positions + 8)
-    assert NormalisedInputs(model).facts(model.positions + 1) == {"extrapolated": True}
-    assert NormalisedInputs(model).facts(model.positions) == {"extrapolated": False}
-    assert NormalisedInputs(file).facts(1025) == {"extrapolated": True}
+    assert NormalisedInputs(model).length_fields(model.positions + 1) == {"extrapolated": True}
+    assert NormalisedInputs(model).length_fields(model.positions) == {"extrapolated": False}
+    assert NormalisedInputs(file).length_fields(1025) == {"extrapolated": True}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_plan_needs_no_tokens(path, dtype):
-    """What is said from shapes alone is what the solver itself plans."""
+def test_memory_is_planned_without_tokens(path, dtype):
+    """The plan from shapes alone equals the solver's own plan."""
     file = AttentionFile(path, dtype=dtype)
     inputs = NormalisedInputs(file)
     spec = drawn_spec(file, lengths=[40])
     f = file.attention(2).to(torch.float32 if dtype == torch.bfloat16 else dtype)
-    truth = jacobian(f, inputs.drawn(40, 0, 2).to(f.dtype))
+    truth = jacobian(f, inputs.draw(40, 0, 2).to(f.dtype))
     said = abstract_jacobian(file.attention(2), 40)
     for name in ("shape", "workspace", "held", "reference_bytes", "reference_itemsize", "dtype"):
         assert getattr(said, name) == getattr(truth, name)
@@ -147,12 +147,12 @@ def test_heads_and_steps(file):
         ({"lengths": [1], "tokens": "no-first"}, "token left to perturb"),
     ],
 )
-def test_what_is_refused(file, change, words):
+def test_invalid_specs_are_refused(file, change, words):
     with pytest.raises(InputError, match=words):
         drawn_spec(file, **change)
 
 
-def test_a_text_keeps_to_the_positions(tiny):
+def test_texts_longer_than_the_positions_are_refused(tiny):
     model = load(tiny)
     with pytest.raises(InputError, match=r"at most 32 tokens.*--inputs normalised"):
         resolve(model, Corpus("t", ("the of and " * 50,)), spec_of({"lengths": [33], "samples": 1}))

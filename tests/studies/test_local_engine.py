@@ -1,4 +1,4 @@
-"""Local processes: a worker that dies is replaced, what it had done stays done, what cannot be done is said."""
+"""The local engine: dead workers are replaced, finished tasks are kept, failures are reported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def raising(bundle):
 
 @pytest.fixture
 def work(tmp_path, monkeypatch):
-    """A module that workers can import, as they import the package."""
+    """A module that workers can import."""
     import importlib
 
     (tmp_path / "work_of_this_test.py").write_text(WORK)
@@ -63,7 +63,7 @@ def work(tmp_path, monkeypatch):
     del sys.modules["work_of_this_test"]
 
 
-def test_every_task_once_on_as_many_processes_as_asked(work):
+def test_every_task_runs_once_on_the_requested_number_of_processes(work):
     bundles = [work.Bundle([f"t{i}.{j}" for j in range(3)]) for i in range(20)]
     rows = [row for rows in local_engine(bundles, work.threads, workers=2, threads=3) for row in rows]
     assert Counter(task for task, _, _ in rows) == Counter(task for bundle in bundles for task in bundle.tasks)
@@ -72,7 +72,7 @@ def test_every_task_once_on_as_many_processes_as_asked(work):
     assert 1 <= len(pids) <= 2 and os.getpid() not in pids
 
 
-def test_workers_that_die(work, tmp_path):
+def test_tasks_of_a_dead_worker_are_retried(work, tmp_path):
     bundles = [
         work.Bundle(["a0", "b0", "c0"], str(tmp_path)),
         work.Bundle(["a1", "poison", "c1"], str(tmp_path)),
@@ -87,14 +87,14 @@ def test_workers_that_die(work, tmp_path):
     assert ran == {"a0": 1, "b0": 1, "c0": 1, "a1": 1, "a2": 1}  # nothing that had come back ran again
 
 
-def test_work_that_raises_is_not_tried_again(work):
+def test_work_that_raises_is_not_retried(work):
     bundles = [work.Bundle(["bad", "x"]), work.Bundle(["fine"])]
     for engine in (in_this_process, lambda *a: local_engine(*a, workers=1, threads=1)):
         ends = {task: error for rows in engine(iter(bundles), work.raising) for task, _, error in rows}
         assert ends["fine"] is None and "expected something else" in ends["bad"] and "expected" in ends["x"]
 
 
-def test_leaving_early_leaves_no_process(work):
+def test_closing_the_engine_ends_its_processes(work):
     engine = local_engine((work.Bundle([str(i)]) for i in range(10**9)), work.threads, workers=2, threads=1)
     pids = {next(engine)[0][1]["pid"] for _ in range(5)}
     engine.close()
@@ -103,8 +103,8 @@ def test_leaving_early_leaves_no_process(work):
             os.kill(pid, 0)
 
 
-def test_the_driver_does_not_grow_with_the_tasks(work, tmp_path):
-    """Through pipe, engine and store: 2,000 records of 1 KiB leave nothing behind (`benchmarks/study.py`: the time)."""
+def test_memory_of_the_driver_does_not_grow_with_the_tasks(work, tmp_path):
+    """2,000 records of 1 KiB through pipe, engine and store leave no memory allocated."""
     count, peaks = 2000, []
     with Store.write(tmp_path / "s.sqlite") as store:
         store.plan({}, (f"t{i}" for i in range(count)))

@@ -1,4 +1,4 @@
-"""Curves lie between their bounds, masked constants above what is attained."""
+"""Exact curves are between their bounds, and masked constants above the attained values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from howsmooth.studies.mean_field import masked_constants, regimes, unit_layer
 from tests.tolerances import at_most, less
 
 
-def test_three_places_may_be_better_where_scores_are_positive():
-    """A = 1, R² = 32: a chain of three places, each far lighter than the one before, beats the best two by 16 %."""
+def test_three_points_can_exceed_two_where_scores_are_positive():
+    """A = 1, R² = 32: three points, each far lighter than the one before, exceed the best two by 16 %."""
     R = math.sqrt(32)
     atoms = R * torch.tensor([[0.24], [-0.507], [-1.0]], dtype=torch.float64)
     logs = torch.tensor([0.0, -11.42, -19.96], dtype=torch.float64)
@@ -50,6 +50,6 @@ def test_masked_constants():
     assert by[1.0, 2.0]["verdict"] == "true" and by[0.0, "inf"]["verdict"] == "true"
 
 
-def test_refused_scores():
+def test_unknown_scores_are_refused():
     with pytest.raises(InputError, match="negative, positive, rotation"):
         unit_layer("sideways")

@@ -1,4 +1,4 @@
-"""A real model whose first layer is known not to follow a power law: it jumps between 128 and 256 tokens."""
+"""A real model whose first layer does not follow a power law: it jumps between 128 and 256 tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A quantity is one entry in `QUANTITIES`: records, tables, figures, files and pages know of it from there."""
+"""A quantity needs one entry in `QUANTITIES` to appear in records, tables, figures, files and pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 import howsmooth
 from howsmooth.cli import main
 from howsmooth.lipschitz import jacobian
-from howsmooth.studies.quantities import At
+from howsmooth.studies.quantities import EvaluationPoint
 from howsmooth.studies.spec import QUANTITIES, Quantity
 from tests import reasons
 from tests.tolerances import less
@@ -23,11 +23,11 @@ from .conftest import TEXT
 LENGTHS = [4, 6, 8, 12]
 
 
-def frobenius(at: At) -> list[dict[str, Any]]:
+def frobenius(point: EvaluationPoint) -> list[dict[str, Any]]:
     """‖J‖_F of the dense Jacobian of each sequence."""
     found = []
-    for x in at.x if at.x.ndim == 3 else at.x[None]:
-        value = float(torch.linalg.matrix_norm(jacobian(at.f, x).dense().double()))
+    for x in point.x if point.x.ndim == 3 else point.x[None]:
+        value = float(torch.linalg.matrix_norm(jacobian(point.f, x).dense().double()))
         found.append({"value": value, "lower": None, "upper": None, "confidence": None, "status": "converged"})
     return found
 
@@ -47,12 +47,12 @@ def river(tmp_path) -> str:
     return str(tmp_path / "river.txt")
 
 
-def test_unknown_without_its_entry(tiny, river):
+def test_a_quantity_without_an_entry_is_refused(tiny, river):
     with pytest.raises(howsmooth.InputError, match="expected a quantity among lipschitz, released, scripts"):
         howsmooth.measure(tiny, river, quantities=["frobenius"])
 
 
-def test_known_everywhere_with_it(known, tiny, river, tmp_path, capfd):
+def test_a_quantity_with_an_entry_appears_in_all_outputs(known, tiny, river, tmp_path, capfd):
     pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     out = {name: tmp_path / f"r.{name}" for name in ("jsonl", "csv", "svg", "html")}
     with pytest.raises(SystemExit) as left:
@@ -112,7 +112,7 @@ def titles(records: howsmooth.Measurements) -> list[str]:
 
 
 def page_table(page: Path) -> dict:
-    """The table of measurements that a page holds."""
+    """Return the table of measurements in a page."""
     text = page.read_text(encoding="utf-8")
     data = text.split('type="application/json"', 1)[1].split(">", 1)[1].split("</script>", 1)[0]
     return json.loads(data)["tables"]["measurements"]

@@ -1,4 +1,4 @@
-"""A real cluster of two nodes on this machine, one of which is killed in the middle."""
+"""The Ray engine on a cluster of two nodes, one of which is killed during the run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def held(bundle):
 
 @pytest.fixture
 def cluster():
-    """A head without CPUs for tasks to lose, and two workers; tasks can only run on those."""
+    """A head node without CPUs; tasks can run only on nodes that a test adds."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
@@ -63,7 +63,7 @@ def cluster():
         cluster.shutdown()
 
 
-def test_a_node_dies_and_nothing_is_lost(cluster, declared, tmp_path, monkeypatch):
+def test_tasks_of_a_dead_node_are_retried(cluster, declared, tmp_path, monkeypatch):
     (tmp_path / "held_work.py").write_text(HELD)
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -78,7 +78,7 @@ def test_a_node_dies_and_nothing_is_lost(cluster, declared, tmp_path, monkeypatc
     (marks / "victim").write_text(nodes[1].node_id)
     monkeypatch.setattr(run, "run_bundle", held_work.held)
     study = {**declared, "samples": 8, "lengths": [6, 9, 12], "engine": {"kind": "ray", "address": cluster.address}}
-    monkeypatch.setitem(plan.TOKENS_AT_ONCE, "cpu", 48)
+    monkeypatch.setitem(plan.MAX_BATCH_TOKENS, "cpu", 48)
 
     def kill_the_held_node():
         while not (marks / "in flight").exists():
@@ -95,7 +95,7 @@ def test_a_node_dies_and_nothing_is_lost(cluster, declared, tmp_path, monkeypatc
     assert runs[1] == 2 and sum(runs) == bundles + 1, "the lost task ran again, no other did"
 
     monkeypatch.undo()
-    monkeypatch.setitem(plan.TOKENS_AT_ONCE, "cpu", 48)
+    monkeypatch.setitem(plan.MAX_BATCH_TOKENS, "cpu", 48)
     run_study(spec_of({**study, "engine": {"workers": 0}}), tmp_path / "local.sqlite")
     stores = []
     for name in ("ray", "local"):
@@ -109,15 +109,15 @@ def test_a_node_dies_and_nothing_is_lost(cluster, declared, tmp_path, monkeypatc
             assert record[name] == other[task][name]
 
 
-def test_what_no_node_can_do_is_refused(declared, tmp_path, monkeypatch):
+def test_a_task_that_fits_on_no_node_is_refused(declared, tmp_path, monkeypatch):
     nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    module._refuse_impossible(ray, 2, 0)
+    module._check_resources(ray, 2, 0)
     with pytest.raises(InputError, match="8 CPUs and 1 GPUs for one task, got 2 CPUs and 0 GPUs"):
-        module._refuse_impossible(ray, 8, 1)
+        module._check_resources(ray, 8, 1)
 
 
-def test_no_cluster_and_no_ray(declared, tmp_path, monkeypatch):
+def test_a_missing_cluster_or_ray_itself_is_reported(declared, tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("nobody there")))
     with pytest.raises(InputError, match=r"Ray cluster at auto, got none .nobody there"):
         list(module.ray_engine([], None, address="auto"))
@@ -127,9 +127,9 @@ def test_no_cluster_and_no_ray(declared, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:{port}", "ray://127.0.0.1:{port}", "127.0.0.1:99999"])
-def test_an_address_where_nobody_listens_is_refused_before_ray_waits(address, monkeypatch):
+def test_an_address_without_a_listener_is_refused_before_ray_waits(address, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can answer there
-        monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was asked"))
+        monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was called"))
         with pytest.raises(InputError, match=r"expected a Ray cluster at .*got none .*correct the address"):
             list(module.ray_engine([], None, address=address.format(port=free.getsockname()[1])))

@@ -1,4 +1,4 @@
-"""Study files: typos are named, flags override, nothing heavy is imported."""
+"""Study files: errors name the key, options override the file, torch is not imported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GOOD = {"models": "minilm", "lengths": [8]}
         ({"base": "/x", "cuting": "x"}, "'cuting'; did you mean 'cutting'"),
     ],
 )
-def test_what_is_refused(change, words):
+def test_invalid_specs_are_refused(change, words):
     with pytest.raises(InputError, match=words):
         spec_of({**GOOD, **change})
 
@@ -88,7 +88,7 @@ def test_a_file_with_overrides(tmp_path):
 
 
 @pytest.mark.parametrize("content, words", [("models = ", "TOML"), ("base = '/'\nmodels='m'\nlengths=[1]", "'base'")])
-def test_a_file_that_is_no_study(tmp_path, content, words):
+def test_files_that_are_not_studies_are_refused(tmp_path, content, words):
     file = tmp_path / "x.toml"
     file.write_text(content)
     with pytest.raises(InputError, match=words):
@@ -102,7 +102,7 @@ def test_reading_a_study_needs_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_a_name_means_the_same_wherever_it_is_given():
+def test_random_models_are_parsed_alike_in_all_forms():
     assert spec_of({"models": ["random:gpt2"]}) == spec_of({"models": [{"name": "gpt2", "weights": "random"}]})
     for models in ("a.safetensors", ["a.safetensors"], [{"name": "a.safetensors", "dtype": "float64"}]):
         assert spec_of({"models": models}).inputs == "normalised"

@@ -1,4 +1,4 @@
-"""Splitting of heads from a file of attention layers: GPT-2's true ones, and random ones."""
+"""Mass splitting in heads from a file of attention layers: GPT-2's and random ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def split(path: Path) -> dict:
 def test_heads_are_read_and_normalised(source, tmp_path):
     path = data.gpt2_file(source, tmp_path)
     record, file = split(path), load(path, dtype="float64")
-    x = NormalisedInputs(load(path)).drawn(3, 0, 6)
+    x = NormalisedInputs(load(path)).draw(3, 0, 6)
     truth = splits(file.attention(6).head(3), x.double(), tol=1e-6)
     assert at_most(record["ratio_lower"], truth.ratio, record["ratio_upper"])
     assert (record["layer"], record["head"], record["verdict"]) == (6, 3, truth.status)
@@ -39,6 +39,6 @@ def test_a_true_head_does_not_split():
     assert split(data.DATA / data.GPT2)["verdict"] == "does not split"
 
 
-def test_a_file_that_is_not_there():
+def test_a_missing_file_is_refused():
     with pytest.raises(InputError, match="safetensors file"):
         load("nowhere.safetensors")

@@ -1,4 +1,4 @@
-"""The store: nothing stored is lost, one writer at a time, damage is repaired as far as it can be."""
+"""The store: stored records survive kills, there is one writer at a time, damaged files are recovered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import textwrap
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.studies.store import FORM, Store, StoreFailed
+from howsmooth.studies.store import STORE_VERSION, Store, StoreFailed
 
 
 def rows(first: int, last: int, size: int = 10):
@@ -28,7 +28,7 @@ def filled(path, count=50, size=10):
     return path
 
 
-def test_what_goes_in_comes_out_in_the_plans_order(tmp_path):
+def test_records_are_returned_in_the_order_of_the_plan(tmp_path):
     with Store.write(tmp_path / "s.sqlite") as store:
         store.plan({"name": "s"}, ["task2", "task0", "task1"])
         assert store.add(rows(0, 2)) == 2
@@ -52,9 +52,9 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path):
     with Store.write(path) as store:
         store.plan({}, ["task0"])
         store.add(rows(0, 1))
-        with pytest.raises(InputError, match=rf"in use by process {os.getpid()} since .*--store"):
-            with Store.write(path):
-                pass
+        refused = pytest.raises(InputError, match=rf"in use by process {os.getpid()} since .*--store")
+        with refused, Store.write(path):
+            pass
         with Store.read(path) as reader:
             assert reader.counts()["done"] == 1
     with Store.write(path):  # the lock is gone with its holder
@@ -62,8 +62,8 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["s.sqlite"]
 
 
-def test_killed_while_writing(tmp_path):
-    """SIGKILL between and inside transactions: every row that was said to be stored is there, the lock is not."""
+def test_a_process_killed_while_writing(tmp_path):
+    """SIGKILL between and inside transactions: every record reported as stored is there, and the lock is released."""
     path = tmp_path / "s.sqlite"
     code = f"""
         from howsmooth.studies.store import Store
@@ -88,19 +88,19 @@ def test_killed_while_writing(tmp_path):
 def test_a_store_of_a_later_version(tmp_path):
     path = filled(tmp_path / "s.sqlite", 1)
     db = sqlite3.connect(path)
-    db.execute(f"PRAGMA user_version = {FORM + 1}")
+    db.execute(f"PRAGMA user_version = {STORE_VERSION + 1}")
     db.execute("UPDATE meta SET value = '9.9' WHERE key = 'howsmooth'")
     db.commit()
     db.close()
     before = path.read_bytes()
-    for way in (Store.write, Store.read):
-        with pytest.raises(InputError, match=rf"form {FORM + 1}, written by howsmooth 9\.9; install"):
-            with way(path):
-                pass
+    for open_store in (Store.write, Store.read):
+        refused = pytest.raises(InputError, match=rf"version {STORE_VERSION + 1}, written by howsmooth 9\.9; install")
+        with refused, open_store(path):
+            pass
     assert path.read_bytes() == before
 
 
-def test_other_files_are_left_alone(tmp_path):
+def test_other_files_are_refused_and_unchanged(tmp_path):
     text, other = tmp_path / "notes.txt", tmp_path / "other.sqlite"
     text.write_text("my notes, not a database, long enough to have no header " * 40)
     db = sqlite3.connect(other)
@@ -120,7 +120,7 @@ def test_other_files_are_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5])
-def test_a_truncated_store_keeps_what_can_be_read(tmp_path, share):
+def test_readable_records_of_a_truncated_store_are_recovered(tmp_path, share):
     path = filled(tmp_path / "s.sqlite", 400, size=400)
     whole = path.read_bytes()
     os.truncate(path, int(len(whole) * share) // 4096 * 4096 + 100)
@@ -134,12 +134,12 @@ def test_a_truncated_store_keeps_what_can_be_read(tmp_path, share):
         for i in range(400):  # and it takes the rest
             store.add(rows(i, i + 1))
         assert store.counts()["done"] == 400
-    (aside,) = tmp_path.glob("s.sqlite.damaged-*")
-    assert len(whole) > aside.stat().st_size > 0
+    (damaged,) = tmp_path.glob("s.sqlite.damaged-*")
+    assert len(whole) > damaged.stat().st_size > 0
 
 
-def test_a_torn_log_loses_its_last_rows_only(tmp_path):
-    """The process was killed, and the log lost its end: SQLite drops the torn transaction by itself."""
+def test_a_truncated_log_loses_its_last_transaction_only(tmp_path):
+    """The process was killed and the log lost its end: SQLite drops the incomplete transaction."""
     path = tmp_path / "s.sqlite"
     code = f"""
         import os
@@ -157,18 +157,18 @@ def test_a_torn_log_loses_its_last_rows_only(tmp_path):
     assert kept == list(range(len(kept))) and 30 <= len(kept) < 40
 
 
-def test_a_full_disk(tmp_path):
-    """SQLite says what it says on a full disk when a file reaches its limit of pages."""
+def test_a_full_disk_is_reported(tmp_path):
+    """SQLite reports a full disk as well when a file reaches its limit of pages."""
     with Store.write(tmp_path / "s.sqlite") as store:
         store.add(rows(0, 10))
         (pages,) = store._db.execute("PRAGMA page_count").fetchone()
         store._db.execute(f"PRAGMA max_page_count = {pages + 1}")
-        with pytest.raises(StoreFailed, match=r"full.*still in it"):
+        with pytest.raises(StoreFailed, match=r"full.*still there"):
             for i in range(10, 1000):
                 store.add(rows(i, i + 1, size=500))
         kept = [record["i"] for record in store.records(everything=True)]
         assert kept == list(range(len(kept))) and len(kept) >= 10
         store._db.execute(f"PRAGMA max_page_count = {pages + 1000}")
-        store.add(rows(900, 901))  # room again: it goes on
+        store.add(rows(900, 901))  # there is space again
     with Store.read(tmp_path / "s.sqlite") as store:
         assert store.done(["task900"]) and json.dumps(kept)

@@ -46,7 +46,7 @@ def command(
         return (
             model.name,
             resolved.estimates * len(EVERY),
-            lambda step: bound(model, corpus, resolved, radius=radius, step=step),
+            lambda progress: bound(model, corpus, resolved, radius=radius, progress=progress),
         )
 
     return run_and_show(

@@ -77,5 +77,5 @@ def _measure(run: Run, declared: dict[str, Any]) -> list[dict[str, Any]]:
     model, corpus, spec = one_model(spec_of({**declared, "name": "demo"}))
     plan = prepare_model(spec, model, corpus)
     announce(spec, model, run.notes, plan)
-    run.collect(model.name, plan.count, lambda step: records_of(plan, step=step))
+    run.collect(model.name, plan.count, lambda progress: records_of(plan, progress=progress))
     return run.records[before:]

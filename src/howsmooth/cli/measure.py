@@ -57,7 +57,7 @@ def command(
         model, corpus, resolved = one_model(spec)
         plan = prepare_model(resolved, model, corpus)
         announce(resolved, model, notes, plan)
-        return model.name, plan.count, lambda step: records_of(plan, kept, step=step)
+        return model.name, plan.count, lambda progress: records_of(plan, kept, progress=progress)
 
     return run_and_show(
         {"--json": json_path, "--csv": csv_path, "--plot": plot_path, "--report": report_path},

@@ -174,12 +174,12 @@ set_option = click.option(
 def one_model(spec: Spec) -> tuple[Model, Corpus | None, Spec]:
     """Read the text, load the one model of a command, and resolve the spec against both; no text: tokens are drawn."""
     from howsmooth.studies.inputs import resolve
-    from howsmooth.studies.plan import loading_of, read_texts
-    from howsmooth.studies.worker import loaded_model
+    from howsmooth.studies.plan import load_arguments, read_texts
+    from howsmooth.studies.worker import cached_model
 
     try:
         corpus = next(iter(read_texts(spec)), None)
     except InputError as error:
         raise InputError(f"--text: {error}") from None
-    model = loaded_model(loading_of(spec, spec.models[0]))
+    model = cached_model(load_arguments(spec, spec.models[0]))
     return model, corpus, resolve(model, corpus, spec)

@@ -58,13 +58,15 @@ def command(
     spec = spec_from({**given, **trust, "model": what})
     from howsmooth.cli.options import one_model
     from howsmooth.report.plan_tables import forecast_line, forecast_table
-    from howsmooth.studies.costs import PLAN_PAIR, CostModel
+    from howsmooth.studies.costs import PLAN_PAIR_SECONDS, CostModel
     from howsmooth.studies.plan import prepare_model
 
     began = time.perf_counter()
     model, corpus, resolved = one_model(spec)
     loading = time.perf_counter() - began
-    found = CostModel(model, prepare_model(resolved, model, corpus).subjects[0], patience=PLAN_PAIR).forecast(loading)
+    found = CostModel(
+        model, prepare_model(resolved, model, corpus).planned_models[0], max_pair_seconds=PLAN_PAIR_SECONDS
+    ).forecast(loading)
     for file in files:
         file.write({"model": what, **found.as_record(), "tol": spec.tol, "confidence": spec.confidence})
         file.close()

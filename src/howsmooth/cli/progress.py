@@ -85,7 +85,7 @@ def run_and_keep(study: Spec, path: Path, said: str | None = None, **trust: bool
     with Store.write(path) as store:  # first of all: a second run is refused at once
         for line in filter(None, (said, store.recovered)):
             say(notes, f"howsmooth: {line}", style="yellow")
-        prepared = prepare(study, lambda line: say(notes, line, style="dim"), **trust)
+        prepared = prepare(study, log=lambda line: say(notes, line, style="dim"), **trust)
         store.plan(prepared.spec.model_dump(mode="json"), prepared.tasks())
         notes.print(plan_table(prepared, store.counts()["done"]))
         with Bar(notes) as bar:

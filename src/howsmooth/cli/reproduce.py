@@ -36,10 +36,10 @@ def command(
     from howsmooth.cli.outputs import writable_folder
     from howsmooth.cli.run import console, say
     from howsmooth.report.figure import check_plot_path
-    from howsmooth.studies.figures import names, read_figure
+    from howsmooth.studies.figures import figure_names, read_figure
     from howsmooth.studies.store import Store
 
-    chosen = names() if not figures or "all" in figures else list(dict.fromkeys(figures))
+    chosen = figure_names() if not figures or "all" in figures else list(dict.fromkeys(figures))
     declared = [read_figure(name) for name in chosen]
     if gpt2_attention is not None and not Path(gpt2_attention).is_file():
         raise InputError(f"expected a file for --gpt2-attention, got {gpt2_attention}; check the path")
@@ -65,7 +65,7 @@ def command(
             for figure in declared:
                 with Bar(notes) as bar:
                     outcome = run_figure(
-                        figure, store, options, progress=bar.show, note=lambda line: say(notes, line, style="dim")
+                        figure, store, options, progress=bar.show, log=lambda line: say(notes, line, style="dim")
                     )
                 made.append((outcome, write_figure(outcome, out)))
                 write_index(made, out)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from howsmooth.studies.plan import Plan
     from howsmooth.studies.spec import Spec
 
-Step = Callable[..., None]  # (n, layer, head), or what `describe` takes: what is about to be computed
+ProgressCallback = Callable[..., None]  # called with (n, layer, head), or the arguments of `describe`
 
 _PLAIN_WIDTH = 120  # columns of a table that goes to a file or a pipe
 
@@ -67,10 +67,10 @@ class Run:
         self,
         model: str,
         total: int,
-        produce: Callable[[Step], Iterable[dict[str, Any]]],
+        produce: Callable[[ProgressCallback], Iterable[dict[str, Any]]],
         describe: Callable[..., str] | None = None,
     ) -> None:
-        """Keep what `produce(step)` yields, `total` records in all, the moment each is there.
+        """Keep what `produce(progress)` yields, `total` records in all, the moment each is there.
 
         Ctrl-C or a file that cannot be written ends it early; what was computed stays.
         """
@@ -135,7 +135,7 @@ def announce(spec: Spec, model: Model, notes: Console, plan: Plan | None = None)
     if spec.heads is not None:
         maps += " × " + counted(len(spec.heads), "head")
     lengths = ", ".join(str(n) for n in spec.lengths)
-    memory = "" if plan is None else f", at most {show_bytes(plan.subjects[0].solve_bytes)} of memory for a solve"
+    memory = "" if plan is None else f", at most {show_bytes(plan.planned_models[0].solve_bytes)} of memory for a solve"
     tokens = (
         "random tokens"
         if spec.inputs == "normalised"
@@ -159,7 +159,9 @@ def announce(spec: Spec, model: Model, notes: Console, plan: Plan | None = None)
         )
 
 
-Work = tuple[str, int, Callable[[Step], Iterable[dict[str, Any]]]]  # name, number of records, what produces them
+Work = tuple[
+    str, int, Callable[[ProgressCallback], Iterable[dict[str, Any]]]
+]  # name, number of records, what produces them
 
 
 def run_and_show(

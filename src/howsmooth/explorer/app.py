@@ -42,8 +42,8 @@ class Cancellation:
     def stop(self) -> None:
         self._requested.set()
 
-    def check(self, *_step) -> None:
-        """For the `step` and `progress` of every loop, whatever they are told."""
+    def check(self, *_: object) -> None:
+        """Raise if a stop was requested; a `progress` callback for every computation."""
         if self._requested.is_set():
             raise Cancelled
 

@@ -23,7 +23,7 @@ from howsmooth.report.figure import bounds_figure, growth_figure
 from howsmooth.report.rows import confidence_text, interval, law_text, magnitude, number
 from howsmooth.report.table import Column, Table
 from howsmooth.studies import bound, measure, move_one_token
-from howsmooth.studies.layer_attacks import Shares, feature_attacks, named_attack
+from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack
 from howsmooth.studies.token_attacks import ALL_METHODS, chunks_to_attack, methods_named, objective_named, token_attacks
 
 ATTACKS = ("noise", "sign", "singular", "ascent")
@@ -74,7 +74,7 @@ def layers_tab(app: App) -> None:
         session = Session(work.choice)
         total = work.settings.estimates
         yield {status: html.progress(0, total, f"{work.note}"), command: html.command_line(work.choice.command)}
-        for record in measure(work.model, work.text, work.settings, step=cancellation.check):
+        for record in measure(work.model, work.text, work.settings, progress=cancellation.check):
             session.records.append(record)
             yield {
                 status: html.progress(len(session.records), total, f"layer {record['layer']}, n = {record['n']}"),
@@ -114,7 +114,7 @@ def layers_tab(app: App) -> None:
             work = prepare(session.choice, app.catalog).layer(layer, heads="all")
             found = session.heads.setdefault(layer, [])
             found.clear()
-            for record in measure(work.model, work.text, work.settings, step=cancellation.check):
+            for record in measure(work.model, work.text, work.settings, progress=cancellation.check):
                 found.append(record)
                 yield {
                     status: html.progress(len(found), work.settings.estimates, f"heads of layer {layer}"),
@@ -188,7 +188,7 @@ def growth_tab(app: App) -> None:
         yield {status: html.progress(0, 1, f"loading {model}"), table: "", pictures: ""}
         work = prepare(Choice(model, text, str(int(layer or 0)), length=longest), app.catalog).lengths()
         lengths, found = work.settings.lengths, []
-        for record in bound(work.model, work.text, work.settings, step=cancellation.check):
+        for record in bound(work.model, work.text, work.settings, progress=cancellation.check):
             found.append(record)
             if len(found) % len(EVERY) == 0:
                 done = len(found) // len(EVERY)
@@ -300,12 +300,12 @@ def attack_tab(app: App) -> None:
         names: list[str],
     ) -> Iterator[dict]:
         yield {status: html.progress(0, 1, f"loading {model}"), table: ""}
-        shares = Shares(numbers(sizes, "the sizes"))
+        budgets = RelativeBudgets(numbers(sizes, "the sizes"))
         chosen = [named_attack(name) for name in names] or [named_attack("singular")]
         work = prepare(Choice(model, text, str(int(layer or 0)), length=min(64, longest)), app.catalog)
-        found, total = [], len(shares.sizes) * len(chosen)
+        found, total = [], len(budgets.sizes) * len(chosen)
         for record in feature_attacks(
-            work.model, work.text, work.settings, attacks=chosen, shares=shares, step=cancellation.check
+            work.model, work.text, work.settings, attacks=chosen, budgets=budgets, progress=cancellation.check
         ):
             cancellation.check()
             found.append(record)
@@ -335,7 +335,14 @@ def attack_tab(app: App) -> None:
         chunks = chunks_to_attack(work.model, work.text, work.settings.lengths[0], 1, aim, limits)
         yield {words_status: html.progress(0, 1, f"{method}, at most {calls} calls of the model")}
         for record in token_attacks(
-            work.model, work.text, chunks, methods, objective=aim, limits=limits, calls=calls, step=cancellation.check
+            work.model,
+            work.text,
+            chunks,
+            methods,
+            objective=aim,
+            limits=limits,
+            calls=calls,
+            progress=cancellation.check,
         ):
             yield {
                 words_status: html.said(

@@ -58,7 +58,7 @@ def measures_tab(app: App) -> None:
     ) -> Iterator[dict]:
         chosen = numbers(sizes, "γR²")
         total, found = len(chosen) * POINTS, []
-        for record in regimes(chosen, lengths_up_to(power, POINTS), scores, step=cancellation.check):
+        for record in regimes(chosen, lengths_up_to(power, POINTS), scores, progress=cancellation.check):
             cancellation.check()
             found.append(record)
             if len(found) % POINTS == 1:

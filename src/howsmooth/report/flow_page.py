@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from howsmooth.dynamics.runs import ParticleRun
-    from howsmooth.studies.depth import Passage
+    from howsmooth.studies.depth import DepthTrajectory
 
 MOST = 600  # tokens that are drawn; of more every so-manyth
 _WIDE = 40.0  # a spread so many times that of the start is drawn as asinh
@@ -67,15 +67,15 @@ def particle_page(run: ParticleRun, records: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def depth_page(passages: Sequence[Passage], records: Sequence[dict[str, Any]]) -> str:
+def depth_page(trajectories: Sequence[DepthTrajectory], records: Sequence[dict[str, Any]]) -> str:
     """The page of the pieces of text that went through a model, as far as there are records of them."""
-    from howsmooth.studies.depth import picture
+    from howsmooth.studies.depth import principal_coordinates
 
     scenes = []
-    for passage in passages:
-        seen = [r for r in records if (r["n"], r["sample"]) == (passage.n, passage.sample)]
+    for trajectory in trajectories:
+        seen = [r for r in records if (r["n"], r["sample"]) == (trajectory.n, trajectory.sample)]
         if seen:
-            scenes.append(depth_scene(seen, *picture(passage), passage.chunk.words))
+            scenes.append(depth_scene(seen, *principal_coordinates(trajectory), trajectory.chunk.words))
     return flow_page(scenes)
 
 

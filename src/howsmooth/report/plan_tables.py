@@ -39,15 +39,15 @@ def plan_table(plan: Plan, done: int = 0) -> Table:
 
 def _models(plan: Plan) -> str:
     maps = []
-    for subject in plan.subjects:
-        heads = "" if subject.heads == (None,) else f" × {len(subject.heads)} heads"
-        maps.append(f"{subject.model_spec.name}: {len(subject.layers)} layers{heads}")
+    for planned in plan.planned_models:
+        heads = "" if planned.heads == (None,) else f" × {len(planned.heads)} heads"
+        maps.append(f"{planned.model_spec.name}: {len(planned.layers)} layers{heads}")
     return "; ".join(maps)
 
 
 def _texts(plan: Plan) -> str:
     spec = plan.spec
-    texts = ", ".join(inputs.run_facts["text"] for inputs in plan.subjects[0].inputs)
+    texts = ", ".join(inputs.run_fields["text"] for inputs in plan.planned_models[0].inputs)
     if spec.inputs == "normalised":
         return texts
     return f"{texts}, cut by {spec.cutting}, special tokens {'added' if spec.adds_special_tokens else 'not added'}"
@@ -72,7 +72,7 @@ def _resources(plan: Plan, seconds: float) -> list[tuple[str, str]]:
             ("time", f"about {duration(seconds)} of work, by this machine's speed"),
             ("memory", f"at most {show_bytes(plan.worker_memory)} a worker"),
         ]
-    workers, threads = plan.split()
+    workers, threads = plan.workers_and_threads()
     free = free_memory()
     processes = f"{workers} processes" if workers > 1 else "1 process"
     return [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from howsmooth.fits import Law
-    from howsmooth.studies.figures.declared import Published
+    from howsmooth.studies.figures.definition import Published
     from howsmooth.studies.figures.run import Outcome
 
 TITLE = "The figures of “How Smooth Is Attention?”, made again"

@@ -1,6 +1,6 @@
-"""Studies: one spec of what to measure, its plan, the worker, the engines it runs on, and the store that remembers.
+"""Studies: the spec of what to measure, its plan, the worker that computes it, engines, and the store of records.
 
-Names are looked up when first used: reading a study file needs no torch.
+Modules are imported when a name is first used: reading a study file does not import torch.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from howsmooth.lazy import attach
 if TYPE_CHECKING:
     from howsmooth.studies.ball_attacks import balls, worst_cases
     from howsmooth.studies.costs import CostModel
-    from howsmooth.studies.depth import chosen_depths, pass_through
+    from howsmooth.studies.depth import chosen_depths, depth_trajectories
     from howsmooth.studies.distances import file_distances, text_distances
     from howsmooth.studies.formats import read_records, write_records
     from howsmooth.studies.inputs import resolve, sites
     from howsmooth.studies.layer_bounds import bound
     from howsmooth.studies.mean_field import lengths_up_to, masked_constants, regimes
+    from howsmooth.studies.model_flows import model_flow, parse_weights
     from howsmooth.studies.plan import prepare, prepare_model
     from howsmooth.studies.run import measure, records_of, run_study
     from howsmooth.studies.spec import QUANTITIES, Spec, read_study, spec_of
+    from howsmooth.studies.splitting import splittings
     from howsmooth.studies.store import Store
-    from howsmooth.studies.token_move import move_one_token
-    from howsmooth.studies.weights import model_flow, parse_weights
+    from howsmooth.studies.token_effects import move_one_token, repeated_tokens
 
 __getattr__, __dir__ = attach(
     __name__,
@@ -46,13 +47,15 @@ __getattr__, __dir__ = attach(
         "bound": "howsmooth.studies.layer_bounds",
         "worst_cases": "howsmooth.studies.ball_attacks",
         "balls": "howsmooth.studies.ball_attacks",
-        "move_one_token": "howsmooth.studies.token_move",
+        "move_one_token": "howsmooth.studies.token_effects",
+        "repeated_tokens": "howsmooth.studies.token_effects",
+        "splittings": "howsmooth.studies.splitting",
         "text_distances": "howsmooth.studies.distances",
         "file_distances": "howsmooth.studies.distances",
         "chosen_depths": "howsmooth.studies.depth",
-        "pass_through": "howsmooth.studies.depth",
-        "model_flow": "howsmooth.studies.weights",
-        "parse_weights": "howsmooth.studies.weights",
+        "depth_trajectories": "howsmooth.studies.depth",
+        "model_flow": "howsmooth.studies.model_flows",
+        "parse_weights": "howsmooth.studies.model_flows",
         "masked_constants": "howsmooth.studies.mean_field",
         "regimes": "howsmooth.studies.mean_field",
         "lengths_up_to": "howsmooth.studies.mean_field",
@@ -79,10 +82,12 @@ __all__ = [
     "worst_cases",
     "balls",
     "move_one_token",
+    "repeated_tokens",
+    "splittings",
     "text_distances",
     "file_distances",
     "chosen_depths",
-    "pass_through",
+    "depth_trajectories",
     "model_flow",
     "parse_weights",
     "masked_constants",

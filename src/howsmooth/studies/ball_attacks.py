@@ -1,4 +1,4 @@
-"""Worst cases of a model's attention: found inside a set of tokens, and held against what is certified there."""
+"""Worst cases of a model's attention: the largest constants found in a set of tokens, and what is certified there."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 
 from howsmooth.attack import Ascent, Ball, Ellipsoid, Near, Sphere, worst_case
 from howsmooth.attack.constraints import Constraint
-from howsmooth.attention import SelfAttention
+from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.bounds import Bound, LayerForm, certify_ball, every, vacuous_eps
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import local_lipschitz
 from howsmooth.records import stamped
-from howsmooth.studies.inputs import Step, run_facts, sites
+from howsmooth.studies.inputs import ProgressCallback, run_fields, sites
 from howsmooth.studies.layer_bounds import ball_radius
+from howsmooth.studies.quantities import estimate_at
 from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
 
-WITHIN = ("norm", "ball", "sphere", "near")
+CONSTRAINTS = ("norm", "ball", "sphere", "near")
 
 
 def worst_cases(
@@ -36,30 +36,48 @@ def worst_cases(
     eps: float | None = None,
     restarts: int = 16,
     steps: int = 100,
-    step: Step | None = None,
+    progress: ProgressCallback | None = None,
     keep: Callable[[dict[str, Any], Ascent], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one record per length, layer (and head): the largest constant that ascent finds within a set of tokens.
+    """Yield one record per length, layer (and head): the largest constant that ascent finds in a set of tokens.
 
-    The set is what the normalisation in front of the layer can put out ("norm"), a ball or a sphere of a `radius`
-    (as in `bound`), or all tokens within `eps` of the text's own ("near"). `keep(record, ascent)` is handed the
-    tokens that were found.
+    Args:
+        model: The model.
+        corpus: The text; None with random tokens.
+        spec: Which layers and lengths.
+        within: The set: "norm", all outputs of the normalisation in front of the layer; "ball" or "sphere" of the
+            `radius`; or "near", all tokens within `eps` of those of the text.
+        radius: Radius of the ball or sphere, as in `bound`.
+        eps: Largest distance of each token from that of the text, for "near".
+        restarts: Starting points.
+        steps: Steps of ascent.
+        progress: Called with (n, layer, head) before each site.
+        keep: Called with each record and its ascent, which contains the tokens that were found.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> spec = spec_of({"layers": [0], "heads": [0], "lengths": [4], "tol": 0.1})
+        >>> (record,) = worst_cases(model, text, spec, restarts=2, steps=2)
+        >>> record["value"] > record["on_text"]["value"]
+        True
     """
-    if within not in WITHIN:
-        raise InputError(f"expected within to be one of {', '.join(WITHIN)}, got {within!r}")
+    if within not in CONSTRAINTS:
+        raise InputError(f"expected within to be one of {', '.join(CONSTRAINTS)}, got {within!r}")
     if (eps is None) == (within == "near"):
         raise InputError(f"expected eps with within = 'near' and only there, got eps = {eps} with {within!r}")
-    shared = run_facts(model, corpus, spec)
-    for site in sites(model, corpus, spec, samples=1, step=step):
+    shared = run_fields(model, corpus, spec)
+    for site in sites(model, corpus, spec, samples=1, progress=progress):
         n, layer, head, f, x = site.n, site.layer, site.head, site.f, site.x
         norm = model.normalisation(layer).converted(dtype=f.dtype)
         R = ball_radius(radius, radius_of(norm), x)
         constraint = _constraint(within, norm, R, x, eps)
-        climb = dict(restarts=restarts, steps=steps, seed=spec.seed, tol=spec.tol)
-        found = worst_case(f, n, constraint, **climb)
-        on_text = local_lipschitz(f, x, **spec.accuracy, strict=False)
-        outer = float(torch.linalg.vector_norm(found.x, dim=-1, dtype=torch.float64).max())
-        ceiling = _smallest_upper(f, n, max(R, outer))
+        found = worst_case(f, n, constraint, restarts=restarts, steps=steps, seed=spec.seed, tol=spec.tol)
+        on_text = estimate_at(f, x, **spec.accuracy, strict=False)
+        largest_norm = float(torch.linalg.vector_norm(found.x, dim=-1, dtype=torch.float64).max())
+        upper_bound = _smallest_upper(f, n, max(R, largest_norm))
         record = stamped(
             "worst case",
             {
@@ -78,8 +96,8 @@ def worst_cases(
                 "ascent_steps": found.steps,
                 "on_text": on_text.as_record(),
                 "over_text": found.value / on_text.value if on_text.value > 0 else None,
-                "upper_bound": ceiling.as_record(),
-                "masses": masses_of(found.x),
+                "upper_bound": upper_bound.as_record(),
+                "masses": token_multiplicities(found.x),
                 **shared,
             },
         )
@@ -96,17 +114,37 @@ def balls(
     eps: tuple[float, ...],
     restarts: int = 4,
     steps: int = 50,
-    step: Step | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one record per length, layer (and head) and ε: what is certified for all tokens within ε of the text's.
+    """Yield one record per length, layer (and head) and ε: a certified bound on the constant near the text.
 
-    Beside it the largest constant that ascent finds in there: the truth lies between the two.
+    It holds for all inputs whose tokens are within ε of those of the text. The record also has the largest constant
+    that ascent finds there; the supremum is between the two.
+
+    Args:
+        model: The model.
+        corpus: The text; None with random tokens.
+        spec: Which layers and lengths.
+        eps: The values of ε.
+        restarts: Starting points of ascent.
+        steps: Steps of ascent.
+        progress: Called with (n, layer, head) before each site.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> spec = spec_of({"layers": [0], "heads": [0], "lengths": [4], "tol": 0.1})
+        >>> (record,) = balls(model, text, spec, eps=(1e-3,), restarts=2, steps=2)
+        >>> record["certified"] > record["found"]["value"]
+        True
     """
-    shared = run_facts(model, corpus, spec)
-    for site in sites(model, corpus, spec, samples=1, step=step):
+    shared = run_fields(model, corpus, spec)
+    for site in sites(model, corpus, spec, samples=1, progress=progress):
         n, layer, head, f, x = site.n, site.layer, site.head, site.f, site.x
         f, x = f.converted(dtype=torch.float64), x.double()
-        centre = local_lipschitz(f, x, **spec.accuracy)
+        centre = estimate_at(f, x, **spec.accuracy)
         vacuous = vacuous_eps(f, x)
         for size in sorted(eps):
             certificate = certify_ball(f, x, size, at_center=centre.upper)
@@ -136,28 +174,35 @@ def balls(
             )
 
 
-def masses_of(x: torch.Tensor, apart: float = 1e-2) -> list[int]:
-    """How many tokens sit at each distinct place, the most crowded first; closer than `apart` of the radius is one.
+def token_multiplicities(x: torch.Tensor, tol: float = 1e-2) -> list[int]:
+    """Return how many tokens coincide at each distinct point, the largest number first.
 
-    >>> masses_of(torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]))
-    [2, 1]
+    Args:
+        x: Tokens, (n, d).
+        tol: Tokens closer than this share of the largest norm coincide.
+
+    Example:
+        >>> token_multiplicities(torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]))
+        [2, 1]
     """
-    rest, masses = x.double(), []
-    reach = apart * float(torch.linalg.vector_norm(rest, dim=-1).max())
+    rest, counts = x.double(), []
+    distance = tol * float(torch.linalg.vector_norm(rest, dim=-1).max())
     while len(rest):
-        here = torch.linalg.vector_norm(rest - rest[0], dim=-1) <= reach
-        masses.append(int(here.sum()))
-        rest = rest[~here]
-    return sorted(masses, reverse=True)
+        close = torch.linalg.vector_norm(rest - rest[0], dim=-1) <= distance
+        counts.append(int(close.sum()))
+        rest = rest[~close]
+    return sorted(counts, reverse=True)
 
 
-def _constraint(within: str, norm, R: float, x: torch.Tensor, eps: float | None) -> Constraint:
+def _constraint(within: str, norm: Normalisation, R: float, x: torch.Tensor, eps: float | None) -> Constraint:
     if within == "norm":
         return Ellipsoid(norm)
-    return Near(x, eps) if within == "near" else Ball(R) if within == "ball" else Sphere(R)
+    if eps is not None:  # given with "near" and only there
+        return Near(x, eps)
+    return Ball(R) if within == "ball" else Sphere(R)
 
 
 def _smallest_upper(f: SelfAttention, n: int, R: float) -> Bound:
-    """The smallest upper bound that holds on the whole ball."""
+    """Return the smallest upper bound that holds on the whole ball."""
     bounds = [bound for bound in every(LayerForm(f), n, R) if isinstance(bound, Bound) and bound.side == "upper"]
     return min(bounds, key=lambda bound: bound.log_value)

@@ -1,9 +1,10 @@
-"""The cost model: time and memory of solves, known from a short solve and a product or two timed on the device.
+"""The cost model: time and memory of solves, extrapolated from a short solve and products timed on the device.
 
-A solve of q steps takes as long as q + a pairs of products J v and Jᵀu, a for all that is not a step: the products at
-higher precision that make it certain, the operator itself, the vectors. Both q and a come from a solve at a length that
-is quick, and the time of a pair from the length asked for where that is quick enough, else by b n + c n² through the
-two longest that are. Steps grow with n as the certificate's do, with the logarithm of the number of entries.
+A solve of q steps takes as long as q + a pairs of products J v and Jᵀu. The overhead a covers everything that is not a
+step: the products at higher precision for the certificate, building the operator, vector operations. Both q and a come
+from a solve at a length that is quick. The time of a pair is measured at the requested length if that is quick enough,
+else it is extrapolated by b n + c n² through the two longest lengths that were measured. The number of steps grows with
+n as the certificate's does, with the logarithm of the number of entries.
 """
 
 from __future__ import annotations
@@ -26,40 +27,65 @@ from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.certificate import start_component
 from howsmooth.spectral.memory import default_max_steps, stored_after
 from howsmooth.studies.inputs import NormalisedInputs
-from howsmooth.studies.memory import free_memory, peak, solver_limit, start_peak, taken
+from howsmooth.studies.memory import free_memory, peak_memory, reset_peak_memory, solver_memory_limit, used_memory
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
-    from howsmooth.studies.plan import Subject
+    from howsmooth.studies.plan import PlannedModel
 
-SHORTEST = 128  # where timing starts
-QUICK_PAIR = 0.01  # seconds of a pair of products up to which a longer length is timed for a study
-PLAN_PAIR = 0.5  # … and for `howsmooth plan`, which is asked for nothing else
-QUICK_HERE = 0.05  # … of the length asked for: a plan should not take what the run takes
-QUICK_ENOUGH = 4.0  # … and up to which the pair itself is timed at the length asked for
-PROBED_MAPS = 4  # of those asked for, evenly spread: layers differ in the steps that they need
-UNKNOWN_SECONDS, UNKNOWN_RATE = 0.1, 5e-10  # of maps that are differentiated automatically
+SHORTEST_TIMED = 128  # tokens at which timing starts
+# A longer length is probed by a whole solve while its pair of products is expected to take at most so many seconds:
+STUDY_PAIR_SECONDS = 0.01  # in a study
+PLAN_PAIR_SECONDS = 0.5  # in `howsmooth plan`, whose only work this is
+REQUESTED_PAIR_SECONDS = 0.05  # … at the longest length itself: a plan should be much quicker than the run
+TIMED_PAIR_SECONDS = 4.0  # up to which the pair alone is timed at the requested length
+MAX_PROBED_LAYERS = 4  # evenly spaced, since layers differ in the number of steps
+AUTODIFF_SECONDS, AUTODIFF_SECONDS_PER_FLOP = 0.1, 5e-10  # a guess for maps that are differentiated automatically
+
+# Of one probed solve: steps, overhead in pairs of products, bytes beyond those in use before.
+Probe = tuple[int, float, int]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One length: what its solves take, and what that is known from."""
+    """Estimated time and memory of all solves of one length. The fields are those of `howsmooth plan --json`.
+
+    Attributes:
+        n: Number of tokens.
+        solves: Number of solves.
+        steps: Expected steps of a solve, the mean over the probed layers.
+        most_steps: The limit of steps.
+        seconds: "preparing" the tokens and maps, and "solving" all solves.
+        bytes: Memory of the largest solve, by purpose.
+        probed_at: Length at which whole solves were timed.
+        probed: Layer -> steps of its solve at that length.
+        pairs: Length -> measured seconds of a pair J v and Jᵀu.
+        measured_pair: Whether the pair was measured at n itself.
+    """
 
     n: int
     solves: int
-    steps: float  # the mean over maps
+    steps: float
     most_steps: int
-    seconds: dict[str, float]  # preparing: tokens and maps; solving: all solves
-    bytes: dict[str, int]  # of the largest solve
+    seconds: dict[str, float]
+    bytes: dict[str, int]
     probed_at: int
-    probed: dict[str, int] = field(default_factory=dict)  # map -> steps of its solve at that length
-    pairs: dict[int, float] = field(default_factory=dict)  # length -> seconds of J v and Jᵀu
-    measured_pair: bool = True  # at n itself
+    probed: dict[str, int] = field(default_factory=dict)
+    pairs: dict[int, float] = field(default_factory=dict)
+    measured_pair: bool = True
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A whole run, length by length. In seconds: until the model was there, the first call of anything, the rest."""
+    """Estimated time and memory of a whole run.
+
+    Attributes:
+        device: The device.
+        free_bytes: Free memory there; None if it is not known.
+        costs: The costs of each length.
+        loading: Seconds of loading the model.
+        first_call: Seconds that the first solve takes longer than later ones: libraries load, kernels compile.
+    """
 
     device: str
     free_bytes: int | None
@@ -69,14 +95,16 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Until the run is over; the first call counts once, and less where compiled kernels are kept on disk."""
+        """Time of the whole run; the first call may be quicker if compiled kernels are cached on disk."""
         return self.loading + self.first_call + sum(sum(cost.seconds.values()) for cost in self.costs)
 
     @property
     def bytes(self) -> int:
+        """Peak memory of the run."""
         return max(cost.bytes["total"] for cost in self.costs)
 
     def as_record(self) -> dict[str, Any]:
+        """Return the forecast as plain values."""
         return {
             "device": self.device,
             "free_bytes": self.free_bytes,
@@ -89,78 +117,90 @@ class Forecast:
 
 
 class CostModel:
-    """What the solves of one model take. Each length is timed at most once, and only when it is asked for."""
+    """Time and memory of the solves of one model. Each length is timed at most once, when it is needed.
+
+    Args:
+        model: The model.
+        planned: The plan of its solves.
+        clock: Returns the time in seconds.
+        max_pair_seconds: Longest pair of products at which whole solves are timed.
+    """
 
     def __init__(
         self,
         model: Model,
-        subject: Subject,
+        planned: PlannedModel,
         *,
         clock: Callable[[], float] = time.perf_counter,
-        patience: float = QUICK_PAIR,
+        max_pair_seconds: float = STUDY_PAIR_SECONDS,
     ):
-        self.model, self.subject, self.spec = model, subject, subject.spec
-        self.inputs, self.clock, self.patience = subject.inputs[0], clock, patience
-        self.known = self.spec.kind in ("attention", "head")
-        self.shortest = min(min(self.spec.lengths), SHORTEST)
-        layers = [layer for layer in subject.layers if layer is not None] or [0]
-        spread = min(PROBED_MAPS if patience > QUICK_PAIR else 1, len(layers))
-        self.layers = [layers[round(i * (len(layers) - 1) / max(1, spread - 1))] for i in range(spread)]
-        self.pairs: dict[int, float] = {}
-        self._shorter: dict[int, dict[int, tuple[int, float, int]]] = {}  # length -> its probes
+        """Choose the layers to probe; nothing is timed yet."""
+        self.model, self.planned, self.spec = model, planned, planned.spec
+        self.inputs, self.clock, self.max_pair_seconds = planned.inputs[0], clock, max_pair_seconds
+        self.is_plan = max_pair_seconds > STUDY_PAIR_SECONDS
+        self.is_attention = self.spec.kind in ("attention", "head")
+        self.shortest = min(min(self.spec.lengths), SHORTEST_TIMED)
+        layers = [layer for layer in planned.layers if layer is not None] or [0]
+        count = min(MAX_PROBED_LAYERS if self.is_plan else 1, len(layers))
+        self.layers = [layers[round(i * (len(layers) - 1) / max(1, count - 1))] for i in range(count)]
+        self.pairs: dict[int, float] = {}  # length -> seconds of a pair of products
+        self._shorter_probes: dict[int, dict[int, Probe]] = {}  # length -> layer -> probe
 
     def release(self) -> None:
-        """Forget the model once the quick lengths are timed: `seconds` can be asked for all the same."""
-        if self.known:
-            _ = self._probed
+        """Time the quick lengths and drop the reference to the model; `seconds` still works."""
+        if self.is_attention:
+            _ = self._longest_probes
         del self.model
 
     def seconds(self, n: int) -> float:
-        """Return the seconds of one solve of n tokens."""
-        if not self.known:
-            d = self.subject.width
-            return UNKNOWN_SECONDS + UNKNOWN_RATE * (16.0 * n * d * d + 20.0 * n * n * d)
-        steps, beside, _ = self._solves(n)
-        pair = self.pairs[n] if n in self.pairs else extrapolated(self.pairs, n)
-        return (beside + statistics.mean(steps)) * pair
+        """Return the seconds of one solve with n tokens."""
+        if not self.is_attention:
+            d = self.planned.width
+            return AUTODIFF_SECONDS + AUTODIFF_SECONDS_PER_FLOP * (16.0 * n * d * d + 20.0 * n * n * d)
+        steps, overhead, _ = self._expected_steps(n)
+        return (overhead + statistics.mean(steps)) * self._pair_seconds(n)
 
     def cost(self, n: int) -> Cost:
         """Return time and memory of all solves of one length."""
         self._time_pair(n)
-        steps, beside, limit = self._solves(n)
-        probed_at, found = self._probes(n)
+        steps, overhead, max_steps = self._expected_steps(n)
+        probed_at, probes = self._probes(n)
         bytes_, stored = self._bytes(n, max(steps))
-        again = sum(max(0.0, s - stored) for s in steps) / len(steps)  # made again in a second pass
-        pair = self.pairs[n] if n in self.pairs else extrapolated(self.pairs, n)
-        solves = self.subject.maps * len(self.subject.inputs) * self.spec.samples
-        seconds = {
-            "preparing": self._preparing(n),
-            "solving": solves * (beside + statistics.mean(steps) + again) * pair,
-        }
-        probed = {f"layer {layer}": count for layer, (count, _, _) in found.items()}
-        pairs = {m: s for m, s in self.pairs.items() if m <= n}
+        recomputed = sum(max(0.0, s - stored) for s in steps) / len(steps)  # vectors that a second pass recomputes
+        solves = self.planned.num_maps * len(self.planned.inputs) * self.spec.samples
+        pairs_per_solve = overhead + statistics.mean(steps) + recomputed
         return Cost(
-            n,
-            solves,
-            statistics.mean(steps),
-            limit,
-            seconds,
-            bytes_,
-            probed_at,
-            probed,
-            pairs,
+            n=n,
+            solves=solves,
+            steps=statistics.mean(steps),
+            most_steps=max_steps,
+            seconds={
+                "preparing": self._preparation_seconds(n),
+                "solving": solves * pairs_per_solve * self._pair_seconds(n),
+            },
+            bytes=bytes_,
+            probed_at=probed_at,
+            probed={f"layer {layer}": count for layer, (count, _, _) in probes.items()},
+            pairs={m: s for m, s in self.pairs.items() if m <= n},
             measured_pair=n in self.pairs,
         )
 
     def forecast(self, loading: float = 0.0) -> Forecast:
-        """Return time and memory of the whole run; refused where it does not fit."""
-        if not self.known:
+        """Return time and memory of the whole run.
+
+        Args:
+            loading: Seconds that loading the model took.
+
+        Raises:
+            InputError: The run does not fit in memory, or the map is differentiated automatically.
+        """
+        if not self.is_attention:
             raise InputError(
                 f"expected attention or its heads, got the map {self.spec.kind}: maps that are "
                 "differentiated automatically have no plan; plan the attention, a layer takes several "
                 "times as much"
             )
-        first_call = self._first_call()
+        first_call = self._first_call_seconds()
         costs = tuple(self.cost(n) for n in self.spec.lengths)
         free = free_memory(self.model.device)
         needed = max(cost.bytes["total"] - cost.bytes["taken"] for cost in costs)
@@ -172,154 +212,166 @@ class CostModel:
             )
         return Forecast(str(self.model.device), free, costs, loading, first_call)
 
+    def _pair_seconds(self, n: int) -> float:
+        """Return the seconds of a pair of products at n tokens, measured or extrapolated."""
+        return self.pairs[n] if n in self.pairs else extrapolate_pair(self.pairs, n)
+
     @cached_property
-    def _probed(self) -> tuple[int, dict[int, tuple[int, float, int]]]:
-        """(length, layer -> (steps, all else in pairs of products, bytes beyond what was taken)) of quick solves."""
+    def _longest_probes(self) -> tuple[int, dict[int, Probe]]:
+        """The longest length at which a solve is quick, and its probes by layer."""
         n, longest = self.shortest, max(self.spec.lengths)
         while True:
-            self.pairs[n] = self._pair(n, longest)
+            self.pairs[n] = self._measure_pair(n, longest)
             longer = min(longest, 2 * n)
-            limit = QUICK_HERE if longer == longest and self.patience > QUICK_PAIR else self.patience
+            limit = REQUESTED_PAIR_SECONDS if longer == longest and self.is_plan else self.max_pair_seconds
             if n == longest or (longer / n) ** 2 * self.pairs[n] > limit:
                 break
             n = longer
         return n, {layer: self._probe(layer, n, longest) for layer in self.layers}
 
-    def _probes(self, n: int) -> tuple[int, dict[int, tuple[int, float, int]]]:
-        """The probes that n tokens are known from: those at n itself where a plan is asked for and n is quick."""
-        probed_at, found = self._probed
-        if n >= probed_at or self.patience <= QUICK_PAIR:
-            return probed_at, found
-        if n not in self._shorter:
+    def _probes(self, n: int) -> tuple[int, dict[int, Probe]]:
+        """Return a length and its probes, for the extrapolation to n tokens; in a plan it is n itself if n is quick."""
+        probed_at, probes = self._longest_probes
+        if n >= probed_at or not self.is_plan:
+            return probed_at, probes
+        if n not in self._shorter_probes:
             self._time_pair(n)
-            self._shorter[n] = {layer: self._probe(layer, n, n) for layer in self.layers}
-        return n, self._shorter[n]
+            self._shorter_probes[n] = {layer: self._probe(layer, n, n) for layer in self.layers}
+        return n, self._shorter_probes[n]
 
-    def _solves(self, n: int) -> tuple[list[float], float, int]:
-        """(steps of each probed map, all else of a solve in pairs of products, the limit of steps) at n tokens."""
-        probed_at, found = self._probes(n)
-        width, delta = self.subject.width, 1 - self.spec.confidence
-        more = math.acosh(1 / start_component(n * width, delta)) / math.acosh(
+    def _expected_steps(self, n: int) -> tuple[list[float], float, int]:
+        """Return the steps of each probed layer, the overhead in pairs of products, and the limit of steps."""
+        probed_at, probes = self._probes(n)
+        width, delta = self.planned.width, 1 - self.spec.confidence
+        growth = math.acosh(1 / start_component(n * width, delta)) / math.acosh(
             1 / start_component(probed_at * width, delta)
         )
         limit = self.spec.max_steps or default_max_steps((n * width, n * width), self.spec.tol, self.spec.confidence)
         return (
-            [min(limit, more * steps) for steps, _, _ in found.values()],
-            statistics.mean(beside for _, beside, _ in found.values()),
+            [min(limit, growth * steps) for steps, _, _ in probes.values()],
+            statistics.mean(overhead for _, overhead, _ in probes.values()),
             limit,
         )
 
     def _time_pair(self, n: int) -> None:
-        """Time the products at n, or at the longest lengths that are quick."""
-        probed_at, _ = self._probed
+        """Time a pair of products at n, or at the longest lengths that are quick enough."""
+        probed_at, _ = self._longest_probes
         if n in self.pairs:
             return
-        if self.pairs[probed_at] * (n / probed_at) ** 2 <= QUICK_ENOUGH:
-            self.pairs[n] = self._pair(n, n)
+        if self.pairs[probed_at] * (n / probed_at) ** 2 <= TIMED_PAIR_SECONDS:
+            self.pairs[n] = self._measure_pair(n, n)
             return
         m = max(self.pairs)
-        while 4 * self.pairs[m] <= QUICK_ENOUGH and 2 * m < n:
+        while 4 * self.pairs[m] <= TIMED_PAIR_SECONDS and 2 * m < n:
             m *= 2
-            self.pairs[m] = self._pair(m, n)
+            self.pairs[m] = self._measure_pair(m, n)
 
     def _timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
-        self._wait()
+        """Return the result of a call, and its seconds."""
+        self._synchronize()
         began = self.clock()
-        found = call()
-        self._wait()
-        return found, self.clock() - began
+        result = call()
+        self._synchronize()
+        return result, self.clock() - began
 
-    def _wait(self) -> None:
+    def _synchronize(self) -> None:
         if self.model.device.type == "cuda":
             torch.cuda.synchronize(self.model.device)
 
-    def _first_call(self) -> float:
-        """What a short solve takes at first, less what it takes again: libraries loaded, kernels compiled."""
-        f, x = self._at(self.layers[0], self.shortest)
-        first, again = (self._timed(lambda: self._solve(f, x, max(self.spec.lengths)))[1] for _ in range(2))
-        return max(0.0, first - again)
+    def _first_call_seconds(self) -> float:
+        """Return by how much a short solve takes longer the first time than the second."""
+        f, x = self._map_and_tokens(self.layers[0], self.shortest)
+        first, second = (self._timed(lambda: self._solve(f, x, max(self.spec.lengths)))[1] for _ in range(2))
+        return max(0.0, first - second)
 
-    def _solve(self, f: Any, x: torch.Tensor, asked: int) -> Any:
-        options = self.subject.solver(asked, self.spec.confidence)
+    def _solve(self, f: Any, x: torch.Tensor, requested_n: int) -> Any:
+        """Solve at x with the options of the requested length."""
+        options = self.planned.solver_options(requested_n, self.spec.confidence)
         return local_lipschitz(
-            f, x, strict=False, **{**options, "max_memory": solver_limit(x.device, options["max_memory"])}
+            f, x, strict=False, **{**options, "max_memory": solver_memory_limit(x.device, options["max_memory"])}
         )
 
-    def _at(self, layer: int, n: int) -> tuple[Any, torch.Tensor]:
-        """The first map of a layer and its tokens."""
-        f, head = self.inputs.attention(layer, n), self.subject.heads[0]
-        x = self.inputs.tokens(self.inputs.chunk(n, 0), 0, [layer])[layer]
-        return promote_half(f if head is None else f.head(head), x)
+    def _attention(self, layer: int, n: int) -> Any:
+        """Return the first map of a layer: its attention, or the first chosen head."""
+        attention, head = self.inputs.attention(layer, n), self.planned.heads[0]
+        return attention if head is None else attention.head(head)
 
-    def _pair(self, n: int, asked: int) -> float:
-        """Seconds of J v and Jᵀu at n tokens, with the products that the length asked for has."""
-        f, x = self._at(self.layers[0], n)
-        operator = jacobian(f, x, product_dtype=self.subject.solver(asked, 0.5)["product_dtype"])
+    def _map_and_tokens(self, layer: int, n: int) -> tuple[Any, torch.Tensor]:
+        """Return the first map of a layer and the tokens that enter it."""
+        x = self.inputs.tokens(self.inputs.chunk(n, 0), 0, [layer])[layer]
+        return promote_half(self._attention(layer, n), x)
+
+    def _measure_pair(self, n: int, requested_n: int) -> float:
+        """Return the seconds of J v and Jᵀu at n tokens, with the product dtype of the requested length."""
+        f, x = self._map_and_tokens(self.layers[0], n)
+        operator = jacobian(f, x, product_dtype=self.planned.solver_options(requested_n, 0.5)["product_dtype"])
         v = torch.ones(*operator.batch, operator.shape[1], dtype=operator.dtype, device=operator.device)
         v /= math.sqrt(operator.shape[1])
 
-        def repeat():
+        def pair_seconds() -> float:
             return self._timed(lambda: operator.rmatvec(operator.matvec(v)))[1]
 
-        seconds = repeat()
-        return seconds if seconds > 1 else statistics.median([repeat() for _ in range(3)])
+        seconds = pair_seconds()
+        return seconds if seconds > 1 else statistics.median([pair_seconds() for _ in range(3)])
 
-    def _probe(self, layer: int, n: int, asked: int) -> tuple[int, float, int]:
-        """A solve at a quick length: its steps, all else of it in pairs of products, and the memory beyond what was."""
-        f, x = self._at(layer, n)
-        start_peak(self.model.device)
-        before = taken(self.model.device) or 0
-        estimate, seconds = self._timed(lambda: self._solve(f, x, asked))
-        extra = max(0, (peak(self.model.device) or 0) - before)
-        return estimate.steps, max(0.0, seconds / self.pairs[n] - estimate.steps), extra
+    def _probe(self, layer: int, n: int, requested_n: int) -> Probe:
+        """Time a solve at a quick length."""
+        f, x = self._map_and_tokens(layer, n)
+        reset_peak_memory(self.model.device)
+        before = used_memory(self.model.device) or 0
+        estimate, seconds = self._timed(lambda: self._solve(f, x, requested_n))
+        extra_bytes = max(0, (peak_memory(self.model.device) or 0) - before)
+        return estimate.steps, max(0.0, seconds / self.pairs[n] - estimate.steps), extra_bytes
 
-    def _preparing(self, n: int) -> float:
-        """Seconds of making the tokens of all chunks, timed once, at no more tokens than are drawn quickly."""
-        some = min(n, 8192) if isinstance(self.inputs, NormalisedInputs) else n
-        layers = [layer for layer in self.subject.layers if layer is not None]
-        _, seconds = self._timed(lambda: self.inputs.tokens(self.inputs.chunk(some, 0), 0, layers))
-        return seconds * n / some * self.spec.samples
+    def _preparation_seconds(self, n: int) -> float:
+        """Return the seconds of making the tokens of all samples, scaled from one (short if it is random) sample."""
+        timed_n = min(n, 8192) if isinstance(self.inputs, NormalisedInputs) else n
+        layers = [layer for layer in self.planned.layers if layer is not None]
+        _, seconds = self._timed(lambda: self.inputs.tokens(self.inputs.chunk(timed_n, 0), 0, layers))
+        return seconds * n / timed_n * self.spec.samples
 
     def _bytes(self, n: int, steps: float) -> tuple[dict[str, int], int]:
-        """Where memory goes in the largest solve, and how many basis vectors there is room for."""
+        """Return the memory of the largest solve by purpose, and how many basis vectors fit."""
         from howsmooth.studies.plan import solve_memory
 
-        layer, device, drawn = self.layers[0], self.model.device, isinstance(self.inputs, NormalisedInputs)
-        f = self.inputs.attention(layer, n)
-        head = self.subject.heads[0]
-        f = f if head is None else f.head(head)
+        layer, device = self.layers[0], self.model.device
+        f = self._attention(layer, n)
         budget = solve_memory(self.model, self.inputs, self.spec.model_copy(update={"lengths": (n,)}), layer)
         stored = min(budget.stored, stored_after(math.ceil(steps)))
-        entries = {"weights": self.subject.weights, "taken": taken(device) or 0}
-        kept = 1 if drawn else len(self.subject.layers)
-        entries["tokens"] = (
-            n * f.d * torch.finfo(self.model.dtype).bits // 8 * kept if isinstance(f, SelfAttention) else 0
-        )
+        entries = {"weights": self.planned.weight_bytes, "taken": used_memory(device) or 0}
+        layers_in_memory = 1 if isinstance(self.inputs, NormalisedInputs) else len(self.planned.layers)
+        bytes_per_entry = torch.finfo(self.model.dtype).bits // 8
+        entries["tokens"] = n * f.d * bytes_per_entry * layers_in_memory if isinstance(f, SelfAttention) else 0
         entries["vectors"] = stored * budget.bytes_per_vector
         entries["workspace"] = budget.fixed + budget.workspace + budget.held
         if device.type == "cuda" and isinstance(f, SelfAttention):
-            # Measured there, where allocators keep books: all but the basis grows with n.
-            probed_at, found = self._probes(n)
-            product_dtype = self.subject.solver(n, 0.5)["product_dtype"]
+            # CUDA reports the peak, so the workspace is measured: everything but the basis grows linearly with n.
+            probed_at, probes = self._probes(n)
+            product_dtype = self.planned.solver_options(n, 0.5)["product_dtype"]
             short = plan_memory(
                 abstract_jacobian(f, probed_at, product_dtype), tol=self.spec.tol, confidence=self.spec.confidence
             )
-            basis = min(short.stored, stored_after(max(s for s, _, _ in found.values()))) * short.bytes_per_vector
-            extra = max((extra for _, _, extra in found.values()), default=0)
+            basis = min(short.stored, stored_after(max(s for s, _, _ in probes.values()))) * short.bytes_per_vector
+            extra = max((extra for _, _, extra in probes.values()), default=0)
             entries["workspace"] = max(0, extra - basis) * n // probed_at
         entries["total"] = entries["taken"] + entries["tokens"] + entries["vectors"] + entries["workspace"]
         return entries, budget.stored
 
 
-def extrapolated(pairs: dict[int, float], n: int) -> float:
-    """Return the seconds at n by b n + c n² through the two longest lengths that were timed; neither b nor c negative.
+def extrapolate_pair(pairs: dict[int, float], n: int) -> float:
+    """Extrapolate the seconds of a pair of products by b n + c n² through the two longest timed lengths, b, c ≥ 0.
 
-    >>> extrapolated({1: 3.0, 2: 10.0, 4: 36.0}, 8)
-    136.0
+    Args:
+        pairs: Length -> seconds.
+        n: The requested length.
+
+    Example:
+        >>> extrapolate_pair({1: 3.0, 2: 10.0, 4: 36.0}, 8)
+        136.0
     """
     (m, s), (k, t) = sorted(pairs.items())[-2:] if len(pairs) > 1 else [(0, 0.0), *pairs.items()]
     c = t / k**2 if m == 0 else (t / k - s / m) / (k - m)
     b = t / k - c * k
-    if b < 0 or c < 0:  # noise, or launches: what grows most is what counts
+    if b < 0 or c < 0:  # noise or launch overhead: assume quadratic growth
         return t * (n / k) ** 2
     return b * n + c * n**2

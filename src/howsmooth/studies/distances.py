@@ -1,16 +1,16 @@
-"""How far apart two texts are as measures of tokens, before and after a layer; or two measures from files."""
+"""Distances between two texts as measures of tokens, before and after a layer; or between two measures from files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from howsmooth.attention import SelfAttention, SoftmaxField
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.studies.inputs import chosen
+from howsmooth.studies.inputs import ProgressCallback, select_indices
 from howsmooth.studies.provenance import provenance
 from howsmooth.texts.corpora import Corpus
 from howsmooth.transport import TimedMeasure, TokenMeasure, conditional_distance, push_forward, wasserstein
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from howsmooth.models import Model
 
 DISTANCES = ("auto", "W", "d")
-CLOSED = 1e-9  # a relative duality gap below this is rounding
+MAX_RELATIVE_GAP = 1e-9  # a smaller duality gap is rounding
 
 
 def text_distances(
@@ -32,20 +32,39 @@ def text_distances(
     exponents: Sequence[float],
     distance: str = "auto",
     special_tokens: bool = True,
-    step: Callable[[int, int, int | None], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one record per length, layer and exponent: the distance of two texts' tokens, before and after attention.
+    """Yield one record per length, layer and exponent: the distance between the tokens of two texts.
 
-    The texts are the first n tokens of each, or two consecutive pieces of one. "W" takes tokens without their places,
-    "d" with them as times i/n; "auto" is "d" for causal layers. Where the layer is a map of such measures (W: no mask
-    and no places in the layer itself; d: any), the quotient of after by before is a lower bound on its Lipschitz
-    constant on every set that holds both texts and the measures between them.
+    It is computed before and after attention. Where the layer is a map of such measures (W: no mask and no positions in
+    the layer itself; d: any layer), the quotient of the two is a lower bound on its Lipschitz constant on every convex
+    set of measures that contains both texts.
+
+    Args:
+        model: The model.
+        text: The first text.
+        other: The second text; None compares two consecutive chunks of the first.
+        layers: Layers, or "all".
+        lengths: Numbers of tokens n, from the beginning of each text.
+        exponents: Exponents p of the distance.
+        distance: "W" compares tokens without their positions, "d" with positions as times i/n; "auto" is "d" for
+            causal layers and "W" for others.
+        special_tokens: Whether chunks get special tokens.
+        progress: Called with (n, layer, None) before each layer's distances.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> found = text_distances(model, text, None, layers=(0,), lengths=[4], exponents=[2.0])
+        >>> [(record["distance"], record["status"]) for record in found]
+        [('W', 'converged')]
     """
     if distance not in DISTANCES:
         raise InputError(f"expected a distance among {', '.join(DISTANCES)}, got {distance!r}")
-    layers = chosen(layers, model.layer_numbers, f"layers of {model.name}")
+    layers = select_indices(layers, model.layer_numbers, f"layers of {model.name}")
     names = [text.name, text.name if other is None else other.name]
-    facts = {
+    shared = {
         "texts": names,
         "special_tokens": "add" if special_tokens else "none",
         "dtype": str(model.dtype).removeprefix("torch."),
@@ -56,7 +75,7 @@ def text_distances(
         if other is None:
             pair = model.chunks(text, n, 2, special_tokens)
         else:
-            pair = [model.chunks(one, n, 1, special_tokens)[0] for one in (text, other)]
+            pair = [model.chunks(corpus, n, 1, special_tokens)[0] for corpus in (text, other)]
         inputs = [model.activations(chunk, layers) for chunk in pair]
         for layer in layers:
             f = model.attention(layer, n)
@@ -65,10 +84,10 @@ def text_distances(
             with torch.no_grad():
                 before = [measure(x[layer]) for x in inputs]
                 after = [measure(f(x[layer])) for x in inputs]
-            if step is not None:
-                step(n, layer, None)
+            if progress is not None:
+                progress(n, layer, None)
             for p in exponents:
-                yield {"model": model.name, "layer": layer, "n": n, "m": n, **compared(before, after, p), **facts}
+                yield {"model": model.name, "layer": layer, "n": n, "m": n, **compare(before, after, p), **shared}
 
 
 def file_distances(
@@ -79,61 +98,81 @@ def file_distances(
     exponents: Sequence[float],
     model: Model | None = None,
     layers: tuple[int, ...] | str | None = None,
-    step: Callable[[int, int, int | None], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one record per exponent, or with a model per layer and exponent: the measures pushed through attention."""
+    """Yield one record per exponent, or with a model one per layer and exponent: the distance of two measures.
+
+    Args:
+        first: One measure.
+        second: The other; both have times, or neither.
+        names: Names of the two, for records.
+        exponents: Exponents p of the distance.
+        model: A model whose attention maps the measures.
+        layers: Its layers, or "all".
+        progress: Called with (n, layer, None) before each layer's distances.
+
+    Example:
+        >>> first, second = (TokenMeasure(torch.full((1, 1), x, dtype=torch.float64)) for x in (0.0, 3.0))
+        >>> (record,) = file_distances(first, second, ["a", "b"], exponents=[2.0])
+        >>> round(record["before"]["value"], 6)
+        3.0
+    """
     if isinstance(first, TimedMeasure) != isinstance(second, TimedMeasure):
         raise InputError(
             f"expected times in both or in neither, got {type(first).__name__} from {names[0]} and "
             f"{type(second).__name__} from {names[1]}"
         )
     pair = [first, second]
-    facts = {"n": first.n, "m": second.n, "files": list(names), **provenance()}
+    shared = {"n": first.n, "m": second.n, "files": list(names), **provenance()}
     if model is None:
         for p in exponents:
-            yield {"model": None, "layer": None, **compared(pair, None, p), **facts}
+            yield {"model": None, "layer": None, **compare(pair, None, p), **shared}
         return
-    facts["source"] = dict(model.source)
+    shared["source"] = dict(model.source)
     pair = [measure.with_points(measure.points.to(model.device, model.dtype)) for measure in pair]
-    for layer in chosen(layers, model.layer_numbers, f"layers of {model.name}"):
+    for layer in select_indices(layers, model.layer_numbers, f"layers of {model.name}"):
         f = model.attention(layer)
         if not isinstance(f, SelfAttention):
             raise InputError(f"expected a model whose attention is known by its weights, got {model.name}; use texts")
         if f.rotary is not None:
             raise InputError(
-                f"expected a model whose attention knows no places, got {model.name} with rotary "
+                f"expected a model whose attention has no positions, got {model.name} with rotary "
                 "positions; use texts (without --files) for models with rotary positions"
             )
         images = [push_forward(SoftmaxField(f), measure) for measure in pair]
-        if step is not None:
-            step(first.n, layer, None)
+        if progress is not None:
+            progress(first.n, layer, None)
         for p in exponents:
-            yield {"model": model.name, "layer": layer, **compared(pair, images, p), **facts}
+            yield {"model": model.name, "layer": layer, **compare(pair, images, p), **shared}
 
 
-def compared(before: Sequence[TokenMeasure], after: Sequence[TokenMeasure] | None, p: float) -> dict[str, Any]:
-    """The distances of both pairs as parts of a record, and their quotient."""
+def compare(before: Sequence[TokenMeasure], after: Sequence[TokenMeasure] | None, p: float) -> dict[str, Any]:
+    """Return the fields of a record: the distance of a pair before and after a map, and their quotient."""
     timed = isinstance(before[0], TimedMeasure)
-    measure = conditional_distance if timed else wasserstein
 
-    def solved(pair):
+    def solve(pair: Sequence[TokenMeasure]) -> Any:
+        first, second = pair
         try:
-            return measure(*pair, p)
-        except NotConverged as error:  # its gap says so in the record
+            if isinstance(first, TimedMeasure) and isinstance(second, TimedMeasure):
+                return conditional_distance(first, second, p)
+            return wasserstein(first, second, p)
+        except NotConverged as error:  # the record reports its gap
             return error.partial
 
-    here = solved(before)
-    there = None if after is None else solved(after)
+    input_distance = solve(before)
+    output_distance = None if after is None else solve(after)
     quotient = None
-    if there is not None and 0 < here.value < math.inf:
-        quotient = there.value / here.value
-    gaps = [part.gap for part in (here, there) if part is not None and math.isfinite(part.value)]
-    status = "converged" if all(gap <= CLOSED for gap in gaps) else "gap"
+    if output_distance is not None and 0 < input_distance.value < math.inf:
+        quotient = output_distance.value / input_distance.value
+    gaps = [
+        found.gap for found in (input_distance, output_distance) if found is not None and math.isfinite(found.value)
+    ]
+    status = "converged" if all(gap <= MAX_RELATIVE_GAP for gap in gaps) else "gap"
     return {
         "distance": "d" if timed else "W",
         "status": status,
         "p": "inf" if math.isinf(p) else p,
-        "before": here.as_record(),
-        "after": None if there is None else there.as_record(),
+        "before": input_distance.as_record(),
+        "after": None if output_distance is None else output_distance.as_record(),
         "quotient": quotient,
     }

@@ -1,6 +1,6 @@
-"""Records in files: read from stores, JSON lines and Parquet, joined; written to JSON lines, CSV and Parquet.
+"""Files of records: read from stores, JSON lines and Parquet; written to JSON lines, CSV and Parquet.
 
-Files are written beside their target and moved there when complete.
+A file is written under a temporary name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from howsmooth.errors import InputError
 from howsmooth.records import complaint, csv_line, flat, json_line, parsed, read_lines
@@ -20,24 +20,39 @@ from howsmooth.studies.store import Store
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 _SQLITE, _PARQUET = b"SQLite format 3\0", b"PAR1"
-_ROWS_AT_ONCE = 10_000
+_ROWS_PER_BATCH = 10_000
 _NESTED = {b"howsmooth": b"json"}  # marks a Parquet column whose cells are JSON
+
+
+Records = Callable[[], Iterable[dict[str, Any]]]  # iterates anew at each call
 
 
 @dataclass
 class Read:
-    """The records that were found, each once, and what is to be said about how they were found."""
+    """The records of some files.
+
+    Attributes:
+        records: The records, each once.
+        notes: Remarks about the files, for example that a line was cut off.
+    """
 
     records: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def read_records(paths: Sequence[str]) -> Read:
-    """Read stores, studies (STUDY.toml beside its store), JSON lines and Parquet files; "-" is stdin.
+    """Read the records of several files.
 
-    What is not a record of this version is left out, and a note says what was wrong with the first of them.
+    Args:
+        paths: Stores, studies (STUDY.toml, whose store has the same name), JSON lines, Parquet files, or "-" for stdin.
+
+    Returns:
+        The records and remarks. Objects that are not records of this version are left out, with a remark.
+
+    Raises:
+        InputError: A file cannot be read, or there are no records.
     """
-    read, seen, again = Read(), set(), 0
+    read, seen, duplicates = Read(), set(), 0
     for path in paths:
         wrong: list[str] = []
         for where, record in _records_of(path, read.notes):
@@ -46,26 +61,26 @@ def read_records(paths: Sequence[str]) -> Read:
                 wrong.append(f"{where}: {reason}")
                 continue
             line = hash(json_line(record))
-            again += line in seen
+            duplicates += line in seen
             if line not in seen:
                 seen.add(line)
                 read.records.append(record)
         if wrong:
             many = f"{len(wrong)} records were left out, the first of them " if len(wrong) > 1 else "left out "
             read.notes.append(f"{many}{wrong[0]}")
-    if again:
-        read.notes.append(f"{again} records came twice and count once.")
+    if duplicates:
+        read.notes.append(f"{duplicates} records came twice and count once.")
     if not read.records:
-        said = f" ({read.notes[0]})" if read.notes else ""
+        reason = f" ({read.notes[0]})" if read.notes else ""
         raise InputError(
-            f"expected records of measure, bound, attack or a study, got none in {', '.join(paths)}{said};"
+            f"expected records of measure, bound, attack or a study, got none in {', '.join(paths)}{reason};"
             " write some with --json, or run the study first"
         )
     return read
 
 
 def measured_before(path: str) -> list[dict[str, Any]]:
-    """Return the records of a file that a measurement goes on with; refused if it holds anything else."""
+    """Return the records of a file that a measurement appends to; raise if it contains anything else."""
 
     def check(record: dict[str, Any]) -> None:
         if (reason := complaint(record)) is not None:
@@ -75,21 +90,21 @@ def measured_before(path: str) -> list[dict[str, Any]]:
 
 
 def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
-    """(where, record) of one file."""
+    """Return (position, record) for each record of one file."""
     if path == "-":
         return _lines("stdin", sys.stdin.buffer.read(), notes)
     if FORMATS.get(Path(path).suffix.lower()) == "csv":
         raise InputError(
-            f"expected JSON lines, Parquet or a store, got {path}: CSV does not say what is a number, a "
-            "text or nothing; save the records as .jsonl or .parquet as well"
+            f"expected JSON lines, Parquet or a store, got {path}: CSV does not distinguish numbers, "
+            "text and missing values; save the records as .jsonl or .parquet as well"
         )
-    place = Path(path).with_suffix(".sqlite") if path.endswith(".toml") else Path(path)
+    file = Path(path).with_suffix(".sqlite") if path.endswith(".toml") else Path(path)
     try:
-        with place.open("rb") as stream:
+        with file.open("rb") as stream:
             magic = stream.read(len(_SQLITE))
         if magic == _SQLITE:
-            return _stored(place, notes)
-        return _from_parquet(place) if magic.startswith(_PARQUET) else _lines(path, place.read_bytes(), notes)
+            return _stored(file, notes)
+        return _from_parquet(file) if magic.startswith(_PARQUET) else _lines(path, file.read_bytes(), notes)
     except OSError as error:
         raise InputError(
             f"expected a store or a file of JSON lines, got {path} "
@@ -100,7 +115,7 @@ def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
 def _stored(path: Path, notes: list[str]) -> list[tuple[str, Any]]:
     with Store.read(path) as store:
         counts, records = store.counts(), list(store.records())
-        if not records:  # a store that knows no plan still has what was put into it
+        if not records:  # a store without a plan may still have records
             records = list(store.records(everything=True))
     if counts["done"] < counts["planned"]:
         notes.append(
@@ -125,7 +140,7 @@ def _lines(name: str, raw: bytes, notes: list[str]) -> list[tuple[str, Any]]:
         try:
             records.append((f"line {number} of {name}", parsed(line)))
         except ValueError:
-            if number == len(lines) and records:  # a run that was killed while it wrote
+            if number == len(lines) and records:  # a run that was killed while writing
                 notes.append(f"{name}: the last line is cut off and was left out.")
                 break
             raise InputError(
@@ -136,7 +151,14 @@ def _lines(name: str, raw: bytes, notes: list[str]) -> list[tuple[str, Any]]:
 
 
 def export(store: Store, path: str, form: str | None = None, everything: bool = False) -> int:
-    """Write the records of a store to a file, or to stdout for "-"; return how many there were."""
+    """Write the records of a store to a file; return their number.
+
+    Args:
+        store: The store.
+        path: The file, or "-" for stdout.
+        form: "jsonl", "csv" or "parquet"; the ending of the file name decides without it.
+        everything: Also write records that the study no longer contains.
+    """
     if path != "-":
         return write_records(lambda: store.records(everything), path, form)
     form = form or "jsonl"
@@ -145,8 +167,20 @@ def export(store: Store, path: str, form: str | None = None, everything: bool = 
     return _write_lines(lambda: store.records(everything), sys.stdout, form)
 
 
-def write_records(records: Any, path: str | Path, form: str | None = None) -> int:
-    """Write records, given by a function that iterates over them anew at each call, to a file; return how many."""
+def write_records(records: Records, path: str | Path, form: str | None = None) -> int:
+    """Write records to a file; return their number.
+
+    Args:
+        records: Returns an iterator over the records; it is called several times, so that memory does not grow.
+        path: The file.
+        form: "jsonl", "csv" or "parquet"; the ending of the file name decides without it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_records(lambda: iter([{"value": 1.5}]), f"{folder}/records.csv")
+        1
+    """
     target = Path(path)
     form = form or _format_of(target)
     if target.is_dir() or not target.parent.is_dir():
@@ -174,7 +208,7 @@ def _format_of(path: Path) -> str:
     return FORMATS[path.suffix.lower()]
 
 
-def _write_lines(records: Any, stream: Any, form: str) -> int:
+def _write_lines(records: Records, stream: TextIO, form: str) -> int:
     count, columns = 0, list(_columns(records)) if form == "csv" else []
     if columns:
         stream.write(csv_line(columns) + "\n")
@@ -185,7 +219,7 @@ def _write_lines(records: Any, stream: Any, form: str) -> int:
     return count
 
 
-def _write_parquet(records: Any, path: Path) -> int:
+def _write_parquet(records: Records, path: Path) -> int:
     pa, pq = _pyarrow()
     schema = pa.schema(
         [
@@ -195,15 +229,15 @@ def _write_parquet(records: Any, path: Path) -> int:
     )
     count, rows = 0, iter(records())
     with pq.ParquetWriter(path, schema) as writer:
-        while some := list(islice(rows, _ROWS_AT_ONCE)):
-            cells = {name: [_cell(row.get(name), schema.field(name)) for row in some] for name in schema.names}
+        while batch := list(islice(rows, _ROWS_PER_BATCH)):
+            cells = {name: [_cell(row.get(name), schema.field(name)) for row in batch] for name in schema.names}
             writer.write_table(pa.table(cells, schema=schema))
-            count += len(some)
+            count += len(batch)
     return count
 
 
 def _cell(value: Any, column: Any) -> Any:
-    """A value as its column holds it: JSON where the column is nested, None for numbers that are not finite."""
+    """Return a value as its column stores it: JSON if the column is nested, None for numbers that are not finite."""
     if column.metadata == _NESTED:
         return None if value is None else json.dumps(value, ensure_ascii=False)
     value = flat(value)
@@ -217,7 +251,7 @@ def _from_parquet(path: Path) -> Iterator[tuple[str, Any]]:
         rows, nested = table.to_pylist(), [f.name for f in table.schema if f.metadata == _NESTED]
         for number, row in enumerate(rows, 1):
             read = {name: parsed(row[name]) for name in nested if row[name] is not None}
-            # What a record of this kind does not have, its row holds as null.
+            # A field that this kind of record does not have is null in its row.
             yield f"row {number} of {path.name}", {name: read.get(name, cell) for name, cell in row.items()}
     except (pa.ArrowException, ValueError, OSError) as error:
         raise InputError(
@@ -246,8 +280,8 @@ def _arrow(pa: Any, types: set[type]) -> Any:
     return pa.float64() if types and types <= {int, float} else pa.string()
 
 
-def _columns(records: Any) -> dict[str, set[type]]:
-    """The names of all fields in the order they are met, with the types of their values."""
+def _columns(records: Records) -> dict[str, set[type]]:
+    """Return the names of all fields in the order in which they occur, with the types of their values."""
     names: dict[str, set[type]] = {}
     for record in records():
         for name, value in record.items():

@@ -1,6 +1,6 @@
-"""The tokens that enter a layer: those of a text through the model, or random ones through the layer's normalisation.
+"""The tokens that enter a layer: those of a text run through the model, or random tokens in its normalisation.
 
-Both kinds answer the same questions, so that the worker and the other loops need not know which they have.
+Both kinds of inputs have the same methods, so that the callers do not distinguish them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,26 @@ from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
 from howsmooth.texts.cutting import Cutter
 
-ROWS_AT_ONCE = 1024  # tokens drawn at once; part of what a seed means
-DRAWN = "random normalised tokens"
+DRAW_BLOCK = 1024  # random tokens are drawn in blocks of this size; changing it changes the tokens of every seed
+RANDOM_TEXT = "random normalised tokens"  # the field `text` of records without a text
 
-Step = Callable[[int, int | None, int | None], None]  # called with (n, layer, head) before each computation
+ProgressCallback = Callable[[int, int | None, int | None], None]  # called with (n, layer, head) before a computation
 
 
 class TextInputs:
-    """Chunks of a corpus, cut once for one model."""
+    """Chunks of a corpus, cut for one model.
+
+    Args:
+        model: The model that the chunks run through.
+        corpus: The text.
+        spec: Lengths, samples and how the text is cut.
+
+    Raises:
+        InputError: A length exceeds the model's positions, or the corpus is too short.
+    """
 
     def __init__(self, model: Model, corpus: Corpus, spec: Spec):
+        """Tokenise the corpus and check that it is long enough."""
         self.model, self.corpus, longest = model, corpus, max(spec.lengths)
         if model.positions is not None and longest > model.positions:
             raise InputError(
@@ -43,75 +53,88 @@ class TextInputs:
             self.cutter.check(n, spec.samples)
 
     def release(self) -> None:
-        """Forget the model: chunks can be had all the same."""
+        """Drop the reference to the model; `chunk` still works."""
         del self.model
 
     def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return a sample of n tokens."""
         return self.cutter.chunk(n, sample)
 
     def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
-        """Return what enters attention at each layer, (n, d), from one forward pass."""
+        """Return the inputs of attention, layer -> (n, d), from one forward pass."""
         return self.model.activations(chunk, layers)
 
     def attention(self, layer: int, n: int) -> Any:
+        """Return the attention map of a layer for n tokens."""
         return self.model.attention(layer, n)
 
-    def facts(self, n: int) -> dict[str, Any]:
+    def length_fields(self, n: int) -> dict[str, Any]:
+        """Return the fields that all records of one length share."""
         return {}
 
     @property
-    def run_facts(self) -> dict[str, Any]:
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
         return {"inputs": "text", "text": self.corpus.name, "text_sha256": self.corpus.sha256}
 
 
 class NormalisedInputs:
-    """Standard normal tokens, normalised by each layer's own gain and bias: any length, no text, no positions.
+    """Standard normal tokens in the normalisation of each layer, with its gain and bias: any length, without a text.
 
-    They are drawn on the CPU whatever the device, and the first n of a longer draw are those of a shorter one: growth
-    with n is then growth of one sequence, and under a causal mask the constant cannot fall.
+    They are drawn on the CPU whatever the device. The first n tokens of a longer draw are the tokens of a shorter one:
+    growth with n is then growth of one sequence, and under a causal mask the constant cannot decrease.
+
+    Args:
+        model: The model whose normalisations are applied.
+        seed: Seed of the draw; samples have different streams.
     """
 
     def __init__(self, model: Model, seed: int = 0):
+        """Store the model and the seed; tokens are drawn when they are needed."""
         self.model, self.seed, self.positions = model, seed, model.positions
 
     def release(self) -> None:
-        """Forget the model: what a record says about the draws can be had all the same."""
+        """Drop the reference to the model; the fields of records are still available."""
         del self.model
 
     def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return a chunk of n tokens without ids."""
         return TokenChunk.drawn(n)
 
     def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
-        return {layer: self.drawn(len(chunk), sample, layer) for layer in layers}
+        """Return the inputs of attention, layer -> (n, d)."""
+        return {layer: self.draw(len(chunk), sample, layer) for layer in layers}
 
-    def drawn(self, n: int, sample: int, layer: int) -> Tensor:
-        """Return (n, d) on the model's device and in its dtype, made in blocks: nothing else of this size is held."""
+    def draw(self, n: int, sample: int, layer: int) -> Tensor:
+        """Return (n, d) on the model's device and in its dtype, drawn in blocks to save memory."""
         model = self.model
         norm = model.normalisation(layer).converted(device=model.device, dtype=torch.float32)
         x = torch.empty(n, norm.d, device=model.device, dtype=model.dtype)
         generator = torch.Generator().manual_seed((1_000_003 * self.seed + sample) % 2**63)
-        for first in range(0, n, ROWS_AT_ONCE):
-            block = x[first : first + ROWS_AT_ONCE]
-            # Always a whole block: how the last numbers of a draw come about depends on its size.
-            z = torch.randn(ROWS_AT_ONCE, norm.d, generator=generator)[: len(block)]
+        for first in range(0, n, DRAW_BLOCK):
+            block = x[first : first + DRAW_BLOCK]
+            # Always a whole block: the last numbers of a draw depend on its size.
+            z = torch.randn(DRAW_BLOCK, norm.d, generator=generator)[: len(block)]
             block.copy_(norm(z.to(model.device)))
         return x
 
     def attention(self, layer: int, n: int) -> Any:
+        """Return the attention map of a layer for n tokens, also beyond the model's positions."""
         return self.model.attention(layer, n, beyond=True)
 
-    def facts(self, n: int) -> dict[str, Any]:
-        """Whether this length is one that the model was made for."""
+    def length_fields(self, n: int) -> dict[str, Any]:
+        """Return whether a length is beyond the model's positions."""
         return {"extrapolated": self.positions is not None and n > self.positions}
 
     @property
-    def run_facts(self) -> dict[str, Any]:
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
         return {
             "inputs": "normalised",
-            "text": DRAWN,
+            "text": RANDOM_TEXT,
             "text_sha256": None,
             "special_tokens": "none",
-            "drawn": f"standard normal in float32 on the CPU, {ROWS_AT_ONCE} tokens at a time, seed {self.seed}, "
+            "drawn": f"standard normal in float32 on the CPU, {DRAW_BLOCK} tokens at a time, seed {self.seed}, "
             "then the layer's own normalisation",
         }
 
@@ -120,7 +143,11 @@ Inputs = TextInputs | NormalisedInputs
 
 
 def inputs_of(model: Model, corpus: Corpus | None, spec: Spec) -> Inputs:
-    """Return the inputs that the spec asks for, with everything checked that can be checked beforehand."""
+    """Return the inputs of a spec.
+
+    Raises:
+        InputError: The text is too short, the model reads no text, or no token is left to perturb.
+    """
     if spec.inputs == "text":
         if corpus is None or not model.reads_text:
             raise InputError(
@@ -132,27 +159,48 @@ def inputs_of(model: Model, corpus: Corpus | None, spec: Spec) -> Inputs:
         inputs = NormalisedInputs(model, spec.seed)
     for n in {min(spec.lengths), max(spec.lengths)}:
         for tokens in spec.tokens:
-            moved_tokens(inputs.chunk(n, 0).special, tokens)
+            perturbed_mask(inputs.chunk(n, 0).special, tokens)
     return inputs
 
 
-def moved_tokens(special: Tensor, tokens: str) -> Tensor | None:
-    """Return which of the tokens a perturbation may move, as booleans of the shape of `special`; None for all."""
+def perturbed_mask(special: Tensor, tokens: str) -> Tensor | None:
+    """Return the mask of the tokens that a perturbation may move.
+
+    Args:
+        special: Which tokens are special tokens, (n,) or (b, n).
+        tokens: "all", "no-special" or "no-first", as in `Spec.tokens`.
+
+    Returns:
+        A mask of the shape of `special`; None for all tokens.
+
+    Raises:
+        InputError: No token is left to perturb.
+    """
     if tokens == "all":
         return None
-    moved = ~special if tokens == "no-special" else (torch.arange(special.shape[-1]) > 0).expand(special.shape)
-    if not moved.any(-1).all():
+    mask = ~special if tokens == "no-special" else (torch.arange(special.shape[-1]) > 0).expand(special.shape)
+    if not mask.any(-1).all():
         raise InputError(
             f"expected a token left to perturb with the choice of tokens {tokens}, got a chunk of "
             f"{special.shape[-1]} tokens without one; ask for longer lengths, or let all of them move "
             "(--tokens all)"
         )
-    return moved
+    return mask
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One place to compute at: the map f of a layer or head and the tokens x (n, d) that enter it."""
+    """A map of a model and the tokens of one sample that enter it.
+
+    Attributes:
+        n: Number of tokens.
+        sample: Number of the sample.
+        chunk: The tokens as ids and words.
+        layer: The layer.
+        head: The head; None for the whole layer.
+        f: The map of the layer or head.
+        x: The tokens that enter it, (n, d).
+    """
 
     n: int
     sample: int
@@ -163,33 +211,64 @@ class Site:
     x: Tensor
 
     @property
-    def place(self) -> dict[str, Any]:
-        """The fields of a record that say where."""
+    def record_fields(self) -> dict[str, Any]:
+        """Layer, head, length and sample, as fields of a record."""
         return {"layer": self.layer, "head": self.head, "n": self.n, "sample": self.sample}
 
 
 def sites(
-    model: Model, corpus: Corpus | None, spec: Spec, *, samples: int | None = None, step: Step | None = None
+    model: Model,
+    corpus: Corpus | None,
+    spec: Spec,
+    *,
+    samples: int | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Iterator[Site]:
-    """Yield every length, sample, layer and head of a spec with its map and tokens: one forward pass per chunk."""
+    """Yield every length, sample, layer and head of a spec with its map and tokens: one forward pass per chunk.
+
+    Args:
+        model: The model.
+        corpus: The text; None with random tokens.
+        spec: What to iterate over.
+        samples: Number of samples, instead of the spec's.
+        progress: Called with (n, layer, head) before each site.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> spec = spec_of({"layers": [0, 3], "lengths": [8], "samples": 1})
+        >>> [(site.layer, tuple(site.x.shape)) for site in sites(model, text, spec)]
+        [(0, (8, 384)), (3, (8, 384))]
+    """
     inputs = inputs_of(model, corpus, spec)
     layers, heads = chosen_layers(model, spec), chosen_heads(model, spec)
     for n in spec.lengths:
         maps = {layer: inputs.attention(layer, n) for layer in layers}
         for sample in range(spec.samples if samples is None else samples):
             chunk = inputs.chunk(n, sample)
-            together = inputs.tokens(chunk, sample, layers) if isinstance(inputs, TextInputs) else {}
+            activations = inputs.tokens(chunk, sample, layers) if isinstance(inputs, TextInputs) else {}
             for layer in layers:
-                x = together[layer] if layer in together else inputs.tokens(chunk, sample, [layer])[layer]
+                x = activations[layer] if layer in activations else inputs.tokens(chunk, sample, [layer])[layer]
                 for head in heads:
-                    if step is not None:
-                        step(n, layer, head)
+                    if progress is not None:
+                        progress(n, layer, head)
                     f = maps[layer] if head is None else maps[layer].head(head)
                     yield Site(n, sample, chunk, layer, head, f, x)
 
 
 def resolve(model: Model, corpus: Corpus | None, spec: Spec) -> Spec:
-    """Return the spec with layers and heads as numbers, checked against the model and the text."""
+    """Return the spec with layers and heads as numbers, checked against the model and the text.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> resolve(model, text, spec_of({"heads": "all", "lengths": [8], "samples": 1})).layers
+        (0, 1, 2, 3, 4, 5)
+    """
     inputs_of(model, corpus, spec)
     return spec.model_copy(
         update={
@@ -199,10 +278,10 @@ def resolve(model: Model, corpus: Corpus | None, spec: Spec) -> Spec:
     )
 
 
-def run_facts(model: Model, corpus: Corpus | None, spec: Spec) -> dict[str, Any]:
-    """Return what every record of a run says, so that each can be read, and made again, alone."""
-    own = (
-        NormalisedInputs(model, spec.seed).run_facts
+def run_fields(model: Model, corpus: Corpus | None, spec: Spec) -> dict[str, Any]:
+    """Return the fields that all records of a run share, so that each record can be reproduced by itself."""
+    input_fields = (
+        NormalisedInputs(model, spec.seed).run_fields
         if spec.inputs == "normalised" or corpus is None
         else {"inputs": "text", "text": corpus.name, "text_sha256": corpus.sha256}
     )
@@ -217,32 +296,40 @@ def run_facts(model: Model, corpus: Corpus | None, spec: Spec) -> dict[str, Any]
         "max_steps": spec.max_steps,
         "weights": model.source.get("weights"),
         "source": dict(model.source),
-        **own,
+        **input_fields,
         **provenance(),
     }
 
 
 def chosen_layers(model: Model, spec: Spec, own: Any = None) -> tuple[int, ...]:
-    """Return the layers of a spec, each once; `own` stands in place of the spec's."""
-    return chosen(own or spec.layers, model.layer_numbers, f"layers of {model.name}")
+    """Return the layers of a spec, each once; `own`, if given, takes precedence over the spec's."""
+    return select_indices(own or spec.layers, model.layer_numbers, f"layers of {model.name}")
 
 
 def chosen_heads(model: Model, spec: Spec) -> tuple[int | None, ...]:
     """Return the heads of a spec, or (None,) for whole layers."""
     if spec.kind != "head":
         return (None,)
-    return chosen(spec.heads or "all", tuple(range(model.heads)), f"heads of {model.name}")
+    return select_indices(spec.heads or "all", tuple(range(model.heads)), f"heads of {model.name}")
 
 
-def chosen(wanted: Any, known: tuple[int, ...], what: str) -> tuple[int, ...]:
-    """Return the wanted indices among those known; "all" is all of them."""
+def select_indices(wanted: Any, available: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """Return the wanted indices, each once; "all" is every available one.
+
+    Raises:
+        InputError: An index is not available, or none is wanted.
+
+    Example:
+        >>> select_indices("all", (0, 1, 2), "layers"), select_indices([2, 0, 2], (0, 1, 2), "layers")
+        ((0, 1, 2), (2, 0))
+    """
     if isinstance(wanted, str) and wanted == "all":
-        return known
-    unknown = [index for index in wanted if index not in known]
+        return available
+    unknown = [index for index in wanted if index not in available]
     if unknown or not wanted:
-        whole = known == tuple(range(len(known)))
-        among = f"between 0 and {len(known) - 1}" if whole else "among " + ", ".join(map(str, known))
+        contiguous = available == tuple(range(len(available)))
+        among = f"between 0 and {len(available) - 1}" if contiguous else "among " + ", ".join(map(str, available))
         raise InputError(
-            f"expected {what} {among}, got {unknown[0] if unknown else 'none'}; choose among them or say all"
+            f"expected {name} {among}, got {unknown[0] if unknown else 'none'}; choose among them or use all"
         )
     return tuple(dict.fromkeys(wanted))

@@ -1,11 +1,14 @@
-"""Feature-space attacks on a model and a text, beside σ₁, noise and what is certified; kept, and not done twice."""
+"""Feature-space attacks on a model and a text, compared with σ₁, with noise and with what is certified.
+
+Each attack can be saved as a file; an attack whose file exists is read instead of computed.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +35,9 @@ from howsmooth.attack.feature.result import read_attack_file
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import certify_ball
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import local_lipschitz
 from howsmooth.records import finite
-from howsmooth.studies.inputs import Step, run_facts
+from howsmooth.studies.inputs import ProgressCallback, chosen_heads, chosen_layers, run_fields
+from howsmooth.studies.quantities import estimate_at
 from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
 
@@ -45,8 +48,17 @@ OBJECTIVES = ("output", "next-token", "cosine")
 
 
 def named_attack(name: str, steps: int = 20, tol: float = 1e-2) -> Attack:
-    """An attack by the name it has on the command line."""
-    known = {
+    """Return the attack with this name on the command line.
+
+    Args:
+        name: The name.
+        steps: Steps of ascent.
+        tol: Tolerance of the singular direction.
+
+    Raises:
+        InputError: There is no such attack.
+    """
+    attacks = {
         "noise": Noise(),
         "sign": GradientSign(),
         "singular": SingularDirection(tol),
@@ -55,13 +67,13 @@ def named_attack(name: str, steps: int = 20, tol: float = 1e-2) -> Attack:
         "split": Duplicate() >> SingularDirection(tol),
         "split-ascent": Duplicate() >> ProjectedGradient(SingularDirection(tol), steps),
     }
-    if name not in known:
-        raise InputError(f"expected an attack among {', '.join(known)}, got {name!r}")
-    return known[name]
+    if name not in attacks:
+        raise InputError(f"expected an attack among {', '.join(attacks)}, got {name!r}")
+    return attacks[name]
 
 
 def named_objective(name: str, model: Model) -> Objective:
-    """An objective by the name it has on the command line; the next token asks for a language head."""
+    """Return the objective with this name on the command line; "next-token" requires a language head."""
     if name not in OBJECTIVES:
         raise InputError(f"expected an objective among {', '.join(OBJECTIVES)}, got {name!r}")
     return (
@@ -72,14 +84,21 @@ def named_objective(name: str, model: Model) -> Objective:
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Budgets relative to the tokens X: shares of ‖X‖, or, per token, of the mean radius ‖X‖/√n."""
+class RelativeBudgets:
+    """Budgets relative to the tokens X.
+
+    Attributes:
+        sizes: Shares of ‖X‖, or with norm "token" of the mean radius ‖X‖/√n.
+        norm: Norm of the budget, "frobenius" or "token".
+        tokens: How many tokens may be perturbed; None for all.
+    """
 
     sizes: tuple[float, ...]
     norm: str = "frobenius"
     tokens: int | None = None
 
-    def of(self, x: torch.Tensor) -> list[tuple[float, Budget]]:
+    def at(self, x: torch.Tensor) -> list[tuple[float, Budget]]:
+        """Return each share with its budget at the tokens x, (n, d)."""
         unit = float(torch.linalg.vector_norm(x, dtype=torch.float64))
         unit = unit / len(x) ** 0.5 if self.norm == "token" else unit
         if self.tokens is not None:
@@ -93,67 +112,85 @@ def feature_attacks(
     spec: Spec,
     *,
     attacks: Sequence[Attack],
-    shares: Shares,
+    budgets: RelativeBudgets,
     kind: str | None = None,
     objective: Objective | None = None,
     folder: Path | None = None,
-    step: Step | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield one record per length, sample, layer (and head), budget and attack.
 
-    kind: attention unless given ("model" attacks the whole model once, whatever the layers). With a `folder` each
-    attack is kept there as a file that `howsmooth.attack.feature.verify` checks, and is not done again.
+    Args:
+        model: The model.
+        corpus: The text.
+        spec: Which layers, heads, lengths and samples.
+        attacks: The attacks.
+        budgets: The sizes of perturbations.
+        kind: The map, if it is not the spec's; "model" attacks the whole model, whatever the layers.
+        objective: What an attack maximises; the change of the output without it.
+        folder: Where each attack is saved as a file that `howsmooth.attack.feature.verify` checks. An attack whose
+            file exists is read from there.
+        progress: Called with (n, layer, head) before each target.
     """
     kind = kind or spec.kind
     objective = OutputChange() if objective is None else objective
-    facts = run_facts(model, corpus, spec)
+    shared = run_fields(model, corpus, spec)
+    layers = (None,) if kind == "model" else chosen_layers(model, spec)
+    heads = chosen_heads(model, spec) if spec.heads is not None else (None,)
     for n in spec.lengths:
         for sample, chunk in enumerate(model.chunks(corpus, n, spec.samples, special_tokens=spec.adds_special_tokens)):
-            for layer in (None,) if kind == "model" else spec.layers:
-                for head in spec.heads or (None,):
-                    if step is not None:
-                        step(n, layer, head)
-                    place = _Place(Target.in_model(model, chunk, layer, kind, head=head), objective, spec)
-                    where = {"model": model.name, "layer": layer, "head": head, "map": kind, "n": n, "sample": sample}
-                    for share, budget in shares.of(place.target.x):
+            for layer in layers:
+                for head in heads:
+                    if progress is not None:
+                        progress(n, layer, head)
+                    baselines = _Baselines(Target.in_model(model, chunk, layer, kind, head=head), objective, spec)
+                    site = {"model": model.name, "layer": layer, "head": head, "map": kind, "n": n, "sample": sample}
+                    for share, budget in budgets.at(baselines.target.x):
                         for attack in attacks:
-                            yield _kept(place, attack, budget, {**where, "share": share}, facts, spec, folder)
+                            yield _read_or_run(baselines, attack, budget, {**site, "share": share}, shared, folder)
 
 
-def _kept(
-    place: _Place, attack: Attack, budget: Budget, where: dict, facts: dict, spec: Spec, folder: Path | None
+def _read_or_run(
+    baselines: _Baselines,
+    attack: Attack,
+    budget: Budget,
+    site: dict[str, Any],
+    shared: dict[str, Any],
+    folder: Path | None,
 ) -> dict[str, Any]:
-    """The record of one attack: from its file if there is one, else made and kept."""
+    """Return the record of one attack, read from its file if there is one, else computed and saved."""
+    spec = baselines.spec
     key = {
-        **where,
+        **site,
         "attack": attack.as_record(),
         "budget": budget.as_record(),
         "seed": spec.seed,
-        "objective": place.objective.as_record(),
-        "dtype": str(place.target.dtype),
+        "objective": baselines.objective.as_record(),
+        "dtype": str(baselines.target.dtype),
         "tol": spec.tol,
         "confidence": spec.confidence,
-        "text": facts["text_sha256"],
-        "weights": facts["source"].get("sha256"),
-        "source": facts["source"],
-        "special_tokens": facts["special_tokens"],
+        "text": shared["text_sha256"],
+        "weights": shared["source"].get("sha256"),
+        "source": shared["source"],
+        "special_tokens": shared["special_tokens"],
     }
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    path = None if folder is None else folder / f"{_slug(where)}-{digest}.safetensors"
+    path = None if folder is None else folder / f"{_file_stem(site)}-{digest}.safetensors"
     if path is not None and path.exists():
         return read_attack_file(path)[0]
-    found = run(attack, place.target, budget, place.objective, seed=spec.seed)
-    edited = replace(place, target=place.target.with_tokens(found.x)) if attack.edit is not None else place
-    noise = found.gain if isinstance(attack, Noise) else edited.noise(budget)
+    found = run(attack, baselines.target, budget, baselines.objective, seed=spec.seed)
+    if attack.edit is not None:  # the attack has changed the clean tokens
+        baselines = replace(baselines, target=baselines.target.with_tokens(found.x), cache={})
+    noise_gain = found.gain if isinstance(attack, Noise) else baselines.noise_gain(budget)
     record = {
-        **where,
+        **site,
         **found.as_record(),
-        "n": where["n"],
+        "n": site["n"],
         "attacked_n": found.n,
-        "sigma": edited.sigma(),
-        "noise_gain": noise,
-        "certified": edited.certified(budget),
-        **facts,
+        "sigma": baselines.sigma(),
+        "noise_gain": noise_gain,
+        "certified": baselines.certified_gain(budget),
+        **shared,
         "file": path and path.name,
     }
     if path is not None:
@@ -162,21 +199,19 @@ def _kept(
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """One target, and what its attacks are held against: measured when first asked for."""
+class _Baselines:
+    """What the attacks on one target are compared with; each number is computed once, when it is needed."""
 
     target: Target
     objective: Objective
     spec: Spec
-
-    def __post_init__(self):
-        object.__setattr__(self, "known", {})
+    cache: dict[Any, Any] = field(default_factory=dict)
 
     def sigma(self) -> dict[str, Any]:
-        """σ₁ of the map with the objective behind it, at the clean tokens."""
+        """Return σ₁ of the map followed by the objective, at the clean tokens."""
         return self._once(
             "sigma",
-            lambda: local_lipschitz(
+            lambda: estimate_at(
                 Problem(self.target, self.objective).map,
                 self.target.x,
                 tol=self.spec.tol,
@@ -186,13 +221,14 @@ class _Place:
             ).as_record(),
         )
 
-    def noise(self, budget: Budget) -> float:
+    def noise_gain(self, budget: Budget) -> float:
+        """Return the gain of random noise."""
         return self._once(
             ("noise", budget), lambda: run(Noise(), self.target, budget, self.objective, seed=self.spec.seed).gain
         )
 
-    def certified(self, budget: Budget) -> float | None:
-        """An upper bound on every gain within the budget, for attention layers: ‖E‖ ≤ s is inside |ε_i| ≤ s."""
+    def certified_gain(self, budget: Budget) -> float | None:
+        """Return an upper bound on every gain within the budget, for attention: ‖E‖ ≤ s implies |ε_i| ≤ s."""
         f, x = self.target.f, self.target.x
         if not isinstance(f, SelfAttention) or not isinstance(self.objective, OutputChange):
             return None
@@ -205,15 +241,15 @@ class _Place:
             ),
         )
 
-    def _once(self, key, compute: Callable[[], Any]) -> Any:
-        if key not in self.known:
-            self.known[key] = compute()
-        return self.known[key]
+    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        if key not in self.cache:
+            self.cache[key] = compute()
+        return self.cache[key]
 
 
-def _slug(where: dict) -> str:
+def _file_stem(site: dict[str, Any]) -> str:
     parts = [
-        where["map"],
-        *(f"{name}{where[name]}" for name in ("layer", "head", "n", "sample") if where[name] is not None),
+        site["map"],
+        *(f"{name}{site[name]}" for name in ("layer", "head", "n", "sample") if site[name] is not None),
     ]
     return "-".join(parts)

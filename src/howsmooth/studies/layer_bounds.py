@@ -1,4 +1,4 @@
-"""The bounding loop: every bound of every chosen layer beside the constant measured on a text."""
+"""Every bound of every chosen layer, compared with the constant measured on a text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from howsmooth.bounds import LayerForm, Refused, every
+from howsmooth.bounds import Bound, LayerForm, Refused, every
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import argmax_share, local_lipschitz
+from howsmooth.lipschitz import argmax_share
 from howsmooth.records import stamped
-from howsmooth.studies.inputs import Step, run_facts, sites
+from howsmooth.studies.inputs import ProgressCallback, chosen_layers, run_fields, sites
+from howsmooth.studies.quantities import estimate_at
 from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
 
@@ -21,36 +22,63 @@ if TYPE_CHECKING:
     from howsmooth.models import Model
 
 RADIUS_CHOICES = ("norm", "data")
-NEAR_ARGMAX = 0.99  # a row whose largest probability is at least this counts as an argmax
+ARGMAX_THRESHOLD = 0.99  # a row of probabilities whose largest entry is at least this counts as an argmax
 
 
 def bound(
-    model: Model, corpus: Corpus | None, spec: Spec, *, radius: str | float = "norm", step: Step | None = None
+    model: Model,
+    corpus: Corpus | None,
+    spec: Spec,
+    *,
+    radius: str | float = "norm",
+    progress: ProgressCallback | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one record per length, sample, layer (and head) and bound, as soon as it is known.
+    """Yield one record per length, sample, layer (and head) and bound, each as soon as it is computed.
 
-    The radius R of the ball is that of the normalisation in front of the layer ("norm", the largest that its
-    output can have), of the tokens of each sample ("data"), or a number. A bound that refuses is a record too.
+    Args:
+        model: The model.
+        corpus: The text; None with random tokens.
+        spec: Which layers, lengths and samples.
+        radius: Radius R of the ball on which bounds hold: "norm" is the largest norm that the normalisation in front
+            of the layer can return, "data" the largest norm of the tokens of each sample; or a number.
+        progress: Called with (n, layer, head) before each site.
+
+    Yields:
+        Records; a bound whose conditions are not met has a record with `refused`, the reason.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import resolve, spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> spec = resolve(model, text, spec_of({"layers": [0], "lengths": [8], "samples": 1}))
+        >>> records = list(bound(model, text, spec))
+        >>> {record["side"] for record in records if record["refused"] is None} == {"lower", "upper"}
+        True
     """
     if isinstance(radius, str) and radius not in RADIUS_CHOICES:
         raise InputError(f"expected a radius of {' or '.join(RADIUS_CHOICES)} or a number, got {radius!r}")
-    shared = run_facts(model, corpus, spec)
-    norm_radii = {layer: radius_of(model.normalisation(layer)) for layer in spec.layers} if radius == "norm" else {}
-    forms: dict[tuple, LayerForm] = {}
-    for site in sites(model, corpus, spec, step=step):
+    shared = run_fields(model, corpus, spec)
+    norm_radii = (
+        {layer: radius_of(model.normalisation(layer)) for layer in chosen_layers(model, spec)}
+        if radius == "norm"
+        else {}
+    )
+    forms: dict[tuple[int, int, int | None], LayerForm] = {}
+    for site in sites(model, corpus, spec, progress=progress):
         R = ball_radius(radius, norm_radii.get(site.layer), site.x)
         form = forms.setdefault((site.n, site.layer, site.head), LayerForm(site.f))
-        estimate = local_lipschitz(site.f, site.x, **spec.accuracy, max_memory=spec.max_memory, strict=False)
+        estimate = estimate_at(site.f, site.x, **spec.accuracy, max_memory=spec.max_memory, strict=False)
         measured = estimate.as_record()
-        shares = argmax_share(site.f, site.x, NEAR_ARGMAX).tolist()
+        shares = argmax_share(site.f, site.x, ARGMAX_THRESHOLD).tolist()
         for outcome in every(form, site.n, R, site.x):
             yield stamped(
                 "bound",
                 {
                     "model": model.name,
                     "map": spec.kind,
-                    **site.place,
-                    **_compared(outcome, measured),
+                    **site.record_fields,
+                    **_bound_fields(outcome, measured),
                     "R": R,
                     "radius_from": str(radius),
                     "measured": measured,
@@ -62,16 +90,24 @@ def bound(
 
 
 def ball_radius(radius: str | float, norm_radius: float | None, x: torch.Tensor) -> float:
-    """The radius of the ball that bounds are taken on."""
+    """Return the radius of the ball on which bounds hold.
+
+    Args:
+        radius: "norm", "data" or a number.
+        norm_radius: The radius for "norm"; the other choices do not need it.
+        x: The tokens, (n, d).
+    """
     if radius == "norm":
+        if norm_radius is None:
+            raise InputError("expected a normalisation in front of the layer for the radius norm, got none; use data")
         return norm_radius
     if radius == "data":
         return float(torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64).max())
     return float(radius)
 
 
-def _compared(outcome, measured: dict[str, Any]) -> dict[str, Any]:
-    """A bound, or its refusal, with its ratio to the measured constant."""
+def _bound_fields(outcome: Bound | Refused, measured: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a bound, or of its refusal, with its ratio to the measured constant."""
     if isinstance(outcome, Refused):
         return {
             "bound": outcome.bound,

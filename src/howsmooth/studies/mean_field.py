@@ -1,4 +1,4 @@
-"""Attention on measures, side by side: exact curves and bounds, what ascent finds, the masked constants."""
+"""Attention on measures: exact curves with their bounds, constants found by ascent, and masked attention."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from howsmooth.lipschitz import plateau, regime_curve
 from howsmooth.lipschitz.mean_field import mean_field_jacobian
 from howsmooth.spectral import attained_p_norm
 
-ONE = torch.ones(1, 1, dtype=torch.float64)
-TURN = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
-SCORE_MATRICES = {"negative": -ONE, "positive": ONE, "rotation": TURN}
+SCORE_MATRICES = {
+    "negative": torch.tensor([[-1.0]], dtype=torch.float64),
+    "positive": torch.tensor([[1.0]], dtype=torch.float64),
+    "rotation": torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64),
+}
 
 
 def unit_layer(scores: str, size: float = 1.0, causal: bool = False) -> SelfAttention:
-    """One head with V = I and A = ∓size in d = 1, or size times a quarter turn in d = 2.
+    """Return one head with V = I and A = size times a matrix of `SCORE_MATRICES`: ∓1, or a quarter turn in d = 2.
 
-    >>> unit_layer("rotation", 3.0).d
-    2
+    Example:
+        >>> unit_layer("rotation", 3.0).d
+        2
     """
     if scores not in SCORE_MATRICES:
         raise InputError(f"expected scores to be one of {', '.join(SCORE_MATRICES)}, got {scores!r}")
@@ -36,10 +39,15 @@ def unit_layer(scores: str, size: float = 1.0, causal: bool = False) -> SelfAtte
 
 
 def lengths_up_to(power: float, points: int) -> list[float]:
-    """Log n of so many lengths from 2 to 10^power, evenly spread in log n, whole numbers as far as these are doubles.
+    """Return log n for lengths n from 2 to 10^power, evenly spaced in log n; n is an integer up to 2⁵³.
 
-    >>> [round(math.exp(log_n), 6) for log_n in lengths_up_to(2, 4)]
-    [2.0, 7.0, 27.0, 100.0]
+    Args:
+        power: Exponent of the longest length.
+        points: Number of lengths.
+
+    Example:
+        >>> [round(math.exp(log_n), 6) for log_n in lengths_up_to(2, 4)]
+        [2.0, 7.0, 27.0, 100.0]
     """
     first, last = math.log(2), power * math.log(10)
     logs = [first + (last - first) * index / (points - 1) for index in range(points)]
@@ -50,12 +58,24 @@ def regimes(
     gamma_r2: Sequence[float],
     log_lengths: Sequence[float],
     scores: str = "negative",
-    step: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One record per γR² and length: the exact two-place constant, its plateau, and the bounds around it, in logs."""
+    """Yield one record per γR² and length: the exact two-point constant, its plateau, and the bounds, as logarithms.
+
+    Args:
+        gamma_r2: Values of γR².
+        log_lengths: Logarithms of the lengths n.
+        scores: A key of `SCORE_MATRICES`.
+        progress: Called with each γR² before its curve.
+
+    Example:
+        >>> *_, last = regimes([2.0], lengths_up_to(4, 3))
+        >>> round(last["log_value"], 4), round(last["log_plateau"], 4), round(last["log_upper"], 4)
+        (2.5647, 2.5647, 3.1825)
+    """
     for size in gamma_r2:
-        if step is not None:
-            step(size)
+        if progress is not None:
+            progress(size)
         top = plateau(size, scores)
         form = LayerForm(unit_layer(scores, top.a))  # on the unit ball
         fixed = {
@@ -85,34 +105,50 @@ def masked_constants(
     restarts: int = 6,
     steps: int = 100,
     seed: int = 0,
-    step: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One record per a = ‖A‖R² and p: the proved constant of d_p, the statement in the slides, and what is attained.
+    """Yield one record per a = ‖A‖R² and p: the proved constant of d_p, the statement in the slides, what is attained.
 
-    A = −a in d = 1 on [−1, 1], V = 1. Attained is the larger of two numbers: the norm in L^p of the running mean of n
-    equal tokens, and that of the derivative at the roughest timed measure on n atoms that ascent (in d_2) has found.
+    A = −a in d = 1 on [−1, 1], V = 1. Attained is the larger of two numbers: the L^p norm of the running mean of n
+    equal tokens, and the L^p norm of the derivative at the timed measure on n atoms that ascent (in d₂) finds.
+
+    Args:
+        exponents: Exponents p.
+        sizes: Values of a.
+        n: Number of atoms.
+        restarts: Starting points of ascent.
+        steps: Steps of ascent.
+        seed: Seed of the starting points.
+        progress: Called with each a before its records.
+
+    Example:
+        >>> (record,) = masked_constants([2.0], [0.3], n=4, restarts=2, steps=5)
+        >>> record["attained"] <= record["bound"]
+        True
     """
     for a in sizes:
-        if step is not None:
-            step(a)
+        if progress is not None:
+            progress(a)
         f = unit_layer("negative", a, causal=True)
         found = ascend(f, _masked_starts(n, restarts, seed), Ball(1.0), move="both", steps=steps, seed=seed, tol=1e-4)
-        logs = found.masses.log().clamp(min=-600)
-        J = mean_field_jacobian(f, found.x, logs).dense()
+        if found.masses is None:
+            raise InputError('expected masses from an ascent with move = "both", got none')
+        log_weights = found.masses.log().clamp(min=-600)
+        J = mean_field_jacobian(f, found.x, log_weights).dense()
         mean = unit_layer("negative", 0.0, causal=True).jacobian(torch.zeros(n, 1, dtype=torch.float64)).dense()
         for p in exponents:
-            change = (torch.log_softmax(logs, -1) * ((0.0 if p == math.inf else 1 / p) - 0.5)).exp()
-            rough = found.value if p == 2 else attained_p_norm(change.unsqueeze(1) * J / change, p, seed=seed)
-            equal = attained_p_norm(mean, p, starts=1)
+            scaling = (torch.log_softmax(log_weights, -1) * ((0.0 if p == math.inf else 1 / p) - 0.5)).exp()
+            ascent = found.value if p == 2 else attained_p_norm(scaling.unsqueeze(1) * J / scaling, p, seed=seed)
+            running_mean = attained_p_norm(mean, p, starts=1)
             stated, verdict = _stated(f, p)
             bound = None if p == 1 else mean_field.masked(f, p, 1.0)
             yield {
                 "a": float(a),
                 "p": "inf" if p == math.inf else float(p),
                 "n": n,
-                "attained": max(rough, equal),
-                "ascent": rough,
-                "running_mean": equal,
+                "attained": max(ascent, running_mean),
+                "ascent": ascent,
+                "running_mean": running_mean,
                 "bound": None if bound is None else bound.value,
                 "log_bound": None if bound is None else bound.log_value,
                 "stated": stated,
@@ -127,7 +163,7 @@ def masked_constants(
 
 
 def _stated(f: SelfAttention, p: float) -> tuple[float, str]:
-    """(1 + 3a)e^{2a}, and whether it is a bound for d_p: true, false or open."""
+    """Return (1 + 3a)e^{2a}, and whether it is a bound for d_p: true, false or open."""
     a = float(LayerForm(f).slopes(1.0).query[0])
     try:
         mean_field.stated_masked(f, p, 1.0)
@@ -138,7 +174,7 @@ def _stated(f: SelfAttention, p: float) -> tuple[float, str]:
 
 
 def _masked_starts(n: int, restarts: int, seed: int) -> torch.Tensor:
-    """(restarts, n, 1): equal tokens, one token against all others, and random ones."""
+    """Return (restarts, n, 1): equal tokens, one token opposite to all others, and random ones."""
     first = -torch.ones(n, 1, dtype=torch.float64)
     isolated = first.clone()
     isolated[0] = 1

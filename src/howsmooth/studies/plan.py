@@ -1,4 +1,4 @@
-"""From a spec to its tasks: models looked at, texts cut, everything checked, time and memory known beforehand."""
+"""From a spec to its tasks: models are loaded, texts are cut, everything is checked, time and memory are estimated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import torch
@@ -21,47 +21,64 @@ from howsmooth.models import Model
 from howsmooth.spectral import MemoryPlan, restrict
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
-from howsmooth.studies.inputs import Inputs, TextInputs, chosen_heads, chosen_layers, inputs_of, moved_tokens
-from howsmooth.studies.memory import free_memory, solver_limit
+from howsmooth.studies.inputs import Inputs, TextInputs, chosen_heads, chosen_layers, inputs_of, perturbed_mask
+from howsmooth.studies.memory import free_memory, solver_memory_limit
 from howsmooth.studies.provenance import provenance
-from howsmooth.studies.spec import QUANTITIES, ModelSpec, Spec, refuse_untrusted
-from howsmooth.studies.worker import Bundle, Solve, identity_of, loaded_model
+from howsmooth.studies.spec import QUANTITIES, EngineSpec, ModelSpec, Spec, refuse_untrusted
+from howsmooth.studies.worker import Bundle, TaskGroup, cached_model, model_identity
 from howsmooth.texts.corpora import Corpus, read_corpus
 
-TASK_FORM = 2  # part of every task's hash: raise it when the same configuration comes to mean another number
-BASE_MEMORY = 450 << 20  # of a process with torch and transformers in it
-LONGEST_REFERENCE = 4096  # tokens up to which rounding on a GPU is measured against float64, unless asked otherwise
-# Solving several short samples at once saves the overhead of small products; long ones only wait for each other.
-# MiniLM, 8 samples, one run on a busy machine: 1.6 to 2 times faster at n = 16, even at 64, slower from 128 on. What
-# suits a GPU has not been measured; there are more tokens at once because it has more to keep busy.
-TOKENS_AT_ONCE = {"cpu": 256, "other": 16384}
-BATCH_MEMORY = 2 << 30  # of a batch where the spec sets no limit
+TASK_HASH_VERSION = 2  # part of every task's hash: raise it when the same configuration gives another number
+PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
+MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens
+# Solving several short samples at once saves the overhead of small products; long samples gain nothing from it.
+# MiniLM, 8 samples, one run on a busy machine: 1.6 to 2 times faster at n = 16, even at 64, slower from 128 on. The
+# limit for other devices has not been tuned; it is larger because a GPU needs more work to be busy.
+MAX_BATCH_TOKENS = {"cpu": 256, "other": 16384}
+MAX_BATCH_MEMORY = 2 << 30  # bytes of a batch where the spec sets no limit
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """One model of a spec: what was learnt by loading it once, and its inputs."""
+class PlannedModel:
+    """One model of a spec and its inputs, with what was found out by loading it once.
+
+    Attributes:
+        spec: The whole spec.
+        model_spec: The part of the spec about this model.
+        load_arguments: Keyword arguments of `howsmooth.load`.
+        identity: As `model_identity` returns it.
+        source: Where the weights come from, for records.
+        device: Device of the model.
+        dtype: Dtype of the model, without "torch.".
+        width: Width d of a token.
+        weight_bytes: Memory of the parameters.
+        layers: The chosen layers; (None,) for the whole model.
+        heads: The chosen heads; (None,) for whole layers.
+        inputs: The inputs, one for each text.
+        solve_bytes: Memory of one solve at the longest length.
+    """
 
     spec: Spec
     model_spec: ModelSpec
-    loading: dict[str, Any]
+    load_arguments: dict[str, Any]
     identity: dict[str, Any]
     source: dict[str, Any]
     device: str
     dtype: str
     width: int
-    weights: int  # bytes
+    weight_bytes: int
     layers: tuple[int | None, ...]
     heads: tuple[int | None, ...]
-    inputs: tuple[Inputs, ...]  # one for each text
-    solve_bytes: int  # of one solve at the longest length
+    inputs: tuple[Inputs, ...]
+    solve_bytes: int
 
     @property
-    def maps(self) -> int:
+    def num_maps(self) -> int:
+        """Number of maps: layers times heads."""
         return len(self.layers) * len(self.heads)
 
-    def solver(self, n: int, confidence: float) -> dict[str, Any]:
-        """Return the options of `local_lipschitz` at a length."""
+    def solver_options(self, n: int, confidence: float) -> dict[str, Any]:
+        """Return the options of `local_lipschitz` for n tokens."""
         return {
             "tol": self.spec.tol,
             "confidence": confidence,
@@ -73,164 +90,192 @@ class Subject:
         }
 
     def memory(self, n: int) -> int:
-        """Return the bytes of a solve of n tokens, in proportion to the longest."""
+        """Return the bytes of a solve with n tokens, scaled from the longest length."""
         return int(self.solve_bytes * n / max(self.spec.lengths))
 
-    def batch(self, n: int) -> int:
-        """Return how many samples of n tokens are solved together. Every machine agrees: the spec alone decides."""
+    def batch_size(self, n: int) -> int:
+        """Return how many samples of n tokens are solved together; it depends on the spec and the model alone."""
         if self.spec.kind not in ("attention", "head") or self.spec.inputs == "normalised":
             return 1
-        at_once = TOKENS_AT_ONCE["cpu" if self.device == "cpu" else "other"] // n
-        memory = (self.spec.max_memory or BATCH_MEMORY) // max(1, self.memory(n))
-        return max(1, min(self.spec.samples, at_once, memory))
+        by_tokens = MAX_BATCH_TOKENS["cpu" if self.device == "cpu" else "other"] // n
+        by_memory = (self.spec.max_memory or MAX_BATCH_MEMORY) // max(1, self.memory(n))
+        return max(1, min(self.spec.samples, by_tokens, by_memory))
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A spec that is ready to run. Tasks are generated, never held: memory does not grow with their number."""
+    """A spec that is ready to run. Tasks are generated on demand: memory does not grow with their number.
+
+    Attributes:
+        spec: The spec.
+        planned_models: Its models.
+        provenance: Versions and commit, for records.
+        costs: One cost model for each planned model; empty if no times were measured.
+        model: A model that is in memory already, used instead of loading it.
+    """
 
     spec: Spec
-    subjects: tuple[Subject, ...]
-    facts: dict[str, Any] = field(default_factory=provenance)
-    costs: tuple[Any, ...] = ()  # one cost model for each subject, where times are wanted
-    model: Model | None = None  # that is in memory already, in place of loading
+    planned_models: tuple[PlannedModel, ...]
+    provenance: dict[str, Any] = field(default_factory=provenance)
+    costs: tuple[Any, ...] = ()
+    model: Model | None = None
+
+    @property
+    def engine(self) -> EngineSpec:
+        """Where the tasks run."""
+        return self.spec.engine
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The spec as plain values, for the store."""
+        return self.spec.model_dump(mode="json")
 
     @property
     def count(self) -> int:
-        """How many tasks there are."""
-        return sum(s.maps * len(s.inputs) for s in self.subjects) * self._per_map(self._variants)
+        """Number of tasks."""
+        return self._num_inputs * len(self._variants)
 
     @property
     def confidence(self) -> float:
-        """Of one record: the spec's, or its share of it if all are to hold together."""
+        """Confidence of one record: the spec's, or its share if all intervals hold simultaneously."""
         if not self.spec.simultaneous:
             return self.spec.confidence
         certified = sum(QUANTITIES[quantity].certified for _, quantity in self._variants)
-        total = sum(s.maps * len(s.inputs) for s in self.subjects) * self._per_map([None] * certified)
-        return 1 - (1 - self.spec.confidence) / max(1, total)
+        return 1 - (1 - self.spec.confidence) / max(1, self._num_inputs * certified)
 
     @cached_property
     def _variants(self) -> list[tuple[str, str]]:
-        """Which tokens move, of which quantity; some move them all and have no other variant."""
+        """Combinations of (tokens, quantity); some quantities are defined for tokens = "all" alone."""
         return [
             (tokens, quantity)
             for tokens, quantity in product(self.spec.tokens, self.spec.quantities)
             if tokens == "all" or not QUANTITIES[quantity].every_token
         ]
 
-    def _per_map(self, variants: list[Any]) -> int:
-        return len(self.spec.lengths) * self.spec.samples * len(variants)
+    @property
+    def _num_inputs(self) -> int:
+        """Number of pairs of a map and an input."""
+        maps_and_texts = sum(planned.num_maps * len(planned.inputs) for planned in self.planned_models)
+        return maps_and_texts * len(self.spec.lengths) * self.spec.samples
 
     def bundles(self, done: Callable[[list[str]], set[str]] = lambda tasks: set()) -> Iterator[Bundle]:
-        """Yield all bundles less the tasks that `done` knows: in order in this process, longest first elsewhere."""
-        for whole in self._whole():
-            left = whole.without(done(whole.tasks))
-            if left is not None:
-                yield left
+        """Yield the bundles without finished tasks: in order in this process, longest first elsewhere.
+
+        Args:
+            done: Returns which of some tasks are finished.
+        """
+        for bundle in self._all_bundles():
+            remaining = bundle.without(done(bundle.tasks))
+            if remaining is not None:
+                yield remaining
 
     def tasks(self) -> Iterator[str]:
-        return (task for bundle in self._whole() for task in bundle.tasks)
+        """Yield the hashes of all tasks."""
+        return (task for bundle in self._all_bundles() for task in bundle.tasks)
 
-    def _whole(self) -> Iterator[Bundle]:
+    def _all_bundles(self) -> Iterator[Bundle]:
         lengths = self.spec.lengths if self.in_process else sorted(self.spec.lengths, reverse=True)
-        for number, subject in enumerate(self.subjects):
-            for n, inputs in product(lengths, subject.inputs):
-                size = subject.batch(n)
+        for number, planned in enumerate(self.planned_models):
+            for n, inputs in product(lengths, planned.inputs):
+                size = planned.batch_size(n)
                 seconds = self.costs[number].seconds(n) if self.costs else 1.0
                 for first in range(0, self.spec.samples, size):
                     samples = range(first, min(first + size, self.spec.samples))
-                    yield self._bundle(subject, inputs, n, samples, seconds)
+                    yield self._bundle(planned, inputs, n, samples, seconds)
 
     @property
     def in_process(self) -> bool:
+        """Whether the tasks run in this process."""
         return self.spec.engine.kind == "local" and self.spec.engine.workers == 0
 
-    def _bundle(self, subject: Subject, inputs: Inputs, n: int, samples: Iterable[int], seconds: float) -> Bundle:
+    def _bundle(
+        self, planned: PlannedModel, inputs: Inputs, n: int, samples: Iterable[int], seconds_per_task: float
+    ) -> Bundle:
         spec = self.spec
         chunks = [(sample, inputs.chunk(n, sample)) for sample in samples]
-        solver = subject.solver(n, self.confidence)
-        read = isinstance(inputs, TextInputs)
-        facts = {
-            **self._facts(subject),
-            **inputs.run_facts,
-            **inputs.facts(n),
-            "product_dtype": _name(solver["product_dtype"]),
+        solver_options = planned.solver_options(n, self.confidence)
+        from_text = isinstance(inputs, TextInputs)
+        shared_fields = {
+            **self._model_fields(planned),
+            **inputs.run_fields,
+            **inputs.length_fields(n),
+            "product_dtype": _dtype_name(solver_options["product_dtype"]),
         }
-        shared = {
-            "form": TASK_FORM,
-            "model": subject.identity,
-            "name": subject.model_spec.label,
-            "dtype": subject.dtype,
-            "device": subject.device,
-            "inputs": inputs.run_facts,
+        hashed = {
+            "form": TASK_HASH_VERSION,
+            "model": planned.identity,
+            "name": planned.model_spec.label,
+            "dtype": planned.dtype,
+            "device": planned.device,
+            "inputs": inputs.run_fields,
             "cutting": spec.cutting,
             "map": spec.kind,
             "n": n,
             "special_tokens": spec.special_tokens,
-            **{key: value for key, value in solver.items() if key not in ("max_memory", "product_dtype")},
-            "product_dtype": facts["product_dtype"],
+            **{key: value for key, value in solver_options.items() if key not in ("max_memory", "product_dtype")},
+            "product_dtype": shared_fields["product_dtype"],
         }
-        resolved = json.dumps(shared, sort_keys=True)  # once for all the tasks of the bundle
-        digests = [chunk.digest if read else "" for _, chunk in chunks]
-        solves = tuple(
-            Solve(
+        prefix = json.dumps(hashed, sort_keys=True)  # once for all tasks of the bundle
+        digests = [chunk.digest if from_text else "" for _, chunk in chunks]
+        groups = tuple(
+            TaskGroup(
                 layer,
                 head,
                 tokens,
                 quantity,
                 tuple(
-                    _hash(f"{resolved}|{layer}|{head}|{tokens}|{quantity}|{sample}|{digest}")
+                    _hash(f"{prefix}|{layer}|{head}|{tokens}|{quantity}|{sample}|{digest}")
                     for (sample, _), digest in zip(chunks, digests, strict=True)
                 ),
-                words=number == 0,
+                record_words=number == 0,
             )
             for number, (layer, head, (tokens, quantity)) in enumerate(
-                product(subject.layers, subject.heads, self._variants)
+                product(planned.layers, planned.heads, self._variants)
             )
         )
         return Bundle(
-            loading=subject.loading,
-            identity=subject.identity,
+            load_arguments=planned.load_arguments,
+            identity=planned.identity,
             map=spec.kind,
             n=n,
-            ids=tuple(tuple(chunk.ids.tolist()) for _, chunk in chunks) if read else None,
+            token_ids=tuple(tuple(chunk.ids.tolist()) for _, chunk in chunks) if from_text else None,
             special=tuple(tuple(chunk.special.tolist()) for _, chunk in chunks),
-            places=tuple(
+            sample_fields=tuple(
                 {"sample": sample, "start": chunk.start, "document": chunk.document} for sample, chunk in chunks
             ),
-            solves=solves,
-            solver=solver,
-            facts=facts,
-            cost=seconds * len(solves) * len(chunks),
+            groups=groups,
+            solver_options=solver_options,
+            shared_fields=shared_fields,
+            seconds=seconds_per_task * len(groups) * len(chunks),
         )
 
-    def _facts(self, subject: Subject) -> dict[str, Any]:
-        """What every record of a model says, so that each can be read, and made again, alone."""
-        spec, own = self.spec, subject.model_spec
+    def _model_fields(self, planned: PlannedModel) -> dict[str, Any]:
+        """Return the fields that all records of a model share, so that each can be reproduced by itself."""
+        spec, model_spec = self.spec, planned.model_spec
         return {
             "study": spec.name,
-            "model": own.label,
-            "series": own.series,
-            "checkpoint": own.checkpoint,
-            "weights": subject.source.get("weights"),
-            "source": subject.source,
+            "model": model_spec.label,
+            "series": model_spec.series,
+            "checkpoint": model_spec.checkpoint,
+            "weights": planned.source.get("weights"),
+            "source": planned.source,
             "cutting": spec.cutting,
             "special_tokens": spec.special_tokens,
             "tol": spec.tol,
             "stop": spec.stop,
             "max_steps": spec.max_steps,
             "simultaneous": spec.confidence if spec.simultaneous else None,
-            "device": subject.device,
-            "model_dtype": subject.dtype,
-            **self.facts,
+            "device": planned.device,
+            "model_dtype": planned.dtype,
+            **self.provenance,
         }
 
     def seconds(self) -> float:
-        """Return the work of the whole plan on one worker, from timed solves."""
+        """Return the estimated time of all tasks on one worker."""
         return (
             sum(
-                self.costs[i].seconds(n) * s.maps * len(s.inputs)
-                for i, s in enumerate(self.subjects)
+                cost.seconds(n) * planned.num_maps * len(planned.inputs)
+                for cost, planned in zip(self.costs, self.planned_models, strict=True)
                 for n in self.spec.lengths
             )
             * self.spec.samples
@@ -239,67 +284,101 @@ class Plan:
 
     @property
     def worker_memory(self) -> int:
-        """Bytes that one worker may take, at most: itself, the largest model and the largest solve."""
-        return BASE_MEMORY + max(s.weights + s.solve_bytes for s in self.subjects)
+        """Upper bound on the bytes of one worker: the process, the largest model and the largest solve."""
+        return PROCESS_MEMORY + max(planned.weight_bytes + planned.solve_bytes for planned in self.planned_models)
 
-    def split(self) -> tuple[int, int]:
-        """Return (workers, threads of each) for this machine; refused if not even one fits in memory."""
+    def workers_and_threads(self) -> tuple[int, int]:
+        """Return the number of processes on this machine, and the threads of each.
+
+        Raises:
+            InputError: Not even one worker fits in memory.
+        """
         engine, cores = self.spec.engine, len(os.sched_getaffinity(0))
         free = free_memory()
-        fits = cores if free is None else int(0.9 * free // self.worker_memory)
-        on_gpu = any(subject.device != "cpu" for subject in self.subjects)
-        if fits < 1 and not on_gpu:
+        fitting = cores if free is None else int(0.9 * free // self.worker_memory)
+        on_gpu = any(planned.device != "cpu" for planned in self.planned_models)
+        if fitting < 1 and not on_gpu:
             raise InputError(
                 f"expected {self.worker_memory / 2**30:.1f} GiB of free memory for one worker at n = "
                 f"{max(self.spec.lengths)}, got {(free or 0) / 2**30:.1f} GiB; set max_memory, use shorter lengths, a "
                 "narrower dtype or a smaller model"
             )
-        workers = engine.workers if engine.workers is not None else 1 if on_gpu else max(1, min(cores, fits))
+        workers = engine.workers if engine.workers is not None else 1 if on_gpu else max(1, min(cores, fitting))
         return workers, engine.threads or max(1, cores // max(1, workers))
 
 
 def prepare(
     spec: Spec,
-    note: Callable[[str], None] = lambda line: None,
     *,
+    log: Callable[[str], None] | None = None,
     timed: bool = True,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> Plan:
-    """Load each model once, cut each text for it, check all there is to check.
+    """Load each model of a spec once, cut the texts for it, and check everything that can be checked.
 
-    A spec may come from a stranger: code that its models bring along runs only if the caller says so, too. Without
-    `timed` no solve is timed, and the plan knows its memory but not its time.
+    Args:
+        spec: The spec.
+        log: Called with a line for each model that is loaded.
+        timed: Whether solves are timed; without it the plan has estimates of memory but not of time.
+        trust_remote_code: Allow models that run code of their own. A spec may come from a stranger, so that both the
+            spec and the caller have to allow it.
+        allow_pickle: The same for weights that are not safetensors.
+
+    Raises:
+        InputError: A model cannot be loaded, a text is too short, or memory does not suffice.
+
+    Example:
+        >>> from howsmooth.studies import spec_of
+        >>> plan = prepare(spec_of({"layers": [0, 3], "lengths": [8, 16], "samples": 2}), timed=False)
+        >>> plan.count, len(list(plan.tasks()))
+        (8, 8)
     """
     refuse_untrusted(spec, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     corpora = read_texts(spec)
-    subjects, costs = [], []
-    for own in (member for model_spec in spec.models for member in model_spec.members()):
-        note(f"loading {own.name}")
-        loading = loading_of(spec, own)
-        model = _load(loading)
-        subjects.append(subject_of(spec, own, model, corpora, loading))
+    planned_models, costs = [], []
+    for model_spec in chain.from_iterable(series.members() for series in spec.models):
+        if log is not None:
+            log(f"loading {model_spec.name}")
+        arguments = load_arguments(spec, model_spec)
+        model = _load(arguments)
+        planned = plan_model(spec, model_spec, model, corpora, arguments)
+        planned_models.append(planned)
         if timed:
             from howsmooth.studies.costs import CostModel
 
-            costs.append(CostModel(model, subjects[-1]))
+            costs.append(CostModel(model, planned))
             costs[-1].release()
-        for inputs in subjects[-1].inputs:  # a plan of many models keeps none of them in memory
+        for inputs in planned.inputs:  # a plan keeps no model in memory
             inputs.release()
-    return Plan(spec, tuple(subjects), costs=tuple(costs))
+    return Plan(spec, tuple(planned_models), costs=tuple(costs))
 
 
 def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None) -> Plan:
-    """Prepare a spec for a model that is in memory already, on one text; it runs in this process."""
-    own = spec.models[0]
-    loading = {"name": model.name}
+    """Prepare a spec for a model that is in memory already.
+
+    Args:
+        spec: The spec; its first model is the one that is given.
+        model: The model.
+        corpus: The text, instead of the spec's.
+
+    Returns:
+        A plan that runs in this process.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> plan = prepare_model(spec_of({"layers": [0, 3], "lengths": [8, 16], "samples": 2}), load("minilm"))
+        >>> plan.count, plan.in_process
+        (8, True)
+    """
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"kind": "local", "workers": 0})})
     corpora = () if spec.inputs == "normalised" else (corpus,) if corpus is not None else read_texts(spec)
-    return Plan(spec, (subject_of(spec, own, model, corpora, loading),), model=model)
+    return Plan(spec, (plan_model(spec, spec.models[0], model, corpora, {"name": model.name}),), model=model)
 
 
 def read_texts(spec: Spec) -> tuple[Corpus, ...]:
-    """Read the texts of a spec, each once; none where tokens are drawn."""
+    """Return the texts of a spec; none with random tokens."""
     if spec.inputs == "normalised":
         return ()
     if sum(text.source == "-" for text in spec.texts) > 1:
@@ -311,50 +390,55 @@ def read_texts(spec: Spec) -> tuple[Corpus, ...]:
     return corpora
 
 
-def loading_of(spec: Spec, own: ModelSpec) -> dict[str, Any]:
-    """Return the arguments of `load` for one model of a spec."""
+def load_arguments(spec: Spec, model_spec: ModelSpec) -> dict[str, Any]:
+    """Return the keyword arguments of `howsmooth.load` for one model of a spec."""
     return {
-        "name": ("random:" if own.weights == "random" else "") + spec.path(own.name),
-        "dtype": own.dtype,
-        "device": own.device,
-        "revision": own.revision,
-        "trust_remote_code": own.trust_remote_code,
-        "allow_pickle": own.allow_pickle,
-        "seed": spec.seed if own.seed is None else own.seed,
-        "tokenizer": own.tokenizer and spec.path(own.tokenizer),
-        "causal": own.causal,
+        "name": ("random:" if model_spec.weights == "random" else "") + spec.path(model_spec.name),
+        "dtype": model_spec.dtype,
+        "device": model_spec.device,
+        "revision": model_spec.revision,
+        "trust_remote_code": model_spec.trust_remote_code,
+        "allow_pickle": model_spec.allow_pickle,
+        "seed": spec.seed if model_spec.seed is None else model_spec.seed,
+        "tokenizer": model_spec.tokenizer and spec.path(model_spec.tokenizer),
+        "causal": model_spec.causal,
     }
 
 
-def subject_of(
-    spec: Spec, own: ModelSpec, model: Model, corpora: tuple[Corpus | None, ...], loading: dict[str, Any]
-) -> Subject:
-    """Resolve a spec against one model and its texts, so that nothing fails halfway through."""
-    layers, heads = chosen_layers(model, spec, own.layers), chosen_heads(model, spec)
+def plan_model(
+    spec: Spec, model_spec: ModelSpec, model: Model, corpora: tuple[Corpus, ...], arguments: dict[str, Any]
+) -> PlannedModel:
+    """Resolve a spec against one model and its texts, so that errors are found before anything is computed."""
+    layers, heads = chosen_layers(model, spec, model_spec.layers), chosen_heads(model, spec)
     inputs = tuple(inputs_of(model, corpus, spec) for corpus in corpora or (None,))
-    return Subject(
+    if spec.kind in ("attention", "head"):
+        solve_bytes = solve_memory(model, inputs[0], spec, layers[0]).total
+    else:  # a guess: maps that are differentiated automatically have no memory plan
+        solve_bytes = 200 * max(spec.lengths) * model.width * 8
+    return PlannedModel(
         spec=spec,
-        model_spec=own,
-        loading=loading,
-        identity=identity_of(model),
+        model_spec=model_spec,
+        load_arguments=arguments,
+        identity=model_identity(model),
         source=dict(model.source),
         device=str(model.device),
-        dtype=_name(model.dtype) or "",
+        dtype=_dtype_name(model.dtype) or "",
         width=model.width,
-        weights=sum(p.numel() * p.element_size() for p in model.parameters()),
+        weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
         layers=(None,) if spec.kind == "model" else layers,
         heads=heads,
         inputs=inputs,
-        solve_bytes=solve_memory(model, inputs[0], spec, layers[0]).total
-        if spec.kind in ("attention", "head")
-        else 200 * max(spec.lengths) * model.width * 8,
-    )  # maps that are differentiated automatically have no plan
+        solve_bytes=solve_bytes,
+    )
 
 
 def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> MemoryPlan:
-    """Return what the largest solve will need, refused here and now if `max_memory`, or a GPU, cannot hold it.
+    """Return the memory plan of the largest solve.
 
-    All layers of a model have one shape, so one layer at the longest length stands for them.
+    All layers of a model have the same shape, so that one layer at the longest length represents them.
+
+    Raises:
+        InputError: The solve does not fit into `max_memory`, or into the free memory of a GPU.
     """
     n = max(spec.lengths)
     chunk, attention = inputs.chunk(n, 0), inputs.attention(layer, n)
@@ -364,24 +448,25 @@ def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> Memory
         derivative = abstract_jacobian(attention, n, product_dtype(spec, n, str(model.device)))
     else:
         derivative = jacobian(attention, inputs.tokens(chunk, 0, [layer])[layer])
-    moved = moved_tokens(chunk.special, spec.tokens[0])
-    if moved is not None:
+    perturbed = perturbed_mask(chunk.special, spec.tokens[0])
+    if perturbed is not None:
         width = derivative.shape[1] // n
-        at = moved.nonzero().flatten()
-        derivative = restrict(derivative, cols=(at[:, None] * width + torch.arange(width)).flatten().to(model.device))
+        positions = perturbed.nonzero().flatten()
+        columns = (positions[:, None] * width + torch.arange(width)).flatten().to(model.device)
+        derivative = restrict(derivative, cols=columns)
     options: dict[str, Any] = {
         "max_steps": spec.max_steps,
         "tol": spec.tol,
         "confidence": spec.confidence,
         "stop": spec.stop,
     }
-    limit = solver_limit(model.device, spec.max_memory)
+    limit = solver_memory_limit(model.device, spec.max_memory)
     try:
         return plan_memory(derivative, limit, **options)
     except InputError:
         if limit is None:
             raise
-        # The solver speaks of vectors in bytes; here it is known what was asked for.
+        # The solver reports bytes of vectors; here the error can name lengths and options.
         least = replace(plan_memory(derivative, **options), stored=MIN_STORED_VECTORS).total / 2**20
         what = "max_memory" if limit == spec.max_memory else f"free memory on {model.device}"
         remedy = (
@@ -396,24 +481,27 @@ def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> Memory
 
 
 def product_dtype(spec: Spec, n: int, device: str) -> torch.dtype | None:
-    """Return the dtype of products at a length: on a GPU a float64 reference takes longer than the solve from some."""
+    """Return the `product_dtype` of `local_lipschitz` at n tokens.
+
+    "auto" takes float32 for long inputs on a GPU, where the float64 reference would take longer than the solve.
+    """
     if spec.kind not in ("attention", "head") or spec.product_dtype == "float64":
         return None
     if spec.product_dtype == "auto":
-        return torch.float32 if device.startswith("cuda") and n > LONGEST_REFERENCE else None
+        return torch.float32 if device.startswith("cuda") and n > MAX_REFERENCE_LENGTH else None
     return getattr(torch, spec.product_dtype)
 
 
-def _name(dtype: torch.dtype | None) -> str | None:
+def _dtype_name(dtype: torch.dtype | None) -> str | None:
     return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def _load(loading: dict[str, Any]) -> Model:
+def _load(arguments: dict[str, Any]) -> Model:
     try:
-        return loaded_model(loading)
+        return cached_model(arguments)
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise InputError(
-            f"expected enough memory to load {loading['name']!r}, got too little ({error}); choose a "
+            f"expected enough memory to load {arguments['name']!r}, got too little ({error}); choose a "
             "smaller model or a narrower dtype"
         ) from None
 

@@ -1,4 +1,4 @@
-"""Where a number comes from: versions, the commit of a checkout; what is installed, and what will run here."""
+"""Provenance of records (versions, commit), and what is installed on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ _EXTRAS = {
 
 @dataclass(frozen=True)
 class Part:
-    """A package or an embedded model: what is installed of it, or None, and how to install it."""
+    """A package or an embedded model.
+
+    Attributes:
+        name: Its name.
+        found: Its version or description; None if it is not installed.
+        remedy: How to install it.
+        required: Whether howsmooth needs it.
+    """
 
     name: str
     found: str | None
@@ -36,20 +43,20 @@ class Part:
 
 
 def provenance() -> dict[str, Any]:
-    """What every record of a run says about the software that made it."""
-    recorded = ("torch", "transformers", "tokenizers", "numpy", "scipy")
+    """Return the versions and the commit that every record contains."""
+    recorded_packages = ("torch", "transformers", "tokenizers", "numpy", "scipy")
     return {
         "versions": {
             "howsmooth": howsmooth.__version__,
             "python": platform.python_version(),
-            **{package: _installed(package) for package in recorded},
+            **{package: _installed(package) for package in recorded_packages},
         },
         "commit": commit(),
     }
 
 
 def commit() -> str | None:
-    """The commit of the checkout that holds this package, with + if files differ from it; None elsewhere."""
+    """Return the commit of the checkout that this package is in, with + if files differ; None outside of a checkout."""
     root = Path(howsmooth.__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -62,7 +69,7 @@ def commit() -> str | None:
 
 
 def packages() -> Iterator[Part]:
-    """The packages that howsmooth needs, then those of its extras."""
+    """Yield the packages that howsmooth needs, then those of its extras."""
     for package in _BASE:
         yield Part(package, _installed(package), "reinstall howsmooth", required=True)
     for extra, names in _EXTRAS.items():
@@ -71,7 +78,7 @@ def packages() -> Iterator[Part]:
 
 
 def embedded_models() -> Iterator[Part]:
-    """The models that are packages."""
+    """Yield the models that are available as packages."""
     from howsmooth.models import EMBEDDED
 
     for name, embedded in EMBEDDED.items():
@@ -84,7 +91,7 @@ def embedded_models() -> Iterator[Part]:
 
 
 def machine() -> dict[str, str]:
-    """Cores, the GPU, and which implementation of attention runs on them."""
+    """Return the cores, the GPU, and which implementation of attention runs on them."""
     import torch
 
     gpu = torch.cuda.is_available()
@@ -97,7 +104,7 @@ def machine() -> dict[str, str]:
 
 
 def _kernels(device: str) -> str:
-    """Whether the kernels serve on a device, and if not, why, as they say themselves."""
+    """Return whether the kernels run on a device, or the reason why they do not."""
     import torch
 
     from howsmooth import kernels

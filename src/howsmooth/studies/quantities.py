@@ -1,7 +1,7 @@
-"""The quantities that a worker computes at a map and its tokens: the certified constant, and what the paper released.
+"""The quantities that a worker computes: the certified constant, and the number that the paper's scripts return.
 
-A quantity is a function of an `At` that returns one dictionary of numbers per sequence. The name and the symbol of each
-are in `howsmooth.studies.spec.QUANTITIES`.
+A quantity is a function of an `EvaluationPoint` that returns one dictionary of numbers per sequence. Its name and its
+symbol are in `howsmooth.studies.spec.QUANTITIES`.
 """
 
 from __future__ import annotations
@@ -15,45 +15,63 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.lipschitz import jacobian, local_lipschitz
+from howsmooth.errors import InputError
+from howsmooth.lipschitz import Estimate, jacobian, local_lipschitz
 from howsmooth.models import Model
 from howsmooth.models.released import dropped_out, drops_out, script_map
-from howsmooth.studies.memory import solver_limit
+from howsmooth.studies.memory import solver_memory_limit
 from howsmooth.studies.spec import QUANTITIES
 
 _NO_INTERVAL = dict.fromkeys(("lower", "upper", "confidence", "residual", "steps", "seed", "seconds", "relative"))
-NAMED_TOKENS = 3  # how many of the direction's tokens a record names
-MOST_SHARES = 8192  # tokens beyond which a record names the largest shares only
+NUM_TOP_TOKENS = 3  # how many tokens of the direction a record names
+MAX_RECORDED_SHARES = 8192  # for longer texts a record contains the largest shares only
 
 
 @dataclass(frozen=True, eq=False)
-class At:
-    """A map f at the tokens x, (n, d) or (b, n, d), of one or several sequences of a model.
+class EvaluationPoint:
+    """A map f and the tokens x at which a quantity is computed.
 
-    `ids` are their token numbers, (b, n), None for tokens that were drawn; `moved` says which tokens may move, (n,) or
-    (b, n), None for all; `solver` holds the options of `local_lipschitz`.
+    Attributes:
+        f: The map.
+        x: Tokens, (n, d), or (b, n, d) for b sequences.
+        model: The model that f belongs to; None for a map without one.
+        layer: Layer of the map; None for the whole model.
+        token_ids: Token ids of the sequences, (b, n); None if the tokens are random.
+        perturbed: Mask of the tokens that a perturbation may move, (n,) or (b, n); None for all.
+        solver_options: Options of `local_lipschitz`.
     """
 
     f: Any
     x: Tensor
-    model: Model
+    model: Model | None
     layer: int | None
-    ids: Tensor | None
-    moved: Tensor | None
-    solver: dict[str, Any]
+    token_ids: Tensor | None
+    perturbed: Tensor | None
+    solver_options: dict[str, Any]
 
 
-def compute(quantity: str, at: At) -> list[dict[str, Any]]:
-    """Return the numbers of one quantity, a dictionary per sequence."""
-    module, _, name = QUANTITIES[quantity].function.partition(":")
-    function: Callable[[At], list[dict[str, Any]]] = getattr(importlib.import_module(module), name)
-    return function(at)
+def compute_quantity(name: str, point: EvaluationPoint) -> list[dict[str, Any]]:
+    """Return the numbers of one quantity, one dictionary per sequence."""
+    module, _, function_name = QUANTITIES[name].function.partition(":")
+    function: Callable[[EvaluationPoint], list[dict[str, Any]]] = getattr(
+        importlib.import_module(module), function_name
+    )
+    return function(point)
 
 
-def lipschitz(at: At) -> list[dict[str, Any]]:
+def estimate_at(f: Any, x: Tensor, **options: Any) -> Estimate:
+    """Return the estimate of `local_lipschitz` at a single sequence x, (n, d)."""
+    estimate = local_lipschitz(f, x, **options)
+    if isinstance(estimate, list):
+        raise InputError(f"expected tokens of one sequence, (n, d), got {tuple(x.shape)}; pass one after the other")
+    return estimate
+
+
+def lipschitz(point: EvaluationPoint) -> list[dict[str, Any]]:
     """Return ‖D_X f‖₂ with its interval, and `direction_shares`, the share of each token in the worst direction."""
-    options = dict(at.solver, max_memory=solver_limit(at.x.device, at.solver.get("max_memory")))
-    found = local_lipschitz(at.f, at.x, tokens=at.moved, strict=False, **options)
+    options = dict(point.solver_options)
+    options["max_memory"] = solver_memory_limit(point.x.device, options.get("max_memory"))
+    found = local_lipschitz(point.f, point.x, tokens=point.perturbed, strict=False, **options)
     estimates = found if isinstance(found, list) else [found]
     return [
         {**e.as_record(), "seconds": e.seconds / len(estimates), "width": e.width, "direction_shares": e.shares}
@@ -61,33 +79,34 @@ def lipschitz(at: At) -> list[dict[str, Any]]:
     ]
 
 
-def released(at: At) -> list[dict[str, Any]]:
-    """Return √‖Jᵀ f(X)‖, which is what the published scripts compute: an estimate of nothing, so without interval."""
-    return _released(at.f, at.x)
+def released(point: EvaluationPoint) -> list[dict[str, Any]]:
+    """Return √‖Jᵀ f(X)‖, the number that the published scripts return; it estimates no norm and has no interval."""
+    return _released(point.f, point.x)
 
 
-def scripts(at: At) -> list[dict[str, Any]]:
-    """Return the same of the map that the published scripts differentiate.
+def scripts(point: EvaluationPoint) -> list[dict[str, Any]]:
+    """Return √‖Jᵀ f(X)‖ of the map that the published scripts differentiate.
 
-    With dropout the two draws of Jᵀf differ, and the scripts return the root of their mean product.
+    With dropout the two draws of Jᵀf differ, and the scripts return the square root of their mean product.
     """
-    x = at.x if at.x.ndim == 3 else at.x[None]
-    assert at.layer is not None  # the spec asks for this quantity of attention alone
-    if drops_out(at.model) and at.ids is not None:
+    if point.model is None or point.layer is None:
+        raise InputError("expected a layer of a model for the quantity scripts, got another map; measure attention")
+    if drops_out(point.model) and point.token_ids is not None:
         found = []
-        for member in at.ids:
-            tokens, first, second = dropped_out(at.model, member, at.layer, at.solver["seed"])
+        for ids in point.token_ids:
+            tokens, first, second = dropped_out(point.model, ids, point.layer, point.solver_options["seed"])
             mu = float((first.double() * second.double()).sum() / torch.linalg.vector_norm(first.double()))
             found.append(_record(math.sqrt(max(mu, 0.0)), tokens) | {"script_map": "attention with dropout on"})
         return found
-    f, about = script_map(at.model, at.layer, x.shape[1])
-    return [_released(f, tokens)[0] | {"script_map": about} for tokens in x]
+    sequences = point.x if point.x.ndim == 3 else point.x[None]
+    f, description = script_map(point.model, point.layer, sequences.shape[1])
+    return [_released(f, x)[0] | {"script_map": description} for x in sequences]
 
 
 def _released(f: Any, x: Tensor) -> list[dict[str, Any]]:
     J = jacobian(f, x)
-    pulled = J.rmatvec(J.image.reshape(*J.batch, -1)).double()
-    values = torch.linalg.vector_norm(pulled, dim=-1).sqrt().reshape(-1).tolist()
+    gradient = J.rmatvec(J.image.reshape(*J.batch, -1)).double()  # Jᵀ f(X), of ‖f‖²/2
+    values = torch.linalg.vector_norm(gradient, dim=-1).sqrt().reshape(-1).tolist()
     return [
         _record(value, tokens) for value, tokens in zip(values, x.reshape(len(values), -1, x.shape[-1]), strict=True)
     ]
@@ -106,21 +125,27 @@ def _record(value: float, tokens: Tensor) -> dict[str, Any]:
     }
 
 
-def top_tokens(shares: Tensor, word: Callable[[int], str]) -> list[dict[str, Any]]:
-    """Return the tokens that carry most of the worst direction, with their share of its squared norm."""
-    top = torch.topk(shares.flatten(), min(NAMED_TOKENS, shares.numel()))
+def top_tokens(shares: Tensor, word_at: Callable[[int], str]) -> list[dict[str, Any]]:
+    """Return the tokens with the largest shares of the direction's squared norm.
+
+    Args:
+        shares: Share of each token, (n,).
+        word_at: Returns the word at a position.
+    """
+    top = torch.topk(shares.flatten(), min(NUM_TOP_TOKENS, shares.numel()))
     return [
-        {"position": i, "token": word(i), "share": share}
-        for i, share in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        {"position": position, "token": word_at(position), "share": share}
+        for position, share in zip(top.indices.tolist(), top.values.tolist(), strict=True)
     ]
 
 
 def all_shares(shares: Tensor) -> list[float] | None:
-    """Return the share of every token, to three digits and zero below 10⁻⁶; None for texts too long for it.
+    """Return the share of every token with three digits, zero below 10⁻⁶; None for texts that are too long.
 
-    >>> all_shares(torch.tensor([0.123456, 1e-9]))
-    [0.123, 0.0]
+    Example:
+        >>> all_shares(torch.tensor([0.123456, 1e-9]))
+        [0.123, 0.0]
     """
-    if shares.numel() > MOST_SHARES:
+    if shares.numel() > MAX_RECORDED_SHARES:
         return None
     return [float(f"{share:.3g}") if share >= 1e-6 else 0.0 for share in shares.flatten().tolist()]

@@ -1,18 +1,18 @@
-"""Running a plan: bundles to an engine, rows to a store or to whoever asked."""
+"""Running a plan: an engine computes its bundles, and the results go to a store or to the caller."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from howsmooth.errors import InputError
 from howsmooth.models import Model
-from howsmooth.studies.inputs import Step
+from howsmooth.studies.inputs import ProgressCallback
 from howsmooth.studies.plan import Plan, prepare, prepare_model
-from howsmooth.studies.spec import Spec
+from howsmooth.studies.spec import EngineSpec, Spec
 from howsmooth.studies.store import Store
 from howsmooth.studies.worker import run_bundle
 from howsmooth.texts.corpora import Corpus
@@ -20,7 +20,15 @@ from howsmooth.texts.corpora import Corpus
 
 @dataclass
 class Progress:
-    """Where a run stands; `seconds` are those of one worker, as estimated."""
+    """Progress of a study.
+
+    Attributes:
+        total: Number of tasks.
+        done: Tasks that have a record.
+        failed: Tasks that failed in this run.
+        seconds_left: Estimated time of the remaining tasks on one worker.
+        seconds_done: The estimate for the tasks that this run has finished.
+    """
 
     total: int
     done: int
@@ -29,102 +37,190 @@ class Progress:
     seconds_done: float = 0.0
 
 
-def measure(model: Model, corpus: Corpus | None, spec: Spec, *, step: Step | None = None) -> Iterator[dict[str, Any]]:
-    """Measure a model that is in memory, in this process: yield one record per task, as soon as it is computed."""
-    return records_of(prepare_model(spec, model, corpus), step=step)
+class CustomPlan(Protocol):
+    """A plan whose bundles are not those of a `Spec`; it brings the function that computes them."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the store keeps as the study."""
+
+    @property
+    def engine(self) -> EngineSpec:
+        """Where the bundles run."""
+
+    @property
+    def work(self) -> Callable[[Any], Iterable[list[Any]]]:
+        """The function that computes the results of a bundle."""
+
+    def tasks(self) -> Iterator[str]:
+        """Yield the hashes of all tasks."""
+
+    def bundles(self, done: Callable[[list[str]], set[str]]) -> Iterator[Any]:
+        """Yield the bundles without the tasks that are done."""
+
+    def workers_and_threads(self) -> tuple[int, int]:
+        """Return the number of processes, and the threads of each."""
+
+
+def measure(
+    model: Model, corpus: Corpus | None, spec: Spec, *, progress: ProgressCallback | None = None
+) -> Iterator[dict[str, Any]]:
+    """Measure a model that is in memory, in this process.
+
+    Args:
+        model: The model.
+        corpus: The text; None with random tokens (`spec.inputs` is "normalised").
+        spec: What to measure.
+        progress: Called with (n, layer, head) before each solve.
+
+    Returns:
+        An iterator over the records, one per task, each as soon as it is computed.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> spec = spec_of({"layers": [0], "lengths": [8], "samples": 1})
+        >>> [record["status"] for record in measure(model, text, spec)]
+        ['converged']
+    """
+    return records_of(prepare_model(spec, model, corpus), progress=progress)
 
 
 def records_of(
-    plan: Plan, kept: Sequence[dict[str, Any]] = (), *, step: Step | None = None
+    plan: Plan, kept: Sequence[dict[str, Any]] = (), *, progress: ProgressCallback | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Run a plan in this process and yield its records; those that are among `kept` are not computed again.
+    """Run a plan in this process and yield its records.
 
-    `step(n, layer, head)` is called before each solve. A solve that does not converge is yielded with its status, never
-    dropped; one that cannot be made raises.
+    Args:
+        plan: The plan.
+        kept: Records of an earlier run. Those that belong to the plan are yielded first and not computed again.
+        progress: Called with (n, layer, head) before each solve.
+
+    Raises:
+        InputError: A task failed. A solve that did not converge is no failure: its record has that status.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> plan = prepare_model(spec_of({"layers": [0], "lengths": [8], "samples": 1}), model, text)
+        >>> kept = list(records_of(plan))
+        >>> list(records_of(plan, kept)) == kept  # nothing is computed again
+        True
     """
     known = {record["task"]: record for record in kept if "task" in record}
     if known:
         yield from (known[task] for task in plan.tasks() if task in known)
     for bundle in plan.bundles(lambda tasks: known.keys() & set(tasks)):
-        for rows in run_bundle(bundle, step, plan.model):
-            for row in rows:
-                if row.record is None:
-                    raise InputError(row.error or "a task failed")
-                yield row.record
+        for results in run_bundle(bundle, progress, plan.model):
+            for result in results:
+                if result.record is None:
+                    raise InputError(result.error or "a task failed")
+                yield result.record
 
 
 def run_study(
-    study: Spec | Plan,
+    study: Spec | Plan | CustomPlan,
     store: str | Path | Store,
     *,
-    progress: Callable[[Progress], None] = lambda progress: None,
-    note: Callable[[str], None] = lambda line: None,
+    progress: Callable[[Progress], None] | None = None,
+    log: Callable[[str], None] | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> dict[str, int]:
-    """Measure what the store does not hold yet; return its counts at the end.
+    """Compute the tasks of a study that have no record in the store yet.
 
-    Stop it in any way at any time: what was finished is in the store, and the next run goes on from there. Models that
-    bring code along are refused unless `trust_remote_code` (for pickled weights `allow_pickle`) is said here, too.
+    A run may be killed at any time: what was finished is in the store, and the next run continues from there.
+
+    Args:
+        study: The study, or its plan.
+        store: An open store, or the path of one.
+        progress: Called with a `Progress` whenever tasks have finished.
+        log: Called with lines such as "loading gpt2".
+        trust_remote_code: Allow models that run code of their own. The study has to allow it as well.
+        allow_pickle: The same for weights that are not safetensors.
+
+    Returns:
+        The counts of the store at the end, as `Store.counts`.
+
+    Raises:
+        InputError: The study cannot run: a model cannot be loaded, a text is too short, memory does not suffice.
+
+    Example:
+        >>> import tempfile
+        >>> from howsmooth.studies import spec_of
+        >>> study = spec_of({"layers": [0], "lengths": [8], "samples": 2, "engine": {"workers": 0}})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run_study(study, f"{folder}/study.sqlite")
+        {'planned': 2, 'done': 2, 'failed': 0, 'other': 0}
     """
-    plan = (
-        prepare(study, note, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
-        if isinstance(study, Spec)
-        else study
-    )
+    if isinstance(study, Spec):
+        plan: Plan | CustomPlan = prepare(
+            study, log=log, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
+        )
+    else:
+        plan = study
     if not isinstance(store, Store):
         with Store.write(store) as opened:
-            if opened.recovered:
-                note(opened.recovered)
-            return run_study(plan, opened, progress=progress, note=note)
-    store.plan(plan.spec.model_dump(mode="json"), plan.tasks())
+            if opened.recovered and log is not None:
+                log(opened.recovered)
+            return run_study(plan, opened, progress=progress)
+    store.plan(plan.description, plan.tasks())
     counts = store.counts()
-    state = Progress(total=counts["planned"], done=counts["done"])
-    shares: dict[str, float] = {}  # seconds expected of the tasks under way, none of those before or after
     if counts["done"] < counts["planned"]:
-        state.seconds_left = sum(bundle.cost for bundle in plan.bundles(store.done))
-        progress(state)
-
-        def watched() -> Iterator[Any]:
-            for bundle in plan.bundles(store.done):
-                tasks = bundle.tasks
-                shares.update(dict.fromkeys(tasks, bundle.cost / len(tasks)))
-                yield bundle
-
-        rows_of_engine = engine_of(plan)(watched(), work_of(plan))
-        try:
-            for rows in rows_of_engine:
-                state.done += store.add(rows)
-                for task, record, _ in rows:
-                    share = shares.pop(task, 0.0)
-                    state.failed += record is None
-                    state.seconds_done += share
-                    state.seconds_left -= share
-                progress(state)
-        finally:
-            rows_of_engine.close()
+        _run_remaining(plan, store, Progress(total=counts["planned"], done=counts["done"]), progress)
     return store.counts()
 
 
-def work_of(plan: Any) -> Callable[[Any], Iterator[list[Any]]]:
-    """Return what an engine does with a bundle: what the plan says itself, or the worker on a model in memory."""
-    if hasattr(plan, "work"):
+def _run_remaining(
+    plan: Plan | CustomPlan, store: Store, state: Progress, progress: Callable[[Progress], None] | None
+) -> None:
+    """Compute the tasks that the store has no record of, and store each result as it arrives."""
+    report = progress or (lambda state: None)
+    seconds_by_task: dict[str, float] = {}  # of the tasks that are running
+    state.seconds_left = sum(bundle.seconds for bundle in plan.bundles(store.done))
+    report(state)
+
+    def submitted() -> Iterator[Any]:
+        for bundle in plan.bundles(store.done):
+            tasks = bundle.tasks
+            seconds_by_task.update(dict.fromkeys(tasks, bundle.seconds / len(tasks)))
+            yield bundle
+
+    engine = select_engine(plan)(submitted(), _work_of(plan))
+    try:
+        for results in engine:
+            state.done += store.add(results)
+            for task, record, _ in results:
+                seconds = seconds_by_task.pop(task, 0.0)
+                state.failed += record is None
+                state.seconds_done += seconds
+                state.seconds_left -= seconds
+            report(state)
+    finally:
+        engine.close()
+
+
+def _work_of(plan: Plan | CustomPlan) -> Callable[[Any], Iterable[list[Any]]]:
+    """Return the function that computes the results of a bundle."""
+    if not isinstance(plan, Plan):
         return plan.work
     return run_bundle if plan.model is None else partial(run_bundle, model=plan.model)
 
 
-def engine_of(plan: Plan) -> Callable[..., Generator[list, None, None]]:
-    """Return the engine that the spec names, as a function of bundles and work."""
-    spec = plan.spec.engine
+def select_engine(plan: Plan | CustomPlan) -> Callable[..., Generator[list[Any], None, None]]:
+    """Return the engine of a plan, as a function of bundles and work."""
+    spec = plan.engine
     if spec.kind == "ray":
         from howsmooth.studies.engines.ray_engine import ray_engine
 
-        return lambda bundles, work: ray_engine(
-            bundles, work, address=spec.address, cpus=spec.cpus, gpus=spec.gpus, retries=spec.retries
-        )
+        return partial(ray_engine, address=spec.address, cpus=spec.cpus, gpus=spec.gpus, retries=spec.retries)
     from howsmooth.studies.engines.local import in_this_process, local_engine
 
-    workers, threads = plan.split()
+    workers, threads = plan.workers_and_threads()
     if not workers:
         return in_this_process
-    return lambda bundles, work: local_engine(bundles, work, workers=workers, threads=threads, retries=spec.retries)
+    return partial(local_engine, workers=workers, threads=threads, retries=spec.retries)

@@ -1,8 +1,8 @@
-"""What to measure: one model of every choice, with one default for each, shared by every way to ask.
+"""The spec: everything that decides what is measured, with one default for each field.
 
 A study file, the options of `howsmooth measure`, `howsmooth.measure` in Python, the explorer, the demo and the paper's
-figures are all a `Spec`. A field's description is the help text of its option, and its validator is the one parser of
-what users write. Nothing heavy is imported here.
+figures all use a `Spec`. The description of a field is the help text of its option, and its validator parses what users
+write. This module imports neither torch nor transformers, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -20,23 +20,32 @@ from howsmooth.errors import InputError, complaints
 
 MAPS = ("attention", "head", "normed", "block", "layer", "model")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_MOST_LENGTHS = 10_000
-_MOST_DIGITS = 18  # of a number of tokens, samples or bytes
+_MAX_LENGTHS = 10_000
+_MAX_DIGITS = 18  # of a number of tokens, samples or bytes
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that is measured at every map and sample: its symbol in tables, what it is, and what computes it."""
+    """A number that is measured for every map and sample.
+
+    Attributes:
+        symbol: Its symbol in tables.
+        about: A short description.
+        function: "module:name" of the function that computes it from an `EvaluationPoint`.
+        certified: Whether it has an interval with a confidence.
+        every_token: Whether it is defined only for perturbations of all tokens.
+        maps: The maps that it is defined for; None for all.
+    """
 
     symbol: str
     about: str
-    function: str  # module:name, called by the worker with an `At`
-    certified: bool = False  # with an interval, which has a confidence
-    every_token: bool = False  # it knows no tokens that are held fixed
-    maps: tuple[str, ...] | None = None  # the maps that it is about; None: all
+    function: str
+    certified: bool = False
+    every_token: bool = False
+    maps: tuple[str, ...] | None = None
 
 
-# One line for each quantity: records, tables, charts, pages and the command line take it from here.
+# The only list of quantities: records, tables, charts, pages and the command line use it.
 QUANTITIES = {
     "lipschitz": Quantity(
         "Lip", "‖D_X f‖₂ with a certified interval", "howsmooth.studies.quantities:lipschitz", certified=True
@@ -57,14 +66,16 @@ QUANTITIES = {
 }
 
 
-class _Declared(BaseModel):
+class StrictModel(BaseModel):
+    """A frozen pydantic model that rejects unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, protected_namespaces=())
 
 
-def _range(text: str) -> list[int]:
-    """The lengths that a string stands for.
+def _expand_ranges(text: str) -> list[int]:
+    """Return the lengths that a string of ranges denotes.
 
-    >>> _range("2..8+2"), _range("16..128*2"), _range("4,32..64*2")
+    >>> _expand_ranges("2..8+2"), _expand_ranges("16..128*2"), _expand_ranges("4,32..64*2")
     ([2, 4, 6, 8], [16, 32, 64, 128], [4, 32, 64])
     """
     lengths: list[int] = []
@@ -72,25 +83,27 @@ def _range(text: str) -> list[int]:
         match = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18})(?:([+*])(\d{1,18}))?)?", piece.strip())
         if not match:
             raise ValueError(f"expected lengths such as 16, 2..98+2 or 16..512*2, got {(piece.strip() or text)[:60]!r}")
-        first, last, way, step = int(match[1]), int(match[2] or match[1]), match[3] or "+", int(match[4] or 1)
-        if last < first or step < (2 if way == "*" else 1) or (way == "*" and first < 1):
+        n, last, operation, step = int(match[1]), int(match[2] or match[1]), match[3] or "+", int(match[4] or 1)
+        if last < n or step < (2 if operation == "*" else 1) or (operation == "*" and n < 1):
             raise ValueError(f"expected a range that grows and ends, got {piece.strip()!r}")
-        while first <= last:
-            if len(lengths) >= _MOST_LENGTHS:
+        while n <= last:
+            if len(lengths) >= _MAX_LENGTHS:
                 raise ValueError(
-                    f"expected at most {_MOST_LENGTHS} lengths, got more in {piece.strip()!r}; take larger steps"
+                    f"expected at most {_MAX_LENGTHS} lengths, got more in {piece.strip()!r}; take larger steps"
                 )
-            lengths.append(first)
-            first = first * step if way == "*" else first + step
+            lengths.append(n)
+            n = n * step if operation == "*" else n + step
     return lengths
 
 
-def _lengths(value: Any) -> Any:
-    value = _range(value) if isinstance(value, str) else [value] if isinstance(value, int) else value
+def parse_lengths(value: Any) -> Any:
+    """Return lengths as a sorted list: from a string such as "16..512*2", a number or a list."""
+    value = _expand_ranges(value) if isinstance(value, str) else [value] if isinstance(value, int) else value
     return sorted(set(value)) if isinstance(value, list) and all(isinstance(n, int) for n in value) else value
 
 
-def _bytes(value: Any) -> Any:
+def _parse_bytes(value: Any) -> Any:
+    """Return a size such as "4G" in bytes."""
     if not isinstance(value, str):
         return value
     match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(?:i?B)?", value.strip(), flags=re.IGNORECASE)
@@ -100,13 +113,11 @@ def _bytes(value: Any) -> Any:
     return size
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, (str, dict)) else value
+def _as_tables(key: str) -> Callable[[Any], Any]:
+    """Return a validator that turns a string s, alone or in a list, into the table {key: s}."""
 
-
-def _of_name(key: str):
     def tables(value: Any) -> Any:
-        value = _listed(value)
+        value = [value] if isinstance(value, (str, dict)) else value
         return [{key: item} if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
 
     return tables
@@ -115,11 +126,14 @@ def _of_name(key: str):
 Index = Annotated[int, Field(ge=0)]
 
 
-def _some(value: Any) -> Any:
-    """A selection: "all", numbers, or a string of them such as 0,6; one clear complaint where a union makes three."""
+def _parse_indices(value: Any) -> Any:
+    """Return "all" or a list of indices, from numbers or a string such as "0,6".
+
+    One error message replaces the three that pydantic's union would report.
+    """
     if isinstance(value, str) and value != "all":
         pieces = [piece.strip() for piece in value.split(",")]
-        if not all(re.fullmatch(rf"\d{{1,{_MOST_DIGITS}}}", piece) for piece in pieces):
+        if not all(re.fullmatch(rf"\d{{1,{_MAX_DIGITS}}}", piece) for piece in pieces):
             raise ValueError(f'expected "all" or numbers from 0 such as 0,6, got {value[:60]!r}')
         value = [int(piece) for piece in pieces]
     value = [value] if type(value) is int else value
@@ -129,22 +143,22 @@ def _some(value: Any) -> Any:
     return list(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
 
 
-Some = Annotated[Literal["all"] | tuple[Index, ...], BeforeValidator(_some)]
+Indices = Annotated[Literal["all"] | tuple[Index, ...], BeforeValidator(_parse_indices)]
 
 
-def _words(value: Any) -> Any:
-    """One word, or several with commas between them, as a list."""
+def _split_at_commas(value: Any) -> Any:
+    """Return a string of words that are separated by commas as a list."""
     return [piece.strip() for piece in value.split(",")] if isinstance(value, str) else value
 
 
-def _quantity(name: str) -> str:
+def _check_quantity(name: str) -> str:
     if name not in QUANTITIES:
         raise ValueError(f"expected a quantity among {', '.join(QUANTITIES)}, got {name[:60]!r}")
     return name
 
 
-class ModelSpec(_Declared):
-    """A model as `howsmooth.load` takes it, or a series of checkpoints of one model."""
+class ModelSpec(StrictModel):
+    """A model: arguments of `howsmooth.load`, or a series of checkpoints of one model."""
 
     name: Annotated[str, Field(min_length=1)]
     weights: Literal["pretrained", "random"] = "pretrained"
@@ -165,7 +179,7 @@ class ModelSpec(_Declared):
     allow_pickle: Annotated[bool, Field(description="Load weights that are not safetensors.")] = False
     causal: bool = False  # a BERT run as a decoder
     seed: Index | None = None  # of random weights; the study's otherwise
-    layers: Some | None = None  # instead of the study's
+    layers: Indices | None = None  # instead of the study's
     checkpoints: tuple[str, ...] = ()  # names or folders, in the order of training
     revisions: tuple[str, ...] = ()  # or revisions of `name`
     series: str | None = None
@@ -173,42 +187,42 @@ class ModelSpec(_Declared):
 
     @model_validator(mode="before")
     @classmethod
-    def _random(cls, given: Any) -> Any:
-        """random:NAME is NAME with random weights."""
+    def _parse_random(cls, given: Any) -> Any:
+        """Turn the name random:NAME into NAME with random weights."""
         name = given.get("name") if isinstance(given, dict) else None
         if isinstance(name, str) and name.startswith("random:") and "weights" not in given:
             return {**given, "name": name.removeprefix("random:"), "weights": "random"}
         return given
 
     @model_validator(mode="after")
-    def _one_way(self) -> ModelSpec:
+    def _check_series(self) -> ModelSpec:
         if self.checkpoints and self.revisions:
             raise ValueError("expected checkpoints or revisions, got both; keep one of the two")
         return self
 
     @property
     def label(self) -> str:
-        """What records and figures call it."""
+        """Name of the model in records and figures."""
         return ("random:" if self.weights == "random" else "") + self.name + (" (masked)" if self.causal else "")
 
     def members(self) -> list[ModelSpec]:
-        """The model itself, or each checkpoint of its series."""
-        bare = {"checkpoints": (), "revisions": ()}
+        """Return the model itself, or each checkpoint of its series."""
+        single = {"checkpoints": (), "revisions": ()}
         if self.checkpoints:
             return [
-                self.model_copy(update={**bare, "name": name, "series": self.name, "checkpoint": name})
+                self.model_copy(update={**single, "name": name, "series": self.name, "checkpoint": name})
                 for name in self.checkpoints
             ]
         if self.revisions:
             return [
-                self.model_copy(update={**bare, "revision": revision, "series": self.name, "checkpoint": revision})
+                self.model_copy(update={**single, "revision": revision, "series": self.name, "checkpoint": revision})
                 for revision in self.revisions
             ]
         return [self]
 
 
-class TextSpec(_Declared):
-    """A text as `howsmooth.texts.corpora.read_corpus` takes it."""
+class TextSpec(StrictModel):
+    """A text: the arguments of `howsmooth.texts.corpora.read_corpus`."""
 
     source: Annotated[str, Field(min_length=1)]
     name: str | None = None
@@ -218,7 +232,7 @@ class TextSpec(_Declared):
     subset: str | None = None
 
 
-class EngineSpec(_Declared):
+class EngineSpec(StrictModel):
     """Where tasks run: processes of this machine, or a Ray cluster."""
 
     kind: Annotated[Literal["local", "ray"], Field(description="Processes of this machine, or a Ray cluster.")] = (
@@ -250,21 +264,29 @@ class EngineSpec(_Declared):
     retries: Annotated[int, Field(ge=0)] = 3  # of a task whose worker was lost
 
 
-class Spec(_Declared):
-    """Everything that decides what is computed; the engine decides only where."""
+class Spec(StrictModel):
+    """Everything that decides what is computed, and the engine that computes it.
+
+    The fields are the keys of a study file and the keyword arguments of `howsmooth.measure`.
+
+    Example:
+        >>> spec = Spec(models=["minilm"], lengths="16..64*2", heads=[0, 3])
+        >>> spec.lengths, spec.kind, spec.tol
+        ((16, 32, 64), 'head', 0.001)
+    """
 
     name: Annotated[str, Field(min_length=1, description="What records and tables call this study.")] = "study"
     description: str = ""
     models: Annotated[
         tuple[ModelSpec, ...],
-        BeforeValidator(_of_name("name")),
+        BeforeValidator(_as_tables("name")),
         Field(
             min_length=1, description="Models, as `howsmooth.load` takes them.", json_schema_extra={"metavar": "NAME,…"}
         ),
     ] = (ModelSpec(name="minilm"),)
     texts: Annotated[
         tuple[TextSpec, ...],
-        BeforeValidator(_of_name("source")),
+        BeforeValidator(_as_tables("source")),
         Field(
             min_length=1,
             description="UTF-8 text: a file, a folder, - for stdin, alice, ag_news, hf:NAME, or embedded.",
@@ -274,8 +296,8 @@ class Spec(_Declared):
     inputs: Annotated[
         Literal["text", "normalised"],
         Field(
-            description="Inputs of the map: tokens of the text, or random ones through each layer's own normalisation, of "
-            "any length."
+            description="Inputs of the map: tokens of the text, or random ones through each layer's own normalisation, "
+            "of any length."
         ),
     ] = "text"
     cutting: Annotated[
@@ -286,13 +308,13 @@ class Spec(_Declared):
         Literal["add", "none"],
         Field(description="Whether each chunk gets the special tokens that the model's tokenizer gives one text."),
     ] = "add"
-    layers: Annotated[Some, Field(description="Which layers.", json_schema_extra={"metavar": "0,6|all"})] = "all"
+    layers: Annotated[Indices, Field(description="Which layers.", json_schema_extra={"metavar": "0,6|all"})] = "all"
     heads: Annotated[
-        Some | None, Field(description="These heads, each alone.", json_schema_extra={"metavar": "0,3|all"})
+        Indices | None, Field(description="These heads, each alone.", json_schema_extra={"metavar": "0,3|all"})
     ] = None
     lengths: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
-        BeforeValidator(_lengths),
+        BeforeValidator(parse_lengths),
         Field(
             min_length=1,
             description="Numbers of tokens, special tokens included: 64,128 or 16..512*2 or 2..98+2.",
@@ -308,18 +330,18 @@ class Spec(_Declared):
     map: Annotated[
         Literal["attention", "head", "normed", "block", "layer", "model"] | None,
         Field(
-            description="Map to measure: attention, each head alone, with the normalisation, with the residual, the whole "
-            "Transformer layer, or the whole model.  [default: attention, or head with heads]"
+            description="Map to measure: attention, each head alone, with the normalisation, with the residual, the "
+            "whole Transformer layer, or the whole model.  [default: attention, or head with heads]"
         ),
     ] = None
     tokens: Annotated[
         tuple[Literal["all", "no-special", "no-first"], ...],
-        BeforeValidator(_words),
+        BeforeValidator(_split_at_commas),
         Field(min_length=1, description="Which tokens a perturbation may move."),
     ] = ("all",)
     quantities: Annotated[
-        tuple[Annotated[str, AfterValidator(_quantity)], ...],
-        BeforeValidator(_words),
+        tuple[Annotated[str, AfterValidator(_check_quantity)], ...],
+        BeforeValidator(_split_at_commas),
         Field(
             min_length=1,
             description="What is computed: "
@@ -346,21 +368,21 @@ class Spec(_Declared):
     simultaneous: Annotated[bool, Field(description="The confidence is for all intervals together.")] = False
     max_memory: Annotated[
         Annotated[int, Field(ge=1)] | None,
-        BeforeValidator(_bytes),
+        BeforeValidator(_parse_bytes),
         Field(description="Memory that one solve may take.", json_schema_extra={"metavar": "4G"}),
     ] = None
     product_dtype: Annotated[
         Literal["auto", "float64", "float32", "bfloat16", "float16"],
         Field(
-            description="Dtype of products on a GPU: float64 measures rounding against a float64 reference, float32 allows "
-            "for it, half precision searches faster. auto: float64 up to 4096 tokens, then float32."
+            description="Dtype of products on a GPU: float64 measures rounding against a float64 reference, float32 "
+            "allows for it, half precision searches faster. auto: float64 up to 4096 tokens, then float32."
         ),
     ] = "auto"
     stop: Annotated[
         Literal["interval", "residual"],
         Field(
-            description="Stop on the certified width, or earlier, on the residual: half precision then certifies a lower "
-            "end alone."
+            description="Stop on the certified width, or earlier, on the residual: half precision then certifies a "
+            "lower end alone."
         ),
     ] = "interval"
     max_steps: Annotated[
@@ -375,8 +397,8 @@ class Spec(_Declared):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_attention_files(cls, given: Any) -> Any:
-        """Of files with attention layers alone nothing but random tokens can be measured, unless a text is named."""
+    def _default_inputs(cls, given: Any) -> Any:
+        """Take random tokens if every model is a file of attention layers, which reads no text."""
         if not isinstance(given, dict) or "inputs" in given or "texts" in given:
             return given
         models = given.get("models", ())
@@ -384,11 +406,11 @@ class Spec(_Declared):
             model.get("name") if isinstance(model, dict) else getattr(model, "name", model)
             for model in (models if isinstance(models, (list, tuple)) else [models])
         ]
-        alone = names and all(isinstance(name, str) and name.endswith(".safetensors") for name in names)
-        return {**given, "inputs": "normalised"} if alone else given
+        attention_only = names and all(isinstance(name, str) and name.endswith(".safetensors") for name in names)
+        return {**given, "inputs": "normalised"} if attention_only else given
 
     @model_validator(mode="after")
-    def _consistent(self) -> Spec:
+    def _check_combination(self) -> Spec:
         if self.heads is not None and self.map not in (None, "head"):
             raise ValueError(f'expected heads only with map = "head", got map = "{self.map}"; leave one of the two out')
         for name in self.quantities:
@@ -397,12 +419,12 @@ class Spec(_Declared):
                 raise ValueError(f'expected "all" among tokens for the quantity {name}, which moves every token')
             if quantity.maps is not None and self.kind not in quantity.maps:
                 raise ValueError(f'expected map = "{quantity.maps[0]}" for the quantity {name}, got "{self.kind}"')
-        plain = self.kind in ("attention", "head")
-        if self.product_dtype not in ("auto", "float64") and not plain:
+        if self.product_dtype not in ("auto", "float64") and not self.is_attention:
             raise ValueError(
-                f'expected products only with attention and its heads, got map = "{self.map}"; leave one of the two out'
+                f'expected product_dtype only with attention and its heads, got map = "{self.map}"; '
+                "leave one of the two out"
             )
-        if self.inputs == "normalised" and not plain:
+        if self.inputs == "normalised" and not self.is_attention:
             raise ValueError(
                 f"expected a text for the map {self.kind}, whose tokens come from a model, got inputs = "
                 '"normalised"; measure attention or its heads, or leave inputs out'
@@ -415,68 +437,95 @@ class Spec(_Declared):
 
     @property
     def kind(self) -> str:
-        """The map that is measured."""
+        """Name of the map that is measured: `map`, or its default."""
         return self.map or ("attention" if self.heads is None else "head")
 
     @property
     def is_attention(self) -> bool:
-        """Whether the map is attention or a head of it, known by its weights in most families."""
+        """Whether the map is attention or one of its heads."""
         return self.kind in ("attention", "head")
 
     @property
     def estimates(self) -> int:
-        """How many places there are, once layers and heads are resolved to numbers."""
+        """Number of pairs of a map and an input; layers and heads have to be numbers (`resolve`)."""
         heads = 1 if self.heads is None else len(self.heads)
         return len(self.lengths) * self.samples * (1 if self.kind == "model" else len(self.layers)) * heads
 
     @property
     def accuracy(self) -> dict[str, Any]:
-        """What every solve is given: the width, the confidence and the seed."""
+        """Width, confidence and seed: the options that every solve shares."""
         return {"tol": self.tol, "confidence": self.confidence, "seed": self.seed}
 
     @property
     def adds_special_tokens(self) -> bool:
+        """Whether each chunk gets special tokens."""
         return self.special_tokens == "add"
 
     def path(self, name: str) -> str:
-        """A name that is a path beside the study file as that path; any other name as it is."""
-        beside = Path(self.base or ".", name).expanduser() if name != "-" else None
-        return str(beside) if beside is not None and beside.exists() else name
+        """Return a name that is a path relative to the study file as that path, any other name unchanged."""
+        relative = Path(self.base or ".", name).expanduser() if name != "-" else None
+        return str(relative) if relative is not None and relative.exists() else name
 
     def replace(self, **changes: Any) -> Spec:
-        """The same with some fields changed, checked again."""
+        """Return a copy with some fields changed, validated again."""
         return spec_of({**self.model_dump(exclude_unset=True), **changes})
 
 
 def spec_of(declared: dict[str, Any], where: str = "the study", *, name: Callable[[str], str] | None = None) -> Spec:
-    """Return a spec from plain values, or raise one `InputError` that names everything wrong with them.
+    """Return a spec from plain values.
 
-    >>> spec_of({"models": "minilm", "lengths": "16..64*2"}).lengths
-    (16, 32, 64)
-    >>> spec_of({"models": "minilm", "lenghts": [16]})
-    Traceback (most recent call last):
-    ...
-    howsmooth.errors.InputError: the study: unknown key 'lenghts'; did you mean 'lengths'?
+    Args:
+        declared: The fields.
+        where: What an error message starts with.
+        name: Returns how the caller writes a field, such as "--lengths"; for error messages.
+
+    Raises:
+        InputError: One error that names everything that is wrong.
+
+    Example:
+        >>> spec_of({"models": "minilm", "lengths": "16..64*2"}).lengths
+        (16, 32, 64)
+        >>> spec_of({"models": "minilm", "lenghts": [16]})
+        Traceback (most recent call last):
+        ...
+        howsmooth.errors.InputError: the study: unknown key 'lenghts'; did you mean 'lengths'?
     """
     try:
         return Spec.model_validate(declared)
     except ValidationError as error:
-        said = complaints(error.errors(), Spec, hidden=["base"], **({"name": name} if name else {}))
-        raise InputError(_renamed(said, name) if name else f"{where}: {said}") from None
+        message = complaints(error.errors(), Spec, hidden=["base"], **({"name": name} if name else {}))
+        raise InputError(_rename_fields(message, name) if name else f"{where}: {message}") from None
 
 
-def _renamed(said: str, name: Callable[[str], str]) -> str:
-    """What a validator says of fields as a study file writes them, in the words of whoever asked.
+def _rename_fields(message: str, name: Callable[[str], str]) -> str:
+    """Write the fields in an error message as the caller does.
 
-    >>> _renamed('expected heads only with map = "head", got map = "block"', lambda field: f"--{field}")
+    >>> _rename_fields('expected heads only with map = "head", got map = "block"', lambda field: f"--{field}")
     'expected --heads only with --map head, got --map block'
     """
-    said = re.sub(r'\b(\w+) = "([\w-]+)"', lambda found: f"{name(found[1])} {found[2]}", said)
-    return re.sub(r"^expected (\w+) only", lambda found: f"expected {name(found[1])} only", said)
+    message = re.sub(r'\b(\w+) = "([\w-]+)"', lambda found: f"{name(found[1])} {found[2]}", message)
+    return re.sub(r"^expected (\w+) only", lambda found: f"expected {name(found[1])} only", message)
 
 
 def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spec:
-    """The study in a TOML file, with what the command line says instead."""
+    """Return the study in a TOML file.
+
+    Args:
+        path: The file; relative paths in it start from its folder.
+        overrides: Values that replace those of the file.
+
+    Raises:
+        InputError: The file cannot be read, is not TOML, or is not a valid study.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        ...     _ = file.write("lengths = '16..64*2'")
+        ...     file.flush()
+        ...     study = read_study(file.name, {"samples": 2})
+        >>> study.lengths, study.samples
+        ((16, 32, 64), 2)
+    """
     path = Path(path)
     try:
         declared = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
@@ -484,7 +533,7 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
         raise InputError(
             f"expected a study file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
         ) from None
-    except (ValueError, RecursionError) as error:  # of the syntax, of the encoding, of numbers with too many digits
+    except (ValueError, RecursionError) as error:  # syntax, encoding, or numbers with too many digits
         raise InputError(f"expected TOML in {path}, got something else ({error}); correct it") from None
     if "base" in declared:
         raise InputError(f"{path}: unknown key 'base'; relative paths start from the file's own folder")
@@ -493,16 +542,16 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
 
 
 def merged(declared: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return what is declared with the overrides in its place, table by table."""
-    found = dict(declared)
+    """Return the declared values with the overrides applied, table by table."""
+    result = dict(declared)
     for key, value in overrides.items():
-        inner = found.get(key)
-        found[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return found
+        inner = result.get(key)
+        result[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return result
 
 
 def untrusted(study: Spec) -> dict[str, list[str]]:
-    """The options by which models of a study would run code of their own, and the names of those models."""
+    """Return the options by which models of a study could run code of their own, with the names of those models."""
     return {
         option: names
         for option in ("trust_remote_code", "allow_pickle")
@@ -511,12 +560,12 @@ def untrusted(study: Spec) -> dict[str, list[str]]:
 
 
 def refuse_untrusted(study: Spec, **allowed: bool) -> None:
-    """Refuse a study whose models may run code of their own, unless whoever runs it allows that as well."""
+    """Raise an `InputError` if models of a study may run code of their own and the caller does not allow it."""
     for option, names in untrusted(study).items():
         if not allowed[option]:
             flag = "--" + option.replace("_", "-")
             raise InputError(
-                f"expected {flag} on the command line for a study that says {option} = true of "
+                f"expected {flag} on the command line for a study with {option} = true for "
                 f"{', '.join(names)}, got none; it runs code that comes with the model: add {flag} only "
                 "if you trust it"
             )

@@ -1,8 +1,8 @@
-"""The store: one SQLite file per study. What is in it stays in it, whatever happens to the process that writes.
+"""The store of a study: one SQLite file that survives whatever happens to the process that writes it.
 
-Rows of a solve are one transaction in the write-ahead log: a killed process loses what it had not finished, nothing
-else. (A machine that loses its power may lose the last moments, too, but never the file.) One process writes at a
-time, which a lock file says; readers are always welcome.
+The results of a solve are one transaction in the write-ahead log: a killed process loses only what it had not finished.
+(If the machine loses power, the last transactions may be missing, but the file stays intact.) A lock file admits one
+writer at a time; any number of readers may open the file meanwhile. The readable rows of a damaged file are recovered.
 """
 
 from __future__ import annotations
@@ -16,44 +16,67 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from howsmooth import __version__
 from howsmooth.errors import InputError
 from howsmooth.records import json_line, parsed
-from howsmooth.studies.salvage import salvage
 
-APPLICATION, FORM = 0x686F7773, 2  # "hows"; raise FORM when stores of different forms cannot be read alike
+APPLICATION_ID = 0x686F7773  # "hows"
+STORE_VERSION = 2  # raise it when the tables or their meaning change
+_MAX_MISSING_ROWS = 20_000  # so many row numbers in sequence without a readable row: the end, or too much is damaged
 _SCHEMA = f"""
     CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
     CREATE TABLE tasks (position INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE);
     CREATE TABLE records (id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, record TEXT NOT NULL);
     CREATE TABLE failures (hash TEXT PRIMARY KEY, error TEXT NOT NULL, attempts INTEGER NOT NULL);
-    PRAGMA application_id = {APPLICATION};
-    PRAGMA user_version = {FORM};
+    PRAGMA application_id = {APPLICATION_ID};
+    PRAGMA user_version = {STORE_VERSION};
 """
 
 
 class StoreFailed(InputError):
-    """The store could not take a row: a full disk, a file system that went away. What it has, it keeps."""
+    """A write to the store failed, for example because the disk is full. What was stored before is still there."""
 
 
 class Store:
-    """Open with `Store.write(path)` or `Store.read(path)`, both context managers."""
+    """The tasks and records of a study in an SQLite file.
+
+    Open it with `Store.write(path)` or `Store.read(path)`; both are context managers.
+
+    Attributes:
+        path: The file.
+        recovered: What was recovered if the file was damaged, in words; else None.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with Store.write(f"{folder}/growth.sqlite") as store:
+        ...         store.plan({"name": "growth"}, ["task 1", "task 2"])
+        ...         store.add([("task 1", {"value": 2.5}, None)])
+        ...     with Store.read(f"{folder}/growth.sqlite") as store:
+        ...         store.counts(), list(store.records())
+        1
+        ({'planned': 2, 'done': 1, 'failed': 0, 'other': 0}, [{'value': 2.5}])
+    """
 
     def __init__(self, path: Path, connection: sqlite3.Connection):
+        """Wrap an open connection; use `Store.write` or `Store.read` instead."""
         self.path, self._db = path, connection
-        self.recovered: str | None = None  # what was saved from a damaged file, if it was one
+        self.recovered: str | None = None
 
     @classmethod
     @contextmanager
     def write(cls, path: str | Path) -> Iterator[Store]:
-        """The one writer. A missing store is made, a damaged one is saved as far as it can be read."""
+        """Open a store for writing; only one process at a time may.
+
+        A store that does not exist is created. If the file is damaged, the rows that can be read are recovered.
+        """
         path = Path(path)
         if not path.parent.is_dir():
             raise InputError(f"expected a folder that exists for the store, got {path.parent}; create it first")
         with _lock(path):
-            saved = _repaired(path)
+            recovered = _recover(path)
             with _errors(path):
                 db = sqlite3.connect(path, isolation_level=None)
             try:
@@ -64,7 +87,7 @@ class Store:
                     db.execute("PRAGMA journal_mode = WAL")
                     db.execute("PRAGMA synchronous = NORMAL")
                 store = cls(path, db)
-                store.recovered = saved
+                store.recovered = recovered
                 yield store
             finally:
                 db.close()
@@ -72,12 +95,12 @@ class Store:
     @classmethod
     @contextmanager
     def read(cls, path: str | Path) -> Iterator[Store]:
-        """A reader, beside whoever writes."""
+        """Open a store for reading, also while another process writes it."""
         path = Path(path)
         if not path.is_file():
             raise InputError(f"expected a store, got {path}, which does not exist; run the study first")
         with _errors(path):
-            # Not read-only: a reader that comes after a crash has to look into the log.
+            # Not read-only: after a crash a reader has to apply the write-ahead log.
             db = sqlite3.connect(path, isolation_level=None)
         try:
             with _errors(path):
@@ -88,18 +111,18 @@ class Store:
             db.close()
 
     def plan(self, study: dict[str, Any], tasks: Iterable[str]) -> None:
-        """Say what the study is now. Records of tasks that are no longer part of it stay, out of the way."""
+        """Set the study and its tasks. Records of tasks that are no longer part of it stay in the file."""
         with self._transaction() as db:
             facts = {"study": json.dumps(study), "howsmooth": __version__}
             db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
             db.execute("DELETE FROM tasks")
             db.executemany("INSERT INTO tasks (hash) VALUES (?)", ((task,) for task in tasks))
 
-    def add(self, rows: Iterable[tuple[str, dict[str, Any] | None, str | None]]) -> int:
-        """Keep finished tasks, (hash, record, error) each, in one transaction; how many were new."""
+    def add(self, results: Iterable[tuple[str, dict[str, Any] | None, str | None]]) -> int:
+        """Store results, (task, record, error) each, in one transaction; return how many records were new."""
         added = 0
         with self._transaction() as db:
-            for task, record, error in rows:
+            for task, record, error in results:
                 if record is None:
                     db.execute(
                         "INSERT INTO failures VALUES (?, ?, 1) ON CONFLICT (hash) DO UPDATE "
@@ -114,19 +137,20 @@ class Store:
         return added
 
     def done(self, tasks: list[str]) -> set[str]:
-        """Those of these tasks that have a record."""
+        """Return which of these tasks have a record."""
         found: set[str] = set()
         with _errors(self.path):
             for first in range(0, len(tasks), 500):
-                some = tasks[first : first + 500]
-                marks = ",".join("?" * len(some))
+                batch = tasks[first : first + 500]  # SQLite limits the number of parameters
+                marks = ",".join("?" * len(batch))
                 found.update(
-                    task for (task,) in self._db.execute(f"SELECT hash FROM records WHERE hash IN ({marks})", some)
+                    task for (task,) in self._db.execute(f"SELECT hash FROM records WHERE hash IN ({marks})", batch)
                 )
         return found
 
     @property
     def study(self) -> dict[str, Any] | None:
+        """The study as plain values; None if none was set."""
         with _errors(self.path):
             row = self._db.execute("SELECT value FROM meta WHERE key = 'study'").fetchone()
         if row is None:
@@ -140,7 +164,7 @@ class Store:
             ) from None
 
     def counts(self) -> dict[str, int]:
-        """Tasks planned, done and failed, and records that the study no longer asks for."""
+        """Return the numbers of tasks planned, done and failed, and of other records, from an earlier plan."""
         with _errors(self.path):
             (planned,) = self._db.execute("SELECT count(*) FROM tasks").fetchone()
             (done,) = self._db.execute("SELECT count(*) FROM tasks JOIN records USING (hash)").fetchone()
@@ -149,27 +173,31 @@ class Store:
         return {"planned": planned, "done": done, "failed": failed, "other": kept - done}
 
     def records(self, everything: bool = False) -> Iterator[dict[str, Any]]:
-        """Records in the order of the plan, or all that there are in the order they came."""
+        """Yield the records of the study in the order of its plan.
+
+        Args:
+            everything: Yield all records of the file instead, in the order in which they were added.
+        """
         query = (
             "SELECT id, record FROM records ORDER BY id"
             if everything
             else "SELECT id, record FROM tasks JOIN records USING (hash) ORDER BY position"
         )
         with _errors(self.path):
-            for place, text in self._db.execute(query):
+            for number, text in self._db.execute(query):
                 try:
                     record = parsed(text)
                 except (ValueError, TypeError):
                     record = None
                 if not isinstance(record, dict):
                     raise InputError(
-                        f"expected a JSON object in record {place} of {self.path}, got something else; "
+                        f"expected a JSON object in record {number} of {self.path}, got something else; "
                         "the file was changed by another program: delete that row, or run the study anew"
                     )
                 yield record
 
     def failures(self) -> list[tuple[str, str, int]]:
-        """(task, why, attempts) of those that have no record."""
+        """Return (task, error, attempts) of each failed task."""
         with _errors(self.path):
             return self._db.execute(
                 "SELECT hash, error, attempts FROM failures JOIN tasks USING (hash) ORDER BY position"
@@ -190,12 +218,12 @@ class Store:
 
 @contextmanager
 def _errors(path: Path) -> Iterator[None]:
-    """SQLite's complaints in words that help."""
+    """Turn errors of SQLite into errors that say what to do."""
     try:
         yield
     except UnicodeDecodeError:
         raise InputError(
-            f"expected a whole store, got {path}, which is damaged; `howsmooth study resume` saves what can be read"
+            f"expected an intact store, got {path}, which is damaged; `howsmooth study resume` recovers what it can"
         ) from None
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", "") or ""
@@ -205,30 +233,34 @@ def _errors(path: Path) -> Iterator[None]:
             ) from None
         if name.startswith("SQLITE_CORRUPT"):
             raise InputError(
-                f"expected a whole store, got {path}, which is damaged; `howsmooth study resume` saves what can be read"
+                f"expected an intact store, got {path}, which is damaged; `howsmooth study resume` recovers what it can"
             ) from None
         raise StoreFailed(
-            f"cannot use the store {path} ({error}); what it held before is still in it: make room or "
+            f"cannot use the store {path} ({error}); what was stored before is still there: free some space or "
             "repair the file system, then resume"
         ) from None
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
-    if application != APPLICATION:
+    if application != APPLICATION_ID:
         raise InputError(f"expected a store, got {path}, an SQLite file of another program; name another store")
-    (form,) = db.execute("PRAGMA user_version").fetchone()
-    if form != FORM:
-        made = db.execute("SELECT value FROM meta WHERE key = 'howsmooth'").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version != STORE_VERSION:
+        written_by = db.execute("SELECT value FROM meta WHERE key = 'howsmooth'").fetchone()
         raise InputError(
-            f"expected a store of form {FORM}, got {path} of form {form}, written by howsmooth "
-            f"{made[0] if made else 'of another version'}; install that version, or run the study into "
+            f"expected a store of version {STORE_VERSION}, got {path} of version {version}, written by howsmooth "
+            f"{written_by[0] if written_by else 'of another version'}; install that version, or run the study into "
             "another store"
         )
 
 
-def _repaired(path: Path) -> str | None:
-    """Replace a damaged store by what can be read of it, the damaged one kept beside it."""
+def _recover(path: Path) -> str | None:
+    """If a store is damaged, replace it by what can be read of it and keep the damaged file under another name.
+
+    Returns:
+        What was recovered, in words; None if the store is intact.
+    """
     if not path.exists() or path.stat().st_size == 0:
         return None
     db = sqlite3.connect(path, isolation_level=None)
@@ -243,49 +275,99 @@ def _repaired(path: Path) -> str | None:
                     raise
     finally:
         db.close()
-    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+    damaged = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
     fresh = path.with_name(path.name + ".saved")
     fresh.unlink(missing_ok=True)
-    count = salvage(path, fresh, _SCHEMA)
-    shutil.move(path, aside)
+    count = _copy_readable_rows(path, fresh)
+    shutil.move(path, damaged)
     for suffix in ("-wal", "-shm"):
         log = path.with_name(path.name + suffix)
         if log.exists():
-            shutil.move(log, aside.with_name(aside.name + suffix))
+            shutil.move(log, damaged.with_name(damaged.name + suffix))
     os.replace(fresh, path)
-    return f"the store was damaged: {count} records could be read and were kept, the old file is {aside.name}"
+    return f"the store was damaged: {count} records could be read and were kept, the old file is {damaged.name}"
+
+
+def _copy_readable_rows(damaged: Path, fresh: Path) -> int:
+    """Copy every row of a damaged store that can be read into a new one; return the number of records.
+
+    Rows are read one by one: a page that is damaged costs the rows on it and no others. The indices, which may be what
+    is damaged, are not used. `writable_schema` makes SQLite read a file that is shorter than its header says.
+    """
+    old, new = sqlite3.connect(damaged, isolation_level=None), sqlite3.connect(fresh, isolation_level=None)
+    try:
+        old.execute("PRAGMA writable_schema = ON")
+        new.executescript("PRAGMA journal_mode = WAL; BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
+        new.execute("BEGIN IMMEDIATE")
+        for table, columns, on_conflict in (
+            ("meta", "key, value", "REPLACE"),
+            ("tasks", "position, hash", "IGNORE"),
+            ("records", "hash, record", "IGNORE"),
+        ):
+            insert = f"INSERT OR {on_conflict} INTO {table} ({columns}) VALUES (?, ?)"
+            for first, second in _readable_rows(old, f"SELECT {columns} FROM {table} WHERE rowid = ?"):
+                if table != "records" or _is_json_object(second):
+                    new.execute(insert, (first, second))
+        new.execute("COMMIT")
+        return new.execute("SELECT count(*) FROM records").fetchone()[0]
+    finally:
+        old.close()
+        new.close()
+
+
+def _readable_rows(db: sqlite3.Connection, query: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the rows that a query by row number can read."""
+    number = missing = 0
+    while missing < _MAX_MISSING_ROWS:
+        number += 1
+        try:
+            row = db.execute(query, (number,)).fetchone()
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
+            row = None
+        missing = missing + 1 if row is None else 0
+        if row is not None:
+            yield row
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (TypeError, ValueError):
+        return False
 
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Be the one writer. The system lets go of the lock when the process ends, however it ends."""
+    """Hold the lock of the only writer. The system releases it when the process ends, however it ends."""
     lock = path.with_name(path.name + ".lock")
     while True:
-        try:
-            stream = open(lock, "a+", encoding="utf-8")
-        except OSError as error:
-            raise InputError(
-                f"expected a store that can be written, got {path} ({(error.strerror or '').lower()}); name another one"
-            ) from None
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            stream.seek(0)
-            holder = stream.read().strip() or "another process"
-            stream.close()
-            raise InputError(
-                f"expected a store that nobody else is writing, got {path}, in use by {holder}; wait for "
-                "it to end, or give this run another --store"
-            ) from None
-        # Whoever ends removes the file; one that was removed while this process waited locks nothing.
-        if os.path.exists(lock) and os.fstat(stream.fileno()).st_ino == os.stat(lock).st_ino:
-            break
-        stream.close()
+        with _open_lock(lock, path) as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                stream.seek(0)
+                holder = stream.read().strip() or "another process"
+                raise InputError(
+                    f"expected a store that nobody else is writing, got {path}, in use by {holder}; wait for "
+                    "it to end, or give this run another --store"
+                ) from None
+            # A writer that ends removes the file; a lock on a file that was removed meanwhile protects nothing.
+            if not lock.exists() or os.fstat(stream.fileno()).st_ino != lock.stat().st_ino:
+                continue
+            try:
+                stream.truncate(0)
+                stream.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+                stream.flush()
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _open_lock(lock: Path, path: Path) -> TextIO:
     try:
-        stream.truncate(0)
-        stream.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-        stream.flush()
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        stream.close()
+        return open(lock, "a+", encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"expected a store that can be written, got {path} ({(error.strerror or '').lower()}); name another one"
+        ) from None

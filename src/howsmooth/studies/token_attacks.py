@@ -1,9 +1,10 @@
-"""Attacks on the tokens of many texts: every method on every text, each success evaluated again before it is told."""
+"""Attacks on the tokens of many texts: every method on every text; every result is evaluated a second time."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,17 +33,18 @@ if TYPE_CHECKING:
     from howsmooth.texts.corpora import Corpus
 
 ALL_METHODS = {**METHODS, Singular.name: Singular}
-# Two records that agree in these are of the same attack: seeds reproduce the rest.
-SAME = ("model", "sha256", "ids", "method", "objective", "limits", "judge", "budget", "seed", "dtype")
-BEGINS = '{"text": "'  # how the line of a record begins
-Step = Callable[[int, str], None]  # (number of the text, method): what is about to be attacked
+# Two records with equal values here are records of the same attack.
+IDENTITY_FIELDS = ("model", "sha256", "ids", "method", "objective", "limits", "judge", "budget", "seed", "dtype")
+RECORD_PREFIX = '{"text": "'  # of the line of a record
+ProgressCallback = Callable[[int, str], None]  # called with (number of the text, method) before each attack
 
 
 def methods_named(names: Sequence[str]) -> list[Method]:
-    """Methods by name, "all" for each of them.
+    """Return methods by name; "all" is every method.
 
-    >>> [method.name for method in methods_named(["hotflip", "probe"])]
-    ['hotflip', 'probe']
+    Example:
+        >>> [method.name for method in methods_named(["hotflip", "probe"])]
+        ['hotflip', 'probe']
     """
     if "all" in names and len(names) > 1:
         raise InputError(f"expected all by itself or methods by name, got {','.join(names)}; leave one out")
@@ -54,7 +56,13 @@ def methods_named(names: Sequence[str]) -> list[Method]:
 
 
 def objective_named(name: str, *, layer: int | None = None, threshold: float | None = None) -> Objective:
-    """An objective by name; a layer is for `hidden`, a threshold says from where on an attack succeeds."""
+    """Return an objective by name.
+
+    Args:
+        name: The name.
+        layer: The layer, for "hidden" only.
+        threshold: The value from which on an attack succeeds.
+    """
     if name not in OBJECTIVES:
         raise InputError(f"expected an objective among {', '.join(OBJECTIVES)}, got {name!r}")
     if layer is not None and name != "hidden":
@@ -68,9 +76,11 @@ def objective_named(name: str, *, layer: int | None = None, threshold: float | N
 def chunks_to_attack(
     model: Model, text: Corpus, n: int, count: int, objective: Objective, limits: Limits
 ) -> list[TokenChunk]:
-    """Up to `count` consecutive pieces of n tokens; a shorter text is one piece, as long as it is.
+    """Return up to `count` consecutive chunks of n tokens; a shorter text is one chunk.
 
-    What cannot work is refused here, before anything is computed: no language head, no room for the edits.
+    Raises:
+        InputError: The model lacks a language head or the layer that the objective needs, or the edits do not fit into
+            its positions.
     """
     cutter = model.cutter(text)
     tokens = cutter.tokens + cutter.framed
@@ -80,7 +90,7 @@ def chunks_to_attack(
     if isinstance(objective, Hidden) and objective.layer is not None:
         model._layer(objective.layer)
     for chunk in chunks:
-        limits.editable_positions(chunk.special.tolist(), model.positions)
+        limits.editable_positions(chunk.special.tolist(), sys.maxsize if model.positions is None else model.positions)
     return chunks
 
 
@@ -96,39 +106,52 @@ def token_attacks(
     seed: int = 0,
     judge: SentenceSimilarity | None = None,
     done: Sequence[dict[str, Any]] = (),
-    step: Step | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a record for every text and method; what is among `done` is not computed again.
+    """Yield a record for every chunk and method.
 
-    A record holds `TokenAttack.as_record`, the text's number and name, and `verified`: that the value, and success with
-    it, came out again from the saved token numbers. The seed of text number i is `seed` + i.
+    A record contains `TokenAttack.as_record`, the number of the chunk, the name of the text, and `verified`: whether a
+    second evaluation, from the saved token ids, gave the same value and the same success.
+
+    Args:
+        model: The model to attack.
+        text: The text that the chunks come from.
+        chunks: As `chunks_to_attack` returns them.
+        methods: The methods.
+        objective: What an attack maximises; `Flip` without it.
+        limits: Which edits are allowed.
+        calls: Calls of the model for each method and chunk.
+        seed: Seed of the first chunk; chunk number i has `seed` + i.
+        judge: Rejects edits that change the meaning of the text too much.
+        done: Records of an earlier run; these are yielded and not computed again.
+        progress: Called with (number of the chunk, name of the method) before each attack.
     """
     target, objective, limits = TargetModel(model), objective or Flip(), limits or Limits()
     for method in methods:
         method.check(limits)
-    judged = None if judge is None else {"model": judge.model.name, "least": judge.least}
-    facts = {"source": model.source, **provenance()}
+    judge_fields = None if judge is None else {"model": judge.model.name, "least": judge.least}
+    shared = {"source": model.source, **provenance()}
     sha256 = model.source.get("sha256")
     known = {_key(record): record for record in done}
     for number, chunk in enumerate(chunks):
         for method in methods:
-            wanted = {
+            identity = {
                 "model": model.name,
                 "sha256": sha256,
                 "ids": chunk.ids.tolist(),
                 "method": method.as_record(),
                 "objective": objective.as_record(),
                 "limits": limits.as_record(),
-                "judge": judged,
+                "judge": judge_fields,
                 "budget": calls,
                 "seed": seed + number,
                 "dtype": str(model.dtype).removeprefix("torch."),
             }
-            if (found := known.get(_key(wanted))) is not None:
+            if (found := known.get(_key(identity))) is not None:
                 yield found
                 continue
-            if step is not None:
-                step(number, method.name)
+            if progress is not None:
+                progress(number, method.name)
             record = attack_text(
                 target,
                 chunk,
@@ -139,22 +162,22 @@ def token_attacks(
                 seed=seed + number,
                 similarity=judge,
             ).as_record()
-            again = verify(target, record)
+            second = verify(target, record)
             yield {
                 "text": text.name,
                 "piece": number,
                 **record,
-                "verified": again.holds,
-                "judge": judged,
+                "verified": second.holds,
+                "judge": judge_fields,
                 "sha256": sha256,
-                **facts,
+                **shared,
             }
 
 
 def read_attacks(path: str | Path) -> list[dict[str, Any]]:
-    """The records of a saved file, less a line that a kill cut short; none if there is no file."""
-    return read_lines(path, _key, "attacks on tokens", BEGINS)
+    """Return the records of a file, without a last line that was cut off; none if there is no file."""
+    return read_lines(path, _key, "attacks on tokens", RECORD_PREFIX)
 
 
 def _key(record: dict[str, Any]) -> str:
-    return json.dumps([record[name] for name in SAME], sort_keys=True)
+    return json.dumps([record[name] for name in IDENTITY_FIELDS], sort_keys=True)

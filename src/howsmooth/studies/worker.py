@@ -1,7 +1,8 @@
-"""The worker: a bundle of tasks in, rows with records out. The same code in this process, in others, and on Ray.
+"""The worker: it takes a bundle of tasks and yields their results. Every engine runs the same code.
 
-A task is one record: one quantity of one map at one sample. A bundle holds the tasks that share a forward pass, samples
-of one length and one model; a solve is the part of it that goes through the solver together.
+A task is one record: one quantity of one map at one sample. A `TaskGroup` contains the tasks of one quantity and one
+map, for several samples. A `Bundle` contains the groups that share a forward pass: samples of one length and one model.
+A solve computes a group on one batch of samples, in one call of the solver.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models import Model, load
 from howsmooth.records import stamped
-from howsmooth.studies.inputs import NormalisedInputs, Step, moved_tokens
-from howsmooth.studies.quantities import At, all_shares, compute, top_tokens
+from howsmooth.studies.inputs import NormalisedInputs, ProgressCallback, perturbed_mask
+from howsmooth.studies.quantities import EvaluationPoint, all_shares, compute_quantity, top_tokens
 from howsmooth.texts.cutting import word
 
 
-class Row(NamedTuple):
-    """A task's end: its record, or why there is none."""
+class TaskResult(NamedTuple):
+    """The result of one task: its record, or the error message if there is none.
+
+    Attributes:
+        task: Hash of the task.
+        record: The record; None if the task failed.
+        error: Why the task failed; None if it did not.
+    """
 
     task: str
     record: dict[str, Any] | None
@@ -31,190 +38,230 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Solve:
-    """One quantity of one map on the samples of a bundle; a task that is None is in the store already."""
+class TaskGroup:
+    """One quantity of one map, for every sample of a bundle.
+
+    Attributes:
+        layer: Layer of the map; None for the whole model.
+        head: Head of the layer; None for the whole layer.
+        tokens: Which tokens a perturbation may move, as in `Spec.tokens`.
+        quantity: A key of `QUANTITIES`.
+        tasks: Hash of the task for each sample; None where the store already has its record.
+        record_words: Whether the records contain the words of their chunk. One group of each bundle does.
+    """
 
     layer: int | None
     head: int | None
     tokens: str
     quantity: str
     tasks: tuple[str | None, ...]
-    words: bool = False  # whether its records hold the words of their chunks, which one record of each does
+    record_words: bool = False
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Tasks that share a model, a length and a forward pass, complete in itself: a worker needs no corpus."""
+    """Tasks that share a model, a length and a forward pass. It contains the token ids: a worker needs no corpus.
 
-    loading: dict[str, Any]  # arguments of `load`
-    identity: dict[str, Any]  # what `load` must find: hashes, a revision
+    Attributes:
+        load_arguments: Keyword arguments of `howsmooth.load`.
+        identity: What `model_identity` must return for the loaded model: hashes, a revision.
+        map: Name of the map, as in `Spec.map`.
+        n: Number of tokens.
+        token_ids: Token ids of each sample, (samples, n); None if the tokens are random (`NormalisedInputs`).
+        special: Which tokens are special tokens, (samples, n).
+        sample_fields: Fields of the record that describe the sample, one dictionary per sample.
+        groups: The task groups.
+        solver_options: Options of `local_lipschitz`.
+        shared_fields: Fields that all records of the bundle share.
+        seconds: Estimated time of all its tasks.
+    """
+
+    load_arguments: dict[str, Any]
+    identity: dict[str, Any]
     map: str
     n: int
-    ids: tuple[tuple[int, ...], ...] | None  # None: tokens are drawn
+    token_ids: tuple[tuple[int, ...], ...] | None
     special: tuple[tuple[bool, ...], ...]
-    places: tuple[dict[str, Any], ...]  # of each sample, for its record
-    solves: tuple[Solve, ...]
-    solver: dict[str, Any]
-    facts: dict[str, Any]  # what all its records say
-    cost: float = 1.0  # seconds, as far as one can tell
+    sample_fields: tuple[dict[str, Any], ...]
+    groups: tuple[TaskGroup, ...]
+    solver_options: dict[str, Any]
+    shared_fields: dict[str, Any]
+    seconds: float = 1.0
 
     @property
     def tasks(self) -> list[str]:
-        return [task for solve in self.solves for task in solve.tasks if task is not None]
+        """Hashes of all tasks that have to be computed."""
+        return [task for group in self.groups for task in group.tasks if task is not None]
 
     def without(self, done: set[str]) -> Bundle | None:
-        """Return the same less the tasks that are done; None when none are left."""
-        solves = [
-            replace(solve, tasks=tuple(None if task in done else task for task in solve.tasks)) for solve in self.solves
+        """Return a copy without the tasks in `done`, or None if no task remains."""
+        groups = [
+            replace(group, tasks=tuple(None if task in done else task for task in group.tasks)) for group in self.groups
         ]
-        left = tuple(solve for solve in solves if any(solve.tasks))
-        if not left:
+        remaining = replace(self, groups=tuple(group for group in groups if any(group.tasks)))
+        if not remaining.groups:
             return None
-        share = sum(bool(task) for solve in left for task in solve.tasks) / max(len(self.tasks), 1)
-        return replace(self, solves=left, cost=self.cost * share)
+        return replace(remaining, seconds=self.seconds * len(remaining.tasks) / max(len(self.tasks), 1))
 
 
-def run_bundle(bundle: Bundle, step: Step | None = None, model: Model | None = None) -> Iterator[list[Row]]:
-    """Yield the rows of one solve after another. What a single solve raises ends that solve alone.
+def run_bundle(
+    bundle: Bundle, progress: ProgressCallback | None = None, model: Model | None = None
+) -> Iterator[list[TaskResult]]:
+    """Compute the tasks of a bundle and yield the results of one solve after another.
 
-    `step(n, layer, head)` is called before each solve. `model` is used in place of the one that the bundle names.
+    An exception in one solve becomes the error message of its tasks; the other solves are still computed.
+
+    Args:
+        bundle: The tasks.
+        progress: Called with (n, layer, head) before each solve.
+        model: Used instead of loading the model that the bundle names.
     """
-    model = loaded_model(bundle.loading, bundle.identity) if model is None else model
-    for solve, members, evaluate in _solves(model, bundle):
-        if step is not None:
-            step(bundle.n, solve.layer, solve.head)
-        try:
-            yield evaluate()
-        except Exception as error:  # whatever it is, the other solves go on
-            reason = _reason(error, bundle.n)
-            yield [Row(str(solve.tasks[i]), None, reason) for i in members]
+    if model is None:
+        model = cached_model(bundle.load_arguments, bundle.identity)
+    activations = _batched_activations(model, bundle)
+    for group in bundle.groups:
+        indices = [i for i, task in enumerate(group.tasks) if task is not None]
+        batches = [indices] if activations is not None else [[i] for i in indices]
+        for batch in batches:
+            if progress is not None:
+                progress(bundle.n, group.layer, group.head)
+            try:
+                results = _solve(model, bundle, group, batch, activations)
+            except Exception as error:
+                message = _error_message(error, bundle.n)
+                results = [TaskResult(str(group.tasks[i]), None, message) for i in batch]
+            yield results
 
 
-def _solves(model: Model, bundle: Bundle) -> Iterator[tuple[Solve, list[int], Any]]:
-    """Each solve with the samples that are left of it and the function that computes their rows."""
-    ids = None if bundle.ids is None else torch.tensor(bundle.ids)
-    batched = (
-        ids is not None and bundle.map in ("attention", "head") and isinstance(_formula(model, bundle), SelfAttention)
-    )
-    layers = [solve.layer for solve in bundle.solves if solve.layer is not None]
-    activations = model.activations(ids, layers) if batched else {}
-    for solve in bundle.solves:
-        members = [i for i, task in enumerate(solve.tasks) if task is not None]
-        if batched:
-            yield (
-                solve,
-                members,
-                lambda solve=solve, members=members: _rows(
-                    model,
-                    bundle,
-                    solve,
-                    members,
-                    _head(model.attention(solve.layer, bundle.n), solve),
-                    activations[solve.layer][members],
-                ),
-            )
-            continue
-        for i in members:
-            yield (
-                solve,
-                [i],
-                lambda solve=solve, i=i: _rows(
-                    model, bundle, solve, [i], *_map_and_tokens(model, bundle, solve, i, ids)
-                ),
-            )
+def _batched_activations(model: Model, bundle: Bundle) -> dict[int, Tensor] | None:
+    """Return the inputs of attention, layer -> (samples, n, d), from one forward pass over all samples.
 
-
-def _map_and_tokens(model: Model, bundle: Bundle, solve: Solve, i: int, ids: Tensor | None) -> tuple[Any, Tensor]:
-    """The map of one solve and the tokens of one sample, where samples are not solved together."""
-    if ids is None:
-        inputs = NormalisedInputs(model, bundle.solver["seed"])
-        assert solve.layer is not None  # only the whole model is no layer, and it reads text
-        f = _head(inputs.attention(solve.layer, bundle.n), solve)
-        return f, inputs.drawn(bundle.n, bundle.places[i]["sample"], solve.layer)
-    at = model.map_at(ids[i], solve.layer, bundle.map, head=solve.head)
-    return at.f, at.x
-
-
-def _head(f: Any, solve: Solve) -> Any:
-    return f if solve.head is None else f.head(solve.head)
-
-
-def _formula(model: Model, bundle: Bundle) -> Any:
-    layer = bundle.solves[0].layer
+    None where samples are solved one by one: random tokens, maps other than attention and its heads, and models whose
+    attention is not available as a `SelfAttention`.
+    """
+    if bundle.token_ids is None or bundle.map not in ("attention", "head"):
+        return None
+    layers = [group.layer for group in bundle.groups if group.layer is not None]
     try:
-        return None if layer is None else model.attention(layer, bundle.n)
+        attention = model.attention(layers[0], bundle.n)
     except InputError:
         return None
+    if not isinstance(attention, SelfAttention):
+        return None
+    return model.activations(torch.tensor(bundle.token_ids), layers)
 
 
-def _rows(model: Model, bundle: Bundle, solve: Solve, members: list[int], f: Any, x: Tensor) -> list[Row]:
-    moved = moved_tokens(torch.tensor([bundle.special[i] for i in members]), solve.tokens)
-    if moved is not None:
-        alike = x.ndim == 2 or bool((moved == moved[:1]).all())
-        moved = (moved[0] if alike else moved).to(x.device)
-    ids = None if bundle.ids is None else torch.tensor([bundle.ids[i] for i in members])
-    found = compute(solve.quantity, At(f, x, model, solve.layer, ids, moved, bundle.solver))
-    norms = torch.linalg.vector_norm(x.double(), dim=-1).mean(-1).reshape(-1).tolist()
+def _solve(
+    model: Model, bundle: Bundle, group: TaskGroup, batch: list[int], activations: dict[int, Tensor] | None
+) -> list[TaskResult]:
+    """Compute the quantity of a group for a batch of samples, given by their indices in the bundle."""
+    if activations is not None and group.layer is not None:
+        f, x = _attention_or_head(model.attention(group.layer, bundle.n), group.head), activations[group.layer][batch]
+    else:
+        (index,) = batch
+        f, x = _map_and_input(model, bundle, group, index)
+    perturbed = perturbed_mask(torch.tensor([bundle.special[i] for i in batch]), group.tokens)
+    if perturbed is not None:
+        same_for_all = x.ndim == 2 or bool((perturbed == perturbed[:1]).all())
+        perturbed = (perturbed[0] if same_for_all else perturbed).to(x.device)
+    token_ids = None if bundle.token_ids is None else torch.tensor([bundle.token_ids[i] for i in batch])
+    point = EvaluationPoint(f, x, model, group.layer, token_ids, perturbed, bundle.solver_options)
+    values_by_sample = compute_quantity(group.quantity, point)
+    mean_norms = torch.linalg.vector_norm(x.double(), dim=-1).mean(-1).reshape(-1).tolist()
     return [
-        Row(str(solve.tasks[i]), _record(model, bundle, solve, i, numbers, norm, len(members)))
-        for i, numbers, norm in zip(members, found, norms, strict=True)
+        TaskResult(str(group.tasks[i]), _record(model, bundle, group, i, values, mean_norm, len(batch)))
+        for i, values, mean_norm in zip(batch, values_by_sample, mean_norms, strict=True)
     ]
 
 
+def _map_and_input(model: Model, bundle: Bundle, group: TaskGroup, index: int) -> tuple[Any, Tensor]:
+    """Return the map of a group and its input (n, d) for the sample with this index in the bundle."""
+    if bundle.token_ids is not None:
+        at = model.map_at(torch.tensor(bundle.token_ids[index]), group.layer, bundle.map, head=group.head)
+        return at.f, at.x
+    if group.layer is None:
+        raise InputError("expected a text for the map model, got random tokens; measure attention or its heads")
+    inputs = NormalisedInputs(model, bundle.solver_options["seed"])
+    f = _attention_or_head(inputs.attention(group.layer, bundle.n), group.head)
+    return f, inputs.draw(bundle.n, bundle.sample_fields[index]["sample"], group.layer)
+
+
+def _attention_or_head(attention: Any, head: int | None) -> Any:
+    return attention if head is None else attention.head(head)
+
+
 def _record(
-    model: Model, bundle: Bundle, solve: Solve, i: int, numbers: dict[str, Any], norm: float, batch: int
+    model: Model,
+    bundle: Bundle,
+    group: TaskGroup,
+    index: int,
+    values: dict[str, Any],
+    mean_norm: float,
+    batch_size: int,
 ) -> dict[str, Any]:
-    ids = None if bundle.ids is None else bundle.ids[i]
-    name = (lambda at: "drawn") if ids is None else (lambda at: word(model.tokenizer, ids[at]))
-    shares = numbers.pop("direction_shares", None)
-    words = None if ids is None or not solve.words else [word(model.tokenizer, token) for token in ids]
+    """Return the record of the sample with this index in the bundle."""
+    token_ids = None if bundle.token_ids is None else bundle.token_ids[index]
+
+    def word_at(position: int) -> str:
+        return "drawn" if token_ids is None else word(model.tokenizer, token_ids[position])
+
+    shares = values.pop("direction_shares", None)  # of each token in the squared norm of the singular vector
+    has_words = group.record_words and token_ids is not None
     return stamped(
         "measurement",
         {
-            "model": bundle.facts["model"],
-            "layer": solve.layer,
-            "head": solve.head,
+            "model": bundle.shared_fields["model"],
+            "layer": group.layer,
+            "head": group.head,
             "map": bundle.map,
             "n": bundle.n,
-            "tokens": solve.tokens,
-            "quantity": solve.quantity,
-            **bundle.places[i],
-            **numbers,
-            "mean_norm": norm,
-            "batch": batch,
-            **bundle.facts,
-            "task": solve.tasks[i],
-            "top_tokens": [] if shares is None else top_tokens(shares, name),
-            "shares": None if shares is None or ids is None else all_shares(shares),
-            "words": words,
+            "tokens": group.tokens,
+            "quantity": group.quantity,
+            **bundle.sample_fields[index],
+            **values,
+            "mean_norm": mean_norm,
+            "batch": batch_size,
+            **bundle.shared_fields,
+            "task": group.tasks[index],
+            "top_tokens": [] if shares is None else top_tokens(shares, word_at),
+            "shares": None if shares is None or token_ids is None else all_shares(shares),
+            "words": [word_at(position) for position in range(bundle.n)] if has_words else None,
         },
     )
 
 
-_loaded: dict[str, Model] = {}  # of this process: the last model used
+_model_cache: dict[str, Model] = {}  # load arguments -> model; at most one entry
 
 
-def loaded_model(loading: dict[str, Any], identity: dict[str, Any] | None = None) -> Model:
-    """Return the model, kept from call to call; only one, so that memory stays where it is."""
-    key = repr(sorted(loading.items()))
-    if key not in _loaded:
-        _loaded.clear()
-        model = load(**loading)
-        if identity is not None and (found := identity_of(model)) != identity:
-            wrong = next(name for name in identity if found.get(name) != identity[name])
+def cached_model(load_arguments: dict[str, Any], identity: dict[str, Any] | None = None) -> Model:
+    """Load a model, or return it if it is the last one that this process loaded.
+
+    Args:
+        load_arguments: Keyword arguments of `howsmooth.load`.
+        identity: What `model_identity` has to return for it.
+
+    Raises:
+        InputError: The loaded model differs from `identity`.
+    """
+    key = repr(sorted(load_arguments.items()))
+    if key not in _model_cache:
+        _model_cache.clear()  # before loading: two models may not fit in memory
+        model = load(**load_arguments)
+        if identity is not None and (found := model_identity(model)) != identity:
+            different = next(name for name in identity if found.get(name) != identity[name])
             raise InputError(
-                f"expected {loading['name']!r} as it was when the study was planned, got another {wrong}; "
+                f"expected {load_arguments['name']!r} as it was when the study was planned, got another {different}; "
                 "bring the same files to every machine"
             )
-        _loaded[key] = model
-    return _loaded[key]
+        _model_cache[key] = model
+    return _model_cache[key]
 
 
-def identity_of(model: Model) -> dict[str, Any]:
-    """Return what tells this model's numbers from those of any other."""
+def model_identity(model: Model) -> dict[str, Any]:
+    """Return the fields that distinguish this model's numbers from those of every other model."""
     names = ("kind", "sha256", "revision", "repository", "architecture", "seed", "initializer_range", "causal")
     identity = {name: model.source[name] for name in names if model.source.get(name) is not None}
-    if identity.get("kind") == "random":  # there is no file to hash: the shape and the seed decide
+    if identity.get("kind") == "random":  # no file to hash: shape and seed determine the weights
         identity["config"] = {
             name: value
             for name, value in sorted(model.network.config.to_dict().items())
@@ -223,9 +270,9 @@ def identity_of(model: Model) -> dict[str, Any]:
     return identity
 
 
-def _reason(error: Exception, n: int) -> str:
-    said = (str(error) or type(error).__name__).strip().splitlines()[0]
-    full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate" in said or "out of memory" in said
-    if full:
-        return f"out of memory at n = {n} ({said[:120]}); set max_memory, use fewer workers or shorter lengths"
-    return said if isinstance(error, InputError) else f"{type(error).__name__}: {said}"
+def _error_message(error: Exception, n: int) -> str:
+    first_line = (str(error) or type(error).__name__).strip().splitlines()[0]
+    out_of_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    if out_of_memory or "allocate" in first_line or "out of memory" in first_line:
+        return f"out of memory at n = {n} ({first_line[:120]}); set max_memory, use fewer workers or shorter lengths"
+    return first_line if isinstance(error, InputError) else f"{type(error).__name__}: {first_line}"

@@ -48,7 +48,7 @@ def command(
         return (
             model.name,
             resolved.estimates * len(eps),
-            lambda step: balls(model, corpus, resolved, eps=eps, restarts=restarts, steps=steps, step=step),
+            lambda progress: balls(model, corpus, resolved, eps=eps, restarts=restarts, steps=steps, progress=progress),
         )
 
     return run_and_show(

@@ -122,22 +122,22 @@ def _run(
     place = None if folder is None else writable_folder(folder, "--artefacts")
 
     def work(notes, kept):
-        from howsmooth.studies.layer_attacks import Shares, feature_attacks, named_attack, named_objective
+        from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack, named_objective
 
         model, corpus, resolved = one_model(spec)
         chosen, aim = [named_attack(name, steps, spec.tol) for name in attacks], named_objective(objective, model)
         return (
             model.name,
             resolved.estimates * len(sizes) * len(chosen),
-            lambda step: feature_attacks(
+            lambda progress: feature_attacks(
                 model,
                 corpus,
                 resolved,
                 attacks=chosen,
-                shares=Shares(sizes, norm, touch),
+                budgets=RelativeBudgets(sizes, norm, touch),
                 objective=aim,
                 folder=place,
-                step=step,
+                progress=progress,
             ),
         )
 

@@ -135,7 +135,7 @@ def command(
         return (
             model.name,
             len(chunks) * len(chosen),
-            lambda step: study.token_attacks(
+            lambda progress: study.token_attacks(
                 model,
                 corpus,
                 chunks,
@@ -146,7 +146,7 @@ def command(
                 seed=spec.seed,
                 judge=second,
                 done=kept,
-                step=step,
+                progress=progress,
             ),
         )
 

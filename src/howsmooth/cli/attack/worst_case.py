@@ -72,7 +72,7 @@ def command(
         return (
             model.name,
             resolved.estimates,
-            lambda step: worst_cases(
+            lambda progress: worst_cases(
                 model,
                 corpus,
                 resolved,
@@ -81,7 +81,7 @@ def command(
                 eps=eps,
                 restarts=restarts,
                 steps=steps,
-                step=step,
+                progress=progress,
                 keep=None if place is None else lambda record, found: _keep(place, record, found),
             ),
         )

@@ -80,7 +80,7 @@ def command(
 
         declared = declared_attention(example, default_dim=2, **attention)
 
-        def produce(step):
+        def produce(progress):
             runs.append(
                 run_gaussian(
                     declared,

@@ -60,19 +60,19 @@ def command(
         raise InputError("expected --depths or --no-growth, got both; leave one of the two out")
     if report_path:
         check_page_path(report_path, "--report")
-    spec, passages = spec_from(given, **DEFAULTS), []
+    spec, trajectories = spec_from(given, **DEFAULTS), []
 
     def work(notes, kept):
         from howsmooth.cli.options import one_model
-        from howsmooth.studies import chosen_depths, pass_through
+        from howsmooth.studies import chosen_depths, depth_trajectories
 
         model, corpus, resolved = one_model(spec)
         chosen = chosen_depths(model, corpus, resolved, depths=() if no_growth else depths, tolerances=tolerances)
 
-        def produce(step):
-            for passage in pass_through(model, corpus, resolved):
-                passages.append(passage)
-                yield from passage.records(model, corpus, resolved, chosen, step)
+        def produce(progress):
+            for trajectory in depth_trajectories(model, corpus, resolved):
+                trajectories.append(trajectory)
+                yield from trajectory.records(model, corpus, resolved, chosen, progress)
 
         return model.name, len(spec.lengths) * spec.samples * (model.layers + 1), produce
 
@@ -83,5 +83,5 @@ def command(
         thing="depth",
         table=depth_tables,
         plot=lambda records: depth_figure(records, theme=theme),
-        page=lambda records: depth_page(passages, records),
+        page=lambda records: depth_page(trajectories, records),
     )

@@ -122,7 +122,7 @@ def command(
 
         given: dict[str, Any] = {}
         if weights or depth_weights:
-            from howsmooth.studies.weights import read_model_flow
+            from howsmooth.studies.model_flows import read_model_flow
 
             found = read_model_flow(weights, depth_weights, texts or "embedded", changes.pop("count") or 32)
             declared, given = found.example, {"layers": found.layers, "x": found.x}
@@ -135,8 +135,8 @@ def command(
                 "that draw nothing; leave one out"
             )
 
-        def produce(step):
-            run = run_particles(declared, lambda t: step(f"depth {t:.4g} of {declared.flow.until:g}"), **given)
+        def produce(progress):
+            run = run_particles(declared, lambda t: progress(f"depth {t:.4g} of {declared.flow.until:g}"), **given)
             runs.append(run)
             if tokens_path is not None:  # before the instruments, which may take long
                 run.save(tokens_path)

@@ -93,7 +93,7 @@ def command(
 
         declared = declared_attention(example, default_dim=1, **attention)
 
-        def produce(step):
+        def produce(progress):
             runs.append(
                 run_density(
                     declared,
@@ -104,7 +104,7 @@ def command(
                     order=int(order),
                     frames=frames,
                     seed=attention["seed"],
-                    progress=lambda t: step(f"t = {t:.4g} of {declared.flow.until:g}"),
+                    progress=lambda t: progress(f"t = {t:.4g} of {declared.flow.until:g}"),
                 )
             )
             yield from runs[0].records(particles, repeats)

@@ -64,19 +64,19 @@ def command(
     def work(notes, kept):
         from howsmooth.cli.options import one_model
         from howsmooth.studies import file_distances, text_distances
-        from howsmooth.studies.plan import loading_of
-        from howsmooth.studies.worker import loaded_model
+        from howsmooth.studies.plan import load_arguments
+        from howsmooth.studies.worker import cached_model
         from howsmooth.texts.corpora import read_corpus
 
         if files:
             first, second = (_read(path, normalise) for path in files)
-            loaded = None if model is None else loaded_model(loading_of(spec, spec.models[0]))
+            loaded = None if model is None else cached_model(load_arguments(spec, spec.models[0]))
             maps = 1 if loaded is None else loaded.layers if spec.layers == "all" else len(spec.layers)
             return (
                 "files" if loaded is None else loaded.name,
                 maps * len(exponents),
-                lambda step: file_distances(
-                    first, second, files, exponents=exponents, model=loaded, layers=spec.layers, step=step
+                lambda progress: file_distances(
+                    first, second, files, exponents=exponents, model=loaded, layers=spec.layers, progress=progress
                 ),
             )
         other = None if other_path is None else read_corpus(other_path)
@@ -84,7 +84,7 @@ def command(
         return (
             loaded.name,
             resolved.estimates * len(exponents),
-            lambda step: text_distances(
+            lambda progress: text_distances(
                 loaded,
                 text,
                 other,
@@ -93,7 +93,7 @@ def command(
                 exponents=exponents,
                 distance=distance,
                 special_tokens=resolved.adds_special_tokens,
-                step=step,
+                progress=progress,
             ),
         )
 

@@ -43,6 +43,6 @@ def command(exponents, sizes, n, restarts, steps, seed, json_path, csv_path, plo
         work=lambda notes, kept: (
             "masked attention",
             len(exponents) * len(sizes),
-            lambda step: masked_constants(exponents, sizes, n=n, restarts=restarts, steps=steps, seed=seed),
+            lambda progress: masked_constants(exponents, sizes, n=n, restarts=restarts, steps=steps, seed=seed),
         ),
     )

@@ -49,6 +49,6 @@ def command(gamma_r2, scores, power, points, json_path, csv_path, plot_path) -> 
         work=lambda notes, kept: (
             "two places",
             len(gamma_r2) * len(lengths),
-            lambda step: regimes(gamma_r2, lengths, scores),
+            lambda progress: regimes(gamma_r2, lengths, scores),
         ),
     )

@@ -100,15 +100,18 @@ def command(
 
         line = LineSplittingGrid(extent, points, a, masses, third, masked)
         shown = {
-            "work": lambda notes, kept: ("picture", 1, lambda step: [line.record()]),
+            "work": lambda notes, kept: ("picture", 1, lambda progress: [line.record()]),
             "table": picture_line,
             "plot": lambda records: picture_figure(line),
         }
     elif which:
         from howsmooth.report.mean_field_tables import which_table
-        from howsmooth.studies.which_split import CASES, which_split
+        from howsmooth.studies.splitting import SPLITTING_CASES, evaluate_splitting_cases
 
-        shown = {"work": lambda notes, kept: ("maps", len(CASES), lambda step: which_split()), "table": which_table}
+        shown = {
+            "work": lambda notes, kept: ("maps", len(SPLITTING_CASES), lambda progress: evaluate_splitting_cases()),
+            "table": which_table,
+        }
     else:
         shown = _of_model(given, repeat)
     return run_and_show(
@@ -131,16 +134,21 @@ def _of_model(given: dict[str, Any], copies: int | None) -> dict[str, Any]:
         raise InputError("expected a model that reads text with --repeat, got random tokens; give a whole model")
 
     def work(notes: Any, kept: Any) -> tuple:
-        from howsmooth.studies.splitting import repeated_tokens, splittings
+        from howsmooth.studies.splitting import splittings
+        from howsmooth.studies.token_effects import repeated_tokens
 
         model, corpus, resolved = one_model(spec)
         if copies is None:
-            return model.name, resolved.estimates, lambda step: splittings(model, corpus, resolved, step=step)
+            return (
+                model.name,
+                resolved.estimates,
+                lambda progress: splittings(model, corpus, resolved, progress=progress),
+            )
         assert corpus is not None  # random tokens were refused
         return (
             model.name,
             sum(resolved.lengths) * len(resolved.layers),
-            lambda step: repeated_tokens(model, corpus, resolved, copies=copies, step=step),
+            lambda progress: repeated_tokens(model, corpus, resolved, copies=copies, progress=progress),
         )
 
     return {"work": work, "table": splitting_table if copies is None else repeated_table, "plot": heads_figure}

@@ -1,7 +1,8 @@
-"""Where bundles run. An engine takes bundles and a `work` function, and yields rows as they come.
+"""Engines run bundles of tasks: in this process, in several processes of this machine, or on a Ray cluster.
 
-    engine(bundles, work, …) -> Iterator[list[Row]]
+    engine(bundles, work, …) -> Iterator[list[TaskResult]]
 
-`work(bundle)` yields lists of rows. A bundle has `tasks` (hashes) and `without(done)`. An engine asks for bundles as it
-has room for them, tries again what a lost worker had in hand, and ends what cannot be done with rows that say why.
+`work(bundle)` yields lists of results. A bundle has `tasks`, a list of hashes, and `without(done)`. An engine takes a
+bundle from the iterable whenever it can start one. It retries the unfinished tasks of a lost worker, and returns those
+that cannot be computed as results with an error message.
 """

@@ -1,4 +1,4 @@
-"""Processes of this machine: each takes a bundle, sends rows back as they are ready, and is replaced if it dies."""
+"""The local engine: processes of this machine that run bundles and are replaced if they die."""
 
 from __future__ import annotations
 
@@ -9,76 +9,90 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from typing import Any
 
-from howsmooth.studies.engines.rows import Hand, lost
+from howsmooth.studies.engines.in_flight import InFlight, Result, error_message, failed_results
 
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+Work = Callable[[Any], Iterable[list[Result]]]
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
 
 
-def in_this_process(bundles: Iterable[Any], work: Callable) -> Generator[list, None, None]:
-    """No workers at all: for tests, debuggers, and callers that bring their own processes."""
+def in_this_process(bundles: Iterable[Any], work: Work) -> Generator[list[Result], None, None]:
+    """Run bundles without worker processes: for tests, debuggers, and callers with processes of their own."""
     for bundle in bundles:
         try:
             yield from work(bundle)
         except Exception as error:
-            yield lost(bundle, f"{type(error).__name__}: {error}")
+            yield failed_results(bundle, f"{type(error).__name__}: {error}")
 
 
 def local_engine(
-    bundles: Iterable[Any], work: Callable, *, workers: int, threads: int, retries: int = 3
-) -> Generator[list, None, None]:
-    """Run bundles on so many processes of so many threads each."""
-    source = iter(bundles)
-    again: deque[Hand] = deque()
-    crew: list[_Worker] = []
+    bundles: Iterable[Any], work: Work, *, workers: int, threads: int, retries: int = 3
+) -> Generator[list[Result], None, None]:
+    """Run bundles on worker processes.
 
-    def next_hand() -> Hand | None:
-        if again:
-            return again.popleft()
-        bundle = next(source, None)
-        return None if bundle is None else Hand(bundle)
+    Args:
+        bundles: The bundles; each is taken when a worker is free.
+        work: What a worker does with a bundle. It is pickled by name.
+        workers: Number of processes.
+        threads: Threads of each process.
+        retries: How often the tasks of a process that died are tried again.
+    """
+    new_bundles = iter(bundles)
+    retry_queue: deque[InFlight] = deque()
+    processes: list[_Worker] = []
+
+    def next_in_flight() -> InFlight | None:
+        if retry_queue:
+            return retry_queue.popleft()
+        bundle = next(new_bundles, None)
+        return None if bundle is None else InFlight(bundle)
 
     try:
         while True:
-            for worker in [w for w in crew if w.hand is None]:
-                hand = next_hand()
-                if hand is None:
+            for worker in [w for w in processes if w.in_flight is None]:
+                in_flight = next_in_flight()
+                if in_flight is None:
                     break
-                worker.give(hand)
-            while len(crew) < workers and (hand := next_hand()) is not None:
-                crew.append(_Worker.start(work, threads))
-                crew[-1].give(hand)
-            busy = {worker.pipe: worker for worker in crew if worker.hand is not None}
+                worker.submit(in_flight)
+            while len(processes) < workers and (in_flight := next_in_flight()) is not None:
+                processes.append(_Worker.start(work, threads))
+                processes[-1].submit(in_flight)
+            busy = [worker for worker in processes if worker.in_flight is not None]
             if not busy:
                 return
-            for pipe in connection.wait(list(busy)):
-                worker = busy[pipe]
+            readable = connection.wait([worker.pipe for worker in busy])
+            for worker in [worker for worker in busy if worker.pipe in readable]:
+                in_flight = worker.in_flight
+                assert in_flight is not None  # it is busy
                 try:
-                    message = pipe.recv()
+                    message = worker.pipe.recv()
                 except (EOFError, OSError, pickle.UnpicklingError):  # it died, perhaps in the middle of a message
-                    crew.remove(worker)
-                    hand, code = worker.hand, worker.stop()
-                    rows = hand.after_loss(again, retries, f"its process ended with {_ending(code)}")
-                    if rows:
-                        yield rows
+                    processes.remove(worker)
+                    reason = f"its process ended with {_describe_exit(worker.stop())}"
+                    results = in_flight.after_loss(retry_queue, retries, reason)
+                    if results:
+                        yield results
                     continue
-                if message is None:
-                    worker.hand = None
-                elif isinstance(message, str):  # the whole bundle failed: trying again would not help
-                    hand, worker.hand = worker.hand, None
-                    yield lost(hand.left(), message)
+                if message is None:  # the bundle is finished
+                    worker.in_flight = None
+                elif isinstance(message, str):  # the whole bundle failed, and would fail again
+                    worker.in_flight = None
+                    yield failed_results(in_flight.remaining(), message)
                 else:
-                    worker.hand.seen(message)
+                    in_flight.add_results(message)
                     yield message
     finally:
-        for worker in crew:
+        for worker in processes:
             worker.stop()
 
 
-def _ending(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         return name + (" (the system does that when memory runs out)" if name == "SIGKILL" else "")
@@ -87,26 +101,27 @@ def _ending(code: int | None) -> str:
 
 @dataclass(eq=False)
 class _Worker:
+    """A worker process, seen from the driver."""
+
     process: Any
     pipe: connection.Connection
-    hand: Hand | None = field(default=None)
+    in_flight: InFlight | None = None
 
     @classmethod
-    def start(cls, work: Callable, threads: int) -> _Worker:
-        context = get_context("spawn")  # a fork would take the lock, the store and torch's threads along
-        ours, theirs = context.Pipe()
-        # By name, so that nothing heavy is imported before the number of threads is set.
-        process = context.Process(target=_serve, args=(theirs, pickle.dumps(work), threads, os.getpid()), daemon=True)
+    def start(cls, work: Work, threads: int) -> _Worker:
+        context = get_context("spawn")  # a fork would inherit the store's lock and torch's threads
+        driver_end, worker_end = context.Pipe()
+        # Pickled here, by name: the worker sets its number of threads before it imports anything heavy.
+        arguments = (worker_end, pickle.dumps(work), threads, os.getpid())
+        process = context.Process(target=_worker_main, args=arguments, daemon=True)
         process.start()
-        theirs.close()  # or a dead worker would never look dead
-        return cls(process, ours)
+        worker_end.close()  # else reading would not end when the worker dies
+        return cls(process, driver_end)
 
-    def give(self, hand: Hand) -> None:
-        self.hand = hand
-        try:
-            self.pipe.send(hand.bundle)
-        except OSError:
-            pass  # it is dead already: reading will say so
+    def submit(self, in_flight: InFlight) -> None:
+        self.in_flight = in_flight
+        with suppress(OSError):  # it is dead already: the next read reports that
+            self.pipe.send(in_flight.bundle)
 
     def stop(self) -> int | None:
         self.process.kill()
@@ -115,16 +130,16 @@ class _Worker:
         return self.process.exitcode
 
 
-def _serve(pipe: connection.Connection, work: bytes, threads: int, parent: int) -> None:
-    """The life of a worker: bundle in, rows out, until the driver goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+def _worker_main(pipe: connection.Connection, pickled_work: bytes, threads: int, driver_pid: int) -> None:
+    """Receive bundles and send their results until the driver closes the pipe or dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no orphans, even after SIGKILL
-        if os.getppid() != parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no orphans, even if the driver is killed
+        if os.getppid() != driver_pid:
             return
-    for name in _THREADS:
+    for name in _THREAD_VARIABLES:
         os.environ[name] = str(threads)
-    do = pickle.loads(work)
+    work = pickle.loads(pickled_work)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
     while True:
@@ -133,11 +148,10 @@ def _serve(pipe: connection.Connection, work: bytes, threads: int, parent: int) 
         except EOFError:
             return
         try:
-            for rows in do(bundle):
-                pipe.send(rows)
+            for results in work(bundle):
+                pipe.send(results)
             pipe.send(None)
         except BrokenPipeError:
             return
         except Exception as error:
-            said = (str(error) or type(error).__name__).strip().splitlines()[0]
-            pipe.send(said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}")
+            pipe.send(error_message(error))

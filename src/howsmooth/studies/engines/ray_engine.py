@@ -1,7 +1,7 @@
-"""A Ray cluster: bundles as Ray tasks, results kept by the driver as each comes in.
+"""The Ray engine: bundles run as Ray tasks, and the driver stores their results.
 
-Ray itself runs a task again when its worker or node is lost; what it gives up on is tried again from here. A task that
-ran twice is stored once, because the store knows it by its hash.
+Ray itself runs a task again when its worker or node is lost; a task that Ray gives up is submitted again from here. A
+task that ran twice is stored once, because the store identifies it by its hash.
 """
 
 from __future__ import annotations
@@ -13,21 +13,30 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from howsmooth.errors import InputError
-from howsmooth.studies.engines.rows import Hand, lost
+from howsmooth.studies.engines.in_flight import InFlight, Result, error_message, failed_results
 
-PATIENCE = 5.0  # seconds for a cluster to answer at its port
+CONNECT_TIMEOUT = 5.0  # seconds for a cluster to answer at its port
 
 
 def ray_engine(
     bundles: Iterable[Any],
-    work: Callable,
+    work: Callable[[Any], Iterable[list[Result]]],
     *,
     address: str | None = None,
     cpus: float = 1,
     gpus: float = 0,
     retries: int = 3,
-) -> Generator[list, None, None]:
-    """Run bundles on the cluster at `address`, or on one that Ray starts on this machine."""
+) -> Generator[list[Result], None, None]:
+    """Run bundles on a Ray cluster.
+
+    Args:
+        bundles: The bundles; a few more than can run at once are submitted ahead of time.
+        work: What a Ray task does with a bundle.
+        address: Address of the cluster; without one, Ray starts a cluster on this machine.
+        cpus: CPUs of one Ray task.
+        gpus: GPUs of one Ray task.
+        retries: How often a task is run again whose worker or node was lost.
+    """
     try:
         import ray
         from ray.exceptions import RayError, RayTaskError
@@ -35,9 +44,9 @@ def ray_engine(
         raise InputError(
             "expected Ray for this engine, got none; pip install 'howsmooth[ray]', or use the local engine"
         ) from None
-    ours = not ray.is_initialized()
-    if ours:
-        _refuse_silence(address)
+    connect = not ray.is_initialized()
+    if connect:
+        _check_address(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=None)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -47,54 +56,56 @@ def ray_engine(
                 "`ray start --head`, or leave the address out"
             ) from None
     try:
-        _refuse_impossible(ray, cpus, gpus)
-        task = ray.remote(_collect).options(
+        _check_resources(ray, cpus, gpus)
+        task = ray.remote(_run_bundle).options(
             num_cpus=cpus, num_gpus=gpus, max_retries=retries, scheduling_strategy="SPREAD"
         )
-        source, again, pending = iter(bundles), deque(), {}
+        new_bundles = iter(bundles)
+        retry_queue: deque[InFlight] = deque()
+        pending: dict[Any, InFlight] = {}
 
         def submit() -> bool:
-            bundle = None if again else next(source, None)
-            if not again and bundle is None:
+            bundle = None if retry_queue else next(new_bundles, None)
+            if not retry_queue and bundle is None:
                 return False
-            hand = again.popleft() if again else Hand(bundle)
-            pending[task.remote(work, hand.bundle, max(1, math.floor(cpus)))] = hand
+            in_flight = retry_queue.popleft() if retry_queue else InFlight(bundle)
+            pending[task.remote(work, in_flight.bundle, max(1, math.floor(cpus)))] = in_flight
             return True
 
         while True:
-            # Enough that no worker waits, few enough that the driver holds little.
-            room = max(4, 2 * math.ceil(_total(ray, "CPU") / cpus))
-            while len(pending) < room and submit():
+            # Enough that no worker is idle, and few enough that the driver needs little memory.
+            max_pending = max(4, 2 * math.ceil(_total(ray, "CPU") / cpus))
+            while len(pending) < max_pending and submit():
                 pass
             if not pending:
                 return
             ready, _ = ray.wait(list(pending), num_returns=1)
             for reference in ready:
-                hand = pending.pop(reference)
+                in_flight = pending.pop(reference)
                 try:
                     batches = ray.get(reference)
-                except RayTaskError as error:  # raised by the work itself: it would be again
+                except RayTaskError as error:  # raised by `work`, which would raise it again
                     cause = error.cause if isinstance(getattr(error, "cause", None), Exception) else error
-                    yield lost(hand.bundle, _said(cause))
+                    yield failed_results(in_flight.bundle, error_message(cause))
                 except RayError as error:
-                    rows = hand.after_loss(again, retries, _said(error))
-                    if rows:
-                        yield rows
+                    results = in_flight.after_loss(retry_queue, retries, error_message(error))
+                    if results:
+                        yield results
                 else:
                     yield from batches
-                del reference
+                del reference  # Ray keeps a result as long as there is a reference to it
     finally:
-        if ours:
+        if connect:
             ray.shutdown()
 
 
-def _refuse_silence(address: str | None) -> None:
-    """Refuse an address where nobody listens: Ray itself would wait for a quarter of an hour."""
+def _check_address(address: str | None) -> None:
+    """Raise if nothing listens at an address: Ray itself would wait for a quarter of an hour."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():  # none, "auto" or "local"
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
@@ -103,15 +114,16 @@ def _refuse_silence(address: str | None) -> None:
         ) from None
 
 
-def _collect(work: Callable, bundle: Any, threads: int) -> list[list]:
+def _run_bundle(work: Callable[[Any], Iterable[list[Result]]], bundle: Any, threads: int) -> list[list[Result]]:
+    """Run one bundle; this is the Ray task."""
     import torch
 
     torch.set_num_threads(threads)
-    return [[tuple(row) for row in rows] for rows in work(bundle)]
+    return [[(task, record, error) for task, record, error in results] for results in work(bundle)]
 
 
-def _refuse_impossible(ray: Any, cpus: float, gpus: float) -> None:
-    """Ray would wait for ever for a node that is large enough."""
+def _check_resources(ray: Any, cpus: float, gpus: float) -> None:
+    """Raise if no node is large enough for a task: Ray would wait for one for ever."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
         have = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
@@ -122,8 +134,3 @@ def _refuse_impossible(ray: Any, cpus: float, gpus: float) -> None:
 
 def _total(ray: Any, resource: str) -> float:
     return sum(node["Resources"].get(resource, 0) for node in ray.nodes() if node["Alive"])
-
-
-def _said(error: BaseException) -> str:
-    said = (str(error) or type(error).__name__).strip().splitlines()[0]
-    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"

@@ -1,4 +1,4 @@
-"""The figures of "How Smooth Is Attention?", each declared in one file, and the same for models it did not have."""
+"""The figures of "How Smooth Is Attention?", each defined by a TOML file, also for other models."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from howsmooth.lazy import attach
 
 if TYPE_CHECKING:
-    from howsmooth.studies.figures.declared import Figure, names, read_figure
+    from howsmooth.studies.figures.definition import Figure, figure_names, read_figure
     from howsmooth.studies.figures.panels import correlations_of, laws_of, ratios_of
     from howsmooth.studies.figures.run import Options, Outcome, run_figure
 
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "Figure": "howsmooth.studies.figures.declared",
-        "names": "howsmooth.studies.figures.declared",
-        "read_figure": "howsmooth.studies.figures.declared",
+        "Figure": "howsmooth.studies.figures.definition",
+        "figure_names": "howsmooth.studies.figures.definition",
+        "read_figure": "howsmooth.studies.figures.definition",
         "Options": "howsmooth.studies.figures.run",
         "Outcome": "howsmooth.studies.figures.run",
         "run_figure": "howsmooth.studies.figures.run",
@@ -28,7 +28,7 @@ __getattr__, __dir__ = attach(
 
 __all__ = [
     "Figure",
-    "names",
+    "figure_names",
     "read_figure",
     "Options",
     "Outcome",

@@ -1,30 +1,54 @@
-"""Making a figure's numbers: models that are there are measured, those that are not are listed with the reason."""
+"""Computing the numbers of a figure. Models that cannot be loaded are listed with the reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from howsmooth.attack.configurations import castin
+from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
-from howsmooth.studies.figures.declared import Figure, Made
-from howsmooth.studies.figures.made import ADVERSARIAL, BOUNDS, SYNTHETIC, Jobs, Weights, job, weights_of
-from howsmooth.studies.plan import prepare
+from howsmooth.studies.figures.definition import Figure, GeneratedInput
+from howsmooth.studies.figures.generated_inputs import (
+    ADVERSARIAL,
+    BOUNDS,
+    SYNTHETIC,
+    Job,
+    JobPlan,
+    LabelledModel,
+    Request,
+    load_labelled,
+    make_job,
+)
+from howsmooth.studies.plan import Plan, prepare
 from howsmooth.studies.run import Progress, run_study
 from howsmooth.studies.spec import ModelSpec, Spec, TextSpec
 from howsmooth.studies.store import Store
 from howsmooth.texts.corpora import read_corpus
 
-STAND_IN = "minilm"  # whose tokenizer cuts text for random weights whose own cannot be had
+FALLBACK_TOKENIZER = "minilm"  # cuts the text for random weights whose own tokenizer is not available
 EMBEDDED_SAMPLES = 3  # the embedded text is short
-QUICK_LENGTHS, QUICK_LONGEST, QUICK_SAMPLES = 4, 32, 2
-BOUND_LENGTHS = 5  # bounds are smooth in n: a few lengths draw the line
-MOST_LAYERS = 6  # of a model the user names, all layers are measured up to so many
+QUICK_NUM_LENGTHS, QUICK_MAX_LENGTH, QUICK_SAMPLES = 4, 32, 2
+NUM_BOUND_LENGTHS = 5  # bounds are smooth in n: a few lengths suffice to draw them
+MAX_LAYERS_ALL = 6  # of a model that the user names, all layers are measured if there are at most so many
+MIDDLE_LAYER = -1  # replaced by the middle layer once the model is loaded
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user says instead of the figure's file."""
+    """Values that replace those of a figure's file.
+
+    Attributes:
+        models: Names of models, instead of the figure's.
+        layers: Layers of each model.
+        lengths: Numbers of tokens.
+        samples: Samples of each length.
+        tol: Relative width of intervals.
+        gpt2_attention: A file with GPT-2's attention layers, for generated inputs.
+        workers: Number of processes.
+        quick: Take few short lengths and two samples.
+    """
 
     models: tuple[str, ...] = ()
     layers: tuple[int, ...] | None = None
@@ -36,14 +60,20 @@ class Options:
     quick: bool = False
 
     @classmethod
-    def of_spec(cls, spec: Spec, said: Collection[str], **others: Any) -> Options:
-        """The fields of a spec that were `said`; what was not is the figure's."""
-        if "lengths" in said and min(spec.lengths) < 2:
+    def of_spec(cls, spec: Spec, given: Collection[str], **others: Any) -> Options:
+        """Return the fields of a spec that the user has given; the figure's file decides the others.
+
+        Args:
+            spec: The spec.
+            given: Names of the fields that were given.
+            others: Other options.
+        """
+        if "lengths" in given and min(spec.lengths) < 2:
             raise InputError(
                 f"expected lengths of at least 2, got {min(spec.lengths)}; one token has nothing to attend to"
             )
         fields = {
-            name: getattr(spec, name) for name in ("models", "layers", "lengths", "samples", "tol") if name in said
+            name: getattr(spec, name) for name in ("models", "layers", "lengths", "samples", "tol") if name in given
         }
         if "models" in fields:
             fields["models"] = tuple(model.name for model in spec.models)
@@ -54,7 +84,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Missing:
-    """Panels that could not be made, and why."""
+    """Panels that could not be computed.
+
+    Attributes:
+        model: The model.
+        layers: Its layers; empty for all.
+        text: The text.
+        reason: Why they could not be computed.
+    """
 
     model: str
     layers: tuple[int, ...]
@@ -64,7 +101,15 @@ class Missing:
 
 @dataclass
 class Outcome:
-    """A figure's numbers, and what it lacks."""
+    """The numbers of a figure.
+
+    Attributes:
+        figure: The figure.
+        records: Measurements.
+        bounds: Bounds.
+        missing: Panels that could not be computed.
+        notes: Remarks for the reader.
+    """
 
     figure: Figure
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -72,43 +117,149 @@ class Outcome:
     missing: list[Missing] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def note(self, line: str) -> None:
+    def add_note(self, line: str) -> None:
+        """Add a remark, once."""
         if line not in self.notes:
             self.notes.append(line)
 
-    def take(self, store: Store) -> None:
+    def add_records(self, store: Store) -> None:
+        """Add the records of a store's present plan that are not here yet, and remarks about failures."""
         known = {record["task"] for record in (*self.records, *self.bounds)}
         for record in store.records():
             if record["task"] not in known:
                 (self.bounds if record["quantity"] == "bound" else self.records).append(record)
         for reason in dict.fromkeys(error for _, error, _ in store.failures()):
-            self.note(f"some tasks failed: {reason}")
+            self.add_note(f"some tasks failed: {reason}")
 
 
 def run_figure(
     figure: Figure,
     store: Store,
-    options: Options = Options(),
+    options: Options | None = None,
     *,
-    progress: Callable[[Progress], None] = lambda progress: None,
-    note: Callable[[str], None] = lambda line: None,
+    progress: Callable[[Progress], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Measure what the store does not hold yet of this figure. Nothing that cannot be loaded is replaced."""
-    outcome = Outcome(figure)
-    # Studies of a figure differ in models and grids; of models that the user names, one grid is asked.
+    """Compute the numbers of a figure that the store does not have yet.
+
+    Args:
+        figure: The figure.
+        store: A store that is open for writing.
+        options: Values that replace those of the figure's file.
+        progress: Called with a `Progress` whenever tasks have finished.
+        log: Called with a line for each model.
+
+    Returns:
+        The numbers. A model that cannot be loaded is listed as missing, and never replaced by another.
+    """
+    options, outcome = options or Options(), Outcome(figure)
+    run = _FigureRun(figure, store, options, outcome, progress, log or (lambda line: None))
+    # The studies of a figure differ in models and grids; models that the user names are measured on the first grid.
     for study in figure.studies[:1] if options.models else figure.studies:
-        for part in _parts(_resolved(study, options, outcome), options):
-            _run_part(part, figure, store, options, outcome, progress, note)
-    for label, specs in _by_model(_made(figure, options)).items():
-        note(f"{figure.name}: {label}")
-        _run_made(label, specs, figure, store, options, outcome, progress)
+        for part in _split_by_model(_resolve_study(study, options, outcome), options):
+            run.measure_texts(part)
+    for label, inputs in _group_by_model(_resolve_generated(figure, options)).items():
+        run.measure_generated(label, inputs)
     return outcome
 
 
-def _resolved(study: Spec, options: Options, outcome: Outcome) -> Spec:
-    """The study with the user's options, on the corpora that there are."""
+@dataclass(frozen=True, eq=False)
+class _FigureRun:
+    """What the parts of a figure's computation share."""
+
+    figure: Figure
+    store: Store
+    options: Options
+    outcome: Outcome
+    progress: Callable[[Progress], None] | None
+    log: Callable[[str], None]
+
+    def measure_texts(self, study: Spec) -> None:
+        """Run a study of one model, and compute bounds for its layers."""
+        (model_spec,) = study.models
+        self.log(f"{self.figure.name}: {model_spec.label}")
+        try:
+            labelled = load_labelled(model_spec.label, _load_arguments(study, model_spec))
+            if labelled.model.tokenizer is None and model_spec.weights == "random":
+                self.outcome.add_note(
+                    f"{model_spec.label}: text is cut by the tokenizer of {FALLBACK_TOKENIZER}, since its own is not "
+                    "available; random weights are not tied to a vocabulary"
+                )
+                model_spec = model_spec.model_copy(update={"tokenizer": FALLBACK_TOKENIZER})
+            if self.options.models and self.options.layers is None:
+                model_spec = model_spec.model_copy(update={"layers": _spaced_layers(labelled.model.layers)})
+            positions = labelled.model.positions
+            fitting = tuple(n for n in study.lengths if positions is None or n <= positions)
+            plan = prepare(study.model_copy(update={"models": (model_spec,), "lengths": fitting or study.lengths}))
+        except InputError as error:
+            layers = model_spec.layers or study.layers
+            for text in study.texts:
+                self.outcome.missing.append(
+                    Missing(
+                        model_spec.label,
+                        () if isinstance(layers, str) else tuple(layers),
+                        text.name or text.source,
+                        str(error),
+                    )
+                )
+            return
+        self._run(plan)
+        if self.figure.bounds:
+            solver_options = {"tol": study.tol, "confidence": study.confidence, "seed": study.seed}
+            jobs = [
+                make_job(
+                    labelled,
+                    "bounds",
+                    BOUNDS,
+                    layer=layer,
+                    head=None,
+                    n=n,
+                    radius=labelled.radius(layer),
+                    text="norm",
+                    solver_options=solver_options,
+                )
+                for layer in plan.planned_models[0].layers
+                if layer is not None
+                for n in _thinned(plan.spec.lengths, NUM_BOUND_LENGTHS)
+            ]
+            self._run(JobPlan(self.figure.name, tuple(jobs)))
+
+    def measure_generated(self, label: str, inputs: list[GeneratedInput]) -> None:
+        """Run the jobs of the generated inputs of one model."""
+        self.log(f"{self.figure.name}: {label}")
+        model_spec, jobs = inputs[0].model, []
+        source: dict[str, Any] = {
+            "name": label.removesuffix(" (masked)"),
+            "causal": model_spec.causal,
+            "seed": model_spec.seed or 0,
+        }
+        if label == "gpt2" and self.options.gpt2_attention:
+            source = {"file": self.options.gpt2_attention}
+        try:
+            labelled = load_labelled(label, source)
+        except InputError as error:
+            self.outcome.missing += [Missing(label, (one.layer,), _text_label(one), str(error)) for one in inputs]
+            return
+        for one in inputs:
+            try:
+                if one.layer == MIDDLE_LAYER:
+                    middle = labelled.model.layer_numbers[labelled.model.layers // 2]
+                    one = one.model_copy(update={"layer": middle})
+                jobs += _jobs_of(labelled, one, self.options, bounds=self.figure.bounds)
+            except InputError as error:
+                self.outcome.missing.append(Missing(label, (one.layer,), _text_label(one), str(error)))
+        if jobs:
+            self._run(JobPlan(self.figure.name, tuple(jobs)))
+
+    def _run(self, plan: Plan | JobPlan) -> None:
+        run_study(plan, self.store, progress=self.progress)
+        self.outcome.add_records(self.store)
+
+
+def _resolve_study(study: Spec, options: Options, outcome: Outcome) -> Spec:
+    """Return the study with the user's options, and the embedded text instead of corpora that are not available."""
     update: dict[str, Any] = {}
-    # Each study starts its own processes, which takes longer than the few short tasks of a quick one.
+    # Starting processes takes longer than the few short tasks of a quick study.
     workers = 0 if options.workers is None and options.quick else options.workers
     if workers is not None:
         update["engine"] = study.engine.model_copy(update={"workers": workers})
@@ -116,15 +267,15 @@ def _resolved(study: Spec, options: Options, outcome: Outcome) -> Spec:
         update["tol"] = options.tol
     lengths, samples = study.lengths, study.samples
     if options.quick:
-        lengths, samples = _thinned([n for n in lengths if n <= QUICK_LONGEST], QUICK_LENGTHS), QUICK_SAMPLES
+        lengths, samples = _thinned([n for n in lengths if n <= QUICK_MAX_LENGTH], QUICK_NUM_LENGTHS), QUICK_SAMPLES
     update["lengths"], update["samples"] = options.lengths or lengths, options.samples or samples
     corpora: list[TextSpec] = []
     for corpus in study.texts:
         try:
             read_corpus(study.path(corpus.source), **corpus.model_dump(exclude={"source"}))
         except InputError as error:
-            outcome.note(
-                f"{corpus.name or corpus.source} is not here, so the embedded text stands in its place, with "
+            outcome.add_note(
+                f"{corpus.name or corpus.source} is not available; the embedded text is used instead, with "
                 f"at most {EMBEDDED_SAMPLES} samples ({error})"
             )
             corpus = TextSpec(source="embedded")
@@ -134,162 +285,112 @@ def _resolved(study: Spec, options: Options, outcome: Outcome) -> Spec:
     return study.model_copy(update={**update, "texts": tuple(corpora)})
 
 
-def _parts(study: Spec, options: Options) -> Iterator[Spec]:
-    """One study for each model, so that one that cannot be had stops no other."""
-    specs = study.models
+def _split_by_model(study: Spec, options: Options) -> Iterator[Spec]:
+    """Yield one study for each model, so that a model that cannot be loaded does not stop the others."""
+    models = study.models
     if options.models:
-        specs = tuple(ModelSpec(name=name, layers=options.layers) for name in options.models)
+        models = tuple(ModelSpec(name=name, layers=options.layers) for name in options.models)
     elif options.layers is not None:
-        specs = tuple(spec.model_copy(update={"layers": options.layers}) for spec in specs)
-    for spec in specs:
-        yield study.model_copy(update={"models": (spec,)})
+        models = tuple(model.model_copy(update={"layers": options.layers}) for model in models)
+    for model in models:
+        yield study.model_copy(update={"models": (model,)})
 
 
-def _run_part(study: Spec, figure: Figure, store: Store, options: Options, outcome: Outcome, progress, note) -> None:
-    (spec,) = study.models
-    note(f"{figure.name}: {spec.label}")
-    try:
-        weights = weights_of(spec.label, _loading(study, spec))
-        if weights.model.tokenizer is None and spec.weights == "random":
-            outcome.note(
-                f"{spec.label}: text is cut by the tokenizer of {STAND_IN}, since its own is not here; random "
-                "weights know no vocabulary"
-            )
-            spec = spec.model_copy(update={"tokenizer": STAND_IN})
-        if options.models and options.layers is None:
-            spec = spec.model_copy(update={"layers": _spread(weights.model.layers)})
-        fitting = tuple(n for n in study.lengths if n <= weights.model.positions)
-        prepared = prepare(study.model_copy(update={"models": (spec,), "lengths": fitting or study.lengths}))
-    except InputError as error:
-        layers = spec.layers or study.layers
-        for text in study.texts:
-            outcome.missing.append(
-                Missing(spec.label, () if layers == "all" else tuple(layers), text.name or text.source, str(error))
-            )
-        return
-    run_study(prepared, store, progress=progress)
-    outcome.take(store)
-    if figure.bounds:
-        solver = {"tol": study.tol, "confidence": study.confidence, "seed": study.seed}
-        jobs = [
-            job(
-                weights,
-                "bounds",
-                BOUNDS,
-                layer=layer,
-                head=None,
-                n=n,
-                radius=weights.radius(layer),
-                text="norm",
-                solver=solver,
-            )
-            for layer in prepared.subjects[0].layers
-            for n in _thinned(prepared.spec.lengths, BOUND_LENGTHS)
-        ]
-        run_study(Jobs(figure.name, tuple(jobs)), store, progress=progress)
-        outcome.take(store)
-
-
-def _loading(study: Spec, spec: ModelSpec) -> dict[str, Any]:
+def _load_arguments(study: Spec, model_spec: ModelSpec) -> dict[str, Any]:
     return {
-        "name": ("random:" if spec.weights == "random" else "") + study.path(spec.name),
-        "causal": spec.causal,
-        "seed": study.seed if spec.seed is None else spec.seed,
-        "revision": spec.revision,
+        "name": ("random:" if model_spec.weights == "random" else "") + study.path(model_spec.name),
+        "causal": model_spec.causal,
+        "seed": study.seed if model_spec.seed is None else model_spec.seed,
+        "revision": model_spec.revision,
     }
 
 
-def _made(figure: Figure, options: Options) -> list[Made]:
-    """The made inputs with the user's options; of a model the user names, head 0 of the first and the middle layer."""
-    found = list(figure.made)
-    if options.models and found:
-        first = found[0]
-        found = [
-            first.model_copy(update={"model": ModelSpec(name=name), "layer": layer, "head": 0, "radius": "norm"})
+def _resolve_generated(figure: Figure, options: Options) -> list[GeneratedInput]:
+    """Return the generated inputs with the user's options.
+
+    Of a model that the user names, they are for head 0 of the first and the middle layer.
+    """
+    inputs = list(figure.generated)
+    if options.models and inputs:
+        inputs = [
+            inputs[0].model_copy(update={"model": ModelSpec(name=name), "layer": layer, "head": 0, "radius": "norm"})
             for name in options.models
-            for layer in options.layers or (0, -1)
-        ]  # −1: the middle one, once it is known
-    for i, spec in enumerate(found):
-        lengths, samples = options.lengths or spec.lengths, spec.samples
+            for layer in options.layers or (0, MIDDLE_LAYER)
+        ]
+    resolved = []
+    for one in inputs:
+        lengths, samples = options.lengths or one.lengths, one.samples
         if options.quick:
-            lengths = _thinned([n for n in lengths if n <= QUICK_LONGEST], QUICK_LENGTHS)
+            lengths = _thinned([n for n in lengths if n <= QUICK_MAX_LENGTH], QUICK_NUM_LENGTHS)
         if samples > 1:
             samples = options.samples or (QUICK_SAMPLES if options.quick else samples)
-        found[i] = spec.model_copy(update={"lengths": tuple(lengths), "samples": samples})
-    return found
+        resolved.append(one.model_copy(update={"lengths": tuple(lengths), "samples": samples}))
+    return resolved
 
 
-def _by_model(made: list[Made]) -> dict[str, list[Made]]:
-    grouped: dict[str, list[Made]] = {}
-    for spec in made:
-        grouped.setdefault(spec.model.label, []).append(spec)
-    return grouped
+def _group_by_model(inputs: list[GeneratedInput]) -> dict[str, list[GeneratedInput]]:
+    groups: dict[str, list[GeneratedInput]] = {}
+    for one in inputs:
+        groups.setdefault(one.model.label, []).append(one)
+    return groups
 
 
-def _run_made(
-    label: str, specs: list[Made], figure: Figure, store: Store, options: Options, outcome: Outcome, progress
-) -> None:
-    spec, jobs = specs[0].model, []
-    source: dict[str, Any] = {"name": label.removesuffix(" (masked)"), "causal": spec.causal, "seed": spec.seed or 0}
-    if label == "gpt2" and options.gpt2_attention:
-        source = {"file": options.gpt2_attention}
-    try:
-        weights = weights_of(label, source)
-    except InputError as error:
-        outcome.missing += [Missing(label, (made.layer,), _made_text(made), str(error)) for made in specs]
-        return
-    for made in specs:
-        try:
-            if made.layer == -1:
-                made = made.model_copy(update={"layer": weights.model.layer_numbers[weights.model.layers // 2]})
-            jobs += _jobs_of(weights, made, figure, options)
-        except InputError as error:
-            outcome.missing.append(Missing(label, (made.layer,), _made_text(made), str(error)))
-    if jobs:
-        run_study(Jobs(figure.name, tuple(jobs)), store, progress=progress)
-        outcome.take(store)
+def _jobs_of(labelled: LabelledModel, generated: GeneratedInput, options: Options, *, bounds: bool) -> list[Job]:
+    """Return the jobs of one generated input, with bounds if the figure has them."""
+    layer, adversarial = generated.layer, generated.inputs == "adversarial"
+    R = labelled.radius(layer) if generated.radius == "norm" else generated.radius
+    requests, head = (ADVERSARIAL, generated.head) if adversarial else (SYNTHETIC, None)
+    attention = labelled.model.attention(layer, max(generated.lengths))
+    if adversarial:  # raise once, here, rather than at every length
+        if not isinstance(attention, SelfAttention):
+            raise InputError(f"expected a model whose attention is known by its weights, got {labelled.label}")
+        castin(attention, 2, R, head=head)
+    solver_options = {"tol": options.tol or 1e-3, "confidence": 0.999, "seed": generated.model.seed or 0}
+    text = _text_label(generated)
 
+    def job(kind: str, requests: tuple[Request, ...], n: int, sample: int = 0) -> Job:
+        return make_job(
+            labelled,
+            kind,
+            requests,
+            layer=layer,
+            head=head,
+            n=n,
+            sample=sample,
+            radius=R,
+            text=text,
+            solver_options=solver_options,
+        )
 
-def _jobs_of(weights: Weights, made: Made, figure: Figure, options: Options) -> list:
-    R = weights.radius(made.layer) if made.radius == "norm" else made.radius
-    adversarial = made.inputs == "adversarial"
-    what, head = (ADVERSARIAL, made.head) if adversarial else (SYNTHETIC, None)
-    f = weights.model.attention(made.layer, max(made.lengths))
-    if adversarial:  # refused here, once, rather than at every length
-        from howsmooth.attack.configurations import castin
-
-        castin(f, 2, R, head=head)
-    solver = {"tol": options.tol or 1e-3, "confidence": 0.999, "seed": made.model.seed or 0}
-    where = dict(layer=made.layer, head=head, radius=R, text=_made_text(made), solver=solver)
     jobs = [
-        job(weights, made.inputs, what, n=n, sample=sample, **where)
-        for n in made.lengths
-        for sample in range(made.samples)
+        job(generated.inputs, requests, n, sample) for n in generated.lengths for sample in range(generated.samples)
     ]
-    if figure.bounds:
-        jobs += [job(weights, "bounds", BOUNDS, n=n, **where) for n in _thinned(made.lengths, BOUND_LENGTHS)]
+    if bounds:
+        jobs += [job("bounds", BOUNDS, n) for n in _thinned(generated.lengths, NUM_BOUND_LENGTHS)]
     return jobs
 
 
-def _made_text(made: Made) -> str:
-    if made.inputs == "synthetic":
+def _text_label(generated: GeneratedInput) -> str:
+    """Return the field `text` of the records of a generated input."""
+    if generated.inputs == "synthetic":
         return "synthetic"
-    return "adversarial" if made.radius == "norm" else f"adversarial, R = {made.radius:g}"
+    return "adversarial" if generated.radius == "norm" else f"adversarial, R = {generated.radius:g}"
 
 
-def _thinned(items, limit: int) -> tuple[int, ...]:
-    """At most so many of the lengths, the first and the last among them, evenly in log n.
+def _thinned(lengths: Iterable[int], limit: int) -> tuple[int, ...]:
+    """Return at most `limit` of the lengths, evenly spaced in log n, the first and the last among them.
 
     >>> _thinned(range(2, 100, 2), 4)
     (2, 8, 26, 98)
     """
-    items = sorted(set(items))
-    if len(items) <= limit:
-        return tuple(items)
-    wanted = [items[0] * (items[-1] / items[0]) ** (i / (limit - 1)) for i in range(limit)]
-    return tuple(sorted({min(items, key=lambda n: abs(n - w)) for w in wanted}))
+    candidates = sorted(set(lengths))
+    if len(candidates) <= limit:
+        return tuple(candidates)
+    growth = candidates[-1] / candidates[0]
+    targets = [candidates[0] * growth ** (i / (limit - 1)) for i in range(limit)]
+    return tuple(sorted({min(candidates, key=lambda n: abs(n - target)) for target in targets}))
 
 
-def _spread(layers: int) -> tuple[int, ...]:
-    """All layers of a small model, the first, the last and two between of a deep one."""
-    return tuple(range(layers)) if layers <= MOST_LAYERS else tuple(round(i * (layers - 1) / 3) for i in range(4))
+def _spaced_layers(layers: int) -> tuple[int, ...]:
+    """Return all layers of a small model; the first, the last and two between of a deep one."""
+    return tuple(range(layers)) if layers <= MAX_LAYERS_ALL else tuple(round(i * (layers - 1) / 3) for i in range(4))

@@ -1,4 +1,4 @@
-"""The paper's figures at small size: what the scripts compute, found again by other means, and what a figure says."""
+"""The paper's figures at small size, and the scripts' formula compared with independent implementations."""
 
 from __future__ import annotations
 
@@ -18,11 +18,18 @@ from howsmooth.models import AttentionFile
 from howsmooth.models.released import dropped_out, script_map
 from howsmooth.studies import quantities
 from howsmooth.studies import run as studies_run
-from howsmooth.studies.figures import Options, laws_of, names, ratios_of, read_figure, run_figure
-from howsmooth.studies.figures import made as made_inputs
+from howsmooth.studies.figures import (
+    Options,
+    figure_names,
+    generated_inputs,
+    laws_of,
+    ratios_of,
+    read_figure,
+    run_figure,
+)
 from howsmooth.studies.figures.run import _thinned
 from howsmooth.studies.plan import Plan
-from howsmooth.studies.quantities import At
+from howsmooth.studies.quantities import EvaluationPoint
 from howsmooth.studies.store import Store
 from tests import data, reasons
 from tests.tolerances import FLOAT32, at_most, close
@@ -49,29 +56,29 @@ def run(name: str, store, **options):
 
 
 def as_released(f, x: torch.Tensor) -> float:
-    """√‖Jᵀ f(X)‖ as the quantity of that name says it."""
-    return quantities.released(At(f, x, None, None, None, None, {}))[0]["value"]
+    """Return √‖Jᵀ f(X)‖ by the quantity `released`."""
+    return quantities.released(EvaluationPoint(f, x, None, None, None, None, {}))[0]["value"]
 
 
 def by_scripts(model, ids: torch.Tensor, layer: int, x: torch.Tensor) -> dict:
-    """The same at the scripts' own map."""
-    return quantities.scripts(At(None, x, model, layer, ids[None], None, {"seed": 0}))[0]
+    """Return the record of the quantity `scripts`, the same formula for the scripts' own map."""
+    return quantities.scripts(EvaluationPoint(None, x, model, layer, ids[None], None, {"seed": 0}))[0]
 
 
 def as_the_scripts_do(f, x: torch.Tensor, steps: int = 3) -> float:
-    """The published loop, with what it takes for the tangent: the first thing that jvp returns."""
+    """Run the published loop, which takes the first output of jvp, the value, for the tangent."""
     pull = torch.func.vjp(f, x)[1]
     u = torch.nn.functional.normalize(torch.randn(x.numel(), dtype=x.dtype), dim=0).view_as(x)
     for _ in range(steps):
-        with sdpa_kernel(SDPBackend.MATH):  # the fused one knows no forward mode
+        with sdpa_kernel(SDPBackend.MATH):  # the fused one has no forward mode
             v = pull(torch.func.jvp(f, (x,), (u,))[0])[0]
         mu = float((u * v).sum())
         u = v / v.norm()
     return math.sqrt(mu)
 
 
-def test_every_figure_is_declared_well_and_every_published_line_has_a_panel():
-    for name in names():
+def test_every_figure_is_valid_and_every_published_line_has_a_panel():
+    for name in figure_names():
         figure = read_figure(name)
         panels = {
             (spec.label, corpus.source, layer, None)
@@ -82,9 +89,9 @@ def test_every_figure_is_declared_well_and_every_published_line_has_a_panel():
             if study.layers != "all"
         }
         panels |= {
-            (made.model.label, f"adversarial, R = {made.radius:g}", made.layer, made.head)
-            for made in figure.made
-            if made.radius != "norm"
+            (generated.model.label, f"adversarial, R = {generated.radius:g}", generated.layer, generated.head)
+            for generated in figure.generated
+            if generated.radius != "norm"
         }
         assert {(line.model, line.text, line.layer, line.head) for line in figure.published} <= panels
     assert [len(read_figure(name).published) for name in ("text", "adversarial")] == [5, 4]
@@ -92,15 +99,15 @@ def test_every_figure_is_declared_well_and_every_published_line_has_a_panel():
         read_figure("radus")
 
 
-def test_the_released_formula_finds_a_quarter_where_nothing_grows():
+def test_the_released_formula_grows_like_n_to_a_quarter_for_the_identity():
     """The identity has Lip = 1 at every n; tokens of one size make √‖Jᵀf(X)‖ grow like n^¼."""
     ns = [4, 16, 64, 256]
     values = [as_released(lambda x: x, torch.ones(n, 5, dtype=torch.float64)) for n in ns]
     assert np.allclose(np.diff(np.log(values)) / np.diff(np.log(ns)), 0.25, atol=1e-12)
 
 
-def test_the_released_formula_finds_nothing_behind_a_plain_layer_norm():
-    """|LN(z)| is the same for every z, so Jᵀf = 0: what the scripts say of BERT's map is due to gains and biases."""
+def test_the_released_formula_is_zero_for_a_plain_layer_norm():
+    """|LN(z)| is the same for every z, so Jᵀf = 0: for BERT the scripts measure gains and biases."""
     norm = torch.nn.LayerNorm(16, eps=0.0).double()
     x = torch.randn(6, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert as_released(norm, x) < 1e-6 < 0.1 < local_lipschitz(norm, x).value
@@ -151,8 +158,8 @@ def test_the_scripts_leave_dropout_on_in_a_random_gpt2(gpt2):
 
 
 def test_the_scripts_input_for_gpt2_comes_from_rows_of_conv1d(gpt2):
-    job = made_inputs.Job("adversarial", {"name": "a test"}, 6, 3, 5, 0, 7.0, {}, {}, {})
-    tokens = made_inputs._scripts_input("gpt2", gpt2.attention(6).to(torch.float64), job)
+    job = generated_inputs.Job("adversarial", {"name": "a test"}, 6, 3, 5, 0, 7.0, {}, {}, {})
+    tokens = generated_inputs._scripts_input("gpt2", gpt2.attention(6).to(torch.float64), job)
     weight = gpt2.network.h[6].attn.c_attn.weight.double()
     rows = slice(3 * 64, 4 * 64)
     A = weight[:, 768:1536][rows].T @ weight[:, :768][rows] / 8
@@ -166,7 +173,7 @@ def test_the_scripts_input_for_gpt2_comes_from_rows_of_conv1d(gpt2):
     assert torch.allclose(tokens[1:], tokens[0] * (0.5 if greatest else -1.0))
 
 
-def test_random_models_of_full_width_and_a_model_that_is_not_there(tmp_path):
+def test_a_model_that_cannot_be_loaded_is_listed_as_missing(tmp_path):
     found = run(
         "text",
         tmp_path / "s.sqlite",
@@ -193,14 +200,14 @@ def test_nothing_is_computed_twice(tmp_path, monkeypatch, tiny):
     options = dict(models=(tiny,), lengths=(4, 6, 8), samples=2)
     first = run("text", tmp_path / "s.sqlite", **options)
     assert len(first.records) == 2 * 3 * 2 * 3 and not first.missing  # layers, lengths, samples, quantities
-    assert any("embedded text stands in" in line for line in first.notes)
+    assert any("embedded text is used instead" in line for line in first.notes)
     assert {record["text"] for record in first.records} == {"embedded"}
 
     def never(*_):
         raise AssertionError("computed again")
 
     monkeypatch.setattr(studies_run, "run_bundle", never)
-    monkeypatch.setattr(made_inputs.Jobs, "work", staticmethod(never))
+    monkeypatch.setattr(generated_inputs, "run_job", never)
     again = run("text", tmp_path / "s.sqlite", **options)
     assert again.records == first.records and again.bounds == first.bounds  # exact: read from the store
     # Another figure of the same grid takes the records that are there.
@@ -211,12 +218,12 @@ def test_nothing_is_computed_twice(tmp_path, monkeypatch, tiny):
 def test_a_file_of_attention_on_adversarial_input(tmp_path):
     path, lengths = data.make_gpt2(tmp_path), (2, 7, 12)
     figure = read_figure("adversarial")
-    alone = figure.model_copy(update={"made": tuple(made for made in figure.made if made.model.label == "gpt2")})
+    alone = figure.model_copy(update={"generated": tuple(one for one in figure.generated if one.model.label == "gpt2")})
     with Store.write(tmp_path / "s.sqlite") as store:
         found = run_figure(alone, store, Options(workers=0, tol=1e-2, gpt2_attention=str(path), lengths=lengths))
     by = {(r["map"], r["quantity"], r["n"]): r for r in found.records}
     assert not found.missing and not found.notes
-    assert set(by) == {(*what, n) for what in made_inputs.ADVERSARIAL for n in lengths}
+    assert set(by) == {(*request, n) for request in generated_inputs.ADVERSARIAL for n in lengths}
     layer = AttentionFile(path).attention(0).to(torch.float64)
     for n in lengths:
         x = castin(layer, n, 10.0, head=0).tokens
@@ -232,7 +239,7 @@ def test_a_file_of_attention_on_adversarial_input(tmp_path):
 
 @data.needs(data.GPT2)
 def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
-    """As released it comes out where it was published; as described the layer does not grow like √n at all."""
+    """The released formula reproduces the published line; the described constant of the layer does not grow like √n."""
     found = run(
         "adversarial", tmp_path / "s.sqlite", gpt2_attention=str(data.DATA / data.GPT2), lengths=(2, 7, 12, 22, 32, 47)
     )
@@ -253,14 +260,17 @@ def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
 
 
 @pytest.mark.parametrize("source", data.SOURCES)
-def test_a_file_of_attention_on_noise_through_its_norm(source, tmp_path):
+def test_a_file_of_attention_on_normalised_noise(source, tmp_path):
     path = data.gpt2_file(source, tmp_path)
     found = run("synthetic", tmp_path / "s.sqlite", gpt2_attention=str(path), lengths=(8, 16), samples=2)
     assert {record["layer"] for record in found.records} == {0, 6, 11} and not found.missing
     model = AttentionFile(path)
     record = next(r for r in found.records if r["layer"] == 0 and r["quantity"] == "lipschitz" and r["n"] == 8)
     generator = torch.Generator().manual_seed(record["sample"])
-    noise = torch.randn(8, model.normalisation(0).d, dtype=torch.float64, generator=generator) * made_inputs.EMBEDDING
+    noise = (
+        torch.randn(8, model.normalisation(0).d, dtype=torch.float64, generator=generator)
+        * generated_inputs.EMBEDDING_STD
+    )
     x = model.normalisation(0).to(torch.float64)(noise + model.learnt_positions(8).double())
     estimate = local_lipschitz(model.attention(0).to(torch.float64), x, tol=1e-6)
     assert at_most(record["lower"], estimate.upper) and at_most(estimate.lower, record["upper"])
@@ -284,7 +294,7 @@ def test_embedded_models_on_both_corpora(tmp_path, monkeypatch, model, layer):
 
 
 def test_a_quick_figure_starts_no_processes(tmp_path, monkeypatch, tiny):
-    """They would each import all of torch for a few short tasks."""
+    """Each process would import torch for a few short tasks."""
     chosen = []
     monkeypatch.setattr("howsmooth.studies.figures.run.run_study", lambda work, _store, **_options: chosen.append(work))
     for options, workers in (({}, 0), ({"workers": 2}, 2)):
@@ -294,5 +304,5 @@ def test_a_quick_figure_starts_no_processes(tmp_path, monkeypatch, tiny):
         chosen.clear()
 
 
-def test_thinning_keeps_the_ends():
+def test_thinning_keeps_the_first_and_last_length():
     assert _thinned((16, 32, 64, 128, 256, 512), 4)[::3] == (16, 512) and _thinned((3, 5), 4) == (3, 5)

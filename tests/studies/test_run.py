@@ -1,4 +1,4 @@
-"""A whole small study: records that can be checked alone, nothing repeated, nothing lost."""
+"""A small study from spec to store: records are correct, none is repeated, none is lost."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def test_a_second_run_repeats_nothing_and_a_longer_one_only_the_rest(declared, t
     assert all(again[r["task"]] == r for r in first if r["n"] < 12)  # exact: read from the store
 
 
-def test_batches_change_nothing_that_matters(declared, tmp_path, monkeypatch):
+def test_values_do_not_depend_on_the_batch_size(declared, tmp_path, monkeypatch):
     run_study(spec_of(declared), tmp_path / "together.sqlite")
-    monkeypatch.setitem(plan.TOKENS_AT_ONCE, "cpu", 1)
+    monkeypatch.setitem(plan.MAX_BATCH_TOKENS, "cpu", 1)
     run_study(spec_of(declared), tmp_path / "alone.sqlite")
     together, alone = ({r["task"]: r for r in records(tmp_path / f"{name}.sqlite")} for name in ("together", "alone"))
     assert together.keys() == alone.keys()
@@ -98,7 +98,7 @@ def test_batches_change_nothing_that_matters(declared, tmp_path, monkeypatch):
         assert record["value"] == pytest.approx(alone[task]["value"], rel=1e-6)
 
 
-def test_what_changes_a_number_changes_the_task(declared, tiny, tmp_path):
+def test_options_that_change_a_number_change_the_hash_of_its_task(declared, tiny, tmp_path):
     def tasks(**changes):
         return set(prepare(spec_of({**declared, **changes})).tasks())
 
@@ -141,15 +141,15 @@ def test_checkpoints_are_a_series(declared, tmp_path):
     assert len(growth_laws(found, draws=10)) == 2
 
 
-def test_a_solve_that_fails_is_told_and_tried_again(declared, tmp_path, monkeypatch):
-    def moody(f, x, **options):
+def test_a_solve_that_fails_is_reported_and_retried(declared, tmp_path, monkeypatch):
+    def fails_at_8(f, x, **options):
         if x.shape[-2] == 8:
             raise MemoryError("no room")
         return local_lipschitz(f, x, **options)
 
     path = tmp_path / "s.sqlite"
     with monkeypatch.context() as patched:
-        patched.setattr(quantities, "local_lipschitz", moody)
+        patched.setattr(quantities, "local_lipschitz", fails_at_8)
         assert run_study(spec_of(declared), path) == {"planned": 18, "done": 12, "failed": 6, "other": 0}
     with Store.read(path) as store:
         assert all("out of memory at n = 8 (no room); set max_memory" in why for _, why, _ in store.failures())
@@ -171,16 +171,16 @@ def test_a_solve_that_fails_is_told_and_tried_again(declared, tmp_path, monkeypa
         ({"map": "sideways"}, "map"),
     ],
 )
-def test_what_is_refused_before_anything_runs(declared, change, words):
+def test_invalid_studies_are_refused_before_anything_runs(declared, change, words):
     with pytest.raises(InputError, match=words):
         prepare(spec_of({**declared, **change}))
 
 
-def test_a_model_that_does_not_fit(declared, monkeypatch):
+def test_a_model_that_does_not_fit_in_memory_is_refused(declared, monkeypatch):
     prepared = prepare(spec_of({**declared, "engine": {}}))
     monkeypatch.setattr("howsmooth.studies.plan.free_memory", lambda: 100 << 20)
     with pytest.raises(InputError, match=r"GiB of free memory for one worker at n = 12, got 0\.1 GiB; set max_memory"):
-        prepared.split()
+        prepared.workers_and_threads()
 
 
 def test_fits_of_prefixes_are_nested(declared, tmp_path):

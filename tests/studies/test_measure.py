@@ -1,4 +1,4 @@
-"""The measuring loop on a small random model: order, one forward pass per chunk, restriction, memory."""
+"""Measuring a small random model: order of records, forward passes, perturbed tokens, memory."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def model(tmp_path_factory):
 
 
 def resolved(model, corpus=TEXT, **fields) -> Spec:
-    """A spec, resolved against the model and the text."""
+    """Return a spec, resolved against the model and the text."""
     return resolve(model, corpus, spec_of({"samples": 1, **fields}))
 
 
 def test_order_and_count(model):
-    """Lengths in order; the samples that are solved together, layer by layer."""
+    """Lengths in order; within a batch of samples, layer by layer."""
     spec = resolved(model, layers=[2, 0], heads=[1], lengths=[10, 6], samples=2)
     records = list(measure(model, TEXT, spec))
     assert len(records) == spec.estimates == 8
@@ -69,7 +69,7 @@ def test_order_and_count(model):
 @pytest.mark.parametrize("at_once, expected", [(256, 2), (1, 6)], ids=["batches", "one by one"])
 def test_one_forward_pass_for_all_layers(model, monkeypatch, at_once, expected):
     """One per batch of samples, whatever the number of layers."""
-    monkeypatch.setitem(plan.TOKENS_AT_ONCE, "cpu", at_once)
+    monkeypatch.setitem(plan.MAX_BATCH_TOKENS, "cpu", at_once)
     spec = resolved(model, lengths=[6, 10], samples=3)
     passes = []
     through = model.activations
@@ -78,8 +78,8 @@ def test_one_forward_pass_for_all_layers(model, monkeypatch, at_once, expected):
     assert len(passes) == expected
 
 
-def test_special_tokens_can_be_held_fixed(model):
-    """With the specials held fixed the constant is that of the Jacobian's other columns."""
+def test_special_tokens_can_be_excluded_from_perturbations(model):
+    """Without the special tokens the constant is that of the Jacobian's other columns."""
     (record,) = measure(model, TEXT, resolved(model, layers=[1], lengths=[8], tokens="no-special", tol=1e-5))
     (chunk,) = model.chunks(TEXT.content, 8, 1)
     assert chunk.special.tolist() == [True, *[False] * 6, True]
@@ -91,7 +91,7 @@ def test_special_tokens_can_be_held_fixed(model):
     assert {top["position"] for top in record["top_tokens"]} <= set(range(1, 7))
 
 
-def test_record_repeats_what_the_estimate_says(model):
+def test_records_contain_the_fields_of_the_estimate(model):
     (record,) = measure(model, TEXT, resolved(model, layers=[0], lengths=[8], seed=3))
     (chunk,) = model.chunks(TEXT.content, 8, 1)
     estimate = local_lipschitz(model.attention(0), model.activations(chunk, [0])[0], seed=3)
@@ -101,7 +101,7 @@ def test_record_repeats_what_the_estimate_says(model):
     assert best["share"] == pytest.approx(float(estimate.shares.max()))
 
 
-def test_no_special_tokens_are_added_when_not_wanted(model):
+def test_special_tokens_none_adds_no_special_tokens(model):
     (record,) = measure(model, TEXT, resolved(model, layers=[0], lengths=[8], special_tokens="none"))
     assert record["special_tokens"] == "none"
     assert not {"[CLS]", "[SEP]"} & {top["token"] for top in record["top_tokens"]}
@@ -115,7 +115,7 @@ def test_a_spec_is_frozen_and_resolved(model):
     assert spec_of({"layers": [0], "lengths": [4]}).kind == "attention"
 
 
-def test_memory_is_said_and_kept_to(model):
+def test_max_memory_is_respected(model):
     def planned(**changes):
         spec = resolved(model, lengths=[6, 20], **changes)
         return solve_memory(model, TextInputs(model, TEXT, spec), spec, 0)
@@ -148,7 +148,7 @@ def test_memory_is_said_and_kept_to(model):
         ({"samples": 50}, "tokens of text"),
     ],
 )
-def test_what_is_refused(model, change, words):
+def test_invalid_specs_are_refused(model, change, words):
     with pytest.raises(InputError, match=words):
         resolved(model, **{"lengths": [8], **change})
 
@@ -158,7 +158,7 @@ def test_empty_text_is_refused(model):
         resolved(model, Corpus("blank", (" \n",)), lengths=[8])
 
 
-def test_a_text_is_tokenised_once_however_often_it_is_asked_for(model, monkeypatch):
+def test_a_text_is_tokenised_once(model, monkeypatch):
     """The checks, the plan and the run share one cutter."""
     tokenised, through = [], cutting.tokenize
     monkeypatch.setattr(cutting, "tokenize", lambda *given: tokenised.append(given) or through(*given))

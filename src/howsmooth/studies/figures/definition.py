@@ -1,4 +1,4 @@
-"""A figure as declared: what is measured for it, how it is drawn, and the lines that were published."""
+"""Definition of a figure: what is measured, how it is drawn, and the published lines."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from howsmooth.errors import InputError, complaints
-from howsmooth.studies.spec import ModelSpec, Spec, _Declared, _lengths
+from howsmooth.studies.spec import ModelSpec, Spec, StrictModel, parse_lengths
 
-ORDER = ("text", "radius", "adversarial", "norms", "others", "synthetic")
+FIGURES = ("text", "radius", "adversarial", "norms", "others", "synthetic")
 
 
-class Published(_Declared):
-    """A line of the authors' plots, as drawn there: constant · n^exponent. Nothing here was fitted."""
+class Published(StrictModel):
+    """A line in the authors' plots, as drawn there: constant · n^exponent."""
 
     model: str
     layer: int
@@ -27,20 +27,20 @@ class Published(_Declared):
     lengths: tuple[int, int] = (2, 98)
 
 
-class Made(_Declared):
-    """Inputs that are made rather than read: adversarial ones for a head, or noise through the layer's own norm."""
+class GeneratedInput(StrictModel):
+    """Inputs that come from no text: adversarial ones for a head, or Gaussian noise in the layer's normalisation."""
 
     inputs: Literal["adversarial", "synthetic"]
     model: ModelSpec
     layer: Annotated[int, Field(ge=0)]
     head: Annotated[int, Field(ge=0)] = 0
     radius: float | Literal["norm"] = "norm"
-    lengths: Annotated[tuple[Annotated[int, Field(ge=2)], ...], BeforeValidator(_lengths), Field(min_length=1)]
+    lengths: Annotated[tuple[Annotated[int, Field(ge=2)], ...], BeforeValidator(parse_lengths), Field(min_length=1)]
     samples: Annotated[int, Field(ge=1)] = 1
 
 
-class Figure(_Declared):
-    """One figure: studies of texts, made inputs, or both."""
+class Figure(StrictModel):
+    """One figure: studies of texts, generated inputs, or both."""
 
     name: str
     title: str
@@ -50,32 +50,42 @@ class Figure(_Declared):
     sheet: Literal["model", "figure"] = "model"  # one picture for each model, or one for all
     bounds: bool = True
     studies: tuple[Spec, ...] = ()
-    made: tuple[Made, ...] = ()
+    generated: tuple[GeneratedInput, ...] = ()
     published: tuple[Published, ...] = ()
 
 
-def names() -> list[str]:
-    """All figures, in the order they are made.
+def figure_names() -> list[str]:
+    """Return the names of all figures, in the order in which they are made.
 
-    >>> names()[:2]
-    ['text', 'radius']
+    Example:
+        >>> figure_names()[:2]
+        ['text', 'radius']
     """
-    return list(ORDER)
+    return list(FIGURES)
 
 
 def read_figure(name: str) -> Figure:
-    """The figure of this name."""
-    if name not in ORDER:
-        near = difflib.get_close_matches(name, [*ORDER, "all"], n=1)
+    """Return the figure with this name.
+
+    Raises:
+        InputError: There is no such figure.
+
+    Example:
+        >>> read_figure("text").x
+        'n'
+    """
+    if name not in FIGURES:
+        similar = difflib.get_close_matches(name, [*FIGURES, "all"], n=1)
         raise InputError(
-            f"expected a figure among {', '.join(ORDER)} or all, got {name!r}; "
-            + (f"did you mean {near[0]!r}?" if near else "choose some of them")
+            f"expected a figure among {', '.join(FIGURES)} or all, got {name!r}; "
+            + (f"did you mean {similar[0]!r}?" if similar else "choose some of them")
         )
     declared = tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
     return figure_of({"name": name, **declared})
 
 
 def figure_of(declared: dict[str, Any]) -> Figure:
+    """Return a figure from plain values; an invalid one raises an `InputError`."""
     for number, study in enumerate(declared.get("studies", ())):
         study.setdefault("name", f"{declared['name']}-{number}")
     try:

@@ -1,16 +1,16 @@
-"""The table of which maps split, held against what it says."""
+"""The table of maps that split: its ratios and limits."""
 
 from __future__ import annotations
 
 import pytest
 
-from howsmooth.studies.which_split import CASES, which_split
+from howsmooth.studies.splitting import SPLITTING_CASES, evaluate_splitting_cases
 from tests.tolerances import at_most
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return list(which_split())
+    return list(evaluate_splitting_cases())
 
 
 def test_cutting_every_atom_gives_the_larger_of_the_two_norms(rows):
@@ -28,8 +28,8 @@ def test_limits_hold(rows):
     assert sum(row["never"] for row in rows) == 6 and sum(row["splits"] for row in rows) == 9
 
 
-def test_what_is_said_to_split_does(rows):
-    assert len(rows) == len(CASES)
+def test_ratios_of_the_cases_that_split(rows):
+    assert len(rows) == len(SPLITTING_CASES)
     by = {(row["kind"], row["where"]): row["ratio"] for row in rows}
     assert by["softmax", "A = −1, 1 : y² − 1 at distance y"] == pytest.approx(30, rel=0.05)
     assert by["softmax", "A ≻ 0 with condition number 1000, d = 2"] > 8

@@ -1,0 +1,132 @@
+"""Effects of single tokens: one token that is perturbed alone, and one token that is repeated in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from howsmooth.errors import InputError
+from howsmooth.studies.inputs import ProgressCallback, chosen_layers, run_fields
+from howsmooth.studies.quantities import all_shares, estimate_at
+from howsmooth.studies.spec import Spec
+from howsmooth.texts.corpora import Corpus
+
+if TYPE_CHECKING:
+    from howsmooth.models import Model
+
+
+def move_one_token(model: Model, corpus: Corpus, spec: Spec, position: int) -> dict[str, Any]:
+    """Measure ‖J[:, j]‖₂, the largest change of the output per unit of change in token j alone.
+
+    `howsmooth.token_gains` computes this for all tokens.
+
+    Args:
+        model: The model.
+        corpus: The text.
+        spec: Its first layer and first length are measured.
+        position: Position j of the token.
+
+    Returns:
+        The record. Its `response_shares` are the shares of the output tokens in the squared change; they add up to 1.
+
+    Raises:
+        InputError: There is no token at this position.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> record = move_one_token(model, text, spec_of({"layers": [0], "lengths": [8]}), position=2)
+        >>> record["status"], len(record["response_shares"])
+        ('converged', 8)
+    """
+    n, layer = spec.lengths[0], chosen_layers(model, spec)[0]
+    if not 0 <= position < n:
+        raise InputError(f"expected a token between 0 and {n - 1}, got {position}; choose one of the text")
+    chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
+    f: Any
+    if spec.is_attention:
+        f, x = model.attention(layer, n), model.activations(chunk, [layer])[layer]
+    else:
+        at = model.map_at(chunk, layer, spec.kind)
+        f, x = at.f, at.x
+    estimate = estimate_at(f, x, tokens=[position], **spec.accuracy, strict=False, max_memory=spec.max_memory)
+    return {
+        "model": model.name,
+        "layer": layer,
+        "head": None,
+        "map": spec.kind,
+        "n": n,
+        "position": position,
+        "token": chunk.words[position],
+        **estimate.as_record(),
+        **run_fields(model, corpus, spec),
+        "response_shares": all_shares(estimate.response.double().square().sum(-1)),
+        "words": list(chunk.words),
+    }
+
+
+def repeated_tokens(
+    model: Model, corpus: Corpus, spec: Spec, *, copies: int = 2, progress: ProgressCallback | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield one record per length, layer and token: ‖D‖ of the map when the input contains that token several times.
+
+    The model runs on the longer input. The copies get the positions that follow ("next"), or all that of the token
+    ("kept"); the mask goes by the order of tokens in both cases. `before` is the unchanged input.
+
+    Args:
+        model: The model.
+        corpus: The text.
+        spec: Which map, layers and lengths.
+        copies: How often the token occurs.
+        progress: Called with (n, layer, None) before each token.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> spec = spec_of({"layers": [0], "lengths": [4], "tol": 0.1})
+        >>> [record["position"] for record in repeated_tokens(model, text, spec)]
+        [0, 1, 2, 3]
+    """
+    if isinstance(copies, bool) or not isinstance(copies, int) or copies < 2:
+        raise InputError(f"expected at least 2 copies, got {copies!r}")
+    shared = run_fields(model, corpus, spec)
+    options = dict(spec.accuracy, strict=False)
+    for n in spec.lengths:
+        chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
+        for layer in chosen_layers(model, spec):
+            at = model.map_at(chunk, layer, spec.kind)
+            before = estimate_at(at.f, at.x, **options)
+            for position in range(n):
+                if progress is not None:
+                    progress(n, layer, None)
+                order = torch.arange(n).repeat_interleave(1 + (torch.arange(n) == position) * (copies - 1))
+                ids = torch.as_tensor(chunk.ids)[order].unsqueeze(0)
+                # Without a mask, transformers takes a repeated position for the start of a new sequence.
+                mask = torch.ones_like(ids)
+                after = {}
+                for name, position_ids in (("next", torch.arange(len(order))), ("kept", order)):
+                    batch = {"input_ids": ids, "attention_mask": mask, "position_ids": position_ids[None]}
+                    longer = model.map_at(batch, layer, spec.kind)
+                    after[name] = estimate_at(longer.f, longer.x, **options)
+                statuses = [estimate.status for estimate in (before, *after.values())]
+                yield {
+                    "model": model.name,
+                    "layer": layer,
+                    "head": None,
+                    "map": spec.kind,
+                    "n": n,
+                    "token": chunk.words[position],
+                    "position": position,
+                    "copies": copies,
+                    "before": before.as_record(),
+                    **{name: estimate.as_record() for name, estimate in after.items()},
+                    **{f"{name}_over_before": estimate.value / before.value for name, estimate in after.items()},
+                    "status": next((status for status in statuses if status != "converged"), "converged"),
+                    **shared,
+                }
