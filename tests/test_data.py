@@ -1,4 +1,4 @@
-"""The made files have the form of the real ones, and a missing file is named."""
+"""Generated files have the format of the real ones, and skips name the missing file."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tests import data
 def test_the_reason_names_the_file_the_folder_and_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setattr(data, "DATA", tmp_path)
     data.make_alice(tmp_path)
-    missing, there = data.needs(data.ALICE, data.GPT2).mark, data.needs(data.ALICE).mark
-    assert missing.args == (True,) and there.args == (False,)
+    missing, present = data.needs(data.ALICE, data.GPT2).mark, data.needs(data.ALICE).mark
+    assert missing.args == (True,) and present.args == (False,)
     reason = missing.kwargs["reason"]
     assert f"no {data.GPT2} in {tmp_path}: set HOWSMOOTH_DATA to a folder with {data.GPT2}" in reason
     assert data.CONTENTS[data.GPT2] in reason and data.ALICE not in reason
 
 
-def test_made_weights_are_the_same_every_time(tmp_path):
+def test_generated_weights_are_reproducible(tmp_path):
     (tmp_path / "again").mkdir()
     assert data.make_gpt2(tmp_path).read_bytes() == data.make_gpt2(tmp_path / "again").read_bytes()
     assert data.make_gpt2(tmp_path, seed=1).read_bytes() != (tmp_path / "again" / data.GPT2).read_bytes()
 
 
-def test_made_corpora_are_read_by_name(monkeypatch, tmp_path):
+def test_generated_corpora_are_read_by_name(monkeypatch, tmp_path):
     monkeypatch.setenv("HOWSMOOTH_DATA", str(tmp_path))
     assert b"\r\n" in data.make_alice(tmp_path).read_bytes()
     data.make_ag_news(tmp_path)
@@ -35,9 +35,9 @@ def test_made_corpora_are_read_by_name(monkeypatch, tmp_path):
 
 
 @data.needs(data.GPT2)
-def test_made_weights_have_the_real_names_and_shapes(tmp_path):
+def test_generated_weights_have_the_real_names_and_shapes(tmp_path):
     def shapes(path: Path, width: int) -> dict[str, tuple[int, ...]]:
-        """Sizes that are multiples of the width, as multiples."""
+        """Return the sizes of each tensor in units of the width."""
         return {
             key: tuple(size // width for size in tensor.shape if key != "wpe.weight" or size == width)
             for key, tensor in load_file(path).items()

@@ -1,4 +1,4 @@
-"""No test rests on the last bit of a float, and the check that says so can fail."""
+"""No test compares computed floats exactly; exact comparisons are found by `tests/exactness.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.exactness import exact_comparisons
 
 HERE = Path(__file__).parent
-OWN = ("exactness.py", "test_exactness.py", "tolerances.py", "test_tolerances.py")  # they are about exact comparisons
+OWN = ("exactness.py", "test_exactness.py", "tolerances.py", "test_tolerances.py")  # they test exact comparisons
 FILES = sorted(path.relative_to(HERE) for path in HERE.rglob("*.py") if path.name not in OWN)
 
 
@@ -18,8 +18,8 @@ def test_floats_are_compared_with_a_tolerance(path):
     found = exact_comparisons((HERE / path).read_text(encoding="utf-8"), path)
     assert not found, "\n".join(
         [
-            "expected comparisons of computed floats through tests/tolerances.py or pytest.approx, got the lines below; "
-            "where both sides have the same bits by construction, say why in a comment: # exact: why",
+            "expected comparisons of computed floats through tests/tolerances.py or pytest.approx, got these lines; "
+            "if both sides have the same bits by construction, give the reason in a comment: # exact: why",
             *map(str, found),
         ]
     )
@@ -30,7 +30,7 @@ def test_floats_are_compared_with_a_tolerance(path):
     [
         "assert found.value <= truth",
         "assert found.lower <= truth <= found.upper",
-        "assert best <= found.value <= best * 1.02",  # failed by one bit on another machine
+        "assert best <= found.value <= best * 1.02",  # once failed by one bit on another machine
         "assert local(f, mu).value == local(f, (x, w)).value",  # likewise
         "assert float(torch.linalg.matrix_norm(J, 2)) == 3",
         "assert record['value'] == 2.5",
@@ -52,7 +52,7 @@ def test_floats_are_compared_with_a_tolerance(path):
         "# exact: why\nassert n == 1\nassert value == 1",  # a mark belongs to one assertion
     ],
 )
-def test_the_check_finds(assertion):
+def test_an_exact_comparison_is_found(assertion):
     assert len(exact_comparisons(assertion)) == 1
 
 
@@ -78,5 +78,5 @@ def test_the_check_finds(assertion):
         "inside = value <= other",  # no assertion
     ],
 )
-def test_the_check_lets_pass(assertion):
+def test_other_comparisons_are_accepted(assertion):
     assert exact_comparisons(assertion) == []

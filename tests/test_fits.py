@@ -1,4 +1,4 @@
-"""Laws recognised where they were put in, intervals that cover, wild samples that bend nothing."""
+"""Growth laws: simulated laws are recognised, intervals have their coverage, outliers have little influence."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LENGTHS = np.array([16, 32, 64, 128, 256, 512])
 SAMPLES = 10
 
 
-def drawn(law, rng, noise=0.08, lengths=LENGTHS, samples=SAMPLES, level=0.0):
-    """(ns, values, samples): each sample a curve with its own level, and noise."""
+def simulate(law, rng, noise=0.08, lengths=LENGTHS, samples=SAMPLES, level=0.0):
+    """Return (ns, values, samples): each sample is a curve with its own level, and noise."""
     n = np.tile(lengths, samples)
     sample = np.repeat(np.arange(samples), len(lengths))
     shift = level * rng.standard_normal(samples)
@@ -36,67 +36,67 @@ TRUTHS = {
 
 @pytest.mark.parametrize("name", TRUTHS)
 def test_each_law_is_recognised(name):
-    """In most draws the true law is among the best, and what is no power law is never called one.
+    """In most simulations the true law is among the best, and no other law is called a power law.
 
-    Over 200 other draws the true law was within 2 of the best in 85 % (logarithm) to 100 %: a criterion that lets
-    richer laws compete prefers one of them now and then. The limit leaves room for that, and for 20 draws.
+    In 200 other simulations the true law was within 2 of the best in 85 % (logarithm) to 100 %: the criterion sometimes
+    prefers a law with more parameters. The limit allows for that, and for the number of 20 simulations.
     """
-    rng, won, called, denied = np.random.default_rng(1), 0, 0, 0
+    rng, recognised, accepted, rejected = np.random.default_rng(1), 0, 0, 0
     for _ in range(20):
-        law = fit_law(*drawn(TRUTHS[name], rng, noise=0.05), draws=0)
-        won += law.excess[name] < 2
-        called += law.is_power_law is True
-        denied += law.is_power_law is False
-    assert won >= 13, won
+        law = fit_law(*simulate(TRUTHS[name], rng, noise=0.05), draws=0)
+        recognised += law.excess[name] < 2
+        accepted += law.is_power_law is True
+        rejected += law.is_power_law is False
+    assert recognised >= 13, recognised
     if name == "power law":
-        assert called >= 13 and denied <= 1, (called, denied)
+        assert accepted >= 13 and rejected <= 1, (accepted, rejected)
     else:
-        assert called == 0 and (denied == 20 or name == "constant"), (called, denied)
+        assert accepted == 0 and (rejected == 20 or name == "constant"), (accepted, rejected)
 
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_intervals_cover_the_truth(nested):
     rng, hits, constants, trials = np.random.default_rng(2), 0, 0, 100
     for _ in range(trials):
-        n, y, sample = drawn(TRUTHS["power law"], rng, level=0.3 if nested else 0.0)
+        n, y, sample = simulate(TRUTHS["power law"], rng, level=0.3 if nested else 0.0)
         law = fit_law(n, y, sample, nested=nested, draws=300)
         hits += law.exponent_interval[0] <= 0.3 <= law.exponent_interval[1]
         constants += law.constant_interval[0] <= 3 <= law.constant_interval[1]
     assert hits / trials >= 0.88 and constants / trials >= 0.85, (hits, constants)
 
 
-def test_the_interval_can_miss():
-    """Coverage at half the confidence is about half: the intervals are not simply wide."""
+def test_intervals_are_not_too_wide():
+    """At confidence 0.5 the coverage is about one half."""
     rng, hits = np.random.default_rng(3), 0
     for _ in range(100):
-        law = fit_law(*drawn(TRUTHS["power law"], rng), confidence=0.5, draws=300)
+        law = fit_law(*simulate(TRUTHS["power law"], rng), confidence=0.5, draws=300)
         hits += law.exponent_interval[0] <= 0.3 <= law.exponent_interval[1]
     assert 0.35 <= hits / 100 <= 0.68
 
 
-def test_nested_texts_take_their_level_out():
-    """Levels that differ by far more than the growth do not widen the exponent's interval."""
-    n, y, sample = drawn(TRUTHS["power law"], np.random.default_rng(4), noise=0.01, level=1.0)
+def test_levels_of_nested_texts_do_not_widen_the_interval():
+    """Here the levels differ by far more than the growth."""
+    n, y, sample = simulate(TRUTHS["power law"], np.random.default_rng(4), noise=0.01, level=1.0)
     width = {nested: np.diff(fit_law(n, y, sample, nested=nested).exponent_interval)[0] for nested in (True, False)}
     assert less(width[True], width[False] / 10)
 
 
-def test_wild_samples_bend_nothing():
-    n, y, sample = drawn(TRUTHS["power law"], np.random.default_rng(5), noise=0.03)
-    wild = y.copy()
-    wild[[5, 11]] *= 50  # two of the ten longest
-    assert abs(fit_law(n, wild, sample).exponent - 0.3) < 0.03
-    assert abs(np.polyfit(np.log(n), np.log(wild), 1)[0] - 0.3) > 0.1  # which least squares does not survive
+def test_outliers_have_little_influence():
+    n, y, sample = simulate(TRUTHS["power law"], np.random.default_rng(5), noise=0.03)
+    outliers = y.copy()
+    outliers[[5, 11]] *= 50  # two of the ten longest
+    assert abs(fit_law(n, outliers, sample).exponent - 0.3) < 0.03
+    assert abs(np.polyfit(np.log(n), np.log(outliers), 1)[0] - 0.3) > 0.1  # unlike least squares
 
 
-def test_what_cannot_be_judged_is_not():
+def test_too_few_points_give_no_verdict():
     for lengths in ([16], [16, 32], [16, 32, 64]):
         law = fit_law(lengths * 3, [1.0, 2.0, 4.1][: len(lengths)] * 3)
         assert law.exponent is None and law.constant is None and not law.shown and law.best is None
         assert law.is_power_law is None and f"no exponent from {len(lengths)} length" in law.verdict
         with pytest.raises(ValueError, match="no exponent"):
             law.at(16)
-    flat = fit_law(*drawn(TRUTHS["constant"], np.random.default_rng(6)), draws=0)
+    flat = fit_law(*simulate(TRUTHS["constant"], np.random.default_rng(6)), draws=0)
     assert flat.is_power_law is None and "constant" in flat.verdict
     alone = fit_law([16, 32, 64, 256], [1.0, 2**0.5, 2.0, 4.0])
     assert alone.exponent_interval is None and math.isclose(alone.exponent, 0.5, rel_tol=1e-6) and alone.shown
@@ -106,7 +106,7 @@ def test_what_cannot_be_judged_is_not():
 def test_an_exponent_is_shown_only_where_no_other_law_fits_better():
     rng, shown = np.random.default_rng(9), {}
     for name in TRUTHS:
-        law = fit_law(*drawn(TRUTHS[name], rng, noise=0.05), draws=0)
+        law = fit_law(*simulate(TRUTHS[name], rng, noise=0.05), draws=0)
         shown[name] = law.shown
         assert law.shown == (law.excess["power law"] < 2) and law.as_record()["shown"] == law.shown
     assert shown["power law"] and not any(
@@ -114,8 +114,8 @@ def test_an_exponent_is_shown_only_where_no_other_law_fits_better():
     )
 
 
-def test_same_numbers_same_answer_and_another_order():
-    n, y, sample = drawn(TRUTHS["power law"], np.random.default_rng(7))
+def test_the_fit_is_reproducible_and_independent_of_the_order():
+    n, y, sample = simulate(TRUTHS["power law"], np.random.default_rng(7))
     first = fit_law(n, y, sample)
     assert fit_law(n, y, sample) == first
     order = np.random.default_rng(8).permutation(len(n))
@@ -123,7 +123,7 @@ def test_same_numbers_same_answer_and_another_order():
 
 
 @pytest.mark.parametrize(("ns", "values"), [([], []), ([4, 8], [1]), ([4, 8], [1, 0]), ([4, 8], [1, math.inf])])
-def test_what_has_no_law_is_refused(ns, values):
+def test_invalid_values_are_refused(ns, values):
     with pytest.raises(InputError, match="expected"):
         fit_law(ns, values)
 
@@ -149,7 +149,7 @@ def by_layer(records) -> dict:
     return {key[4]: law for key, law in growth_laws(records).items()}
 
 
-def test_each_curve_gets_its_own_law():
+def test_each_curve_has_its_own_law():
     laws = by_layer(points(0, 0.25, (8, 16, 64, 128)) + points(1, 0.5, (8, 16, 64, 128)))
     assert laws[0].exponent == pytest.approx(0.25) and laws[1].exponent == pytest.approx(0.5)
     assert laws[1].constant == pytest.approx(3)
@@ -161,15 +161,15 @@ def test_no_law_from_zeros():
     assert growth_laws(points(0, 0.25, (8, 16), value=None)) == {} == growth_laws([])
 
 
-def test_lower_bounds_alone_have_no_say_in_a_law():
+def test_values_without_an_upper_end_are_not_fitted():
     known, below = points(0, 0.25, (8, 16, 64, 128)), points(0, 0.25, (256,), value=0.1, upper=None)
     assert by_layer(known + below)[0].exponent == pytest.approx(0.25)
     assert growth_laws(below) == {}
-    released = points(0, 0.25, (8, 16, 64, 128), lower=None, upper=None)  # which never has an interval
+    released = points(0, 0.25, (8, 16, 64, 128), lower=None, upper=None)  # a quantity without intervals
     assert by_layer(released)[0].exponent == pytest.approx(0.25)
 
 
-def test_a_curve_is_fitted_once_however_often_it_is_shown(monkeypatch):
+def test_fits_are_cached(monkeypatch):
     fitted, fit = [], fits.fit_law
     monkeypatch.setattr(fits, "fit_law", lambda *curve, **options: fitted.append(curve) or fit(*curve, **options))
     records = [point for layer in (0, 1) for point in points(layer, 0.1 + layer, (9, 17, 33, 65))]

@@ -1,6 +1,6 @@
-"""Files that another program or a broken disk changed are read as far as they are sound, or refused in one sentence.
+"""Damaged files: valid records are read, all others are left out or refused in one sentence.
 
-Each test has a fixed budget of mutations from a fixed seed; a failure names the seed of the mutation that caused it.
+Each test makes a fixed number of mutations from fixed seeds; a failure names the seed of its mutation.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 import json
 import random
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from howsmooth.errors import InputError
 from howsmooth.fits import growth_laws
-from howsmooth.records import json_line, stamped
+from howsmooth.records import json_line, make_record
 from howsmooth.report.measurement_tables import Summary, study_tables, summary
 from howsmooth.report.page_tables import tables_of
 from howsmooth.report.web_page import report_page, write_csv
@@ -25,7 +26,7 @@ from howsmooth.studies.formats import export, read_records
 from howsmooth.studies.spec import read_study
 from howsmooth.studies.store import Store
 
-BUDGET = 4000
+MUTATIONS = 4000
 HOSTILE = (
     None,
     True,
@@ -50,7 +51,7 @@ HOSTILE = (
     "9" * 5000,
     10**400,
 )
-PLACE = {
+SHARED = {
     "model": "m",
     "layer": 0,
     "head": None,
@@ -69,13 +70,13 @@ PLACE = {
 NUMBER = {"value": 2.0, "lower": 1.9, "upper": 2.1, "dtype": "float32", "status": "converged"}
 
 
-def sound_records() -> list[dict]:
+def valid_records() -> list[dict]:
     """A record of each kind, measurements at several lengths."""
     measured = [
-        stamped(
+        make_record(
             "measurement",
             {
-                **PLACE,
+                **SHARED,
                 "n": n,
                 "sample": sample,
                 "value": 2.0 * n**0.3,
@@ -95,10 +96,10 @@ def sound_records() -> list[dict]:
         for n in (4, 8, 16, 32)
         for sample in (0, 1)
     ]
-    bound = stamped(
+    bound = make_record(
         "bound",
         {
-            **PLACE,
+            **SHARED,
             "n": 8,
             "sample": 0,
             "bound": "local",
@@ -114,10 +115,10 @@ def sound_records() -> list[dict]:
             "measured": NUMBER,
         },
     )
-    worst = stamped(
+    worst = make_record(
         "worst case",
         {
-            **PLACE,
+            **SHARED,
             "n": 8,
             "within": "norm",
             "R": None,
@@ -130,10 +131,10 @@ def sound_records() -> list[dict]:
             "masses": [3, 5],
         },
     )
-    ball = stamped(
+    ball = make_record(
         "ball",
         {
-            **PLACE,
+            **SHARED,
             "n": 8,
             "eps": 0.1,
             "certified": 4.0,
@@ -148,8 +149,8 @@ def sound_records() -> list[dict]:
     return [*measured, bound, worst, ball]
 
 
-def mutated(record: dict, rng: random.Random) -> dict:
-    """The record with one or two fields, at any depth, removed or replaced."""
+def mutate(record: dict, rng: random.Random) -> dict:
+    """Return the record with one or two fields, at any depth, removed or replaced."""
     record = copy.deepcopy(record)
     for _ in range(rng.choice((1, 1, 2))):
         inside = record
@@ -170,12 +171,12 @@ def mutated(record: dict, rng: random.Random) -> dict:
 
 
 def loose_json(record: dict) -> str:
-    """As a careless program writes it: NaN, infinities and half surrogate pairs included."""
+    """Return a record as lenient JSON, with NaN, infinities and half surrogate pairs."""
     return json.dumps(record)
 
 
 def show_everything(paths: list[str], folder: Path) -> None:
-    """All that `report`, `study status` and the tables make of records."""
+    """Make the page, the CSV files and all tables of the records."""
     read = read_records(paths)
     tables = tables_of(read.records)
     report_page(read.records, notes=read.notes, tables=tables).encode("utf-8")
@@ -189,19 +190,19 @@ def show_everything(paths: list[str], folder: Path) -> None:
             shown.print(table)
 
 
-def test_sound_records_are_all_kept(tmp_path):
+def test_valid_records_are_all_kept(tmp_path):
     path = tmp_path / "r.jsonl"
-    path.write_text("".join(json_line(record) + "\n" for record in sound_records()), encoding="utf-8")
+    path.write_text("".join(json_line(record) + "\n" for record in valid_records()), encoding="utf-8")
     read = read_records([str(path)])
-    assert len(read.records) == len(sound_records()) and not read.notes
+    assert len(read.records) == len(valid_records()) and not read.notes
     show_everything([str(path)], tmp_path)
 
 
 def test_mutated_json_lines(tmp_path):
     path, left_out = tmp_path / "r.jsonl", 0
-    for seed in range(BUDGET // 10):
+    for seed in range(MUTATIONS // 10):
         rng = random.Random(seed)
-        lines = [loose_json(mutated(record, rng)) for record in sound_records()]
+        lines = [loose_json(mutate(record, rng)) for record in valid_records()]
         if rng.random() < 0.2:
             cut = rng.randrange(len(lines))
             lines[cut] = lines[cut][: rng.randrange(1, len(lines[cut]))]
@@ -213,12 +214,12 @@ def test_mutated_json_lines(tmp_path):
             left_out += 1
         except Exception as error:
             pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
-    assert left_out > 100  # the mutations do bite
+    assert left_out > 100  # the mutations have an effect
 
 
 def test_mutated_stores(tmp_path):
-    records, refused = sound_records()[:8], 0
-    for seed in range(BUDGET // 50):
+    records, refused = valid_records()[:8], 0
+    for seed in range(MUTATIONS // 50):
         rng = random.Random(1000 + seed)
         path = tmp_path / f"{seed}.sqlite"
         with Store.write(path) as store:
@@ -227,7 +228,7 @@ def test_mutated_stores(tmp_path):
         with sqlite3.connect(path) as db:
             for i in range(len(records)):
                 text = (
-                    loose_json(mutated(records[i], rng))
+                    loose_json(mutate(records[i], rng))
                     if rng.random() < 0.8
                     else rng.choice(("", "{", "[]", "null", b"\xff\xfe"))
                 )
@@ -239,9 +240,9 @@ def test_mutated_stores(tmp_path):
                 raw[rng.randrange(16, len(raw))] = rng.randrange(256)
             path.write_bytes(bytes(raw))
         for use in (
-            lambda: show_everything([str(path)], tmp_path),
-            lambda: _export(path, tmp_path),
-            lambda: _status(path),
+            partial(show_everything, [str(path)], tmp_path),
+            partial(_export, path, tmp_path),
+            partial(_status, path),
         ):
             try:
                 use()
@@ -249,7 +250,7 @@ def test_mutated_stores(tmp_path):
                 refused += 1
             except Exception as error:
                 pytest.fail(f"seed {1000 + seed}: {type(error).__name__}: {error}")
-    assert refused > 10  # the mutations do bite
+    assert refused > 10  # the mutations have an effect
 
 
 def _export(path: Path, folder: Path) -> None:
@@ -299,7 +300,7 @@ def test_mutated_study_files(tmp_path):
         "..",
         ",",
     )
-    for seed in range(BUDGET):
+    for seed in range(MUTATIONS):
         rng = random.Random(2000 + seed)
         text = STUDY
         for _ in range(rng.choice((1, 1, 2, 3))):

@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 import howsmooth
 from howsmooth import InputError, Measurements
 from howsmooth.fits import fit_law
-from howsmooth.records import CURVE, complaint
+from howsmooth.records import CURVE, record_error
 from howsmooth.studies.spec import ModelSpec, Spec, spec_of
 from howsmooth.studies.store import Store
 from howsmooth.texts.corpora import Corpus
@@ -46,7 +46,7 @@ def found(tiny, river) -> Measurements:
 
 
 def same(one, other) -> bool:
-    """Two runs of one question: all but the time that they took."""
+    """Return whether two runs have the same records, except for their times."""
     return len(one) == len(other) and all(same_record(a, b, but=("seconds",)) for a, b in zip(one, other, strict=True))
 
 
@@ -57,51 +57,54 @@ def test_names_and_defaults_are_those_of_the_command():
     options = {option.name for option in command.params} - {"model"}
     fields = {*FIELDS, *LOADING}
     assert fields <= options and {name for name in options - fields if not name.endswith("_path")} == set()
-    said = inspect.getdoc(howsmooth.measure)
+    docstring = inspect.getdoc(howsmooth.measure)
     for name in fields - {"texts"}:
-        assert name in said, f"{name} is not in the docstring"
+        assert f"`{name}`" in docstring, f"{name} is not in the docstring"
         field = (ModelSpec if name in LOADING else Spec).model_fields[name]
-        assert field.default is not PydanticUndefined, "a field without a default would be another in each place"
+        assert field.default is not PydanticUndefined, "without a default in the spec, each caller would need its own"
     assert spec_of({}) == spec_of({"models": ["minilm"], "texts": ["embedded"]})
     assert inspect.signature(howsmooth.measure).parameters["model"].default == spec_of({}).models[0].name
 
 
-def test_records_can_be_gone_through(found):
+def test_measurements_are_a_sequence_of_records(found):
     assert isinstance(found, Measurements) and len(found) == 8 == len(list(found))
     assert [(record["n"], record["sample"]) for record in found] == [(n, s) for n in FEW["lengths"] for s in (0, 1)]
     assert found[0] is found.records[0] and found[0] in found
     assert isinstance(found[:2], Measurements) and len(found[:2]) == 2
-    assert all(complaint(record) is None for record in found)
+    assert all(record_error(record) is None for record in found)
     assert "8 records of" in repr(found) and "n = 4, 6, 8, 12" in repr(found)
     assert repr(Measurements([])) == "Measurements(0 records of nothing at n = –)"
+    assert repr(found[:1]).startswith("Measurements(1 record of")
+    many = Measurements([{**found[0], "n": n} for n in range(1, 21)])
+    assert "at n = 1 … 20 (20 lengths)" in repr(many)
 
 
-def test_the_truth(found, tiny):
-    """Each interval holds the norm of the dense Jacobian in float64, at the tokens that the model computed."""
+def test_intervals_contain_the_norm_of_the_dense_jacobian(found, tiny):
+    """In float64, at the tokens that the model computed."""
     model = howsmooth.load(tiny)
     for record in found:
-        # Both samples in one forward pass: alone, the tokens in float32 are others by a rounding or two.
+        # Both samples in one forward pass, as measured: one by one, float32 tokens differ by rounding.
         x = model.activations(model.chunks(TEXT, record["n"], 2), [1])[1][record["sample"]].double()
         J = model.attention(1, record["n"]).to(torch.float64).jacobian(x).dense()
         assert at_most(record["lower"], float(torch.linalg.matrix_norm(J, 2)), record["upper"], tol=1e-10)
 
 
 @pytest.mark.parametrize("given", ["path", "content", "corpus"])
-def test_a_text_by_name_or_itself(found, tiny, river, given):
+def test_a_text_is_given_by_name_or_as_a_string(found, tiny, river, given):
     text = {"path": river, "content": TEXT, "corpus": Corpus("river.txt", (TEXT,))}[given]
     again = howsmooth.measure(tiny, text, **FEW)
     but = ("seconds", *(("text", "task") if given == "content" else ()))
     assert all(same_record(a, b, but=but) for a, b in zip(found, again, strict=True))
 
 
-def test_a_model_by_name_or_loaded_or_of_transformers(found, tiny, river):
+def test_a_model_is_given_by_name_loaded_or_as_a_transformers_model(found, tiny, river):
     model = howsmooth.load(tiny)
     assert same(found, howsmooth.measure(model, river, **FEW))
     whole = howsmooth.measure(model.network, river, **FEW, tokenizer=tiny)
     assert [record["value"] for record in whole] == pytest.approx([record["value"] for record in found], rel=1e-6)
 
 
-def test_values_as_numpy_and_torch_have_them(found, tiny, river):
+def test_numpy_and_torch_values_are_accepted(found, tiny, river):
     again = howsmooth.measure(
         tiny,
         river,
@@ -118,13 +121,13 @@ def test_values_as_numpy_and_torch_have_them(found, tiny, river):
     assert {record["n"] for record in listed} == {4, 6} and {record["layer"] for record in listed} == {1}
 
 
-def test_progress_hears_of_every_record(tiny, river):
-    heard: list[dict] = []
-    again = howsmooth.measure(tiny, river, progress=heard.append, layers=[0], lengths=[4], samples=2)
-    assert heard == again.records
+def test_progress_is_called_with_every_record(tiny, river):
+    received: list[dict] = []
+    again = howsmooth.measure(tiny, river, progress=received.append, layers=[0], lengths=[4], samples=2)
+    assert received == again.records
 
 
-def test_a_file_of_attention_has_random_tokens(tmp_path):
+def test_a_file_of_attention_layers_is_measured_on_random_tokens(tmp_path):
     from tests.data import make_gpt2
 
     (record,) = howsmooth.measure(make_gpt2(tmp_path), layers=[6], lengths=[5], samples=1)
@@ -140,11 +143,23 @@ def test_laws(found):
     assert "no exponent from 3 lengths" in str(found[:6])
 
 
-def test_what_the_terminal_shows(found):
+def test_the_terminal_table_has_the_largest_value_of_each_length(found):
     from howsmooth.report.rows import number
 
     for n in FEW["lengths"]:
         assert number(max(record["value"] for record in found if record["n"] == n)) in str(found)
+
+
+def test_tables_in_a_notebook(found):
+    from howsmooth.report.rows import number
+
+    html = found._repr_html_()
+    assert html.count("<table>") == 2 == html.count("</table>"), "the constants, and their growth"
+    for n in FEW["lengths"]:
+        assert number(max(record["value"] for record in found if record["n"] == n)) in html
+    assert Measurements([])._repr_html_() == "<p>Measurements(0 records of nothing at n = –)</p>"
+    hostile = Measurements([{**record, "model": "<script>"} for record in found])
+    assert "<script>" not in hostile._repr_html_()
 
 
 def test_pandas(found):
@@ -168,7 +183,7 @@ def test_a_page(found, tmp_path):
     path = found.report(tmp_path / "page.html", title="the tiny one")
     page = path.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") and "the tiny one" in page
-    assert not re.search(r'(src|href)="https?:', page), "it needs nothing else"
+    assert not re.search(r'(src|href)="https?:', page), "the page must be self-contained"
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
@@ -192,7 +207,7 @@ def test_a_store_is_read(found, tmp_path):
     assert "8 of 9 tasks are done" in again.notes[0]
 
 
-def test_csv_is_written_and_not_read(found, tmp_path):
+def test_csv_can_be_written_but_not_read(found, tmp_path):
     path = found.save(tmp_path / "records.csv")
     with open(path, encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -201,7 +216,7 @@ def test_csv_is_written_and_not_read(found, tmp_path):
         howsmooth.read(path)
 
 
-def test_files_that_are_refused(found, tmp_path):
+def test_invalid_files_are_refused(found, tmp_path):
     with pytest.raises(InputError, match=r"ending in .jsonl"):
         found.save(tmp_path / "records.txt")
     with pytest.raises(InputError, match="folder that exists"):
@@ -229,13 +244,13 @@ def test_files_that_are_refused(found, tmp_path):
         ({"inputs": "normalised", "map": "layer"}, "expected a text for the map layer"),
     ],
 )
-def test_what_is_wrong_is_said_before_a_model_is_loaded(fields, words, monkeypatch):
+def test_invalid_fields_are_refused_before_a_model_is_loaded(fields, words, monkeypatch):
     monkeypatch.setattr("howsmooth.studies.worker.load", lambda **_: pytest.fail("a model was loaded"))
     with pytest.raises(InputError, match=words):
         howsmooth.measure("a model that is not there", **fields)
 
 
-def test_what_does_not_fit_the_model_is_said_before_anything_is_computed(tiny, river, monkeypatch):
+def test_fields_that_do_not_fit_the_model_are_refused_before_anything_is_computed(tiny, river, monkeypatch):
     model = howsmooth.load(tiny)
     monkeypatch.setattr("howsmooth.studies.quantities.local_lipschitz", lambda *_, **__: pytest.fail("computed"))
     for fields, words in (
@@ -252,6 +267,6 @@ def test_what_does_not_fit_the_model_is_said_before_anything_is_computed(tiny, r
         howsmooth.measure(3.5, river)
 
 
-def test_importing_the_name_loads_nothing_heavy():
+def test_looking_up_measure_does_not_import_torch():
     code = "import howsmooth, sys; howsmooth.measure; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,4 +1,4 @@
-"""The stress runner does to the tests what it says."""
+"""The stress runner applies its disturbances and reports failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_seen():
 
 @pytest.fixture
 def suite(tmp_path, monkeypatch):
-    """A test that prints what it sees, in a suite of its own."""
+    """A separate folder with one test, which prints its environment."""
     monkeypatch.setattr(stress, "ROOT", tmp_path)
     monkeypatch.setattr(stress, "PARALLEL", ("-s", "-p", "no:randomly"))
 
@@ -34,18 +34,18 @@ def suite(tmp_path, monkeypatch):
 
 
 def test_disturbances_reach_the_tests(suite, capfd, monkeypatch):
-    asked = []
+    counts = []
 
     @contextmanager
     def loops(count):
-        asked.append(count)
+        counts.append(count)
         yield
 
     monkeypatch.setattr(stress, "busy_loops", loops)
     assert stress.main(["--runs", "threads-8+busy+shuffled nice", "--seed", "7", suite()]) == 0
     first, second = re.findall(r"threads (\w+) priority (\d+) shuffled (\w+)", out := capfd.readouterr().out)
     assert (first[0], first[2]) == ("8", "True") and second[1:] == ("19", "False")
-    assert asked == [os.cpu_count(), 0] and "random order; seed 7" in out
+    assert counts == [os.cpu_count(), 0] and "random order; seed 7" in out
     assert "passed  threads-8+busy+shuffled" in out and "passed  nice" in out
 
 
@@ -60,10 +60,10 @@ def test_a_failure_is_reported(suite, capfd):
     assert "FAILED (pytest ended with 1)  threads-1" in capfd.readouterr().out
 
 
-def test_a_disturbance_that_does_not_exist(suite):
+def test_an_unknown_disturbance_is_refused(suite):
     with pytest.raises(SystemExit, match=r"expected disturbances among threads-1.*got 'earthquake'"):
         stress.main(["--runs", "threads-1 busy+earthquake", suite()])
 
 
 def test_every_run_can_be_parsed():
-    assert len({*stress.RUNS}) == 10 and all(stress.parsed(name) for name in stress.RUNS)
+    assert len({*stress.RUNS}) == 10 and all(stress.parse_run(name) for name in stress.RUNS)

@@ -1,7 +1,7 @@
-"""How close is close, in one place; `test_tolerances.py` shows that the helpers can fail.
+"""Comparisons of floats with a tolerance, tested in `test_tolerances.py`.
 
 Rounding depends on the machine: on its instructions, its threads and the order of its sums. Tests therefore compare
-computed floats by these functions and never by `==` or `<=` (`tests/exactness.py` looks for that).
+computed floats by these functions and never by `==` or `<=`; `tests/exactness.py` checks that.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 
 FLOAT64 = 1e-11  # relative to the largest entry: a few hundred roundings in float64
 FLOAT32 = 2e-5  # likewise in float32
-ORDER = 1e-12  # relative to the two numbers compared: what rounding in float64 may do to their order
+ORDER = 1e-12  # relative to the two numbers: rounding in float64 may change their order by this much
 
 
 def assert_close(actual, expected, tol: float = FLOAT64) -> None:
-    """Max |actual − expected| ≤ tol · max(1, max |expected|), of one shape, without NaN."""
+    """Assert that shapes agree and `max |actual − expected| ≤ tol · max(1, max |expected|)`; NaN fails."""
     actual, expected = _tensor(actual), _tensor(expected)
     assert actual.shape == expected.shape, f"shapes {tuple(actual.shape)} and {tuple(expected.shape)}"
     if not actual.numel():
@@ -28,7 +28,7 @@ def assert_close(actual, expected, tol: float = FLOAT64) -> None:
 
 
 def close(actual, expected, tol: float = FLOAT64) -> bool:
-    """Whether `assert_close` would pass, for `not close(…)` and inside of larger conditions."""
+    """Return whether `assert_close` passes, for use in conditions."""
     try:
         assert_close(actual, expected, tol)
     except AssertionError:
@@ -37,17 +37,17 @@ def close(actual, expected, tol: float = FLOAT64) -> bool:
 
 
 def at_most(*numbers, tol: float = ORDER) -> bool:
-    """Each number, or each entry, is at most the next one: a ≤ b + tol · max(|a|, |b|)."""
+    """Return whether each number (or entry) is at most the next one: `a ≤ b + tol · max(|a|, |b|)`."""
     return all(bool((gap >= -slack).all()) for gap, slack in _gaps(numbers, tol))
 
 
 def less(*numbers, tol: float = ORDER) -> bool:
-    """Each number, or each entry, is less than the next one, by more than rounding: a < b − tol · max(|a|, |b|)."""
+    """Return whether each number (or entry) is less than the next one by more than rounding."""
     return all(bool((gap > slack).all()) for gap, slack in _gaps(numbers, tol))
 
 
 def same_record(one, other, tol: float = FLOAT64, but: tuple[str, ...] = ()) -> bool:
-    """Two records, or parts of them, agree: floats to a relative `tol`, all else exactly; `but` names keys left out."""
+    """Return whether two records agree: floats to a relative `tol`, all else exactly; keys in `but` are ignored."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         keys = [key for key in one if key not in but]
         return set(keys) == {key for key in other if key not in but} and all(
@@ -65,7 +65,7 @@ def _tensor(numbers) -> torch.Tensor:
 
 
 def _gaps(numbers, tol: float):
-    """B − a and what rounding may make of it, for neighbours a, b. An infinite number is far from all others."""
+    """Yield b − a and its tolerance for consecutive a, b; for infinite numbers the tolerance is zero."""
     assert len(numbers) > 1, "one number has no order"
     for a, b in pairwise(map(_tensor, numbers)):
         a, b = torch.broadcast_tensors(a, b)

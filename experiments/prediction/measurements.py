@@ -42,7 +42,7 @@ from howsmooth.models import Model
 from howsmooth.studies.inputs import select_indices
 from howsmooth.studies.provenance import provenance
 from howsmooth.texts.corpora import Corpus
-from howsmooth.texts.cutting import TokenChunk, special_frame
+from howsmooth.texts.cutting import TokenChunk, surrounding_special_tokens
 
 PLACES = ("layer", "model", "tokens")
 MODEL_TOL = 0.1  # for whole models, whose solves take long
@@ -110,7 +110,7 @@ def texts_of(model: Model, corpus: Corpus, design: Design) -> list[TokenChunk]:
     """
     n = design.length
     model.tokenize("text")  # raises for a model without a tokenizer
-    body = n - (sum(map(len, special_frame(model.tokenizer))) if design.special_tokens else 0)
+    body = n - (sum(map(len, surrounding_special_tokens(model.tokenizer))) if design.special_tokens else 0)
     if body < 2:
         raise InputError(
             f"expected a length of at least {n - body + 2} tokens ({n - body} are special), got {n}; ask "

@@ -1,4 +1,4 @@
-"""Errors that are part of the product: what was expected, what came, what to do."""
+"""The two exceptions of the package, and validation errors of declared values as one readable line."""
 
 from __future__ import annotations
 
@@ -7,47 +7,74 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args, get_origin
 
-_MOST_SHOWN = 80  # characters of a wrong value
+_MAX_SHOWN = 80  # characters of an invalid value
 
 
 class InputError(ValueError):
-    """The caller gave something that cannot work; the message says what would."""
+    """Invalid input. The message has the form "expected …, got …; what to do".
+
+    Example:
+        >>> import howsmooth
+        >>> try:
+        ...     howsmooth.read("absent.jsonl")
+        ... except howsmooth.InputError as error:
+        ...     "absent.jsonl" in str(error)
+        True
+    """
 
 
 class NotConverged(RuntimeError):
-    """A solver stopped before its tolerance. `partial` holds all that it had computed."""
+    """A solver stopped before it reached its tolerance.
 
-    def __init__(self, message: str, partial):
+    Attributes:
+        partial: The result so far, of the type that the solver returns; its interval is valid but wide.
+
+    Example:
+        >>> import howsmooth, torch
+        >>> x = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+        >>> try:
+        ...     howsmooth.local_lipschitz(lambda x: torch.softmax(x @ x.T, -1) @ x, x, max_steps=2)
+        ... except howsmooth.NotConverged as error:
+        ...     error.partial.status
+        'step limit'
+    """
+
+    def __init__(self, message: str, partial: Any) -> None:
+        """Take the message and the result so far."""
         super().__init__(message)
         self.partial = partial
 
 
-def complaints(
+def describe_validation_errors(
     found: Iterable[Mapping[str, Any]], model: type, hidden: Iterable[str] = (), name: Callable[[str], str] = str
 ) -> str:
-    """What pydantic found wrong with declared values, in one line that names each key, what it expects and what it got.
+    """Return pydantic's validation errors in one line: for each key what was expected and what was given.
 
     Args:
         found: `ValidationError.errors()`.
-        model: the pydantic model of the whole file.
-        hidden: fields that a file may not set, and that no suggestion names.
-        name: what to call a key, for example by the option of the command line that sets it.
+        model: The pydantic model of the whole file.
+        hidden: Fields that a file may not set; no suggestion names them.
+        name: Maps a key to the name shown for it, for example to the command-line option that sets it.
 
-    >>> from pydantic import BaseModel, ConfigDict, ValidationError
-    >>> class Flow(BaseModel):
-    ...     model_config = ConfigDict(extra="forbid")
-    ...     until: float
-    >>> try:
-    ...     Flow.model_validate({"untill": 1.0})
-    ... except ValidationError as error:
-    ...     complaints(error.errors(), Flow)
-    "unknown key 'untill'; did you mean 'until'?; until: missing"
+    Returns:
+        The messages, unknown keys first, joined by semicolons.
+
+    Example:
+        >>> from pydantic import BaseModel, ConfigDict, ValidationError
+        >>> class Flow(BaseModel):
+        ...     model_config = ConfigDict(extra="forbid")
+        ...     until: float
+        >>> try:
+        ...     Flow.model_validate({"untill": 1.0})
+        ... except ValidationError as error:
+        ...     describe_validation_errors(error.errors(), Flow)
+        "unknown key 'untill'; did you mean 'until'?; until: missing"
     """
-    lines = {_complaint(item, model, set(hidden), name) for item in found}
+    lines = {_describe(item, model, set(hidden), name) for item in found}
     return "; ".join(sorted(lines, key=lambda line: (not line.startswith("unknown"), line)))
 
 
-def _complaint(item: Mapping[str, Any], model: type, hidden: set[str], name: Callable[[str], str]) -> str:
+def _describe(item: Mapping[str, Any], model: type, hidden: set[str], name: Callable[[str], str]) -> str:
     unknown = item["type"] == "extra_forbidden"
     keys, table = _keys(item["loc"][:-1] if unknown else item["loc"], model)
     path = ".".join(keys)
@@ -62,24 +89,25 @@ def _complaint(item: Mapping[str, Any], model: type, hidden: set[str], name: Cal
     if item["type"] == "missing":
         return f"{path}: missing"
     if item["type"] in ("model_type", "dict_type"):
-        return f"{path}: expected a table, got {repr(item['input'])[:_MOST_SHOWN]}"
-    said = item["msg"].removeprefix("Value error, ")
-    said = re.sub(r"^Input should be (?=greater|less)", "expected a number ", said)
-    said = re.sub(r"^Input should be ", "expected ", said)
-    said = re.sub(r"^expected a valid (?=[aeiou])", "expected an ", said).replace("expected a valid ", "expected a ")
-    said = re.sub(r"^\w+ should have ", "expected a value with ", said)
-    got = "" if "got" in said or not path else f", got {repr(item['input'])[:_MOST_SHOWN]}"
-    return f"{path}: {said[0].lower()}{said[1:]}{got}" if path else said
+        return f"{path}: expected a table, got {repr(item['input'])[:_MAX_SHOWN]}"
+    message = item["msg"].removeprefix("Value error, ")
+    message = re.sub(r"^Input should be (?=greater|less)", "expected a number ", message)
+    message = re.sub(r"^Input should be ", "expected ", message)
+    message = re.sub(r"^expected a valid (?=[aeiou])", "expected an ", message)
+    message = message.replace("expected a valid ", "expected a ")
+    message = re.sub(r"^\w+ should have ", "expected a value with ", message)
+    got = "" if "got" in message or not path else f", got {repr(item['input'])[:_MAX_SHOWN]}"
+    return f"{path}: {message[0].lower()}{message[1:]}{got}" if path else message
 
 
 def _keys(loc: Iterable[str | int], model: type) -> tuple[list[str], Mapping[str, Any]]:
-    """The part of a location that means something to the author of a file, and the fields of the table where it ends.
+    """Return the keys of a pydantic location as the author of a file wrote them, and the fields of the innermost table.
 
-    Types in a union show up in a location, too: what is neither a number nor a field of its table is left out.
+    A location also contains the types of a union: parts that are neither an index nor a field are left out.
     """
     keys: list[str] = []
     table: Mapping[str, Any] = getattr(model, "model_fields", {})
-    free = False  # inside a table whose keys are the author's own
+    free = False  # inside a table with arbitrary keys
     for part in loc:
         if isinstance(part, int) or free:
             keys.append(str(part))
@@ -91,6 +119,6 @@ def _keys(loc: Iterable[str | int], model: type) -> tuple[list[str], Mapping[str
 
 
 def _fields(annotation: Any) -> Mapping[str, Any]:
-    """The fields of the model in an annotation such as tuple[Model, ...] or Model | None; none where there is no model."""
+    """Return the fields of the model in an annotation such as tuple[Model, ...] or Model | None; none without one."""
     own = getattr(annotation, "model_fields", None)
     return own or next((found for part in get_args(annotation) if (found := _fields(part))), {})

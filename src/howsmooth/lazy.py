@@ -1,8 +1,8 @@
 """Names of a package that are imported when they are first used.
 
-`import howsmooth` and `howsmooth --help` take milliseconds this way; torch and transformers take seconds. A package
-lists its names in a dictionary, for Python, and again under `if TYPE_CHECKING:` and in `__all__`, for type checkers and
-editors. The tests compare the three.
+Importing torch and transformers takes seconds; `import howsmooth` and `howsmooth --help` take milliseconds. A package
+lists its names in a dictionary for Python, and again under `if TYPE_CHECKING:` and in `__all__` for type checkers and
+editors. `tests/test_entry_points.py` compares the three.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ def attach(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], An
         package: The package's `__name__`.
         modules: For each name, the module that defines it. A module listed under its own name is returned itself.
 
+    Returns:
+        The two functions. `__getattr__` raises an AttributeError that lists the names for any other name; `__dir__`
+        returns the package's `__all__`.
+
     Example:
         >>> lookup, names = attach("json", {"JSONDecoder": "json.decoder", "scanner": "json.scanner"})
         >>> lookup("scanner").__name__, "JSONDecoder" in names()
@@ -33,4 +37,7 @@ def attach(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], An
         module = importlib.import_module(modules[name])
         return module if modules[name] == f"{package}.{name}" else getattr(module, name)
 
-    return getattr_, lambda: sorted({*names, *vars(sys.modules[package])})
+    def dir_() -> list[str]:
+        return list(sys.modules[package].__all__)
+
+    return getattr_, dir_

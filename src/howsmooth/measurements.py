@@ -1,101 +1,185 @@
-"""`howsmooth.measure` and `howsmooth.read`: the one Python entry point from a question to records, laws and a page."""
+"""`howsmooth.measure` and `howsmooth.read`: the Python entry points from a model and a text to records.
+
+Both return `Measurements`: records with their growth laws, tables, figure, page and files.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from rich.console import RenderableType
+    from transformers import PreTrainedModel
 
     from howsmooth.fits import Law
     from howsmooth.models import Model
-    from howsmooth.texts.corpora import Corpus
+    from howsmooth.texts import Corpus
 
-__all__ = ["Measurements", "measure", "read"]
+__all__ = ["measure", "read", "Measurements"]
 
 _LOADING = ("dtype", "device", "revision", "tokenizer", "trust_remote_code", "allow_pickle", "causal")
-_LONGEST_NAME = 200  # of a text; a longer string is the text itself
+_MAX_NAME = 200  # characters of a name or path; a longer string is the text itself
+_MAX_LENGTHS = 8  # lengths that the repr lists
 
 
 @dataclass(frozen=True, eq=False)
 class Measurements(Sequence[dict[str, Any]]):
-    """Records of measurements, with what is made of them: laws, tables, figures, pages, files.
+    """A sequence of records, one plain dictionary per estimate, with laws, tables, figures, pages and files.
 
-    A sequence of plain dictionaries, one per estimate. `notes` say what was left out when they were read.
+    `str()` gives the tables that the terminal shows; Jupyter shows them as HTML.
+
+    Attributes:
+        records: The records, as `howsmooth.records` defines them. Those of `measure` have, among others, `value`,
+            `lower`, `upper`, `confidence`, `status`, `model`, `layer`, `head`, `n` and `sample`.
+        notes: What was left out when the records were read, one sentence each; empty after `measure`.
+
+    Example:
+        >>> import howsmooth
+        >>> found = howsmooth.measure("minilm", layers=[0, 1], lengths=[8, 16], samples=1)
+        >>> found
+        Measurements(4 records of minilm at n = 8, 16)
+        >>> [(record["layer"], record["n"]) for record in found]
+        [(0, 8), (1, 8), (0, 16), (1, 16)]
+        >>> found[:2]
+        Measurements(2 records of minilm at n = 8)
     """
 
     records: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
+        """Return the number of records."""
         return len(self.records)
 
-    def __getitem__(self, at: Any) -> Any:
-        return Measurements(self.records[at], self.notes) if isinstance(at, slice) else self.records[at]
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Measurements: ...
+
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | Measurements:
+        """Return one record, or the `Measurements` of a slice."""
+        return Measurements(self.records[index], self.notes) if isinstance(index, slice) else self.records[index]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Iterate over the records."""
         return iter(self.records)
 
     def __repr__(self) -> str:
+        """Return the number of records, the models and the lengths."""
         models = ", ".join(dict.fromkeys(record["model"] for record in self.records)) or "nothing"
         lengths = sorted({record["n"] for record in self.records})
-        return f"Measurements({len(self)} records of {models} at n = {', '.join(map(str, lengths)) or '–'})"
+        listed = ", ".join(map(str, lengths)) or "–"
+        if len(lengths) > _MAX_LENGTHS:
+            listed = f"{lengths[0]} … {lengths[-1]} ({len(lengths)} lengths)"
+        return f"Measurements({len(self)} record{'s' * (len(self) != 1)} of {models} at n = {listed})"
 
     def __str__(self) -> str:
-        """Return the table that the terminal shows."""
+        """Return the tables that the terminal shows: the constants, and their growth with n."""
         import io
 
         from rich.console import Console
 
-        from howsmooth.report.measurement_tables import summary
-
         stream = io.StringIO()
-        Console(file=stream, width=100).print(summary(self._measured, self.fits))
+        Console(file=stream, width=100).print(self._summary())
         return stream.getvalue()
 
+    def _repr_html_(self) -> str:
+        """Return the same tables as HTML, which Jupyter shows."""
+        from rich.console import Group
+
+        from howsmooth.report.table import Table
+
+        shown = self._summary()
+        parts = shown.renderables if isinstance(shown, Group) else [shown]
+        tables = "".join(part.html() for part in parts if isinstance(part, Table))
+        return f"<p>{escape(repr(self))}</p>{tables}"
+
+    def _summary(self) -> RenderableType:
+        from howsmooth.report.measurement_tables import summary
+
+        return summary(self._measurement_records, self.fits)
+
     @property
-    def _measured(self) -> list[dict[str, Any]]:
+    def _measurement_records(self) -> list[dict[str, Any]]:
+        """The records of kind "measurement": files may contain other kinds, which have no growth law."""
         return [record for record in self.records if record["kind"] == "measurement"]
 
     @property
-    def fits(self) -> dict[tuple, Law]:
-        """The growth law of each curve: exponent, interval and verdict, by the fields of `howsmooth.records.CURVE`."""
+    def fits(self) -> dict[tuple[Any, ...], Law]:
+        """The growth law of each curve: exponent, interval and verdict.
+
+        Keys are the values of the fields `howsmooth.records.CURVE`: one curve per model, text, map, layer, head, set of
+        tokens and quantity.
+        """
         from howsmooth.fits import growth_laws
 
-        return growth_laws(self._measured)
+        return growth_laws(self._measurement_records)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per record; nested fields (source, versions, shares, …) stay as they are."""
+        """Return a data frame with one row per record; nested fields (source, versions, shares, …) stay objects."""
         import pandas as pd
 
         return pd.DataFrame.from_records(self.records)
 
-    def plot(self, path: str | os.PathLike | None = None, *, theme: str = "light") -> Figure:
-        """Draw Lip against n with its laws; with a `path` (png, svg, pdf) also write it."""
+    def plot(self, path: str | os.PathLike[str] | None = None, *, theme: str = "light") -> Figure:
+        """Plot the constants against n, with their growth laws.
+
+        Args:
+            path: Also write the figure to this file (png, svg or pdf).
+            theme: "light" or "dark".
+
+        Returns:
+            The matplotlib figure. Needs `howsmooth[plot]`.
+
+        Raises:
+            InputError: The path has another ending, or there is nothing to plot.
+        """
         from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
 
         if path is not None:
             check_plot_path(os.fspath(path), "path")
-        figure = growth_figure(self._measured, self.fits, theme=theme)
+        figure = growth_figure(self._measurement_records, self.fits, theme=theme)
         if path is not None:
             save_figure(figure, os.fspath(path))
         return figure
 
-    def report(self, path: str | os.PathLike, *, title: str | None = None) -> Path:
-        """Write one HTML page that needs nothing else, and return its path."""
+    def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
+        """Write a self-contained HTML page with tables and interactive charts, and return its path.
+
+        Args:
+            path: The file to write.
+            title: The title of the page; by default it names the models.
+        """
         from howsmooth.report.web_page import report_page
 
-        place = Path(path)
-        place.write_text(report_page(self.records, title=title, notes=self.notes), encoding="utf-8")
-        return place
+        file = Path(path)
+        file.write_text(report_page(self.records, title=title, notes=self.notes), encoding="utf-8")
+        return file
 
-    def save(self, path: str | os.PathLike) -> Path:
-        """Write the records by the ending of the name: JSON lines or Parquet for `howsmooth.read`, CSV for others."""
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the records to a file, in the format given by the ending of its name, and return its path.
+
+        Args:
+            path: A name that ends in .jsonl (JSON lines) or .parquet, which `howsmooth.read` reads back, or in .csv.
+
+        Raises:
+            InputError: The name has another ending, or the folder does not exist.
+
+        Example:
+            >>> import tempfile, howsmooth
+            >>> found = howsmooth.measure("minilm", layers=[0], lengths=[8], samples=1)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     howsmooth.read(found.save(folder + "/found.jsonl")).records == found.records
+            True
+        """
         from howsmooth.studies.formats import write_records
 
         write_records(lambda: iter(self.records), os.fspath(path))
@@ -103,34 +187,52 @@ class Measurements(Sequence[dict[str, Any]]):
 
 
 def measure(
-    model: str | os.PathLike | Model | Any = "minilm",
-    text: str | os.PathLike | Corpus | None = None,
+    model: str | os.PathLike[str] | Model | PreTrainedModel = "minilm",
+    text: str | os.PathLike[str] | Corpus | None = None,
     *,
     progress: Callable[[dict[str, Any]], None] | None = None,
     **fields: Any,
 ) -> Measurements:
-    """Measure the local Lipschitz constants of a model's attention on a text, as `howsmooth measure` does.
+    """Measure the local Lipschitz constants of a model's attention on a text.
+
+    The Python counterpart of `howsmooth measure`: the same names, defaults and numbers. All input is checked before
+    anything is computed.
 
     Args:
-        model: what `howsmooth.load` takes, a transformers model included, or a loaded `Model`.
-        text: the text itself, or a source as --text takes it (a path, "alice", "ag_news", "hf:NAME"); the embedded text
-            by default. A string with a line break or of more than 200 characters is the text itself; so is a
-            `howsmooth.texts.corpora.Corpus`.
-        progress: called with each record as soon as it is computed.
-        fields: the fields of `howsmooth.studies.Spec`, with the names and defaults of the command line: layers, heads,
-            lengths, samples, map, tokens, special_tokens, cutting, inputs, quantities, tol, confidence, max_memory,
-            product_dtype, stop, max_steps, seed; and, for a model that is named, dtype, device, revision, tokenizer,
-            trust_remote_code, allow_pickle, causal.
+        model: A name, folder or file as `howsmooth.load` takes it, a transformers model, or a loaded `Model`.
+        text: The text itself, a `howsmooth.texts.Corpus`, or a source as --text takes it: a path, "alice", "ag_news" or
+            "hf:NAME". By default the text that ships with the package. A string with a line break, or of more than 200
+            characters, is the text itself.
+        progress: Called with each record as soon as it is computed.
+        **fields: Fields of `howsmooth.studies.Spec`.
+
+            What is measured: `layers` ("all" or a list), `heads` (each alone), `map` ("attention", "head", "normed",
+            "block", "layer" or "model"), `tokens` that may move ("all", "no-special", "no-first"), `quantities`.
+
+            On which input: `lengths` n in tokens, `samples` per length, `cutting` of the text ("consecutive",
+            "documents", "prefixes"), `special_tokens` ("add" or "none"), `inputs` ("text", or "normalised" for random
+            tokens).
+
+            How: `tol` (relative width of the interval), `confidence`, `product_dtype`, `stop`, `max_steps`,
+            `max_memory`, `seed`.
+
+            For a model that has yet to be loaded: `dtype`, `device`, `revision`, `tokenizer`, `trust_remote_code`,
+            `allow_pickle`, `causal`.
 
     Returns:
-        The records, with their laws, figure and page.
+        The records, one for each layer (or head), length and sample, with their laws, figure and page.
 
     Raises:
-        InputError: for anything that cannot be measured, before anything is computed.
+        InputError: The model, the text or a field is invalid, or they do not fit together.
 
-    >>> found = measure("minilm", layers=[0], lengths=[8], samples=1)
-    >>> len(found), found[0]["layer"], found[0]["status"]
-    (1, 0, 'converged')
+    Example:
+        >>> import howsmooth
+        >>> found = howsmooth.measure("minilm", layers=[0], lengths=[8], samples=1)
+        >>> record = found[0]
+        >>> record["layer"], record["n"], record["status"]
+        (0, 8, 'converged')
+        >>> record["lower"] <= record["value"] <= record["upper"]
+        True
     """
     from howsmooth.errors import InputError
     from howsmooth.models import Model, load
@@ -145,7 +247,7 @@ def measure(
             f"expected one model and one text, measured in this process, got {several!r}; for several, or "
             "for other processes, run a study (howsmooth.studies.run_study)"
         )
-    loading = {name: _plain(fields.pop(name)) for name in _LOADING if name in fields}
+    loading = {name: _to_plain(fields.pop(name)) for name in _LOADING if name in fields}
     if isinstance(model, Model) and loading:
         raise InputError(
             f"expected {next(iter(loading))} only with a model that is yet to be loaded, got it with "
@@ -153,10 +255,10 @@ def measure(
         )
     named = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
     label = named or getattr(model, "name", None) or type(model).__name__
-    corpus = _given(text)
+    corpus = _as_corpus(text)
     declared = {
         "name": "measure",
-        **{name: _plain(value) for name, value in fields.items()},
+        **{name: _to_plain(value) for name, value in fields.items()},
         "models": [{"name": label, **loading}],
     }
     if isinstance(text, (str, os.PathLike)) and corpus is None:
@@ -175,11 +277,25 @@ def measure(
     return Measurements(records)
 
 
-def read(*paths: str | os.PathLike) -> Measurements:
-    """Read records back from JSON lines, stores of studies (SQLite) and Parquet files, several of them joined.
+def read(*paths: str | os.PathLike[str]) -> Measurements:
+    """Read records from files: JSON lines, Parquet, and the SQLite stores of studies.
+
+    Args:
+        *paths: One or more files; their records are joined, and duplicates count once.
+
+    Returns:
+        The records. Its `notes` say what was left out: records of other versions, duplicates, unfinished tasks.
 
     Raises:
-        InputError: where there is no record of this version; what was left out is in `notes` otherwise.
+        InputError: A file cannot be read, or none of them has a record of this version.
+
+    Example:
+        >>> import tempfile, howsmooth
+        >>> found = howsmooth.measure("minilm", layers=[0], lengths=[8], samples=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = found.save(folder + "/found.jsonl")
+        ...     howsmooth.read(path)
+        Measurements(1 record of minilm at n = 8)
     """
     from howsmooth.studies.formats import read_records
 
@@ -187,21 +303,21 @@ def read(*paths: str | os.PathLike) -> Measurements:
     return Measurements(found.records, found.notes)
 
 
-def _given(text: str | os.PathLike | Corpus | None) -> Corpus | None:
-    """The corpus where a text is given itself, None where it is named."""
-    from howsmooth.texts.corpora import Corpus
+def _as_corpus(text: str | os.PathLike[str] | Corpus | None) -> Corpus | None:
+    """Return a corpus if the text itself was given, None if the argument is the name of a source."""
+    from howsmooth.texts import Corpus
 
-    if isinstance(text, str) and ("\n" in text or len(text) > _LONGEST_NAME) and not os.path.exists(text[:4096]):
+    if isinstance(text, str) and ("\n" in text or len(text) > _MAX_NAME) and not os.path.exists(text[:4096]):
         return Corpus("text", (text,))
     return text if isinstance(text, Corpus) else None
 
 
-def _plain(value: Any) -> Any:
-    """Values as a study file has them: torch's dtypes and devices by name, ranges and NumPy arrays as lists."""
+def _to_plain(value: Any) -> Any:
+    """Return a value as a study file has it: torch's dtypes and devices by name, ranges and NumPy arrays as lists."""
     import torch
 
     if isinstance(value, (torch.dtype, torch.device)):
         return str(value).removeprefix("torch.")
     if hasattr(value, "tolist"):
         return value.tolist()
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple, range)) else value
+    return [_to_plain(item) for item in value] if isinstance(value, (list, tuple, range)) else value

@@ -7,7 +7,7 @@ import torch
 
 from howsmooth import InputError, SelfAttention, load, local_lipschitz
 from howsmooth.attack.mitigation import L2, Cap, DistanceAttention, Temperature
-from howsmooth.models import replaced
+from howsmooth.models import replace_attention
 from tests.attention.cases import LAYERS, layer, normal
 from tests.models.tiny import tiny_network
 from tests.tolerances import FLOAT32, assert_close, at_most, close
@@ -68,10 +68,10 @@ def test_replaced_attention_in_a_model(family):
     ids = torch.arange(5, 14)
     clean = model.map_at(ids, kind="model")()
     own = {layer: model.attention(layer, 9) for layer in range(model.layers)}
-    with replaced(model, own):
+    with replace_attention(model, own):
         assert_close(model.map_at(ids, kind="model")(), clean, 1e-5)
     entering = model.activations(ids, range(3))
-    with replaced(model, {1: Temperature(4.0)(own[1])}):
+    with replace_attention(model, {1: Temperature(4.0)(own[1])}):
         now = model.activations(ids, range(3))
         at = model.map_at(ids, kind="model")
         moved = at()

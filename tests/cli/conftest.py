@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import howsmooth as package
-from tests.held import start_held
+from tests.paused import start_paused
 
 WORDS = ("the", "of", "and", "light", "stone", "river", "moves", "slowly", "under", "old", "bridge", ".")
 # A process started by a test finds the package that the test itself found, installed or not.
@@ -73,10 +73,10 @@ def start() -> Callable[..., subprocess.Popen]:
 
 
 @pytest.fixture
-def start_held_at() -> Callable[..., subprocess.Popen]:
+def start_paused_at() -> Callable[..., subprocess.Popen]:
     """Start the command and return once it waits in the given call of a function, for a signal that ends it."""
 
     def popen(line: str, function: str, call: int) -> subprocess.Popen:
-        return start_held(line, function, call, ENVIRONMENT)
+        return start_paused(line, function, call, ENVIRONMENT)
 
     return popen

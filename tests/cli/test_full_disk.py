@@ -16,7 +16,7 @@ FULL = "/dev/full"  # every write to it fails as on a full disk
 pytestmark = pytest.mark.skipif(not os.path.exists(FULL), reason=reasons.device_file(FULL))
 
 
-def complaints(result) -> list[str]:
+def describe_validation_errors(result) -> list[str]:
     assert result.code == 2, result.err
     assert "Traceback" not in result.err
     return [line for line in result.err.splitlines() if line.startswith("howsmooth: ")]
@@ -26,7 +26,7 @@ def complaints(result) -> list[str]:
 def test_records(howsmooth, tiny, text_file, option):
     line = f"measure {tiny} --text {text_file} --layers 0 --lengths 8 --samples 2"
     result = howsmooth(line, option, FULL)
-    (line,) = complaints(result)
+    (line,) = describe_validation_errors(result)
     assert f"{option}, got {FULL} (no space left on device)" in line
     assert "interval, 99.9 % sure" in result.out
     assert "wrote" not in result.err
@@ -37,7 +37,7 @@ def test_the_other_outputs_are_still_made(howsmooth, tiny, text_file, tmp_path):
     result = howsmooth(
         f"measure {tiny} --text {text_file} --layers 0 --lengths 8 --samples 2 --json {FULL} --csv {kept} --plot {plot}"
     )
-    assert len(complaints(result)) == 1
+    assert len(describe_validation_errors(result)) == 1
     with kept.open() as stream:
         assert len(list(csv.DictReader(stream))) == 1
     assert f"wrote 1 estimate to {kept}" in result.err
@@ -52,7 +52,7 @@ def test_a_disk_that_fills_up_while_closing(howsmooth, tiny, text_file, tmp_path
     monkeypatch.setattr(RecordFile, "close", close)
     path = tmp_path / "m.jsonl"
     result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --json {path}")
-    (line,) = complaints(result)
+    (line,) = describe_validation_errors(result)
     assert f"--json, got {path} (no space" in line and "interval" in result.out
 
 
@@ -60,7 +60,7 @@ def test_plot(howsmooth, tiny, text_file, tmp_path):
     plot = tmp_path / "growth.png"
     plot.symlink_to(FULL)
     result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --plot {plot}")
-    (line,) = complaints(result)
+    (line,) = describe_validation_errors(result)
     assert f"--plot, got {plot} (no space" in line
     assert "drew" not in result.err and "interval" in result.out
 
@@ -85,7 +85,7 @@ def test_demo(howsmooth, tiny, tmp_path, monkeypatch, name):
     full = tmp_path / name
     full.symlink_to(FULL)
     result = howsmooth(f"demo --out {tmp_path}")
-    (line,) = complaints(result)
+    (line,) = describe_validation_errors(result)
     assert f"--out, got {full} (no space" in line
     assert "interval, 99.9 % sure" in result.out and str(full) not in result.out
     others = {"growth.png", "index.html", "measurements.jsonl"} - {name}

@@ -169,9 +169,9 @@ def test_what_does_not_converge_is_kept_and_marked(howsmooth, tiny, text_file):
     assert "! not within the tolerance" in result.err
 
 
-def test_lines_stream_and_ctrl_c_keeps_them(start_held_at, tiny, text_file, tmp_path):
+def test_lines_stream_and_ctrl_c_keeps_them(start_paused_at, tiny, text_file, tmp_path):
     path = tmp_path / "kept.jsonl"
-    process = start_held_at(
+    process = start_paused_at(
         f"measure {tiny} --text {text_file} --lengths 12,13 --samples 2 --heads all --json {path}",
         "howsmooth.studies.quantities:local_lipschitz",
         4,

@@ -52,7 +52,7 @@ def test_whole_layers_are_the_norm_of_the_duplicated_input(howsmooth, tiny, text
     call = at.f.call
 
     def together(t):
-        return mask if hasattr(t, "howsmooth_plan") else t
+        return mask if hasattr(t, "howsmooth_pattern") else t
 
     args, kwargs = [together(t) for t in call.args[1:]], {name: together(t) for name, t in call.kwargs.items()}
     assert any(t is mask for t in [*args, *kwargs.values()])

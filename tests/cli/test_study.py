@@ -67,10 +67,10 @@ def test_run_status_ls_export(howsmooth, study, tmp_path):
     assert [json.loads(line) for line in printed] == lines  # exact: the same records, printed
 
 
-def test_killed_and_resumed(start_held_at, howsmooth, study):
+def test_killed_and_resumed(start_paused_at, howsmooth, study):
     """SIGKILL in the middle: workers go with the driver, what is stored stays, resume does the rest only."""
     file, planned = study(samples=4), 3 * 4 * 4  # lengths × samples × heads of both layers
-    process = start_held_at(
+    process = start_paused_at(
         f"study run {file} --workers 2 --threads 1 --set tol=1e-5 --heads all --lengths 6..8",
         "howsmooth.studies.store:Store.add",
         3,

@@ -10,29 +10,28 @@ import pytest
 
 import howsmooth
 from tests.docs.same import ROOT
-from tests.test_layers import ONLY_IN, STREET
+from tests.test_layers import LAYERS, ONLY_IN
 
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_the_layers_are_those_of_the_imports():
-    street = " → ".join(" | ".join(group) for group in STREET)
-    assert street in GUIDE
-    rows = {room: row for row in GUIDE.splitlines() if row.startswith("| `") for room in re.findall(r"`(\w+)`", row)}
-    assert {room for group in STREET for room in group} <= set(rows)
+    assert " → ".join(" | ".join(group) for group in LAYERS) in GUIDE
+    rows = {name: row for row in GUIDE.splitlines() if row.startswith("| `") for name in re.findall(r"`(\w+)`", row)}
+    assert {package for group in LAYERS for package in group} <= set(rows)
     assert [
-        package
-        for package, rooms in ONLY_IN.items()
-        for room in rooms
-        if package not in rows[room] and package != "tokenizers"
+        dependency
+        for dependency, packages in ONLY_IN.items()
+        for package in packages
+        if dependency not in rows[package] and dependency != "tokenizers"
     ] == []
 
 
 def test_files_that_the_guide_names_are_there():
     for path in re.findall(r"\]\(((?!http)[^)#]+)\)", GUIDE):
         assert (ROOT / path).exists(), path
-    rooms = "|".join(room for group in STREET for room in group)
-    for path in re.findall(rf"`((?:tests|benchmarks|docs|{rooms})/[\w/.]*)`", GUIDE):
+    packages = "|".join(package for group in LAYERS for package in group)
+    for path in re.findall(rf"`((?:tests|benchmarks|docs|{packages})/[\w/.]*)`", GUIDE):
         assert (ROOT / path).exists() or (ROOT / "src" / "howsmooth" / path).exists(), path
 
 

@@ -15,7 +15,7 @@ import pytest
 from experiments.prediction.__main__ import main
 from tests.cli.conftest import ENVIRONMENT, WORDS
 from tests.docs.same import ROOT
-from tests.held import start_held
+from tests.paused import start_paused
 from tests.tolerances import FLOAT32, at_most, same_record
 
 LINE = "{model} --texts {text} --count 4 --length 8 --steps 2 --calls 5 --edits 1 --resamples 100"
@@ -110,7 +110,7 @@ def test_correlations_are_written_with_reasons_for_undefined_ones(whole):
 
 def test_a_killed_run_is_resumed_to_the_same_file(line, whole, prediction, tmp_path):
     out = tmp_path / "out.jsonl"
-    process = start_held(
+    process = start_paused(
         f"{line} --out {out}", "experiments.records:Records.append", 4, ENVIRONMENT, "experiments.prediction.__main__"
     )
     process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Tiny models saved as folders, and no hub."""
+"""Tiny models saved as folders; the hub is disabled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .tiny import tiny_network, tiny_tokenizer
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _hub_is_not_asked():
-    """No test may depend on a network; the constant was read when huggingface_hub was imported."""
+def _hub_is_disabled():
+    """No test may depend on a network. The environment variable was read when huggingface_hub was imported."""
     from huggingface_hub import constants
 
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True

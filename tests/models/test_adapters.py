@@ -1,4 +1,4 @@
-"""Adapters of families that do not ask the attention registry, in the variants that the zoo does not have."""
+"""Adapters of families that do not use the attention registry, in variants that `zoo.py` does not have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from transformers.models.falcon import modeling_falcon
 
 from howsmooth import load
-from howsmooth.models import anatomy
+from howsmooth.models import sites
 from howsmooth.models.maps import AttentionMap
 from tests.oracles.eager import lifted, stretch
 from tests.tolerances import assert_close
@@ -39,7 +39,7 @@ def test_both_paths_agree_with_the_module(name, changes):
         at = model.map_at(given, 1)
         assert_close(at.x, x)
         assert_close(at(), f(x).detach())
-        site = anatomy.sites(model.twin, model._inputs(given), [1])[1]
+        site = sites.find_sites(model.instrumented, model._inputs(given), [1])[1]
         inside = AttentionMap(site.attention, site.projection, model.heads)
         assert_close(inside(x), at())
         assert_close(inside.head(1)(x), at.f.head(1)(x))
@@ -49,12 +49,12 @@ def test_both_paths_agree_with_the_module(name, changes):
 
 
 def test_eager_falcon_counts_alibi_twice(monkeypatch):
-    """The reason for the comparison above; when it fails, eager is right again and can serve as the truth."""
+    """The reason for the comparison above. If this test fails, eager is correct again and can be the reference."""
     network, given = ZOO["falcon"].network(**PLAIN, multi_query=False, alibi=True), inputs("falcon", 9)
-    want = network(**given).last_hidden_state
+    expected = network(**given).last_hidden_state
     eager = type(network)._from_config(network.config, attn_implementation="eager").double().eval()
     eager.load_state_dict(network.state_dict())
-    assert not torch.allclose(eager(**given).last_hidden_state, want, rtol=1e-3)
+    assert not torch.allclose(eager(**given).last_hidden_state, expected, rtol=1e-3)
     whole = modeling_falcon.build_alibi_tensor
     monkeypatch.setattr(modeling_falcon, "build_alibi_tensor", lambda *args, **options: whole(*args, **options) / 2)
-    assert_close(eager(**given).last_hidden_state, want)
+    assert_close(eager(**given).last_hidden_state, expected)

@@ -20,19 +20,19 @@ from .tiny import tiny_network, tiny_tokenizer
 
 
 def module_outputs(network, ids, dtype=torch.float64):
-    """What each attention module of an eager network puts out for (n,) ids, output projection included."""
+    """Return the output of each attention module of an eager network for (n,) ids, output projection included."""
     eager = copy.deepcopy(network).to(dtype)
     eager.set_attn_implementation("eager")
-    assert network.config._attn_implementation == "sdpa"  # the twin has a config of its own
+    assert network.config._attn_implementation == "sdpa"  # the copy has its own config
     outputs = {}
     for layer, module in enumerate(FAMILIES[network.config.model_type].attention_modules(eager)):
         if network.config.model_type == "bert":  # BertSelfAttention stops before the projection
             module = eager.encoder.layer[layer].attention.output.dense
 
-        def keep(_module, _args, output, layer=layer):
+        def capture(_module, _args, output, layer=layer):
             outputs[layer] = (output[0] if isinstance(output, tuple) else output)[0]
 
-        module.register_forward_hook(keep)
+        module.register_forward_hook(capture)
     with torch.no_grad():
         eager(input_ids=ids[None])
     return outputs
@@ -83,15 +83,15 @@ def test_tiny_models(changes, tmp_path):
         assert not torch.allclose(another(inputs[layer]), want[layer], rtol=0.1)
 
 
-def test_what_enters_attention_is_what_the_paper_means():
+def test_activations_are_the_input_of_attention_as_in_the_paper():
     """GPT-2 and Llama: after the first norm. BERT: the block's input."""
     ids = torch.arange(10, 30)
     for family, norm in (("gpt2", lambda m: m.h[1].ln_1), ("llama", lambda m: m.layers[1].input_layernorm)):
         network = tiny_network(family, torch.float64)
-        seen = []
-        norm(network).register_forward_hook(lambda _m, _a, out, seen=seen: seen.append(out[0]))
+        captured = []
+        norm(network).register_forward_hook(lambda _m, _a, out, captured=captured: captured.append(out[0]))
         model = Model(network, FAMILIES[family], name="tiny")
-        assert close(model.activations(ids, [1])[1], seen[0], FLOAT32)
+        assert close(model.activations(ids, [1])[1], captured[0], FLOAT32)
     network = tiny_network("bert", torch.float64)
     hidden = network(input_ids=ids[None], output_hidden_states=True).hidden_states
     model = Model(network, FAMILIES["bert"], name="tiny")
@@ -141,7 +141,7 @@ def test_minilm():
 
 @pytest.fixture(scope="module")
 def smollm2():
-    return embedded("smollm2")  # in the user's own cache: half a gigabyte is written once, not per run
+    return embedded("smollm2")  # in the user's own cache: half a gigabyte is written once, not in every run
 
 
 def test_smollm2(smollm2):
@@ -156,15 +156,15 @@ def test_smollm2(smollm2):
         assert_near(model.attention(layer)(x), want[layer], 1e-4)
 
 
-def test_smollm2_speaks_english(smollm2):
-    """Wrongly permuted or dequantised weights would still be finite: only the next word tells."""
+def test_smollm2_predicts_english(smollm2):
+    """Wrongly permuted or dequantised weights would still be finite; the loss detects them."""
     model = smollm2
     (chunk,) = model.chunks(default_text(), 128, 1)
     with torch.no_grad():
         hidden = model.network(input_ids=chunk.ids[None]).last_hidden_state[0]
         logits = hidden @ model.network.embed_tokens.weight.T  # tied embeddings
         loss = torch.nn.functional.cross_entropy(logits[:-1], chunk.ids[1:])
-    assert loss < 4.5  # a uniform guess costs 10.8
+    assert loss < 4.5  # 10.8 for a uniform prediction
 
 
 def one_layer(width):

@@ -1,4 +1,4 @@
-"""Folders of the cache that are being made: those of dead processes go, those of living ones stay."""
+"""Temporary folders of the cache: those of dead processes are removed, those of running ones are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with building_folder(Path(sys.argv[1]), "abc.") as folder:
 """
 
 
-def test_a_folder_is_gone_afterwards_unless_it_was_renamed(tmp_path):
+def test_a_folder_is_removed_unless_it_was_renamed(tmp_path):
     with building_folder(tmp_path / "cache", "abc.") as folder:
         assert folder.is_dir() and folder.name.startswith("abc.building-")
     assert list((tmp_path / "cache").iterdir()) == []
@@ -34,7 +34,7 @@ def test_a_folder_is_gone_afterwards_unless_it_was_renamed(tmp_path):
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["final"]
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
+def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -44,14 +44,14 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
     ) as process:
         left = process.stdout.readline().strip()
         with building_folder(tmp_path):
-            assert os.path.isfile(os.path.join(left, "weights")), "its process is alive"
+            assert os.path.isfile(os.path.join(left, "weights")), "its process is running"
         process.send_signal(signal.SIGKILL)
     assert os.path.isdir(left)
     with building_folder(tmp_path) as folder:
         assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, folder.name + ".lock"]
 
 
-def test_folders_without_a_lock_are_told_by_their_age(tmp_path):
+def test_folders_without_a_lock_are_removed_by_age(tmp_path):
     old, new = tmp_path / "a.building-old", tmp_path / "a.building-new"
     for folder in (old, new):
         folder.mkdir()

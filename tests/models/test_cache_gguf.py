@@ -1,4 +1,4 @@
-"""A GGUF file is converted once, exactly, and a damaged conversion heals."""
+"""A GGUF file is converted once, exactly, and again if the conversion is damaged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKENS = ["<unk>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz", "Ġ", "ab", "cd
 
 
 def write_gguf(path, quantised=True, architecture="llama", without="", add_bos=None, add_eos=None, file_type=None):
-    """A tiny Llama in Q4_1, as llama.cpp lays it out; returns the dequantised weights."""
+    """Write a tiny Llama in Q4_1 in llama.cpp's layout; return the dequantised weights."""
     generator = np.random.default_rng(0)
     kind = gguf.GGMLQuantizationType.Q4_1
     writer = gguf.GGUFWriter(path, architecture)
@@ -86,7 +86,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture
 def conversions(monkeypatch):
-    """Count how often a file is really converted."""
+    """Count the conversions."""
     count, convert = [], cache._convert
     monkeypatch.setattr(cache, "_convert", lambda *a: count.append(a) or convert(*a))
     return count
@@ -104,13 +104,13 @@ def test_the_weights_are_the_dequantised_ones(file, tmp_path, capfd):
     assert torch.equal(block.v_proj.weight, torch.from_numpy(weights["blk.1.attn_v.weight"]))
     # exact: copied from the file
     assert torch.equal(block.o_proj.weight, torch.from_numpy(weights["blk.1.attn_output.weight"]))
-    # llama.cpp pairs neighbouring channels in rotary positions, transformers pairs the two halves of a head
-    want = torch.from_numpy(weights["blk.1.attn_k.weight"]).view(KV, 8, 2, D).transpose(1, 2).reshape(-1, D)
-    assert torch.equal(block.k_proj.weight, want)  # exact: copied from the file, rows in another order
+    # llama.cpp pairs adjacent channels in rotary positions, transformers pairs the two halves of a head
+    expected = torch.from_numpy(weights["blk.1.attn_k.weight"]).view(KV, 8, 2, D).transpose(1, 2).reshape(-1, D)
+    assert torch.equal(block.k_proj.weight, expected)  # exact: copied from the file, rows in another order
     assert model.tokenize("a b") and model.attention(1).heads == 4
 
 
-def test_unquantised_files_say_so(tmp_path):
+def test_unquantised_files_are_named_so(tmp_path):
     write_gguf(tmp_path / "plain.gguf", quantised=False)
     assert load(tmp_path / "plain.gguf", cache_dir=tmp_path).source["weights"] == "F32 GGUF"
 
@@ -128,56 +128,56 @@ def test_the_second_load_does_not_convert(file, tmp_path, conversions, monkeypat
         assert torch.equal(value, second.network.state_dict()[key])  # exact: copied from the same cache
 
 
-def spoil(folder, how):
-    weights, seal = folder / "model.safetensors", folder / "complete.json"
+def damage(folder, how):
+    weights, manifest = folder / "model.safetensors", folder / "complete.json"
     if how == "flipped":
         data = bytearray(weights.read_bytes())
         data[-100] ^= 1
         weights.write_bytes(data)
     elif how == "short":
         weights.write_bytes(weights.read_bytes()[:-64])
-    elif how == "gone":
+    elif how == "missing":
         (folder / "config.json").unlink()
-    elif how == "unsealed":
-        seal.unlink()
-    elif how == "bad seal":
-        seal.write_text("[1, 2")
+    elif how == "no manifest":
+        manifest.unlink()
+    elif how == "bad manifest":
+        manifest.write_text("[1, 2")
     elif how == "older":
-        seal.write_text(json.dumps(json.loads(seal.read_text()) | {"format": 0}))
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 0}))
 
 
-@pytest.mark.parametrize("how", ["flipped", "short", "gone", "unsealed", "bad seal", "older"])
-def test_a_damaged_cache_heals(file, tmp_path, conversions, how):
+@pytest.mark.parametrize("how", ["flipped", "short", "missing", "no manifest", "bad manifest", "older"])
+def test_a_damaged_cache_is_rebuilt(file, tmp_path, conversions, how):
     path, weights = file
-    converted = cache.convert_once(path, tmp_path)
-    spoil(converted.folder, how)
+    converted = cache.convert_gguf(path, tmp_path)
+    damage(converted.folder, how)
     model = load(path, cache_dir=tmp_path)
     assert len(conversions) == 2
     value = model.network.layers[0].self_attn.v_proj.weight
     assert torch.equal(value, torch.from_numpy(weights["blk.0.attn_v.weight"]))  # exact: copied from the file
     load(path, cache_dir=tmp_path)
     assert len(conversions) == 2
-    assert [p.name for p in (tmp_path / "gguf").iterdir()] == [converted.sha256]  # nothing is left behind
+    assert [p.name for p in (tmp_path / "gguf").iterdir()] == [converted.sha256]  # no temporary folder remains
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_two_at_once(file, tmp_path, monkeypatch, damaged):
-    """Another process finishes, well or badly, while this one converts."""
+def test_two_processes_convert_at_once(file, tmp_path, monkeypatch, damaged):
+    """Another process completes a folder, intact or damaged, while this one converts."""
     path, _ = file
     convert, depth = cache._convert, []
 
     def convert_meanwhile(source, folder):
         depth.append(folder)
         if len(depth) == 1:
-            other = cache.convert_once(path, tmp_path)
+            other = cache.convert_gguf(path, tmp_path)
             if damaged:
-                spoil(other.folder, "flipped")
+                damage(other.folder, "flipped")
         return convert(source, folder)
 
     monkeypatch.setattr(cache, "_convert", convert_meanwhile)
-    ours = cache.convert_once(path, tmp_path)
+    ours = cache.convert_gguf(path, tmp_path)
     assert len(depth) == 2 and depth[0] != depth[1]
-    assert cache._read_seal(ours.folder) is not None
+    assert cache._read_manifest(ours.folder) is not None
     assert [p.name for p in (tmp_path / "gguf").iterdir()] == [ours.sha256]
 
 
@@ -187,11 +187,11 @@ def test_an_interrupted_conversion_leaves_nothing(file, tmp_path, monkeypatch):
 
     monkeypatch.setattr(cache, "save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        cache.convert_once(file[0], tmp_path)
+        cache.convert_gguf(file[0], tmp_path)
     assert not list((tmp_path / "gguf").iterdir())
 
 
-def test_where_the_cache_is(monkeypatch, tmp_path):
+def test_the_cache_folder_is_chosen(monkeypatch, tmp_path):
     monkeypatch.delenv("HOWSMOOTH_CACHE", raising=False)
     assert cache.cache_root().parts[-2:] == (".cache", "howsmooth")
     monkeypatch.setenv("HOWSMOOTH_CACHE", str(tmp_path / "by-environment"))
@@ -199,7 +199,7 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     assert cache.cache_root(tmp_path / "by-argument") == tmp_path / "by-argument"
 
 
-def test_refusals(file, tmp_path, monkeypatch):
+def test_invalid_files_are_refused(file, tmp_path, monkeypatch):
     path, _ = file
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(path.read_bytes()[:3000])
@@ -223,20 +223,20 @@ def test_refusals(file, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("add_bos, add_eos", [(True, None), (True, True), (False, True), (False, False), (None, None)])
-def test_special_tokens_are_added_as_the_file_says(add_bos, add_eos, tmp_path):
-    """Transformers reads the vocabulary of a GGUF file, and not whether a text begins with the first of its tokens."""
+def test_special_tokens_are_added_as_the_file_declares(add_bos, add_eos, tmp_path):
+    """Transformers reads the vocabulary of a GGUF file, but not which special tokens are added."""
     path = tmp_path / "tiny.gguf"
     write_gguf(path, add_bos=add_bos, add_eos=add_eos)
     model = load(path, cache_dir=tmp_path / "cache")
-    frame = [1] * bool(add_bos), [2] * bool(add_eos)
+    before, after = [1] * bool(add_bos), [2] * bool(add_eos)
     (chunk,) = model.chunks("ab cd ab cd ab cd", 6, 1)
-    inside = 6 - sum(map(len, frame))
-    assert chunk.ids.tolist() == [*frame[0], *model.tokenize("ab cd ab cd ab cd")[:inside], *frame[1]]
-    assert list(chunk.special) == [True] * len(frame[0]) + [False] * inside + [True] * len(frame[1])
+    inside = 6 - len(before) - len(after)
+    assert chunk.ids.tolist() == [*before, *model.tokenize("ab cd ab cd ab cd")[:inside], *after]
+    assert list(chunk.special) == [True] * len(before) + [False] * inside + [True] * len(after)
 
 
 def test_the_quantisation_is_named_as_the_file_names_it(tmp_path):
-    """Most weights of a Q4_K_M file may be in another type, for example in its embedding."""
+    """In a Q4_K_M file most weights may have another type, for example those of the embedding."""
     path = tmp_path / "tiny.gguf"
     write_gguf(path, file_type=gguf.LlamaFileType.MOSTLY_Q4_K_M)
     assert load(path, cache_dir=tmp_path / "cache").source["weights"] == "Q4_K_M GGUF, dequantised"

@@ -1,4 +1,4 @@
-"""The table of families says what the tests do, and the docs show the table."""
+"""The table of families agrees with the tests and with the docs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
 def test_the_page_shows_the_table():
-    """To renew it: put the output of `howsmooth models --markdown` between the marks."""
+    """To update the page, put the output of `howsmooth models --markdown` between the two comments."""
     shown = re.search(r"<!-- families: .*? -->\n(.*?)<!-- end of families -->", PAGE.read_text(), re.S)
     assert shown and shown[1].strip() == compatibility.markdown().strip()
 
@@ -42,16 +42,16 @@ def test_sizes_and_modality(family):
     given = inputs(family.key)
     x = model.activations(given, [0, 1])[1]
     assert x.shape == (1, 5, 16) and model.map_at(given, 1).x.shape == (5, 16)
-    # A map made for a length, or for any image or sound, is the one of the input.
+    # A map for a given length, or for any image or sound, is the same as that at the input.
     f = model.map(1, "layer", n=5 if family.modality == "text" else None)
     at = model.map_at(given, 1, "layer")
-    if family.key != "whisper_decoder":  # whose layer listens to another sound
+    if family.key != "whisper_decoder":  # its layer depends on the sound
         assert torch.allclose(f(at.x), at(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("key", ["roberta", "mpnet"])
 def test_positions_after_padding(key):
-    """The table has 40 rows, two of them for padding: 38 tokens are the most."""
+    """The position table has 40 rows, of which padding takes two: at most 38 tokens."""
     model = load(ZOO[key].network(torch.float32))
     assert model.positions == 38
     assert model.map_at(torch.full((38,), 30), 0).x.shape == (38, 16)
@@ -71,7 +71,7 @@ def test_positions_after_padding(key):
         ("swin", dict(image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=4)),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(kind, sizes):
+def test_unsupported_families_are_refused_by_name(kind, sizes):
     assert kind in compatibility.REFUSED
     config = AutoConfig.for_model(kind.replace("_", "-"), **sizes)
     with pytest.raises(InputError, match=config.model_type) as caught:
@@ -79,7 +79,7 @@ def test_what_cannot_work_is_refused_by_name(kind, sizes):
     assert "\n" not in str(caught.value)
 
 
-def test_refusals_of_parts_kinds_and_cross_attention():
+def test_invalid_parts_and_kinds_and_cross_attention_are_refused():
     t5, clip, bert = ZOO["t5"].network(), ZOO["clip_text"].network(), ZOO["bert"].network()
     for network, part, match in (
         (t5, "cross", "part='encoder' or part='decoder', got 'cross'; cross attention"),
@@ -110,7 +110,7 @@ def test_refusals_of_parts_kinds_and_cross_attention():
         albert.map(0, "head", n=5, head=7)
 
 
-def test_t5_has_a_decoder_too():
+def test_the_decoder_of_t5():
     model = load(tiny("t5", ZOO["t5"].sizes, torch.float32), part="decoder")
     at = model.map_at(torch.arange(10, 16), 1, "layer")
     assert at.x.shape == (6, 16) and torch.isfinite(at()).all()
@@ -119,8 +119,8 @@ def test_t5_has_a_decoder_too():
     assert close(at.f(moved)[:-1], at()[:-1], FLOAT32)  # causal
 
 
-def test_attention_of_a_generic_family_serves_where_an_adapters_does():
-    """What a study asks of a model: attention(layer, n), its heads, and activations of a batch."""
+def test_a_generic_family_has_the_interface_that_studies_need():
+    """attention(layer, n), its heads, and the activations of a batch."""
     model = load(ZOO["opt"].network())
     ids = torch.randint(5, 60, (2, 7), generator=torch.Generator().manual_seed(0))
     f, x = model.attention(1, 7), model.activations(ids, [0, 1])

@@ -1,4 +1,4 @@
-"""The language head against transformers' own logits; models without one are refused by name."""
+"""The language head against the logits of transformers; models without one are refused."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_a_cap_on_logits_is_part_of_the_head():
     )
     network = whole(config)
     truth = network(IDS[None]).logits[0]
-    assert 1.5 < float(truth.abs().max()) <= 2.0  # the cap is felt
+    assert 1.5 < float(truth.abs().max()) <= 2.0  # the cap has an effect
     assert_close(logits(load(network)), truth, FLOAT32)
 
 
-def test_one_row_and_many_give_the_same():
+def test_a_batch_has_the_logits_of_its_rows():
     model = load(whole(tiny_config("llama", tie_word_embeddings=True)))
     hidden = torch.randn(2, 3, 24, generator=torch.Generator().manual_seed(0))
     assert_close(model.language_head(hidden)[1, 2], model.language_head(hidden[1, 2]), FLOAT32)
@@ -61,7 +61,7 @@ def test_one_row_and_many_give_the_same():
 
 @pytest.mark.parametrize("untied", [False, True])
 def test_refused_without_a_head(untied, tmp_path):
-    """An encoder, and a decoder whose checkpoint holds the layers alone."""
+    """An encoder, and a decoder whose checkpoint has no head."""
     network = tiny_network("llama", tie_word_embeddings=False) if untied else tiny_network("bert")
     network.save_pretrained(tmp_path)
     tiny_tokenizer("bert").save_pretrained(tmp_path)
@@ -69,8 +69,8 @@ def test_refused_without_a_head(untied, tmp_path):
         _ = load(tmp_path).language_head
 
 
-def test_refused_where_nothing_is_next(tmp_path):
-    """A BERT that has all weights of a head sees both sides of every token."""
+def test_refused_if_the_model_is_not_causal(tmp_path):
+    """A BERT may have all weights of a head, but its tokens depend on later ones."""
     BertLMHeadModel(tiny_config("bert")).eval().save_pretrained(tmp_path)
     with pytest.raises(InputError, match="both directions"):
         _ = load(tmp_path).language_head

@@ -40,7 +40,7 @@ N = 9
 
 @pytest.fixture(autouse=True)
 def _in_float64(monkeypatch):
-    """Lift the float32 casts of eager softmax and RMSNorm, which would hide an error below 1e-7."""
+    """Remove the float32 casts of eager softmax and RMSNorm, which would hide errors below 1e-7."""
     howsmooth.register()
     softmax = torch.nn.functional.softmax
     monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, **_: softmax(x, dim=dim))
@@ -52,13 +52,13 @@ def _in_float64(monkeypatch):
     monkeypatch.setattr(modeling_mistral.MistralRMSNorm, "forward", rms_norm)
 
 
-def twins(network):
-    """The same weights under eager attention and under ours, without a shared config."""
+def eager_and_ours(network):
+    """Return copies of a network with eager attention and with ours, each with its own config."""
     pair = []
     for implementation in ("eager", "howsmooth"):
-        twin = type(network)._from_config(copy.deepcopy(network.config), attn_implementation=implementation)
-        twin.load_state_dict(network.state_dict())
-        pair.append(twin.to(torch.float64).eval())
+        copied = type(network)._from_config(copy.deepcopy(network.config), attn_implementation=implementation)
+        copied.load_state_dict(network.state_dict())
+        pair.append(copied.to(torch.float64).eval())
     assert pair[0].config is not pair[1].config
     assert [m.config._attn_implementation for m in pair] == ["eager", "howsmooth"]
     return pair
@@ -77,9 +77,9 @@ def padding(kind: str):
     return mask
 
 
-def hidden(seen):
-    """The additive mask that eager attention wants."""
-    return torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, torch.finfo(torch.float64).min)
+def additive_mask(visible):
+    """Return the additive mask that eager attention takes."""
+    return torch.zeros(visible.shape, dtype=torch.float64).masked_fill(~visible, torch.finfo(torch.float64).min)
 
 
 def assert_near(a, b, tolerance=1e-11):
@@ -91,11 +91,11 @@ def assert_near(a, b, tolerance=1e-11):
 @pytest.mark.parametrize("family", [*FAMILIES, "bert decoder"])
 def test_hidden_states_jvp_and_gradients_agree_with_eager(family, kind):
     family, *decoder = family.split()
-    eager, ours = twins(tiny_network(family, **({"is_decoder": True} if decoder else {})))
+    eager, ours = eager_and_ours(tiny_network(family, **({"is_decoder": True} if decoder else {})))
     x, direction, cotangent = embeddings(), embeddings(seed=1), embeddings(seed=2)
     mask = padding(kind)
     real = mask.bool()
-    # a tangent on padded tokens would only test what padding does to itself
+    # tangents of padded tokens would only test padded outputs
     direction, cotangent = direction * mask[..., None], cotangent * mask[..., None]
     given = None if kind == "none" else mask
     results = []
@@ -119,7 +119,7 @@ def test_hidden_states_jvp_and_gradients_agree_with_eager(family, kind):
 
 
 def test_the_comparison_can_fail():
-    eager, ours = twins(tiny_network("gpt2"))
+    eager, ours = eager_and_ours(tiny_network("gpt2"))
     x = embeddings()
     with pytest.raises(AssertionError):
         assert_near(ours(inputs_embeds=x).last_hidden_state, eager(inputs_embeds=x.flip(1)).last_hidden_state)
@@ -127,7 +127,7 @@ def test_the_comparison_can_fail():
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_earlier_outputs_ignore_later_tokens(family):
-    _, ours = twins(tiny_network(family))
+    _, ours = eager_and_ours(tiny_network(family))
     x = embeddings()
     moved = x.clone()
     moved[:, 5:] = 100.0 * embeddings(seed=9)[:, 5:]
@@ -137,8 +137,8 @@ def test_earlier_outputs_ignore_later_tokens(family):
 
 
 def test_without_the_mask_function_masks_are_dropped(monkeypatch):
-    """The trap that `register` avoids: the same attention, its mask function taken away."""
-    eager, ours = twins(tiny_network("gpt2"))
+    """What `register` avoids: the same attention without its mask function."""
+    eager, ours = eager_and_ours(tiny_network("gpt2"))
     x, mask = embeddings(), padding("left")
     real = mask.bool()
     want = eager(inputs_embeds=x, attention_mask=mask).last_hidden_state[real]
@@ -146,7 +146,7 @@ def test_without_the_mask_function_masks_are_dropped(monkeypatch):
 
     received = []
 
-    def by_mask_alone(module, query, key, value, mask, scaling=None, **_):
+    def attend_by_mask_only(module, query, key, value, mask, scaling=None, **_):
         received.append(mask)
         return attend(query, key, value, scale=scaling, padding=mask).transpose(1, 2).contiguous(), None
 
@@ -154,34 +154,34 @@ def test_without_the_mask_function_masks_are_dropped(monkeypatch):
     monkeypatch.delitem(AttentionMaskInterface._global_mapping, "howsmooth")
     assert not torch.allclose(ours(inputs_embeds=x, attention_mask=mask).last_hidden_state[real], want)
 
-    monkeypatch.setitem(AttentionInterface._global_mapping, "howsmooth", by_mask_alone)
+    monkeypatch.setitem(AttentionInterface._global_mapping, "howsmooth", attend_by_mask_only)
     moved = x.clone()
     moved[:, 5:] = embeddings(seed=9)[:, 5:]
     before, after = (ours(inputs_embeds=e).last_hidden_state[:, :5] for e in (x, moved))
     assert received and all(mask is None for mask in received)
-    assert not torch.allclose(before, after)  # the future leaks into the past, without a word
+    assert not torch.allclose(before, after)  # earlier outputs depend on later tokens, and nothing warns
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_4d_mask_of_the_user_is_honoured(family):
-    eager, ours = twins(tiny_network(family))
+def test_a_4d_mask_of_the_user_is_applied(family):
+    eager, ours = eager_and_ours(tiny_network(family))
     generator = torch.Generator().manual_seed(3)
-    seen = torch.rand(2, 1, N, N, generator=generator) < 0.6
-    seen |= torch.eye(N, dtype=torch.bool)
-    assert not torch.equal(seen[0], seen[1])
-    additive = hidden(seen)
+    visible = torch.rand(2, 1, N, N, generator=generator) < 0.6
+    visible |= torch.eye(N, dtype=torch.bool)
+    assert not torch.equal(visible[0], visible[1])
+    additive = additive_mask(visible)
     additive = additive + torch.randn(2, 1, N, N, generator=generator).double()  # a bias, not only a mask
     x = embeddings()
     want = eager(inputs_embeds=x, attention_mask=additive).last_hidden_state
     assert_near(ours(inputs_embeds=x, attention_mask=additive).last_hidden_state, want)
 
-    plain = hidden(seen)
+    plain = additive_mask(visible)
     want = eager(inputs_embeds=x, attention_mask=plain).last_hidden_state
-    assert_near(ours(inputs_embeds=x, attention_mask=seen).last_hidden_state, want)
+    assert_near(ours(inputs_embeds=x, attention_mask=visible).last_hidden_state, want)
 
 
 def test_packed_sequences_do_not_see_each_other():
-    eager, ours = twins(tiny_network("llama"))
+    eager, ours = eager_and_ours(tiny_network("llama"))
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4], [0, 1, 0, 1, 2, 0, 1, 2, 3]])
     x = embeddings()
     want = eager(inputs_embeds=x, position_ids=positions, use_cache=False).last_hidden_state
@@ -204,7 +204,7 @@ def test_sliding_windows_agree_with_eager(kind):
         sliding_window=3,
         initializer_range=0.3,
     )
-    eager, ours = twins(AutoModel.from_config(config))
+    eager, ours = eager_and_ours(AutoModel.from_config(config))
     x, mask = embeddings(), padding(kind)
     want = eager(inputs_embeds=x, attention_mask=mask, use_cache=False).last_hidden_state
     got = ours(inputs_embeds=x, attention_mask=mask, use_cache=False).last_hidden_state
@@ -230,7 +230,7 @@ def test_sliding_windows_agree_with_eager(kind):
     ids=["prefill", "decode", "static cache", "sliding cache"],
 )
 @pytest.mark.parametrize("padded", [False, True])
-def test_every_mask_means_what_transformers_means(function, sizes, padded):
+def test_every_mask_agrees_with_sdpa(function, sizes, padded):
     q, kv, q_offset, kv_offset = sizes
     mask = None
     if padded:
@@ -248,7 +248,7 @@ def test_every_mask_means_what_transformers_means(function, sizes, padded):
     )
     want = sdpa_mask(**arguments, allow_is_causal_skip=False)[:, 0]
     got = hook.attention_mask(**arguments)
-    # equal scores: each query spreads evenly over the keys it sees, and the values tell which
+    # Equal scores: each query has equal weights on the keys that it sees, and the values show which.
     query, key = torch.zeros(2, 1, q, 2), torch.zeros(2, 1, kv, 2)
     value = torch.eye(kv).expand(2, 1, kv, kv)
     weights, none = hook.attention_forward(torch.nn.Identity(), query, key, value, got)
@@ -256,7 +256,7 @@ def test_every_mask_means_what_transformers_means(function, sizes, padded):
     assert torch.equal(weights[:, :, 0] > 0, want)
 
 
-def test_plain_masks_take_no_room():
+def test_simple_masks_take_no_memory():
     window = sliding_window_causal_mask_function(7)
     for function in (causal_mask_function, window, bidirectional_mask_function):
         mask = hook.attention_mask(4, 10**6, 10**6, mask_function=function)
@@ -264,8 +264,8 @@ def test_plain_masks_take_no_room():
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_a_cache_changes_nothing(family):
-    _, ours = twins(tiny_network(family))
+def test_a_cache_does_not_change_the_output(family):
+    _, ours = eager_and_ours(tiny_network(family))
     ids = torch.randint(5, 50, (2, N), generator=torch.Generator().manual_seed(4))
     want = ours(input_ids=ids, use_cache=False).last_hidden_state
     first = ours(input_ids=ids[:, :5], use_cache=True)
@@ -281,14 +281,14 @@ def test_a_cache_changes_nothing(family):
 
 def test_generation_agrees_with_eager():
     network = GPT2LMHeadModel(tiny_config("gpt2", bos_token_id=4, eos_token_id=None, pad_token_id=3))
-    eager, ours = twins(network)
+    eager, ours = eager_and_ours(network)
     ids = torch.tensor([[3, 3, 3, 9, 8, 7], [11, 12, 13, 14, 15, 16]])
     options = dict(attention_mask=(ids != 3).long(), max_new_tokens=8, do_sample=False)
     assert torch.equal(eager.generate(ids, **options), ours.generate(ids, **options))
 
 
 def test_attention_weights_are_never_formed():
-    _, ours = twins(tiny_network("bert"))
+    _, ours = eager_and_ours(tiny_network("bert"))
     out = ours(inputs_embeds=embeddings(), output_attentions=True)
     assert out.attentions is None or all(weights is None for weights in out.attentions)
 
@@ -304,8 +304,8 @@ def test_soft_cap_and_scale_reach_attend():
     assert not torch.allclose(want, attend(q, k, v, scale=0.7, window=3))
 
 
-def test_refusals_say_what_to_do():
-    _, ours = twins(tiny_network("gpt2"))
+def test_refusals_name_a_remedy():
+    _, ours = eager_and_ours(tiny_network("gpt2"))
     ours.train()
     with pytest.raises(InputError, match=r"model\.eval\(\)"):
         ours(inputs_embeds=embeddings())

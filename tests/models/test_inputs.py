@@ -1,4 +1,4 @@
-"""Images and sounds: through the model's own processor, generated, or refused."""
+"""Images and sounds: by the model's own processor, generated, or refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def vit(tmp_path_factory):
 def whisper(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whisper")
     ZOO["whisper_encoder"].network(torch.float32).save_pretrained(folder)
-    # 10 frames of 160 samples, as the tiny encoder's 5 positions want
+    # 10 frames of 160 samples, for the 5 positions of the tiny encoder
     WhisperFeatureExtractor(feature_size=6, sampling_rate=1600, chunk_length=1).save_pretrained(folder)
     return load(folder)
 
@@ -72,7 +72,7 @@ def test_sounds(whisper):
             whisper.sounds(wrong)
 
 
-def test_doors_say_what_they_take(vit, whisper, tmp_path):
+def test_invalid_inputs_are_refused(vit, whisper, tmp_path):
     bert = load(ZOO["bert"].network(torch.float32))
     for call, match in (
         (lambda: bert.images(), "expected a vision model"),

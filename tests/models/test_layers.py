@@ -1,4 +1,4 @@
-"""A model as a chain of maps, against the hidden states that the network itself reports."""
+"""A model as a chain of maps, against the hidden states that the network itself returns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_states_are_the_networks_own(tiny_folders, family, normed):
     assert len(states) == 4 + normed
     for mine, theirs in zip(states[:3], truth.hidden_states[:3], strict=True):
         assert_close(mine, theirs[0])
-    # transformers gives the last state after the norm: before it, only its own layers' hooks would see it.
+    # The last hidden state of transformers is that after the norm.
     assert_close(states[-1], truth.last_hidden_state[0])
     if normed:
         assert float((states[-2] - states[-1]).abs().max()) > 0.1

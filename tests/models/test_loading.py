@@ -1,4 +1,4 @@
-"""Where models come from, and what every wrong name, folder, dtype or device gets."""
+"""Loading by name, folder or file, and errors for every wrong name, folder, dtype or device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDS = torch.arange(10, 22)
 
 @pytest.fixture
 def folder(tiny_folders, tmp_path):
-    """A copy of a tiny GPT-2 that a test may spoil."""
+    """A copy of a tiny GPT-2 that a test may damage."""
     return shutil.copytree(tiny_folders["gpt2"], tmp_path / "model")
 
 
@@ -50,7 +50,7 @@ def test_dtypes(tiny_folders, dtype):
 
 
 @pytest.mark.parametrize("bars", [True, False])
-def test_the_terminal_stays_clean_and_settings_come_back(tiny_folders, capfd, bars):
+def test_nothing_is_printed_and_settings_are_restored(tiny_folders, capfd, bars):
     def settings():
         return logging.get_verbosity(), logging.is_progress_bar_enabled(), are_progress_bars_disabled()
 
@@ -65,8 +65,8 @@ def test_the_terminal_stays_clean_and_settings_come_back(tiny_folders, capfd, ba
         (logging.enable_progress_bar if original[1] else logging.disable_progress_bar)()
 
 
-def test_a_hub_name_found_in_the_hubs_cache(tiny_folders, tmp_path, monkeypatch):
-    """The whole hub path short of the network: names, refs and snapshots as huggingface_hub lays them out."""
+def test_a_hub_model_in_the_local_cache(tiny_folders, tmp_path, monkeypatch):
+    """Everything but the network: names, refs and snapshots in the layout of huggingface_hub."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = tmp_path / "models--someone--tiny"
     shutil.copytree(tiny_folders["llama"], repository / "snapshots" / commit)
@@ -88,7 +88,7 @@ def test_a_hub_name_found_in_the_hubs_cache(tiny_folders, tmp_path, monkeypatch)
 
 
 class TestRandom:
-    def test_the_seed_decides(self, tmp_path):
+    def test_weights_are_determined_by_the_seed(self, tmp_path):
         GPT2Config(n_embd=48, n_head=4, n_layer=2, vocab_size=99).save_pretrained(tmp_path)
         state = torch.get_rng_state()
         models = [load(f"random:{tmp_path}", seed=seed) for seed in (0, 0, 1)]
@@ -113,7 +113,7 @@ class TestRandom:
         # exact: the same draw, rounded once
         assert torch.equal(wide.network.state_dict()[key].bfloat16(), narrow.network.state_dict()[key])
         assert narrow.network.rotary_emb.inv_freq.dtype == torch.float32
-        assert narrow.tokenizer is not None  # a folder's random twin keeps the folder's tokenizer
+        assert narrow.tokenizer is not None  # random weights keep the folder's tokenizer
 
     def test_a_tokenizer_can_be_named(self, tiny_folders, tmp_path):
         GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=5000).save_pretrained(tmp_path)
@@ -157,7 +157,7 @@ class TestRefused:
         (tmp_path / "model.bin").write_bytes(b"")
         self.assert_refused(tmp_path / "model.bin", "give the folder it lies in")
 
-    def test_a_hub_name_without_a_hub_says_all_that_was_tried(self, monkeypatch):
+    def test_a_hub_name_without_a_hub_lists_what_was_tried(self, monkeypatch):
         message = self.assert_refused("gpt2-that-nobody-made", r"not an embedded model \(minilm, smollm2\)")
         assert "not a local folder" in message and "HF_HUB_OFFLINE" in message
         monkeypatch.setattr(locations.constants, "HF_HUB_OFFLINE", False)
@@ -197,7 +197,7 @@ class TestRefused:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         self.assert_refused(folder, r"NaN or infinity in h\.1\.attn\.c_attn\.weight")
 
-    def test_weights_that_are_not_all_there(self, folder):
+    def test_missing_weights(self, folder):
         weights = load_file(folder / "model.safetensors")
         del weights["h.1.attn.c_attn.weight"]
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

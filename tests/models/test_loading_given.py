@@ -1,4 +1,4 @@
-"""A transformers model in memory: read as it is, and left as it was."""
+"""A transformers model in memory: used as it is, and not modified."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAMILIES = ("gpt2", "bert", "llama")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_object_gives_what_its_folder_gives(family, tiny_folders):
+def test_a_network_and_its_folder_give_the_same_model(family, tiny_folders):
     folder = tiny_folders[family]
     tokenizer = tiny_tokenizer(family)
     from_object, from_folder = load(tiny_network(family), tokenizer=tokenizer), load(folder)
@@ -35,7 +35,7 @@ def test_an_object_gives_what_its_folder_gives(family, tiny_folders):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_head_on_top_is_left_out(family, tiny_folders):
+def test_a_head_is_left_out(family, tiny_folders):
     auto = AutoModelForMaskedLM if family == "bert" else AutoModelForCausalLM
     network = auto.from_pretrained(tiny_folders[family])
     model = load(network.eval(), tokenizer=tiny_folders[family])
@@ -44,7 +44,7 @@ def test_a_head_on_top_is_left_out(family, tiny_folders):
     assert close(model.inputs(default_text(), 2, 9), load(tiny_folders[family]).inputs(default_text(), 2, 9), FLOAT32)
 
 
-def test_the_object_is_left_as_it_was():
+def test_the_network_is_not_modified():
     network = tiny_network("llama", dtype=torch.float64)
     weights = {key: value.clone() for key, value in network.state_dict().items()}
     config, state = network.config.to_dict(), torch.get_rng_state()
@@ -70,26 +70,26 @@ def test_training_mode_is_refused_and_not_changed():
     network = tiny_network("gpt2").train()
     assert_refused(network, r"GPT2Model in evaluation mode.*\.eval\(\)")
     assert network.training
-    network.eval().h[1].attn.train()  # its dropout alone would be enough to blur what is measured
+    network.eval().h[1].attn.train()  # dropout in one module would be enough to change the result
     assert_refused(network, "evaluation mode")
 
 
-def test_what_belongs_to_names_is_refused_beside_an_object():
+def test_options_of_named_models_are_refused_for_a_network():
     network = tiny_network("gpt2")
     assert_refused(network, "no dtype, device or revision.*got torch.float64", dtype=torch.float64)
     assert_refused(network, "got cpu", device="cpu")
     assert_refused(network, "got main", revision="main")
 
 
-def test_networks_that_cannot_be_read():
+def test_unsupported_networks_are_refused():
     small = MambaConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, state_size=2)
     assert_refused(MambaModel(small).eval(), "adapter .*gpt2, bert, llama.*, got 'mamba'")
     with torch.device("meta"):
         empty = type(tiny_network("gpt2"))(tiny_config("gpt2"))
     assert_refused(empty.eval(), "one device, got them on meta")
-    spoilt = tiny_network("bert")
-    spoilt.encoder.layer[0].attention.self.query.weight.data[0, 0] = torch.nan
-    assert_refused(spoilt, "NaN or infinity in encoder")
+    damaged = tiny_network("bert")
+    damaged.encoder.layer[0].attention.self.query.weight.data[0, 0] = torch.nan
+    assert_refused(damaged, "NaN or infinity in encoder")
 
 
 def test_tokenizers_of_another_vocabulary():

@@ -1,4 +1,4 @@
-"""Pretrained models: the constant found by the fast path, checked with products of the model's own eager code."""
+"""Pretrained models: constants of the instrumented network, checked by products of the model's own eager code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from howsmooth import load, local_lipschitz
 from howsmooth.errors import InputError
-from howsmooth.models import anatomy
+from howsmooth.models import sites
 from howsmooth.models.maps import AttentionMap
 from howsmooth.texts import default_text
 from tests.oracles.eager import eager, stretch
@@ -37,7 +37,7 @@ def embedded(name: str, **options):
 
 
 def assert_eager_agrees(model, chunk, layers: str, layer: int, ends: dict, tol: float):
-    """σ, u and v of the fast path are a singular triplet of the eager map, within its certified interval."""
+    """Assert that σ, u and v of our map are a singular triplet of the eager map, up to the certified interval."""
     plain, ids = eager(model.network), {"input_ids": chunk.ids[None]}
     for kind, (entry, side, exit) in ends.items():
         at = model.map_at(chunk, layer, kind)
@@ -48,7 +48,7 @@ def assert_eager_agrees(model, chunk, layers: str, layer: int, ends: dict, tol: 
         found = local_lipschitz(at.f, at.x, tol=1e-4)
         y, back = torch.func.vjp(f, x)
         (gradient,) = back(found.response.to(y))
-        # Jᵀu = σ v by eager reverse mode: both vectors and the value, at once.
+        # Jᵀu = σ v by eager reverse mode checks both vectors and the value.
         assert at_most((gradient - found.value * found.direction).norm(), max(10 * tol, 1.1e-2) * found.value), kind
         assert at_most(abs(float((gradient * found.direction).sum()) - found.value), 10 * tol * found.value), kind
 
@@ -63,7 +63,7 @@ def test_both_paths_agree_on_minilm():
     model = embedded("minilm")
     chunk = model.chunks(default_text(), 48, 1)[0]
     at = model.map_at(chunk, 2)
-    site = anatomy.sites(model.twin, model._inputs(chunk), [2])[2]
+    site = sites.find_sites(model.instrumented, model._inputs(chunk), [2])[2]
     generic = AttentionMap(site.attention, site.projection, model.heads)
     assert abs(local_lipschitz(generic, at.x).value / local_lipschitz(at.f, at.x).value - 1) < 1e-5
 

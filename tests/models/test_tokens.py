@@ -24,7 +24,7 @@ def test_the_shipped_text():
     assert 1400 <= len(text.split()) <= 1700 and text.isascii()
 
 
-def test_chunks_are_consecutive_and_framed(model):
+def test_chunks_are_consecutive_and_have_special_tokens(model):
     specials = SPECIALS[model.family]
     chunks = model.chunks(default_text(), 20, 5)
     assert [len(c) for c in chunks] == [20] * 5
@@ -37,7 +37,7 @@ def test_chunks_are_consecutive_and_framed(model):
     assert [w for w, s in zip(chunk.words, chunk.special, strict=True) if not s] == ["In", "the", "spring"]
 
 
-def test_chunks_without_specials(model):
+def test_chunks_without_special_tokens(model):
     chunks = model.chunks(default_text(), 7, special_tokens=False)
     assert len(chunks) == len(model.tokenize(default_text())) // 7
     assert not any(c.special.any() for c in chunks)
@@ -57,7 +57,7 @@ def test_inputs_are_the_activations_of_the_first_chunk(model):
     assert without.shape == (16, 24)
 
 
-def test_a_stopped_forward_pass_leaves_no_trace(model):
+def test_a_forward_pass_that_was_stopped_does_not_change_the_network(model):
     ids = torch.arange(10, 20)
     before = model.network(input_ids=ids[None]).last_hidden_state
     model.activations(ids, [0])
@@ -65,7 +65,7 @@ def test_a_stopped_forward_pass_leaves_no_trace(model):
     assert model.activations(ids, []) == {}
 
 
-def test_a_long_text_is_cut_with_a_warning(model):
+def test_a_long_text_is_truncated_with_a_warning(model):
     with pytest.warns(UserWarning, match="64 positions"):
         x = model.inputs(default_text(), 1)
     assert close(x, model.inputs(default_text(), 1, 64), FLOAT32)
@@ -88,7 +88,7 @@ def test_layers_out_of_range(model, layer):
             call(layer)
 
 
-def test_texts_and_lengths_that_cannot_work(model):
+def test_invalid_texts_and_lengths_are_refused(model):
     text = default_text()
     for empty in ("", "  \n"):
         with pytest.raises(InputError, match="empty"):
@@ -114,7 +114,7 @@ def test_texts_and_lengths_that_cannot_work(model):
             model.attention(0, n)
 
 
-def test_ids_that_cannot_work(model):
+def test_invalid_token_numbers_are_refused(model):
     chunks = [*model.chunks(default_text(), 8, 1), *model.chunks(default_text(), 9, 1)]
     for bad, match in [
         (chunks, "one length"),

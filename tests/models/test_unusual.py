@@ -1,5 +1,6 @@
-"""Families that read masks themselves, mix attention with other layers, or have several streams: the constant is that
-of the module's dense Jacobian, or the map is refused by name.
+"""Families that read masks themselves, mix attention with other layers, or have several streams.
+
+The constant is that of the module's dense Jacobian, or the map is refused.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def family():
     "name, kind",
     [(name, kind) for name in FAMILIES for kind in ("attention", "layer") if (name, kind) != ("gemma3n", "layer")],
 )  # has several streams, see below
-def test_maps_are_the_modules_own_and_layers_have_their_numbers(family, name, kind):
+def test_maps_and_layer_numbers_are_those_of_the_model(family, name, kind):
     network, layers, stack, attention, projection = family(name)
     given = given_to(network)
     for layer in layers:
@@ -162,7 +163,7 @@ def test_maps_are_the_modules_own_and_layers_have_their_numbers(family, name, ki
                 else ((f"{base}.{attention}", 0), ("output", f"{base}.{projection}", 0))
             )
             if name.startswith("mobilebert"):
-                take_queries_for_all(own.get_submodule(f"{base}.{attention}"))
+                use_queries_as_keys_and_values(own.get_submodule(f"{base}.{attention}"))
             f, x = stretch(own, given, *ends)
             assert_close(at.x, x)
             assert_close(at(), f(x).detach())
@@ -173,18 +174,18 @@ def test_maps_are_the_modules_own_and_layers_have_their_numbers(family, name, ki
             found = local_lipschitz(at.f, at.x, tol=1e-6, confidence=1 - 1e-9)
         assert found.value == pytest.approx(float(torch.linalg.matrix_norm(truth, 2)), rel=1e-6)
     for layer in set(range(model.layers)) - set(layers):
-        with pytest.raises(InputError, match=f"self-attention in layer {layer} of .*, got layers .* that ask"):
+        with pytest.raises(InputError, match=f"self-attention in layer {layer} of .*, got layers .* that use"):
             model.map_at(given, layer)
 
 
-def take_queries_for_all(module) -> None:
-    """MobileBERT is given the same tokens three times, as queries, keys and values; `stretch` replaces the first."""
+def use_queries_as_keys_and_values(module) -> None:
+    """MobileBERT takes the same tokens three times, as queries, keys and values; `stretch` replaces only the first."""
     forward = module.forward
     module.forward = lambda x, _keys, _values, *args, **kwargs: forward(x, x, x, *args, **kwargs)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_heads_add_up(family, name):
+def test_heads_sum_to_the_map(family, name):
     network, layers, *_ = family(name)
     model, given = load(network), given_to(network)
     whole = model.map_at(given, layers[-1])
@@ -194,12 +195,12 @@ def test_heads_add_up(family, name):
 
 
 @pytest.mark.parametrize("name", ["deepseek_v32", "glm_moe_dsa"])
-def test_chosen_keys_are_needed(family, name):
-    """Sparse attention that saw all keys would be another map."""
+def test_sparse_attention_uses_the_selected_keys(family, name):
+    """With all keys it would be another map."""
     model = load(family(name)[0])
     given = given_to(model.network)
     at = model.map_at(given, 1)
-    assert model.twin.config._attn_implementation == NAME_WITH_TABLES
+    assert model.instrumented.config._attn_implementation == NAME_WITH_TABLES
     all_keys = load(tiny(name, dict(_SPARSE, index_topk=40)))
     assert not torch.allclose(all_keys.map_at(given, 1).f(at.x), at(), rtol=1e-2)
 
@@ -241,7 +242,7 @@ def test_several_streams_and_shared_keys_are_refused():
         model.map_at(given, 3)
 
 
-def test_what_a_familys_code_raises_is_refused_with_its_layer(monkeypatch):
+def test_an_exception_of_the_network_is_reported_with_its_layer(monkeypatch):
     network = tiny("qwen3", _GROUPED)
 
     def forward(*_args, **_kwargs):
@@ -255,7 +256,7 @@ def test_what_a_familys_code_raises_is_refused_with_its_layer(monkeypatch):
 
 @pytest.mark.parametrize("size", ["num_attention_heads", "hidden_size", "num_hidden_layers", "num_key_value_heads"])
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
-def test_no_heads_and_no_width_are_refused(tmp_path, kind, size):
+def test_sizes_of_zero_are_refused(tmp_path, kind, size):
     config = AutoConfig.for_model(kind, **_GROUPED).to_dict()
     (tmp_path / "config.json").write_text(json.dumps({**config, size: 0}))
     with pytest.raises(InputError, match="; "):
@@ -263,7 +264,7 @@ def test_no_heads_and_no_width_are_refused(tmp_path, kind, size):
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_heads_of_no_width_are_refused(tmp_path, kind):
+def test_heads_of_width_zero_are_refused(tmp_path, kind):
     config = AutoConfig.for_model(kind, **_GROUPED).to_dict()
     (tmp_path / "config.json").write_text(json.dumps({**config, "head_dim": 0}))
     with pytest.raises(InputError, match="; "):

@@ -20,45 +20,45 @@ LAYER, HEAD = 1, 2
 
 
 def oracle(name: str, network, kind: str, layer: int = LAYER):
-    """The same map by the model's own code, and the tokens that enter it; parts are found by hand-written paths."""
+    """Return the same map by the model's own code, and its input; modules are given by paths, not searched for."""
     family = ZOO[name]
-    shared = name == "albert"  # one module for all layers: calls count, not modules
+    shared = name == "albert"  # one module for all layers: layers are calls of it
     base = f"{family.layers}.{0 if shared else layer}"
     call = layer if shared else 0
-    leaves = ("output", f"{base}.{family.projection}", call)
-    enters = (f"{base}.{family.attention}", call)
+    end = ("output", f"{base}.{family.projection}", call)
+    start = (f"{base}.{family.attention}", call)
     if kind == "normed":
         norm = family.norm
         below = f"{family.layers}.{0 if shared else layer - 1}"
-        enters = (f"{base}.{norm}", call) if isinstance(norm, str) else (f"{below}.{norm[1]}", call - shared)
+        start = (f"{base}.{norm}", call) if isinstance(norm, str) else (f"{below}.{norm[1]}", call - shared)
     if kind in ("block", "layer"):
-        enters = (base, call)
+        start = (base, call)
         if family.block != "sum" or kind == "layer":
-            leaves = ("output", base, call) if kind == "layer" else (family.block[0], f"{base}.{family.block[1]}", call)
+            end = ("output", base, call) if kind == "layer" else (family.block[0], f"{base}.{family.block[1]}", call)
     if kind == "model":
-        enters = (f"{family.layers}.0", 0)
+        start = (f"{family.layers}.0", 0)
         stack = {"vision": "vision_model", "text": "text_model"}.get(family.part, family.part or "")
-        leaves = ("output", stack, 0)
+        end = ("output", stack, 0)
     given = inputs(name)
-    if family.part in ("vision", "text", "encoder"):  # the other part has no input, and no say
+    if family.part in ("vision", "text", "encoder"):  # the other part has no input
         prefix = {"vision": "vision_model", "text": "text_model", "encoder": "encoder"}[family.part]
         network = network.get_submodule(prefix)
-        enters = (enters[0].removeprefix(prefix + "."), enters[1])
-        leaves = (leaves[0], leaves[1].removeprefix(prefix).removeprefix("."), leaves[2])
-    f, x = stretch(network, given, enters, leaves)
-    if kind == "head":  # after x is known: ALBERT's other layers have the same projection
-        silence_other_heads(network.get_submodule(leaves[1]))
+        start = (start[0].removeprefix(prefix + "."), start[1])
+        end = (end[0], end[1].removeprefix(prefix).removeprefix("."), end[2])
+    f, x = stretch(network, given, start, end)
+    if kind == "head":  # after x is computed: ALBERT's other layers share the projection
+        zero_other_heads(network.get_submodule(end[1]))
     return ((lambda t: t + f(t)), x) if kind == "block" and family.block == "sum" else (f, x)
 
 
-def silence_other_heads(projection) -> None:
-    """Zero what the other heads give to the projection, and take its bias away."""
+def zero_other_heads(projection) -> None:
+    """Set the other heads to zero before the projection, and remove its bias."""
 
-    def keep(_module, args):
+    def select_head(_module, args):
         heads = args[0].unflatten(-1, (HEADS, -1))
         return ((heads * (torch.arange(HEADS) == HEAD).to(heads)[:, None]).flatten(-2),)
 
-    projection.register_forward_pre_hook(keep)
+    projection.register_forward_pre_hook(select_head)
     if projection.bias is not None:
         torch.nn.init.zeros_(projection.bias)
 
@@ -77,7 +77,7 @@ def networks():
 
 @pytest.mark.parametrize("name", ZOO)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_map_is_the_models_own(name, kind, networks):
+def test_every_kind_of_map_agrees_with_the_model(name, kind, networks):
     network = networks(name)
     with lifted():
         model = load(network, part=ZOO[name].part)
@@ -91,14 +91,14 @@ def test_every_kind_of_map_is_the_models_own(name, kind, networks):
             v = torch.randn(side.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(3))
             assert_close(product(v), side @ v, 1e-10)
         sigma = float(torch.linalg.matrix_norm(truth, 2))
-        # So many draws of a start would miss a confidence of 0.999 now and then.
+        # With so many random starts, a few intervals of confidence 0.999 would miss.
         estimate = local_lipschitz(at.f, at.x, tol=1e-8, confidence=1 - 1e-9)
     assert at_most(abs(estimate.value - sigma), 1e-10 * sigma)
     assert at_most(estimate.lower, sigma) and at_most(sigma, estimate.upper)
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_as_the_model_runs_with_its_casts(name, networks):
+def test_constants_with_the_casts_of_the_model(name, networks):
     network = networks(name)
     f, x = oracle(name, eager(network), "attention")
     sigma = float(torch.linalg.matrix_norm(dense(f, x), 2))
@@ -109,8 +109,8 @@ def test_as_the_model_runs_with_its_casts(name, networks):
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gemma3_text", "t5", "phi"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_intervals_hold_the_map_with_and_without_its_casts(name, dtype):
-    """What was captured (masks, rotary tables) is exact; what is computed in float32 on the way is rounded."""
+def test_intervals_contain_the_constants_with_and_without_casts(name, dtype):
+    """Captured tensors (masks, rotary tables) are exact; intermediate results in float32 are rounded."""
     network = ZOO[name].network(dtype)
     model = load(network, part=ZOO[name].part)
     for kind in ("attention", "normed", "layer"):
@@ -120,20 +120,20 @@ def test_intervals_hold_the_map_with_and_without_its_casts(name, dtype):
         x = at.x.double()
         with lifted():
             truths = [dense(exact, x)]
-        if dtype == torch.float64:  # in the others no cast is to a coarser dtype than theirs
+        if dtype == torch.float64:  # otherwise no cast is to a coarser dtype
             truths += [dense(at.f, x)]
         for truth in truths:
             assert at_most(found.lower, float(torch.linalg.matrix_norm(truth, 2)), found.upper)
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_heads_add_up_and_layers_differ(name, networks):
+def test_heads_sum_to_the_map_and_layers_differ(name, networks):
     model = load(networks(name), part=ZOO[name].part)
     given = inputs(name)
     whole = model.map_at(given, LAYER)
     parts = [model.map_at(given, LAYER, "head", head=head)() for head in range(model.heads)]
     bias = whole() - sum(parts)
-    assert_close(bias, bias[:1].expand_as(bias), 1e-6)  # one vector for all tokens: the projection's
+    assert_close(bias, bias[:1].expand_as(bias), 1e-6)  # one vector for all tokens: the bias of the projection
     assert all(not torch.allclose(a, b, rtol=0.1) for a, b in itertools.pairwise(parts))
     if name != "albert":
         assert not torch.allclose(model.map_at(given, 0).f(whole.x), whole(), rtol=0.1)
@@ -141,8 +141,8 @@ def test_heads_add_up_and_layers_differ(name, networks):
 
 @pytest.mark.parametrize("name", ["modernbert", "mistral", "gemma2", "gemma3_text"])
 @pytest.mark.parametrize("layer", [0, 1])
-def test_windows_differ_by_layer_and_are_the_models_own(name, layer, networks):
-    """Long enough for the window to cut; full attention in place of a window would be seen."""
+def test_windows_differ_by_layer_and_agree_with_the_model(name, layer, networks):
+    """The input is longer than the window, so that full attention would differ."""
     given = inputs(name, 9)
     with lifted():
         at = load(networks(name)).map_at(given, layer)
@@ -152,13 +152,13 @@ def test_windows_differ_by_layer_and_are_the_models_own(name, layer, networks):
         assert_close(at(), f(x).detach())
     moved = at.x.clone()
     moved[0] += 1
-    blind = torch.equal(at.f(moved)[-1], at()[-1])
+    unaffected = torch.equal(at.f(moved)[-1], at()[-1])
     full = {"modernbert": 0, "gemma2": 1}
-    assert blind == (full.get(name) != layer)
+    assert unaffected == (full.get(name) != layer)
 
 
 @pytest.mark.parametrize("name", ["bert", "gemma2", "clip_vision"])
-def test_half_precision_is_measured_in_single(name, networks):
+def test_half_precision_is_measured_in_float32(name, networks):
     network = ZOO[name].network(torch.bfloat16)
     model = load(network, part=ZOO[name].part)
     for kind in ("attention", "block"):
@@ -169,7 +169,7 @@ def test_half_precision_is_measured_in_single(name, networks):
     assert {p.dtype for p in network.parameters()} == {torch.bfloat16}
 
 
-def test_a_network_that_was_given_is_left_as_it_was(networks):
+def test_a_given_network_is_not_modified(networks):
     network = networks("gemma2")
     before, kept = network.config.to_dict(), network.config._attn_implementation
     grads = [p.requires_grad for p in network.parameters()]
@@ -179,13 +179,13 @@ def test_a_network_that_was_given_is_left_as_it_was(networks):
     assert network.config.to_dict() == before and network.config._attn_implementation == kept
     assert [p.requires_grad for p in network.parameters()] == grads
     assert all(p.grad is None for p in network.parameters())
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.twin.modules())
-    pairs = zip(network.parameters(), model.twin.parameters(), strict=True)
-    assert all(a.data_ptr() == b.data_ptr() for a, b in pairs)  # no second copy of the weights
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.instrumented.modules())
+    pairs = zip(network.parameters(), model.instrumented.parameters(), strict=True)
+    assert all(a.data_ptr() == b.data_ptr() for a, b in pairs)  # the weights are shared
 
 
 def test_generic_normalisation(networks):
-    """LayerNorm, RMSNorm and Gemma's, which stores its gain less one, read by what they do."""
+    """LayerNorm, RMSNorm and Gemma's, which stores its gain minus one, recognised by their values."""
     for name, centred in (("opt", True), ("qwen3", False), ("gemma3_text", False), ("vit", True), ("t5", False)):
         model = load(networks(name), part=ZOO[name].part)
         at = model.map_at(inputs(name), LAYER, "normed")

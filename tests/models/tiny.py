@@ -41,13 +41,13 @@ _SIZES = {
 
 
 def tiny_config(family: str, **changes):
-    """Three layers, d = 24, four heads; weights large enough that softmax is far from uniform."""
+    """Return a config with three layers, d = 24, four heads, and weights so large that softmax is far from uniform."""
     kind, sizes = _SIZES[family]
     return kind(**{"vocab_size": VOCABULARY, "initializer_range": 0.3, **sizes, **changes})
 
 
 def tiny_network(family: str, dtype=torch.float32, **changes):
-    """A seeded tiny model whose biases and norms are not the trivial ones it is initialised with."""
+    """Return a seeded tiny model with random biases and norms."""
     generator = torch.Generator().manual_seed(1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -68,10 +68,10 @@ def tiny_tokenizer(family: str) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     named = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
     if family == "bert":
-        frame, named["cls_token"], named["sep_token"] = "[CLS] $A [SEP]", "[CLS]", "[SEP]"
+        template, named["cls_token"], named["sep_token"] = "[CLS] $A [SEP]", "[CLS]", "[SEP]"
     else:
-        frame, named["bos_token"] = "<s> $A" if family == "llama" else "$A", "<s>"
+        template, named["bos_token"] = "<s> $A" if family == "llama" else "$A", "<s>"
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=frame, special_tokens=[(s, vocabulary[s]) for s in ("[CLS]", "[SEP]", "<s>")]
+        single=template, special_tokens=[(s, vocabulary[s]) for s in ("[CLS]", "[SEP]", "<s>")]
     )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)

@@ -1,8 +1,8 @@
-"""One tiny random network per family, and where its parts are: written by hand, to check what the software finds.
+"""One tiny random network per family, with the paths of its modules, to check those that `find_sites` finds.
 
-`paths` are relative to the layer. `norm` is the normalisation in front of attention: a path, or "below" and a path in
-the layer below (post-norm). `block` says where attention and its residual come out: ("input" | "output", path), or
-"sum" where no module takes the sum (attention and MLP side by side).
+Paths are relative to the layer. `norm` is the normalisation before attention: a path, or "below" and a path in the
+layer below (post-norm). `block` is where the sum of attention and residual appears: ("input" | "output", path), or
+"sum" if no module takes the sum (attention and MLP in parallel).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _WHISPER = dict(
 class Tiny:
     model_type: str
     sizes: dict
-    layers: str  # path of the list of layers in the network that is measured
+    layers: str  # path of the list of layers
     attention: str
     projection: str
     norm: str | tuple[str, str] | None
@@ -236,7 +236,7 @@ ZOO = {
 
 
 def tiny(model_type: str, sizes: dict, dtype=torch.float64):
-    """A seeded network of this type: no weight zero, no norm trivial, softmax far from uniform."""
+    """Return a seeded network of this type: no weight is zero, no norm trivial, softmax far from uniform."""
     config = AutoConfig.for_model(model_type, **sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -250,7 +250,7 @@ def tiny(model_type: str, sizes: dict, dtype=torch.float64):
 
 
 def inputs(name: str, n: int = 5) -> dict:
-    """What the network is run on, as keyword arguments, in float64."""
+    """Return the keyword arguments of the network, in float64."""
     family, generator = ZOO[name], torch.Generator().manual_seed(2)
     ids = torch.randint(5, VOCABULARY, (1, n), generator=generator)
     if family.part == "vision" or family.model_type in ("vit", "dinov2"):

@@ -15,7 +15,7 @@ from howsmooth import InputError, load, local_lipschitz
 from howsmooth.attack.configurations import castin
 from howsmooth.fits import growth_laws
 from howsmooth.models import AttentionFile
-from howsmooth.models.released import dropped_out, script_map
+from howsmooth.models.released_scripts import script_map, vjps_under_dropout
 from howsmooth.studies import quantities
 from howsmooth.studies import run as studies_run
 from howsmooth.studies.figures import (
@@ -149,7 +149,7 @@ def test_the_scripts_leave_dropout_on_in_a_random_gpt2(gpt2):
     try:
         for module, _ in drops:
             module.p = 0.0
-        tokens, one, other = dropped_out(gpt2, ids, 6, 0)
+        tokens, one, other = vjps_under_dropout(gpt2, ids, 6, 0)
         assert torch.allclose(tokens, x, atol=1e-4) and close(one, other, FLOAT32)
         assert by_scripts(gpt2, ids, 6, x)["value"] == pytest.approx(plain, rel=1e-4)
     finally:

@@ -104,7 +104,7 @@ def test_lengths_beyond_the_positions_are_extrapolated(file):
             )
         ).eval()
     )
-    near, far = model.attention(0, 16), model.attention(0, model.positions + 8, beyond=True)
+    near, far = model.attention(0, 16), model.attention(0, model.positions + 8, extrapolate=True)
     assert close(near.rotary.cos, far.rotary.cos[:16], FLOAT32)
     with pytest.raises(InputError, match="length from 1 to"):
         model.attention(0, model.positions + 8)

@@ -1,10 +1,11 @@
-"""Where text comes from; what is not there is said clearly."""
+"""Sources of text, and errors for those that do not exist."""
 
 from __future__ import annotations
 
 import io
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -12,7 +13,7 @@ from howsmooth.errors import InputError
 from howsmooth.texts.corpora import DATA, read_corpus
 
 
-def test_a_file_with_windows_lines_and_a_mark(tmp_path):
+def test_a_file_with_windows_line_ends_and_a_byte_order_mark(tmp_path):
     file = tmp_path / "alice.txt"
     file.write_bytes("\ufeffDown the\r\nrabbit hole".encode())
     corpus = read_corpus(str(file))
@@ -53,7 +54,7 @@ def test_the_papers_corpora_come_from_the_data_folder(tmp_path, monkeypatch):
     assert read_corpus("ag_news").documents == ("t d",)
 
 
-def test_without_data_folder_and_packages_the_error_says_what_to_do(tmp_path, monkeypatch):
+def test_without_data_folder_and_packages_the_error_names_a_remedy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(DATA, raising=False)
     monkeypatch.setitem(sys.modules, "nltk", None)
@@ -65,17 +66,17 @@ def test_without_data_folder_and_packages_the_error_says_what_to_do(tmp_path, mo
 
 
 class _Table(dict):
-    features = {"label": SimpleNamespace(dtype="int64"), "body": SimpleNamespace(dtype="string")}
+    features: ClassVar = {"label": SimpleNamespace(dtype="int64"), "body": SimpleNamespace(dtype="string")}
 
 
 def test_a_dataset_by_name(monkeypatch):
-    """The library itself is asked for a split; here a stand-in answers, and then fails as without a network."""
-    asked = []
+    """The library `datasets` is replaced: it returns a table, and then fails as without a network."""
+    calls = []
     fake = ModuleType("datasets")
-    fake.load_dataset = lambda *a, **k: asked.append((a, k)) or _Table(body=["one", "two"], label=[0, 1])
+    fake.load_dataset = lambda *a, **k: calls.append((a, k)) or _Table(body=["one", "two"], label=[0, 1])
     monkeypatch.setitem(sys.modules, "datasets", fake)
     assert read_corpus("hf:some/dataset", split="train").documents == ("one", "two")
-    assert asked == [(("some/dataset", None), {"split": "train"})]
+    assert calls == [(("some/dataset", None), {"split": "train"})]
     with pytest.raises(InputError, match="got 'label'; it has body"):
         read_corpus("hf:some/dataset", column="label")
 
@@ -88,7 +89,7 @@ def test_a_dataset_by_name(monkeypatch):
 
 
 @pytest.mark.parametrize("content, words", [(b"caf\xe9", "byte 3"), (b" \n", "nothing in")])
-def test_bytes_that_are_no_text(tmp_path, content, words):
+def test_files_without_text_are_refused(tmp_path, content, words):
     file = tmp_path / "x.txt"
     file.write_bytes(content)
     with pytest.raises(InputError, match=words):
@@ -96,7 +97,7 @@ def test_bytes_that_are_no_text(tmp_path, content, words):
 
 
 @pytest.mark.parametrize("source, words", [("no/such/file", "no such file"), ("", "empty")])
-def test_what_is_not_there(source, words):
+def test_unknown_sources_are_refused(source, words):
     with pytest.raises(InputError, match=words):
         read_corpus(source)
     with pytest.raises(InputError, match="format"):

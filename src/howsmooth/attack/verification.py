@@ -138,7 +138,7 @@ def verify_text(model: Model | TargetModel, record: Mapping[str, Any]) -> Verifi
     target = model if isinstance(model, TargetModel) else TargetModel(model)
     objective: TextObjective = objective_of(record["objective"], TEXT_OBJECTIVES)
     embedding, edits = target.embedding, [Edit(**edit) for edit in record["edits"]]
-    ids, attacked = (target.model._ids(record[key]) for key in ("ids", "attacked_ids"))
+    ids, attacked = (target.model.token_ids(record[key]) for key in ("ids", "attacked_ids"))
     with torch.no_grad():
         before, after = (objective.features(embedding, embedding.matrix[t][None]) for t in (ids, attacked))
         positions = torch.tensor([positions_after(len(ids), edits)], device=ids.device)

@@ -106,11 +106,11 @@ def run_and_keep(study: Spec, path: Path, said: str | None = None, **trust: bool
 
 def show_tables(store: Store, shown: Console) -> None:
     """Print the tables of what a store holds, and how many intervals are wider than asked."""
-    from howsmooth.records import complaint
+    from howsmooth.records import record_error
     from howsmooth.report.measurement_tables import Summary, study_tables
 
     # What another program changed in the store is left to `howsmooth report`, which says what is wrong with it.
-    summary = Summary(record for record in store.records() if complaint(record) is None)
+    summary = Summary(record for record in store.records() if record_error(record) is None)
     for table in study_tables(summary):
         shown.print(table)
     for name, count in summary.unfinished.items():

@@ -19,7 +19,7 @@ from howsmooth.dynamics.integration import integrate
 from howsmooth.dynamics.renormalised import Renormalised
 from howsmooth.dynamics.trajectory import Trajectory
 from howsmooth.dynamics.velocity import Layer, Velocity
-from howsmooth.errors import InputError, complaints
+from howsmooth.errors import InputError, describe_validation_errors
 
 EXAMPLE_NAMES = ("polytope", "hyperplanes", "polytope_times_subspace", "collapse", "low_rank", "sphere")
 
@@ -289,7 +289,7 @@ def parse_example(name: str, declared: dict[str, Any]) -> Example:
     try:
         return Example.model_validate({"name": name, **declared})
     except pydantic.ValidationError as error:
-        raise InputError(f"{name}: {complaints(error.errors(), Example, hidden=['name'])}") from None
+        raise InputError(f"{name}: {describe_validation_errors(error.errors(), Example, hidden=['name'])}") from None
 
 
 def field_of(attention: Attention, d: int) -> Field:

@@ -87,7 +87,7 @@ def prepare(choice: Choice, catalog: ModelCatalog) -> Work:
     model = catalog.load(choice.model)
     text = Corpus("pasted", (choice.text,))
     cutter = model.cutter(text)
-    there = cutter.tokens + cutter.framed
+    there = cutter.tokens + cutter.special_count
     n = min(there, int(choice.length), limits.max_tokens, model.positions)
     spec = spec_of(
         {

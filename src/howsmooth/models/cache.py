@@ -1,8 +1,9 @@
-"""Folders of the cache: models that are converted once and kept.
+"""The cache of converted models.
 
-A folder is complete or absent: it is built beside its final place (`building_folder`) and renamed into it, and gone if
-its process dies. A GGUF file takes long to load, so it is dequantised once into a folder named by the file's hash. A
-seal (`complete.json`, written last) holds the checksum of every file, so a damaged folder is noticed and rebuilt.
+A folder of the cache is complete or does not exist: it is built under a temporary name (`building_folder`) and then
+renamed; if its process dies, it is removed later. GGUF files take long to load, so each is dequantised once, into a
+folder named by the file's hash. A manifest (`complete.json`, written last) has the checksum of every file: a damaged
+folder is detected and rebuilt.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 from safetensors.torch import save_file
@@ -35,34 +36,34 @@ from howsmooth.models.network import quiet_transformers
 
 try:
     import fcntl
-except ImportError:  # not on Windows: what a dead process left is told by its age alone
+except ImportError:  # Windows: abandoned folders are recognised by their age only
     fcntl = None  # type: ignore[assignment]
 
-_MARK = "building-"
-_OLD = 24 * 3600.0  # seconds after which a folder without a lock was surely abandoned
+_BUILDING = "building-"  # in the name of a folder that is not complete
+_ABANDONED_AFTER = 24 * 3600.0  # seconds, for a folder without a lock
 _FORMAT = 2
-_SEAL = "complete.json"
+_MANIFEST = "complete.json"
 
 
-def cache_root(cache_dir: str | os.PathLike | None = None) -> Path:
-    """Return the cache folder: the argument, else $HOWSMOOTH_CACHE, else ~/.cache/howsmooth."""
+def cache_root(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return the cache folder: the argument, or $HOWSMOOTH_CACHE, or ~/.cache/howsmooth."""
     chosen = cache_dir or os.environ.get("HOWSMOOTH_CACHE") or "~/.cache/howsmooth"
     return Path(chosen).expanduser()
 
 
 @contextlib.contextmanager
 def building_folder(parent: Path, prefix: str = "") -> Iterator[Path]:
-    """Make a new folder in `parent` to build in, and remove it afterwards unless it was renamed.
+    """Create a temporary folder in `parent`, and remove it at the end of the context unless it was renamed.
 
-    A lock beside the folder tells other processes that it is in use. The system releases the lock when this process
-    ends, however that happens: the next process that builds something removes the folder.
+    A lock file shows other processes that the folder is in use. The system releases the lock when this process ends for
+    any reason; the next process that builds something then removes the folder.
     """
     parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(parent)
-    folder = parent / f"{prefix}{_MARK}{uuid.uuid4().hex[:12]}"
-    lock = _lock_of(folder)
+    folder = parent / f"{prefix}{_BUILDING}{uuid.uuid4().hex[:12]}"
+    lock = _lock_path(folder)
     with lock.open("w") as stream:
-        _locked(stream)
+        _try_lock(stream)
         folder.mkdir()
         try:
             yield folder
@@ -72,28 +73,28 @@ def building_folder(parent: Path, prefix: str = "") -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove folders in `parent` whose process died while it was building."""
-    for folder in parent.glob(f"*{_MARK}*"):
-        lock = _lock_of(folder)
+    """Remove folders in `parent` whose process died while building them."""
+    for folder in parent.glob(f"*{_BUILDING}*"):
+        lock = _lock_path(folder)
         if folder.suffix == lock.suffix or not folder.is_dir():
             continue
         with contextlib.suppress(OSError):
             if not lock.exists():
-                if time.time() - folder.stat().st_mtime > _OLD:
+                if time.time() - folder.stat().st_mtime > _ABANDONED_AFTER:
                     shutil.rmtree(folder)
                 continue
             with lock.open("r+") as stream:
-                if _locked(stream):
+                if _try_lock(stream):
                     shutil.rmtree(folder)
                     lock.unlink(missing_ok=True)
 
 
-def _lock_of(folder: Path) -> Path:
+def _lock_path(folder: Path) -> Path:
     return folder.with_name(folder.name + ".lock")
 
 
-def _locked(stream: IO[str]) -> bool:
-    """Take the lock if it is free; whether it was."""
+def _try_lock(stream: IO[str]) -> bool:
+    """Take the lock if it is free; return whether it was."""
     if fcntl is None:
         return False
     try:
@@ -104,8 +105,14 @@ def _locked(stream: IO[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Converted:
-    """A plain model folder made from a GGUF file."""
+class ConvertedModel:
+    """A model folder made from a GGUF file.
+
+    Attributes:
+        folder: The folder, with config, safetensors and tokenizer.
+        sha256: The hash of the GGUF file.
+        quantisation: The quantisation of the GGUF file, such as Q4_K_M.
+    """
 
     folder: Path
     sha256: str
@@ -113,12 +120,17 @@ class Converted:
 
     @property
     def weights(self) -> str:
+        """The weights in words, for records."""
         plain = self.quantisation in ("F64", "F32", "F16", "BF16")
         return f"{self.quantisation} GGUF" + ("" if plain else ", dequantised")
 
 
-def convert_once(file: Path, cache_dir: str | os.PathLike | None = None) -> Converted:
-    """Return the converted folder of a GGUF file, converting it only if no sound folder is there."""
+def convert_gguf(file: Path, cache_dir: str | os.PathLike[str] | None = None) -> ConvertedModel:
+    """Return the model folder of a GGUF file; convert the file if the cache has no intact folder.
+
+    Raises:
+        InputError: The file does not exist or cannot be converted, or the cache folder is not writable.
+    """
     if not file.is_file():
         raise InputError(f"expected a GGUF file, got {str(file)!r}, which does not exist; check the path")
     with file.open("rb") as stream:
@@ -128,102 +140,102 @@ def convert_once(file: Path, cache_dir: str | os.PathLike | None = None) -> Conv
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
 
     final = cache_root(cache_dir) / "gguf" / sha256
-    seal = _read_seal(final)
-    if seal is None:
+    manifest = _read_manifest(final)
+    if manifest is None:
         _require_extra()
         try:
             with building_folder(final.parent, f"{sha256[:12]}.") as building:
-                seal = _convert(file, building)
-                _put_in_place(building, final)
+                manifest = _convert(file, building)
+                _move_into_place(building, final)
         except OSError as error:
             raise _unwritable(final.parent, error) from error
-    return Converted(final, sha256, seal["quantisation"])
+    return ConvertedModel(final, sha256, manifest["quantisation"])
 
 
-def _convert(file: Path, folder: Path) -> dict:
-    """Write config, float32 weights and tokenizer of `file` into `folder`, then the seal."""
+def _convert(file: Path, folder: Path) -> dict[str, Any]:
+    """Write config, float32 weights and tokenizer of `file` into `folder`, then the manifest, which is returned."""
     source, name = str(file.parent), file.name
-    # The dequantisation loop draws a bar of its own on stderr, which transformers' settings do not reach.
+    # The dequantisation loop writes a progress bar to stderr that transformers' settings do not disable.
     with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
         try:
-            quantisation, frame = _quantisation(file), _declared_frame(file)
+            quantisation, declared = _quantisation(file), _declared_special_tokens(file)
             network, report = AutoModel.from_pretrained(
                 source, gguf_file=name, dtype=torch.float32, output_loading_info=True
             )
-            if report["missing_keys"]:  # transformers would go on with random numbers in their place
+            if report["missing_keys"]:  # transformers would use random numbers instead
                 raise ValueError(f"no weights for {min(report['missing_keys'])}")
             tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
         except MemoryError:
             raise
-        except Exception as error:  # the readers raise anything at all on a damaged file
+        except Exception as error:  # for a damaged file the readers may raise anything
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(
                 f"expected a complete GGUF file of a supported model, got {str(file)!r}: {reason}; "
                 "fetch the file again, or give a model folder"
             ) from error
         config = network.config
-        if hasattr(config, "quantization_config"):  # the folder holds plain float32, nothing is left to undo
+        if hasattr(config, "quantization_config"):  # the folder has plain float32 weights
             del config.quantization_config
         family_of(config, str(file))
         config.save_pretrained(folder)
-        _add_as_declared(tokenizer, frame)
+        _set_special_tokens(tokenizer, declared)
         tokenizer.save_pretrained(folder)
-        if _differing(AutoTokenizer.from_pretrained(folder), frame):
+        if _adds_other_tokens(AutoTokenizer.from_pretrained(folder), declared):
             raise InputError(
-                f"expected a tokenizer that adds special tokens as {str(file)!r} says ({frame}), got one "
+                f"expected a tokenizer that adds special tokens as {str(file)!r} says ({declared}), got one "
                 "that does not; give another with tokenizer="
             )
     weights = {key: value.contiguous() for key, value in network.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    seal = {
+    manifest = {
         "format": _FORMAT,
         "quantisation": quantisation,
         "checksums": {path.name: _checksum(path) for path in sorted(folder.iterdir())},
     }
-    (folder / _SEAL).write_text(json.dumps(seal, indent=1))
-    return seal
+    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+    return manifest
 
 
-def _put_in_place(building: Path, final: Path) -> None:
-    """Rename a finished folder into its place, whoever else is doing the same."""
+def _move_into_place(building: Path, final: Path) -> None:
+    """Rename a complete folder, even if other processes do the same at the same time."""
     try:
         os.rename(building, final)
         return
     except OSError:
         if not final.exists():
             raise
-    if _read_seal(final) is not None:
-        return  # another process was first, and its folder is sound
+    if _read_manifest(final) is not None:
+        return  # another process was first, and its folder is intact
     damaged = Path(tempfile.mkdtemp(prefix=f"{final.name[:12]}.damaged-", dir=final.parent))
     try:
-        # Two processes may both come here; the loser finds nothing to move, or a sound folder in its way.
+        # Two processes may get here: the second finds no folder to move, or an intact one at the destination.
         with contextlib.suppress(FileNotFoundError):
             os.rename(final, damaged / "folder")
         try:
             os.rename(building, final)
         except OSError:
-            if _read_seal(final) is None:
+            if _read_manifest(final) is None:
                 raise
     finally:
         shutil.rmtree(damaged, ignore_errors=True)
 
 
-def _read_seal(folder: Path) -> dict | None:
-    """Return the seal of a sound folder, None for one that is absent, incomplete or damaged."""
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of an intact folder, None if the folder does not exist, is incomplete or damaged."""
     try:
-        seal = json.loads((folder / _SEAL).read_text())
-        sound = (
-            seal["format"] == _FORMAT
-            and isinstance(seal["quantisation"], str)
-            and all(_checksum(folder / name) == checksum for name, checksum in seal["checksums"].items())
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        intact = (
+            manifest["format"] == _FORMAT
+            and isinstance(manifest["quantisation"], str)
+            and all(_checksum(folder / name) == checksum for name, checksum in manifest["checksums"].items())
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return seal if sound else None
+    return manifest if intact else None
 
 
 def _checksum(path: Path) -> str:
-    """Return size and CRC-32: enough against accidents, and several times faster than a hash."""
+    """Return size and CRC-32, which detect accidental damage and are several times faster than a hash."""
     crc = 0
     with path.open("rb") as stream:
         while block := stream.read(1 << 24):
@@ -232,12 +244,12 @@ def _checksum(path: Path) -> str:
 
 
 def _quantisation(file: Path) -> str:
-    """Return the name of the file's quantisation, such as Q4_K_M; where it has none, the type of most weights."""
+    """Return the name of the file's quantisation, such as Q4_K_M; if it has none, the type of most weights."""
     from gguf import GGUFReader, LlamaFileType
 
     reader = GGUFReader(file)
     declared = reader.fields.get("general.file_type")
-    with contextlib.suppress(ValueError):  # a number that this version of gguf does not know
+    with contextlib.suppress(ValueError):  # a number that this version of gguf does not have
         if declared is not None and (name := LlamaFileType(int(declared.contents())).name) != "GUESSED":
             return name.removeprefix("MOSTLY_").removeprefix("ALL_")
     elements: Counter[str] = Counter()
@@ -246,8 +258,8 @@ def _quantisation(file: Path) -> str:
     return elements.most_common(1)[0][0]
 
 
-def _declared_frame(file: Path) -> dict[str, bool]:
-    """What the file says of special tokens around a text: whether "bos" and "eos" are added, where it says so."""
+def _declared_special_tokens(file: Path) -> dict[str, bool]:
+    """Return whether the file declares that "bos" and "eos" are added to a text; without those it does not mention."""
     from gguf import GGUFReader
 
     fields = GGUFReader(file).fields
@@ -258,19 +270,21 @@ def _declared_frame(file: Path) -> dict[str, bool]:
     }
 
 
-def _differing(tokenizer, frame: dict[str, bool]) -> bool:
-    """Whether the tokenizer adds other special tokens than the file says."""
+def _adds_other_tokens(tokenizer: Any, declared: dict[str, bool]) -> bool:
+    """Return whether the tokenizer adds other special tokens than the file declares."""
     ids = tokenizer("a")["input_ids"]
     ends = {"bos": (ids[:1], tokenizer.bos_token_id), "eos": (ids[-1:], tokenizer.eos_token_id)}
-    return any((ends[name][0] == [ends[name][1]]) != added for name, added in frame.items())
+    return any((ends[name][0] == [ends[name][1]]) != added for name, added in declared.items())
 
 
-def _add_as_declared(tokenizer, frame: dict[str, bool]) -> None:
-    """Make the tokenizer add special tokens as the file says; transformers reads the vocabulary alone."""
-    if not _differing(tokenizer, frame):
+def _set_special_tokens(tokenizer: Any, declared: dict[str, bool]) -> None:
+    """Make the tokenizer add special tokens as the file declares; transformers reads only the vocabulary."""
+    if not _adds_other_tokens(tokenizer, declared):
         return
     added = {
-        name: token for name, token in (("bos", tokenizer.bos_token), ("eos", tokenizer.eos_token)) if frame.get(name)
+        name: token
+        for name, token in (("bos", tokenizer.bos_token), ("eos", tokenizer.eos_token))
+        if declared.get(name)
     }
     one, two = (
         [*([added["bos"]] if "bos" in added else []), part, *([added["eos"]] if "eos" in added else [])]
@@ -281,9 +295,9 @@ def _add_as_declared(tokenizer, frame: dict[str, bool]) -> None:
         pair=[*one, *two],
         special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in added.values()],
     )
-    for name in frame:
-        if hasattr(tokenizer, f"add_{name}_token"):  # some classes make their own frame of it when loaded again
-            setattr(tokenizer, f"add_{name}_token", frame[name])
+    for name in declared:
+        if hasattr(tokenizer, f"add_{name}_token"):  # some classes use it when they are loaded again
+            setattr(tokenizer, f"add_{name}_token", declared[name])
 
 
 def _require_extra() -> None:

@@ -1,4 +1,4 @@
-"""What is supported, in one table: `howsmooth models` prints it, the docs show it, and the tests run through it."""
+"""The table of supported families: `howsmooth models` prints it, the docs show it, and the tests cover each row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Family:
-    """key: its name in the tests. how: "adapter" (derivatives by formula) or "generic" (the model's own modules)."""
+    """One row of the table.
+
+    Attributes:
+        key: The name of the family in the tests.
+        name: The name in the table.
+        modality: "text", "vision" or "audio".
+        how: "adapter" (derivatives by formula) or "generic" (derivatives of the model's own modules).
+        includes: What the map includes.
+        weights: The weights that it is tested with.
+        part: The part of the network, if it has two.
+    """
 
     key: str
     name: str
@@ -84,16 +94,16 @@ FAMILIES = (
         "Whisper decoder",
         "text",
         "generic",
-        "pre-norm; causal; self-attention, with what the encoder heard held fixed",
+        "pre-norm; causal; self-attention, with the encoder's output fixed",
         part="decoder",
     ),
 )
 
-# What cannot be measured, and why; each is refused by name.
+# What cannot be measured, and why; loading raises an error that names the reason.
 REFUSED = {
     "mamba": "no softmax attention",
-    "gptj": "does not ask transformers' attention registry, and has no adapter",
-    "deberta_v2": "does not ask transformers' attention registry, and has no adapter; scores with learnt positions",
+    "gptj": "does not use transformers' attention registry, and has no adapter",
+    "deberta_v2": "does not use transformers' attention registry, and has no adapter; scores with learnt positions",
     "swin": "stages of different sizes",
     "cross attention": "queries and keys come from two sequences: no map of one sequence of tokens",
     "quantised weights": "their layers have no exact derivative; a GGUF file is dequantised instead",
@@ -103,16 +113,17 @@ COLUMNS = ("family", "takes", "path", "part of the map, and its shape", "shown w
 
 
 def rows() -> list[tuple[str, ...]]:
-    """The table, one row per family, in the order of COLUMNS."""
+    """Return the table, one row per family, in the order of COLUMNS."""
     parts = {family: "" if family.part is None else f' (part="{family.part}")' for family in FAMILIES}
     return [(f.name + parts[f], f.modality, f.how, f.includes, f.weights) for f in FAMILIES]
 
 
 def markdown() -> str:
-    """Both tables as the docs show them.
+    """Return both tables, of supported families and of what is refused, as Markdown.
 
-    >>> markdown().splitlines()[0]
-    '| family | takes | path | part of the map, and its shape | shown with |'
+    Example:
+        >>> markdown().splitlines()[0]
+        '| family | takes | path | part of the map, and its shape | shown with |'
     """
     lines = [COLUMNS, ("---",) * len(COLUMNS), *rows()]
     refused = [("refused", "why"), ("---", "---"), *REFUSED.items()]

@@ -1,10 +1,10 @@
-"""GPT-2's attention layers from a file that holds nothing else: for random tokens, bounds and attacks, not for text."""
+"""GPT-2's attention layers from a file that contains nothing else: for random tokens, bounds and attacks, not text."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -15,13 +15,13 @@ from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models.model import Model
 
-HEADS, POSITIONS = 12, 1024  # of GPT-2 small; a file of attention alone does not say
+HEADS, POSITIONS = 12, 1024  # of GPT-2 small; the file does not contain them
 
 
 class AttentionFile(Model):
-    """Some layers of GPT-2 small, named as in the checkpoint: h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj; and wpe.
+    """Attention layers of GPT-2 small, named as in the checkpoint: h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj, wpe.
 
-    A `Model` that has attention maps and normalisations and nothing else: no network, no tokenizer, no text.
+    A `Model` with attention maps and normalisations only: it has no network and no tokenizer, and takes no text.
     """
 
     family, heads, modality, tokenizer, reads_text = "gpt2", HEADS, "text", None, False
@@ -33,16 +33,27 @@ class AttentionFile(Model):
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-    ):
+    ) -> None:
+        """Read a safetensors file.
+
+        Args:
+            path: The file.
+            name: The name of the model in records.
+            dtype: The dtype of the maps.
+            device: The device of the maps.
+
+        Raises:
+            InputError: The file cannot be read, or has no attention layer.
+        """
         self.name, self.path = name, Path(path)
         self.dtype, self.device, self.positions = dtype, torch.device(device), POSITIONS
         try:
             raw = self.path.read_bytes()
             tensors = load_file(self.path)
         except (OSError, SafetensorError) as error:
-            said = getattr(error, "strerror", None) or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             raise InputError(
-                f"expected a safetensors file of GPT-2's attention, got {path} ({said.lower()}); check the path"
+                f"expected a safetensors file of GPT-2's attention, got {path} ({reason.lower()}); check the path"
             ) from None
         self._tensors = {key.removeprefix("transformer."): value for key, value in tensors.items()}
         self._numbers = tuple(
@@ -66,15 +77,17 @@ class AttentionFile(Model):
         }
 
     def __repr__(self) -> str:
+        """Return path, layers and width."""
         return f"AttentionFile({str(self.path)!r}, layers {', '.join(map(str, self._numbers))}, d = {self.width})"
 
     @property
     def layer_numbers(self) -> tuple[int, ...]:
+        """The numbers of the layers in the file."""
         return self._numbers
 
-    def attention(self, layer: int, n: int | None = None, beyond: bool = False) -> SelfAttention:
-        """The map of a layer, causal as GPT-2 is; it knows no positions, so that n may be anything."""
-        get = self._part(layer)
+    def attention(self, layer: int, n: int | None = None, extrapolate: bool = False) -> SelfAttention:
+        """Return the attention map of a layer, which is causal; it does not depend on positions, so n is ignored."""
+        get = self._tensor_reader(layer)
         # Conv1D's weight is (in, out), the transpose of torch.nn.Linear's.
         wq, wk, wv = (part.T.contiguous() for part in get("attn.c_attn.weight").chunk(3, dim=1))
         bq, bk, bv = get("attn.c_attn.bias").chunk(3)
@@ -92,19 +105,22 @@ class AttentionFile(Model):
         )
 
     def normalisation(self, layer: int) -> Normalisation:
-        get = self._part(layer)
+        """Return the LayerNorm before attention at a layer."""
+        get = self._tensor_reader(layer)
         return Normalisation(get("ln_1.weight"), get("ln_1.bias"), 1e-5)
 
     def parameters(self) -> Iterator[torch.Tensor]:
+        """Iterate over all tensors of the file."""
         return iter(self._tensors.values())
 
     def learnt_positions(self, n: int) -> torch.Tensor:
-        """The learnt positions of n tokens, (n, d)."""
+        """Return the learnt position embeddings of n tokens, (n, d)."""
         if "wpe.weight" not in self._tensors:
             raise InputError(f"expected wpe.weight in {self.path}, got none; give a file with GPT-2's positions")
         return self._tensors["wpe.weight"][:n]
 
-    def _part(self, layer: int):
+    def _tensor_reader(self, layer: int) -> Callable[[str], torch.Tensor]:
+        """Return a function that reads a tensor of one layer by the rest of its name."""
         if layer not in self._numbers:
             raise InputError(
                 f"expected a layer among {', '.join(map(str, self._numbers))}, in {self.path.name}, got "

@@ -1,11 +1,12 @@
 """`attn_implementation="howsmooth"` in transformers: `attend` as a model's attention, with its mask function.
 
-transformers builds masks apart from attention. An attention registered alone gets no mask at all, and a
-causal model silently becomes bidirectional; so the two are registered together. Plain patterns (causal,
-bidirectional, sliding window, each with or without padding) travel as a 2D padding mask that carries its
-`MaskPlan`, and nothing of size n × n is built. Every other pattern is spelt out as transformers' own
-4D mask and given to `attend` as a table. Under the name "howsmooth_tables" every pattern is: some families read the
-mask themselves, to choose keys (DeepSeek-V3.2, GLM-MoE-DSA) or to add to it (Doge).
+transformers builds masks separately from attention. An attention function registered without a mask function gets no
+mask, and a causal model silently becomes bidirectional; so the two are registered together. Simple patterns (causal,
+bidirectional, sliding window, each with or without padding) are passed as a 2D padding mask with a `MaskPattern`
+attached, and nothing of size n × n is built. Every other pattern is passed as transformers' own 4D mask.
+
+Under the name "howsmooth_tables" all patterns are 4D masks: some families read the mask themselves, to choose keys
+(DeepSeek-V3.2, GLM-MoE-DSA) or to add to it (Doge).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,18 +35,28 @@ from howsmooth.attention import attend
 from howsmooth.errors import InputError
 
 NAME, NAME_WITH_TABLES = "howsmooth", "howsmooth_tables"
-# Arguments of other attention functions that change the result: to ignore one would be to lie.
-_REFUSED = ("s_aux", "cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k", "block_indices")
+# Arguments of other attention functions that change the result: ignoring one would give a wrong result silently.
+_UNSUPPORTED = ("s_aux", "cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k", "block_indices")
 
-# Who listens to attention as it happens, and which head alone is to speak: set for one block, read by every call.
-_WATCHER: ContextVar[Callable | None] = ContextVar("howsmooth_watcher", default=None)
+Observer = Callable[[torch.nn.Module, torch.Tensor], None]
+MaskFunction = Callable[..., Any]
+
+# Set inside the context managers below, read by every call of the attention function.
+_OBSERVER: ContextVar[Observer | None] = ContextVar("howsmooth_observer", default=None)
 _ONLY_HEAD: ContextVar[int | None] = ContextVar("howsmooth_only_head", default=None)
-_HELD: ContextVar[bool] = ContextVar("howsmooth_what_is_seen_is_held", default=False)
+_DETACH: ContextVar[bool] = ContextVar("howsmooth_detach_keys_and_values", default=False)
 
 
 @dataclass(frozen=True)
-class MaskPlan:
-    """A mask in a few numbers: `offset` is the position of the first query among the keys."""
+class MaskPattern:
+    """A mask described by a few numbers, attached to a 2D padding mask.
+
+    Attributes:
+        causal: Whether a query sees no later keys.
+        window: The width of a sliding window; None for no window.
+        offset: The position of the first query among the keys.
+        padded: Whether the padding mask hides any key.
+    """
 
     causal: bool
     window: int | None
@@ -53,25 +65,34 @@ class MaskPlan:
 
 
 def register() -> None:
-    """Make `attn_implementation="howsmooth"` available to every transformers model that allows a choice."""
+    """Make `attn_implementation="howsmooth"` available to every transformers model that uses the attention registry.
+
+    Example:
+        >>> import howsmooth
+        >>> from transformers import BertConfig, BertModel
+        >>> howsmooth.register()
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> BertModel._from_config(config, attn_implementation="howsmooth").config._attn_implementation
+        'howsmooth'
+    """
     for name, mask in ((NAME, attention_mask), (NAME_WITH_TABLES, attention_table)):
         AttentionInterface.register(name, attention_forward)
         AttentionMaskInterface.register(name, mask)
 
 
 @contextmanager
-def watched_by(watcher: Callable[[torch.nn.Module, torch.Tensor], None]) -> Iterator[None]:
-    """Call watcher(module, output (b, n, h, k)) after every attention inside the block."""
-    token = _WATCHER.set(watcher)
+def observe_attention(observer: Observer) -> Iterator[None]:
+    """Call observer(module, output (b, n, h, k)) after every attention inside the context."""
+    token = _OBSERVER.set(observer)
     try:
         yield
     finally:
-        _WATCHER.reset(token)
+        _OBSERVER.reset(token)
 
 
 @contextmanager
-def only_head(head: int) -> Iterator[None]:
-    """Let one head speak inside the block: the others are zero, and are not computed."""
+def restrict_to_head(head: int) -> Iterator[None]:
+    """Compute one head only inside the context; the outputs of the other heads are zero."""
     token = _ONLY_HEAD.set(head)
     try:
         yield
@@ -80,13 +101,13 @@ def only_head(head: int) -> Iterator[None]:
 
 
 @contextmanager
-def what_is_seen_held() -> Iterator[None]:
-    """Let derivatives inside the block pass through queries alone: keys and values are constants to them."""
-    token = _HELD.set(True)
+def detach_keys_and_values() -> Iterator[None]:
+    """Detach keys and values inside the context: derivatives pass through the queries only."""
+    token = _DETACH.set(True)
     try:
         yield
     finally:
-        _HELD.reset(token)
+        _DETACH.reset(token)
 
 
 def attention_mask(
@@ -95,14 +116,14 @@ def attention_mask(
     kv_length: int,
     q_offset: int = 0,
     kv_offset: int = 0,
-    mask_function=causal_mask_function,
+    mask_function: MaskFunction = causal_mask_function,
     attention_mask: torch.Tensor | None = None,
     device: torch.device | str = "cpu",
     use_vmap: bool = False,
     **_: object,
 ) -> torch.Tensor:
-    """Return the padding mask (batch, keys) with its plan, or a 4D mask (batch, 1, queries, keys)."""
-    pattern = _plain_pattern(mask_function)
+    """Return a padding mask (batch, keys) with a `MaskPattern`, or a 4D mask (batch, 1, queries, keys)."""
+    pattern = _simple_pattern(mask_function)
     if pattern is None:
         return attention_table(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, device, use_vmap
@@ -114,7 +135,7 @@ def attention_mask(
         padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
         padding = padding[:, kv_offset : kv_offset + kv_length].view(batch_size, kv_length)
     offset, padded = int(q_offset) - int(kv_offset), attention_mask is not None
-    padding.howsmooth_plan = MaskPlan(causal, window, offset, padded)
+    padding.howsmooth_pattern = MaskPattern(causal, window, offset, padded)  # type: ignore[attr-defined]  # ours
     return padding
 
 
@@ -124,13 +145,13 @@ def attention_table(
     kv_length: int,
     q_offset: int = 0,
     kv_offset: int = 0,
-    mask_function=causal_mask_function,
+    mask_function: MaskFunction = causal_mask_function,
     attention_mask: torch.Tensor | None = None,
     device: torch.device | str = "cpu",
     use_vmap: bool = False,
     **_: object,
 ) -> torch.Tensor:
-    """Return the 4D mask (batch, 1, queries, keys), True where a key is seen, of any pattern."""
+    """Return the 4D mask (batch, 1, queries, keys) of any pattern: True where a query sees a key."""
     return sdpa_mask(
         batch_size,
         q_length,
@@ -161,67 +182,92 @@ def attention_forward(
     indices: torch.Tensor | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
-    """Run `attend` on query (b, h, n, k), key and value (b, hkv, m, ·); return (b, n, h, ·), no weights.
+    """Compute attention for a transformers module by `attend`; the function behind the registered names.
 
-    `position_bias` (b or 1, h, n or 1, m) is added to the scores, as in T5. `indices` (b, n, ·) are the keys that a
-    query may see, as in DeepSeek-V3.2; the mask is then a table.
+    Args:
+        module: The attention module, for error messages, for the observer, and for `is_causal` without a mask.
+        query: (b, h, n, k).
+        key: (b, hkv, m, k).
+        value: (b, hkv, m, w).
+        attention_mask: As `attention_mask` or `attention_table` return it, or a mask of the caller's own.
+        dropout: Must be 0.
+        scaling: The factor of the scores; None for `1/√k`.
+        is_causal: Whether attention is causal, if the mask does not determine it.
+        sliding_window: The width of the window, if the mask does not determine it.
+        softcap: The soft cap of the scores.
+        position_bias: (b or 1, h, n or 1, m), added to the scores, as in T5.
+        indices: (b, n, ·), the keys that each query may see, as in DeepSeek-V3.2; needs a 4D mask.
+        **others: Further arguments that families pass. Those that would change the result are refused.
+
+    Returns:
+        The output (b, n, h, w), and None in place of the attention weights.
+
+    Raises:
+        InputError: Dropout, an unsupported argument, or a mask or bias of the wrong shape.
     """
     if dropout:
         raise InputError(
             f"expected no dropout in attention, got {dropout} (training mode); call model.eval(), or set the "
             "config's attention dropout to 0"
         )
-    for name in _REFUSED:
+    for name in _UNSUPPORTED:
         if others.get(name) is not None:
             raise InputError(
                 f"expected an attention without {name}, got one in {type(module).__name__}; load this model "
                 'with attn_implementation="eager"'
             )
     if indices is not None:
-        attention_mask = _chosen(attention_mask, indices, key.shape[-2], module)
-    if _HELD.get():
+        attention_mask = _restrict_to_indices(attention_mask, indices, key.shape[-2], module)
+    if _DETACH.get():
         key, value = key.detach(), value.detach()
     head, heads = _ONLY_HEAD.get(), query.shape[1]
     if head is not None:
         shared = head * key.shape[1] // heads
         query, key, value = query[:, head : head + 1], key[:, shared : shared + 1], value[:, shared : shared + 1]
-        position_bias, attention_mask = (_of_head(table, head) for table in (position_bias, attention_mask))
-    scores = dict(scale=scaling, softcap=softcap)
-    plan = getattr(attention_mask, "howsmooth_plan", None)
+        position_bias, attention_mask = (_select_head(table, head) for table in (position_bias, attention_mask))
+    scores: dict[str, Any] = dict(scale=scaling, softcap=softcap)
+    pattern = getattr(attention_mask, "howsmooth_pattern", None)
     if attention_mask is not None and attention_mask.ndim == 4:
-        output = _attend_tables(query, key, value, position_bias, mask=attention_mask, **scores)
+        output = _attend_4d_mask(query, key, value, position_bias, mask=attention_mask, **scores)
     elif attention_mask is not None and attention_mask.ndim != 2:
         raise InputError(
             f"expected a mask of shape (b, m) or (b, 1 or h, n, m), got {tuple(attention_mask.shape)}; reshape it"
         )
-    elif plan is not None:
-        seen = dict(causal=plan.causal, window=plan.window, offset=plan.offset)
-        padding = attention_mask if plan.padded else None
-        output = _attend_biased(query, key, value, position_bias, padding, **scores, **seen)
-    else:  # the module was called by hand, without the model's mask: it alone knows if it is causal
+    elif pattern is not None:
+        visible: dict[str, Any] = dict(causal=pattern.causal, window=pattern.window, offset=pattern.offset)
+        padding = attention_mask if pattern.padded else None
+        output = _attend_biased(query, key, value, position_bias, padding, **scores, **visible)
+    else:  # the module was called directly, without the model's mask: only it determines whether it is causal
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         padding = None if attention_mask is None else attention_mask.bool()
-        seen = dict(causal=causal, window=sliding_window)
-        output = _attend_biased(query, key, value, position_bias, padding, **scores, **seen)
+        visible = dict(causal=causal, window=sliding_window)
+        output = _attend_biased(query, key, value, position_bias, padding, **scores, **visible)
     output = output.transpose(1, 2)
     if head is not None:
         output = F.pad(output, (0, 0, head, heads - head - 1))
     output = output.contiguous()
-    if (watcher := _WATCHER.get()) is not None:
-        watcher(module, output)
+    if (observer := _OBSERVER.get()) is not None:
+        observer(module, output)
     return output, None
 
 
-def _of_head(table: torch.Tensor | None, head: int) -> torch.Tensor | None:
-    """The part of a (b, h or 1, n, m) table that a head sees; a 2D mask is the same for all."""
+def _select_head(table: torch.Tensor | None, head: int) -> torch.Tensor | None:
+    """Return one head of a (b, h or 1, n, m) table; a 2D mask is the same for all heads."""
     return table if table is None or table.ndim != 4 or table.shape[1] == 1 else table[:, head : head + 1]
 
 
-def _attend_biased(query, key, value, bias: torch.Tensor | None, padding, **pattern) -> torch.Tensor:
-    """Attend with scores moved by a table (b or 1, h or 1, n or 1, m), each batch row by its own."""
+def _attend_biased(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None,
+    padding: torch.Tensor | None,
+    **pattern: Any,
+) -> torch.Tensor:
+    """Compute attention with a table (b or 1, h or 1, n or 1, m) added to the scores."""
     if bias is None:
         return attend(query, key, value, padding=padding, **pattern)
-    if _varies(bias):
+    if _has_derivative(bias):
         raise InputError(
             "expected a position_bias that does not depend on the tokens, got one whose derivative would "
             "be lost; choose another family (howsmooth models)"
@@ -243,8 +289,16 @@ def _attend_biased(query, key, value, bias: torch.Tensor | None, padding, **patt
     )
 
 
-def _attend_tables(query, key, value, bias: torch.Tensor | None, *, mask: torch.Tensor, **scores) -> torch.Tensor:
-    """Attend under a 4D mask, boolean (True is seen) or additive; each batch row has its own table."""
+def _attend_4d_mask(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    mask: torch.Tensor,
+    **scores: Any,
+) -> torch.Tensor:
+    """Compute attention with a 4D mask, boolean (True: visible) or additive."""
     if mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, float("-inf"))
     elif not mask.is_floating_point():
@@ -257,16 +311,22 @@ def _attend_tables(query, key, value, bias: torch.Tensor | None, *, mask: torch.
         raise InputError(
             f"expected a mask of shape ({batch}, 1 or heads, {n}, {m}), got {tuple(mask.shape)}; reshape it"
         )
-    if _varies(mask):
-        return _attend_plainly(query, key, value, mask if bias is None else mask + bias, **scores)
+    if _has_derivative(mask):
+        return _attend_dense(query, key, value, mask if bias is None else mask + bias, **scores)
     mask = mask.to(query.dtype)
     return _attend_biased(query, key, value, mask if bias is None else mask + bias.to(query.dtype), None, **scores)
 
 
-def _attend_plainly(
-    query, key, value, table: torch.Tensor, *, scale: float | None, softcap: float | None
+def _attend_dense(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    table: torch.Tensor,
+    *,
+    scale: float | None,
+    softcap: float | None,
 ) -> torch.Tensor:
-    """Softmax attention in plain operations: `attend` has no derivative in a table that the tokens make (Doge)."""
+    """Compute attention in plain operations: `attend` is not differentiable in a table that depends on x (Doge)."""
     key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value))
     scores = (query.shape[-1] ** -0.5 if scale is None else scale) * query @ key.mT
     if softcap is not None:
@@ -274,31 +334,33 @@ def _attend_plainly(
     return torch.softmax(scores + table.to(scores.dtype), -1) @ value
 
 
-def _varies(table: torch.Tensor) -> bool:
-    """Whether a derivative passes through a table, in reverse or in forward mode."""
+def _has_derivative(table: torch.Tensor) -> bool:
+    """Return whether a derivative passes through a table, in reverse or in forward mode."""
     return table.requires_grad or forward_ad.unpack_dual(table).tangent is not None
 
 
-def _chosen(mask: torch.Tensor | None, indices: torch.Tensor, m: int, module: torch.nn.Module) -> torch.Tensor:
-    """The part of a 4D mask where the key is among those that were chosen for the query."""
+def _restrict_to_indices(
+    mask: torch.Tensor | None, indices: torch.Tensor, m: int, module: torch.nn.Module
+) -> torch.Tensor:
+    """Return a 4D mask that also hides all keys except those that were selected for each query."""
     if mask is None or mask.ndim != 4 or indices.ndim != 3:
         raise InputError(
             f"expected a 4D mask and indices (b, n, ·) in {type(module).__name__}, got "
             f"{'no mask' if mask is None else f'a mask of {mask.ndim} axes'} and indices of {indices.ndim}; load this "
             f'model with attn_implementation="{NAME_WITH_TABLES}"'
         )
-    seen = torch.zeros(*indices.shape[:2], m, dtype=torch.bool, device=mask.device)
-    seen = seen.scatter(-1, indices.long(), True)[:, None]
-    return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, float("-inf"))
+    selected = torch.zeros(*indices.shape[:2], m, dtype=torch.bool, device=mask.device)
+    selected = selected.scatter(-1, indices.long(), True)[:, None]
+    return mask & selected if mask.dtype == torch.bool else mask.masked_fill(~selected, float("-inf"))
 
 
-def _plain_pattern(mask_function) -> tuple[bool, int | None] | None:
-    """Return (causal, window) of a pattern that `attend` knows by itself, None for any other function."""
+def _simple_pattern(mask_function: MaskFunction) -> tuple[bool, int | None] | None:
+    """Return (causal, window) of a pattern that `attend` supports without a table, None for any other function."""
     if mask_function is causal_mask_function:
         return True, None
     if mask_function is bidirectional_mask_function:
         return False, None
-    # A window is a closure: and_masks(overlay(width), base). Equal code objects are the same function.
+    # A window is a closure, and_masks(overlay(width), base): functions are recognised by their code objects.
     if _code(mask_function) is not and_masks(causal_mask_function).__code__:
         return None
     parts = _captured(mask_function, "mask_functions")
@@ -309,13 +371,16 @@ def _plain_pattern(mask_function) -> tuple[bool, int | None] | None:
         return True, _captured(overlay, "sliding_window")
     two_sided = sliding_window_bidirectional_overlay(1).__code__
     if base is bidirectional_mask_function and _code(overlay) is two_sided:
-        return False, _captured(overlay, "sliding_window") + 1  # theirs includes the distance itself
+        return False, _captured(
+            overlay, "sliding_window"
+        ) + 1  # in transformers the window includes the distance itself
     return None
 
 
-def _code(function):
+def _code(function: MaskFunction) -> object:
     return getattr(function, "__code__", None)
 
 
-def _captured(closure, name: str):
+def _captured(closure: Any, name: str) -> Any:
+    """Return a variable that a closure has captured."""
     return closure.__closure__[closure.__code__.co_freevars.index(name)].cell_contents

@@ -1,6 +1,6 @@
-"""What a network takes: token numbers, images and sounds, each through the model's own tokenizer or processor.
+"""Inputs of networks: token numbers, images and sounds, made by the model's own tokenizer or processor.
 
-Images and sounds may also be generated from a seed.
+Images and sounds can also be generated from a seed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 
 from howsmooth.errors import InputError
-from howsmooth.models.locations import Place, locate
+from howsmooth.models.locations import ModelLocation, locate
 from howsmooth.models.network import quiet_transformers
 from howsmooth.texts.cutting import TokenChunk
 
@@ -27,19 +28,26 @@ _AXES = {"vision": ("an image (c, h, w)", "pixel_values"), "audio": ("features (
 
 @dataclass(frozen=True)
 class Processor:
-    """Where the model's own image processor or feature extractor is, if anywhere."""
+    """The location of a model's image processor or feature extractor.
+
+    Attributes:
+        path: A folder or a name on the hub; None if there is none.
+        local_only: Whether only local files are read.
+        remote: Arguments of `from_pretrained` for models on the hub.
+    """
 
     path: str | None
     local_only: bool = True
-    remote: dict = field(default_factory=dict)
+    remote: dict[str, Any] = field(default_factory=dict)
 
-    def read(self, kind, what: str):
+    def read(self, kind: Any, what: str) -> Any:
+        """Return the processor, read by an auto class of transformers; `what` names it in error messages."""
         if self.path is None:
             raise InputError(f"expected a model with its own {what}, got one without files; give the tensors yourself")
         try:
             with quiet_transformers():
                 return kind.from_pretrained(self.path, local_files_only=self.local_only, **self.remote)
-        except Exception as error:  # missing and damaged files surface as almost any exception
+        except Exception as error:  # missing and damaged files raise almost any exception
             reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
             raise InputError(
                 f"expected the model's own {what} (preprocessor_config.json) at {self.path}, got none that can be "
@@ -47,8 +55,10 @@ class Processor:
             ) from error
 
 
-def images(config, processor: Processor, folder, count: int | None, seed: int) -> Tensor:
-    """Return (count, c, h, w): the first images of a folder by name, or smooth random ones."""
+def images(
+    config: Any, processor: Processor, folder: str | os.PathLike[str] | None, count: int | None, seed: int
+) -> Tensor:
+    """Return images (count, c, h, w): the first of a folder by name, or smooth random ones."""
     _check_count(count)
     if folder is None:
         size = getattr(config, "image_size", 224)
@@ -77,12 +87,13 @@ def images(config, processor: Processor, folder, count: int | None, seed: int) -
 
 
 def smooth_images(count: int, height: int, width: int, channels: int = 3, seed: int = 0) -> Tensor:
-    """Return (count, channels, height, width) images of a few waves each, mean 0 and variance 1 per channel.
+    """Return random images (count, channels, height, width), with mean 0 and variance 1 per channel.
 
-    Coarse waves weigh more, as in photographs.
+    They are sums of a few cosines; low frequencies have larger coefficients, as in photographs.
 
-    >>> smooth_images(2, 8, 8).shape
-    torch.Size([2, 3, 8, 8])
+    Example:
+        >>> smooth_images(2, 8, 8).shape
+        torch.Size([2, 3, 8, 8])
     """
     generator = torch.Generator().manual_seed(seed)
     y, x = torch.linspace(0, 1, height)[:, None], torch.linspace(0, 1, width)[None]
@@ -95,7 +106,7 @@ def smooth_images(count: int, height: int, width: int, channels: int = 3, seed: 
     return total / total.std((-2, -1), keepdim=True).clamp_min(1e-6)
 
 
-def sounds(config, processor: Processor, audio, count: int | None, seed: int) -> Tensor:
+def sounds(config: Any, processor: Processor, audio: Any, count: int | None, seed: int) -> Tensor:
     """Return log-mel features (count, mel, frames) of mono sounds at the extractor's rate, or generated ones."""
     if not hasattr(config, "num_mel_bins"):
         raise InputError(
@@ -105,21 +116,24 @@ def sounds(config, processor: Processor, audio, count: int | None, seed: int) ->
     _check_count(count)
     if audio is None:
         frames = 2 * config.max_source_positions
-        # Features of a quiet voice: smooth in time and pitch, within the range that Whisper's extractor gives.
-        waves = smooth_images(count or 1, config.num_mel_bins, frames, 1, seed)[:, 0]
-        return 0.5 * waves.clamp(-2, 2)
+        # Smooth in time and frequency, within the range of Whisper's feature extractor.
+        features = smooth_images(count or 1, config.num_mel_bins, frames, 1, seed)[:, 0]
+        return 0.5 * features.clamp(-2, 2)
     several = isinstance(audio, (list, tuple)) and len(audio) and not np.isscalar(audio[0])
-    waves = [np.asarray(wave, dtype=np.float32) for wave in (audio if several else [audio])][:count]
+    waves: list[np.ndarray] = [np.asarray(wave, dtype=np.float32) for wave in (audio if several else [audio])][:count]
     for wave in waves:
         if wave.ndim != 1 or not wave.size or not np.isfinite(wave).all():
             raise InputError(f"expected a mono sound as finite samples (t,), got shape {wave.shape}; mix and trim it")
     extractor = processor.read(AutoFeatureExtractor, "feature extractor")
-    made = extractor(waves, sampling_rate=extractor.sampling_rate, return_tensors="pt")
-    return made["input_features"]
+    return extractor(waves, sampling_rate=extractor.sampling_rate, return_tensors="pt")["input_features"]
 
 
-def token_numbers(tokens, vocabulary: int, positions: int) -> Tensor:
-    """Return token numbers, or those of one or more chunks, as integers (n,) or (b, n), checked."""
+def token_numbers(tokens: Any, vocabulary: int, positions: int) -> Tensor:
+    """Return the token numbers of a tensor, a chunk or a list of chunks as integers (n,) or (b, n), checked.
+
+    Raises:
+        InputError: They are not integers, or exceed the vocabulary or the positions.
+    """
     if isinstance(tokens, TokenChunk):
         tokens = tokens.ids
     elif isinstance(tokens, (list, tuple)) and tokens and all(isinstance(t, TokenChunk) for t in tokens):
@@ -147,8 +161,8 @@ def token_numbers(tokens, vocabulary: int, positions: int) -> Tensor:
     return ids.long()
 
 
-def axes(tokens) -> int:
-    """How many axes an input came with; chunks are one each."""
+def input_ndim(tokens: Any) -> int:
+    """Return the number of axes of an input: 1 for a chunk, 2 for a list of chunks, 0 for a dictionary."""
     if isinstance(tokens, TokenChunk):
         return 1
     if isinstance(tokens, dict):
@@ -158,8 +172,8 @@ def axes(tokens) -> int:
     return torch.as_tensor(tokens).ndim
 
 
-def batch(input, modality: str) -> Tensor:
-    """Return a tensor of one or more images or features as a batch, checked."""
+def as_batch(input: Any, modality: str) -> Tensor:
+    """Return one or more images or features as a batch, checked."""
     what, key = _AXES.get(modality, ("a tensor", modality))
     axes = {"vision": 3, "audio": 2}.get(modality)
     if not isinstance(input, Tensor) or not input.is_floating_point() or axes is None:
@@ -172,8 +186,8 @@ def batch(input, modality: str) -> Tensor:
     return input if input.ndim == axes + 1 else input[None]
 
 
-def placed(given: dict, device, dtype) -> dict:
-    """Return keyword arguments on the model's device, floating ones in its dtype."""
+def move_inputs(given: dict[str, Any], device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Return keyword arguments with tensors on a device, floating ones in a dtype."""
     if not given or not all(isinstance(key, str) for key in given):
         raise InputError("expected the network's keyword arguments by name, got none")
     return {
@@ -188,33 +202,51 @@ def _check_count(count: int | None) -> None:
 
 
 def find_tokenizer(
-    asked: str | os.PathLike | PreTrainedTokenizerBase | None, place: Place, vocabulary: int, cache_dir, remote: dict
-) -> tuple[object | None, str, str | None]:
-    """Return (tokenizer, why there is none, where it came from)."""
-    if asked is None and place.path is not None:
-        tokenizer, reason = _read(place, remote)
+    asked: str | os.PathLike[str] | PreTrainedTokenizerBase | None,
+    location: ModelLocation,
+    vocabulary: int,
+    cache_dir: str | os.PathLike[str] | None,
+    remote: dict[str, Any],
+) -> tuple[PreTrainedTokenizerBase | None, str, str | None]:
+    """Find the tokenizer of a model.
+
+    Args:
+        asked: A tokenizer, or the name or folder to read it from; None for the model's own.
+        location: Where the model was loaded from.
+        vocabulary: The size of the model's vocabulary.
+        cache_dir: The cache folder.
+        remote: Arguments of `from_pretrained` for models on the hub.
+
+    Returns:
+        The tokenizer or None, why there is none, and where it came from.
+
+    Raises:
+        InputError: The tokenizer that was asked for does not exist, or has token numbers beyond the vocabulary.
+    """
+    if asked is None and location.path is not None:
+        tokenizer, reason = _read_tokenizer(location, remote)
         return tokenizer, reason, None if tokenizer is None else "the model's own"
-    wanted = place.tokenizer if asked is None else asked
+    wanted = location.tokenizer if asked is None else asked
     if wanted is None:
         return None, "a model given as an object comes without one", None
     if isinstance(wanted, PreTrainedTokenizerBase):
         name = wanted.name_or_path or type(wanted).__name__
-        _refuse_larger(wanted, name, vocabulary)
+        _check_vocabulary(wanted, name, vocabulary)
         return wanted, "", name
     if not isinstance(wanted, (str, os.PathLike)) or not os.fspath(wanted):
         what = "an empty one" if isinstance(wanted, str) else f"an object of type {type(wanted).__name__}"
         raise InputError(f"expected the name of a tokenizer, or a transformers tokenizer, got {what}; try 'minilm'")
     name = os.fspath(wanted)
-    tokenizer, reason = _read(locate(name, None, cache_dir), {**remote, "revision": None})
+    tokenizer, reason = _read_tokenizer(locate(name, None, cache_dir), {**remote, "revision": None})
     if tokenizer is None and asked is None:
         return None, f"an architecture without weights has none of its own; {name}: {reason}", None
     if tokenizer is None:
         raise InputError(f"expected a tokenizer at {name!r}, got none ({reason}); name another one")
-    _refuse_larger(tokenizer, name, vocabulary)
+    _check_vocabulary(tokenizer, name, vocabulary)
     return tokenizer, "", name
 
 
-def _refuse_larger(tokenizer, name: str, vocabulary: int) -> None:
+def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, vocabulary: int) -> None:
     largest = max(tokenizer.get_vocab().values())
     if largest >= vocabulary:
         raise InputError(
@@ -223,15 +255,16 @@ def _refuse_larger(tokenizer, name: str, vocabulary: int) -> None:
         )
 
 
-def _read(place: Place, remote: dict) -> tuple[object | None, str]:
+def _read_tokenizer(location: ModelLocation, remote: dict[str, Any]) -> tuple[PreTrainedTokenizerBase | None, str]:
+    """Return the tokenizer at a location, or None and the reason."""
     try:
         with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(place.path, local_files_only=place.local_only, **remote)
-    except Exception as error:  # missing or damaged files surface as almost any exception
-        if place.is_hub and place.local_only:
+            tokenizer = AutoTokenizer.from_pretrained(location.path, local_files_only=location.local_only, **remote)
+    except Exception as error:  # missing or damaged files raise almost any exception
+        if location.is_hub and location.local_only:
             return None, "not in the hub's local cache, and the hub cannot be reached"
         return None, (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
-    # Without its files the library may hand out a tokenizer that knows special tokens only.
+    # Without its files the library may return a tokenizer that has special tokens only.
     if not tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"] or (
         len(tokenizer.get_vocab()) <= len(tokenizer.all_special_ids)
     ):

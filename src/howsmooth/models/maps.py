@@ -1,32 +1,33 @@
-"""Which map of a layer is measured: the kinds, each as a function of the tokens that enter it.
+"""The kinds of maps that can be measured, each as a function of its input tokens.
 
-f is attention with its output projection, N the normalisation whose output enters it.
+f is attention with its output projection, N the normalisation whose output is the input of attention.
 
-    attention   f                                 tokens: what enters attention
-    head        one head of f, the others silent, no bias of the projection
-    normed      f ∘ N                             tokens: what enters N
-    block       pre-norm   x + g(f(N(x)))         tokens: what enters the layer
+    attention   f                                 input: of attention
+    head        one head of f, without the bias of the projection
+    normed      f ∘ N                             input: of N
+    block       pre-norm   x + g(f(N(x)))         input: of the layer
                 post-norm  M(x + g(f(x))), M the norm that follows
-    layer       the whole Transformer layer
-    model       all layers and the final norm     tokens: what enters layer 0, embeddings and positions included
+    layer       the whole Transformer layer       input: of the layer
+    model       all layers and the final norm     input: of layer 0, embeddings and positions included
 
-g is what a family puts between attention and the residual stream (Gemma 2 and 3 a second norm, DINOv2 a scale), most
-nothing. In a post-norm family N belongs to the layer below, or to the embeddings. Where attention and MLP run side
-by side (GPT-NeoX, Phi, Falcon) the block is the stream plus attention alone.
+g is what some families apply between attention and the residual stream (Gemma 2 and 3 a second norm, DINOv2 a scale).
+In a post-norm family N belongs to the layer below, or to the embeddings. In families that compute attention and MLP
+in parallel (GPT-NeoX, Phi, Falcon) the block is the stream plus attention.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
-from howsmooth.models.anatomy import Call, Site, first
-from howsmooth.models.hook import only_head, what_is_seen_held
+from howsmooth.models.hook import detach_keys_and_values, restrict_to_head
+from howsmooth.models.sites import ModuleCall, Site, first_tensor
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -37,11 +38,15 @@ KINDS = ("attention", "head", "normed", "block", "layer", "model")
 
 @dataclass(frozen=True, eq=False)
 class MapAt:
-    """A map of a model and the tokens that enter it: `local_lipschitz(at.f, at.x)`.
+    """A map of a model and its input tokens, as `Model.map_at` returns them: `local_lipschitz(at.f, at.x)`.
 
-    f: a `SelfAttention` where the family has an adapter and the kind is attention or head, else a module that shares
-    its weights with the model: `copy.deepcopy` it before you convert or train it.
-    x: (n, d). layer: None for the whole model. head: None unless the kind is head.
+    Attributes:
+        f: A `SelfAttention` if the family has an adapter and the kind is "attention" or "head"; otherwise a module that
+            shares its weights with the model. `copy.deepcopy` it before you convert or train it.
+        x: The input tokens, (n, d).
+        kind: One of `KINDS`.
+        layer: The layer; None for the whole model.
+        head: The head; None unless the kind is "head".
     """
 
     f: SelfAttention | torch.nn.Module
@@ -51,132 +56,161 @@ class MapAt:
     head: int | None = None
 
     def __call__(self) -> Tensor:
-        """f(x)."""
+        """Return f(x)."""
         with torch.no_grad():
             return self.f(self.x)
 
 
 class AttentionMap(torch.nn.Module):
-    """f of one layer as the network itself computes it: x (n, d) ↦ (n, d_out), or one `head` of it."""
+    """The attention of one layer as the network itself computes it: x (n, d) ↦ (n, d_out), or one head of it."""
 
-    def __init__(self, call: Call, projection: torch.nn.Module, heads: int, head: int | None = None):
+    def __init__(self, call: ModuleCall, projection: torch.nn.Module, heads: int, head: int | None = None) -> None:
+        """Take the captured call of the attention module, its output projection, and the head if only one is wanted."""
         super().__init__()
         if head is not None and not 0 <= head < heads:
             raise InputError(f"expected a head from 0 to {heads - 1}, got {head}")
-        self.call, self.projection, self.heads, self.one = call, projection, heads, head
-        self.inside = any(module is projection for module in call.module.modules())
+        self.call, self.projection, self.heads, self.selected = call, projection, heads, head
+        self.projection_inside = any(module is projection for module in call.module.modules())
 
     def head(self, index: int) -> AttentionMap:
-        """Head `index` alone. All heads add up to f(X) less the bias of the projection."""
+        """Return one head. The heads sum to f(x) minus the bias of the projection."""
         return AttentionMap(self.call, self.projection, self.heads, index)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the map at x (n, d)."""
         x = x.unsqueeze(0)
-        if self.one is None:
+        if self.selected is None:
             return self._project(x).squeeze(0)
-        with only_head(self.one):
+        with restrict_to_head(self.selected):
             y = self._project(x).squeeze(0)
         bias = getattr(self.projection, "bias", None)
         return y if bias is None else y - bias
 
     def _project(self, x: Tensor) -> Tensor:
-        if not self.inside:
+        if not self.projection_inside:
             return self.projection(self.call(x))
-        # The module may add more to the projection's output (ALBERT: residual and norm): taken where it arises.
-        seen: list[Tensor] = []
-        handle = self.projection.register_forward_hook(lambda _module, _args, output: seen.append(output))
+        # The attention module may add to the projection's output (ALBERT: residual and norm): read it off by a hook.
+        captured: list[Tensor] = []
+        handle = self.projection.register_forward_hook(lambda _module, _args, output: captured.append(output))
         try:
             self.call(x)
         finally:
             handle.remove()
-        return seen[0]
+        return captured[0]
 
 
 class NormedMap(torch.nn.Module):
-    """f ∘ N."""
+    """Attention after its normalisation: f ∘ N."""
 
-    def __init__(self, f: AttentionMap, norm: torch.nn.Module):
+    def __init__(self, f: AttentionMap, norm: torch.nn.Module) -> None:
+        """Take f and N."""
         super().__init__()
         self.f, self.norm = f, norm
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the map at x (n, d)."""
         return self.f(self.norm(x))
 
 
 class BlockMap(torch.nn.Module):
-    """x + g(f(N(x))), or M(x + g(f(x)))."""
+    """Attention with its residual connection: x + g(f(N(x))), or M(x + g(f(x)))."""
 
-    def __init__(self, f: torch.nn.Module, after: tuple[torch.nn.Module, ...], closing: torch.nn.Module | None):
+    def __init__(
+        self, f: torch.nn.Module, after: tuple[torch.nn.Module, ...], post_norm: torch.nn.Module | None
+    ) -> None:
+        """Take f (or f ∘ N), the modules of g, and M."""
         super().__init__()
-        self.f, self.after, self.closing = f, torch.nn.Sequential(*after), closing
+        self.f, self.after, self.post_norm = f, torch.nn.Sequential(*after), post_norm
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the map at x (n, d)."""
         y = x + self.after(self.f(x))
-        return y if self.closing is None else self.closing(y)
+        return y if self.post_norm is None else self.post_norm(y)
 
 
 class LayerMap(torch.nn.Module):
-    """The whole layer."""
+    """The whole Transformer layer."""
 
-    def __init__(self, site: Site):
+    def __init__(self, site: Site) -> None:
+        """Take the site of the layer."""
         super().__init__()
         self.call = site.layer
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the map at x (n, d)."""
         return self.call(x.unsqueeze(0)).squeeze(0)
 
 
-class OwnMap(torch.nn.Module):
-    """A map of one layer whose derivative is that of each output in its own token, what it sees held fixed.
+class OwnTokenMap(torch.nn.Module):
+    """A map of one layer, with keys and values detached: its derivative is that of each output in its own token.
 
-    Values are those of the map. The stream, norms and the MLP work on each token alone, so that keys and values are all
-    that has to be held: what is left of the derivative is one block (d_out, d) for each token.
+    The values are those of the map. The residual stream, norms and the MLP act on each token separately, so that only
+    keys and values couple the tokens; without them the derivative is one block (d_out, d) per token.
     """
 
-    def __init__(self, f: torch.nn.Module):
+    def __init__(self, f: torch.nn.Module) -> None:
+        """Take a map of one layer, as `Model.map_at` returns it for a family without an adapter."""
         super().__init__()
         if not isinstance(f, (AttentionMap, NormedMap, BlockMap, LayerMap)):
             raise InputError(f"expected a map of one layer as a module, got {type(f).__name__}")
         self.f = f
 
     def forward(self, x: Tensor) -> Tensor:
-        with what_is_seen_held():
+        """Compute the map at x (n, d)."""
+        with detach_keys_and_values():
             return self.f(x)
 
 
 class NetworkMap(torch.nn.Module):
-    """From what enters layer 0 to the last hidden state."""
+    """All layers: from the input of layer 0 to the last hidden state."""
 
-    def __init__(self, network: torch.nn.Module, inputs: dict, site: Site):
+    def __init__(self, network: torch.nn.Module, inputs: dict[str, Any], site: Site) -> None:
+        """Take the network, the keyword arguments of its forward pass, and the site of layer 0."""
         super().__init__()
-        self.network, self.entrance = network, site.layer.module
+        self.network, self.first_layer = network, site.layer.module
         self.inputs = inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        waiting = [x.unsqueeze(0)]
+        """Compute the map at x (n, d)."""
+        pending = [x.unsqueeze(0)]
 
-        def replace(_module, args, kwargs):
-            if not waiting:  # ALBERT comes by here once per layer
+        def replace(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if not pending:  # ALBERT calls this module once per layer: only the first input is replaced
                 return None
-            new = waiting.pop()
+            new = pending.pop()
             return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
 
-        handle = self.entrance.register_forward_pre_hook(replace, with_kwargs=True)
+        handle = self.first_layer.register_forward_pre_hook(replace, with_kwargs=True)
         try:
-            return first(self.network(**self.inputs), self.network).squeeze(0)
+            return first_tensor(self.network(**self.inputs), self.network).squeeze(0)
         finally:
             handle.remove()
 
-    def _apply(self, fn, *more, **others):
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NetworkMap:
+        """Convert the floating inputs together with the weights."""
         self.inputs = {
             key: fn(value) if isinstance(value, Tensor) and value.is_floating_point() else value
             for key, value in self.inputs.items()
         }
-        return super()._apply(fn, *more, **others)
+        return super()._apply(fn, recurse)
 
 
 def map_at(site: Site, kind: str, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
-    """Return f and the tokens (b, n, d) that enter it, for every kind but "model". `where` names the layer."""
+    """Return a map of one layer and its input tokens.
+
+    Args:
+        site: The layer.
+        kind: One of `KINDS` except "model".
+        heads: The number of heads.
+        head: The head, for the kind "head".
+        where: The layer in words, for error messages.
+
+    Returns:
+        f, and its input (b, n, d).
+
+    Raises:
+        InputError: The layer has no map of this kind.
+    """
     check_tokens(site, kind, where)
     if kind == "layer":
         return LayerMap(site), site.layer.x
@@ -184,38 +218,38 @@ def map_at(site: Site, kind: str, heads: int, head: int | None, where: str) -> t
     if kind in ("attention", "head"):
         return attention, site.attention.x
     if kind == "normed":
-        if site.norm is None:
+        if site.norm is None or site.norm_input is None:
             raise InputError(
                 f"normed: expected a normalisation whose output enters attention, got none in {where}; "
                 "measure the attention or the block"
             )
-        return NormedMap(attention, site.norm), site.before_norm
-    if not site.residual:
+        return NormedMap(attention, site.norm), site.norm_input
+    if not site.has_residual:
         raise InputError(
             f"block: expected attention to be added to what enters the layer, got another way in {where}; "
             "measure the layer"
         )
-    f = NormedMap(attention, site.norm) if site.norm_in_layer else attention
-    return BlockMap(f, site.after, site.closing), site.layer.x
+    f = NormedMap(attention, site.norm) if site.norm is not None and site.norm_in_layer else attention
+    return BlockMap(f, site.after, site.post_norm), site.layer.x
 
 
 def check_tokens(site: Site, kind: str, where: str) -> None:
-    """Refuse a map that is none of one sequence of tokens (1, n, d)."""
+    """Raise InputError unless the map takes one sequence of tokens (1, n, d), and depends on no others."""
     x = site.layer.x if kind in ("layer", "block", "model") else site.attention.x
     if x.ndim != 3:
         raise InputError(
             f"{kind}: expected tokens (1, n, d) to enter {where}, got several streams of shape "
             f"{tuple(x.shape)}; measure the attention"
         )
-    if site.elsewhere and kind not in ("layer", "model"):
+    if site.other_sources and kind not in ("layer", "model"):
         raise InputError(
             f"{kind}: expected an attention whose queries, keys and values come from the same tokens, got "
-            f"{site.elsewhere} from elsewhere in {where}; measure the layer or the model"
+            f"{site.other_sources} from elsewhere in {where}; measure the layer or the model"
         )
 
 
 def check_kind(kind: str, layer: int | None, head: int | None) -> None:
-    """Refuse what does not go together."""
+    """Raise InputError unless kind, layer and head are consistent."""
     if kind not in KINDS:
         raise InputError(f"expected a kind of map among {', '.join(KINDS)}, got {kind!r}")
     if (head is None) == (kind == "head"):
@@ -224,20 +258,26 @@ def check_kind(kind: str, layer: int | None, head: int | None) -> None:
         raise InputError(f'expected a layer for every kind but "model", got kind {kind!r} and layer {layer!r}')
 
 
-def read_norm(module: torch.nn.Module | None, x: Tensor, where: str) -> Normalisation:
-    """Return the LayerNorm or RMSNorm that agrees with the module at x (b, n, d); refuse one that none agrees with."""
-    if module is None:
+def read_norm(module: torch.nn.Module | None, x: Tensor | None, where: str) -> Normalisation:
+    """Return the LayerNorm or RMSNorm that a module computes, checked at x (b, n, d).
+
+    Raises:
+        InputError: There is no module, or it computes neither.
+    """
+    if module is None or x is None:
         raise InputError(f"expected a normalisation whose output enters attention, got none at {where}")
     eps = next((e for name in ("eps", "variance_epsilon") if isinstance(e := getattr(module, name, None), float)), 0.0)
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     weight = x.new_ones(x.shape[-1]) if weight is None else weight
-    want = module(x)
-    for gain in (weight, 1 + weight):  # Gemma stores the gain less one
+    expected = module(x)
+    for gain in (weight, 1 + weight):  # Gemma stores the gain minus one
         for centred in (True, False):
             norm = Normalisation(gain.detach(), None if bias is None else bias.detach(), eps, centred)
-            gap = (norm(x) - want).abs().max()
-            # Some modules compute in float32 whatever they are given.
-            if gap <= 1e3 * max(torch.finfo(x.dtype).eps, torch.finfo(torch.float32).eps / 10) * (1 + want.abs().max()):
+            gap = (norm(x) - expected).abs().max()
+            # Some modules compute in float32 whatever their input is.
+            if gap <= 1e3 * max(torch.finfo(x.dtype).eps, torch.finfo(torch.float32).eps / 10) * (
+                1 + expected.abs().max()
+            ):
                 return norm
     raise InputError(
         f"expected a LayerNorm or an RMSNorm in front of attention, got a {type(module).__name__} that is neither, at "

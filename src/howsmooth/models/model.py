@@ -1,24 +1,27 @@
-"""A loaded model: the maps of its layers, and the tokens that enter them."""
+"""A loaded model: the maps of its layers and the tokens that enter them."""
 
 from __future__ import annotations
 
 import copy
 import operator
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
-from howsmooth.models import anatomy, inputs
+from howsmooth.models import inputs
 from howsmooth.models.embedding import LanguageHead, language_head
 from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_kind, check_tokens, map_at, read_norm
-from howsmooth.models.network import choose_part, fast_twin, spell_out_masks
+from howsmooth.models.network import choose_part, instrumented_copy, use_4d_masks
+from howsmooth.models.sites import ForwardFailed, Site, find_sites
 from howsmooth.texts.corpora import Corpus
 from howsmooth.texts.cutting import Cutter, TokenChunk, tokenize
 
@@ -27,26 +30,58 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """A transformer in evaluation mode, read layer by layer.
+    """A transformer in evaluation mode, with the maps of its layers. `howsmooth.load` returns one.
 
-    name, family; modality ("text", "vision" or "audio"); layers, width, heads, and positions (the greatest length;
-    None where an image or a sound decides it); dtype, device; network (the transformers module, or the part of it
-    that was chosen); tokenizer (None if there is none); source: where all of it came from, for records.
+    Attributes:
+        name: The name it was loaded by.
+        family: The model type of its config, for example "bert".
+        modality: "text", "vision" or "audio".
+        layers: The number of layers.
+        width: The width d of the tokens.
+        heads: The number of attention heads.
+        positions: The largest number of tokens; None if the size of an image or a sound determines it.
+        dtype: The dtype of its weights.
+        device: The device of its weights.
+        network: The transformers module, or the part of it that was chosen.
+        tokenizer: Its tokenizer; None if there is none.
+        source: The provenance of weights and tokenizer, for records.
+
+    Example:
+        >>> import howsmooth
+        >>> model = howsmooth.load("minilm")
+        >>> model.layers, model.width, model.heads
+        (6, 384, 12)
+        >>> x = model.inputs("It was late, and the lamp had gone out.", layer=2)
+        >>> howsmooth.local_lipschitz(model.attention(2), x).status
+        'converged'
     """
 
     def __init__(
         self,
-        network,
+        network: PreTrainedModel,
         adapter: ModuleType,
         *,
         name: str,
-        tokenizer=None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         no_tokenizer: str = "",
-        source: dict | None = None,
+        source: dict[str, Any] | None = None,
         part: str | None = None,
         processor: inputs.Processor | None = None,
-        read_head: Callable[[], dict] = dict,
-    ):
+        read_head: Callable[[], dict[str, torch.Tensor]] = dict,
+    ) -> None:
+        """Take a network and its adapter; use `howsmooth.load` to get them.
+
+        Args:
+            network: A transformers network in evaluation mode.
+            adapter: The adapter of its family, a module of `howsmooth.models.families`.
+            name: The name of the model, for records and messages.
+            tokenizer: Its tokenizer.
+            no_tokenizer: Why there is no tokenizer, for error messages.
+            source: The provenance of the weights, for records.
+            part: The stack of layers to use, if the network has two.
+            processor: The location of its image processor or feature extractor.
+            read_head: Returns the weights of its language head.
+        """
         chosen = choose_part(network, part, name)
         self.network = chosen.network
         self.name, self.family, self.modality = name, network.config.model_type, chosen.modality
@@ -56,20 +91,21 @@ class Model:
         self.tokenizer = tokenizer
         self.source = dict(source or {})
         self._adapter, self._scope, self._vocabulary = adapter, chosen.scope, chosen.vocabulary
-        self._no_tokenizer = no_tokenizer or "it was loaded without one"
+        self._tokenizer_missing = no_tokenizer or "it was loaded without one"
         self._processor = processor or inputs.Processor(None)
         self._read_head = read_head
-        self._unchecked: frozenset[int] = frozenset()
-        self._last_cutter: tuple[tuple, Cutter] | None = None
+        self._unchecked_layers: frozenset[int] = frozenset()
+        self._last_cutter: tuple[tuple[Any, ...], Cutter] | None = None
 
     def __repr__(self) -> str:
+        """Return name, family, sizes, dtype and device."""
         length = "" if self.positions is None else f"{self.positions} positions, "
         return (
             f"Model({self.name!r}, {self.family}, {self.layers} layers, d = {self.width}, "
             f"{self.heads} heads, {length}{self.dtype}, {self.device})"
         )
 
-    reads_text = True  # a file of attention layers alone does not
+    reads_text = True  # False for a file that contains attention layers only
 
     @property
     def layer_numbers(self) -> tuple[int, ...]:
@@ -77,31 +113,41 @@ class Model:
         return tuple(range(self.layers))
 
     def parameters(self) -> Iterator[torch.Tensor]:
-        """Iterate over all weights, whether a map uses them or not."""
+        """Iterate over all weights, also those that no map uses."""
         return iter(self.network.parameters())
 
     @cached_property
-    def twin(self):
-        """The network once more, with the same weights and the fast op inside."""
-        return fast_twin(self.network, self._adapter)
+    def instrumented(self) -> PreTrainedModel:
+        """A copy of the network that shares its weights and computes attention by `howsmooth.attend`."""
+        return instrumented_copy(self.network, self._adapter)
 
     @cached_property
     def language_head(self) -> LanguageHead:
-        """Last hidden states (…, d) ↦ logits (…, vocabulary); refused where the model has no language head."""
+        """The language head, last hidden states (…, d) ↦ logits (…, vocabulary); InputError if the model has none."""
         return language_head(self)
 
-    def attention(self, layer: int, n: int | None = None, beyond: bool = False) -> SelfAttention | AttentionMap:
+    def attention(self, layer: int, n: int | None = None, extrapolate: bool = False) -> SelfAttention | AttentionMap:
         """Return the attention map of a layer: projections with biases, heads and output projection.
 
-        `n` is the number of tokens it will be given. Rotary models whose frequencies depend on the length need it, and
-        so does every family without an adapter; it is otherwise the model's positions. `beyond` lets n exceed those,
-        where the family has an adapter: rotary angles and distances then go on by the model's own rule.
+        Args:
+            layer: The number of the layer.
+            n: The number of tokens of its input. Families without an adapter need it, and so do rotary models whose
+                frequencies depend on the length; otherwise it defaults to the model's positions.
+            extrapolate: Allow n to exceed the model's positions, if the family has an adapter: rotary angles and
+                biases by distance are continued by the model's own rule.
+
+        Returns:
+            A `SelfAttention` if the family has an adapter, else a module: x (n, d) ↦ (n, d_out).
+
+        Raises:
+            InputError: There is no such layer, or n is missing or too large.
         """
-        layer = self._layer(layer)
-        if not (beyond and n is not None and n >= 1 and hasattr(self._adapter, "self_attention")):
+        layer = self.check_layer(layer)
+        if not (extrapolate and n is not None and n >= 1 and hasattr(self._adapter, "self_attention")):
             self._check_length(n)
-        if not self._adapted(layer):
-            return self.map(layer, n=n)
+        if not self._uses_adapter(layer):
+            # The kind "attention" of a layer without an adapter is an AttentionMap.
+            return cast(AttentionMap, self.map_at(self._placeholder_input(n), layer).f)
         with torch.no_grad():
             # A copy of its own: converting it in place must not change the network.
             return self._adapter.self_attention(self.network, layer, n).converted()
@@ -113,105 +159,168 @@ class Model:
         *,
         head: int | None = None,
         n: int | None = None,
-        input=None,
+        input: Any = None,
     ) -> SelfAttention | torch.nn.Module:
-        """Return a map of one layer, or of the whole model: X (n, d) ↦ (n, d_out).
+        """Return a map of one layer, or of the whole model: x (n, d) ↦ (n, d_out).
 
-        kind: attention (with output projection, no residual), head (one of its heads), normed (normalisation, then
-        attention), block (attention with its residual), layer (all of the layer) or model (what enters layer 0 to the
-        last hidden state; no layer needed). `howsmooth.models.maps` defines each for pre-norm and post-norm families.
+        Args:
+            layer: The number of the layer; None for the kind "model".
+            kind: "attention" (with output projection, no residual), "head" (one of its heads), "normed" (normalisation,
+                then attention), "block" (attention with its residual), "layer" (the whole layer) or "model" (all
+                layers). `howsmooth.models.maps` defines each for pre-norm and post-norm families.
+            head: The head, for the kind "head".
+            n: The number of tokens that masks and positions are for, if there is no `input`.
+            input: An input that masks and positions are for, as `map_at` takes it.
 
-        Masks and positions are those of `n` tokens, or of a given `input`. `map_at` returns the tokens too.
+        Returns:
+            The map. `map_at` also returns its input tokens.
+
+        Raises:
+            InputError: Kind, layer and head are not consistent, or the layer has no such map.
         """
         check_kind(kind, layer, head)
-        if kind in ("attention", "head") and input is None and self._adapted(layer):
+        if kind in ("attention", "head") and input is None and layer is not None and self._uses_adapter(layer):
             f = self.attention(layer, n)
             return f if head is None else f.head(head)
-        return self.map_at(self._any_input(n) if input is None else input, layer, kind, head=head).f
+        return self.map_at(self._placeholder_input(n) if input is None else input, layer, kind, head=head).f
 
-    def map_at(self, input, layer: int | None = None, kind: str = "attention", *, head: int | None = None) -> MapAt:
-        """Return a map and the tokens that enter it, captured from one forward pass on an input.
+    def map_at(
+        self, input: Any, layer: int | None = None, kind: str = "attention", *, head: int | None = None
+    ) -> MapAt:
+        """Return a map and its input tokens, captured from one forward pass.
 
-        input: a TokenChunk or n token numbers; an image (c, h, w); features of a sound (mel, frames); or the keyword
-        arguments of the network as a dict, which the decoder of a speech model needs. One sequence at a time.
+        Args:
+            input: A `TokenChunk` or n token numbers; an image (c, h, w); features of a sound (mel, frames); or a
+                dictionary of the network's keyword arguments, which the decoder of a speech model needs. One sequence
+                at a time.
+            layer: The number of the layer; None for the kind "model".
+            kind: One of the kinds of `map`.
+            head: The head, for the kind "head".
 
-        A network in half precision is measured with its weights and tokens in float32.
+        Returns:
+            The map and its input. If the network is in half precision, both are in float32.
+
+        Raises:
+            InputError: The input is invalid or a batch, or the layer has no such map.
+
+        Example:
+            >>> import howsmooth
+            >>> model = howsmooth.load("minilm")
+            >>> (chunk,) = model.chunks("It was late, and the lamp had gone out.", 8, 1)
+            >>> at = model.map_at(chunk, 1, "layer")
+            >>> at.x.shape, at.f(at.x).shape
+            (torch.Size([8, 384]), torch.Size([8, 384]))
         """
         check_kind(kind, layer, head)
-        layer = None if layer is None else self._layer(layer)
+        layer = None if layer is None else self.check_layer(layer)
         given = self._inputs(input)
         if any(len(value) != 1 for value in given.values() if isinstance(value, torch.Tensor)):
             raise InputError("expected one input, got a batch; pass its members one by one")
         site = self._sites(given, [layer or 0])[layer or 0]
+        f: SelfAttention | torch.nn.Module
         if kind == "model":
             check_tokens(site, kind, f"layer 0 of {self.name}")
-            f, x = NetworkMap(self.twin, given, site), site.layer.x
+            f, x = NetworkMap(self.instrumented, given, site), site.layer.x
         else:
             f, x = map_at(site, kind, self.heads, head, f"layer {layer} of {self.name}")
-        if layer is not None and kind in ("attention", "head") and self._adapted(layer):
-            f = self._checked_map(layer, site)
-            f = f if head is None else f.head(head)
+        if layer is not None and kind in ("attention", "head") and self._uses_adapter(layer):
+            attention = self._checked_map(layer, site)
+            f = attention if head is None else attention.head(head)
         elif self.dtype.itemsize < 4:
             f, x = copy.deepcopy(f).float(), x.float()
         return MapAt(f, x.squeeze(0).clone(), kind, layer, head)
 
     def normalisation(self, layer: int) -> Normalisation:
-        """Return the normalisation whose output enters attention at a layer: it decides where tokens can be."""
-        layer = self._layer(layer)
+        """Return the normalisation whose output is the input of attention at a layer; its image contains all tokens."""
+        layer = self.check_layer(layer)
         with torch.no_grad():
             if hasattr(self._adapter, "normalisation"):
                 norm = self._adapter.normalisation(self.network, layer)
             else:
-                site = self._sites(self._inputs(self._any_input(8)), [layer])[layer]
-                norm = read_norm(site.norm, site.before_norm, f"layer {layer} of {self.family}")
+                site = self._sites(self._inputs(self._placeholder_input(8)), [layer])[layer]
+                norm = read_norm(site.norm, site.norm_input, f"layer {layer} of {self.family}")
             return norm.converted()
 
-    def images(self, folder=None, count: int | None = None, seed: int = 0) -> torch.Tensor:
-        """Return images (count, c, h, w) as a vision model takes them: a folder's, or generated ones (1 by default)."""
-        self._need("vision")
+    def images(
+        self, folder: str | os.PathLike[str] | None = None, count: int | None = None, seed: int = 0
+    ) -> torch.Tensor:
+        """Return images (count, c, h, w) for a vision model, from a folder or generated.
+
+        Args:
+            folder: A folder of image files; None to generate smooth random images.
+            count: How many images; by default all of the folder, or one.
+            seed: The seed of generated images.
+        """
+        self._require_modality("vision")
         made = inputs.images(self.network.config, self._processor, folder, count, seed)
         return made.to(self.device, self.dtype)
 
-    def sounds(self, audio=None, count: int | None = None, seed: int = 0) -> torch.Tensor:
-        """Return log-mel features (count, mel, frames) of mono sounds at the model's rate, or generated ones."""
+    def sounds(self, audio: Any = None, count: int | None = None, seed: int = 0) -> torch.Tensor:
+        """Return log-mel features (count, mel, frames) for a speech model, of given sounds or generated.
+
+        Args:
+            audio: One mono sound at the model's sampling rate (t,), or a list of them; None to generate features.
+            count: How many sounds; by default all that are given, or one.
+            seed: The seed of generated features.
+        """
         made = inputs.sounds(self.network.config, self._processor, audio, count, seed)
         return made.to(self.device, self.dtype)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token numbers of a text, without special tokens."""
-        return tokenize(self._need_tokenizer(), text)
+        return tokenize(self.require_tokenizer(), text)
 
     def chunks(
         self, text: str | Corpus, n: int, samples: int | None = None, special_tokens: bool = True
     ) -> list[TokenChunk]:
-        """Cut a text into consecutive chunks of `n` tokens, the model's special tokens counted."""
-        cutter = self.cutter(text, special_tokens=special_tokens)  # refused for a model that reads no text
+        """Cut a text into consecutive chunks of n tokens.
+
+        Args:
+            text: The text, or a corpus.
+            n: The number of tokens of each chunk, special tokens included.
+            samples: How many chunks; by default all.
+            special_tokens: Whether each chunk includes the special tokens of the model's tokenizer.
+
+        Returns:
+            The chunks.
+
+        Raises:
+            InputError: The text is too short, or n exceeds the model's positions.
+        """
+        cutter = self.cutter(text, special_tokens=special_tokens)  # raises for a model that takes no text
         self._check_chunk_length(n)
         return cutter.chunks(n, samples)
 
     def cutter(
         self, text: str | Corpus, rule: str = "consecutive", *, longest: int = 0, special_tokens: bool = True
     ) -> Cutter:
-        """Return a cutter of a text, or of a corpus, by this model's tokenizer."""
-        tokenizer = self._need_tokenizer()
+        """Return a `Cutter` for a text or a corpus, with the arguments of `Cutter`; the last one is cached."""
+        tokenizer = self.require_tokenizer()
         corpus = text if isinstance(text, Corpus) else Corpus("the text", (text,))
         key = (id(tokenizer), corpus, rule, longest, special_tokens)
-        if self._last_cutter is None or self._last_cutter[0] != key:  # the checks and the run ask for the same one
+        if self._last_cutter is None or self._last_cutter[0] != key:  # checks and run use the same one
             self._last_cutter = key, Cutter(tokenizer, corpus, rule, longest=longest, special_tokens=special_tokens)
         return self._last_cutter[1]
 
     def inputs(
         self, text: str, layer: int, n: int | None = None, special_tokens: bool = True
     ) -> Float[torch.Tensor, "n d"]:
-        """Return the tokens entering attention at a layer (GPT-2, Llama: after the first norm).
+        """Return the input of attention at a layer, for a text (GPT-2, Llama: after the first norm).
 
-        Without `n` the whole text is taken, cut at the model's positions with a warning.
+        Args:
+            text: The text.
+            layer: The number of the layer.
+            n: How many tokens; by default the whole text, truncated to the model's positions with a warning.
+            special_tokens: Whether to include the special tokens of the model's tokenizer.
+
+        Returns:
+            The tokens, (n, d).
         """
-        layer = self._layer(layer)
+        layer = self.check_layer(layer)
         if n is None:
             cutter = self.cutter(text, special_tokens=special_tokens)
-            n = cutter.tokens + cutter.framed
-            if n > self.positions:
+            n = cutter.tokens + cutter.special_count
+            if self.positions is not None and n > self.positions:
                 warnings.warn(
                     f"the text has {n} tokens and {self.name} has {self.positions} positions: the rest is cut off",
                     stacklevel=2,
@@ -221,57 +330,67 @@ class Model:
         return self.activations(chunk, [layer])[layer]
 
     def activations(
-        self, tokens: TokenChunk | Sequence | torch.Tensor, layers: Iterable[int]
+        self, tokens: TokenChunk | Sequence[Any] | torch.Tensor | dict[str, Any], layers: Iterable[int]
     ) -> dict[int, torch.Tensor]:
-        """Return what enters attention at each layer, from one forward pass.
+        """Return the input of attention at several layers, from one forward pass.
 
-        A chunk or n token numbers give (n, d) per layer; a list of chunks of one length, or (b, n)
-        token numbers, give (b, n, d).
+        Args:
+            tokens: A chunk or n token numbers; a list of chunks of one length, or (b, n) token numbers; or another
+                input as `map_at` takes it, or a batch of them.
+            layers: Numbers of layers.
+
+        Returns:
+            For each layer the tokens (n, d), or (b, n, d) for a batch.
         """
-        layers = sorted({self._layer(layer) for layer in layers})
+        layers = sorted({self.check_layer(layer) for layer in layers})
         given = self._inputs(tokens)
         if not layers:
             return {}
-        single = inputs.axes(tokens) == inputs.axes(given[next(iter(given))]) - 1
+        single = inputs.input_ndim(tokens) == inputs.input_ndim(given[next(iter(given))]) - 1
         found = self._sites(given, layers)
         for layer, site in found.items():
-            if self._adapted(layer) and layer not in self._unchecked:
+            if self._uses_adapter(layer) and layer not in self._unchecked_layers:
                 self._checked_map(layer, site)
         return {layer: site.attention.x[0] if single else site.attention.x for layer, site in found.items()}
 
-    def _sites(self, given: dict, layers: Iterable[int]) -> dict[int, anatomy.Site]:
+    def _sites(self, given: dict[str, Any], layers: Iterable[int]) -> dict[int, Site]:
+        """Return the sites of layers on keyword inputs; retry with 4D masks if the network needs them."""
         layers = list(layers)
         try:
-            return anatomy.sites(self.twin, given, layers, self._scope, self.layers)
-        except anatomy.ForwardFailed:
-            if not spell_out_masks(self.twin):
+            return find_sites(self.instrumented, given, layers, self._scope, self.layers)
+        except ForwardFailed:
+            if not use_4d_masks(self.instrumented):
                 raise
-            return anatomy.sites(self.twin, given, layers, self._scope, self.layers)
+            return find_sites(self.instrumented, given, layers, self._scope, self.layers)
 
-    def _adapted(self, layer: int) -> bool:
-        """Whether the family has an adapter, and nothing has been put around the weights that it reads."""
-        return hasattr(self._adapter, "self_attention") and layer not in self._altered
+    def _uses_adapter(self, layer: int) -> bool:
+        """Return whether the adapter gives the map of a layer: the family has one, and the module is not modified."""
+        return hasattr(self._adapter, "self_attention") and layer not in self._modified_layers
 
     @cached_property
-    def _altered(self) -> frozenset[int]:
-        """Layers whose attention module returns something else than the map that the adapter makes of its weights.
+    def _modified_layers(self) -> frozenset[int]:
+        """Layers whose attention module returns something else than the map that the adapter builds from its weights.
 
-        LoRA, forward hooks and the like act on the module's output, and an adapter knows the weights alone. Such layers
-        are measured as the module itself computes them. Where nothing of that kind is there, the adapter may be at
-        fault: a warning names these layers.
+        LoRA and forward hooks change the module's output, while an adapter reads only the weights. Such layers are
+        measured as the module itself computes them. If neither is present, the adapter may be wrong: a warning names
+        these layers.
         """
-        n = min(8, self.positions)
-        ids = torch.arange(n) * max(1, self._vocabulary // n) % self._vocabulary
+        positions, vocabulary = self._text_limits()
+        n = min(8, positions)
+        ids = torch.arange(n) * max(1, vocabulary // n) % vocabulary
         found = self._sites(self._inputs(ids), range(self.layers))
         altered, unexplained = set(), []
         for layer, site in found.items():
-            explained = _is_customised(site)
+            explained = _is_modified(site)
             try:
                 with torch.no_grad():
-                    same = _apart(self._adapter.self_attention(self.network, layer, n), site, self.dtype) is None
+                    same = (
+                        _relative_mismatch(self._adapter.self_attention(self.network, layer, n), site, self.dtype)
+                        is None
+                    )
             except InputError:  # the adapter itself declines this network
                 same, explained = False, True
-            except (AttributeError, TypeError, ValueError, RuntimeError):  # modules that are not the family's own
+            except (AttributeError, TypeError, ValueError, RuntimeError):  # modules of other classes than the family's
                 same = False
             if not same:
                 altered.add(layer)
@@ -288,23 +407,23 @@ class Model:
         return frozenset(altered)
 
     @contextmanager
-    def unchecked(self, layers: Iterable[int]) -> Iterator[None]:
-        """Inside the block these layers may return something else than their maps: attention is being replaced."""
-        self._adapted(0)  # compared before anything is replaced
-        before, self._unchecked = self._unchecked, self._unchecked | frozenset(layers)
+    def skip_adapter_check(self, layers: Iterable[int]) -> Iterator[None]:
+        """Inside the context, do not compare these layers with the adapter's maps: their attention is replaced."""
+        self._uses_adapter(0)  # compares all layers, before anything is replaced
+        before, self._unchecked_layers = self._unchecked_layers, self._unchecked_layers | frozenset(layers)
         try:
             yield
         finally:
-            self._unchecked = before
+            self._unchecked_layers = before
 
-    def _checked_map(self, layer: int, site: anatomy.Site) -> SelfAttention:
-        """Return the adapter's map of a layer; refuse one whose value is not what the module returned at the site.
+    def _checked_map(self, layer: int, site: Site) -> SelfAttention:
+        """Return the adapter's map of a layer; raise InputError if its value is not what the module returned.
 
-        Layers whose attention is being replaced (`unchecked`) are meant to differ.
+        Layers whose attention is replaced (`skip_adapter_check`) are not compared.
         """
         with torch.no_grad():
             f = self._adapter.self_attention(self.network, layer, site.attention.x.shape[-2]).converted()
-            gap = None if layer in self._unchecked else _apart(f, site, self.dtype)
+            gap = None if layer in self._unchecked_layers else _relative_mismatch(f, site, self.dtype)
         if gap is not None:
             raise InputError(
                 f"expected the attention map of layer {layer} of {self.name} to return what the module returned, got "
@@ -312,25 +431,25 @@ class Model:
             )
         return f
 
-    def _inputs(self, input) -> dict:
+    def _inputs(self, input: Any) -> dict[str, Any]:
         """Return the keyword arguments that run the network on an input, as batches."""
         if isinstance(input, dict):
-            return inputs.placed(input, self.device, self.dtype)
+            return inputs.move_inputs(input, self.device, self.dtype)
         if self.modality != "text":
-            return {self.network.main_input_name: inputs.batch(input, self.modality).to(self.device, self.dtype)}
-        ids = self._ids(input)
+            return {self.network.main_input_name: inputs.as_batch(input, self.modality).to(self.device, self.dtype)}
+        ids = self.token_ids(input)
         ids = ids if ids.ndim == 2 else ids[None]
         if not self._scope:
             return {"input_ids": ids}
         if self.network.main_input_name != "input_ids":
             raise InputError(
                 f"expected a dict with {self.network.main_input_name} and decoder_input_ids for the decoder of "
-                f"{self.name}, got token numbers alone; the decoder listens to what the encoder heard (model.sounds())"
+                f"{self.name}, got token numbers alone; the decoder depends on the encoder's input (model.sounds())"
             )
         return {"input_ids": ids, "decoder_input_ids": ids}
 
-    def _any_input(self, n: int | None):
-        """Some input of n tokens: masks and positions depend on nothing else."""
+    def _placeholder_input(self, n: int | None) -> Any:
+        """Return an arbitrary input of n tokens: masks and positions depend only on n."""
         if self.modality == "vision":
             return self.images()[0]
         if self.modality == "audio":
@@ -341,14 +460,25 @@ class Model:
                 "model.map(layer, kind, n=...) or model.map_at(input, layer, kind)"
             )
         self._check_length(n)
-        ids = torch.full((n,), self._vocabulary // 2)
+        ids = torch.full((n,), self._text_limits()[1] // 2)
         if self._scope and self.network.main_input_name != "input_ids":
             return {self.network.main_input_name: self.sounds(), "decoder_input_ids": ids[None]}
         return ids
 
-    def _ids(self, tokens) -> torch.Tensor:
-        """Return token numbers as (n,) or (b, n) on the model's device, checked."""
-        return inputs.token_numbers(tokens, self._vocabulary, self.positions).to(self.device)
+    def token_ids(self, tokens: Any) -> torch.Tensor:
+        """Return the token numbers of a chunk, of a list of chunks or of a tensor, checked, on the model's device.
+
+        Raises:
+            InputError: They are not integers (n,) or (b, n) within the vocabulary and the positions.
+        """
+        positions, vocabulary = self._text_limits()
+        return inputs.token_numbers(tokens, vocabulary, positions).to(self.device)
+
+    def _text_limits(self) -> tuple[int, int]:
+        """Return positions and size of the vocabulary; raise InputError if the model takes no text."""
+        if self.positions is None or self._vocabulary is None:
+            raise InputError(f"expected a text model, got {self.name!r}, which takes {self.modality}")
+        return self.positions, self._vocabulary
 
     def _check_chunk_length(self, n: Any) -> None:
         if isinstance(n, int) and self.positions is not None and n > self.positions:
@@ -357,16 +487,16 @@ class Model:
                 f"at most {self.positions}"
             )
 
-    def _check_length(self, n) -> None:
+    def _check_length(self, n: int | None) -> None:
         if n is not None and self.positions is not None and not 1 <= n <= self.positions:
             raise InputError(f"expected a length from 1 to {self.positions}, got n = {n!r}; choose another")
 
-    def _need(self, modality: str) -> None:
+    def _require_modality(self, modality: str) -> None:
         if self.modality != modality:
             raise InputError(f"expected a {modality} model, got {self.name!r}, which takes {self.modality}")
 
-    def _layer(self, layer) -> int:
-        """Return a layer's number, checked; NumPy's integers are integers too."""
+    def check_layer(self, layer: Any) -> int:
+        """Return the number of a layer as an int, also of NumPy's; raise InputError if there is no such layer."""
         try:
             number = -1 if isinstance(layer, bool) else operator.index(layer)
         except TypeError:
@@ -377,31 +507,32 @@ class Model:
             )
         return number
 
-    def _need_tokenizer(self):
-        self._need("text")
+    def require_tokenizer(self) -> PreTrainedTokenizerBase:
+        """Return the tokenizer; raise InputError if the model has none."""
+        self._require_modality("text")
         if self.tokenizer is None:
-            # Weights drawn at random know no vocabulary: the tokenizer that is always there will do.
-            fitting = "minilm" if self.source.get("kind") == "random" else "NAME"
+            # Random weights go with any vocabulary: suggest the tokenizer that is always available.
+            suggested = "minilm" if self.source.get("kind") == "random" else "NAME"
             raise InputError(
-                f"expected a tokenizer for {self.name!r}, got none ({self._no_tokenizer}); name a folder or "
-                f"a hub model that has one: --tokenizer {fitting} on the command line, "
-                f"tokenizer={fitting!r} in load()"
+                f"expected a tokenizer for {self.name!r}, got none ({self._tokenizer_missing}); name a folder or "
+                f"a hub model that has one: --tokenizer {suggested} on the command line, "
+                f"tokenizer={suggested!r} in load()"
             )
         return self.tokenizer
 
 
-def _apart(f: SelfAttention, site: anatomy.Site, dtype: torch.dtype) -> float | None:
-    """By how much f at a site's tokens differs from what was attended there, if by more than rounding."""
-    y = site.attended[0].to(f.dtype)
+def _relative_mismatch(f: SelfAttention, site: Site, dtype: torch.dtype) -> float | None:
+    """Return the relative difference of f and the module's output at a site, None if it is within rounding."""
+    y = site.output[0].to(f.dtype)
     gap = float((f(site.attention.x[0].to(f.dtype)) - y.reshape(y.shape[-2], -1)).abs().max())
     size = float(y.abs().max())
     return None if gap <= torch.finfo(dtype).eps ** 0.5 * size else gap / max(size, torch.finfo(dtype).tiny)
 
 
-def _is_customised(site: anatomy.Site) -> bool:
-    """Whether hooks, or code that is neither torch's nor transformers', take part in a layer's attention."""
+def _is_modified(site: Site) -> bool:
+    """Return whether a layer's attention has hooks, or code that is neither torch's nor transformers'."""
     for module in (*site.attention.module.modules(), *site.projection.modules()):
-        forward = vars(module).get("forward")  # set on the one module; by an adapter (`through_registry`), or the user
+        forward = vars(module).get("forward")  # set on this instance, by an adapter (`use_registry`) or by the user
         if (
             module._forward_hooks
             or module._forward_pre_hooks

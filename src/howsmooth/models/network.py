@@ -1,6 +1,6 @@
-"""A transformers network as it is run here: the stack of layers that is measured, and a copy with `attend` inside.
+"""Transformers networks: the stack of layers that is measured, and a copy that computes attention by `attend`.
 
-The copy shares the weights and has its own config, so that the network that was given stays as it is.
+The copy shares the weights and has its own config: the given network is never modified.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import torch
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
@@ -19,17 +21,26 @@ from transformers.utils import logging
 from howsmooth.errors import InputError
 from howsmooth.models.hook import NAME, NAME_WITH_TABLES, register
 
-# For networks that are two in one: what the part is called in the library's families.
-_INNER = {"vision": ("vision_model", "vision_tower", "visual"), "text": ("text_model", "language_model")}
+# Names of the parts of networks that consist of two, in the library's families.
+_PARTS = {"vision": ("vision_model", "vision_tower", "visual"), "text": ("text_model", "language_model")}
 _MODALITY = {"input_ids": "text", "pixel_values": "vision", "input_features": "audio", "input_values": "audio"}
-# A bias per distance or a falling one reaches any length.
+# Positions of a family whose bias depends on the distance and is defined for any length.
 UNLIMITED = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """network: what is run. scope: the submodule whose layers count, "" for all. positions: None where images or
-    sounds decide the length.
+    """A stack of layers of a network.
+
+    Attributes:
+        network: The network to run.
+        scope: The name of the submodule that contains the layers; "" for the whole network.
+        modality: "text", "vision" or "audio".
+        layers: The number of layers.
+        width: The width of the tokens.
+        heads: The number of heads.
+        positions: The largest number of tokens; None if the size of an image or a sound determines it.
+        vocabulary: The number of tokens of the vocabulary; None unless the modality is text.
     """
 
     network: PreTrainedModel
@@ -43,10 +54,20 @@ class Part:
 
 
 def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
-    """Return the part that `asked` names; None is the whole network, or the encoder of an encoder-decoder."""
+    """Return one stack of layers of a network.
+
+    Args:
+        network: A transformers network.
+        asked: "encoder" or "decoder", "vision" or "text"; None for the whole network, or for the encoder of an
+            encoder-decoder.
+        name: The name of the model, for error messages.
+
+    Raises:
+        InputError: The network has no such part, or its layers have different sizes.
+    """
     inner = {
         part: found
-        for part, names in _INNER.items()
+        for part, names in _PARTS.items()
         for n in names
         if isinstance(found := getattr(network, n, None), PreTrainedModel)
     }
@@ -95,7 +116,8 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
     )
 
 
-def _first(config, *names: str):
+def _first(config: Any, *names: str) -> Any:
+    """Return the first attribute of a config that is set."""
     for name in names:
         if getattr(config, name, None) is not None:
             return getattr(config, name)
@@ -103,77 +125,82 @@ def _first(config, *names: str):
 
 
 def _positions(network: PreTrainedModel, stack: str | None) -> int:
+    """Return the largest number of tokens."""
     config = network.config
     names = ("max_target_positions",) * (stack == "decoder") + ("max_position_embeddings", "n_positions")
     limit = next((v for name in names if isinstance(v := getattr(config, name, None), int)), UNLIMITED)
     if config.model_type in ("t5", "mt5", "umt5", "bloom"):
         limit = UNLIMITED
-    # RoBERTa and its kin count positions from the one after padding: the table is longer than the longest text.
+    # RoBERTa and similar families start positions after the padding index: their tables are longer than any text.
     tables = (m for key, m in network.named_modules() if key.endswith("position_embeddings"))
     padded = [m.padding_idx for m in tables if isinstance(m, torch.nn.Embedding) and m.padding_idx is not None]
     return limit - (padded[0] + 1 if padded else 0)
 
 
-def fast_twin(network: PreTrainedModel, adapter=None) -> PreTrainedModel:
-    """Return the network with the fast op inside, sharing its weights, in evaluation mode and without gradients.
+def instrumented_copy(network: PreTrainedModel, adapter: ModuleType | None = None) -> PreTrainedModel:
+    """Return a copy of a network that computes attention by `attend`, in evaluation mode and without gradients.
 
-    The network that was given keeps its config, its attention and its gradients. An adapter of a family that does not
-    ask the attention registry has `through_registry(network)`, which makes the twin's modules do so.
+    The copy shares the weights. The given network keeps its config, its attention and its gradients.
+
+    Args:
+        network: A transformers network.
+        adapter: The adapter of its family. If the family does not use transformers' attention registry, the adapter has
+            a function `use_registry(network)` that makes the modules of the copy use it.
     """
     register()
-    # What deepcopy finds in the memo it takes as it is: tensors are shared, everything around them is new.
-    memo: dict = {id(p): torch.nn.Parameter(p.detach(), requires_grad=False) for p in network.parameters()}
+    # deepcopy takes what is in the memo as it is: tensors are shared, everything else is copied.
+    memo: dict[int, Any] = {id(p): torch.nn.Parameter(p.detach(), requires_grad=False) for p in network.parameters()}
     memo |= {id(b): b.detach() for b in network.buffers()}
-    twin = copy.deepcopy(network, memo).eval()
+    copied = copy.deepcopy(network, memo).eval()
     with quiet_transformers():
-        _use_plain_experts(twin)
-        if hasattr(adapter, "through_registry"):
-            twin.config._attn_implementation = NAME  # the family's own check would refuse what the adapter adds
-            adapter.through_registry(twin)
+        _use_eager_experts(copied)
+        if adapter is not None and hasattr(adapter, "use_registry"):
+            copied.config._attn_implementation = NAME  # set directly: the family's own setter refuses all names
+            adapter.use_registry(copied)
         else:
-            _choose_attention(twin, NAME)
-    for module in twin.modules():  # sub-networks may have configs of their own
+            _set_attention(copied, NAME)
+    for module in copied.modules():  # sub-networks may have configs of their own
         config = getattr(module, "config", None)
         if config is not None and getattr(config, "use_cache", None):
             config.use_cache = False
-    return twin
+    return copied
 
 
-def spell_out_masks(twin: PreTrainedModel) -> bool:
-    """Give a twin's attention its masks as tables; False where it has them already, or asks for no masks."""
-    if twin.config._attn_implementation != NAME:
+def use_4d_masks(network: PreTrainedModel) -> bool:
+    """Let an instrumented copy use 4D masks only; return False if it does so already, or has no choice of masks."""
+    if network.config._attn_implementation != NAME:
         return False
     with quiet_transformers():
-        _choose_attention(twin, NAME_WITH_TABLES)
+        _set_attention(network, NAME_WITH_TABLES)
     return True
 
 
-def _choose_attention(twin: PreTrainedModel, name: str) -> None:
+def _set_attention(network: PreTrainedModel, name: str) -> None:
     try:
-        twin.set_attn_implementation(name)
+        network.set_attn_implementation(name)
     except (ValueError, NotImplementedError, ImportError) as error:
         raise InputError(
-            f"expected a network whose attention can be chosen, got {type(twin).__name__} "
+            f"expected a network whose attention can be chosen, got {type(network).__name__} "
             f"({str(error).splitlines()[0]}); choose another family (howsmooth models)"
         ) from error
 
 
-def _use_plain_experts(twin: PreTrainedModel) -> None:
-    """Mixtures of experts as a loop: the grouped product knows no float64 and no forward mode."""
-    if not hasattr(twin, "set_experts_implementation"):
+def _use_eager_experts(network: PreTrainedModel) -> None:
+    """Compute mixtures of experts in a loop: the grouped product supports neither float64 nor forward mode."""
+    if not hasattr(network, "set_experts_implementation"):
         return
     try:
-        twin.set_experts_implementation("eager")
+        network.set_experts_implementation("eager")
     except RuntimeError as error:
         raise InputError(
-            f"expected a network whose experts can be computed one by one, got {type(twin).__name__} "
+            f"expected a network whose experts can be computed one by one, got {type(network).__name__} "
             f'({str(error).splitlines()[0]}); load it with experts_implementation="eager"'
         ) from error
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers and the hub's bars inside the block, and restore what was set before."""
+    """Silence the logs, warnings and progress bars of transformers and the hub inside the context."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     hub_bars = not are_progress_bars_disabled()
     logging.set_verbosity(logging.CRITICAL)
@@ -185,5 +212,5 @@ def quiet_transformers() -> Iterator[None]:
     finally:
         logging.set_verbosity(verbosity)
         if bars:
-            logging.enable_progress_bar()  # switches the hub's on as well
+            logging.enable_progress_bar()  # enables the hub's as well
         (enable_progress_bars if hub_bars else disable_progress_bars)()

@@ -1,49 +1,72 @@
-"""Records: what every command, study and page of howsmooth shares.
+"""Records: the one format of results that all commands, studies and pages share.
 
-A record is a plain dictionary with a `kind`, the version of the schema, the place that was measured (model, map, layer,
-head, n, sample), numbers with their intervals, and where they come from. JSON lines, SQLite, CSV and Parquet hold the
-same records. Readers take the kind from the record and check its fields (`complaint`); they never guess either.
+A record is a plain dictionary. It has a `kind`, the version of the schema, what was measured (model, map, layer, head,
+n, sample), numbers with their intervals, and their provenance. JSON lines, SQLite, CSV and Parquet files contain the
+same records. Readers take the kind from the record and validate its fields (`record_error`); they never guess.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from howsmooth.records.lines import PER_TOKEN, csv_line, finite, flat, json_line, parsed, read_lines
+from howsmooth.records.lines import (
+    PER_TOKEN,
+    csv_line,
+    flat_cell,
+    json_line,
+    parse_json,
+    read_lines,
+    replace_non_finite,
+)
 
 __all__ = [
+    "make_record",
+    "record_error",
+    "json_line",
+    "csv_line",
+    "read_lines",
+    "parse_json",
+    "replace_non_finite",
+    "flat_cell",
+    "SCHEMA",
     "CURVE",
     "PER_TOKEN",
-    "SCHEMA",
-    "complaint",
-    "csv_line",
-    "finite",
-    "flat",
-    "json_line",
-    "parsed",
-    "read_lines",
-    "stamped",
 ]
 
 SCHEMA = 2  # 1: howsmooth 0.1, records without a kind
-# The fields that tell one curve of values against n from another.
+# The fields that distinguish one curve of values against n from another.
 CURVE = ("model", "checkpoint", "text", "map", "layer", "head", "tokens", "quantity", "cutting")
 
 
-def stamped(kind: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the record with its kind and the version of the schema in front.
+def make_record(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a record: its kind and the version of the schema, then the fields.
 
-    >>> stamped("ball", {"n": 8})
-    {'kind': 'ball', 'schema': 2, 'n': 8}
+    Args:
+        kind: One of the keys of `howsmooth.records.schema.KINDS`, for example "measurement".
+        fields: All other fields of the record.
+
+    Returns:
+        A new dictionary; `fields` is not modified.
+
+    Example:
+        >>> make_record("ball", {"n": 8})
+        {'kind': 'ball', 'schema': 2, 'n': 8}
     """
-    return {"kind": kind, "schema": SCHEMA, **record}
+    return {"kind": kind, "schema": SCHEMA, **fields}
 
 
-def complaint(record: Any) -> str | None:
-    """Return why this is no record that a page can show, or None if it is one.
+def record_error(record: Any) -> str | None:
+    """Return why a value is not a valid record of this version, or None if it is one.
 
-    >>> complaint({"kind": "ball", "schema": 1})
-    'expected a record of schema 2, got schema 1; measure again with this version'
+    Args:
+        record: Anything that a file may contain, for example one parsed line of JSON.
+
+    Returns:
+        One line of the form "expected …, got …", or None for a valid record.
+
+    Example:
+        >>> record_error({"kind": "ball", "schema": 1})
+        'expected a record of schema 2, got schema 1; measure again with this version'
     """
     if not isinstance(record, dict):
         return f"expected a JSON object, got {type(record).__name__}"
@@ -57,11 +80,11 @@ def complaint(record: Any) -> str | None:
             f"expected a record of schema {SCHEMA}, got schema {record.get('schema')!s:.40}; measure again with "
             "this version"
         )
-    from howsmooth.records.schema import KINDS, broken  # pydantic: needed to read records, not to write them
+    from howsmooth.records.schema import KINDS, field_errors  # pydantic: needed to read records, not to write them
 
     if not isinstance(record["kind"], str) or record["kind"] not in KINDS:
         return f"expected a kind of {', '.join(KINDS)}, got {record['kind']!s:.40}"
-    reason = broken(record)
+    reason = field_errors(record)
     if reason is None:
         try:
             json_line(record).encode("utf-8")

@@ -1,6 +1,6 @@
-"""The fields of each kind of record that a page shows, and the check of a record against them.
+"""The fields of each kind of record that a page shows, as pydantic models, and the validation of records.
 
-Fields that are not listed are kept as they are: no reader looks at them.
+A record may have further fields. They are kept as they are; no page reads them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-_MOST_COMPLAINTS = 3
+_MAX_ERRORS_SHOWN = 3
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Length = Annotated[int, Field(ge=1, lt=2**63)]
@@ -17,11 +17,13 @@ Plain = str | int | float | bool | None
 
 
 class _Fields(BaseModel):
+    """Base of all models: strict types, finite numbers, further fields allowed."""
+
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class Number(_Fields):
-    """A constant with its interval."""
+    """A value with its interval; `upper` is None where there is no upper end."""
 
     value: float
     lower: float
@@ -30,7 +32,7 @@ class Number(_Fields):
 
 
 class LogNumber(_Fields):
-    """A bound, which may be too large for a float and is then known by its logarithm."""
+    """A named bound. If it is too large for a float, `value` is None and `log_value` is its logarithm."""
 
     name: str
     value: float | None
@@ -46,7 +48,7 @@ class TopToken(_Fields):
 
 
 class Record(_Fields):
-    """What all kinds have: the place, what was fed in, and the software."""
+    """The fields that all kinds share: what was measured, on which input, with which software."""
 
     kind: str
     schema_: int = Field(alias="schema")
@@ -79,7 +81,7 @@ class Record(_Fields):
 
 
 class Measurement(Record):
-    """One estimate of ‖D_X f‖₂ (or of another quantity) at one text."""
+    """One estimate of `‖D_X f‖₂`, or of another quantity, at one chunk of text."""
 
     sample: Count
     value: float | None
@@ -97,7 +99,7 @@ class Measurement(Record):
 
 
 class BoundRecord(Record):
-    """One bound, or its refusal, beside the constant measured on the text."""
+    """One bound, or why it does not apply (`refused`), with the constant measured on the text."""
 
     sample: Count
     bound: str
@@ -116,7 +118,7 @@ class BoundRecord(Record):
 
 
 class WorstCase(Record):
-    """The largest constant that ascent found within a set of tokens."""
+    """The largest constant that gradient ascent found within a set of tokens."""
 
     within: str
     R: float | None
@@ -132,7 +134,7 @@ class WorstCase(Record):
 
 
 class Ball(Record):
-    """What is certified for all tokens within eps of a text's, and what ascent found there."""
+    """A certified bound for all tokens within eps of a text's tokens, and the largest constant found there."""
 
     eps: float
     certified: float | None
@@ -152,19 +154,19 @@ KINDS: dict[str, type[Record]] = {
 }
 
 
-def broken(record: dict[str, Any]) -> str | None:
-    """Return what is wrong with the fields of a record of a known kind, or None."""
+def field_errors(record: dict[str, Any]) -> str | None:
+    """Return what is wrong with the fields of a record of a known kind, or None if they are valid."""
     try:
         KINDS[record["kind"]].model_validate(record)
     except ValidationError as error:
-        return "; ".join(_complaint(item) for item in error.errors(include_url=False)[:_MOST_COMPLAINTS])
+        return "; ".join(_describe(item) for item in error.errors(include_url=False)[:_MAX_ERRORS_SHOWN])
     return None
 
 
-def _complaint(item: Any) -> str:
-    """One of pydantic's errors as "field: expected …, got …"."""
+def _describe(item: Any) -> str:
+    """Return one of pydantic's errors as "field: expected …, got …"."""
     where = ".".join(str(part) for part in item["loc"][:3])
     if item["type"] == "missing":
         return f"{where}: missing"
-    said = item["msg"][:1].lower() + item["msg"][1:]
-    return f"{where}: {said}, got {repr(item['input'])[:40]}"
+    message = item["msg"][:1].lower() + item["msg"][1:]
+    return f"{where}: {message}, got {repr(item['input'])[:40]}"

@@ -26,7 +26,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from howsmooth.records import csv_line, finite
+from howsmooth.records import csv_line, replace_non_finite
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def plain_table(title: Text | None) -> rich_table.Table:
 
 
 def _field(name: str) -> Callable[[dict[str, Any]], Any]:
-    return lambda row: finite(row.get(name))
+    return lambda row: replace_non_finite(row.get(name))
 
 
 def _printed(cell: Any) -> Text:

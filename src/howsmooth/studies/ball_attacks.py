@@ -13,7 +13,7 @@ from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.bounds import Bound, LayerForm, certify_ball, every, vacuous_eps
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
-from howsmooth.records import stamped
+from howsmooth.records import make_record
 from howsmooth.studies.inputs import ProgressCallback, run_fields, sites
 from howsmooth.studies.layer_bounds import ball_radius
 from howsmooth.studies.quantities import estimate_at
@@ -78,7 +78,7 @@ def worst_cases(
         on_text = estimate_at(f, x, **spec.accuracy, strict=False)
         largest_norm = float(torch.linalg.vector_norm(found.x, dim=-1, dtype=torch.float64).max())
         upper_bound = _smallest_upper(f, n, max(R, largest_norm))
-        record = stamped(
+        record = make_record(
             "worst case",
             {
                 "model": model.name,
@@ -150,7 +150,7 @@ def balls(
             certificate = certify_ball(f, x, size, at_center=centre.upper)
             found = worst_case(f, n, Near(x, size), restarts=restarts, steps=steps, seed=spec.seed, tol=spec.tol)
             bound = certificate.bound
-            yield stamped(
+            yield make_record(
                 "ball",
                 {
                     "model": model.name,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from howsmooth.errors import InputError
-from howsmooth.records import complaint, csv_line, flat, json_line, parsed, read_lines
+from howsmooth.records import csv_line, flat_cell, json_line, parse_json, read_lines, record_error
 from howsmooth.studies.store import Store
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
@@ -56,7 +56,7 @@ def read_records(paths: Sequence[str]) -> Read:
     for path in paths:
         wrong: list[str] = []
         for where, record in _records_of(path, read.notes):
-            reason = complaint(record)
+            reason = record_error(record)
             if reason is not None:
                 wrong.append(f"{where}: {reason}")
                 continue
@@ -83,7 +83,7 @@ def measured_before(path: str) -> list[dict[str, Any]]:
     """Return the records of a file that a measurement appends to; raise if it contains anything else."""
 
     def check(record: dict[str, Any]) -> None:
-        if (reason := complaint(record)) is not None:
+        if (reason := record_error(record)) is not None:
             raise ValueError(reason)
 
     return read_lines(path, check, "measurements of this version", '{"kind": "')
@@ -138,7 +138,7 @@ def _lines(name: str, raw: bytes, notes: list[str]) -> list[tuple[str, Any]]:
         if not line.strip():
             continue
         try:
-            records.append((f"line {number} of {name}", parsed(line)))
+            records.append((f"line {number} of {name}", parse_json(line)))
         except ValueError:
             if number == len(lines) and records:  # a run that was killed while writing
                 notes.append(f"{name}: the last line is cut off and was left out.")
@@ -240,7 +240,7 @@ def _cell(value: Any, column: Any) -> Any:
     """Return a value as its column stores it: JSON if the column is nested, None for numbers that are not finite."""
     if column.metadata == _NESTED:
         return None if value is None else json.dumps(value, ensure_ascii=False)
-    value = flat(value)
+    value = flat_cell(value)
     return str(value) if value is not None and str(column.type) == "string" else value
 
 
@@ -250,7 +250,7 @@ def _from_parquet(path: Path) -> Iterator[tuple[str, Any]]:
         table = pq.read_table(path)
         rows, nested = table.to_pylist(), [f.name for f in table.schema if f.metadata == _NESTED]
         for number, row in enumerate(rows, 1):
-            read = {name: parsed(row[name]) for name in nested if row[name] is not None}
+            read = {name: parse_json(row[name]) for name in nested if row[name] is not None}
             # A field that this kind of record does not have is null in its row.
             yield f"row {number} of {path.name}", {name: read.get(name, cell) for name, cell in row.items()}
     except (pa.ArrowException, ValueError, OSError) as error:

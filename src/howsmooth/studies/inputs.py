@@ -99,7 +99,7 @@ class NormalisedInputs:
 
     def chunk(self, n: int, sample: int) -> TokenChunk:
         """Return a chunk of n tokens without ids."""
-        return TokenChunk.drawn(n)
+        return TokenChunk.placeholder(n)
 
     def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
         """Return the inputs of attention, layer -> (n, d)."""
@@ -120,7 +120,7 @@ class NormalisedInputs:
 
     def attention(self, layer: int, n: int) -> Any:
         """Return the attention map of a layer for n tokens, also beyond the model's positions."""
-        return self.model.attention(layer, n, beyond=True)
+        return self.model.attention(layer, n, extrapolate=True)
 
     def length_fields(self, n: int) -> dict[str, Any]:
         """Return whether a length is beyond the model's positions."""

@@ -35,7 +35,7 @@ from howsmooth.attack.feature.result import read_attack_file
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import certify_ball
 from howsmooth.errors import InputError
-from howsmooth.records import finite
+from howsmooth.records import replace_non_finite
 from howsmooth.studies.inputs import ProgressCallback, chosen_heads, chosen_layers, run_fields
 from howsmooth.studies.quantities import estimate_at
 from howsmooth.studies.spec import Spec
@@ -194,7 +194,7 @@ def _read_or_run(
         "file": path and path.name,
     }
     if path is not None:
-        save_attack(found, path, finite(record))
+        save_attack(found, path, replace_non_finite(record))
     return record
 
 

@@ -12,7 +12,7 @@ from howsmooth.bounds import Bound, LayerForm, Refused, every
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import argmax_share
-from howsmooth.records import stamped
+from howsmooth.records import make_record
 from howsmooth.studies.inputs import ProgressCallback, chosen_layers, run_fields, sites
 from howsmooth.studies.quantities import estimate_at
 from howsmooth.studies.spec import Spec
@@ -72,7 +72,7 @@ def bound(
         measured = estimate.as_record()
         shares = argmax_share(site.f, site.x, ARGMAX_THRESHOLD).tolist()
         for outcome in every(form, site.n, R, site.x):
-            yield stamped(
+            yield make_record(
                 "bound",
                 {
                     "model": model.name,

@@ -18,7 +18,7 @@ from torch import Tensor
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Estimate, jacobian, local_lipschitz
 from howsmooth.models import Model
-from howsmooth.models.released import dropped_out, drops_out, script_map
+from howsmooth.models.released_scripts import script_map, uses_dropout, vjps_under_dropout
 from howsmooth.studies.memory import solver_memory_limit
 from howsmooth.studies.spec import QUANTITIES
 
@@ -91,10 +91,10 @@ def scripts(point: EvaluationPoint) -> list[dict[str, Any]]:
     """
     if point.model is None or point.layer is None:
         raise InputError("expected a layer of a model for the quantity scripts, got another map; measure attention")
-    if drops_out(point.model) and point.token_ids is not None:
+    if uses_dropout(point.model) and point.token_ids is not None:
         found = []
         for ids in point.token_ids:
-            tokens, first, second = dropped_out(point.model, ids, point.layer, point.solver_options["seed"])
+            tokens, first, second = vjps_under_dropout(point.model, ids, point.layer, point.solver_options["seed"])
             mu = float((first.double() * second.double()).sum() / torch.linalg.vector_norm(first.double()))
             found.append(_record(math.sqrt(max(mu, 0.0)), tokens) | {"script_map": "attention with dropout on"})
         return found

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from howsmooth.errors import InputError, complaints
+from howsmooth.errors import InputError, describe_validation_errors
 
 MAPS = ("attention", "head", "normed", "block", "layer", "model")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -493,7 +493,7 @@ def spec_of(declared: dict[str, Any], where: str = "the study", *, name: Callabl
     try:
         return Spec.model_validate(declared)
     except ValidationError as error:
-        message = complaints(error.errors(), Spec, hidden=["base"], **({"name": name} if name else {}))
+        message = describe_validation_errors(error.errors(), Spec, hidden=["base"], **({"name": name} if name else {}))
         raise InputError(_rename_fields(message, name) if name else f"{where}: {message}") from None
 
 

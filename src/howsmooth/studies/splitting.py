@@ -27,7 +27,7 @@ from howsmooth.lipschitz import Splitting, splits
 from howsmooth.lipschitz.criterion import criterion
 from howsmooth.lipschitz.rowwise import rowwise_jacobian
 from howsmooth.lipschitz.splitting import compare_norms
-from howsmooth.models import OwnMap
+from howsmooth.models import OwnTokenMap
 from howsmooth.studies.inputs import ProgressCallback, chosen_layers, run_fields, sites
 from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
@@ -80,7 +80,7 @@ def splittings(
                 at = model.map_at(chunk, layer, spec.kind)
                 if not isinstance(at.f, torch.nn.Module):
                     raise InputError(f"expected a module for the map {spec.kind}, got {type(at.f).__name__}")
-                found = compare_norms(at.f, rowwise_jacobian(OwnMap(at.f), at.x), at.x, **spec.accuracy)
+                found = compare_norms(at.f, rowwise_jacobian(OwnTokenMap(at.f), at.x), at.x, **spec.accuracy)
                 site_fields = {
                     "model": model.name,
                     "layer": layer,

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from howsmooth import __version__
 from howsmooth.errors import InputError
-from howsmooth.records import json_line, parsed
+from howsmooth.records import json_line, parse_json
 
 APPLICATION_ID = 0x686F7773  # "hows"
 STORE_VERSION = 2  # raise it when the tables or their meaning change
@@ -156,7 +156,7 @@ class Store:
         if row is None:
             return None
         try:
-            return parsed(row[0])
+            return parse_json(row[0])
         except (ValueError, TypeError):
             raise InputError(
                 f"expected a study in {self.path}, got something else; use "
@@ -186,7 +186,7 @@ class Store:
         with _errors(self.path):
             for number, text in self._db.execute(query):
                 try:
-                    record = parsed(text)
+                    record = parse_json(text)
                 except (ValueError, TypeError):
                     record = None
                 if not isinstance(record, dict):

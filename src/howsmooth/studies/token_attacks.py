@@ -83,12 +83,12 @@ def chunks_to_attack(
             its positions.
     """
     cutter = model.cutter(text)
-    tokens = cutter.tokens + cutter.framed
+    tokens = cutter.tokens + cutter.special_count
     chunks = model.chunks(text, min(n, tokens), count if tokens >= n * count else None)[:count]
     if objective.uses_last_token:
         _ = model.language_head
     if isinstance(objective, Hidden) and objective.layer is not None:
-        model._layer(objective.layer)
+        model.check_layer(objective.layer)
     for chunk in chunks:
         limits.editable_positions(chunk.special.tolist(), sys.maxsize if model.positions is None else model.positions)
     return chunks

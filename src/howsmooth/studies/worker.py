@@ -17,7 +17,7 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models import Model, load
-from howsmooth.records import stamped
+from howsmooth.records import make_record
 from howsmooth.studies.inputs import NormalisedInputs, ProgressCallback, perturbed_mask
 from howsmooth.studies.quantities import EvaluationPoint, all_shares, compute_quantity, top_tokens
 from howsmooth.texts.cutting import word
@@ -207,7 +207,7 @@ def _record(
 
     shares = values.pop("direction_shares", None)  # of each token in the squared norm of the singular vector
     has_words = group.record_words and token_ids is not None
-    return stamped(
+    return make_record(
         "measurement",
         {
             "model": bundle.shared_fields["model"],

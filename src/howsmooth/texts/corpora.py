@@ -1,10 +1,10 @@
-"""Where text comes from: a file, stdin, a folder, a dataset, the two corpora of the paper; always as documents.
+"""Corpora: a file, stdin, a folder, a dataset or one of the paper's two corpora, read as a sequence of documents.
 
-A source is one string, and what it means is decided in this order:
+A source is one string, interpreted in this order:
 
-    embedded            the story that ships with the package
+    embedded            the text that ships with the package
     -                   stdin
-    alice, ag_news      the paper's corpora: a file in $HOWSMOOTH_DATA, else NLTK and `datasets`
+    alice, ag_news      the paper's corpora: a file in $HOWSMOOTH_DATA, otherwise NLTK and `datasets`
     hf:NAME             a dataset on the Hugging Face Hub
     anything else       a path: a folder of text files, a CSV file in the form of AG_NEWS, or a text file
 """
@@ -18,31 +18,52 @@ import os
 import sys
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 
 from howsmooth.errors import InputError
-from howsmooth.texts import default_text
 
 FORMATS = ("auto", "text", "ag_news")
-DATA = "HOWSMOOTH_DATA"
-NAMED = {"alice": "alice.txt", "ag_news": "ag_news_test.csv"}
+DATA = "HOWSMOOTH_DATA"  # environment variable: a folder with the files of the paper's corpora
+PAPER_CORPORA = {"alice": "alice.txt", "ag_news": "ag_news_test.csv"}
 _SUFFIXES = (".txt", ".md", ".rst", ".text")
+
+
+def default_text() -> str:
+    """Return the English story that ships with the package, about 1,500 words.
+
+    Example:
+        >>> len(default_text().split()) > 1400
+        True
+    """
+    return files("howsmooth.texts").joinpath("default.txt").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Documents in order, with the name they go by in records. New lines are \\n, whatever the file had."""
+    r"""Documents in order, under one name.
+
+    Attributes:
+        name: The name of the corpus in records.
+        documents: The texts. `read_corpus` converts all line ends to newlines.
+
+    Example:
+        >>> corpus = Corpus("two lines", ("It was late.", "It rained."))
+        >>> corpus.content
+        'It was late.\nIt rained.'
+    """
 
     name: str
     documents: tuple[str, ...]
 
     @cached_property
     def content(self) -> str:
-        """All documents as one text, a new line between them."""
+        """All documents as one text, joined by newlines."""
         return "\n".join(self.documents)
 
     @cached_property
     def sha256(self) -> str:
+        """The SHA-256 hash of the content in UTF-8."""
         return hashlib.sha256(self.content.encode("utf-8")).hexdigest()
 
 
@@ -55,26 +76,42 @@ def read_corpus(
     column: str | None = None,
     subset: str | None = None,
 ) -> Corpus:
-    """Read a corpus; `split`, `column` and `subset` are for datasets of the hub.
+    """Read a corpus from a source: a name or a path, as described above.
 
-    >>> corpus = read_corpus("embedded")
-    >>> corpus.name, len(corpus.documents)
-    ('embedded', 1)
+    Args:
+        source: "embedded", "-", "alice", "ag_news", "hf:NAME", or the path of a file or a folder.
+        name: The name of the corpus in records; by default it is derived from the source.
+        format: Of a file: "text", "ag_news" (rows of class, title, description), or "auto" (by the file's ending).
+        split: Of a dataset on the Hugging Face Hub: which split.
+        column: Of such a dataset: the column with the text; by default "text", else the first column of strings.
+        subset: Of such a dataset: which configuration.
+
+    Returns:
+        The documents that are not blank, with the name.
+
+    Raises:
+        InputError: The source does not exist, cannot be read or decoded, or has no text.
+
+    Example:
+        >>> corpus = read_corpus("embedded")
+        >>> corpus.name, len(corpus.documents)
+        ('embedded', 1)
     """
     if format not in FORMATS:
         raise InputError(f"expected a format of {', '.join(FORMATS)}, got {format!r}; choose one of them")
     if not source:
         raise InputError("expected a file, a folder, - or a name for a text, got an empty one; try 'embedded'")
+    documents: tuple[str, ...]
     if source == "embedded":
         found, documents = "embedded", (default_text(),)
     elif source == "-":
-        found, documents = "stdin", (_decoded(sys.stdin.buffer.read(), "stdin"),)
-    elif source in NAMED and not os.path.exists(source):
-        found, documents = source, _named(source)
+        found, documents = "stdin", (_decode(sys.stdin.buffer.read(), "stdin"),)
+    elif source in PAPER_CORPORA and not os.path.exists(source):
+        found, documents = source, _read_paper_corpus(source)
     elif source.startswith("hf:"):
-        found, documents = source, _dataset(source.removeprefix("hf:"), split, column, subset)
+        found, documents = source, _read_dataset(source.removeprefix("hf:"), split, column, subset)
     else:
-        found, documents = Path(source).name, _path(Path(source).expanduser(), format)
+        found, documents = Path(source).name, _read_path(Path(source).expanduser(), format)
     documents = tuple(document for document in documents if document.strip())
     if not documents:
         raise InputError(
@@ -83,23 +120,23 @@ def read_corpus(
     return Corpus(name or found, documents)
 
 
-def _path(path: Path, format: str) -> tuple[str, ...]:
+def _read_path(path: Path, format: str) -> tuple[str, ...]:
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file())
-        if not files:
+        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file())
+        if not found:
             raise InputError(
                 f"expected text files ({', '.join(_SUFFIXES)}) in the directory {path}, got none; "
                 "name a readable text file or another folder"
             )
-        return tuple(_decoded(_bytes(file), file) for file in files)
-    content = _decoded(_bytes(path), path)
+        return tuple(_decode(_read_bytes(file), file) for file in found)
+    content = _decode(_read_bytes(path), path)
     if format == "ag_news" or (format == "auto" and path.suffix.lower() == ".csv"):
-        return _rows(content, path)
+        return _parse_ag_news(content, path)
     return (content,)
 
 
-def _rows(content: str, path: Path) -> tuple[str, ...]:
-    """Rows of class, title, description; a document is title and description with a blank between them."""
+def _parse_ag_news(content: str, path: Path) -> tuple[str, ...]:
+    """Return the documents of a CSV file with rows of class, title, description: title and description, joined."""
     documents = []
     for number, row in enumerate(csv.reader(io.StringIO(content)), start=1):
         if not row:
@@ -114,7 +151,7 @@ def _rows(content: str, path: Path) -> tuple[str, ...]:
     return tuple(documents)
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -123,7 +160,7 @@ def _bytes(path: Path) -> bytes:
         ) from None
 
 
-def _decoded(raw: bytes, where: object) -> str:
+def _decode(raw: bytes, where: object) -> str:
     try:
         return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
@@ -133,22 +170,22 @@ def _decoded(raw: bytes, where: object) -> str:
         ) from None
 
 
-def _named(name: str) -> tuple[str, ...]:
+def _read_paper_corpus(name: str) -> tuple[str, ...]:
     folder = os.environ.get(DATA)
-    file = Path(folder).expanduser() / NAMED[name] if folder else None
+    file = Path(folder).expanduser() / PAPER_CORPORA[name] if folder else None
     if file is not None and file.is_file():
-        return _path(file, "auto")
-    looked = f"{file} is not there" if file else f"${DATA} is not set"
+        return _read_path(file, "auto")
+    searched = f"{file} is not there" if file else f"${DATA} is not set"
     try:
-        return _nltk_alice() if name == "alice" else _dataset("fancyzhx/ag_news", "test", "text", None)
+        return _read_nltk_alice() if name == "alice" else _read_dataset("fancyzhx/ag_news", "test", "text", None)
     except InputError as error:
         raise InputError(
-            f"expected the corpus {name}, got none ({looked}; {error}); give a path to a copy, or set "
-            f"{DATA} to a folder with {NAMED[name]}"
+            f"expected the corpus {name}, got none ({searched}; {error}); give a path to a copy, or set "
+            f"{DATA} to a folder with {PAPER_CORPORA[name]}"
         ) from None
 
 
-def _nltk_alice() -> tuple[str, ...]:
+def _read_nltk_alice() -> tuple[str, ...]:
     try:
         import nltk
     except ImportError:
@@ -157,13 +194,13 @@ def _nltk_alice() -> tuple[str, ...]:
     try:
         return (nltk.corpus.gutenberg.raw(book),)
     except LookupError:
-        # nltk.download says False, or nothing of use, where there is no network.
+        # Without a network, nltk.download returns False and raises nothing.
         if not nltk.download("gutenberg", quiet=True):
             raise InputError("NLTK has no copy and could not download one") from None
         return (nltk.corpus.gutenberg.raw(book),)
 
 
-def _dataset(name: str, split: str, column: str | None, subset: str | None) -> tuple[str, ...]:
+def _read_dataset(name: str, split: str, column: str | None, subset: str | None) -> tuple[str, ...]:
     try:
         import datasets
     except ImportError:
@@ -173,7 +210,7 @@ def _dataset(name: str, split: str, column: str | None, subset: str | None) -> t
         ) from None
     try:
         table = datasets.load_dataset(name, subset, split=split)
-    except Exception as error:  # the library raises its own, the hub's and the network's
+    except Exception as error:  # exceptions of the library, of the hub and of the network
         reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
         raise InputError(
             f"cannot read the dataset {name!r}, split {split!r} ({reason}); check the name, the split "

@@ -1,11 +1,11 @@
-"""From a text to chunks of n tokens, by one of three rules: the only cutter there is.
+"""Cutting a tokenised text into chunks of n tokens, by one of three rules.
 
-    consecutive   one long tokenisation; chunk s of length n starts where chunk s − 1 ends (the paper's rule). Chunks of
-                  different lengths are different text, so growth in n is mixed up with text and place.
-    documents     chunk s is the beginning of the s-th document that has n tokens or more.
-    prefixes      chunk s is the beginning of one block per sample, the same block for every n: growth in n alone.
+    consecutive   The whole text is tokenised; chunk s of length n starts where chunk s − 1 ends (the paper's rule).
+                  Chunks of different lengths contain different text, so growth with n is confounded with the text.
+    documents     Chunk s is the beginning of the s-th document that has n tokens or more.
+    prefixes      Chunk s is the beginning of block s, and the blocks are the same for every n: only n changes.
 
-Special tokens are those that the model's tokenizer puts around one text; they count among the n.
+Special tokens are those that the model's tokenizer adds to one text; they count among the n.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -29,10 +29,14 @@ CUTTINGS = ("consecutive", "documents", "prefixes")
 
 @dataclass(frozen=True, eq=False)
 class TokenChunk:
-    """`n` tokens of a text, as the model sees them.
+    """A chunk of n tokens, as a model takes it.
 
-    ids: (n,) token numbers; special: (n,) True where the tokenizer, not the text, put the token; words: n readable
-    strings; start: the place of the first token in the tokenised text, or in its document.
+    Attributes:
+        ids: Token numbers, (n,).
+        special: True for tokens that the tokenizer added to the text, (n,).
+        words: The n tokens as readable strings.
+        start: The position of the first token in the tokenised text, or in its document.
+        document: The index of the document, with the rule "documents".
     """
 
     ids: Tensor
@@ -42,36 +46,60 @@ class TokenChunk:
     document: int | None = None
 
     def __len__(self) -> int:
+        """Return n."""
         return len(self.ids)
 
     @property
     def digest(self) -> str:
-        """A hash of the token numbers, to recognise the same chunk in another run."""
+        """A hash of the token numbers, which identifies the chunk in other runs."""
         return hashlib.sha256(self.ids.numpy().astype(np.int64).tobytes()).hexdigest()[:16]
 
     @classmethod
-    def drawn(cls, n: int) -> TokenChunk:
-        """Return a chunk for n tokens that are drawn at random, not read: they have no numbers and no words."""
+    def placeholder(cls, n: int) -> TokenChunk:
+        """Return a chunk for n random vectors, which have no token numbers (-1) and no words."""
         return cls(torch.full((n,), -1), torch.zeros(n, dtype=torch.bool), ("drawn",) * n)
 
 
-class Words(Sequence):
-    """The tokens of a chunk as readable strings, decoded when they are looked at."""
+class _DecodedTokens(Sequence[str]):
+    """The tokens of a chunk as readable strings, decoded on access."""
 
-    def __init__(self, tokenizer: Any, ids: Sequence[int]):
+    def __init__(self, tokenizer: Any, ids: Sequence[int]) -> None:
         self._tokenizer, self._ids = tokenizer, ids
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [word(self._tokenizer, i) for i in self._ids[at]]
-        return word(self._tokenizer, self._ids[at])
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [word(self._tokenizer, token) for token in self._ids[index]]
+        return word(self._tokenizer, self._ids[index])
 
 
 class Cutter:
-    """A corpus, tokenised once by one tokenizer, ready to be cut at any length."""
+    """A corpus and a tokenizer: cuts chunks of any length. The corpus is tokenised once, on first use.
+
+    Attributes:
+        tokenizer: The tokenizer of a transformers model.
+        corpus: The corpus.
+        rule: One of `CUTTINGS`.
+        prefix: Special tokens at the start of each chunk.
+        suffix: Special tokens at its end.
+        special_count: How many special tokens a chunk has.
+        block: With the rule "prefixes", the tokens of text in one block.
+
+    Example:
+        >>> import howsmooth
+        >>> model = howsmooth.load("minilm")
+        >>> cutter = Cutter(model.tokenizer, Corpus("rain", ("It rained all day, and the river rose.",)))
+        >>> [list(chunk.words) for chunk in cutter.chunks(5, 2)]
+        [['[CLS]', 'it', 'rained', 'all', '[SEP]'], ['[CLS]', 'day', ',', 'and', '[SEP]']]
+    """
 
     def __init__(
         self,
@@ -81,86 +109,101 @@ class Cutter:
         *,
         longest: int = 0,
         special_tokens: bool = True,
-    ):
-        """Tokenise the corpus; `longest` is the length of the blocks of "prefixes"."""
+    ) -> None:
+        """Take a tokenizer and a corpus.
+
+        Args:
+            tokenizer: The tokenizer of a transformers model.
+            corpus: The corpus.
+            rule: One of `CUTTINGS`.
+            longest: With the rule "prefixes", the largest n that will be cut: the length of a block.
+            special_tokens: Whether chunks include the tokenizer's special tokens.
+        """
         self.tokenizer, self.corpus, self.rule = tokenizer, corpus, rule
-        self.before, self.after = special_frame(tokenizer) if special_tokens else ([], [])
-        self.framed = len(self.before) + len(self.after)
-        self.block = longest - self.framed
+        self.prefix, self.suffix = surrounding_special_tokens(tokenizer) if special_tokens else ([], [])
+        self.special_count = len(self.prefix) + len(self.suffix)
+        self.block = longest - self.special_count
 
     @cached_property
     def _tokenised(self) -> tuple[np.ndarray, list[int]]:
-        """All token numbers, and where each document ends; one document unless the rule is about documents."""
+        """All token numbers, and the end of each document; one document unless the rule is "documents"."""
         texts = self.corpus.documents if self.rule == "documents" else (self.corpus.content,)
         each = [np.asarray(tokenize(self.tokenizer, text), dtype=np.int64) for text in texts]
         return np.concatenate(each), list(accumulate(len(ids) for ids in each))
 
     @property
     def tokens(self) -> int:
-        """How many tokens the corpus has, special tokens not counted."""
+        """The number of tokens of the corpus, without special tokens."""
         return len(self._tokenised[0])
 
     def check(self, n: int, samples: int) -> None:
-        """Refuse a length that the corpus is too short for, or that special tokens fill."""
+        """Check that the corpus has enough text for `samples` chunks of n tokens.
+
+        Raises:
+            InputError: n or samples is not a positive integer, n leaves no room for text, or the
+                corpus is too short.
+        """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"expected a length n >= 1, got n = {n!r}; ask for at least one token")
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
             raise InputError(f"expected samples >= 1, got {samples!r}; ask for at least one sample")
-        body = n - self.framed
+        body = n - self.special_count
         if body < 1:
             raise InputError(
-                f"expected n >= {self.framed + 1} (the model adds {self.framed} special tokens), got n = "
+                f"expected n >= {self.special_count + 1} (the model adds {self.special_count} special tokens), got n = "
                 f"{n}; ask for a larger n, or for none of them (special_tokens=False; --special-tokens "
                 "none)"
             )
         if self.rule == "documents":
-            found, wanted, what = len(self._fitting(body)), samples, f"documents of {body} tokens or more"
+            found, wanted, what = len(self._long_documents(body)), samples, f"documents of {body} tokens or more"
         else:
             each = body if self.rule == "consecutive" else self.block
             found, wanted = self.tokens, samples * each
             what = f"tokens of text ({samples} × {each}, {self.rule})"
         if found < wanted:
-            framed = f" ({self.framed} of each n are special)" if self.framed else ""
+            note = f" ({self.special_count} of each n are special)" if self.special_count else ""
             raise InputError(
-                f"expected {wanted} {what} in {self.corpus.name} for n = {n}{framed}, got {found}; give a "
+                f"expected {wanted} {what} in {self.corpus.name} for n = {n}{note}, got {found}; give a "
                 "longer text, a smaller n or fewer samples"
             )
 
-    def fit(self, n: int) -> int:
-        """How many chunks of n tokens there are, at least one or an error."""
+    def count(self, n: int) -> int:
+        """Return how many chunks of n tokens the corpus has; raise InputError if it has none."""
         self.check(n, 1)
         if self.rule == "documents":
-            return len(self._fitting(n - self.framed))
-        return self.tokens // (n - self.framed if self.rule == "consecutive" else self.block)
+            return len(self._long_documents(n - self.special_count))
+        return self.tokens // (n - self.special_count if self.rule == "consecutive" else self.block)
 
     def chunk(self, n: int, sample: int) -> TokenChunk:
-        """Return the chunk of one sample."""
+        """Return chunk number `sample` of n tokens; call `check` first."""
         ids, ends = self._tokenised
-        body, document = n - self.framed, None
+        body, document = n - self.special_count, None
         if self.rule == "documents":
-            document = self._fitting(body)[sample]
-            start, place = ends[document - 1] if document else 0, 0
+            document = self._long_documents(body)[sample]
+            start, position = ends[document - 1] if document else 0, 0
         else:
-            start = place = sample * (body if self.rule == "consecutive" else self.block)
-        whole = np.concatenate([self.before, ids[start : start + body], self.after]).astype(np.int64)
+            start = position = sample * (body if self.rule == "consecutive" else self.block)
+        whole = np.concatenate([self.prefix, ids[start : start + body], self.suffix]).astype(np.int64)
         special = torch.zeros(len(whole), dtype=torch.bool)
-        special[: len(self.before)] = True
-        special[len(whole) - len(self.after) :] = True
-        return TokenChunk(torch.from_numpy(whole), special, Words(self.tokenizer, whole.tolist()), place, document)
+        special[: len(self.prefix)] = True
+        special[len(whole) - len(self.suffix) :] = True
+        return TokenChunk(
+            torch.from_numpy(whole), special, _DecodedTokens(self.tokenizer, whole.tolist()), position, document
+        )
 
     def chunks(self, n: int, samples: int | None = None) -> list[TokenChunk]:
-        """Return the chunks of the first `samples` samples, all that there are if None."""
+        """Return the first `samples` chunks of n tokens, or all of them."""
         if samples is not None:
             self.check(n, samples)
-        return [self.chunk(n, sample) for sample in range(self.fit(n) if samples is None else samples)]
+        return [self.chunk(n, sample) for sample in range(self.count(n) if samples is None else samples)]
 
-    def _fitting(self, body: int) -> list[int]:
-        """Documents of at least so many tokens."""
+    def _long_documents(self, body: int) -> list[int]:
+        """Return the indices of the documents with at least `body` tokens."""
         return np.flatnonzero(np.diff([0, *self._tokenised[1]]) >= body).tolist()
 
 
 def tokenize(tokenizer: Any, text: str) -> list[int]:
-    """Return the token numbers of a text, without special tokens and without any cut."""
+    """Return the token numbers of a text, without special tokens and without truncation."""
     if not isinstance(text, str):
         raise InputError(f"expected a text (str), got {type(text).__name__}; decode or join it first")
     if not text.strip():
@@ -172,8 +215,8 @@ def tokenize(tokenizer: Any, text: str) -> list[int]:
     return list(ids)
 
 
-def special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return the special tokens that the tokenizer puts before and after one text."""
+def surrounding_special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the special tokens that the tokenizer adds before and after one text."""
     probe = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False, verbose=False)
     ids, special = probe["input_ids"], probe["special_tokens_mask"]
     if not any(special):
@@ -184,8 +227,8 @@ def special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def word(tokenizer: Any, token: int) -> str:
-    """Return a token as a reader would write it: no byte-level marks, blanks made visible."""
+    """Return a token as readable text: no byte-level marks; white space is escaped."""
     text = tokenizer.decode([token])
-    if "\ufffd" in text:  # part of a character: only the vocabulary's own spelling can name it
+    if "\ufffd" in text:  # part of a character, which cannot be decoded alone
         return tokenizer.convert_ids_to_tokens(token)
     return text.strip() or repr(text)[1:-1]

@@ -12,7 +12,7 @@ from howsmooth.attack.tokens.edits import Edit, Limits, SentenceSimilarity
 from howsmooth.attack.tokens.methods import Method, Probe
 from howsmooth.attack.tokens.problem import Candidate, TargetModel, TextProblem
 from howsmooth.models import TokenChunk
-from howsmooth.texts.cutting import special_frame, word
+from howsmooth.texts.cutting import surrounding_special_tokens, word
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -174,6 +174,6 @@ def attack_text(
 
 def whole_chunk(model: Model, text: str) -> TokenChunk:
     """Return a whole text as one chunk, with the model's special tokens; refuse it if it is too short or too long."""
-    n = len(model.tokenize(text)) + sum(map(len, special_frame(model._need_tokenizer())))
+    n = len(model.tokenize(text)) + sum(map(len, surrounding_special_tokens(model.require_tokenizer())))
     (chunk,) = model.chunks(text, n, 1)
     return chunk

@@ -205,7 +205,7 @@ def writable_tokens(model: Model) -> Tensor:
     These are the tokens that are not special or added, that are printable, and whose text alone is tokenised to the
     token itself. Continuations of words (##ing) and parts of a character are not.
     """
-    tokenizer = model._need_tokenizer()
+    tokenizer = model.require_tokenizer()
     size = model.network.config.vocab_size
     special = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
     known = [token for token in sorted(set(tokenizer.get_vocab().values())) if token < size and token not in special]
@@ -261,6 +261,6 @@ class SentenceSimilarity:
 
     @torch.no_grad()
     def _embedding(self, text: str) -> Tensor:
-        ids = self.model._need_tokenizer()(text, truncation=True, max_length=self.model.positions, verbose=False)
+        ids = self.model.require_tokenizer()(text, truncation=True, max_length=self.model.positions, verbose=False)
         output = self.model.network(input_ids=torch.tensor([ids["input_ids"]], device=self.model.device))
         return output.last_hidden_state[0].mean(0)

@@ -89,7 +89,7 @@ def input_change(embedding: TokenEmbedding, ids: Tensor, edits: tuple[Edit, ...]
         raise InputError("expected substitutions, got an edit that changes the number of tokens")
     pair = torch.stack([torch.tensor(apply(ids.tolist(), edits), device=ids.device), ids])
     with torch.no_grad():
-        after, before = embedding.entering(embedding.matrix[pair])
+        after, before = embedding.first_layer_input(embedding.matrix[pair])
     return after - before
 
 
@@ -179,14 +179,16 @@ def _changes(
     # The change depends on the position in a non-linear way: a shortlist by first order, then the exact changes.
     vectors = matrix[ids][None].clone().requires_grad_()
     with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(embedding.entering(vectors), vectors, direction[None])
+        (gradient,) = torch.autograd.grad(embedding.first_layer_input(vectors), vectors, direction[None])
     scores = substitution_scores(gradient[0, positions], matrix, ids[positions]).masked_fill(forbidden, float("-inf"))
     count = min(SHORTLIST_SIZE, scores.shape[1])
     best = scores.topk(count)
     substituted = ids.repeat(count, 1)
     substituted[:, positions] = best.indices.T  # all positions at once: a token's vector does not depend on the others
     with torch.no_grad():
-        change = (embedding.entering(matrix[substituted]) - embedding.entering(matrix[ids][None]))[:, positions]
+        change = (embedding.first_layer_input(matrix[substituted]) - embedding.first_layer_input(matrix[ids][None]))[
+            :, positions
+        ]
     excluded = best.values == float("-inf")
     along = (change * direction[positions]).sum(-1).T.masked_fill(excluded, 0.0)
     return along, change.square().sum(-1).T.clamp_min(1e-12).masked_fill(excluded, float("inf")), best.indices

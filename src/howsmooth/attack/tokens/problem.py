@@ -27,7 +27,7 @@ from howsmooth.attack.tokens.edits import (
     writable_tokens,
 )
 from howsmooth.errors import InputError
-from howsmooth.models import Prefix, TokenEmbedding
+from howsmooth.models import PrefixCache, TokenEmbedding
 
 if TYPE_CHECKING:
     from howsmooth.attack.tokens.edits import SentenceSimilarity
@@ -117,8 +117,8 @@ class TextProblem:
         """Check the limits, and evaluate the original text."""
         check_count("attack on tokens", "calls", calls, least=2)
         self.target, self.embedding, self.objective, self.limits = target, target.embedding, objective, limits
-        self.tokenizer = target.model._need_tokenizer()
-        self.ids: Tensor = target.model._ids(chunk)
+        self.tokenizer = target.model.require_tokenizer()
+        self.ids: Tensor = target.model.token_ids(chunk)
         self.special: list[bool] = chunk.special.tolist()
         positions = limits.editable_positions(self.special, target.model.positions)
         self.search_space = SearchSpace(positions, target.writable, self.embedding.matrix, limits.similarity)
@@ -127,7 +127,7 @@ class TextProblem:
         self.original_retokenises = retokenises(self.tokenizer, self.ids.tolist(), self.special)
         self.best: Candidate | None = None
         self.notes: dict[str, Any] = {}
-        self._prefix: Prefix | None = None
+        self._prefix: PrefixCache | None = None
         self.original = self._forward_original()
 
     @property
@@ -231,7 +231,7 @@ class TextProblem:
         vectors = self._vectors(()).requires_grad_()
         with torch.enable_grad():
             if self.objective.uses_last_token:
-                hidden, self._prefix = self.embedding.read(vectors)
+                hidden, self._prefix = self.embedding.hidden_and_prefix(vectors)
                 features = self.objective.features_of_last(self.embedding, hidden[-1:])
             else:
                 features = self.objective.features(self.embedding, vectors)

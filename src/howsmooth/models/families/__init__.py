@@ -1,15 +1,18 @@
-"""One small adapter per architecture family, where its own modules are not enough or a formula is faster.
+"""Adapters: one small module per family for which a formula is faster, or the attention registry is not used.
 
-An adapter is a module with
-    NETWORK              the transformers class it understands
-    UNUSED               parameter prefixes that no attention layer depends on
-    TOKENIZER            the hub name of the tokenizer that goes with default_config()
+An adapter has
+
+    NETWORK             the transformers class that it supports
+    UNUSED              prefixes of parameters that no attention layer depends on
+    TOKENIZER           the name on the hub of the tokenizer for default_config()
+
 and, unless it is the generic one,
-    default_config()     the architecture at its real size, for models without weights
-    attention_modules(network)          one module per layer; its first argument is what enters attention
-    self_attention(network, layer, positions)   the same map as a `SelfAttention`, for that many positions
-    normalisation(network, layer)       the `Normalisation` whose output enters attention at that layer
-    through_registry(network)           only where the family does not ask transformers' attention registry by itself
+
+    default_config()                            the architecture at its real size, for random weights
+    attention_modules(network)                  the attention module of each layer; hidden states are its first argument
+    self_attention(network, layer, positions)   the attention map as a `SelfAttention`, for that many positions
+    normalisation(network, layer)               the `Normalisation` whose output is the input of attention
+    use_registry(network)                       only if the family does not use transformers' attention registry
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from types import ModuleType
+from typing import Any
 
-from transformers import MODEL_MAPPING
+from transformers import MODEL_MAPPING, PreTrainedModel
 
 from howsmooth.errors import InputError
 from howsmooth.models.families import bert, bloom, falcon, generic, gpt2, llama, mpnet
@@ -33,8 +37,12 @@ FAMILIES: dict[str, ModuleType] = {
 }
 
 
-def family_of(config, name: str) -> ModuleType:
-    """Return the adapter for a transformers config, the generic one where there is no other."""
+def family_of(config: Any, name: str) -> ModuleType:
+    """Return the adapter for a transformers config, the generic one if the family has none.
+
+    Raises:
+        InputError: The weights are quantised, or the attention of the family cannot be observed.
+    """
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(
             f"model {name!r}: expected plain floating point weights, got a checkpoint with a "
@@ -44,13 +52,13 @@ def family_of(config, name: str) -> ModuleType:
     if kind in FAMILIES:
         return FAMILIES[kind]
     network = MODEL_MAPPING.get(type(config), None)
-    if isinstance(network, type) and not config.sub_configs:  # known before any weight is read
+    if isinstance(network, type) and not config.sub_configs:  # can be checked before any weight is read
         _refuse_without_registry([network.__module__], kind, name)
     return generic
 
 
-def check_registry(network, adapter: ModuleType, name: str) -> None:
-    """Refuse by name a network in which nothing asks transformers' attention registry, such as Mamba."""
+def check_registry(network: PreTrainedModel, adapter: ModuleType, name: str) -> None:
+    """Raise InputError for a network in which no module uses transformers' attention registry, such as Mamba."""
     if adapter is generic:
         _refuse_without_registry({type(m).__module__ for m in network.modules()}, network.config.model_type, name)
 

@@ -1,30 +1,33 @@
 """BERT: post-norm encoder (or decoder), learnt positions.
 
-The map is attention with its output projection. The residual and the LayerNorm that BERT applies
-right after it belong to the block, not to attention, and are left out.
+The map is attention with its output projection. The residual and the LayerNorm after it belong to the block.
 """
 
 from __future__ import annotations
 
+import torch
 from transformers import BertConfig, BertModel
 
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 
 NETWORK = BertModel
-UNUSED = ("pooler.",)  # it reads the last hidden state; checkpoints of masked models come without it
+UNUSED = ("pooler.",)  # applied to the last hidden state; checkpoints of masked language models do not have it
 TOKENIZER = "google-bert/bert-base-uncased"
 
 
 def default_config() -> BertConfig:
-    return BertConfig()  # BERT base: 12 layers, d = 768, 12 heads, 512 positions
+    """Return the shape of BERT base: 12 layers, d = 768, 12 heads, 512 positions."""
+    return BertConfig()
 
 
-def attention_modules(network: BertModel) -> list:
+def attention_modules(network: BertModel) -> list[torch.nn.Module]:
+    """Return the attention module of each layer."""
     return [block.attention.self for block in network.encoder.layer]
 
 
 def self_attention(network: BertModel, layer: int, positions: int | None) -> SelfAttention:
+    """Return the attention map of a layer."""
     kind = getattr(network.config, "position_embedding_type", "absolute")
     if kind != "absolute":
         raise InputError(
@@ -48,13 +51,13 @@ def self_attention(network: BertModel, layer: int, positions: int | None) -> Sel
     )
 
 
-def closing(network: BertModel, layer: int) -> Normalisation:
-    """The LayerNorm that follows attention and its residual."""
+def post_norm(network: BertModel, layer: int) -> Normalisation:
+    """Return the LayerNorm after attention and its residual."""
     norm = network.encoder.layer[layer].attention.output.LayerNorm
     return Normalisation(norm.weight, norm.bias, norm.eps)
 
 
 def normalisation(network: BertModel, layer: int) -> Normalisation:
-    # Post-norm: what enters a layer left the LayerNorm of the one below, or of the embeddings.
+    """Return the LayerNorm before attention, which belongs to the layer below or to the embeddings."""
     norm = network.encoder.layer[layer - 1].output.LayerNorm if layer else network.embeddings.LayerNorm
     return Normalisation(norm.weight, norm.bias, norm.eps)

@@ -1,11 +1,12 @@
-"""BLOOM: pre-norm, causal, and instead of positions a bias that falls with distance (ALiBi), by head.
+"""BLOOM: pre-norm, causal, and no positions but a bias per head that decreases with distance (ALiBi).
 
-Its attention does not ask transformers' registry; here it is made to.
+Its attention does not use transformers' attention registry; `use_registry` makes it do so.
 """
 
 from __future__ import annotations
 
 from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,18 +22,22 @@ TOKENIZER = "bigscience/bloom-560m"
 
 
 def default_config() -> BloomConfig:
-    return BloomConfig(hidden_size=1024, n_layer=24, n_head=16)  # the shape of BLOOM-560m
+    """Return the shape of BLOOM-560m."""
+    return BloomConfig(hidden_size=1024, n_layer=24, n_head=16)
 
 
-def attention_modules(network: BloomModel) -> list:
+def attention_modules(network: BloomModel) -> list[torch.nn.Module]:
+    """Return the attention module of each layer."""
     return [block.self_attention for block in network.h]
 
 
 def self_attention(network: BloomModel, layer: int, positions: int | None) -> SelfAttention:
+    """Return the attention map of a layer."""
     module = network.h[layer].self_attention
     wq, wk, wv = module.query_key_value.weight.unflatten(0, (module.num_heads, 3, -1)).unbind(1)
     bq, bk, bv = module.query_key_value.bias.unflatten(0, (module.num_heads, 3, -1)).unbind(1)
-    # The bias at key 1 is the slope. Rows differ from true distances by a constant, which softmax drops.
+    # The bias at key 1 is the slope. Biases differ from slope times distance by a constant in each row, which softmax
+    # ignores.
     two = torch.ones(1, 2, device=wq.device)
     slopes = build_alibi_tensor(two, module.num_heads, torch.float32)[:, :, 1:]
 
@@ -56,18 +61,22 @@ def self_attention(network: BloomModel, layer: int, positions: int | None) -> Se
 
 
 def normalisation(network: BloomModel, layer: int) -> Normalisation:
+    """Return the LayerNorm before attention."""
     norm = network.h[layer].input_layernorm
     return Normalisation(norm.weight, norm.bias, norm.eps)
 
 
-def through_registry(network: BloomModel) -> None:
+def use_registry(network: BloomModel) -> None:
+    """Make the attention modules call `attention_forward`."""
     for module in attention_modules(network):
         module.forward = MethodType(_forward, module)
 
 
-def _forward(self, hidden_states, residual, alibi, attention_mask, **_):
+def _forward(
+    self: Any, hidden_states: Tensor, residual: Tensor, alibi: Tensor, attention_mask: Tensor | None, **_: Any
+) -> tuple[Tensor, None]:
     q, k, v = self._reshape(self.query_key_value(hidden_states))
-    heads, _ = attention_forward(
+    heads, _weights = attention_forward(
         self,
         q,
         k,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from transformers import GPT2Config, GPT2Model
 
 from howsmooth.attention import Normalisation, SelfAttention
@@ -12,14 +13,17 @@ TOKENIZER = "openai-community/gpt2"
 
 
 def default_config() -> GPT2Config:
-    return GPT2Config()  # GPT-2 small: 12 layers, d = 768, 12 heads, 1024 positions
+    """Return the shape of GPT-2 small: 12 layers, d = 768, 12 heads, 1024 positions."""
+    return GPT2Config()
 
 
-def attention_modules(network: GPT2Model) -> list:
+def attention_modules(network: GPT2Model) -> list[torch.nn.Module]:
+    """Return the attention module of each layer."""
     return [block.attn for block in network.h]
 
 
 def self_attention(network: GPT2Model, layer: int, positions: int | None) -> SelfAttention:
+    """Return the attention map of a layer."""
     module = network.h[layer].attn
     # Conv1D computes x @ weight: its weight is (in, out), the transpose of torch.nn.Linear's.
     wq, wk, wv = (part.T.contiguous() for part in module.c_attn.weight.chunk(3, dim=1))
@@ -40,5 +44,6 @@ def self_attention(network: GPT2Model, layer: int, positions: int | None) -> Sel
 
 
 def normalisation(network: GPT2Model, layer: int) -> Normalisation:
+    """Return the LayerNorm before attention."""
     norm = network.h[layer].ln_1
     return Normalisation(norm.weight, norm.bias, norm.eps)

@@ -14,7 +14,7 @@ TOKENIZER = "HuggingFaceTB/SmolLM2-135M"
 
 
 def default_config() -> LlamaConfig:
-    # The library's default is a 7-billion-parameter model; this is the shape of SmolLM2-135M.
+    """Return the shape of SmolLM2-135M; the library's default has seven billion parameters."""
     return LlamaConfig(
         vocab_size=49152,
         hidden_size=576,
@@ -28,11 +28,13 @@ def default_config() -> LlamaConfig:
     )
 
 
-def attention_modules(network: LlamaModel) -> list:
+def attention_modules(network: LlamaModel) -> list[torch.nn.Module]:
+    """Return the attention module of each layer."""
     return [block.self_attn for block in network.layers]
 
 
 def self_attention(network: LlamaModel, layer: int, positions: int | None) -> SelfAttention:
+    """Return the attention map of a layer."""
     module, config = network.layers[layer].self_attn, network.config
     weight = module.q_proj.weight
     if positions is None and network.rotary_emb.rope_type == "longrope":
@@ -41,9 +43,9 @@ def self_attention(network: LlamaModel, layer: int, positions: int | None) -> Se
             "call model.attention(layer, n) with the number of tokens"
         )
     positions = positions or config.max_position_embeddings
-    # The model's own rotary embedding, so that every scaling rule it knows is the one we use.
-    where = torch.arange(positions, device=weight.device)[None]
-    cos, sin = network.rotary_emb(weight.new_empty(1), where)
+    # The model's own rotary embedding: all its scaling rules apply.
+    position = torch.arange(positions, device=weight.device)[None]
+    cos, sin = network.rotary_emb(weight.new_empty(1), position)
     return SelfAttention(
         weight,
         module.k_proj.weight,
@@ -62,5 +64,6 @@ def self_attention(network: LlamaModel, layer: int, positions: int | None) -> Se
 
 
 def normalisation(network: LlamaModel, layer: int) -> Normalisation:
+    """Return the RMSNorm before attention."""
     norm = network.layers[layer].input_layernorm
     return Normalisation(norm.weight, eps=norm.variance_epsilon, centred=False)

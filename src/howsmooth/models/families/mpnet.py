@@ -1,12 +1,14 @@
 """MPNet: post-norm encoder, learnt positions, and a learnt bias per distance and head that all layers share.
 
-Its attention does not ask transformers' registry; here it is made to.
+Its attention does not use transformers' attention registry; `use_registry` makes it do so.
 """
 
 from __future__ import annotations
 
 from types import MethodType
+from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import MPNetConfig, MPNetModel
 
@@ -19,14 +21,17 @@ TOKENIZER = "microsoft/mpnet-base"
 
 
 def default_config() -> MPNetConfig:
-    return MPNetConfig(vocab_size=30527, max_position_embeddings=514)  # MPNet base: 12 layers, d = 768, 12 heads
+    """Return the shape of MPNet base: 12 layers, d = 768, 12 heads."""
+    return MPNetConfig(vocab_size=30527, max_position_embeddings=514)
 
 
-def attention_modules(network: MPNetModel) -> list:
+def attention_modules(network: MPNetModel) -> list[torch.nn.Module]:
+    """Return the attention module of each layer."""
     return [block.attention.attn for block in network.encoder.layer]
 
 
 def self_attention(network: MPNetModel, layer: int, positions: int | None) -> SelfAttention:
+    """Return the attention map of a layer."""
     module = network.encoder.layer[layer].attention.attn
     encoder = network.encoder
     table = encoder.relative_attention_bias.weight.detach()  # (buckets, heads)
@@ -50,21 +55,30 @@ def self_attention(network: MPNetModel, layer: int, positions: int | None) -> Se
 
 
 def normalisation(network: MPNetModel, layer: int) -> Normalisation:
+    """Return the LayerNorm before attention, which belongs to the layer below or to the embeddings."""
     norm = network.encoder.layer[layer - 1].output.LayerNorm if layer else network.embeddings.LayerNorm
     return Normalisation(norm.weight, norm.bias, norm.eps)
 
 
-def through_registry(network: MPNetModel) -> None:
+def use_registry(network: MPNetModel) -> None:
+    """Make the attention modules call `attention_forward`."""
     for module in attention_modules(network):
         module.forward = MethodType(_forward, module)
 
 
-def _forward(self, hidden_states, attention_mask=None, position_bias=None, output_attentions=False, **_):
+def _forward(
+    self: Any,
+    hidden_states: Tensor,
+    attention_mask: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    output_attentions: bool = False,
+    **_: Any,
+) -> tuple[Tensor]:
     q, k, v = (
         project(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
         for project in (self.q, self.k, self.v)
     )
-    heads, _ = attention_forward(
+    heads, _weights = attention_forward(
         self,
         q,
         k,

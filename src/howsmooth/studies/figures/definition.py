@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from howsmooth.errors import InputError, complaints
+from howsmooth.errors import InputError, describe_validation_errors
 from howsmooth.studies.spec import ModelSpec, Spec, StrictModel, parse_lengths
 
 FIGURES = ("text", "radius", "adversarial", "norms", "others", "synthetic")
@@ -91,4 +91,6 @@ def figure_of(declared: dict[str, Any]) -> Figure:
     try:
         return Figure.model_validate(declared)
     except ValidationError as error:
-        raise InputError(f"the figure {declared['name']}: {complaints(error.errors(), Figure)}") from None
+        raise InputError(
+            f"the figure {declared['name']}: {describe_validation_errors(error.errors(), Figure)}"
+        ) from None

@@ -31,8 +31,8 @@ from howsmooth.bounds import LayerForm, Refused, this_project
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
 from howsmooth.models import AttentionFile, Model, load
-from howsmooth.models.released import without_mask
-from howsmooth.records import stamped
+from howsmooth.models.released_scripts import without_causal_mask
+from howsmooth.records import make_record
 from howsmooth.studies.provenance import provenance
 from howsmooth.studies.quantities import EvaluationPoint, compute_quantity
 from howsmooth.studies.spec import EngineSpec
@@ -255,7 +255,7 @@ def run_job(job: Job) -> Iterator[list[TaskResult]]:
             **values,
             **job.shared_fields,
         }
-        yield [TaskResult(task, stamped("ball bound" if quantity == "bound" else "measurement", record))]
+        yield [TaskResult(task, make_record("ball bound" if quantity == "bound" else "measurement", record))]
 
 
 def _bound(attention: Any, name: str, job: Job) -> dict[str, Any]:
@@ -299,7 +299,7 @@ def _scripts_map(family: str, f: SelfAttention) -> SelfAttention:
     """Return the map that the scripts differentiate: of BERT `attention.self`, without a mask even as a decoder."""
     if family != "bert":
         return f
-    return without_mask(SelfAttention(f.wq, f.wk, f.wv, bq=f.bq, bk=f.bk, bv=f.bv, heads=f.heads, scale=f.scale))
+    return without_causal_mask(SelfAttention(f.wq, f.wk, f.wv, bq=f.bq, bk=f.bk, bv=f.bv, heads=f.heads, scale=f.scale))
 
 
 def _scripts_input(family: str, f: SelfAttention, job: Job) -> Tensor:

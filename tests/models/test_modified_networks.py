@@ -1,4 +1,4 @@
-"""Networks with something around their weights: what is measured is what the module returns, or nothing is."""
+"""Networks with LoRA, hooks or other changes: the map is what the module computes, or it is refused."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .test_zoo import LAYER, oracle
 from .tiny import tiny_network
 from .zoo import ZOO, inputs
 
-ADAPTED = ("llama", "bert")  # whose weights an adapter reads; the other families are measured as modules
+WITH_ADAPTER = ("llama", "bert")  # of the families below; the others are measured as modules
 
 
 class LowRank(torch.nn.Module):
-    """A projection with a low-rank update, in the form of peft's: the weight of the base layer stays in sight."""
+    """A projection with a low-rank update, like peft's: its attribute `weight` is that of the base layer."""
 
     def __init__(self, base_layer: torch.nn.Linear, rank: int = 2):
         super().__init__()
@@ -51,13 +51,13 @@ def wrap(network, path: str) -> None:
 
 
 def projections(name: str) -> tuple[str, str]:
-    """Where queries are made and where heads are put together, in the layer that is measured."""
+    """Return the paths of the query projection and of the output projection."""
     base = f"{ZOO[name].layers}.{LAYER}"
     return f"{base}.{ZOO[name].attention}.{'query' if 'bert' in name else 'q_proj'}", f"{base}.{ZOO[name].projection}"
 
 
 def assert_measured(name: str, network) -> None:
-    """The map, at one forward pass and by length, is that of the model's own eager code."""
+    """Assert that the map, at an input and for a length, is that of the model's own eager code."""
     f, x = oracle(name, eager(network), "attention")
     truth = dense(f, x)
     sigma = float(torch.linalg.matrix_norm(truth, 2))
@@ -77,12 +77,12 @@ def assert_measured(name: str, network) -> None:
 def test_low_rank_updates_are_part_of_the_map(name, which):
     network = ZOO[name].network()
     plain = load(network).map_at(inputs(name), LAYER)
-    assert isinstance(plain.f, SelfAttention) == (name in ADAPTED)
+    assert isinstance(plain.f, SelfAttention) == (name in WITH_ADAPTER)
     wrap(network, projections(name)[which])
     assert_measured(name, network)
     other = load(network).map_at(inputs(name), LAYER)
     assert (other() - plain()).abs().max() > 1e-3 and not isinstance(other.f, SelfAttention)
-    if name in ADAPTED:  # the other layers are plain
+    if name in WITH_ADAPTER:  # the other layers are plain
         assert isinstance(load(network).map_at(inputs(name), 0).f, SelfAttention)
 
 
@@ -107,12 +107,12 @@ def test_updates_by_peft_are_part_of_the_map(name, options):
         load(wrapped)
     assert_measured(name, wrapped.get_base_model())
     assert (load(wrapped.get_base_model()).map_at(inputs(name), LAYER)() - plain()).abs().max() > 1e-3
-    wrapped.merge_adapter()  # the update is in the weights now: an adapter of the family may read them
+    wrapped.merge_adapter()  # the update is now part of the weights, which an adapter can read
     assert_measured(name, wrapped.get_base_model())
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "mistral"])
-def test_hooks_on_what_enters_attention_are_part_of_the_map(name):
+def test_forward_pre_hooks_are_part_of_the_map(name):
     network = ZOO[name].network()
     module = network.get_submodule(projections(name)[0])
     module.register_forward_pre_hook(lambda _module, args: (3 * args[0], *args[1:]))
@@ -134,18 +134,18 @@ def test_heads_with_a_low_rank_update_add_up():
     assert_close(sum(parts), model.map_at(inputs("mistral"), LAYER)(), 1e-6)
 
 
-def test_a_map_that_is_not_what_the_module_returned_is_refused(monkeypatch):
-    """Whatever the reason is: here an adapter that forgets a factor, from some length on."""
+def test_an_adapter_that_differs_from_the_module_at_some_length_is_refused(monkeypatch):
+    """Here an adapter with a wrong factor, for more than eight tokens."""
     model = load(tiny_network("llama", dtype=torch.float64))
     real = model._adapter.self_attention
 
-    def forgetful(network, layer, n):
+    def wrong_factor(network, layer, n):
         f = real(network, layer, n)
         if n > 8 and layer == 2:
             return f.replaced(wo=1.01 * f.wo)
         return f
 
-    monkeypatch.setattr(model._adapter, "self_attention", forgetful)
+    monkeypatch.setattr(model._adapter, "self_attention", wrong_factor)
     assert set(model.activations(torch.arange(8), [0, 2])) == {0, 2}
     with pytest.raises(InputError, match=r"attention map of layer 2 .* differ by 0.0099 of their size"):
         model.activations(torch.arange(12), [0, 2])
@@ -155,21 +155,21 @@ def test_a_map_that_is_not_what_the_module_returned_is_refused(monkeypatch):
 
 @pytest.fixture
 def faulty(monkeypatch):
-    """A tiny Llama whose adapter forgets a factor in layers 0 and 2, at every length."""
+    """A tiny Llama whose adapter has a wrong factor in layers 0 and 2, at every length."""
     model = load(tiny_network("llama", dtype=torch.float64))
     real = model._adapter.self_attention
 
-    def forgetful(network, layer, n):
+    def wrong_factor(network, layer, n):
         f = real(network, layer, n)
         if layer in (0, 2):
             return f.replaced(wo=1.01 * f.wo)
         return f
 
-    monkeypatch.setattr(model._adapter, "self_attention", forgetful)
+    monkeypatch.setattr(model._adapter, "self_attention", wrong_factor)
     return model, real
 
 
-def test_an_adapter_that_is_wrong_from_the_start_is_named_once(faulty):
+def test_an_adapter_that_differs_at_every_length_is_reported_once(faulty):
     model, real = faulty
     with pytest.warns(UserWarning, match=r"layers 0, 2 of .* module itself is measured") as seen:
         at = model.map_at(torch.arange(6), 2)
@@ -181,8 +181,8 @@ def test_an_adapter_that_is_wrong_from_the_start_is_named_once(faulty):
         assert_close(at(), real(model.network, 2, 6)(at.x), 1e-9)
 
 
-def test_a_difference_that_the_user_made_is_measured_without_a_warning(monkeypatch):
-    """Warnings are errors in these tests: so are those of all networks above with LoRA or a hook."""
+def test_a_module_that_the_user_changed_is_measured_without_a_warning(monkeypatch):
+    """Warnings are errors in these tests, also in those above with LoRA or a hook."""
     network = tiny_network("llama", dtype=torch.float64)
     module = network.layers[1].self_attn.o_proj
     module.forward = lambda x: 2 * torch.nn.functional.linear(x, module.weight, module.bias)
@@ -229,7 +229,7 @@ def hybrid() -> Lfm2Model:
         )
 
 
-def test_layers_of_a_hybrid_have_the_models_own_numbers():
+def test_layers_of_a_hybrid_are_numbered_as_in_the_model():
     network = hybrid()
     model, ids = load(network), torch.arange(9)
     seen = {}
@@ -242,5 +242,5 @@ def test_layers_of_a_hybrid_have_the_models_own_numbers():
         network(input_ids=ids[None])
     for layer in (1, 4):
         assert_close(model.map_at(ids, layer).x, seen[layer][0], 1e-6)
-    with pytest.raises(InputError, match="self-attention in layer 0 of Lfm2Model, got layers 1, 4 that ask"):
+    with pytest.raises(InputError, match="self-attention in layer 0 of Lfm2Model, got layers 1, 4 that use"):
         model.map_at(ids, 0)

@@ -1,0 +1,76 @@
+"""The maps that the released scripts of "How Smooth Is Attention?" differentiate; some differ from the paper's text.
+
+    BERT on text           the module `attention`: output projection, residual and LayerNorm, called without a mask,
+                           even if the tokens come from BERT run as a decoder
+    GPT-2, random weights  attention with dropout active, in the layers below as well
+    other models           attention; the scripts support no others
+
+Reference:
+    castin2024, code released with the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from howsmooth.attention import SelfAttention
+from howsmooth.models.model import Model
+
+
+def uses_dropout(model: Model) -> bool:
+    """Return whether the scripts run this model in training mode: they do if its weights are random."""
+    return model.family == "gpt2" and model.source.get("kind") == "random"
+
+
+def script_map(model: Model, layer: int, n: int) -> tuple[Callable[[Tensor], Tensor], str]:
+    """Return the map of one layer on n tokens, without dropout, and its description for records."""
+    f = model.attention(layer, n)
+    if model.family != "bert":
+        return f, "attention"
+    g = without_causal_mask(f) if isinstance(f, SelfAttention) else f
+    norm = model._adapter.post_norm(model.network, layer)
+    return lambda x: norm(x + g(x)), "attention with residual and LayerNorm, no mask"
+
+
+def without_causal_mask(f: SelfAttention) -> SelfAttention:
+    """Return the same attention with every token visible to every other."""
+    return f.replaced(causal=False)
+
+
+def vjps_under_dropout(model: Model, ids: Tensor, layer: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the input x of attention in a GPT-2 in training mode, and the products Jᵀf₁ and Jᵀf₂ at x.
+
+    J is the derivative under one draw of dropout, f₁ and f₂ are outputs under two others: every call of the map draws a
+    new dropout mask, which the scripts do not account for.
+
+    Args:
+        model: A GPT-2.
+        ids: Token numbers, (n,).
+        layer: The layer.
+        seed: The seed of dropout.
+
+    Returns:
+        x, Jᵀf₁ and Jᵀf₂, each (n, d).
+    """
+    network, module, captured = model.network, model.network.h[layer].attn, []
+    handle = module.register_forward_pre_hook(
+        lambda _module, args, kwargs: captured.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        network.train()
+        try:
+            with torch.no_grad():
+                network(ids[None])
+            x = captured[0].detach().requires_grad_()
+            y = module(x)[0]
+            with torch.no_grad():
+                others = [module(x)[0] for _ in range(2)]
+            first, second = (torch.autograd.grad(y, x, other, retain_graph=True)[0] for other in others)
+        finally:
+            handle.remove()
+            network.eval()
+    return x.detach()[0], first[0], second[0]
