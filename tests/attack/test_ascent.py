@@ -199,7 +199,7 @@ def test_the_repr_is_short_and_has_no_tensors():
         (dict(masses=torch.ones(3)), r"masses as a tensor of shape \(4,\), .* got torch.float32 of shape \(3,\)"),
         (dict(masses=-torch.ones(4)), "expected positive masses, got -1; leave out"),
         (dict(masses=torch.tensor([1.0, torch.inf, 1.0, 1.0])), "expected finite masses, got inf"),
-        (dict(masses=[1.0] * 4), r"masses as a tensor of shape \(4,\), one for each token, got list"),
+        (dict(masses=[1.0] * 4), r"masses as a tensor of shape \(4,\), one for each atom, got list"),
         (dict(x=[1.0]), "ascend: expected tokens x as a tensor .* got list"),
         (dict(x=torch.zeros(0, 4, 6, dtype=torch.float64)), "at least one restart"),
         (dict(steps="a"), "steps as a whole number from 0, got 'a'"),

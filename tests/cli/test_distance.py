@@ -105,4 +105,4 @@ def test_bad_input_is_one_line_and_code_2(howsmooth, tiny, line, said):
 def test_weights_that_do_not_sum_to_one_name_the_option(howsmooth, tmp_path):
     (tmp_path / "a.csv").write_text("x,weight\n1,2\n")
     result = howsmooth(f"meanfield distance --files {tmp_path}/a.csv {tmp_path}/a.csv")
-    assert result.code == 2 and "say --normalise" in result.err
+    assert result.code == 2 and "pass --normalise" in result.err

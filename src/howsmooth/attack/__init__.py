@@ -30,4 +30,5 @@ __all__ = [
     "mitigation",
 ]
 
-__getattr__, _ = attach(__name__, {"tokens": "howsmooth.attack.tokens"})  # imports transformers, which takes seconds
+# The attacks on tokens import transformers, which takes seconds.
+__getattr__, __dir__ = attach(__name__, {"tokens": "howsmooth.attack.tokens"})

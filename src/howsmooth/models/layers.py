@@ -24,7 +24,7 @@ from howsmooth.models.sites import first_tensor, hidden_states, is_norm
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """The layers of a model as maps of tokens: the last hidden state is norm(layers[-1](… layers[0](x))).
+    """The layers of a model as maps of tokens: the last hidden state is `norm(layers[-1](… layers[0](x)))`.
 
     Masks and positions are those of one input.
 
