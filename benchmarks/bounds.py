@@ -1,15 +1,15 @@
-"""How long do bounds take, and how far are they from the truth?
+"""Time of the bounds, and their ratio to the measured constant.
 
 Random layers of the shape of GPT-2 (d = 768, 12 heads, causal, all biases; weights of standard deviation 0.02 times
-`--spread`) at n tokens that a LayerNorm would hand on. Three times, on the wall and of all cores together (CPU):
+`--spread`) at n tokens normalised by a LayerNorm. Wall time and CPU time of all cores together for three computations:
 
-    on a ball       everything that twelve layers need for all bounds on the ball of radius max|x_i|, from weights on
-    local           `this_project.local` of one layer, from weights and tokens on
-    certify_ball    the certificate at ε = 10⁻³ max|x_i| of one layer, likewise
+    on a ball       all bounds of twelve layers on the ball of radius max|x_i|, from the weights
+    local           `this_project.local` of one layer, from the weights and tokens
+    certify_ball    the certificate at ε = 10⁻³ max|x_i| of one layer, from the weights and tokens
 
-Beside each stands its ratio to σ₁, the constant that `local_lipschitz` measures at the tokens (its time is not
-counted): for the ball that of the smallest upper bound, the mean over layers; for the certificate that of the interval
-bound, and with σ₁'s upper end for `at_center`. Medians over repeats.
+For each, the ratio to σ₁, the constant that `local_lipschitz` measures at the tokens (its time is not included): for
+the ball, the mean over layers of the ratio of the smallest upper bound; for the certificate, the ratio of the interval
+bound, and of the bound with the upper end of σ₁ as `at_center`. Medians over repeats.
 
     python benchmarks/bounds.py [--n 512] [--layers 12] [--spread 3.0] [--repeats 3] [--threads 2]
 """
@@ -20,6 +20,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ D, HEADS = 768, 12
 
 
 def gpt2_shaped(seed: int, n: int, spread: float) -> tuple[SelfAttention, torch.Tensor]:
-    """A layer and its tokens (n, d), drawn from the seed; float32, as models hand them over."""
+    """Return a random layer and its tokens (n, d), in float32 as those of models."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -42,8 +43,8 @@ def gpt2_shaped(seed: int, n: int, spread: float) -> tuple[SelfAttention, torch.
     return SelfAttention(**weights, **biases, heads=HEADS, causal=True), x
 
 
-def timed(call: Callable, repeats: int) -> tuple[float, float, object]:
-    """Median seconds on the wall and of all cores, and the last result."""
+def timed(call: Callable[[], Any], repeats: int) -> tuple[float, float, Any]:
+    """Return the medians of wall time and of CPU time, and the last result."""
     runs = []
     for _ in range(repeats):
         wall, cpu = time.perf_counter(), time.process_time()
@@ -54,6 +55,7 @@ def timed(call: Callable, repeats: int) -> tuple[float, float, object]:
 
 
 def main() -> None:
+    """Run the benchmark with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=512)
     parser.add_argument("--layers", type=int, default=12)
@@ -73,10 +75,10 @@ def main() -> None:
         return [every(LayerForm(f), n, radius) for (f, _), radius in zip(layers, radii, strict=True)]
 
     wall, cpu, found = timed(on_balls, arguments.repeats)
-    least = [
+    smallest = [
         min(b.value or float("inf") for b in bounds if isinstance(b, Bound) and b.side == "upper") for bounds in found
     ]
-    ratio = statistics.mean(bound / sigma.value for bound, sigma in zip(least, sigmas, strict=True))
+    ratio = statistics.mean(bound / sigma.value for bound, sigma in zip(smallest, sigmas, strict=True))
     print(f"on a ball, {len(layers):2d} layers  {wall:6.2f}  {cpu:6.2f}   {ratio:.4g}", flush=True)
 
     (f, x), radius, sigma = layers[0], radii[0], sigmas[0]

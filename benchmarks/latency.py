@@ -1,11 +1,12 @@
-"""How long does a person wait? Times that tests do not assert, because they depend on the machine.
+"""Interactive latency. Tests do not assert these times, because they depend on the machine.
 
-    help      `howsmooth --help` in a process of its own, beside `python -c pass`
-    page      the report of 10,080 records in chromium, from opening it to the first chart; beside an empty page
+    help      `howsmooth --help` in its own process; baseline: `python -c pass`
+    page      the report of 10,080 records in chromium, from opening it to the first chart; baseline: an empty page
     tokens    the same for two records of 8,192 tokens each, and a change of the record shown
-    picture   where two equal atoms split, 400 × 400 configurations; beside one product of 2,048 × 2,048 matrices
+    picture   where two equal atoms split, 400 × 400 configurations; baseline: one product of 2,048 × 2,048 matrices
 
-The best of several runs, each beside its peer from the same minute. `benchmarks/study.py` times the engine of studies.
+The best of several runs, with the baseline measured right before or after. `benchmarks/study.py` times the engine of
+studies.
 
     python benchmarks/latency.py [--runs 5]
 """
@@ -24,24 +25,27 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def best(call: Callable[[], object], runs: int) -> float:
-    """The least seconds of wall clock that `call` took."""
+    """Return the smallest wall time of `call`, in seconds."""
     seconds = []
     for _ in range(runs):
-        began = time.perf_counter()
+        start = time.perf_counter()
         call()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     return min(seconds)
 
 
 def process(*arguments: str) -> Callable[[], object]:
+    """Return a function that runs Python with these arguments."""
     return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
 
 
-def show(name: str, seconds: float, peer: str, other: float) -> None:
-    print(f"{name:38}{1e3 * seconds:8.0f} ms    {peer:32}{1e3 * other:8.0f} ms")
+def show(name: str, seconds: float, baseline: str, baseline_seconds: float) -> None:
+    """Print a time and that of its baseline."""
+    print(f"{name:38}{1e3 * seconds:8.0f} ms    {baseline:32}{1e3 * baseline_seconds:8.0f} ms")
 
 
 def pages(runs: int) -> None:
+    """Time reports in a browser."""
     from howsmooth.report.web_page import report_page
     from tests.browser import Page, browser
     from tests.report.conftest import full_record, record
@@ -86,6 +90,7 @@ def pages(runs: int) -> None:
 
 
 def main() -> None:
+    """Run the benchmark with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     runs = parser.parse_args().runs

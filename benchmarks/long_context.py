@@ -67,6 +67,7 @@ class RandomTokens:
         self.longest = None
 
     def tokens(self, n: int) -> torch.Tensor:
+        """Return n random normalised tokens (n, d)."""
         return NormalisedInputs(self.file).draw(n, 0, self.layer)
 
     def measured(self, x: torch.Tensor, certified: bool, arguments) -> dict:

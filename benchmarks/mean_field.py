@@ -1,11 +1,11 @@
-"""The local constant at a measure with 100,000 weighted atoms in d = 64: how long, and how much memory?
+"""Time and memory of the local constant at a measure with 100,000 weighted atoms in d = 64.
 
     python benchmarks/mean_field.py [--atoms 100000] [--width 64] [--tol 0.1] [--max-steps 6] [--causal]
 
-One head with weights and atoms at random (ten clusters; masses log-normal, e^{±2} or so), float32 on the CPU. A matrix
-of probabilities would take 37 GiB, the Jacobian itself 149 TiB. Each product with J or Jᵀ goes through all pairs of
-atoms a block at a time. The peak is that of the process (its high-water mark, reset before the solve) above what it
-holds once weights and atoms are there. First a few atoms, dense in float64 and matrix-free, to see that the two agree.
+One head with random weights and atoms (ten clusters; log-normal masses of about e^{±2}), float32 on the CPU. A matrix
+of probabilities would take 37 GiB, the Jacobian itself 149 TiB. Each product with J or Jᵀ computes all pairs of atoms,
+one block at a time. The peak memory is the high-water mark of the process, reset before the solve, minus its memory
+once weights and atoms exist. First, the dense solver in float64 is compared with the matrix-free one for a few atoms.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ GIB = 2**30
 
 
 def high_water_mark() -> int:
+    """Return the peak memory of this process since the last reset, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
 def reset_high_water_mark() -> int:
+    """Reset the peak memory of this process and return its current memory, in bytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return high_water_mark()
 
 
 def layer_and_measure(m: int, d: int, causal: bool) -> tuple[SelfAttention, tuple[torch.Tensor, torch.Tensor]]:
+    """Return a random head, and m atoms (m, d) with their log weights (m,)."""
     generator = torch.Generator().manual_seed(0)
     wq, wk, wv = (torch.randn(d, d, generator=generator) * d**-0.5 for _ in range(3))
     centres = torch.randn(10, d, generator=generator)
@@ -42,7 +45,7 @@ def layer_and_measure(m: int, d: int, causal: bool) -> tuple[SelfAttention, tupl
 
 
 def check(d: int, causal: bool) -> None:
-    """2,000 columns: the matrix itself against the interval of the solver."""
+    """Compare the dense Jacobian, of 2,000 columns, with the interval of the solver."""
     f, (x, logs) = layer_and_measure(2000 // d, d, causal)
     truth = mean_field_lipschitz(f.converted(dtype=torch.float64), (x.double(), logs.double()), dense=True)
     found = mean_field_lipschitz(f, (x, logs), dense=False, product_dtype=torch.float32)
@@ -53,6 +56,7 @@ def check(d: int, causal: bool) -> None:
 
 
 def main() -> None:
+    """Run the benchmark with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--atoms", type=int, default=100_000)
     parser.add_argument("--width", type=int, default=64)
@@ -64,10 +68,10 @@ def main() -> None:
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, float32, d = {d}")
     check(d, arguments.causal)
     f, measure = layer_and_measure(m, d, arguments.causal)
-    base, began = reset_high_water_mark(), time.perf_counter()
+    base, start = reset_high_water_mark(), time.perf_counter()
 
     def progress(step: int, lower: torch.Tensor, upper: torch.Tensor) -> None:
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         print(f"  step {step}: [{float(lower):.5g}, {float(upper):.5g}], {seconds:.0f} s", flush=True)
 
     found = mean_field_lipschitz(

@@ -1,11 +1,12 @@
-"""Does a run take what its plan said? Predicted and actual seconds and peak memory, case by case, PASS within 30 %.
+"""Accuracy of `howsmooth plan`: predicted and actual time and peak memory of each case; PASS within 30 %.
 
     python benchmarks/plan.py [--weights gpt2_attention.safetensors] [--device cuda] [--cpu-time] [--out FILE.jsonl]
 
-Each case is planned and then run, in one process of its own, by the functions behind `howsmooth plan` and `howsmooth
-measure`. On a CPU MiniLM on the embedded text and, with --weights, GPT-2's layers on random tokens; with --device cuda
-those layers at 4,096, 32,768 and 131,072 tokens, certified to 1 %. --cpu-time compares processor time instead of wall
-time, for machines that are busy with other things. Memory is the process's on a CPU and PyTorch's on a GPU.
+Each case is planned and then run, in its own process, by the functions behind `howsmooth plan` and `howsmooth
+measure`. On a CPU, the cases are MiniLM on the embedded text and, with --weights, GPT-2's layers on random tokens;
+with --device cuda, those layers at 4,096, 32,768 and 131,072 tokens, certified to 1 %. --cpu-time compares CPU time
+instead of wall time, for machines with other load. Memory is that of the process on a CPU and that of PyTorch on a
+GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-WITHIN = 0.3
+TOLERANCE = 0.3
 CPU = [
     ("minilm", dict(lengths=(128,), samples=2, tol=1e-3)),
     ("minilm", dict(lengths=(64, 256), samples=1, tol=1e-3)),
@@ -36,8 +37,8 @@ CUDA = [
 ]
 
 
-def run(what: str, options: dict, weights: str | None, device: str, cpu_time: bool) -> dict:
-    """One case: its plan, then the run itself."""
+def run(case: str, options: dict, weights: str | None, device: str, cpu_time: bool) -> dict:
+    """Plan a case, run it, and return the record of both."""
     from howsmooth.models import load
     from howsmooth.studies import prepare_model, records_of, spec_of
     from howsmooth.studies.costs import PLAN_PAIR_SECONDS, CostModel
@@ -45,29 +46,29 @@ def run(what: str, options: dict, weights: str | None, device: str, cpu_time: bo
     from howsmooth.studies.provenance import provenance
 
     clock = time.process_time if cpu_time else time.perf_counter
-    inputs = "normalised" if what == "weights" else "text"
-    model = load(weights if what == "weights" else what, device=device)
+    inputs = "normalised" if case == "weights" else "text"
+    model = load(weights if case == "weights" else case, device=device)
     plan = prepare_model(spec_of({"inputs": inputs, **options}), model)
-    began = clock()
-    said = CostModel(model, plan.planned_models[0], clock=clock, max_pair_seconds=PLAN_PAIR_SECONDS).forecast()
-    planning = clock() - began
+    start = clock()
+    forecast = CostModel(model, plan.planned_models[0], clock=clock, max_pair_seconds=PLAN_PAIR_SECONDS).forecast()
+    planning = clock() - start
     if device == "cuda":
         torch.cuda.empty_cache()
     reset_peak_memory(device)
-    began = clock()
+    start = clock()
     records = list(records_of(plan))
     if device == "cuda":
         torch.cuda.synchronize()
-    seconds = clock() - began
+    seconds = clock() - start
     return {
-        "case": what,
+        "case": case,
         **options,
         "device": device,
         "planning": planning,
-        "plan": said.as_record(),
-        "predicted_seconds": said.seconds - said.first_call,
+        "plan": forecast.as_record(),
+        "predicted_seconds": forecast.seconds - forecast.first_call,
         "seconds": seconds,
-        "predicted_bytes": said.bytes,
+        "predicted_bytes": forecast.bytes,
         "bytes": peak_memory(device),
         "steps": [record["steps"] for record in records],
         "status": sorted({record["status"] for record in records}),
@@ -79,6 +80,7 @@ def run(what: str, options: dict, weights: str | None, device: str, cpu_time: bo
 
 
 def main() -> None:
+    """Run the benchmark with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", help="a safetensors file with GPT-2's attention layers")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -86,25 +88,25 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="append a line of JSON for each case")
     arguments = parser.parse_args()
     cases = CUDA if arguments.device == "cuda" else CPU
-    cases = [case for case in cases if arguments.weights or case[0] != "weights"]
+    cases = [(name, options) for name, options in cases if arguments.weights or name != "weights"]
     print(
-        f"{'case':44} {'plan [s]':>9} {'said [s]':>9} {'took [s]':>9} {'ratio':>6} {'said GiB':>9} {'took GiB':>9} "
-        f"{'ratio':>6}  steps said, taken"
+        f"{'case':44} {'plan [s]':>9} {'pred. [s]':>9} {'took [s]':>9} {'ratio':>6} {'pred. GiB':>9} {'took GiB':>9} "
+        f"{'ratio':>6}  steps predicted, taken"
     )
-    for what, options in cases:
+    for case, options in cases:
         spawned = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=spawned) as pool:  # memory of one case is not another's
-            found = pool.submit(run, what, options, arguments.weights, arguments.device, arguments.cpu_time).result()
+        with ProcessPoolExecutor(1, mp_context=spawned) as pool:  # so that each case has its own memory
+            found = pool.submit(run, case, options, arguments.weights, arguments.device, arguments.cpu_time).result()
         time_ratio = found["predicted_seconds"] / found["seconds"]
         ratio = found["predicted_bytes"] / found["bytes"]
-        passed = all(1 - WITHIN <= r <= 1 + WITHIN for r in (time_ratio, ratio))
-        said = ", ".join(f"{cost['steps']:.0f}" for cost in found["plan"]["lengths"])
+        passed = all(1 - TOLERANCE <= r <= 1 + TOLERANCE for r in (time_ratio, ratio))
+        predicted_steps = ", ".join(f"{cost['steps']:.0f}" for cost in found["plan"]["lengths"])
         shown = (f"{key}={options[key]}" for key in ("lengths", "layers") if key in options)
-        label = " ".join([what, *shown])
+        label = " ".join([case, *shown])
         print(
             f"{label:44} {found['planning']:9.2f} {found['predicted_seconds']:9.2f} {found['seconds']:9.2f} "
             f"{time_ratio:6.2f} {found['predicted_bytes'] / 2**30:9.2f} {found['bytes'] / 2**30:9.2f} {ratio:6.2f}  "
-            f"{said}; {sum(found['steps']) / len(found['steps']):.1f}  {'PASS' if passed else 'MISS'}",
+            f"{predicted_steps}; {sum(found['steps']) / len(found['steps']):.1f}  {'PASS' if passed else 'MISS'}",
             flush=True,
         )
         if arguments.out:

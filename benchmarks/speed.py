@@ -1,11 +1,11 @@
-"""How fast is a certified constant, against the paper's procedure done right?
+"""Time of a certified constant, compared with a correct implementation of the paper's procedure.
 
-The peer is power iteration on JᵀJ with `torch.func.jvp` and `torch.func.vjp` through the model's own eager layer, in
-float32, with the published stopping rule (|μ_k − μ_{k−1}| ≤ 1e-4, at most 100 iterations). Both sides start from the
-same tokens and count everything after them. "To error 1e-4" takes the fewest Lanczos steps that reach it (found
-beforehand, as nobody knows the truth while solving), with a float64 evaluation at the end; "certified" is the default.
-The truth is a float64 solve to 1e-10. Times are medians over repeats that alternate between the sides, so that other
-load on the machine hits all of them.
+The baseline is power iteration on JᵀJ with `torch.func.jvp` and `torch.func.vjp` through the model's own eager layer,
+in float32, with the published stopping rule (|μ_k − μ_{k−1}| ≤ 1e-4, at most 100 iterations). Both sides start from
+the same tokens and include everything after them. "To error 1e-4" uses the smallest number of Lanczos steps that
+reaches it (determined beforehand, since the exact value is not known while solving), with a float64 evaluation at the
+end; "certified" is the default. The reference is a float64 solve to 1e-10. Times are medians over repeats that
+alternate between the sides, so that other load on the machine affects all of them.
 
     python benchmarks/speed.py [--lengths 128,256,512] [--layers 0,1,2,3,4,5] [--repeats 3]
 """
@@ -15,55 +15,63 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from howsmooth import load, local_lipschitz
+from howsmooth.models import Model
 from howsmooth.texts import default_text
 
+Map = Callable[[torch.Tensor], torch.Tensor]
 
-def eager_layer(model, layer: int):
-    """The map of `model.attention(layer)`, computed by transformers' own eager modules."""
+
+def eager_layer(model: Model, layer: int) -> Map:
+    """Return the map of `model.attention(layer)`, computed by the eager modules of transformers."""
     attention = model.network.encoder.layer[layer].attention
     attention.self.config._attn_implementation = "eager"
     return lambda x: attention.output.dense(attention.self(x.unsqueeze(0))[0]).squeeze(0)
 
 
-def paper(f, x: torch.Tensor, seed: int, threshold: float = 1e-4, iterations: int = 100) -> tuple[float, int]:
-    """The published loop with the tangent where the released scripts take the output."""
+def paper(f: Map, x: torch.Tensor, seed: int, threshold: float = 1e-4, iterations: int = 100) -> tuple[float, int]:
+    """Run the published loop, with the tangent where the released scripts use the output; return σ₁ and the steps."""
     pull_back = torch.func.vjp(f, x)[1]
     u = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
     u /= u.norm()
-    mu, step = 0.0, 0
-    for step in range(1, iterations + 1):
-        previous = mu
+    mu, steps = 0.0, 0
+    while steps < iterations:
+        steps, previous = steps + 1, mu
         v = pull_back(torch.func.jvp(f, (x,), (u,))[1])[0]
         mu = float((u * v).sum())
         u = v / v.norm()
         if abs(mu - previous) <= threshold:
             break
-    return mu**0.5, step
+    return mu**0.5, steps
 
 
-def in_steps(f, x: torch.Tensor, seed: int, steps: int) -> float:
-    """The constant after so many Lanczos steps, attained by a vector and evaluated in float64."""
+def in_steps(f: Map, x: torch.Tensor, seed: int, steps: int) -> float:
+    """Return the constant after a number of Lanczos steps, attained by a vector and evaluated in float64."""
     return local_lipschitz(f, x, stop="residual", tol=1e-12, max_steps=steps, strict=False, seed=seed).value
 
 
-def steps_to(f, x: torch.Tensor, seed: int, truth: float, error: float) -> int:
+def steps_to(f: Map, x: torch.Tensor, seed: int, reference: float, error: float) -> int:
+    """Return the smallest number of Lanczos steps that reaches a relative error."""
     steps = 2
-    while abs(in_steps(f, x, seed, steps) / truth - 1) > error:
+    while abs(in_steps(f, x, seed, steps) / reference - 1) > error:
         steps += 1
     return steps
 
 
-def seconds(call) -> tuple[float, object]:
-    began = time.perf_counter()
-    result = call()
-    return time.perf_counter() - began, result
+def timed(function: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[float, Any]:
+    """Return the wall time of a call in seconds, and its result."""
+    start = time.perf_counter()
+    result = function(*arguments, **options)
+    return time.perf_counter() - start, result
 
 
 def main() -> None:
+    """Run the benchmark with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", default="128,256,512")
     parser.add_argument("--layers", default="0,1,2,3,4,5")
@@ -77,26 +85,26 @@ def main() -> None:
     for n in map(int, arguments.lengths.split(",")):
         for layer in map(int, arguments.layers.split(",")):
             x, f, eager = model.inputs(default_text(), layer, n=n), model.attention(layer), eager_layer(model, layer)
-            truth = local_lipschitz(f.converted(dtype=torch.float64), x.double(), tol=1e-10).value
+            reference = local_lipschitz(f.converted(dtype=torch.float64), x.double(), tol=1e-10).value
             quick_errors = []
             runs: dict[str, list[float]] = {"paper": [], "error": [], "certified": []}
             for seed in range(arguments.repeats):
-                t, (sigma, steps) = seconds(lambda seed=seed: paper(eager, x, seed))
+                t, (sigma, steps) = timed(paper, eager, x, seed)
                 runs["paper"].append(t)
-                few = steps_to(f, x, seed, truth, 1e-4)
-                t, quick = seconds(lambda seed=seed, few=few: in_steps(f, x, seed, few))
+                few = steps_to(f, x, seed, reference, 1e-4)
+                t, quick = timed(in_steps, f, x, seed, few)
                 runs["error"].append(t)
-                quick_errors.append(abs(quick / truth - 1))
-                t, estimate = seconds(lambda seed=seed: local_lipschitz(f, x, seed=seed))
+                quick_errors.append(abs(quick / reference - 1))
+                t, estimate = timed(local_lipschitz, f, x, seed=seed)
                 runs["certified"].append(t)
             t = {name: statistics.median(times) for name, times in runs.items()}
             for name in ratios:
                 ratios[name].append(t["paper"] / t[name])
             width = (estimate.upper - estimate.lower) / estimate.value
             print(
-                f"{n:4d} {layer:4d}  {t['paper']:8.3f} {steps:6d} {abs(sigma / truth - 1):8.1e}  "
+                f"{n:4d} {layer:4d}  {t['paper']:8.3f} {steps:6d} {abs(sigma / reference - 1):8.1e}  "
                 f"{t['error']:8.3f} {few:5d} {max(quick_errors):8.1e} {ratios['error'][-1]:5.1f}  "
-                f"{t['certified']:8.3f} {estimate.steps:5d} {abs(estimate.value / truth - 1):8.1e} {width:7.1e} "
+                f"{t['certified']:8.3f} {estimate.steps:5d} {abs(estimate.value / reference - 1):8.1e} {width:7.1e} "
                 f"{ratios['certified'][-1]:5.1f}",
                 flush=True,
             )

@@ -1,23 +1,24 @@
-"""How long does an exact W₂ take, next to POT alone?
+"""Time of an exact W₂, compared with POT alone.
 
     python benchmarks/transport.py [--n 2000] [--d 64] [--repeats 1] [--threads 1]
 
-Two Gaussian clouds of n points in d dimensions, the second stretched and moved. Both sides start from the points:
+Two Gaussian point clouds of n points in d dimensions, the second scaled and shifted. All start from the points:
 
-    howsmooth   wasserstein(mu, nu), with potentials that certify it; equal masses go to SciPy's assignment and unequal
-                ones to POT's simplex, both started by a few Sinkhorn steps
-    POT         ot.dist and ot.emd2 as they come, with as many pivots as they need
-    SciPy       cdist and linear_sum_assignment as they come, where masses are equal
+    howsmooth   wasserstein(mu, nu), with potentials that certify it; SciPy's assignment for equal masses and POT's
+                simplex for unequal ones, both started by a few Sinkhorn steps
+    POT         ot.dist and ot.emd2 with defaults, but for an unlimited number of pivots
+    SciPy       cdist and linear_sum_assignment with defaults, where masses are equal
 
-Seconds are of the cores, not of the wall, which on a shared machine measures the neighbours. Accuracy beside each: the
-duality gap that was certified, and the relative difference of W₂ to POT's. Goal: no slower than POT. Best of the
-repeats, which alternate.
+Times are CPU times, which other load on a shared machine affects less than wall times. Accuracy: the certified duality
+gap, and the relative difference of W₂ to that of POT. Goal: no slower than POT. Best of the repeats, which alternate.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import ot
@@ -29,39 +30,44 @@ from howsmooth.transport import TokenMeasure, wasserstein
 
 
 def clouds(n: int, d: int, equal: bool) -> tuple[TokenMeasure, TokenMeasure]:
-    draw = torch.Generator().manual_seed(0)
+    """Return two measures of n points (n, d) with equal or random masses."""
+    generator = torch.Generator().manual_seed(0)
 
     def one(scale: float, shift: float) -> TokenMeasure:
-        points = scale * torch.randn(n, d, dtype=torch.float64, generator=draw) + shift
-        masses = torch.rand(n, dtype=torch.float64, generator=draw)
+        points = scale * torch.randn(n, d, dtype=torch.float64, generator=generator) + shift
+        masses = torch.rand(n, dtype=torch.float64, generator=generator)
         return TokenMeasure(points) if equal else TokenMeasure(points, masses, normalise=True)
 
     return one(1.0, 0.0), one(1.3, 0.1)
 
 
 def by_pot(mu: TokenMeasure, nu: TokenMeasure) -> float:
+    """Return W₂ computed by POT."""
     cost = ot.dist(mu.points.numpy(), nu.points.numpy())
     return float(ot.emd2(mu.weights.numpy(), nu.weights.numpy(), cost, numItermax=10**9)) ** 0.5
 
 
 def by_scipy(mu: TokenMeasure, nu: TokenMeasure) -> float:
+    """Return W₂ of equal masses computed by SciPy."""
     cost = cdist(mu.points.numpy(), nu.points.numpy(), "sqeuclidean")
     return float(np.sqrt(cost[linear_sum_assignment(cost)].mean()))
 
 
-def seconds(call, *arguments):
-    began = time.process_time()
-    result = call(*arguments)
-    return time.process_time() - began, result
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+    """Return the CPU time of a call in seconds, and its result."""
+    start = time.process_time()
+    result = function(*arguments)
+    return time.process_time() - start, result
 
 
 def main() -> None:
+    """Run the benchmark with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("n", 2000), ("d", 64), ("repeats", 1), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    wasserstein(*clouds(50, arguments.d, equal=False))  # libraries load what they load
+    wasserstein(*clouds(50, arguments.d, equal=False))  # loads the libraries
     print(
         f"W₂ of {arguments.n} × {arguments.n} points in d = {arguments.d}, {arguments.threads} thread(s), "
         f"POT {ot.__version__}"
@@ -71,11 +77,11 @@ def main() -> None:
         mu, nu = clouds(arguments.n, arguments.d, equal)
         ours, theirs, scipys = [], [], []
         for _ in range(arguments.repeats):
-            took, found = seconds(wasserstein, mu, nu)
+            took, found = timed(wasserstein, mu, nu)
             ours.append(took)
-            took, value = seconds(by_pot, mu, nu)
+            took, value = timed(by_pot, mu, nu)
             theirs.append(took)
-            scipys.append(seconds(by_scipy, mu, nu)[0] if equal else float("nan"))
+            scipys.append(timed(by_scipy, mu, nu)[0] if equal else float("nan"))
         print(
             f"{'equal' if equal else 'unequal':8s} {min(ours):11.3f}  {found.method:10s}  {found.gap:.1e}  "
             f"{abs(found.value / value - 1):.1e}    {min(theirs):8.3f}  {min(scipys):8.3f}   "

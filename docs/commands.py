@@ -1,10 +1,10 @@
-"""Runs an example of every command and writes what it prints: the pages docs/commands/*.md.
+"""Run an example of every command and write the pages docs/commands/*.md with the output.
 
     python docs/commands.py                 # all pages, some minutes
     python docs/commands.py attack flow     # these pages alone
 
-Examples are small, seeded and on embedded models, so that a second run prints the same numbers; times are not kept.
-Some read Alice: $HOWSMOOTH_DATA names the folder with alice.txt.
+The examples are small, seeded and use embedded models, so that a second run prints the same numbers; times are left
+out. Some use Alice: $HOWSMOOTH_DATA is the folder with alice.txt.
 """
 
 from __future__ import annotations
@@ -41,14 +41,23 @@ workers = 0
 
 @dataclass(frozen=True)
 class Example:
-    """A line as a user would type it, what it shows, and what else belongs to it."""
+    """A command line with a description of its output.
+
+    Attributes:
+        line: The command line without `howsmooth`.
+        description: The sentence above the output.
+        max_lines: Number of lines of output to show; all by default.
+        figure: A figure that the command writes, shown below the output.
+        record_file: JSON lines that the command writes; the first record is shown below the output.
+        listing: A file of the working folder that is shown before the output.
+    """
 
     line: str
-    shows: str
-    lines: int | None = None  # of output to show; all unless told
-    picture: str | None = None  # a figure that the command writes, to be shown below
-    record: str | None = None  # JSON lines that the command writes, of which the first is shown below
-    listing: str | None = None  # a file of the working folder to be shown before
+    description: str
+    max_lines: int | None = None
+    figure: str | None = None
+    record_file: str | None = None
+    listing: str | None = None
 
 
 PAGE_OF = {
@@ -57,22 +66,22 @@ PAGE_OF = {
         [
             Example(
                 "measure minilm --layers 0,3 --lengths 16,32,64 --samples 2",
-                "The largest of the samples has its interval; *worst direction* names the tokens that a perturbation "
-                "moves most, with their share of it.",
+                "The interval is that of the largest sample; *worst direction* names the tokens that the worst "
+                "perturbation moves most, with their shares.",
             ),
-            Example("measure minilm --layers 3 --heads 0,1,2 --lengths 32 --samples 1", "Each head alone."),
+            Example("measure minilm --layers 3 --heads 0,1,2 --lengths 32 --samples 1", "Single heads."),
             Example(
                 "measure minilm --map layer --layers 0,5 --lengths 32 --samples 1 --tokens no-special",
-                "Whole Transformer layers; `[CLS]` and `[SEP]` are held fixed.",
+                "Whole Transformer layers, with `[CLS]` and `[SEP]` fixed.",
             ),
             Example(
                 "measure minilm --layers 3 --lengths 16 --samples 1 --json found.jsonl",
-                "One JSON object for each estimate, the moment it is known; here it is, with line breaks. Called "
-                "again, the command computes only what the file does not hold.",
-                record="found.jsonl",
+                "One JSON object for each estimate, written as soon as it is computed; below it is shown with line "
+                "breaks. Run again, the command computes only the records that are missing in the file.",
+                record_file="found.jsonl",
             ),
-            Example("report found.jsonl -o report.html", "The same as a page to look at; it opens offline."),
-            Example("explore --help", "A page that computes while one looks at it: [the explorer](../explore.md)."),
+            Example("report found.jsonl -o report.html", "The same records as an HTML page, which works offline."),
+            Example("explore --help", "A local web page that measures interactively: [the explorer](../explore.md)."),
         ],
     ),
     "bound": (
@@ -80,8 +89,8 @@ PAGE_OF = {
         [
             Example(
                 "bound minilm --layers 3 --lengths 16,64",
-                "Lower bounds, the constant as measured, upper bounds, and how far each is from it. A bound that does "
-                "not apply says why.",
+                "Lower bounds, the measured constant, upper bounds, and the ratio of each bound to the constant. For "
+                "bounds that do not apply, the reason is given.",
             )
         ],
     ),
@@ -90,24 +99,24 @@ PAGE_OF = {
         [
             Example(
                 "attack worst-case minilm --layers 3 --lengths 16 --restarts 2 --steps 15",
-                "Ascent on σ₁ over all that the LayerNorm in front can put out.",
+                "Gradient ascent on σ₁ over all outputs of the LayerNorm in front.",
             ),
             Example(
                 "attack ball minilm --layers 3 --lengths 16 --eps 0.001,0.01 --restarts 2 --steps 5",
-                "What is certified for all tokens within ε of the text's, and what ascent finds there.",
+                "A certificate for all tokens within ε of the text's, and the largest constant found there by ascent.",
             ),
             Example(
                 "attack layer minilm --layers 3 --lengths 16 --budget 0.001,0.1",
-                "Attacks on the features that enter a layer, beside σ₁ and what is certified.",
+                "Attacks on the features that enter a layer, compared with σ₁ and with the certificate.",
             ),
             Example(
                 "attack model minilm --objective cosine --lengths 16 --budget 0.01 --attack noise,singular --steps 5",
-                "The same for the whole model, here on its sentence embedding.",
+                "The same for the whole model, here for its sentence embedding.",
             ),
             Example(
                 "attack tokens minilm --objective cosine --samples 2 --lengths 24 --edits 1 --calls 12 "
                 "--method random,probe",
-                "Real tokens are exchanged, and the edited text goes through the model.",
+                "Real tokens are replaced, and the edited text is evaluated by the model.",
             ),
         ],
     ),
@@ -115,14 +124,16 @@ PAGE_OF = {
         "Mean field",
         [
             Example(
-                "meanfield regimes --gamma-r2 0.5,2,8 --to 12 --points 3", "√n·log n up to n*, nothing from there on."
+                "meanfield regimes --gamma-r2 0.5,2,8 --to 12 --points 3",
+                "Growth like √n·log n up to n*, and a plateau from there on.",
             ),
             Example(
                 "meanfield masked --p 2,inf --sizes 0,0.3,1 --atoms 8 --restarts 2 --steps 10",
-                "Masked attention: what is proved, what is attained, and whether the unmasked bound holds.",
+                "Masked attention: a proved bound, the values that are attained, and whether the unmasked bound holds.",
             ),
             Example(
-                "meanfield splitting minilm --layers 0 --heads 0,1,2,3 --lengths 24", "Does the text's measure split?"
+                "meanfield splitting minilm --layers 0 --heads 0,1,2,3 --lengths 24",
+                "Whether the measure of the text splits.",
             ),
             Example(
                 "meanfield distance minilm --layers 0,3 --lengths 24 --p 2",
@@ -138,28 +149,28 @@ PAGE_OF = {
             ),
             Example(
                 "flow gaussian --A '1,0.5;-0.5,-0.3' --mean 0.5,0.2 --covariance 0.6,0.3 --until 2",
-                "A Gaussian that blows up, and when.",
+                "A Gaussian that blows up in finite time.",
             ),
             Example(
                 "flow pde --V -identity --until 1 --cells 96 --particles 50,200 --repeats 2",
-                "A density on a grid, and how fast particles come to it.",
+                "A density on a grid, and the rate at which particles converge to it.",
             ),
             Example(
                 "flow model minilm --lengths 16 --depths 2,6",
-                "Real layers in place of an equation: what becomes of directions, norms and a perturbation.",
+                "The layers of a real model instead of an equation: directions, norms, growth of a perturbation.",
             ),
         ],
     ),
     "study": (
         "Study and plan",
         [
-            Example("study validate growth.toml", "The file is read and checked; nothing runs.", listing="growth.toml"),
-            Example("plan growth.toml", "How many tasks, about how long. Times depend on the machine."),
-            Example("study run growth.toml", "Each record is stored the moment it is known."),
-            Example("study resume growth.sqlite", "What is stored is not computed again."),
-            Example("study status growth.toml", "Tables and fits so far, also while it runs."),
-            Example("study ls", "Studies and stores of this folder."),
-            Example("study export growth.toml --file growth.csv", "Also .parquet and .jsonl."),
+            Example("study validate growth.toml", "Check a study file without running it.", listing="growth.toml"),
+            Example("plan growth.toml", "The number of tasks and the expected time, which depends on the machine."),
+            Example("study run growth.toml", "Each record is stored as soon as it is computed."),
+            Example("study resume growth.sqlite", "Stored records are not computed again."),
+            Example("study status growth.toml", "The tables and fits so far, also while the study is running."),
+            Example("study ls", "The studies and stores of this folder."),
+            Example("study export growth.toml --file growth.csv", "The suffix may also be .parquet or .jsonl."),
         ],
     ),
     "reproduce": (
@@ -167,28 +178,28 @@ PAGE_OF = {
         [
             Example(
                 "reproduce text --models minilm --layers 3 --lengths 16..64*2 --samples 2 --workers 0 --out figures",
-                "One figure of the paper, in small.",
-                picture="figures/text-minilm.png",
+                "A small version of one figure of the paper.",
+                figure="figures/text-minilm.png",
             )
         ],
     ),
     "around": (
         "Demo, models, doctor, cite",
         [
-            Example("demo", "Two models, a table, a plot and a page: what `make demo` runs."),
-            Example("models", "Families that can be measured, and what is refused.", lines=24),
-            Example("doctor", "What is installed and what will run."),
-            Example("cite", "BibTeX of the paper and the methods used.", lines=12),
+            Example("demo", "Two models with a table, a plot and a page, as `make demo` runs it."),
+            Example("models", "The families that can be measured, and what is not supported.", max_lines=24),
+            Example("doctor", "What is installed, and which implementation runs."),
+            Example("cite", "BibTeX of the paper and the methods used.", max_lines=12),
         ],
     ),
 }
 
 
 def commands(group: click.Group | None = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """Every command there is, by its full name."""
-    from howsmooth.cli.main import main
+    """Yield every command with its full name."""
+    from howsmooth.cli.main import group as all_commands
 
-    group = group or main.__globals__["group"]
+    group = group or all_commands
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -199,15 +210,15 @@ def commands(group: click.Group | None = None, path: tuple[str, ...] = ()) -> It
 
 
 def command_of(line: str, names: list[str]) -> str:
-    """The command that a line calls: the longest name that it starts with."""
+    """Return the name of the command in a line: the longest name that it starts with."""
     return max((name for name in names if f"{line} ".startswith(f"{name} ")), key=len)
 
 
 def printed(line: str) -> str:
-    """What the command prints on both streams, 100 columns wide, without colours and times."""
+    """Return the output of a command on both streams, 100 columns wide, without colours and times."""
     from howsmooth.cli import main, run
 
-    run._PLAIN_WIDTH = COLUMNS
+    run.WIDTH_WITHOUT_TERMINAL = COLUMNS
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):
         main(shlex.split(line))
@@ -217,7 +228,7 @@ def printed(line: str) -> str:
 _TIMES = (
     (re.compile(r"(\"(?:cpu_)?seconds\": )[0-9.e+-]+"), r"\1…"),
     (re.compile(r"(?<![\w.^])[0-9]+(?:\.[0-9]+)? (ms|s|min|h|seconds?|minutes?|hours?)(?![\w/])"), r"… \1"),
-    (re.compile(r"^\d+ of \d+ tasks, .*\n", re.M), ""),  # said now and then while it takes long
+    (re.compile(r"^\d+ of \d+ tasks, .*\n", re.M), ""),  # lines of progress
     (re.compile(r"(\"commit\": )\"[0-9a-f]+\+?\""), r"\1…"),
     (re.compile(r"[0-9.]+ (.iB are free)"), r"… \1"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "…"),
@@ -225,9 +236,9 @@ _TIMES = (
 
 
 def timeless(text: str) -> str:
-    """The text without what differs from run to run (times, commits, free memory) and blanks at the ends of lines."""
-    for pattern, instead in _TIMES:
-        text = pattern.sub(instead, text)
+    """Return the text without what differs from run to run (times, commits, free memory) and trailing blanks."""
+    for pattern, replacement in _TIMES:
+        text = pattern.sub(replacement, text)
     timed = False  # below a header whose last column is a time
     rows = []
     for row in text.splitlines():
@@ -240,7 +251,7 @@ def timeless(text: str) -> str:
 
 @contextlib.contextmanager
 def working_folder() -> Iterator[Path]:
-    """An empty folder with the study's file, and Alice where $HOWSMOOTH_DATA has it."""
+    """Run the block in an empty folder with the file of the study, and yield its path."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "growth.toml").write_text(STUDY, encoding="utf-8")
@@ -252,7 +263,7 @@ def working_folder() -> Iterator[Path]:
 
 
 def typed(line: str) -> str:
-    """The line behind a prompt; where it is too long, broken before an option as a shell takes it."""
+    """Return the line after a prompt; a long line is continued before an option, as in a shell."""
     rows = ["$ howsmooth"]
     for word in re.split(r" (?=--)", line):
         fits = len(f"{rows[-1]} {word}") <= COLUMNS - 2
@@ -260,28 +271,29 @@ def typed(line: str) -> str:
     return " \\\n".join(rows)
 
 
-def section(example: Example, name: str, again: bool, folder: Path) -> str:
-    text = printed(example.line)
-    rows = text.splitlines()
-    if example.lines and len(rows) > example.lines:
-        rows = [*rows[: example.lines], "…"]
-    parts = [] if again else [f"## howsmooth {name}"]
-    parts.append(example.shows)
+def section(example: Example, name: str, has_heading: bool, folder: Path) -> str:
+    """Run an example and return its part of the page; `has_heading` is whether an earlier example has the heading."""
+    rows = printed(example.line).splitlines()
+    if example.max_lines and len(rows) > example.max_lines:
+        rows = [*rows[: example.max_lines], "…"]
+    parts = [] if has_heading else [f"## howsmooth {name}"]
+    parts.append(example.description)
     if example.listing:
         listing = (folder / example.listing).read_text(encoding="utf-8")
         parts.append(f'```toml title="{example.listing}"\n{listing}```')
     parts.append("```console\n" + "\n".join([typed(example.line), *rows]) + "\n```")
-    if example.record:
-        first = json.loads((folder / example.record).read_text(encoding="utf-8").splitlines()[0])
+    if example.record_file:
+        first = json.loads((folder / example.record_file).read_text(encoding="utf-8").splitlines()[0])
         parts.append("```json\n" + timeless(json.dumps(first, indent=2, ensure_ascii=False)) + "```")
-    if example.picture:
-        kept = PAGES.parent / "images" / f"command-{Path(example.picture).name}"
-        shutil.copy(folder / example.picture, kept)
-        parts.append(f"![What it draws](../images/{kept.name})")
+    if example.figure:
+        copy = PAGES.parent / "images" / f"command-{Path(example.figure).name}"
+        shutil.copy(folder / example.figure, copy)
+        parts.append(f"![What it draws](../images/{copy.name})")
     return "\n\n".join(parts)
 
 
 def page(key: str) -> str:
+    """Run the examples of a page and return its Markdown."""
     title, examples = PAGE_OF[key]
     names = [name for name, _ in commands()]
     seen: set[str] = set()
@@ -298,21 +310,22 @@ def page(key: str) -> str:
 OVERVIEW = """\
 # Commands
 
-`howsmooth COMMAND --help` lists all options. Each command here stands with an example and what it prints; times are
-left out. `python docs/commands.py` runs them all again. Every option of every command is in the table of
-[the notation](../notation.md#options): one name means one thing.
+`howsmooth COMMAND --help` lists all options. These pages show an example of each command with its output, without
+times; `python docs/commands.py` runs all examples again. The table in [Notation](../notation.md#options) lists every
+option of every command; an option has the same meaning wherever it occurs.
 
 | command | |
 |---|---|
 {rows}
 
-Tables go to stdout and notes to stderr. `--json FILE|-` writes one JSON object for each record the moment it is known.
-The exit code is 0, or 2 with one line on bad input, 1 if a task of a study failed, 130 after Ctrl-C.
+Tables are printed to stdout, messages to stderr. `--json FILE|-` writes one JSON object for each record as soon as it
+is computed. The exit code is 0 on success, 2 for bad input (with one line that explains it), 1 if a task of a study
+failed, and 130 after Ctrl-C.
 """
 
 
 def overview() -> str:
-    """The table of all commands, each with a link to its example."""
+    """Return the page with the table of all commands, each with a link to its example."""
     found = dict(commands())
     page_of = {
         command_of(example.line, list(found)): key for key, (_, examples) in PAGE_OF.items() for example in examples
@@ -327,6 +340,7 @@ def overview() -> str:
 
 
 def main() -> None:
+    """Write the pages named on the command line, or all of them, and the overview."""
     PAGES.mkdir(exist_ok=True)
     for key in sys.argv[1:] or PAGE_OF:
         (PAGES / f"{key}.md").write_text(page(key), encoding="utf-8")

@@ -51,16 +51,16 @@ def same(one, other) -> bool:
 
 
 def test_names_and_defaults_are_those_of_the_command():
-    from howsmooth.cli.measure import FIELDS, command
-    from howsmooth.cli.options import LOADING
+    from howsmooth.cli.measure import MEASURE_FIELDS, command
+    from howsmooth.cli.options import LOADING_FIELDS
 
     options = {option.name for option in command.params} - {"model"}
-    fields = {*FIELDS, *LOADING}
+    fields = {*MEASURE_FIELDS, *LOADING_FIELDS}
     assert fields <= options and {name for name in options - fields if not name.endswith("_path")} == set()
     docstring = inspect.getdoc(howsmooth.measure)
     for name in fields - {"texts"}:
         assert f"`{name}`" in docstring, f"{name} is not in the docstring"
-        field = (ModelSpec if name in LOADING else Spec).model_fields[name]
+        field = (ModelSpec if name in LOADING_FIELDS else Spec).model_fields[name]
         assert field.default is not PydanticUndefined, "without a default in the spec, each caller would need its own"
     assert spec_of({}) == spec_of({"models": ["minilm"], "texts": ["embedded"]})
     assert inspect.signature(howsmooth.measure).parameters["model"].default == spec_of({}).models[0].name

@@ -1,7 +1,7 @@
-"""Runs the examples and keeps what they print, beside them, and what they draw, in docs/images.
+"""Run the examples; store their output beside them and their figures in docs/images.
 
-python docs/examples                    # all
-python docs/examples flow penalty       # these alone
+python docs/examples                    # all examples
+python docs/examples flow penalty       # only these
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-IMAGES = HERE.parent / "images"
+EXAMPLES = Path(__file__).resolve().parent
+IMAGES = EXAMPLES.parent / "images"
 
 
 def examples() -> list[Path]:
-    return sorted(path for path in HERE.glob("*.py") if not path.stem.startswith("_"))
+    """Return the scripts in this folder."""
+    return sorted(path for path in EXAMPLES.glob("*.py") if not path.stem.startswith("_"))
 
 
 def output(script: Path, folder: Path) -> str:
-    """What a script prints when it runs in this folder."""
+    """Run a script in a folder and return its output."""
     before, out = Path.cwd(), io.StringIO()
     os.chdir(folder)
     try:
@@ -36,13 +37,14 @@ def output(script: Path, folder: Path) -> str:
 
 
 def main() -> None:
+    """Run the examples named on the command line, or all of them."""
     for script in examples():
         if sys.argv[1:] and script.stem not in sys.argv[1:]:
             continue
         with tempfile.TemporaryDirectory() as folder:
             text = output(script, Path(folder))
-            for picture in Path(folder).glob("*.png"):
-                shutil.copy(picture, IMAGES / picture.name)
+            for figure in Path(folder).glob("*.png"):
+                shutil.copy(figure, IMAGES / figure.name)
         script.with_suffix(".txt").write_text(text, encoding="utf-8")
         print(f"{script.name}\n{text}", flush=True)
 

@@ -1,4 +1,4 @@
-"""Between which bounds does the constant lie, here and on all inputs behind the same LayerNorm?"""
+"""Compare the measured constant with bounds at this input and for all outputs of the LayerNorm."""
 
 import howsmooth
 from howsmooth import bounds
@@ -8,7 +8,7 @@ model = howsmooth.load("minilm")
 x = model.inputs("The harbour was quiet, and the keeper counted the ships.", layer=3)
 f = model.attention(3)
 found = howsmooth.local_lipschitz(f, x)
-R = float(radius(model.normalisation(3)))  # no token can be further out than this
+R = float(radius(model.normalisation(3)))  # the largest norm of a token
 
 print(f"measured {found.value:.2f} on {len(x)} tokens within R = {R:.2f}")
 for bound in bounds.every(f, len(x), R, x):
@@ -17,4 +17,4 @@ for bound in bounds.every(f, len(x), R, x):
         print(f"{sign} {bound.value:9,.1f}  {bound.holds:<9} {bound.name}")
 
 ball = bounds.certify_ball(f, x, 1e-3, at_center=found.upper)
-print(f"certified for every input with each token within 0.001 of its place: {ball.value:.2f}")
+print(f"certified for every input with each token within 0.001 of its value: {ball.value:.2f}")

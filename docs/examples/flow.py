@@ -1,4 +1,4 @@
-"""Depth as time: tokens on a sphere gather in clusters, and a perturbation grows on the way."""
+"""Integrate tokens on a sphere along depth: they form clusters, and perturbations grow."""
 
 import torch
 

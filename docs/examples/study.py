@@ -1,4 +1,4 @@
-"""A grid that survives being stopped: what is stored is never computed again."""
+"""Run a study, interrupt it and resume it: stored records are not computed again."""
 
 from pathlib import Path
 
@@ -11,11 +11,11 @@ Path("growth.toml").write_text(
     """
 models = ["minilm"]
 texts = ["embedded"]
-cutting = "prefixes"             # nested texts: growth in n alone
+cutting = "prefixes"             # nested chunks: only n changes
 lengths = "16..128*2"
 samples = 2
 layers = [0, 3]
-engine = { workers = 0 }         # this process; a number of processes, or kind = "ray"
+engine = { workers = 0 }         # run in this process; or a number of processes, or kind = "ray"
 """,
     encoding="utf-8",
 )
@@ -23,8 +23,9 @@ study = read_study("growth.toml")
 
 
 def stop_halfway(state):
+    """Interrupt the study after half of its tasks."""
     if state.done * 2 >= state.total:
-        raise KeyboardInterrupt  # as Ctrl-C would, or a machine that goes away
+        raise KeyboardInterrupt  # as Ctrl-C does
 
 
 try:
@@ -40,5 +41,5 @@ with Store.read("growth.sqlite") as store:
 laws = growth_laws(records)
 for curve, law in laws.items():
     print(f"layer {curve[CURVE.index('layer')]}: {law.verdict}", end="")
-    print(f", n^{law.exponent:.2f}" if law.shown else "")  # a law that is rejected has no exponent to tell
+    print(f", n^{law.exponent:.2f}" if law.shown else "")  # a rejected law has no exponent
 save_figure(growth_figure(records, laws), "example-study.png")

@@ -1,4 +1,4 @@
-"""Tiny checkpoints that the tests make themselves, and two ways to run the command."""
+"""A tiny checkpoint, and fixtures that run the command in this process or in its own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def text_file(tmp_path_factory) -> str:
 
 @pytest.fixture
 def howsmooth(capfd) -> Callable[..., SimpleNamespace]:
-    """Run the command in this process; an error that is not meant for the user comes out as itself."""
+    """Run the command in this process; unexpected errors are raised."""
     from howsmooth.cli import main
 
     def run(line: str = "", *more: str) -> SimpleNamespace:
@@ -62,7 +62,7 @@ def howsmooth(capfd) -> Callable[..., SimpleNamespace]:
 
 @pytest.fixture
 def start() -> Callable[..., subprocess.Popen]:
-    """Start the command as a process of its own."""
+    """Start the command in its own process."""
 
     def popen(line: str, **options) -> subprocess.Popen:
         command = [sys.executable, "-m", "howsmooth", *shlex.split(line)]
@@ -74,7 +74,7 @@ def start() -> Callable[..., subprocess.Popen]:
 
 @pytest.fixture
 def start_paused_at() -> Callable[..., subprocess.Popen]:
-    """Start the command and return once it waits in the given call of a function, for a signal that ends it."""
+    """Start the command and return when it is paused in the given call of a function, until a signal ends it."""
 
     def popen(line: str, function: str, call: int) -> subprocess.Popen:
         return start_paused(line, function, call, ENVIRONMENT)

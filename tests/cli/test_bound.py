@@ -1,4 +1,4 @@
-"""`howsmooth bound` on a tiny checkpoint: every bound beside what was measured."""
+"""`howsmooth bound` on a tiny checkpoint: every bound and the measured constant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read(text: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("radius", ["norm", "data", "30"])
-def test_no_upper_bound_is_below_what_was_measured(howsmooth, tiny, text_file, radius):
+def test_no_upper_bound_is_below_the_measured_constant(howsmooth, tiny, text_file, radius):
     result = howsmooth(f"bound {tiny} --text {text_file} --lengths 8,32 --samples 2 --radius {radius} --json -")
     assert result.code == 0, result.err
     records = read(result.out)
@@ -54,13 +54,13 @@ def test_a_single_length_lies_inside_its_panel(howsmooth, tiny, text_file):
     assert low < 16 < high and any(line.get_marker() == "_" for line in panel.get_lines())
 
 
-def test_heads_one_by_one(howsmooth, tiny, text_file):
+def test_single_heads(howsmooth, tiny, text_file):
     result = howsmooth(f"bound {tiny} --text {text_file} --lengths 8 --layers 0 --heads all --json -")
     assert {record["head"] for record in read(result.out)} == {0, 1}
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, message",
     [
         ("--radius wide", "expected norm, data or a positive number up to 1e+100, got 'wide'"),
         ("--radius -1", "a positive number up to 1e+100, got '-1'"),
@@ -68,6 +68,6 @@ def test_heads_one_by_one(howsmooth, tiny, text_file):
         ("--lengths 8 --layers 7", "between 0 and 1, got 7"),
     ],
 )
-def test_bad_input(howsmooth, tiny, text_file, options, said):
+def test_bad_input(howsmooth, tiny, text_file, options, message):
     result = howsmooth(f"bound {tiny} --text {text_file} {options}")
-    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and message in result.err and result.err.count("\n") == 1

@@ -37,7 +37,7 @@ main()
 
 @pytest.mark.parametrize("line", ["--help", "measure --help", "study run --help", "cite --help", "--version"])
 def test_help_imports_nothing_slow(line):
-    """Options of the spec are made from its fields, so that their help has to import pydantic, and nothing else."""
+    """Options are made from the fields of the spec, so that their help imports pydantic, but no other slow package."""
     command = [sys.executable, "-c", LOADED, *line.split()]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -64,7 +64,7 @@ def test_help_of_a_group_imports_none_of_its_commands(line):
     assert "Commands:" in shown and path in modules.split() and loaded <= shared
 
 
-def test_short_helps_of_groups_are_those_of_their_commands():
+def test_short_help_in_groups_matches_the_commands():
     from howsmooth.cli.main import group
 
     def check(commands) -> int:
@@ -94,7 +94,7 @@ def test_version(howsmooth):
     assert howsmooth("--version").out.strip().endswith(package.__version__)
 
 
-def test_cite_gives_bibtex_of_what_is_used(howsmooth):
+def test_cite_prints_bibtex(howsmooth):
     text = howsmooth("cite").out
     entries = re.findall(r"^@\w+\{(\w+),", text, flags=re.MULTILINE)
     assert len(entries) == len(set(entries)) >= 5
@@ -112,7 +112,7 @@ def test_doctor_names_versions_devices_and_models(howsmooth):
         assert word in result.out
 
 
-def test_doctor_says_whether_the_kernels_will_serve_and_why_not(howsmooth):
+def test_doctor_reports_whether_the_kernels_can_run(howsmooth):
     import torch
 
     from howsmooth import kernels

@@ -1,4 +1,4 @@
-"""`howsmooth demo` with a tiny checkpoint in place of the embedded models: what it leaves behind."""
+"""`howsmooth demo` with a tiny checkpoint in place of the embedded models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from howsmooth.cli import demo
 
 
-def test_demo_leaves_plot_records_and_page(howsmooth, tiny, tmp_path, monkeypatch):
+def test_demo_writes_plot_records_and_page(howsmooth, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "SPECS", ({"models": tiny, "layers": [0, 1], "lengths": [8, 16], "samples": 2},))
     out, picture = tmp_path / "new" / "demo", tmp_path / "table.svg"
     result = howsmooth(f"demo --out {out} --svg {picture}")

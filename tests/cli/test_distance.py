@@ -39,8 +39,8 @@ def test_texts_before_and_after_attention(howsmooth, tiny, text_file):
         assert record["distance"] == "W" and record["status"] == "converged"
 
 
-def test_places_as_times(howsmooth, tiny, text_file):
-    """What a causal layer gets unless told otherwise."""
+def test_positions_as_times(howsmooth, tiny, text_file):
+    """The default distance for a causal layer."""
     result = howsmooth(
         f"meanfield distance {tiny} --text {text_file} --other {text_file} --layers 0 --lengths 8 --p 2 --json -"
     )
@@ -86,7 +86,7 @@ def test_tables(howsmooth, tiny, text_file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, message",
     [
         ("--p 0.5", "numbers from 1"),
         ("--p two", "numbers from 1"),
@@ -97,9 +97,9 @@ def test_tables(howsmooth, tiny, text_file, tmp_path):
         ("--lengths 0", "greater than or equal to 1"),
     ],
 )
-def test_bad_input_is_one_line_and_code_2(howsmooth, tiny, line, said):
+def test_bad_input_is_one_line_and_code_2(howsmooth, tiny, line, message):
     result = howsmooth(f"meanfield distance {tiny} {line}")
-    assert result.code == 2 and said in result.err and len(result.err.strip().splitlines()) == 1
+    assert result.code == 2 and message in result.err and len(result.err.strip().splitlines()) == 1
 
 
 def test_weights_that_do_not_sum_to_one_name_the_option(howsmooth, tmp_path):

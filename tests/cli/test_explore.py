@@ -1,4 +1,4 @@
-"""`howsmooth explore`: what it refuses, what it warns of; the page itself is tested in a browser."""
+"""`howsmooth explore`: errors and warnings; the page itself is tested in a browser."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from pathlib import Path
 import pytest
 
 from tests import reasons
-from tests.cli.test_bad_input import assert_refused
+from tests.cli.test_bad_input import assert_rejected
 
 gradio = pytest.importorskip("gradio", reason=reasons.GRADIO)
 
 DOCS = Path(__file__).parents[2] / "docs" / "explore.md"
 
 
-def test_bad_input_is_refused(howsmooth, tmp_path):
-    assert_refused(howsmooth("explore", "--model-folder", str(tmp_path / "none")), "folder of models", "none")
-    assert_refused(howsmooth("explore", "--max-tokens", "3"), "--max-tokens")
-    assert_refused(howsmooth("explore", "--max-memory", "much"), "size such as 4G")
-    assert_refused(howsmooth("explore", "--port", "0"), "--port")
+def test_bad_input(howsmooth, tmp_path):
+    assert_rejected(howsmooth("explore", "--model-folder", str(tmp_path / "none")), "folder of models", "none")
+    assert_rejected(howsmooth("explore", "--max-tokens", "3"), "--max-tokens")
+    assert_rejected(howsmooth("explore", "--max-memory", "much"), "size such as 4G")
+    assert_rejected(howsmooth("explore", "--port", "0"), "--port")
 
 
 @pytest.mark.parametrize("host", ["", "nowhere.invalid", "300.1.1.1", "8.8.8.8", "::1::", "ü" * 80, "a..b"])
-def test_an_address_that_is_not_this_machines_is_refused(howsmooth, host):
-    assert_refused(howsmooth("explore", "--host", host), "address of this machine", "127.0.0.1")
+def test_an_address_of_another_machine(howsmooth, host):
+    assert_rejected(howsmooth("explore", "--host", host), "address of this machine", "127.0.0.1")
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_ipv6(howsmooth, monkeypatch, host):
-    """Served for a moment where the machine has IPv6; elsewhere refused like any address that it has not."""
+    """The page is served if the machine has IPv6; otherwise this is an error, as for any unknown address."""
     monkeypatch.setattr(gradio.Blocks, "block_thread", lambda blocks: blocks.close(verbose=False))
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
     except OSError:
-        assert_refused(howsmooth("explore", "--host", host), "address of this machine")
+        assert_rejected(howsmooth("explore", "--host", host), "address of this machine")
         return
     result = howsmooth("explore", "--host", host)
     assert result.code == 0 and "http://[::1]:" in result.err and "no password" not in result.err
 
 
-def test_links_that_lead_in_circles_are_left_out(tmp_path):
+def test_circular_links_are_ignored(tmp_path):
     from howsmooth.explorer.catalog import Limits, ModelCatalog
 
     folder = tmp_path / "models"
@@ -54,16 +54,16 @@ def test_links_that_lead_in_circles_are_left_out(tmp_path):
     assert [name for name in names if "/" in name] == ["models/good"]
 
 
-def test_a_port_in_use_is_refused(howsmooth):
+def test_a_port_in_use(howsmooth):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert_refused(howsmooth("explore", "--port", port), "free port", port, "--port")
+        assert_rejected(howsmooth("explore", "--port", port), "free port", port, "--port")
 
 
 @pytest.mark.parametrize("host, warned", [("127.0.0.1", False), ("0.0.0.0", True)])
-def test_listening_elsewhere_is_warned_of(howsmooth, monkeypatch, host, warned):
+def test_warning_for_addresses_other_than_localhost(howsmooth, monkeypatch, host, warned):
     asked = {}
 
     def launch(blocks, **settings):

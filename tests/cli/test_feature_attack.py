@@ -17,7 +17,7 @@ def read(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_layer_stays_below_what_is_certified_and_every_file_verifies(howsmooth, tiny, text_file, tmp_path):
+def test_attacks_stay_below_the_certificate_and_every_file_is_verified(howsmooth, tiny, text_file, tmp_path):
     line = (
         f"attack layer {tiny} --text {text_file} --layers 0,1 --lengths 8 --budget 0.01,0.5 --norm token --steps 3 "
         f"--attack noise,sign,singular,ascent,ascent-noise,split --dtype float64 --json - --artefacts {tmp_path}"
@@ -38,7 +38,7 @@ def test_layer_stays_below_what_is_certified_and_every_file_verifies(howsmooth, 
         assert checked.holds, checked.wrong
 
 
-def test_what_is_kept_is_not_done_again(howsmooth, tiny, text_file, tmp_path, monkeypatch):
+def test_saved_attacks_are_not_repeated(howsmooth, tiny, text_file, tmp_path, monkeypatch):
     line = f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --json - --artefacts {tmp_path}"
     first = howsmooth(f"{line} --attack noise")
     from howsmooth.studies import layer_attacks
@@ -70,9 +70,9 @@ def test_model(howsmooth, tiny, text_file, objective):
         assert {"flips", "tokens_before", "tokens_after"} <= ascent.keys()
 
 
-def test_what_overflows_is_said_in_words_of_attacks(howsmooth, tiny, text_file):
+def test_warning_about_overflow(howsmooth, tiny, text_file):
     result = howsmooth(f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --attack noise --budget 1e30")
-    assert "1 of 1 attacks changed nothing that can be read (not finite)" in result.err and "tol" not in result.err
+    assert "1 of 1 attacks have no reliable change of the output (not finite)" in result.err and "tol" not in result.err
 
 
 def test_tables(howsmooth, tiny, text_file):
@@ -83,7 +83,7 @@ def test_tables(howsmooth, tiny, text_file):
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, message",
     [
         ("layer --budget 0", "positive numbers"),
         ("layer --attack guess", "among noise"),
@@ -95,18 +95,18 @@ def test_tables(howsmooth, tiny, text_file):
         ("model --steps 0", "0"),
     ],
 )
-def test_bad_input(howsmooth, tiny, text_file, line, said):
+def test_bad_input(howsmooth, tiny, text_file, line, message):
     command, _, options = line.partition(" ")
     result = howsmooth(f"attack {command} {tiny} --text {text_file} {options}")
-    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and message in result.err and result.err.count("\n") == 1
 
 
 def test_texts_that_are_too_short(howsmooth, tiny, tmp_path):
-    for content, said in (("", "empty"), ("river", "expected 8 tokens of text (1 × 8, consecutive) in short.txt")):
+    for content, message in (("", "empty"), ("river", "expected 8 tokens of text (1 × 8, consecutive) in short.txt")):
         text = tmp_path / "short.txt"
         text.write_text(content)
         result = howsmooth(f"attack model {tiny} --text {text} --lengths 8")
-        assert result.code == 2 and said in result.err, result.err
+        assert result.code == 2 and message in result.err, result.err
 
 
 def test_no_language_head(howsmooth):

@@ -1,4 +1,4 @@
-"""`howsmooth flow gaussian` and `howsmooth flow pde`: tables, records, pictures, refusals."""
+"""`howsmooth flow gaussian` and `howsmooth flow pde`: tables, records, figures, errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def read(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_gaussian_says_when_it_blows_up(howsmooth, tmp_path):
+def test_gaussian_reports_the_time_of_blow_up(howsmooth, tmp_path):
     result = howsmooth(f"flow gaussian --A 1,-2 --covariance 2,1 --until 3 --json {tmp_path / 'g.json'}")
     assert result.code == 0, result.err
     assert "blew up at t = 0.25 along" in result.out and "closed form: blow-up at t = 0.25" in result.out
@@ -21,7 +21,7 @@ def test_gaussian_says_when_it_blows_up(howsmooth, tmp_path):
     assert record["limiting_rank"]["shape_rank"] == 1 and len(record["times"]) == len(record["covariances"]) >= 101
 
 
-def test_gaussian_beside_particles_with_pictures(howsmooth, tmp_path):
+def test_gaussian_with_particles_and_figures(howsmooth, tmp_path):
     plot, film = tmp_path / "g.png", tmp_path / "g.gif"
     result = howsmooth(
         f"flow gaussian collapse --until 1 --particles 40 --frames 11 --json - --plot {plot} --animate {film}"
@@ -69,13 +69,13 @@ def test_pde_with_particles(howsmooth, tmp_path, more):
 
 
 @pytest.mark.parametrize("d", [1, 2])
-def test_pde_in_motion(howsmooth, tmp_path, d):
+def test_pde_animation(howsmooth, tmp_path, d):
     film = tmp_path / "p.gif"
     result = howsmooth(f"flow pde --dim {d} --V -identity --until 0.2 --cells 24 --frames 2 --animate {film}")
     assert result.code == 0 and film.read_bytes()[:3] == b"GIF"
 
 
-def test_pde_that_leaves_its_grid_shows_what_there_is(howsmooth, tmp_path):
+def test_pde_that_leaves_its_grid_shows_the_part_before(howsmooth, tmp_path):
     result = howsmooth(f"flow pde --until 9 --extent 5 --cells 60 --json {tmp_path / 'p.json'}")
     assert result.code == 2 and "left the grid" in result.out
     assert "take a wider grid" in result.err and "at t = " in result.err
@@ -84,7 +84,7 @@ def test_pde_that_leaves_its_grid_shows_what_there_is(howsmooth, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, message",
     [
         ("gaussian --A 1,2,3", "shape (2, 2)"),
         ("gaussian --A one", "a diagonal such as 1,-2"),
@@ -107,6 +107,6 @@ def test_pde_that_leaves_its_grid_shows_what_there_is(howsmooth, tmp_path):
         ("pde --order 3", "order"),
     ],
 )
-def test_bad_input_is_one_line(howsmooth, line, said):
+def test_bad_input_is_one_line(howsmooth, line, message):
     result = howsmooth(f"flow {line}")
-    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and message in result.err and result.err.count("\n") == 1

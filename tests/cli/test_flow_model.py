@@ -1,4 +1,4 @@
-"""`howsmooth flow model`, and real weights in `flow particles`, as a user meets them."""
+"""`howsmooth flow model`, and `flow particles` with the weights of a model."""
 
 from __future__ import annotations
 

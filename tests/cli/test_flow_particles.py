@@ -1,4 +1,4 @@
-"""`howsmooth flow particles` as a user meets it."""
+"""`howsmooth flow particles`: examples, files of one's own, outputs, errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tolerances import at_most
 QUICK = "--particles 8 --until 2 --frames 5"
 
 
-def test_an_example_says_what_forms(howsmooth):
+def test_an_example_reports_its_clusters(howsmooth):
     shown = howsmooth("flow particles low_rank --frames 7")
     assert shown.code == 0 and "zeros and ones" in shown.out
     assert "2 clusters from depth" in shown.out and "finished at depth 15" in shown.out
@@ -48,7 +48,7 @@ def test_records_figure_animation_and_tokens(howsmooth, tmp_path):
         assert kept.get_tensor("tokens").shape == (5, 8, 2) and kept.metadata()["coordinates"] == "renormalised"
 
 
-def test_json_on_stdout_is_alone(howsmooth):
+def test_json_is_the_only_output_on_stdout(howsmooth):
     shown = howsmooth(f"flow particles low_rank {QUICK} --json -")
     assert [json.loads(line)["record"] for line in shown.out.splitlines()] == ["depth"] * 5
 
@@ -77,7 +77,7 @@ def test_own_file_and_options(howsmooth, tmp_path):
     assert calm.code == 0 and "finished at depth 1" in calm.out and "20 steps of residual" in calm.out
 
 
-def test_an_expectation_that_fails_is_said(howsmooth, tmp_path):
+def test_a_failed_expectation_is_reported(howsmooth, tmp_path):
     mine = tmp_path / "mine.toml"
     mine.write_text("[tokens]\ncount = 4\n[flow]\nuntil = 0.1\nframes = 3\n[expect]\nclusters = 1\n")
     shown = howsmooth("flow particles", str(mine))
@@ -114,13 +114,13 @@ def test_bad_input_is_one_line(howsmooth, line, words):
         ("--growth 2 --solver residual --solver-steps 9 --noise 1", "without noise"),
     ],
 )
-def test_nothing_that_is_given_is_ignored(howsmooth, tmp_path, options, words):
+def test_options_without_effect_are_errors(howsmooth, tmp_path, options, words):
     (tmp_path / "mine.toml").write_text("[tokens]\npoints = [[1, 0], [0, 1], [1, 1]]\n")
     shown = howsmooth(f"flow particles {tmp_path / 'mine.toml'} {options}")
     assert shown.code == 2 and words in shown.err
 
 
-def test_an_interruption_shows_what_there_is(howsmooth, tmp_path, monkeypatch):
+def test_an_interrupted_run_shows_its_records(howsmooth, tmp_path, monkeypatch):
     from howsmooth.dynamics.fixed_steps import Step
 
     real = Step.__call__

@@ -1,4 +1,4 @@
-"""A disk that fills up in the middle of a run: one line, exit code 2, and the table all the same."""
+"""A disk that fills up during a run: one line, exit code 2, and the table is still printed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_records(howsmooth, tiny, text_file, option):
     assert "wrote" not in result.err
 
 
-def test_the_other_outputs_are_still_made(howsmooth, tiny, text_file, tmp_path):
+def test_the_other_outputs_are_still_written(howsmooth, tiny, text_file, tmp_path):
     kept, plot = tmp_path / "kept.csv", tmp_path / "growth.png"
     result = howsmooth(
         f"measure {tiny} --text {text_file} --layers 0 --lengths 8 --samples 2 --json {FULL} --csv {kept} --plot {plot}"
@@ -67,7 +67,7 @@ def test_plot(howsmooth, tiny, text_file, tmp_path):
 
 @pytest.mark.parametrize("option", ["", "--json -"])
 def test_stdout(start, tiny, text_file, tmp_path, option):
-    """In a process of its own, because Python flushes stdout once more at exit."""
+    """In its own process, because Python flushes stdout again at exit."""
     plot = tmp_path / "growth.png"
     line = f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --plot {plot} {option}"
     with open(FULL, "w") as full:

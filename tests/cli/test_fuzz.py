@@ -98,7 +98,7 @@ LINES = {  # a short run of each command that has options
 
 
 def leaves(command: click.Command = group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """The path and the command of every command that is no group."""
+    """Return the path and the object of every command that is not a group."""
     if not isinstance(command, click.Group):
         yield " ".join(path), command
         return
@@ -127,7 +127,7 @@ def test_numbers_have_limits(path):
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch, tiny, text_file, howsmooth):
-    """A folder with all that the lines name; nothing is served, and nothing but the tiny model is measured."""
+    """A folder with the files that the command lines name; nothing is served, and only the tiny model is measured."""
     import transformers
     from huggingface_hub import constants
 
@@ -170,16 +170,16 @@ def test_hostile_values_of_options(bench, path):
 
 
 def judged(bench, line: str, option: str, value: str) -> str:
-    """What is wrong with the way a command ends, or ""."""
+    """Return what is wrong with the end of a command, or ""."""
     try:
         result = bench(line, f"{option}={value}" if option.startswith("--") else option + value)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    said = [words for words in result.err.splitlines() if words.startswith("howsmooth: ")]
+    message = [words for words in result.err.splitlines() if words.startswith("howsmooth: ")]
     if result.code == 0:
         return ""
     if "Traceback" in result.err:
         return "a traceback"
-    if not said or len(said[-1]) < 30 or len(said[-1]) > 2000:
-        return f"status {result.code} with {said}"
+    if not message or len(message[-1]) < 30 or len(message[-1]) > 2000:
+        return f"status {result.code} with {message}"
     return ""

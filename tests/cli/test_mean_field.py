@@ -1,4 +1,4 @@
-"""`howsmooth meanfield regimes` and `masked` as a user meets them."""
+"""`howsmooth meanfield regimes` and `masked`: tables, records, errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_regimes(howsmooth, tmp_path):
     assert records[8]["log_value"] == pytest.approx(2.5647, abs=1e-3)
 
 
-def test_json_on_stdout_leaves_the_table_to_stderr(howsmooth):
+def test_json_on_stdout_moves_the_table_to_stderr(howsmooth):
     ran = howsmooth("meanfield regimes --gamma-r2 1 --to 5 --points 3 --scores positive --json -")
     assert [json.loads(line)["scores"] for line in ran.out.splitlines()] == ["positive"] * 3
     assert "plateau" in ran.err

@@ -88,26 +88,25 @@ def test_value_is_the_norm_of_the_dense_jacobian(howsmooth, tiny, text_file):
     )
     network = AutoModel.from_pretrained(tiny, dtype=torch.float64, attn_implementation="eager").eval()
     ids = AutoTokenizer.from_pretrained(tiny)(Path(text_file).read_text())["input_ids"]
+    block = network.h[1]
+    causal = torch.full((12, 12), -torch.inf, dtype=torch.float64).triu(1)[None, None]
     for sample, record in enumerate(read(result.out)):
         chunk = torch.tensor(ids[12 * sample : 12 * sample + 12])[None]
-        hidden = network(chunk, output_hidden_states=True).hidden_states[1]
-        block = network.h[1]
-        x = block.ln_1(hidden).detach()
-        causal = torch.full((12, 12), -torch.inf, dtype=x.dtype).triu(1)[None, None]
+        x = block.ln_1(network(chunk, output_hidden_states=True).hidden_states[1]).detach()
         jacobian = torch.func.jacrev(lambda y: block.attn(y, attention_mask=causal)[0])(x)
         truth = torch.linalg.svdvals(jacobian.reshape(12 * 16, 12 * 16))[0].item()
         assert math.isclose(record["value"], truth, rel_tol=1e-6)
         assert at_most(record["lower"], truth) and at_most(truth, record["upper"])
 
 
-def test_json_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
+def test_json_is_the_only_output_on_stdout(howsmooth, tiny, text_file):
     result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --json -")
     assert result.code == 0
     assert len(read(result.out)) == 2
     assert "interval" in result.err
 
 
-def test_csv_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
+def test_csv_is_the_only_output_on_stdout(howsmooth, tiny, text_file):
     result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --csv -")
     assert result.code == 0
     rows = list(csv.DictReader(io.StringIO(result.out)))
@@ -115,7 +114,7 @@ def test_csv_to_stdout_leaves_nothing_else_there(howsmooth, tiny, text_file):
     assert "interval" in result.err
 
 
-def test_heads_are_measured_alone(howsmooth, tiny, text_file):
+def test_single_heads(howsmooth, tiny, text_file):
     def heads_of(*arguments: str) -> list[tuple[int, int]]:
         result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --json -", *arguments)
         records = read(result.out)
@@ -129,7 +128,7 @@ def test_heads_are_measured_alone(howsmooth, tiny, text_file):
     assert heads_of("--heads", "1", "--layers", "1") == [(1, 1)]
 
 
-def test_tokens_held_fixed_lower_the_constant(howsmooth, tiny, text_file):
+def test_fixed_tokens_lower_the_constant(howsmooth, tiny, text_file):
     def values(*arguments: str) -> list[dict]:
         return read(
             howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --tol 1e-4 --json -", *arguments).out
@@ -145,7 +144,7 @@ def test_tokens_held_fixed_lower_the_constant(howsmooth, tiny, text_file):
 
 
 def test_text_from_stdin_gives_the_records_of_the_file(start, howsmooth, tiny, text_file):
-    """The same run, once as a process of its own: what a record says can be made again."""
+    """The same run in its own process gives the same records."""
     line = f"measure {tiny} --lengths 8 --samples 1 --json - --text"
     with open(text_file) as stdin:
         process = start(f"{line} -", stdin=stdin)
@@ -159,8 +158,8 @@ def test_text_from_stdin_gives_the_records_of_the_file(start, howsmooth, tiny, t
         assert all(one[key] == other[key] for key in ("n", "layer", "text_sha256", "weights", "versions", "seed"))
 
 
-def test_what_does_not_converge_is_kept_and_marked(howsmooth, tiny, text_file):
-    """Float32 cannot carry an interval this narrow: the run says so, keeps the records and succeeds."""
+def test_unconverged_records_are_kept_and_marked(howsmooth, tiny, text_file):
+    """Float32 cannot reach an interval this narrow: the command prints a warning, keeps the records and succeeds."""
     result = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --tol 1e-12 --json -")
     records = read(result.out)
     assert result.code == 0 and len(records) == 2
@@ -169,7 +168,7 @@ def test_what_does_not_converge_is_kept_and_marked(howsmooth, tiny, text_file):
     assert "! not within the tolerance" in result.err
 
 
-def test_lines_stream_and_ctrl_c_keeps_them(start_paused_at, tiny, text_file, tmp_path):
+def test_records_are_written_at_once_and_kept_after_ctrl_c(start_paused_at, tiny, text_file, tmp_path):
     path = tmp_path / "kept.jsonl"
     process = start_paused_at(
         f"measure {tiny} --text {text_file} --lengths 12,13 --samples 2 --heads all --json {path}",
@@ -187,7 +186,7 @@ def test_lines_stream_and_ctrl_c_keeps_them(start_paused_at, tiny, text_file, tm
     assert "interval" in out
 
 
-def test_what_the_file_holds_is_not_computed_again(howsmooth, tiny, text_file, tmp_path, monkeypatch):
+def test_records_in_the_file_are_not_computed_again(howsmooth, tiny, text_file, tmp_path, monkeypatch):
     from howsmooth.studies import quantities
 
     path, solved, real = tmp_path / "kept.jsonl", [], quantities.local_lipschitz
@@ -203,7 +202,7 @@ def test_what_the_file_holds_is_not_computed_again(howsmooth, tiny, text_file, t
 
 
 @pytest.mark.parametrize("content", ["notes\n", '{"model": "minilm", "value": 1.0, "estimator": "described"}\n'])
-def test_a_file_of_something_else_or_of_an_earlier_version_is_refused(howsmooth, tiny, text_file, tmp_path, content):
+def test_an_unrelated_file_or_an_earlier_version_is_an_error(howsmooth, tiny, text_file, tmp_path, content):
     path = tmp_path / "other.jsonl"
     path.write_text(content)
     refused = howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --json {path}")
@@ -211,7 +210,7 @@ def test_a_file_of_something_else_or_of_an_earlier_version_is_refused(howsmooth,
     assert path.read_text() == content
 
 
-def test_a_table_of_an_interrupted_run_does_not_count_samples_that_are_not_there(howsmooth, tiny, text_file):
+def test_the_table_of_an_interrupted_run_counts_only_existing_samples(howsmooth, tiny, text_file):
     from rich.console import Console
 
     from howsmooth.fits import growth_laws
@@ -242,14 +241,14 @@ def test_a_table_of_an_interrupted_run_does_not_count_samples_that_are_not_there
         "flow model {} --no-growth",
     ],
 )
-def test_every_table_says_whether_special_tokens_were_added(howsmooth, tiny, text_file, line):
+def test_every_table_shows_whether_special_tokens_were_added(howsmooth, tiny, text_file, line):
     layers = "" if line.startswith(("attack model", "flow")) else " --layers 0"
     line = line.format(tiny) + f" --text {text_file} --lengths 6{layers} --special-tokens"
-    added, bare = (" ".join(howsmooth(f"{line} {said}").out.split()) for said in ("add", "none"))
+    added, bare = (" ".join(howsmooth(f"{line} {message}").out.split()) for message in ("add", "none"))
     assert ", special tokens added" in added and ", no special tokens added" in bare
 
 
-def test_reader_that_goes_away(start, tiny, text_file):
+def test_closed_pipe(start, tiny, text_file):
     process = start(f"measure {tiny} --text {text_file} --lengths 12,13,14,15,16 --samples 20 --heads all --json -")
     assert json.loads(process.stdout.readline())["n"] == 12
     process.stdout.close()
@@ -276,7 +275,7 @@ def test_products_in_half_precision_need_a_gpu(howsmooth, tiny, text_file):
 
 
 def test_maps_beyond_attention(howsmooth, tiny, text_file):
-    """A block is attention behind its norm, plus the identity: its constant is no more than theirs put together."""
+    """A block is the normalised attention plus the identity: its constant is at most the sum of theirs."""
     lines = {}
     for kind in ("attention", "normed", "block", "layer"):
         chosen = f"{tiny} --text {text_file} --lengths 8 --samples 1 --dtype float64"
@@ -292,12 +291,12 @@ def test_maps_beyond_attention(howsmooth, tiny, text_file):
 
 
 def test_random_tokens_beyond_the_positions(howsmooth, tiny):
-    """The tiny model has 64 positions; tokens without a text may be more, and the records say so."""
+    """The tiny model has 64 positions; there may be more random tokens, and their records are marked."""
     result = howsmooth(f"measure {tiny} --inputs normalised --layers 1 --lengths 32,80 --samples 1 --tol 1e-2 --json -")
     near, far = read(result.out)
     assert result.code == 0 and (near["extrapolated"], far["extrapolated"]) == (False, True)
     assert at_most(near["value"], far["value"] * 1.01) and far["inputs"] == "normalised"
-    assert "made for 64 positions" in result.err and "normalised" in result.err
+    assert "trained with 64 positions" in result.err and "normalised" in result.err
 
 
 def test_a_file_of_attention_layers(howsmooth, text_file, tmp_path):

@@ -12,7 +12,7 @@ from tests import reasons
 
 @pytest.fixture(scope="module")
 def lines(tiny, text_file, tmp_path_factory):
-    """What `measure --json` writes of a tiny model; made once."""
+    """The output of `measure --json` for a tiny model, computed once."""
     from howsmooth.cli import main
 
     path = tmp_path_factory.mktemp("lines") / "measured.jsonl"
@@ -54,7 +54,7 @@ def test_measure_writes_the_same_page(howsmooth, tiny, text_file, tmp_path):
     assert again.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
 
 
-def test_without_a_name_it_is_report_html(howsmooth, lines, tmp_path, monkeypatch):
+def test_the_default_name_is_report_html(howsmooth, lines, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert howsmooth(f"report {lines}").code == 0 and (tmp_path / "report.html").stat().st_size > 1000
 
@@ -83,12 +83,12 @@ def test_bad_input_is_one_line(howsmooth, content, words, tmp_path):
     [
         ("-o {missing}/r.html", "expected a folder that exists for --report"),
         ("-o {folder}", "expected a file for --report"),
-        ("--tables {lines}", "expected a folder that can be made for --tables"),
+        ("--tables {lines}", "expected a folder that can be created for --tables"),
         ("-o {lines}", "expected different files"),
         ("", "expected different files"),
     ],
 )
-def test_outputs_that_cannot_be_written_are_refused(howsmooth, lines, options, words, tmp_path, monkeypatch):
+def test_unwritable_outputs(howsmooth, lines, options, words, tmp_path, monkeypatch):
     before = lines.read_bytes()
     target = options.format(missing=tmp_path / "missing", folder=tmp_path, lines=lines)
     if not options:

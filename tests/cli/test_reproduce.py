@@ -1,4 +1,4 @@
-"""`howsmooth reproduce` from the outside: pictures, records, an index, and what it says when something is not there."""
+"""`howsmooth reproduce`: figures, records, an index, and messages about missing models."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_file_of_gpt2s_attention_in_place_of_the_hub(howsmooth, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, message",
     [
         ("reproduce txt", "did you mean 'text'?"),
         ("reproduce text --lengths 1..8", "lengths of at least 2, got 1"),
@@ -72,7 +72,7 @@ def test_a_file_of_gpt2s_attention_in_place_of_the_hub(howsmooth, tmp_path):
         ("reproduce synthetic --gpt2-attention nothing.safetensors", "expected a file for --gpt2-attention"),
     ],
 )
-def test_bad_input(howsmooth, tmp_path, monkeypatch, line, said):
+def test_bad_input(howsmooth, tmp_path, monkeypatch, line, message):
     monkeypatch.chdir(tmp_path)
     done = howsmooth(line)
-    assert done.code == 2 and said in done.err and not list(tmp_path.iterdir())
+    assert done.code == 2 and message in done.err and not list(tmp_path.iterdir())

@@ -37,7 +37,7 @@ def test_heads_of_a_model(howsmooth, tiny, text_file, tmp_path):
 
 
 def test_whole_layers_are_the_norm_of_the_duplicated_input(howsmooth, tiny, text_file):
-    """GPT-2's positions are in the tokens, so copies of a token keep them; ties are made to see each other by hand."""
+    """GPT-2 adds positions to the tokens, so that copies keep theirs; the mask lets copies attend to each other."""
     result = howsmooth(
         f"meanfield splitting {tiny} --text {text_file} --lengths 6 --layers 1 --map layer --tol 0.001 "
         "--dtype float64 --json -"
@@ -65,7 +65,7 @@ def test_whole_layers_are_the_norm_of_the_duplicated_input(howsmooth, tiny, text
 
 
 def test_repeated_tokens(howsmooth, tiny, text_file):
-    """Both constants against the dense derivative at the longer input, tokens and positions laid out by hand."""
+    """Both constants agree with the dense derivative at the longer input, with explicit tokens and positions."""
     result = howsmooth(
         f"meanfield splitting {tiny} --text {text_file} --lengths 2 --layers 0 --map layer --repeat 3 "
         "--dtype float64 --tol 0.001 --json -"
@@ -112,7 +112,7 @@ def test_which(howsmooth):
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, message",
     [
         ("--picture --which", "one of --picture"),
         ("--picture --masses 1,2,3", "one mass for each of 2"),
@@ -134,6 +134,6 @@ def test_which(howsmooth):
         ("nowhere.safetensors --map layer", "whose tokens come from a model"),
     ],
 )
-def test_bad_input(howsmooth, tiny, text_file, line, said):
+def test_bad_input(howsmooth, tiny, text_file, line, message):
     result = howsmooth(f"meanfield splitting {line.format(tiny=tiny)}")
-    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and message in result.err and result.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The study commands as a person uses them: run, kill, resume, look, export."""
+"""The study commands: run, kill, resume, status, export."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tolerances import less
 
 @pytest.fixture
 def study(tiny, text_file, tmp_path):
-    """Write a study file of so many samples; 2 layers × 2 lengths each."""
+    """Return a function that writes a study file with a number of samples; 2 layers × 2 lengths each."""
 
     def write(samples: int = 2, more: str = "") -> Path:
         file = tmp_path / "growth.toml"
@@ -68,7 +68,7 @@ def test_run_status_ls_export(howsmooth, study, tmp_path):
 
 
 def test_killed_and_resumed(start_paused_at, howsmooth, study):
-    """SIGKILL in the middle: workers go with the driver, what is stored stays, resume does the rest only."""
+    """After SIGKILL the workers end with the driver, the store keeps its records, and resume computes the rest."""
     file, planned = study(samples=4), 3 * 4 * 4  # lengths × samples × heads of both layers
     process = start_paused_at(
         f"study run {file} --workers 2 --threads 1 --set tol=1e-5 --heads all --lengths 6..8",
@@ -97,7 +97,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_a_second_run_is_refused(howsmooth, study):
+def test_a_second_run_at_the_same_time_is_an_error(howsmooth, study):
     from howsmooth.studies.store import Store
 
     file = study()
@@ -114,10 +114,10 @@ def test_interrupted(howsmooth, study, monkeypatch):
 
     monkeypatch.setattr(run, "run_bundle", interrupt)
     result = howsmooth(f"study run {study()}")
-    assert result.code == 130 and "go on with: howsmooth study resume" in result.err
+    assert result.code == 130 and "resume with: howsmooth study resume" in result.err
 
 
-def test_tasks_that_fail_are_told(howsmooth, study, monkeypatch):
+def test_failed_tasks_are_reported(howsmooth, study, monkeypatch):
     from howsmooth.studies import quantities
 
     def full(*_, **__):
@@ -127,7 +127,7 @@ def test_tasks_that_fail_are_told(howsmooth, study, monkeypatch):
     file = study()
     result = howsmooth(f"study run {file}")
     assert result.code == 1 and "8 failed" in result.err and "out of memory at n = 8" in result.err
-    assert "4 tasks failed and will be tried again by resume: out of memory" in howsmooth(f"study status {file}").out
+    assert "4 tasks failed and are retried by resume: out of memory" in howsmooth(f"study status {file}").out
 
 
 def test_plan(howsmooth, study, tiny, text_file):
@@ -140,7 +140,7 @@ def test_plan(howsmooth, study, tiny, text_file):
     assert "are free" in result.out and "steps at n = 16" in result.out
 
 
-def test_a_plan_of_a_study_takes_no_dtype(howsmooth, study):
+def test_the_plan_of_a_study_rejects_dtype(howsmooth, study):
     refused = howsmooth(f"plan {study()} --dtype float64")
     assert refused.code == 2 and "expected --dtype only with a model" in refused.err
 
@@ -197,7 +197,7 @@ def test_validate(howsmooth, study):
     assert "fine, 8 tasks" in howsmooth(f"study validate {file} --full").out
 
 
-def test_export_refuses_what_it_cannot_do(howsmooth, study, tmp_path):
+def test_export_errors(howsmooth, study, tmp_path):
     file = study()
     howsmooth(f"study run {file}")
     wrong = (("--file x.docx", ".parquet"), ("--format parquet", "stdout"), (f"--file {tmp_path}/no/x.csv", "folder"))
@@ -206,7 +206,7 @@ def test_export_refuses_what_it_cannot_do(howsmooth, study, tmp_path):
         assert result.code == 2 and word in result.err
 
 
-def test_export_to_a_full_disk_keeps_what_was_there(howsmooth, study, tmp_path):
+def test_export_to_a_full_disk_keeps_the_existing_file(howsmooth, study, tmp_path):
     if not os.path.exists("/dev/full"):
         pytest.skip(reasons.device_file("/dev/full"))
     file, kept = study(), tmp_path / "kept.csv"
@@ -219,15 +219,15 @@ def test_export_to_a_full_disk_keeps_what_was_there(howsmooth, study, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["trust_remote_code", "allow_pickle"])
-def test_a_file_cannot_allow_code_of_strangers_by_itself(howsmooth, study, tiny, option):
-    """A study may come from anybody: what runs a model's own code takes a word on the command line as well."""
+def test_remote_code_needs_an_option_as_well(howsmooth, study, tiny, option):
+    """A study file may be from an untrusted source: running a model's code needs an option on the command line, too."""
     file, flag = study(), "--" + option.replace("_", "-")
     file.write_text(file.read_text().replace(f'models = "{tiny}"', f'models = [{{name = "{tiny}", {option} = true}}]'))
     for line in (f"study run {file}", f"study validate {file} --full", f"plan {file}"):
         refused = howsmooth(line)
         assert refused.code == 2 and f"expected {flag} on the command line" in refused.err and tiny in refused.err, line
-    said = howsmooth(f"study validate {file}")
-    assert said.code == 0 and f"asks to run code that comes with {tiny}" in said.out and flag in said.out
+    message = howsmooth(f"study validate {file}")
+    assert message.code == 0 and f"requests to run code that comes with {tiny}" in message.out and flag in message.out
     assert howsmooth(f"study run {file} {flag}").code == 0
     assert howsmooth(f"study resume {file}").code == 2  # a store remembers the study, not the word
     assert howsmooth(f"study resume {file} {flag}").code == 0

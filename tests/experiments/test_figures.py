@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from tests.docs.same import ROOT
+from tests.docs.comparison import ROOT
 
 pytest.importorskip("matplotlib")
 

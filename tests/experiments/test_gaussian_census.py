@@ -9,7 +9,7 @@ import pytest
 import experiments.gaussian_census as experiment
 from experiments.gaussian_census import FIELDS, census, census_table, main
 from howsmooth.errors import InputError
-from tests.docs.same import ROOT
+from tests.docs.comparison import ROOT
 
 LINE = ["--runs", "5", "--dim", "2", "--until", "5", "--max-steps", "300"]
 

@@ -11,7 +11,7 @@ from howsmooth import InputError, load
 from howsmooth.attack.mitigation import L2, Temperature
 from howsmooth.studies import resolve, spec_of
 from howsmooth.texts.corpora import read_corpus
-from tests.docs.same import ROOT
+from tests.docs.comparison import ROOT
 from tests.models.tiny import tiny_network, tiny_tokenizer
 
 

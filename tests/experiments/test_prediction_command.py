@@ -14,7 +14,7 @@ import pytest
 
 from experiments.prediction.__main__ import main
 from tests.cli.conftest import ENVIRONMENT, WORDS
-from tests.docs.same import ROOT
+from tests.docs.comparison import ROOT
 from tests.paused import start_paused
 from tests.tolerances import FLOAT32, at_most, same_record
 

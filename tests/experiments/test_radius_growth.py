@@ -13,7 +13,7 @@ from howsmooth.bounds import mean_field
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import plateau
 from howsmooth.studies.mean_field import unit_layer
-from tests.docs.same import ROOT
+from tests.docs.comparison import ROOT
 from tests.tolerances import at_most
 
 

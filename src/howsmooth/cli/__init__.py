@@ -1,4 +1,4 @@
-"""The `howsmooth` command: one file per command, nothing heavy imported until a command runs."""
+"""The `howsmooth` command: one module per command. Torch is imported only when a command runs."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""`howsmooth cite`: the BibTeX of the paper and of what the solver uses."""
+"""`howsmooth cite`: BibTeX of the paper and of the methods used."""
 
 from __future__ import annotations
 
 import click
 
 
-@click.command(name="cite", short_help="BibTeX of the paper and the methods used.")
+@click.command(name="cite", short_help="Print BibTeX of the paper and the methods used.")
 def command() -> None:
     """Print the BibTeX of the paper and of the methods used."""
     from importlib.resources import files

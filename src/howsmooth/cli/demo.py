@@ -1,4 +1,4 @@
-"""`howsmooth demo`: the two embedded models on the embedded text, with table, plot and page."""
+"""`howsmooth demo`: measure the two embedded models on the embedded text, with table, plot and page."""
 
 from __future__ import annotations
 
@@ -8,74 +8,77 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from howsmooth.cli.run import Run
+    from howsmooth.cli.outputs import Record
+    from howsmooth.cli.run import CommandRun
 
-# Few enough layers and samples to end in a minute or two.
-SPECS = (
+# Few layers and samples, so that the demo takes a minute or two.
+SPECS: tuple[dict[str, Any], ...] = (
     {"models": "minilm", "layers": [0, 2, 5], "lengths": "32..512*2", "samples": 2},
     {"models": "smollm2", "layers": [0, 10, 29], "lengths": "32..1024*2", "samples": 2},
 )
 
 
-@click.command(name="demo", short_help="Two embedded models: table, plot and page.")
+@click.command(name="demo", short_help="Measure two embedded models: table, plot and page.")
 @click.option("--out", "folder", metavar="DIR", default="demo", show_default=True, help="Folder for the results.")
-@click.option("--svg", "svg_path", metavar="FILE", hidden=True, help="A picture of the table as the terminal shows it.")
+@click.option(
+    "--svg", "svg_path", metavar="FILE", hidden=True, help="An SVG image of the table as the terminal shows it."
+)
 def command(folder: str, svg_path: str | None) -> int:
-    """Measure the two embedded models on the embedded text; leave a plot, the records and a page."""
-    from howsmooth.cli.outputs import RecordFile, check_writable, writable_folder, write_page, write_screen
-    from howsmooth.cli.run import Run, console, say
+    """Measure the two embedded models on the embedded text; write a plot, the records and a page."""
+    from howsmooth.cli.outputs import RecordFile, check_writable, make_folder, save_console_svg, write_page
+    from howsmooth.cli.run import CommandRun, make_console, print_line
     from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
     from howsmooth.report.measurement_tables import summary
 
-    out = writable_folder(folder, "--out")
-    plot, lines, page = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
-    check_plot_path(str(plot), "the demo's plot")
-    for path in (plot, page):
+    out = make_folder(folder, "--out")
+    plot_path, records_path, page_path = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
+    check_plot_path(str(plot_path), "the demo's plot")
+    for path in (plot_path, page_path):
         check_writable(path, "--out")
     if svg_path:
         check_writable(Path(svg_path), "--svg")
-    run = Run([RecordFile(str(lines), "--out", form="json")], console(stderr=True))
+    run = CommandRun([RecordFile(str(records_path), "--out", format="json")], make_console(stderr=True))
 
     from howsmooth.fits import growth_laws
     from howsmooth.report.web_page import report_page
 
-    shown = console(record=svg_path is not None, width=98 if svg_path else None)
+    stdout = make_console(record=svg_path is not None, width=98 if svg_path else None)
     try:
-        for declared in SPECS:
-            fresh = _measure(run, declared)
-            if fresh:
-                with run.writing("-", "the table"):
-                    shown.print(summary(fresh, growth_laws(fresh)))
-            if run.interrupted or run.failures:
+        for spec_values in SPECS:
+            records = _measure(run, spec_values)
+            if records:
+                with run.defer_write_errors("-", "the table"):
+                    stdout.print(summary(records, growth_laws(records)))
+            if run.interrupted or run.write_errors:
                 break
     finally:
         if run.records:
-            with run.writing(plot, "--out"):
-                save_figure(growth_figure(run.records, growth_laws(run.records)), plot)
-            with run.writing(page, "--out"):
-                write_page(page, report_page(run.records))
-            for what, path in (("plot", plot), ("records", lines), ("page", page)):
-                if str(path) not in run.failures:
-                    with run.writing("-", "the table"):
-                        say(shown, f"{what:8} {path}")
+            with run.defer_write_errors(plot_path, "--out"):
+                save_figure(growth_figure(run.records, growth_laws(run.records)), plot_path)
+            with run.defer_write_errors(page_path, "--out"):
+                write_page(page_path, report_page(run.records))
+            for name, path in (("plot", plot_path), ("records", records_path), ("page", page_path)):
+                if str(path) not in run.write_errors:
+                    with run.defer_write_errors("-", "the table"):
+                        print_line(stdout, f"{name:8} {path}")
         if svg_path:
-            with run.writing(svg_path, "--svg"):
-                write_screen(svg_path, shown, "howsmooth demo")
+            with run.defer_write_errors(svg_path, "--svg"):
+                save_console_svg(svg_path, stdout, "howsmooth demo")
         code = run.finish()
     return code
 
 
-def _measure(run: Run, declared: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run one of the two specs; its records."""
-    from howsmooth.cli.options import one_model
-    from howsmooth.cli.run import announce
+def _measure(run: CommandRun, spec_values: dict[str, Any]) -> list[Record]:
+    """Measure one of the specs and return its records."""
+    from howsmooth.cli.options import load_model_and_text
+    from howsmooth.cli.run import Computation, print_overview
     from howsmooth.studies.plan import prepare_model
     from howsmooth.studies.run import records_of
     from howsmooth.studies.spec import spec_of
 
-    before = len(run.records)
-    model, corpus, spec = one_model(spec_of({**declared, "name": "demo"}))
+    count_before = len(run.records)
+    model, corpus, spec = load_model_and_text(spec_of({**spec_values, "name": "demo"}))
     plan = prepare_model(spec, model, corpus)
-    announce(spec, model, run.notes, plan)
-    run.collect(model.name, plan.count, lambda progress: records_of(plan, progress=progress))
-    return run.records[before:]
+    print_overview(spec, model, run.stderr, plan)
+    run.collect(Computation(model.name, plan.count, lambda progress: records_of(plan, progress=progress)))
+    return run.records[count_before:]

@@ -1,4 +1,4 @@
-"""`howsmooth doctor`: what is installed, which device there is, which implementation will run."""
+"""`howsmooth doctor`: what is installed, which device is found, which implementation runs."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ if TYPE_CHECKING:
     from howsmooth.studies.provenance import Part
 
 
-@click.command(name="doctor", short_help="What is installed and what will run.")
+@click.command(name="doctor", short_help="Show what is installed and which implementation runs.")
 def command() -> None:
-    """Show what is installed, which device there is and which implementation will run."""
+    """Show what is installed, which device is found and which implementation runs."""
     import platform
 
     from howsmooth import __version__
-    from howsmooth.cli.run import console
+    from howsmooth.cli.run import make_console
     from howsmooth.report.table import Table
     from howsmooth.studies.provenance import embedded_models, machine, packages
 
-    console().print(
+    make_console().print(
         Table.of_facts(
             [
                 ("howsmooth", __version__),
                 ("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-                *((part.name, _found(part)) for part in packages()),
+                *((part.name, _status(part)) for part in packages()),
                 *machine().items(),
-                *((part.name, _found(part)) for part in embedded_models()),
-                ("cache", _cache()),
+                *((part.name, _status(part)) for part in embedded_models()),
+                ("cache", _cache_size()),
             ]
         )
     )
 
 
-def _found(part: Part) -> str | Text:
+def _status(part: Part) -> str | Text:
+    """Return what was found of a package or a model, or how to install it."""
     from rich.text import Text
 
     if part.found is not None:
@@ -46,7 +47,8 @@ def _found(part: Part) -> str | Text:
     return Text(f"not installed: {part.remedy}", style="yellow")
 
 
-def _cache() -> str:
+def _cache_size() -> str:
+    """Return the folder of the cache and its size."""
     from howsmooth.models import cache_root
     from howsmooth.report.plan_tables import show_bytes
 

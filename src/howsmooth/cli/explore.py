@@ -1,4 +1,4 @@
-"""`howsmooth explore`: the explorer, a web page on this machine."""
+"""`howsmooth explore`: the explorer, a local web page."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 from howsmooth.cli.parameter_types import Bytes, Count
 from howsmooth.errors import InputError
 
-_HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
+_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
-@click.command(name="explore", short_help="Look around: a local web page where numbers arrive and can be clicked.")
+@click.command(name="explore", short_help="Explore a model interactively in a local web page.")
 @click.option(
     "--model-folder",
     "folders",
@@ -20,7 +20,7 @@ _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
     multiple=True,
     help="Offer the models in this folder: subfolders with a config.json, GGUF files; may be repeated.",
 )
-@click.option("--hub", is_flag=True, help="Also take names of models on the Hugging Face Hub.")
+@click.option("--hub", is_flag=True, help="Also accept names of models on the Hugging Face Hub.")
 @click.option(
     "--max-tokens",
     type=Count(16),
@@ -37,37 +37,45 @@ _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
     metavar="ADDRESS",
     default="127.0.0.1",
     show_default=True,
-    help="Where to listen; anything but localhost lets others compute here.",
+    help="Address to listen on; with any but localhost, others can run computations on this machine.",
 )
 @click.option(
     "--port", type=Count(1, 65535), metavar="NUMBER", help="Port to listen on.  [default: the first free one from 7860]"
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
-def command(folders, hub, max_tokens, max_memory, host, port, open_browser) -> int:
-    """Open a page to look around: paste a text, see constants arrive, click layers and tokens, follow flows.
+def command(
+    folders: tuple[str, ...],
+    hub: bool,
+    max_tokens: int,
+    max_memory: int,
+    host: str,
+    port: int | None,
+    open_browser: bool,
+) -> int:
+    """Serve a local web page: paste a text, watch the constants being computed, click layers and tokens, follow flows.
 
-    It runs on this machine alone, fetches nothing, runs no code that comes with models, and reads no files but
-    those of the models on offer. Ctrl-C ends it.
+    The page runs on this machine, loads nothing from the network, runs no code that comes with models, and reads only
+    the files of the models on offer. Ctrl-C ends it.
     """
-    from howsmooth.cli.run import console, say
+    from howsmooth.cli.run import make_console, print_line
     from howsmooth.explorer import Limits, explorer, launch
 
-    notes = console(stderr=True)
+    stderr = make_console(stderr=True)
     page = explorer(Limits(folders=tuple(map(Path, folders)), hub=hub, max_tokens=max_tokens, max_memory=max_memory))
     try:
         address = launch(page, host=host, port=port, block=False, open_browser=open_browser)
     except OSError as error:
-        where = host if port is None else f"{host}:{port}"
+        address = host if port is None else f"{host}:{port}"
         raise InputError(
-            f"expected a free port to listen on at {where}, got none ({error}); name another --port"
+            f"expected a free port to listen on at {address}, got none ({error}); use another --port"
         ) from None
-    if host not in _HERE:
-        say(
-            notes,
-            f"howsmooth: warning: listening on {host}: whoever reaches this machine can compute on it; there is "
-            "no password",
+    if host not in _LOOPBACK_HOSTS:
+        print_line(
+            stderr,
+            f"howsmooth: warning: listening on {host}: anyone who can reach this machine can run computations on it; "
+            "there is no password",
             style="yellow",
         )
-    say(notes, f"howsmooth: the explorer is at {address} (Ctrl-C ends it)")
+    print_line(stderr, f"howsmooth: the explorer is at {address} (Ctrl-C ends it)")
     page.block_thread()
     return 0

@@ -1,4 +1,4 @@
-"""The command group, and the one place where errors become a line on stderr and an exit code."""
+"""The top-level command group, and `main`, which turns errors into one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from howsmooth.errors import InputError
 
 _COMMANDS = {
     "measure": Entry("measure", "Measure the attention layers of a model on a text."),
-    "bound": Entry("bound", "Every bound of the theory beside the measured constant."),
-    "attack": Entry("attack", "Worst cases: search for them, certify against them."),
-    "meanfield": Entry("meanfield", "Infinite length: regimes, splitting, masks, distances."),
-    "flow": Entry("flow", "Depth: particles, Gaussians, densities, real layers."),
-    "study": Entry("study", "Run whole studies that survive interruption."),
-    "plan": Entry("plan", "What a study or a measurement would take."),
-    "report": Entry("report", "Records as a page to look at, as CSV and as figures."),
-    "reproduce": Entry("reproduce", "The paper's figures, made again."),
-    "explore": Entry("explore", "Look around: a local web page where numbers arrive and can be clicked."),
-    "demo": Entry("demo", "Two embedded models: table, plot and page."),
-    "models": Entry("models", "Which model families can be measured, and how."),
-    "doctor": Entry("doctor", "What is installed and what will run."),
-    "cite": Entry("cite", "BibTeX of the paper and the methods used."),
+    "bound": Entry("bound", "Compare every bound with the measured constant."),
+    "attack": Entry("attack", "Search for worst cases, and certify that none is near."),
+    "meanfield": Entry("meanfield", "The mean-field limit: regimes, splitting, masks, distances."),
+    "flow": Entry("flow", "Tokens along depth: particles, Gaussians, densities, real layers."),
+    "study": Entry("study", "Run studies that can be interrupted and resumed."),
+    "plan": Entry("plan", "Estimate the time and memory of a study or a measurement."),
+    "report": Entry("report", "Write records as an HTML page, CSV tables and figures."),
+    "reproduce": Entry("reproduce", "Reproduce the figures of the paper."),
+    "explore": Entry("explore", "Explore a model interactively in a local web page."),
+    "demo": Entry("demo", "Measure two embedded models: table, plot and page."),
+    "models": Entry("models", "List the model families that can be measured."),
+    "doctor": Entry("doctor", "Show what is installed and which implementation runs."),
+    "cite": Entry("cite", "Print BibTeX of the paper and the methods used."),
 }
 
-_LONGEST = 1000  # characters of a word of a complaint: a path may be long, an endless number is of no use
+_MAX_WORD_LENGTH = 1000  # characters of a word in an error message: enough for a long path
 EXIT_BROKEN_PIPE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
@@ -37,21 +37,24 @@ EXIT_BROKEN_PIPE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 def group() -> None:
     """How smooth is attention, in this model, on this text, at this length?
 
-    Measures the local Lipschitz constant of attention layers, with an interval that says how sure it is.
+    Measures the local Lipschitz constant of attention layers, with a certified interval.
     Start with `howsmooth measure`, which needs no arguments, or `howsmooth demo`.
     """
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and leave with its exit code: 0, 2 for bad input, 130 after Ctrl-C.
+    """Run a command and exit with its exit code: 0 on success, 2 for bad input, 130 after Ctrl-C.
 
-    A reader that goes away (`| head`) ends the command with 1, quietly, as click and rich do.
+    If the reader of a pipe closes it (`| head`), the exit code is 1 and nothing is printed, as with click and rich.
+
+    Args:
+        arguments: The command line without the program's name; `sys.argv[1:]` by default.
     """
     try:
         code = group.main(arguments, prog_name="howsmooth", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
-        _complain(str(error))
+        _print_error(str(error))
         code = EXIT_BAD_INPUT
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
@@ -59,31 +62,31 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
-        _complain(error.format_message().rstrip(".") + hint)
+        _print_error(error.format_message().rstrip(".") + hint)
         code = EXIT_BAD_INPUT
     except (click.exceptions.Abort, KeyboardInterrupt):
-        _complain("interrupted")
+        _print_error("interrupted")
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
         code = EXIT_BROKEN_PIPE
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise
-        _complain(
-            f"expected what is asked for to fit into memory, got {str(error)[:200] or 'too much'}; ask for "
+        _print_error(
+            f"expected the computation to fit into memory, got {str(error)[:200] or 'too little memory'}; use "
             "shorter lengths, fewer at once, or a smaller model"
         )
         code = EXIT_BAD_INPUT
-    except OSError as error:  # a full disk behind stdout, a file system that went away
+    except OSError as error:  # stdout on a full disk, or a file system that is no longer mounted
         where = f" ({error.filename})" if error.filename else ""
-        _complain(f"{(error.strerror or str(error)).lower()}{where}; nothing more could be written or read")
+        _print_error(f"{(error.strerror or str(error)).lower()}{where}; nothing more could be written or read")
         code = EXIT_BAD_INPUT
-    _let_go_of_stdout()
+    _discard_unwritable_stdout()
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _let_go_of_stdout() -> None:
-    """Drop what stdout cannot take any more, or Python complains once more at exit."""
+def _discard_unwritable_stdout() -> None:
+    """Discard buffered output that stdout cannot take, so that Python does not report the error again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -91,12 +94,13 @@ def _let_go_of_stdout() -> None:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether Python or torch, which raises a plain RuntimeError on a CPU, found no memory."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate", "out of memory"))
+    """Return whether an error is a failed allocation; torch raises a plain RuntimeError for it on a CPU."""
+    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in ("allocate", "out of memory"))
 
 
-def _complain(message: str) -> None:
-    words = (word if len(word) <= _LONGEST else word[:_LONGEST] + "…" for word in message.split())
+def _print_error(message: str) -> None:
+    """Print a message as one line on stderr."""
+    words = (word if len(word) <= _MAX_WORD_LENGTH else word[:_MAX_WORD_LENGTH] + "…" for word in message.split())
     line = " ".join(words) or "stopped without a reason; report this command"
-    # A name from the command line may hold bytes that are no text, which a terminal cannot show.
+    # A name from the command line may contain bytes that are not UTF-8, which a terminal cannot show.
     print("howsmooth: " + line.encode("utf-8", "backslashreplace").decode("utf-8"), file=sys.stderr)

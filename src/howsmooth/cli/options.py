@@ -1,7 +1,7 @@
-"""Options of commands: those of the spec, made from its fields, and those of the files that a command writes.
+"""Options of commands: those made from fields of the spec, and those of the files that a command writes.
 
-A field of `howsmooth.studies.spec.Spec` is one option with one name, one help text and one parser: click hands over
-what was typed, and the spec reads it.
+Each field of `howsmooth.studies.Spec` becomes one option with one name, one help text and one parser: click passes the
+text on, and the spec parses it.
 """
 
 from __future__ import annotations
@@ -19,147 +19,186 @@ if TYPE_CHECKING:
     from howsmooth.models import Model
     from howsmooth.texts.corpora import Corpus
 
-MODEL = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub,
+MODEL_HELP = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub,
     random:NAME for an architecture with random weights, or a .safetensors file of GPT-2's attention layers."""
-LOADING = ("dtype", "device", "revision", "tokenizer", "trust_remote_code", "allow_pickle")
-ENGINE = ("engine", "address", "workers", "threads", "cpus", "gpus")
-SOLVER = ("tol", "confidence", "seed")
-CHUNKS = ("texts", "special_tokens", "lengths", "samples")
-_OPTIONS = {"texts": "text", "kind": "engine"}  # fields whose option has another name
+LOADING_FIELDS = ("dtype", "device", "revision", "tokenizer", "trust_remote_code", "allow_pickle")
+ENGINE_FIELDS = ("engine", "address", "workers", "threads", "cpus", "gpus")
+SOLVER_FIELDS = ("tol", "confidence", "seed")
+CHUNK_FIELDS = ("texts", "special_tokens", "lengths", "samples")
+_OPTION_NAMES = {"texts": "text", "kind": "engine"}  # fields whose option has another name
 
-OUTPUTS = {
+OUTPUT_OPTIONS = {  # option: metavar and help
     "json": ("FILE|-", "One JSON object per record; - is stdout"),
     "csv": ("FILE|-", "Records as CSV; - is stdout"),
     "plot": ("FILE", "A figure (png, svg, pdf)"),
-    "report": ("FILE.html", "A page that needs nothing else"),
+    "report": ("FILE.html", "A self-contained HTML page"),
 }
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-def spec_options(*names: str, **defaults: Any) -> Callable:
-    """Make options of fields of the spec; `defaults` are shown, and taken, in place of the spec's own."""
 
-    def decorate(command: Callable) -> Callable:
-        for name in reversed(names):
-            command = _option(name, defaults.get(name))(command)
+def apply_options(*options: Decorator) -> Decorator:
+    """Return a decorator that adds click options to a command; its help lists them in the given order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
         return command
 
     return decorate
 
 
-def loading_options(command: Callable) -> Callable:
-    """Make the options by which one model is loaded."""
-    return spec_options(*LOADING)(command)
+def spec_options(*fields: str, **defaults: Any) -> Decorator:
+    """Return a decorator that adds options for fields of the spec.
+
+    Args:
+        fields: Names of the fields, in the order of the help.
+        defaults: Defaults that the help shows instead of those of the spec; the command passes the same values to
+            `spec_from_options`.
+    """
+    return apply_options(*(_spec_option(field, defaults.get(field)) for field in fields))
 
 
-def engine_options(command: Callable) -> Callable:
-    """Make the options that say where a study runs."""
-    return spec_options(*ENGINE)(command)
+def loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for loading one model."""
+    return spec_options(*LOADING_FIELDS)(command)
 
 
-def _option(name: str, default: Any) -> Callable:
-    field = (ModelSpec if name in LOADING else EngineSpec if name in ENGINE else Spec).model_fields[
-        "kind" if name == "engine" else name
-    ]
-    flag = "--" + _OPTIONS.get(name, name).replace("_", "-")
-    said = field.description or ""
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for the engine of a study: local processes or Ray."""
+    return spec_options(*ENGINE_FIELDS)(command)
+
+
+def spec_field(name: str) -> Any:
+    """Return the field behind an option (a pydantic `FieldInfo`), from the spec of a model, an engine or a study."""
+    if name in LOADING_FIELDS:
+        return ModelSpec.model_fields[name]
+    if name in ENGINE_FIELDS:
+        return EngineSpec.model_fields["kind" if name == "engine" else name]
+    return Spec.model_fields[name]
+
+
+def _spec_option(name: str, default: Any) -> Decorator:
+    field = spec_field(name)
+    help_text = field.description or ""
     if field.annotation is bool:
-        return click.option(flag, name, is_flag=True, default=None, help=said)
-    shown = _shown(field.default if default is None else default)
-    if shown and "[default" not in said:
-        said += f"  [default: {shown}]"
+        return click.option(_option_name(name), name, is_flag=True, default=None, help=help_text)
+    shown_default = format_default(field.default if default is None else default)
+    if shown_default and "[default" not in help_text:
+        help_text += f"  [default: {shown_default}]"
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    choices = _choices(field.annotation)
+    choices = _literal_values(field.annotation)
     metavar = extra.get("metavar") or ("|".join(choices) if choices else name.upper())
-    return click.option(flag, name, metavar=str(metavar), help=said)
+    return click.option(_option_name(name), name, metavar=str(metavar), help=help_text)
 
 
-def _choices(annotation: Any) -> list[str]:
-    """The words that a field may be, for its metavar."""
+def _option_name(field: str) -> str:
+    return "--" + _OPTION_NAMES.get(field, field).replace("_", "-")
+
+
+def _literal_values(annotation: Any) -> list[str]:
+    """Return the values of the `Literal` types within an annotation."""
     if get_origin(annotation) is Literal:
-        return [str(word) for word in get_args(annotation)]
-    return [word for inner in get_args(annotation) for word in _choices(inner)]
+        return [str(value) for value in get_args(annotation)]
+    return [value for inner in get_args(annotation) for value in _literal_values(inner)]
 
 
-def _shown(default: Any) -> str:
+def format_default(default: Any) -> str:
+    """Return a default as the help shows it; empty for None."""
     if isinstance(default, tuple):
         return ",".join(getattr(item, "source", None) or getattr(item, "name", None) or str(item) for item in default)
     return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def output_options(*names: str, **contents: str) -> Callable:
-    """Make the options of the files that a command writes; `contents` say what is in them."""
+def output_options(*names: str, **contents: str) -> Decorator:
+    """Return a decorator that adds options for output files.
 
-    def decorate(command: Callable) -> Callable:
-        for name in reversed(names):
-            metavar, said = OUTPUTS[name]
-            said += f": {contents[name]}." if name in contents else "."
-            command = click.option(f"--{name}", f"{name}_path", metavar=metavar, help=said)(command)
-        return command
+    Args:
+        names: Keys of `OUTPUT_OPTIONS`, in the order of the help.
+        contents: What the file of an option contains, appended to its help.
+    """
 
-    return decorate
+    def output_option(name: str) -> Decorator:
+        metavar, help_text = OUTPUT_OPTIONS[name]
+        help_text += f": {contents[name]}." if name in contents else "."
+        return click.option(f"--{name}", f"{name}_path", metavar=metavar, help=help_text)
 
-
-def spec_from(given: dict[str, Any], **defaults: Any) -> Spec:
-    """Return the spec that options say; `defaults` stand where nothing was typed."""
-    return spec_of({**defaults, **declared(given)}, name=_flag)
+    return apply_options(*map(output_option, names))
 
 
-def declared(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what options say as a study file would say it."""
-    found: dict[str, Any] = {}
-    said = {name: value for name, value in given.items() if value is not None}
-    if "model" in said:
-        found["models"] = [{"name": said["model"], **{key: said[key] for key in LOADING if key in said}}]
-    elif "models" in said:
-        found["models"] = _list(said["models"])
-    if "texts" in said:  # a command about one model takes one text, whose path may hold commas
-        found["texts"] = [said["texts"]] if "model" in said else _list(said["texts"])
+def spec_from_options(options: dict[str, Any], **defaults: Any) -> Spec:
+    """Return the spec of a command.
+
+    Args:
+        options: Values by field, None where an option was not given.
+        defaults: Values of fields whose option was not given.
+
+    Raises:
+        InputError: If a value is invalid; the message names the option.
+    """
+    return spec_of({**defaults, **study_keys(options)}, name=_option_of_key)
+
+
+def study_keys(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were given as the keys of a study file."""
+    given = {name: value for name, value in options.items() if value is not None}
+    keys: dict[str, Any] = {}
+    if "model" in given:
+        keys["models"] = [{"name": given["model"], **{name: given[name] for name in LOADING_FIELDS if name in given}}]
+    elif "models" in given:
+        keys["models"] = _split_names(given["models"])
+    if "texts" in given:  # a command for one model takes one text, whose path may contain commas
+        keys["texts"] = [given["texts"]] if "model" in given else _split_names(given["texts"])
     for name in Spec.model_fields:
-        if name in said and name not in ("models", "texts", "engine"):
-            found[name] = said[name]
-    engine = {("kind" if name == "engine" else name): said[name] for name in ENGINE if name in said}
-    return found | ({"engine": engine} if engine else {})
+        if name in given and name not in ("models", "texts", "engine"):
+            keys[name] = given[name]
+    engine = {("kind" if name == "engine" else name): given[name] for name in ENGINE_FIELDS if name in given}
+    return keys | ({"engine": engine} if engine else {})
 
 
-def _list(said: str) -> list[str]:
-    if not said.isascii() and said.encode("utf-8", "replace").decode("utf-8") != said:
-        raise InputError(f"expected names in UTF-8, got {said[:60]!r}; check how the terminal encodes them")
-    return [piece.strip() for piece in said.split(",") if piece.strip()]
+def _split_names(text: str) -> list[str]:
+    if not text.isascii() and text.encode("utf-8", "replace").decode("utf-8") != text:
+        raise InputError(f"expected names in UTF-8, got {text[:60]!r}; check how the terminal encodes them")
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _flag(path: str) -> str:
-    """A place in the spec as the option that leads there."""
-    parts = path.split(".")
-    if parts[0] == "models" and len(parts) > 2 and parts[2] in LOADING:
+def _option_of_key(key: str) -> str:
+    """Return the option for a dotted key of a study file, such as `models.0.dtype`."""
+    parts = key.split(".")
+    if parts[0] == "models" and len(parts) > 2 and parts[2] in LOADING_FIELDS:
         parts = parts[2:]
     if parts[0] == "models":
         return "MODEL"
-    field = parts[1] if parts[0] == "engine" and len(parts) > 1 else parts[0]
-    return "--" + _OPTIONS.get(field, field).replace("_", "-")
+    return _option_name(parts[1] if parts[0] == "engine" and len(parts) > 1 else parts[0])
 
 
-def overrides(settings: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the options of a study command say instead of its file, --set KEY=VALUE included."""
-    found = declared(given)
+def overrides(settings: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a study file that options override.
+
+    Args:
+        settings: Values of `--set`, each KEY=VALUE with a dotted key and a TOML value.
+        options: Values of the other options by field, None where an option was not given.
+    """
+    keys = study_keys(options)
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals or not path.strip():
             raise InputError(f"expected --set KEY=VALUE, got {setting!r}; for example --set samples=4")
-        place = found
+        table = keys
         *outer, last = path.strip().split(".")
         for key in outer:
-            place = place.setdefault(key, {})
-            if not isinstance(place, dict):
+            table = table.setdefault(key, {})
+            if not isinstance(table, dict):
                 raise InputError(f"expected --set with a key of the study, got {path.strip()!r}; set {outer[0]} whole")
-        place[last] = _toml(value)
-    return found
+        table[last] = _parse_toml_value(value)
+    return keys
 
 
-def _toml(value: str) -> Any:
+def _parse_toml_value(value: str) -> Any:
     try:
         return tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
-        return value  # a bare word is meant as text
+        return value  # a string without quotes
 
 
 set_option = click.option(
@@ -171,8 +210,13 @@ set_option = click.option(
 )
 
 
-def one_model(spec: Spec) -> tuple[Model, Corpus | None, Spec]:
-    """Read the text, load the one model of a command, and resolve the spec against both; no text: tokens are drawn."""
+def load_model_and_text(spec: Spec) -> tuple[Model, Corpus | None, Spec]:
+    """Load the one model and the text of a command.
+
+    Returns:
+        The model, the text (None if tokens are random), and the spec with its layers and heads as numbers, checked
+        against both.
+    """
     from howsmooth.studies.inputs import resolve
     from howsmooth.studies.plan import load_arguments, read_texts
     from howsmooth.studies.worker import cached_model
@@ -183,3 +227,13 @@ def one_model(spec: Spec) -> tuple[Model, Corpus | None, Spec]:
         raise InputError(f"--text: {error}") from None
     model = cached_model(load_arguments(spec, spec.models[0]))
     return model, corpus, resolve(model, corpus, spec)
+
+
+def load_model_with_text(spec: Spec) -> tuple[Model, Corpus, Spec]:
+    """Load the model and the text of a command that needs a text; see `load_model_and_text`."""
+    model, corpus, resolved_spec = load_model_and_text(spec)
+    if corpus is None:
+        raise InputError(
+            f"expected a model that reads text, got {model.name}, a file of attention layers; use a whole model"
+        )
+    return model, corpus, resolved_spec

@@ -1,4 +1,4 @@
-"""Where records go while they are being computed: JSON lines and CSV, one flushed line per record."""
+"""Output files of commands: JSON lines and CSV, flushed after each record, and checks of paths."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from howsmooth.records import PER_TOKEN, csv_line, json_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-Reader = Callable[[str], list[dict[str, Any]]]  # the records of a file that a run may go on with, or a refusal
+Record = dict[str, Any]
+Reader = Callable[[str], list[Record]]  # reads the records of an earlier run, or raises InputError
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Refuse a path that cannot be written, before anything is computed and touching nothing."""
-    # os.path answers False where pathlib would raise, for example on a name that is too long.
+    """Raise InputError if a path cannot be written; nothing is changed.
+
+    Args:
+        path: The file that is to be written.
+        option: The option that names it, for the message.
+    """
+    # os.path returns False where pathlib would raise, for example for a name that is too long.
     if os.path.isdir(path):
         raise InputError(f"expected a file for {option}, got the folder {path}; add a file name")
     if os.path.isfile(path.parent):
@@ -40,13 +46,13 @@ def check_writable(path: Path, option: str) -> None:
         elif not os.access(path, os.W_OK):
             raise PermissionError("permission denied")
     except OSError as error:
-        raise unwritable(path, option, error) from None
+        raise write_error(path, option, error) from None
     if not existed:
         path.unlink()
 
 
-def unwritable(path: str | Path, option: str, error: OSError) -> InputError:
-    """The line for a file that could not be written, whenever that was noticed."""
+def write_error(path: str | Path, option: str, error: OSError) -> InputError:
+    """Return the error for a file that could not be written."""
     return InputError(
         f"expected a writable file for {option}, got {'stdout' if str(path) == '-' else path} "
         f"({(error.strerror or str(error)).lower()}); name another file"
@@ -54,31 +60,31 @@ def unwritable(path: str | Path, option: str, error: OSError) -> InputError:
 
 
 @contextmanager
-def writing(path: str | Path, option: str) -> Iterator[None]:
-    """A failure to write, in the words of the option that asked for it."""
+def translate_write_errors(path: str | Path, option: str) -> Iterator[None]:
+    """Raise an OSError within the block as an InputError that names the option."""
     try:
         yield
     except OSError as error:
-        raise unwritable(path, option, error) from None
+        raise write_error(path, option, error) from None
 
 
-def writable_folder(name: str, option: str) -> Path:
-    """The folder, made if it is not there yet."""
+def make_folder(name: str, option: str) -> Path:
+    """Create a folder if it does not exist, and return its path."""
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"expected a folder that can be made for {option}, got {name} "
+            f"expected a folder that can be created for {option}, got {name} "
             f"({(error.strerror or str(error)).lower()}); name another one"
         ) from None
     return folder
 
 
 def write_page(path: Path, page: str) -> int:
-    """Write a page, whole or not at all; return its size in bytes."""
+    """Write a page atomically; return its size in bytes."""
     content = page.encode("utf-8")
-    if path.exists() and not path.is_file():  # a device or a pipe takes what it is given
+    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
         path.write_bytes(content)
         return len(content)
     partial = path.with_name(f".{path.name}.partial")
@@ -90,72 +96,94 @@ def write_page(path: Path, page: str) -> int:
     return len(content)
 
 
-def write_screen(path: str, shown: Console, title: str) -> None:
-    """Write what a recording console has shown as an SVG picture, less the fonts that rich would fetch from the web."""
+def save_console_svg(path: str, console: Console, title: str) -> None:
+    """Write the output of a recording console as SVG, without the web fonts that rich would load."""
     import re
 
     from rich.console import CONSOLE_SVG_FORMAT
 
-    frame = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    shown.save_svg(path, title=title, code_format=frame)
+    template = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    console.save_svg(path, title=title, code_format=template)
 
 
-def refuse_one_file_twice(paths: dict[str, str | None]) -> None:
-    """Refuse an empty name, and two options that name one file, however it is spelt; `paths` is option -> path."""
+def check_distinct_files(paths: dict[str, str | None]) -> None:
+    """Raise InputError if a path is empty, or if two options name the same file.
+
+    Args:
+        paths: Paths by option; None for an option that was not given.
+    """
     for option, path in paths.items():
         if path == "":
             raise InputError(f"expected a file for {option}, got an empty name; name one, or leave the option out")
-    places = {
+    resolved = {
         option: path if path == "-" else os.path.realpath(path) for option, path in paths.items() if path is not None
     }
-    for (option, place), (other, other_place) in itertools.combinations(places.items(), 2):
-        if place == other_place:
-            what = "stdout" if place == "-" else paths[other]
-            raise InputError(f"expected different files for {option} and {other}, got {what} twice; change one of them")
+    for (option, path), (other, other_path) in itertools.combinations(resolved.items(), 2):
+        if path == other_path:
+            name = "stdout" if path == "-" else paths[other]
+            raise InputError(f"expected different files for {option} and {other}, got {name} twice; change one of them")
 
 
-def record_files(json_path: str | None, csv_path: str | None, read: Reader | None = None) -> list[RecordFile]:
-    """The files that --json and --csv name, refused here if they cannot be written.
+def record_files(json_path: str | None, csv_path: str | None, read_existing: Reader | None = None) -> list[RecordFile]:
+    """Return the record files of --json and --csv.
 
-    With `read`, a file of JSON lines that is there is gone on with; without, it is replaced.
+    Args:
+        json_path: Path of --json, "-" for stdout, or None.
+        csv_path: Path of --csv, "-" for stdout, or None.
+        read_existing: Reads the records of an existing JSON file, which is then appended to; by default the file is
+            overwritten.
+
+    Raises:
+        InputError: If a file cannot be written.
     """
-    wanted = ((json_path, "--json", "json"), (csv_path, "--csv", "csv"))
-    return [
-        RecordFile(path, option, form=form, read=read if form == "json" else None)
-        for path, option, form in wanted
-        if path
-    ]
+    files = []
+    if json_path:
+        files.append(RecordFile(json_path, "--json", format="json", read_existing=read_existing))
+    if csv_path:
+        files.append(RecordFile(csv_path, "--csv", format="csv"))
+    return files
 
 
 class RecordFile:
-    """A file of records that is opened at the first one, so that a run that fails early destroys nothing.
+    """A file of records, flushed after each one.
 
-    `path` is a file or "-" (stdout); each line is flushed the moment it is written. `kept` are the records that were
-    there when a run that can be resumed began: they stay, and are not written again.
+    The file is opened at the first record, so that a command that fails early leaves an existing file as it is.
+
+    Attributes:
+        path: The file, or "-" for stdout.
+        option: The option that names the file.
+        format: "json" (one object per line) or "csv".
+        count: Number of records written.
+        existing: Records that were in the file before; they stay and are not written again.
     """
 
-    def __init__(self, path: str, option: str, *, form: str, read: Reader | None = None):
-        self.path, self.option, self.form = path, option, form
+    def __init__(self, path: str, option: str, *, format: str, read_existing: Reader | None = None) -> None:
+        """Check that the file can be written, and read its records if `read_existing` is given."""
+        self.path, self.option, self.format = path, option, format
         self.count = 0
-        self.kept: list[dict[str, Any]] = []
+        self.existing: list[Record] = []
         self._stream: TextIO | None = None
         self._columns: list[str] = []
         if path != "-":
             check_writable(Path(path), option)
-        self._resumed = read is not None and os.path.isfile(path)  # a pipe or a device holds no records
-        if read is not None and self._resumed:
-            self.kept = read(path)
-        self._kept = {id(record) for record in self.kept}
+        self._appends = read_existing is not None and os.path.isfile(path)  # not to a pipe or a device
+        if read_existing is not None and self._appends:
+            self.existing = read_existing(path)
+        self._existing_ids = {id(record) for record in self.existing}
 
-    def write(self, record: dict[str, Any]) -> None:
-        if id(record) in self._kept:
+    def write(self, record: Record) -> None:
+        """Write a record and flush, unless it is one of `existing`."""
+        if id(record) in self._existing_ids:
             return
         if self._stream is None:
             self._stream = self._open()
             self._columns = [name for name in record if name not in PER_TOKEN]
-            if self.form == "csv":
+            if self.format == "csv":
                 self._stream.write(csv_line(self._columns) + "\n")
-        line = json_line(record) if self.form == "json" else csv_line([record.get(column) for column in self._columns])
+        if self.format == "json":
+            line = json_line(record)
+        else:
+            line = csv_line([record.get(column) for column in self._columns])
         self._stream.write(line + "\n")
         self._stream.flush()
         self.count += 1
@@ -163,11 +191,12 @@ class RecordFile:
     def _open(self) -> TextIO:
         if self.path == "-":
             return sys.stdout
-        if self._resumed:  # less a last line that a kill cut short
+        if self._appends:  # after the last complete line: a killed process may have left part of one
             os.truncate(self.path, Path(self.path).read_bytes().rfind(b"\n") + 1)
             return open(self.path, "a", encoding="utf-8")
         return open(self.path, "w", encoding="utf-8")
 
     def close(self) -> None:
+        """Close the file, but not stdout."""
         if self._stream is not None and self._stream is not sys.stdout:
             self._stream.close()

@@ -1,73 +1,93 @@
-"""What an option's text means, where it is no field of the spec: numbers, lists of them, sizes of memory."""
+"""Click parameter types of options that are not fields of the spec: numbers, lists, radii, sizes of memory."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
-LARGEST = 1e100  # of radii and distances: their squares are numbers still
-MANY = 10**6  # of anything that is counted: more would not end
-_SHOWN = 60  # characters of a value that a refusal repeats
+from howsmooth.cli.options import Decorator, apply_options
+
+MAX_NUMBER = 1e100  # radii and distances up to this have a finite square
+MAX_COUNT = 10**6  # steps, samples or particles: more would take too long
+_MAX_SHOWN = 60  # characters of an invalid value that an error message repeats
 
 
 class Count(click.IntRange):
-    """A whole number from `least` to `most`.
+    """An integer from `minimum` to `maximum`.
 
-    >>> Count().convert("12", None, None)
-    12
+    Example:
+        >>> Count().convert("12", None, None)
+        12
     """
 
     name = "count"
 
-    def __init__(self, least: int = 1, most: int = MANY):
-        super().__init__(least, most)
-        self.least, self.most = least, most
+    def __init__(self, minimum: int = 1, maximum: int = MAX_COUNT) -> None:
+        """Take the smallest and the largest value that are allowed."""
+        super().__init__(minimum, maximum)
+        self.minimum, self.maximum = minimum, maximum
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse an integer; longer texts than Python parses are out of range."""
         text = str(value).strip()
-        number = int(text) if re.fullmatch(r"[+-]?\d{1,40}", text) else None  # Python reads no more than 4300 digits
-        if number is None or not self.least <= number <= self.most:
-            self.fail(f"expected a whole number from {self.least} to {self.most}, got {shorten(text)!r}", param, ctx)
+        number = int(text) if re.fullmatch(r"[+-]?\d{1,40}", text) else None
+        if number is None or not self.minimum <= number <= self.maximum:
+            self.fail(
+                f"expected a whole number from {self.minimum} to {self.maximum}, got {shorten(text)!r}", param, ctx
+            )
         return number
 
 
 class Number(click.FloatRange):
-    """A finite number from `least` to `most`; the ends are taken unless they are open.
+    """A finite number from `minimum` to `maximum`, or strictly between them with `exclusive`.
 
-    >>> Number(0, 1, open=True).convert("0.5", None, None)
-    0.5
+    Example:
+        >>> Number(0, 1, exclusive=True).convert("0.5", None, None)
+        0.5
     """
 
     name = "number"
 
-    def __init__(self, least: float = -LARGEST, most: float = LARGEST, *, open: bool = False):
-        super().__init__(least, most, min_open=open, max_open=open)
-        self.least, self.most, self.open = least, most, open
+    def __init__(self, minimum: float = -MAX_NUMBER, maximum: float = MAX_NUMBER, *, exclusive: bool = False) -> None:
+        """Take the ends of the interval, and whether they are excluded."""
+        super().__init__(minimum, maximum, min_open=exclusive, max_open=exclusive)
+        self.minimum, self.maximum, self.exclusive = minimum, maximum, exclusive
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse a number within the interval."""
         try:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not (self.least < number < self.most if self.open else self.least <= number <= self.most):
-            ends = f"{'between' if self.open else 'from'} {self.least:g} {'and' if self.open else 'to'} {self.most:g}"
-            self.fail(f"expected a finite number {ends}, got {shorten(str(value))!r}", param, ctx)
+        if self.exclusive:
+            is_valid, interval = self.minimum < number < self.maximum, f"between {self.minimum:g} and {self.maximum:g}"
+        else:
+            is_valid, interval = self.minimum <= number <= self.maximum, f"from {self.minimum:g} to {self.maximum:g}"
+        if not is_valid:
+            self.fail(f"expected a finite number {interval}, got {shorten(str(value))!r}", param, ctx)
         return number
 
 
 class NumberList(click.ParamType):
-    """Comma-separated numbers such as 0.01,0.1 from `least` to `most`, or a word such as `all`.
+    """Comma-separated numbers such as 0.01,0.1, or a keyword such as `all`.
 
-    Duplicates are dropped unless they mean something; `integer` takes whole numbers alone, `infinite` also inf or ∞.
+    Args:
+        example: A valid value, for the metavar and for error messages.
+        integer: Whether the numbers are integers.
+        minimum: Smallest value; by default, numbers have to be positive.
+        maximum: Largest finite value.
+        allow_infinity: Whether inf or ∞ is allowed.
+        keyword: A word that is allowed in place of numbers; it is returned as it is.
+        keep_duplicates: Whether repeated numbers are kept.
 
-    >>> NumberList(example="2,inf", least=1, infinite=True).convert("2,∞", None, None)
-    (2.0, inf)
-    >>> NumberList(example="0,3", integer=True, least=0, word="all").convert("0,3,3", None, None)
-    (0, 3)
+    Example:
+        >>> NumberList(example="2,inf", minimum=1, allow_infinity=True).convert("2,∞", None, None)
+        (2.0, inf)
+        >>> NumberList(example="0,3", integer=True, minimum=0, keyword="all").convert("0,3,3", None, None)
+        (0, 3)
     """
 
     name = "numbers"
@@ -77,36 +97,36 @@ class NumberList(click.ParamType):
         *,
         example: str,
         integer: bool = False,
-        least: float | None = None,
-        most: float = LARGEST,
-        infinite: bool = False,
-        word: str | None = None,
-        duplicates: bool = False,
-    ):
-        self.example, self.integer, self.least, self.most = example, integer, least, most
-        self.infinite, self.word, self.duplicates = infinite, word, duplicates
+        minimum: float | None = None,
+        maximum: float = MAX_NUMBER,
+        allow_infinity: bool = False,
+        keyword: str | None = None,
+        keep_duplicates: bool = False,
+    ) -> None:
+        """Take the arguments of the class."""
+        self.example, self.integer, self.minimum, self.maximum = example, integer, minimum, maximum
+        self.allow_infinity, self.keyword, self.keep_duplicates = allow_infinity, keyword, keep_duplicates
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return f"{self.example}|{self.word}" if self.word else self.example
+        """Return the example, and the keyword if there is one."""
+        return f"{self.example}|{self.keyword}" if self.keyword else self.example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a tuple of numbers, or return the keyword."""
         if not isinstance(value, str):
             return value
-        if self.word and value.strip() == self.word:
-            return self.word
-        numbers = [self._number(piece.strip()) for piece in value.split(",")]
-        if not all(self._fits(number) for number in numbers):
-            what = "integers" if self.integer else "numbers" if self.least is not None else "positive numbers"
-            ends = "" if self.least is None else f" from {self.least:g}"
-            if self.most < LARGEST or not self.integer:
-                ends += f" {'up ' if self.least is None else ''}to {self.most:g}"
-            ends += (", or inf" if self.infinite else "") + (f", or {self.word}" if self.word else "")
+        if self.keyword and value.strip() == self.keyword:
+            return self.keyword
+        numbers = [self._parse(piece.strip()) for piece in value.split(",")]
+        if not all(self._is_valid(number) for number in numbers):
             self.fail(
-                f"expected comma-separated {what}{ends}, such as {self.example}, got {shorten(value)!r}", param, ctx
+                f"expected comma-separated {self._description()}, such as {self.example}, got {shorten(value)!r}",
+                param,
+                ctx,
             )
-        return tuple(numbers) if self.duplicates else tuple(dict.fromkeys(numbers))
+        return tuple(numbers) if self.keep_duplicates else tuple(dict.fromkeys(numbers))
 
-    def _number(self, piece: str) -> float:
+    def _parse(self, piece: str) -> float:
         if self.integer:
             return int(piece) if re.fullmatch(r"[+-]?\d{1,18}", piece) else math.nan
         try:
@@ -114,69 +134,92 @@ class NumberList(click.ParamType):
         except ValueError:
             return math.nan
 
-    def _fits(self, number: float) -> bool:
+    def _is_valid(self, number: float) -> bool:
         if number == math.inf:
-            return self.infinite
-        return (number > 0 if self.least is None else self.least <= number) and number <= self.most
+            return self.allow_infinity
+        return (number > 0 if self.minimum is None else self.minimum <= number) and number <= self.maximum
+
+    def _description(self) -> str:
+        """Return what is allowed, for the error message."""
+        text = "integers" if self.integer else "numbers" if self.minimum is not None else "positive numbers"
+        if self.minimum is not None:
+            text += f" from {self.minimum:g}"
+        if self.maximum < MAX_NUMBER or not self.integer:
+            text += f" {'up ' if self.minimum is None else ''}to {self.maximum:g}"
+        return text + (", or inf" if self.allow_infinity else "") + (f", or {self.keyword}" if self.keyword else "")
 
 
-class Words(click.ParamType):
-    """Comma-separated words among those known, each once."""
+class NameList(click.ParamType):
+    """Comma-separated names, each of them once.
 
-    name = "words"
+    Args:
+        allowed: The names that are allowed.
+    """
 
-    def __init__(self, known: tuple[str, ...]):
-        self.known = known
+    name = "names"
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        """Take the names that are allowed."""
+        self.allowed = allowed
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return NAME,…; the help of an option lists the names."""
         return "NAME,…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a tuple of names."""
         if not isinstance(value, str):
             return value
-        words = tuple(dict.fromkeys(piece.strip() for piece in value.split(",")))
-        if unknown := [word for word in words if word not in self.known]:
-            self.fail(f"expected names among {', '.join(self.known)}, got {shorten(unknown[0])!r}", param, ctx)
-        return words
+        names = tuple(dict.fromkeys(piece.strip() for piece in value.split(",")))
+        if unknown := [name for name in names if name not in self.allowed]:
+            self.fail(f"expected names among {', '.join(self.allowed)}, got {shorten(unknown[0])!r}", param, ctx)
+        return names
 
 
 class Radius(click.ParamType):
     """The radius of a ball of tokens: `norm`, `data`, or a number.
 
-    >>> Radius().convert("data", None, None), Radius().convert("15.5", None, None)
-    ('data', 15.5)
+    Example:
+        >>> Radius().convert("data", None, None), Radius().convert("15.5", None, None)
+        ('data', 15.5)
     """
 
     name = "radius"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return the three forms of a radius."""
         return "norm|data|NUMBER"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a positive number, or return the name."""
         if value in ("norm", "data"):
             return value
         try:
             radius = float(value)
         except ValueError:
             radius = math.nan
-        if not 0 < radius <= LARGEST:
+        if not 0 < radius <= MAX_NUMBER:
             self.fail(
-                f"expected norm, data or a positive number up to {LARGEST:g}, got {shorten(str(value))!r}", param, ctx
+                f"expected norm, data or a positive number up to {MAX_NUMBER:g}, got {shorten(str(value))!r}",
+                param,
+                ctx,
             )
         return radius
 
 
 class Bytes(click.ParamType):
-    """A size of memory: 4G, 512M, 64K or plain bytes; powers of 1024.
+    """A size of memory: 4G, 512M, 64K (powers of 1024), or a number of bytes.
 
-    >>> Bytes().convert("1.5G", None, None)
-    1610612736
+    Example:
+        >>> Bytes().convert("1.5G", None, None)
+        1610612736
     """
 
     name = "size"
-    _FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    _FACTORS: ClassVar = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a number of bytes."""
         if not isinstance(value, str):
             return value
         match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(?:i?B)?", value.strip(), flags=re.IGNORECASE)
@@ -187,31 +230,30 @@ class Bytes(click.ParamType):
 
 
 def shorten(text: str) -> str:
-    """The beginning of a text that may be of any length.
+    """Return a text, cut to a length that fits in an error message.
 
-    >>> shorten("9" * 5000)[-5:]
-    '9999…'
+    Example:
+        >>> shorten("9" * 5000)[-5:]
+        '9999…'
     """
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
-def ascent_options(*, restarts: int, steps: int) -> Callable:
-    """Make the options of a gradient ascent from several starts."""
-
-    def decorate(command: Callable) -> Callable:
-        command = click.option(
-            "--steps", type=Count(), metavar="COUNT", default=steps, show_default=True, help="Steps of ascent."
-        )(command)
-        return click.option(
+def ascent_options(*, restarts: int, steps: int) -> Decorator:
+    """Return a decorator that adds the options of gradient ascent, with these defaults."""
+    return apply_options(
+        click.option(
             "--restarts",
             type=Count(),
             metavar="COUNT",
             default=restarts,
             show_default=True,
-            help="Starting points, all moved at once; the best is kept.",
-        )(command)
-
-    return decorate
+            help="Number of starting points, optimised together; the best result is kept.",
+        ),
+        click.option(
+            "--steps", type=Count(), metavar="COUNT", default=steps, show_default=True, help="Steps of gradient ascent."
+        ),
+    )
 
 
 radius_option = click.option(
@@ -219,26 +261,30 @@ radius_option = click.option(
     type=Radius(),
     default="norm",
     show_default=True,
-    help="Radius of the ball or sphere: the most that the normalisation in front can give (norm), what the tokens have "
-    "(data), or a number.",
+    help="Radius of the ball or sphere: the largest norm of an output of the normalisation in front (norm), the "
+    "largest norm of the tokens (data), or a number.",
 )
 
 
-def seed_option(default: int | None) -> Callable:
-    """Make the option of a seed; None leaves it to a file."""
-    shown = "the file's" if default is None else str(default)
+def seed_option(default: int | None) -> Decorator:
+    """Return a decorator that adds `--seed`; with the default None, the seed of a file is used."""
+    shown_default = "the file's" if default is None else str(default)
     return click.option(
         "--seed",
         type=Count(0, 2**63 - 1),
         metavar="NUMBER",
         default=default,
-        help=f"Seed of everything that is drawn.  [default: {shown}]",
+        help=f"Seed of everything that is drawn.  [default: {shown_default}]",
     )
 
 
-def exponents_option(default: str) -> Callable:
-    """Make the option of the exponents of a distance."""
-    kind = NumberList(least=1, most=1e6, infinite=True, example=default)
+def exponents_option(default: str) -> Decorator:
+    """Return a decorator that adds `--p`, the exponents of a distance."""
     return click.option(
-        "--p", "exponents", type=kind, default=default, show_default=True, help="Exponents p ≥ 1 of the distance."
+        "--p",
+        "exponents",
+        type=NumberList(minimum=1, maximum=1e6, allow_infinity=True, example=default),
+        default=default,
+        show_default=True,
+        help="Exponents p ≥ 1 of the distance.",
     )

@@ -1,4 +1,4 @@
-"""`howsmooth plan`: what a study, or a measurement, would take."""
+"""`howsmooth plan`: time and memory of a study or a measurement."""
 
 from __future__ import annotations
 
@@ -7,84 +7,84 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.measure import FIELDS
+from howsmooth.cli.measure import MEASURE_FIELDS
 from howsmooth.cli.options import (
-    ENGINE,
-    LOADING,
+    ENGINE_FIELDS,
+    LOADING_FIELDS,
     engine_options,
+    load_model_and_text,
     loading_options,
     output_options,
     overrides,
     set_option,
-    spec_from,
+    spec_from_options,
     spec_options,
 )
 from howsmooth.errors import InputError
 
 
-@click.command(name="plan", short_help="What a study or a measurement would take.")
-@click.argument("what", metavar="STUDY.toml|MODEL", default="minilm")
-@spec_options(*FIELDS)
+@click.command(name="plan", short_help="Estimate the time and memory of a study or a measurement.")
+@click.argument("study_or_model", metavar="STUDY.toml|MODEL", default="minilm")
+@spec_options(*MEASURE_FIELDS)
 @engine_options
 @loading_options
 @set_option
 @output_options("json")
 def command(
-    what: str,
+    study_or_model: str,
     settings: tuple[str, ...],
     json_path: str | None,
     trust_remote_code: bool | None,
     allow_pickle: bool | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Say how much time and memory a study or a measurement takes, and what that is known from.
+    """Estimate the time and memory of a study or a measurement, and show what the estimate is based on.
 
-    Give a study file, or a model with the options of `howsmooth measure`: then a short solve and a few products are
-    timed on the device, and what does not fit in its memory is refused.
+    Takes a study file, or a model with the options of `howsmooth measure`. For a model, a short solve and a few
+    products are timed on the device; lengths that do not fit in its memory are an error.
     """
     from howsmooth.cli.outputs import record_files
-    from howsmooth.cli.run import console
+    from howsmooth.cli.run import make_console
 
-    _refuse_idle_options(what, settings, given)
+    _check_applicable_options(study_or_model, settings, options)
     trust: dict[str, Any] = {"trust_remote_code": bool(trust_remote_code), "allow_pickle": bool(allow_pickle)}
     files = record_files(json_path, None)
-    if what.endswith(".toml"):
+    if study_or_model.endswith(".toml"):
         from howsmooth.report.plan_tables import plan_table
         from howsmooth.studies.plan import prepare
         from howsmooth.studies.spec import read_study
 
-        console().print(plan_table(prepare(read_study(what, overrides(settings, given)), **trust)))
+        make_console().print(plan_table(prepare(read_study(study_or_model, overrides(settings, options)), **trust)))
         return
-    spec = spec_from({**given, **trust, "model": what})
-    from howsmooth.cli.options import one_model
+    spec = spec_from_options({**options, **trust, "model": study_or_model})
     from howsmooth.report.plan_tables import forecast_line, forecast_table
     from howsmooth.studies.costs import PLAN_PAIR_SECONDS, CostModel
     from howsmooth.studies.plan import prepare_model
 
-    began = time.perf_counter()
-    model, corpus, resolved = one_model(spec)
-    loading = time.perf_counter() - began
-    found = CostModel(
+    start = time.perf_counter()
+    model, corpus, resolved = load_model_and_text(spec)
+    loading = time.perf_counter() - start
+    forecast = CostModel(
         model, prepare_model(resolved, model, corpus).planned_models[0], max_pair_seconds=PLAN_PAIR_SECONDS
     ).forecast(loading)
     for file in files:
-        file.write({"model": what, **found.as_record(), "tol": spec.tol, "confidence": spec.confidence})
+        file.write({"model": study_or_model, **forecast.as_record(), "tol": spec.tol, "confidence": spec.confidence})
         file.close()
-    shown = console(stderr=json_path == "-")
-    shown.print(forecast_table(found))
-    shown.print(forecast_line(found), markup=False)
+    console = make_console(stderr=json_path == "-")
+    console.print(forecast_table(forecast))
+    console.print(forecast_line(forecast), markup=False)
 
 
-def _refuse_idle_options(what: str, settings: tuple[str, ...], given: dict[str, Any]) -> None:
-    """Refuse what would do nothing: an engine for a model, or how to load a model for a study, whose file says that."""
-    study = what.endswith(".toml")
-    idle = [name for name in (LOADING if study else ENGINE) if given.get(name) is not None]
-    if settings and not study:
-        idle.append("set")
-    if idle:
-        only, got = (
-            ("a model", f"the study {what}; say it in the file")
-            if study
-            else ("a study file", f"the model {what}; leave it out")
+def _check_applicable_options(study_or_model: str, settings: tuple[str, ...], options: dict[str, Any]) -> None:
+    """Raise InputError for an option that has no effect: of the engine with a model, of loading with a study file."""
+    is_study = study_or_model.endswith(".toml")
+    unused = [name for name in (LOADING_FIELDS if is_study else ENGINE_FIELDS) if options.get(name) is not None]
+    if settings and not is_study:
+        unused.append("set")
+    if unused:
+        allowed, got = (
+            ("a model", f"the study {study_or_model}; write it in the file")
+            if is_study
+            else ("a study file", f"the model {study_or_model}; leave it out")
         )
-        raise InputError(f"expected --{idle[0].replace('_', '-')} only with {only}, got {got}")
+        raise InputError(f"expected --{unused[0].replace('_', '-')} only with {allowed}, got {got}")

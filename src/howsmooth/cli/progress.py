@@ -1,4 +1,4 @@
-"""A study as a person sees it: the bar with the time that is left, what failed, the tables."""
+"""Run a study with a progress bar, and print its failures and tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Display
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as RichProgress
 
 from howsmooth.report.plan_tables import duration, plan_table
 from howsmooth.studies.run import Progress
@@ -18,107 +18,130 @@ if TYPE_CHECKING:
     from howsmooth.studies.store import Store
 
 EXIT_FAILED_TASKS = 1
-_EVERY = 30.0  # seconds between lines where there is no terminal
+_SECONDS_BETWEEN_LINES = 30.0  # of progress, where there is no terminal
 
 
-class Bar:
-    """A live bar on a terminal, a line now and then elsewhere."""
+class StudyProgressBar:
+    """A progress bar on a terminal; without one, a line every half minute."""
 
-    def __init__(self, notes: Console):
-        self.notes = notes
-        self._began = self._said = time.monotonic()
-        left = TextColumn("{task.fields[left]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), left)
-        self._display = Display(*columns, console=notes, disable=not notes.is_terminal, transient=True)
-        self._task = None
-        self._first: tuple[float, float] | None = None  # when the first rows came, and the work they were
+    def __init__(self, console: Console) -> None:
+        """Take the console to print to."""
+        self.console = console
+        self._start = self._last_line = time.monotonic()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[time_left]}"),
+        )
+        self._bar = RichProgress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._task: TaskID | None = None
+        self._first_result: tuple[float, float] | None = None  # its time, and the expected seconds of work done by then
 
-    def __enter__(self) -> Bar:
-        self._began = self._said = time.monotonic()
-        self._display.start()
+    def __enter__(self) -> StudyProgressBar:
+        """Show the bar and start the clock."""
+        self._start = self._last_line = time.monotonic()
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._display.stop()
+        """Remove the bar."""
+        self._bar.stop()
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self._began
+        """Seconds since the start."""
+        return time.monotonic() - self._start
 
     def show(self, state: Progress) -> None:
-        left = self._left(state)
+        """Show the state of a study, the `progress` callback of `run_study`."""
+        time_left = self._time_left(state)
         failed = f", {state.failed} failed" if state.failed else ""
         if self._task is None:
-            self._task = self._display.add_task("measuring", total=state.total, completed=state.done, left=left)
-        self._display.update(self._task, completed=state.done, left=left + failed)
-        if not self.notes.is_terminal and time.monotonic() - self._said > _EVERY:
-            self._said = time.monotonic()
-            self.notes.print(f"{state.done} of {state.total} tasks, {left}{failed}", style="dim")
+            self._task = self._bar.add_task("measuring", total=state.total, completed=state.done, time_left=time_left)
+        self._bar.update(self._task, completed=state.done, time_left=time_left + failed)
+        if not self.console.is_terminal and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            self.console.print(f"{state.done} of {state.total} tasks, {time_left}{failed}", style="dim")
 
-    def _left(self, state: Progress) -> str:
-        """Counted from the first rows on: how long workers take to start says nothing about the rest."""
+    def _time_left(self, state: Progress) -> str:
+        """Extrapolate from the time since the first result, which leaves out the start of the workers."""
         now = time.monotonic()
-        if self._first is None:
-            self._first = (now, state.seconds_done) if state.seconds_done else None
+        if self._first_result is None:
+            self._first_result = (now, state.seconds_done) if state.seconds_done else None
             return "…"
-        return remaining(state.seconds_done - self._first[1], state.seconds_left, now - self._first[0])
+        start, done_at_start = self._first_result
+        return format_time_left(state.seconds_done - done_at_start, state.seconds_left, now - start)
 
 
-def remaining(done: float, left: float, elapsed: float) -> str:
-    """Long tasks come first, so work is counted in expected seconds, not in tasks.
+def format_time_left(done: float, left: float, elapsed: float) -> str:
+    """Return the time left, from expected seconds of work: long tasks run first, so tasks are not counted.
 
-    >>> remaining(done=10.0, left=30.0, elapsed=20.0)
-    '60 s left'
+    Args:
+        done: Expected seconds of the tasks that are done.
+        left: Expected seconds of the tasks that are left.
+        elapsed: Seconds that the tasks took.
+
+    Example:
+        >>> format_time_left(done=10.0, left=30.0, elapsed=20.0)
+        '60 s left'
     """
     return f"{duration(elapsed * max(0.0, left) / done)} left" if done > 0 else "…"
 
 
-def run_and_keep(study: Spec, path: Path, said: str | None = None, **trust: bool) -> int:
-    """Prepare, say what will be done, do it with a bar, show what came out."""
+def run_and_store(study: Spec, path: Path, message: str | None = None, **trust: bool) -> int:
+    """Run the tasks of a study that its store lacks, print its tables and return the exit code.
+
+    Args:
+        study: The spec of the study.
+        path: The SQLite file of the store.
+        message: A line to print first.
+        trust: `trust_remote_code` and `allow_pickle`, as given on the command line.
+    """
     from howsmooth.cli.main import EXIT_INTERRUPTED
-    from howsmooth.cli.run import console, say
+    from howsmooth.cli.run import make_console, print_line
     from howsmooth.studies.plan import prepare
     from howsmooth.studies.run import run_study
     from howsmooth.studies.store import Store
 
-    notes, interrupted = console(stderr=True), False
-    with Store.write(path) as store:  # first of all: a second run is refused at once
-        for line in filter(None, (said, store.recovered)):
-            say(notes, f"howsmooth: {line}", style="yellow")
-        prepared = prepare(study, log=lambda line: say(notes, line, style="dim"), **trust)
-        store.plan(prepared.spec.model_dump(mode="json"), prepared.tasks())
-        notes.print(plan_table(prepared, store.counts()["done"]))
-        with Bar(notes) as bar:
+    stderr, interrupted = make_console(stderr=True), False
+    with Store.write(path) as store:  # first of all, so that a second run of the study fails at once
+        for line in filter(None, (message, store.recovered)):
+            print_line(stderr, f"howsmooth: {line}", style="yellow")
+        plan = prepare(study, log=lambda line: print_line(stderr, line, style="dim"), **trust)
+        store.plan(plan.spec.model_dump(mode="json"), plan.tasks())
+        stderr.print(plan_table(plan, store.counts()["done"]))
+        with StudyProgressBar(stderr) as bar:
             try:
-                run_study(prepared, store, progress=bar.show)
+                run_study(plan, store, progress=bar.show)
             except KeyboardInterrupt:
                 interrupted = True
         counts = store.counts()
-        say(notes, f"{path}: {progress_line(counts)}, {duration(bar.elapsed)}")
+        print_line(stderr, f"{path}: {progress_line(counts)}, {duration(bar.elapsed)}")
         for line in failure_lines(store.failures()):
-            say(notes, f"howsmooth: {line}", style="yellow")
-        show_tables(store, console())
+            print_line(stderr, f"howsmooth: {line}", style="yellow")
+        print_tables(store, make_console())
     if interrupted:
-        say(notes, f"howsmooth: interrupted; go on with: howsmooth study resume {path}")
+        print_line(stderr, f"howsmooth: interrupted; resume with: howsmooth study resume {path}")
         return EXIT_INTERRUPTED
     return EXIT_FAILED_TASKS if counts["done"] < counts["planned"] else 0
 
 
-def show_tables(store: Store, shown: Console) -> None:
-    """Print the tables of what a store holds, and how many intervals are wider than asked."""
+def print_tables(store: Store, console: Console) -> None:
+    """Print the tables of a store's records, and the number of intervals that are wider than the tolerance."""
     from howsmooth.records import record_error
     from howsmooth.report.measurement_tables import Summary, study_tables
 
-    # What another program changed in the store is left to `howsmooth report`, which says what is wrong with it.
+    # Invalid records, which another program may have written, are left out; `howsmooth report` lists them.
     summary = Summary(record for record in store.records() if record_error(record) is None)
     for table in study_tables(summary):
-        shown.print(table)
+        console.print(table)
     for name, count in summary.unfinished.items():
-        shown.print(f"{count} intervals are wider than asked ({name})", style="yellow")
+        console.print(f"{count} intervals are wider than the tolerance ({name})", style="yellow")
 
 
 def progress_line(counts: dict[str, int]) -> str:
-    """Return how far a study is."""
+    """Return one line with the numbers of tasks that are done and failed."""
     parts = [f"{counts['done']} of {counts['planned']} tasks done"]
     if counts["failed"]:
         parts.append(f"{counts['failed']} failed")
@@ -128,8 +151,12 @@ def progress_line(counts: dict[str, int]) -> str:
 
 
 def failure_lines(failures: list[tuple[str, str, int]]) -> list[str]:
-    """Each reason once, with how many tasks it stopped."""
+    """Return a line for each error message, with the number of tasks that failed with it.
+
+    Args:
+        failures: Task, error message and number of attempts of each failure.
+    """
     counted: dict[str, int] = {}
     for _, error, _ in failures:
         counted[error] = counted.get(error, 0) + 1
-    return [f"{count} tasks failed and will be tried again by resume: {error}" for error, count in counted.items()]
+    return [f"{count} tasks failed and are retried by resume: {error}" for error, count in counted.items()]

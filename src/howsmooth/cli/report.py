@@ -1,4 +1,4 @@
-"""`howsmooth report`: records as one HTML page, as CSV and as figures for a paper."""
+"""`howsmooth report`: records as one HTML page, as CSV tables and as figures for a paper."""
 
 from __future__ import annotations
 
@@ -7,34 +7,42 @@ from pathlib import Path
 import click
 
 
-@click.command(name="report", short_help="Records as a page to look at, as CSV and as figures.")
-@click.argument("places", metavar="STORE|JSON…", nargs=-1, required=True)
+@click.command(name="report", short_help="Write records as an HTML page, CSV tables and figures.")
+@click.argument("paths", metavar="STORE|JSON…", nargs=-1, required=True)
 @click.option(
     "-o",
     "--report",
     "page_path",
     metavar="FILE.html",
-    help="A page that needs nothing else.  [default: report.html, unless --tables or --figures ask for something else]",
+    help="A self-contained HTML page.  [default: report.html, unless --tables or --figures is given]",
 )
-@click.option("--tables", "csv_folder", metavar="DIR", help="Also each table as a CSV file.")
-@click.option("--figures", "figure_folder", metavar="DIR", help="Also vector figures for a paper (pdf).")
+@click.option("--tables", "csv_folder", metavar="DIR", help="Also write each table as a CSV file.")
+@click.option("--figures", "figure_folder", metavar="DIR", help="Also write vector figures for a paper (pdf).")
 @click.option("--title", metavar="TEXT", help="Title of the page.")
-def command(places, page_path, csv_folder, figure_folder, title) -> int:
-    """Write what was measured as one HTML file that needs nothing else: light, dark, offline, on paper.
+def command(
+    paths: tuple[str, ...], page_path: str | None, csv_folder: str | None, figure_folder: str | None, title: str | None
+) -> int:
+    """Write records as one self-contained HTML file with a light and a dark theme, for offline use and printing.
 
-    Takes stores of studies and what --json wrote, several of them together; - is stdin.
+    Takes one or more stores of studies and files written by --json; - is stdin.
     """
-    from howsmooth.cli.outputs import check_writable, refuse_one_file_twice, writable_folder, write_page, writing
-    from howsmooth.cli.run import console, say
+    from howsmooth.cli.outputs import (
+        check_distinct_files,
+        check_writable,
+        make_folder,
+        translate_write_errors,
+        write_page,
+    )
+    from howsmooth.cli.run import make_console, print_line
 
     if page_path is None and csv_folder is None and figure_folder is None:
         page_path = "report.html"
     if page_path is not None:
-        for place in places:
-            refuse_one_file_twice({"what is read": None if place == "-" else place, "--report": page_path})
+        for path in paths:
+            check_distinct_files({"the input": None if path == "-" else path, "--report": page_path})
         check_writable(Path(page_path), "--report")
     folders = {
-        option: writable_folder(folder, option)
+        option: make_folder(folder, option)
         for option, folder in (("--tables", csv_folder), ("--figures", figure_folder))
         if folder
     }
@@ -47,23 +55,23 @@ def command(places, page_path, csv_folder, figure_folder, title) -> int:
     from howsmooth.report.web_page import report_page, write_csv
     from howsmooth.studies.formats import read_records
 
-    notes = console(stderr=True)
-    read = read_records(places)
+    stderr = make_console(stderr=True)
+    read = read_records(paths)
     for line in read.notes:
-        say(notes, f"howsmooth: {line}", style="yellow")
+        print_line(stderr, f"howsmooth: {line}", style="yellow")
     tables = tables_of(read.records)
     if page_path is not None:
-        with writing(page_path, "--report"):
+        with translate_write_errors(page_path, "--report"):
             size = write_page(Path(page_path), report_page(read.records, title=title, notes=read.notes, tables=tables))
-        say(notes, f"wrote {len(read.records)} records to {page_path}, {size / 2**20:.1f} MiB")
+        print_line(stderr, f"wrote {len(read.records)} records to {page_path}, {size / 2**20:.1f} MiB")
     if "--tables" in folders:
-        with writing(folders["--tables"], "--tables"):
+        with translate_write_errors(folders["--tables"], "--tables"):
             written = write_csv(tables, folders["--tables"])
-        say(notes, f"wrote {', '.join(map(str, written))}")
+        print_line(stderr, f"wrote {', '.join(map(str, written))}")
     if "--figures" in folders:
         from howsmooth.report.paper import write_figures
 
-        with writing(folders["--figures"], "--figures"):
+        with translate_write_errors(folders["--figures"], "--figures"):
             written = write_figures(read.records, folders["--figures"])
-        say(notes, f"drew {', '.join(map(str, written))}")
+        print_line(stderr, f"drew {', '.join(map(str, written))}")
     return 0

@@ -1,4 +1,4 @@
-"""`howsmooth reproduce`: the paper's figures, as described beside as released."""
+"""`howsmooth reproduce`: the figures of the paper, as described there and as computed by its released scripts."""
 
 from __future__ import annotations
 
@@ -8,79 +8,86 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.options import spec_from, spec_options
+from howsmooth.cli.options import spec_from_options, spec_options
 from howsmooth.errors import InputError
 
-STORE = "reproduce.sqlite"
-FIGURES_OWN = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"), "the figure's")
+STORE_NAME = "reproduce.sqlite"
+FIGURE_DEFAULTS = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"), "the figure's")
 
 
-@click.command(name="reproduce", short_help="The paper's figures, made again.")
+@click.command(name="reproduce", short_help="Reproduce the figures of the paper.")
 @click.argument("figures", nargs=-1, metavar="[FIGURE…|all]")
-@spec_options("models", "layers", "lengths", "samples", "tol", **FIGURES_OWN)
+@spec_options("models", "layers", "lengths", "samples", "tol", **FIGURE_DEFAULTS)
 @click.option("--out", "folder", metavar="DIR", default="reproduced", show_default=True, help="Folder for the results.")
-@click.option("--data", metavar="DIR", help="Holds alice.txt and ag_news_test.csv.  [default: $HOWSMOOTH_DATA]")
-@click.option("--gpt2-attention", metavar="FILE", help="GPT-2's attention layers (safetensors), for made inputs.")
+@click.option("--data", metavar="DIR", help="Folder with alice.txt and ag_news_test.csv.  [default: $HOWSMOOTH_DATA]")
+@click.option("--gpt2-attention", metavar="FILE", help="GPT-2's attention layers (safetensors), for synthetic inputs.")
 @spec_options("workers")
 @click.option("--quick", is_flag=True, help="A few short lengths and two samples in this process: minutes, not hours.")
 def command(
-    figures: tuple[str, ...], folder: str, data: str | None, gpt2_attention: str | None, quick: bool, **given: Any
+    figures: tuple[str, ...], folder: str, data: str | None, gpt2_attention: str | None, quick: bool, **options: Any
 ) -> int:
-    """Make the figures of "How Smooth Is Attention?" again, and the same for other models.
+    """Reproduce the figures of "How Smooth Is Attention?", also for other models.
 
     FIGURE is text (Lip against n), radius (Lip against the mean radius), adversarial, norms (token norms against n),
-    others (models the paper did not have), synthetic (GPT-2's true attention on noise), or all, the default.
-    Nothing that is already in the folder's store is computed twice; what cannot be loaded becomes a missing panel.
+    others (models that are not in the paper), synthetic (GPT-2's attention layers on random inputs), or all, the
+    default. Records in the folder's store are not computed again; a model that cannot be loaded is a missing panel.
     """
     from howsmooth.cli.main import EXIT_INTERRUPTED
-    from howsmooth.cli.outputs import writable_folder
-    from howsmooth.cli.run import console, say
+    from howsmooth.cli.outputs import make_folder
+    from howsmooth.cli.run import make_console, print_line
     from howsmooth.report.figure import check_plot_path
     from howsmooth.studies.figures import figure_names, read_figure
     from howsmooth.studies.store import Store
 
     chosen = figure_names() if not figures or "all" in figures else list(dict.fromkeys(figures))
-    declared = [read_figure(name) for name in chosen]
+    chosen_figures = [read_figure(name) for name in chosen]
     if gpt2_attention is not None and not Path(gpt2_attention).is_file():
         raise InputError(f"expected a file for --gpt2-attention, got {gpt2_attention}; check the path")
-    spec = spec_from(given)
+    spec = spec_from_options(options)
 
-    from howsmooth.cli.progress import Bar
+    from howsmooth.cli.progress import StudyProgressBar
     from howsmooth.report.reproduction import write_figure, write_index
     from howsmooth.studies.figures import Options, run_figure
 
-    options = Options.of_spec(
-        spec, [name for name in FIGURES_OWN if given[name] is not None], gpt2_attention=gpt2_attention, quick=quick
+    figure_options = Options.of_spec(
+        spec,
+        [name for name in FIGURE_DEFAULTS if options[name] is not None],
+        gpt2_attention=gpt2_attention,
+        quick=quick,
     )
     check_plot_path("figure.png", "the figures")
     if data is not None:
         if not Path(data).is_dir():
             raise InputError(f"expected a folder for --data, got {data}; name one that exists")
         os.environ["HOWSMOOTH_DATA"] = data
-    notes, out, made = console(stderr=True), writable_folder(folder, "--out"), []
-    with Store.write(out / STORE) as store:
+    stderr, out, made = make_console(stderr=True), make_folder(folder, "--out"), []
+    with Store.write(out / STORE_NAME) as store:
         if store.recovered:
-            say(notes, f"howsmooth: {store.recovered}", style="yellow")
+            print_line(stderr, f"howsmooth: {store.recovered}", style="yellow")
         try:
-            for figure in declared:
-                with Bar(notes) as bar:
+            for figure in chosen_figures:
+                with StudyProgressBar(stderr) as bar:
                     outcome = run_figure(
-                        figure, store, options, progress=bar.show, log=lambda line: say(notes, line, style="dim")
+                        figure,
+                        store,
+                        figure_options,
+                        progress=bar.show,
+                        log=lambda line: print_line(stderr, line, style="dim"),
                     )
                 made.append((outcome, write_figure(outcome, out)))
                 write_index(made, out)
         except KeyboardInterrupt:
-            say(notes, "howsmooth: interrupted; the same command goes on from here")
+            print_line(stderr, "howsmooth: interrupted; run the same command again to continue")
             return EXIT_INTERRUPTED
-    shown = console()
+    stdout = make_console()
     for outcome, pictures in made:
-        lacks = {(lack.model, lack.reason) for lack in outcome.missing}
-        say(
-            shown,
+        missing = {(panel.model, panel.reason) for panel in outcome.missing}
+        print_line(
+            stdout,
             f"{outcome.figure.name}: {len(outcome.records)} records, {len(pictures)} pictures"
-            + (f", {len(lacks)} models missing" if lacks else ""),
+            + (f", {len(missing)} models missing" if missing else ""),
         )
-        for model, reason in sorted(lacks):
-            say(shown, f"  missing {model}: {reason}", style="yellow")
-    say(shown, f"index    {out / 'index.md'}, {out / 'index.html'}")
+        for model, reason in sorted(missing):
+            print_line(stdout, f"  missing {model}: {reason}", style="yellow")
+    print_line(stdout, f"index    {out / 'index.md'}, {out / 'index.html'}")
     return 0

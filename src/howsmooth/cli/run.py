@@ -1,4 +1,4 @@
-"""Running the measuring loop for a person: progress on stderr, every record kept the moment it exists."""
+"""Run the computation of a command: progress on stderr, each record written at once, then table, figure and page."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from howsmooth.cli.main import EXIT_INTERRUPTED
-from howsmooth.cli.outputs import RecordFile, unwritable
+from howsmooth.cli.outputs import (
+    Reader,
+    Record,
+    RecordFile,
+    check_distinct_files,
+    check_writable,
+    record_files,
+    write_error,
+    write_page,
+)
 from howsmooth.errors import InputError
 from howsmooth.report.rows import FINE, counted, model_name
 
@@ -23,112 +32,151 @@ if TYPE_CHECKING:
     from howsmooth.studies.plan import Plan
     from howsmooth.studies.spec import Spec
 
+WIDTH_WITHOUT_TERMINAL = 120  # columns of output to a file or a pipe
+
 ProgressCallback = Callable[..., None]  # called with (n, layer, head), or the arguments of `describe`
 
-_PLAIN_WIDTH = 120  # columns of a table that goes to a file or a pipe
+
+class Computation(NamedTuple):
+    """What a command computes.
+
+    Attributes:
+        name: The model or map, shown beside the progress bar.
+        total: The number of records.
+        records: Yields the records. It is called with a callback, which it calls before each record with the arguments
+            of `describe` in `run_command`.
+    """
+
+    name: str
+    total: int
+    records: Callable[[ProgressCallback], Iterable[Record]]
 
 
-def console(*, stderr: bool = False, record: bool = False, width: int | None = None) -> Console:
-    """A console that wraps at the terminal's width, and at a wide one where there is no terminal."""
+def make_console(*, stderr: bool = False, record: bool = False, width: int | None = None) -> Console:
+    """Return a console for stdout or stderr, as wide as the terminal or `WIDTH_WITHOUT_TERMINAL`.
+
+    Args:
+        stderr: Whether the console prints to stderr.
+        record: Whether it records its output, for `save_console_svg`.
+        width: Number of columns, in place of the terminal's.
+    """
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
-        file=stream, width=width or (None if stream.isatty() else _PLAIN_WIDTH), highlight=False, record=record
-    )
+    if width is None and not stream.isatty():
+        width = WIDTH_WITHOUT_TERMINAL
+    return Console(file=stream, width=width, highlight=False, record=record)
 
 
-def say(notes: Console, line: str, style: str = "") -> None:
-    """One line, never wrapped and never read as markup."""
-    notes.print(line, style=style, markup=False, soft_wrap=True)
+def print_line(console: Console, line: str, style: str = "") -> None:
+    """Print one line without wrapping it and without interpreting markup."""
+    console.print(line, style=style, markup=False, soft_wrap=True)
 
 
 @dataclass
-class Run:
-    """The records of a command so far, and how it ended."""
+class CommandRun:
+    """The records of a command so far, and how it ended.
+
+    Attributes:
+        files: Files that records are written to.
+        stderr: Console for progress and messages.
+        records: All records so far.
+        interrupted: Whether Ctrl-C ended the computation.
+        write_errors: For each path that could not be written, the error.
+        record_noun: What a record is called when records are counted.
+        caveats: Lines of warning about the records; by default, about tolerances that were not reached.
+    """
 
     files: Sequence[RecordFile]
-    notes: Console
-    records: list[dict[str, Any]] = field(default_factory=list)
+    stderr: Console
+    records: list[Record] = field(default_factory=list)
     interrupted: bool = False
-    failures: dict[str, InputError] = field(default_factory=dict)  # path -> why it could not be written
-    thing: str = "estimate"  # what a record is called when counted
-    doubts: Callable[[list[dict[str, Any]]], Iterable[str]] | None = None  # lines of warning; None: of estimates
+    write_errors: dict[str, InputError] = field(default_factory=dict)
+    record_noun: str = "estimate"
+    caveats: Callable[[list[Record]], Iterable[str]] | None = None
 
     @contextmanager
-    def writing(self, path: str | Path, option: str) -> Iterator[None]:
-        """Keep a failure to write for `finish`: what else was computed is still written and shown."""
+    def defer_write_errors(self, path: str | Path, option: str) -> Iterator[None]:
+        """Keep an OSError within the block for `finish`, so that the other outputs are still written."""
         try:
             yield
-        except BrokenPipeError:  # a reader that has enough is no failure
+        except BrokenPipeError:  # the reader closed the pipe, which is not an error
             raise
         except OSError as error:
-            self.failures.setdefault(str(path), unwritable(path, option, error))
+            self.write_errors.setdefault(str(path), write_error(path, option, error))
 
-    def collect(
-        self,
-        model: str,
-        total: int,
-        produce: Callable[[ProgressCallback], Iterable[dict[str, Any]]],
-        describe: Callable[..., str] | None = None,
-    ) -> None:
-        """Keep what `produce(progress)` yields, `total` records in all, the moment each is there.
+    def collect(self, computation: Computation, describe: Callable[..., str] | None = None) -> None:
+        """Compute the records, and write each of them at once.
 
-        Ctrl-C or a file that cannot be written ends it early; what was computed stays.
+        Ctrl-C or a file that cannot be written ends the computation early; the records so far are kept.
+
+        Args:
+            computation: What to compute.
+            describe: Turns the arguments of the progress callback into a text; by default they are n, layer and head.
         """
-        name = model_name(model)
+        name = model_name(computation.name)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         try:
-            with Progress(*columns, console=self.notes, disable=not self.notes.is_terminal, transient=True) as bar:
-                task = bar.add_task(name, total=total)
+            with Progress(*columns, console=self.stderr, disable=not self.stderr.is_terminal, transient=True) as bar:
+                task = bar.add_task(name, total=computation.total)
 
-                def show(*what: Any) -> None:
-                    bar.update(task, description=f"{name} {(describe or _place)(*what)}")
+                def show_progress(*position: Any) -> None:
+                    bar.update(task, description=f"{name} {(describe or _describe_solve)(*position)}")
 
-                for record in produce(show):
-                    first = self.records[0] if self.records else record
-                    for file in self.files:
-                        if file.form == "csv" and record.get("record") != first.get("record"):
-                            continue  # its columns are those of the first kind of record
-                        with self.writing(file.path, file.option):
-                            file.write(record)
+                for record in computation.records(show_progress):
+                    self._write(record)
                     self.records.append(record)
-                    if self.failures:
+                    if self.write_errors:
                         break
                     bar.advance(task)
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def finish(self) -> int:
-        """Close the files, say what there is and what to doubt; the exit code.
+    def _write(self, record: Record) -> None:
+        first = self.records[0] if self.records else record
+        for file in self.files:
+            if file.format == "csv" and record.get("record") != first.get("record"):
+                continue  # the columns are those of the first kind of record
+            with self.defer_write_errors(file.path, file.option):
+                file.write(record)
 
-        Raises for the first file that could not be written, after all else is said.
+    def finish(self) -> int:
+        """Close the files, print what was written and the caveats, and return the exit code.
+
+        Raises:
+            InputError: The first write error, after everything else has been printed.
         """
         for file in self.files:
-            with self.writing(file.path, file.option):
+            with self.defer_write_errors(file.path, file.option):
                 file.close()
         counts = {file.path: file.count for file in self.files if file.count and file.path != "-"}
-        written = list(counts)
-        for count in sorted(set(counts.values()), reverse=True):
-            if not self.interrupted:
-                paths = " and ".join(path for path in written if counts[path] == count)
-                say(self.notes, f"wrote {counted(count, self.thing)} to {paths}")
+        if not self.interrupted:
+            for count in sorted(set(counts.values()), reverse=True):
+                paths = " and ".join(path for path in counts if counts[path] == count)
+                print_line(self.stderr, f"wrote {counted(count, self.record_noun)} to {paths}")
         if self.records:
-            for line in self.doubts(self.records) if self.doubts else _unfinished(self.records, self.thing):
-                say(self.notes, f"howsmooth: {line}", style="yellow")
-        if self.failures:
-            first, *others = self.failures.values()
-            for failure in others:
-                say(self.notes, f"howsmooth: {failure}")
+            caveats = self.caveats(self.records) if self.caveats else _tolerance_caveats(self.records, self.record_noun)
+            for line in caveats:
+                print_line(self.stderr, f"howsmooth: {line}", style="yellow")
+        if self.write_errors:
+            first, *others = self.write_errors.values()
+            for error in others:
+                print_line(self.stderr, f"howsmooth: {error}")
             raise first
         if not self.interrupted:
             return 0
-        where = f"kept in {' and '.join(written)}" if written else "shown above" if self.records else "none kept"
-        count = counted(len(self.records), self.thing)
-        say(self.notes, f"howsmooth: interrupted after {count}, {where}")
+        where = f"kept in {' and '.join(counts)}" if counts else "shown above" if self.records else "none kept"
+        print_line(self.stderr, f"howsmooth: interrupted after {counted(len(self.records), self.record_noun)}, {where}")
         return EXIT_INTERRUPTED
 
 
-def announce(spec: Spec, model: Model, notes: Console, plan: Plan | None = None) -> None:
-    """Say what is about to be computed and the memory it needs."""
+def print_overview(spec: Spec, model: Model, stderr: Console, plan: Plan | None = None) -> None:
+    """Print what a command is going to compute, and how much memory that takes.
+
+    Args:
+        spec: The spec, resolved against the model.
+        model: The model.
+        stderr: The console to print to.
+        plan: The tasks, if the command has a plan; their memory is printed, too.
+    """
     from howsmooth.report.plan_tables import show_bytes
 
     maps = "the whole model" if spec.kind == "model" else counted(len(spec.layers), "layer")
@@ -136,104 +184,90 @@ def announce(spec: Spec, model: Model, notes: Console, plan: Plan | None = None)
         maps += " × " + counted(len(spec.heads), "head")
     lengths = ", ".join(str(n) for n in spec.lengths)
     memory = "" if plan is None else f", at most {show_bytes(plan.planned_models[0].solve_bytes)} of memory for a solve"
-    tokens = (
-        "random tokens"
-        if spec.inputs == "normalised"
-        else (f"special tokens {'added' if spec.adds_special_tokens else 'not added'}")
-    )
+    if spec.inputs == "normalised":
+        tokens = "random tokens"
+    else:
+        tokens = f"special tokens {'added' if spec.adds_special_tokens else 'not added'}"
     variants = 1 if plan is None else plan.count // spec.estimates  # quantities and choices of tokens
     each = f" × {variants} quantities or choices of tokens" if variants > 1 else ""
-    say(
-        notes,
+    print_line(
+        stderr,
         f"{model_name(model.name)}: {counted(spec.estimates * variants, 'estimate')} "
         f"({maps} × n = {lengths} × {counted(spec.samples, 'sample')}{each}) "
         f"in {str(model.dtype).removeprefix('torch.')} on {model.device}, {tokens}{memory}",
         style="dim",
     )
     if spec.inputs == "normalised" and model.positions is not None and max(spec.lengths) > model.positions:
-        say(
-            notes,
-            f"howsmooth: note: {model_name(model.name)} was made for {model.positions} positions; beyond them "
-            "records say extrapolated",
+        print_line(
+            stderr,
+            f"howsmooth: note: {model_name(model.name)} was trained with {model.positions} positions; records beyond "
+            "them are marked extrapolated",
             style="yellow",
         )
 
 
-Work = tuple[
-    str, int, Callable[[ProgressCallback], Iterable[dict[str, Any]]]
-]  # name, number of records, what produces them
-
-
-def run_and_show(
-    outputs: dict[str, str | None],
+def run_command(
     *,
-    work: Callable[[Console, list[dict[str, Any]]], Work],
-    table: Callable[[list[dict[str, Any]]], Any],
-    thing: str,
-    plot: Callable[[list[dict[str, Any]]], Any] | None = None,
-    page: Callable[[list[dict[str, Any]]], str] | None = None,
+    outputs: dict[str, str | None],
+    prepare: Callable[[Console, list[Record]], Computation],
+    record_noun: str,
+    table: Callable[[list[Record]], Any],
+    plot: Callable[[list[Record]], Any] | None = None,
+    page: Callable[[list[Record]], str] | None = None,
     inputs: dict[str, str | None] | None = None,
     describe: Callable[..., str] | None = None,
-    read: Callable[[str], list[dict[str, Any]]] | None = None,
-    also: dict[str, Callable[[str, list[dict[str, Any]]], None]] | None = None,
-    doubts: Callable[[list[dict[str, Any]]], Iterable[str]] | None = None,
+    read_existing: Reader | None = None,
+    writers: dict[str, Callable[[str, list[Record]], None]] | None = None,
+    caveats: Callable[[list[Record]], Iterable[str]] | None = None,
 ) -> int:
-    """The protocol of a command: check the files, compute, show the table, draw, write the page, say how it ended.
+    """Check the output files, compute the records, and write table, figure and page; return the exit code.
 
-    `outputs` are paths by option ("--json", "--csv", "--plot", "--report"); no output may be one of the `inputs`.
-    `also` are functions of path and records that write the outputs of other options. `doubts` are the lines of warning
-    about the records; without it, those about estimates that did not reach the tolerance.
-    `work` is called once all outputs are known to be good, with the console for notes and the records that the file of
-    --json holds already, if `read` makes the command one that can be resumed. Each record is written the moment it is
-    there, and whatever ends the computation, what was computed is shown.
+    Each record is written as soon as it is computed. Table, figure and page are made of the records so far if Ctrl-C or
+    an error ends the computation.
+
+    Args:
+        outputs: Paths by option ("--json", "--csv", "--plot", "--report", and the options of `writers`).
+        prepare: Loads what is needed and returns the computation. It is called after the outputs have been checked,
+            with the console for messages and the existing records.
+        record_noun: What a record is called when records are counted, such as "estimate".
+        table: Returns the table of the records, a rich renderable.
+        plot: Returns the figure of --plot.
+        page: Returns the HTML of --report.
+        inputs: Paths of input files by option; no output may be one of them.
+        describe: Turns the arguments of the progress callback into a text; by default they are n, layer and head.
+        read_existing: Reads the records of an existing --json file, which makes the command resumable.
+        writers: Functions of path and records that write the outputs of further options.
+        caveats: Returns lines of warning about the records; by default, about tolerances that were not reached.
     """
-    from howsmooth.cli.outputs import record_files, refuse_one_file_twice, write_page
-
-    for named in ({}, *({option: path} for option, path in (inputs or {}).items() if path != "-")):
-        refuse_one_file_twice({**named, **outputs})
-    files = record_files(outputs.get("--json"), outputs.get("--csv"), read)
-    _check_pictures_and_pages(outputs)
-    drawn, written = outputs.get("--plot"), outputs.get("--report")
-    notes = console(stderr=True)
-    run = Run(files, notes, thing=thing, doubts=doubts)
-    kept = [record for file in files for record in file.kept]
-    name, total, produce = work(notes, kept)
+    check_distinct_files(outputs)
+    for option, path in (inputs or {}).items():
+        if path != "-":
+            check_distinct_files({option: path, **outputs})
+    files = record_files(outputs.get("--json"), outputs.get("--csv"), read_existing)
+    _check_other_outputs(outputs)
+    stderr = make_console(stderr=True)
+    run = CommandRun(files, stderr, record_noun=record_noun, caveats=caveats)
+    existing = [record for file in files for record in file.existing]
+    computation = prepare(stderr, existing)
     try:
-        run.collect(name, total, produce, describe)
+        run.collect(computation, describe)
     finally:
         if run.records:
-            shown = notes if "-" in (outputs.get("--json"), outputs.get("--csv")) else console()
-            with run.writing("-", "the table"):
-                found = table(run.records)
-                for part in found.renderables if isinstance(found, Group) else [found]:
-                    shown.print(part, soft_wrap=isinstance(part, Text))  # a line below a table is never wrapped
-        if run.records and drawn and plot is not None:
-            from howsmooth.report.figure import save_figure
-
-            with run.writing(drawn, "--plot"):
-                save_figure(plot(run.records), drawn)
-                say(notes, f"drew {drawn}")
-        if run.records and written and page is not None:
-            with run.writing(written, "--report"):
-                write_page(Path(written), page(run.records))
-                say(notes, f"wrote the report {written}")
-        for option, write in (also or {}).items():
-            path = outputs[option]
-            if run.records and path:
-                with run.writing(path, option):
-                    write(path, run.records)
-        there = {id(record) for record in kept}
-        reused = sum(id(record) in there for record in run.records)
-        if reused:
-            say(notes, f"{counted(reused, thing)} had been in {outputs['--json']} before", style="dim")
+            _print_table(run, table, to_stderr="-" in (outputs.get("--json"), outputs.get("--csv")))
+            _write_figure_and_page(run, outputs, plot, page)
+            for option, write in (writers or {}).items():
+                if path := outputs[option]:
+                    with run.defer_write_errors(path, option):
+                        write(path, run.records)
+        existing_ids = {id(record) for record in existing}
+        if reused := sum(id(record) in existing_ids for record in run.records):
+            print_line(stderr, f"{counted(reused, record_noun)} had been in {outputs['--json']} before", style="dim")
         code = run.finish()
     return code
 
 
-def _check_pictures_and_pages(outputs: dict[str, str | None]) -> None:
-    """Refuse what could not be drawn or written later; files of records are checked where they are made."""
-    from howsmooth.cli.outputs import check_writable
-
+def _check_other_outputs(outputs: dict[str, str | None]) -> None:
+    """Check the paths of figures and pages; those of records are checked by `record_files`."""
     for option, path in outputs.items():
         if not path or option in ("--json", "--csv"):
             continue
@@ -248,27 +282,59 @@ def _check_pictures_and_pages(outputs: dict[str, str | None]) -> None:
         check_writable(Path(path), option)
 
 
-def _place(n: int, layer: int | None, head: int | None) -> str:
+def _print_table(run: CommandRun, table: Callable[[list[Record]], Any], *, to_stderr: bool) -> None:
+    """Print the table; to stderr if stdout has the records."""
+    console = run.stderr if to_stderr else make_console()
+    with run.defer_write_errors("-", "the table"):
+        renderable = table(run.records)
+        for part in renderable.renderables if isinstance(renderable, Group) else [renderable]:
+            console.print(part, soft_wrap=isinstance(part, Text))  # text below a table is not wrapped
+
+
+def _write_figure_and_page(
+    run: CommandRun,
+    outputs: dict[str, str | None],
+    plot: Callable[[list[Record]], Any] | None,
+    page: Callable[[list[Record]], str] | None,
+) -> None:
+    plot_path, page_path = outputs.get("--plot"), outputs.get("--report")
+    if plot_path and plot is not None:
+        from howsmooth.report.figure import save_figure
+
+        with run.defer_write_errors(plot_path, "--plot"):
+            save_figure(plot(run.records), plot_path)
+            print_line(run.stderr, f"drew {plot_path}")
+    if page_path and page is not None:
+        with run.defer_write_errors(page_path, "--report"):
+            write_page(Path(page_path), page(run.records))
+            print_line(run.stderr, f"wrote the report {page_path}")
+
+
+def _describe_solve(n: int, layer: int | None, head: int | None) -> str:
+    """Return the position of a solve, such as "layer 3 head 1, n = 64"."""
     where = "" if layer is None else f"layer {layer}, " if head is None else f"layer {layer} head {head}, "
     return f"{where}n = {n}"
 
 
-def _unfinished(records: Sequence[dict[str, Any]], thing: str) -> Iterator[str]:
+def _tolerance_caveats(records: Sequence[Record], record_noun: str) -> Iterator[str]:
+    """Yield a line about records without an upper end, and one about those that did not reach the tolerance."""
     one_sided = sum(record.get("upper", 0.0) is None and record.get("lower") is not None for record in records)
     if one_sided:
-        yield f"note: {one_sided} of {len(records)} {thing}s have a certified lower end alone"
-    unfinished = [
+        yield f"note: {one_sided} of {len(records)} {record_noun}s have only a certified lower end"
+    unconverged = [
         record
         for record in records
-        if record.get("status", FINE[0]) not in FINE  # searches have none
+        if record.get("status", FINE[0]) not in FINE  # records of searches have no status
         and record.get("upper", 0.0) is not None
     ]
-    if unfinished:
-        statuses = ", ".join(sorted({record["status"] for record in unfinished}))
-        doubt = (
-            f"changed nothing that can be read ({statuses}): try --dtype float64 or another --budget"
-            if thing == "attack"
-            else f"did not reach the tolerance ({statuses}); their intervals hold but are "
-            "wider: try --dtype float64 or a larger --tol"
+    if not unconverged:
+        return
+    statuses = ", ".join(sorted({record["status"] for record in unconverged}))
+    if record_noun == "attack":
+        problem = f"have no reliable change of the output ({statuses}): try --dtype float64 or another --budget"
+    else:
+        problem = (
+            f"did not reach the tolerance ({statuses}); their intervals are valid but wider: "
+            "try --dtype float64 or a larger --tol"
         )
-        yield f"warning: {len(unfinished)} of {len(records)} {thing}s {doubt}"
+    yield f"warning: {len(unconverged)} of {len(records)} {record_noun}s {problem}"

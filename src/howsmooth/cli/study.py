@@ -1,43 +1,40 @@
-"""`howsmooth study`: whole grids of measurements that survive interruption."""
+"""`howsmooth study`: grids of measurements that can be interrupted and resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from howsmooth.cli.measure import FIELDS
-from howsmooth.cli.options import engine_options, overrides, set_option, spec_options
+from howsmooth.cli.measure import MEASURE_FIELDS
+from howsmooth.cli.options import apply_options, engine_options, overrides, set_option, spec_options
 from howsmooth.errors import InputError
 
-_TRUST = {
-    "trust_remote_code": "Run code that comes with the model. The study has to say trust_remote_code = true as well.",
-    "allow_pickle": "Load weights that are not safetensors. The study has to say allow_pickle = true as well.",
-}
 _store_option = click.option(
     "--store", metavar="FILE", help="The SQLite file.  [default: STUDY.sqlite beside the study]"
 )
+# A study file alone may not run code: each of these has to be in the file and on the command line.
+_trust_options = apply_options(
+    click.option(
+        "--trust-remote-code",
+        is_flag=True,
+        help="Run code that comes with the model. The study has to contain trust_remote_code = true as well.",
+    ),
+    click.option(
+        "--allow-pickle",
+        is_flag=True,
+        help="Load weights that are not safetensors. The study has to contain allow_pickle = true as well.",
+    ),
+)
+_override_options = apply_options(spec_options("models", *MEASURE_FIELDS, "simultaneous"), engine_options, set_option)
 
 
-def _trust_options(command: Callable) -> Callable:
-    """What a study file cannot allow by itself."""
-    for name, text in reversed(_TRUST.items()):
-        command = click.option(f"--{name.replace('_', '-')}", is_flag=True, help=text)(command)
-    return command
-
-
-def _override_options(command: Callable) -> Callable:
-    """Options that stand in place of what the file says."""
-    return spec_options("models", *FIELDS, "simultaneous")(engine_options(set_option(command)))
-
-
-@click.group(name="study", short_help="Run whole studies that survive interruption.")
+@click.group(name="study", short_help="Run studies that can be interrupted and resumed.")
 def command() -> None:
-    """Run studies: grids of models, layers, lengths and samples, kept in a store as they are measured.
+    """Run studies: grids of models, layers, lengths and samples, whose records are stored as they are measured.
 
-    A study is a TOML file. Its store lies beside it, and a run that was stopped, or killed, goes on from there.
+    A study is a TOML file. Its store is an SQLite file beside it; a run that was stopped or killed resumes from there.
     """
 
 
@@ -47,14 +44,14 @@ def command() -> None:
 @_trust_options
 @_override_options
 def run(
-    file: str, store: str | None, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **flags: Any
+    file: str, store: str | None, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **options: Any
 ) -> int:
-    """Run a study; tasks that its store holds already are not repeated. Options override the file."""
-    from howsmooth.cli.progress import run_and_keep
+    """Run a study; tasks whose records are in its store are not repeated. Options override the file."""
+    from howsmooth.cli.progress import run_and_store
     from howsmooth.studies.spec import read_study
 
-    study = read_study(file, overrides(settings, flags))
-    return run_and_keep(
+    study = read_study(file, overrides(settings, options))
+    return run_and_store(
         study,
         Path(store) if store else Path(file).with_suffix(".sqlite"),
         trust_remote_code=trust_remote_code,
@@ -63,51 +60,53 @@ def run(
 
 
 @command.command(name="resume")
-@click.argument("place", metavar="STORE|STUDY.toml")
+@click.argument("store_or_study", metavar="STORE|STUDY.toml")
 @_trust_options
 @engine_options
 @set_option
-def resume(place: str, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **flags: Any) -> int:
-    """Go on with a study as its store remembers it. Options change where it runs."""
-    from howsmooth.cli.progress import run_and_keep
+def resume(
+    store_or_study: str, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **options: Any
+) -> int:
+    """Resume a study from its store, which contains its spec. Options change where it runs."""
+    from howsmooth.cli.progress import run_and_store
     from howsmooth.studies.spec import merged, spec_of
     from howsmooth.studies.store import Store
 
-    path = _store_of(place)
+    path = _store_path(store_or_study)
     if not path.is_file():
         raise InputError(
-            f"expected a store to go on with, got {path}, which does not exist; begin with `howsmooth study run`"
+            f"expected a store to resume from, got {path}, which does not exist; start with `howsmooth study run`"
         )
-    with Store.write(path) as store:  # as its writer: a damaged one is repaired here
-        declared, said = store.study, store.recovered
-    if declared is None:
+    with Store.write(path) as store:  # opened for writing, because that repairs a damaged store
+        study_keys, recovery_message = store.study, store.recovered
+    if study_keys is None:
         raise InputError(
-            f"expected a store that knows its study, got {path} without one; "
-            "use `howsmooth study run STUDY.toml`, which repeats nothing that is stored"
+            f"expected a store that contains its study, got {path} without one; "
+            "use `howsmooth study run STUDY.toml`, which does not repeat stored tasks"
         )
-    return run_and_keep(
-        spec_of(merged(declared, overrides(settings, flags)), str(path)),
+    return run_and_store(
+        spec_of(merged(study_keys, overrides(settings, options)), str(path)),
         path,
-        said,
+        recovery_message,
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )
 
 
 @command.command(name="status")
-@click.argument("place", metavar="STORE|STUDY.toml")
-def status(place: str) -> None:
-    """Say how far a study is, what failed, and what it shows so far."""
-    from howsmooth.cli.progress import failure_lines, progress_line, show_tables
-    from howsmooth.cli.run import console, say
+@click.argument("store_or_study", metavar="STORE|STUDY.toml")
+def status(store_or_study: str) -> None:
+    """Show how many tasks of a study are done, which failed, and the tables so far."""
+    from howsmooth.cli.progress import failure_lines, print_tables, progress_line
+    from howsmooth.cli.run import make_console, print_line
     from howsmooth.studies.store import Store
 
-    with Store.read(_store_of(place)) as store:
-        counts, shown = store.counts(), console()
-        say(shown, f"{store.path}: {progress_line(counts)}")
+    with Store.read(_store_path(store_or_study)) as store:
+        counts, stdout = store.counts(), make_console()
+        print_line(stdout, f"{store.path}: {progress_line(counts)}")
         for line in failure_lines(store.failures()):
-            say(shown, line)
-        show_tables(store, shown)
+            print_line(stdout, line)
+        print_tables(store, stdout)
 
 
 @command.command(name="ls")
@@ -117,7 +116,7 @@ def ls(folder: str) -> None:
     from rich.table import Table
 
     from howsmooth.cli.progress import progress_line
-    from howsmooth.cli.run import console
+    from howsmooth.cli.run import make_console
     from howsmooth.studies.spec import read_study
     from howsmooth.studies.store import Store
 
@@ -128,82 +127,84 @@ def ls(folder: str) -> None:
     table = Table.grid(padding=(0, 2))
     for stem in stems:
         file, store = stem.with_suffix(".toml"), stem.with_suffix(".sqlite")
-        about = state = ""
+        description = state = ""
         if file.is_file():
             try:
-                about = read_study(file).description
+                description = read_study(file).description
             except InputError as error:
                 if not store.is_file() and "unknown key" not in str(error):
-                    continue  # a TOML file that is no study at all
-                about = str(error)
+                    continue  # a TOML file that is not a study
+                description = str(error)
         try:
             if store.is_file():
                 with Store.read(store) as opened:
                     state = progress_line(opened.counts())
             else:
-                state = "not begun"
+                state = "not started"
         except InputError as error:
             state = str(error)
-        table.add_row(stem.name, state, about)
-    console().print(table if table.rows else f"no studies in {folder}")
+        table.add_row(stem.name, state, description)
+    make_console().print(table if table.rows else f"no studies in {folder}")
 
 
 @command.command(name="validate")
 @click.argument("file", metavar="STUDY.toml")
-@click.option("--full", is_flag=True, help="Load the models and cut the texts, too.")
+@click.option("--full", is_flag=True, help="Also load the models and divide the texts into chunks.")
 @_trust_options
 @_override_options
 def validate(
-    file: str, full: bool, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **flags: Any
+    file: str, full: bool, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **options: Any
 ) -> None:
     """Check a study file without running it."""
-    from howsmooth.cli.run import console, say
+    from howsmooth.cli.run import make_console, print_line
     from howsmooth.studies.spec import read_study, untrusted
 
-    study = read_study(file, overrides(settings, flags))
+    study = read_study(file, overrides(settings, options))
     for option, names in untrusted(study).items():
-        say(
-            console(),
-            f"{file}: asks to run code that comes with {', '.join(names)} ({option} = true); that takes "
+        print_line(
+            make_console(),
+            f"{file}: requests to run code that comes with {', '.join(names)} ({option} = true); this needs "
             f"--{option.replace('_', '-')} on the command line as well",
         )
     if full:
         from howsmooth.studies.plan import prepare
 
-        prepared = prepare(study, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
-        say(console(), f"{file}: fine, {prepared.count} tasks")
+        plan = prepare(study, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+        print_line(make_console(), f"{file}: fine, {plan.count} tasks")
     else:
-        say(console(), f"{file}: fine")
+        print_line(make_console(), f"{file}: fine")
 
 
 @command.command(name="export")
-@click.argument("place", metavar="STORE|STUDY.toml")
+@click.argument("store_or_study", metavar="STORE|STUDY.toml")
 @click.option(
     "--file",
     "out",
     metavar="FILE|-",
     default="-",
     show_default=True,
-    help="File of records, by its ending .parquet, .csv or .jsonl; - is stdout.",
+    help="File of records, in the format of its suffix .parquet, .csv or .jsonl; - is stdout.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(["parquet", "csv", "jsonl"]),
-    help="Format of the file, instead of what its name says.",
+    help="Format of the file, in place of that of its suffix.",
 )
-@click.option("--everything", is_flag=True, help="Also records that the study no longer asks for.")
-def export(place: str, out: str, form: str | None, everything: bool) -> None:
-    """Write a study's records to a file; a study that is running can be exported, too."""
-    from howsmooth.cli.run import console, say
+@click.option("--everything", is_flag=True, help="Also export records that are no longer part of the study.")
+def export(store_or_study: str, out: str, form: str | None, everything: bool) -> None:
+    """Write a study's records to a file; this also works while the study is running."""
+    from howsmooth.cli.run import make_console, print_line
     from howsmooth.studies.formats import export as write
     from howsmooth.studies.store import Store
 
-    with Store.read(_store_of(place)) as store:
+    with Store.read(_store_path(store_or_study)) as store:
         count = write(store, out, form, everything)
     if out != "-":
-        say(console(stderr=True), f"wrote {count} records to {out}")
+        print_line(make_console(stderr=True), f"wrote {count} records to {out}")
 
 
-def _store_of(place: str) -> Path:
-    return Path(place).with_suffix(".sqlite") if place.endswith(".toml") else Path(place)
+def _store_path(store_or_study: str) -> Path:
+    """Return the path of a store, given itself or its study."""
+    path = Path(store_or_study)
+    return path.with_suffix(".sqlite") if path.suffix == ".toml" else path

@@ -106,7 +106,7 @@ class AutodiffJacobian(LinearOperator):
         return self._output.detach()
 
     def rmatvec(self, u: Tensor) -> Tensor:
-        """Return Jᵀu by a backward pass, (*batch, rows) → (*batch, cols)."""
+        """Return Jᵀu by a backward pass, `(*batch, rows)` → `(*batch, cols)`."""
         with differentiable_attention():
             (g,) = torch.autograd.grad(
                 self._output,
@@ -118,7 +118,7 @@ class AutodiffJacobian(LinearOperator):
         return g.reshape(*self.batch, -1)
 
     def matvec(self, v: Tensor) -> Tensor:
-        """Return J v by forward mode or, without one, by double backward, (*batch, cols) → (*batch, rows)."""
+        """Return J v by forward mode or, without one, by double backward, `(*batch, cols)` → `(*batch, rows)`."""
         v = v.view_as(self._input)
         with differentiable_attention():
             if self._has_forward_mode:

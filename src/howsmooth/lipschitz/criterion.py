@@ -92,7 +92,7 @@ def criterion(g: Callable[..., Tensor], points: Tensor, log_weights: Tensor | No
     log_weights = torch.zeros(n, dtype=torch.float64) if log_weights is None else log_weights.detach().double()
     if float(torch.log_softmax(log_weights, -1).min()) < _MIN_LOG_WEIGHT:
         raise InputError(
-            f"expected masses of at least e^{_MIN_LOG_WEIGHT:g}, got smaller ones, whose square root_weights lose their "
+            f"expected masses of at least e^{_MIN_LOG_WEIGHT:g}, got smaller ones, whose square roots lose their "
             "digits; leave out these atoms"
         )
     with torch.enable_grad():

@@ -368,7 +368,7 @@ def lipschitz_quotients(
         field: The map.
         measure: The measure μ.
         direction: Displacement of the atoms, (n, d). It is normalised in L^p(μ), so that `W_p(μ, ν) = η` for small η.
-            From a singular vector v of `WeightedAttention.jacobian`, which is scaled by the square root_weights of the masses,
+            From a singular vector v of `WeightedAttention.jacobian`, which is scaled by the square roots of the masses,
             it is `v_i / √a_i`.
         etas: Step sizes η > 0.
         p: Exponent, 1 ≤ p ≤ ∞.

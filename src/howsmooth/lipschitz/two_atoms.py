@@ -130,7 +130,7 @@ def _log_norm(m: Tensor) -> Tensor:
     if m.shape[-2:] != (2, 2):
         norm: Tensor = torch.linalg.matrix_norm(m, 2)
         return norm.log()
-    # σ₁² + σ₂² = Σ m², σ₁σ₂ = |det|: so σ₁ ± σ₂ are the square root_weights of two sums of squares.
+    # σ₁² + σ₂² = Σ m², σ₁σ₂ = |det|: so σ₁ ± σ₂ are the square roots of two sums of squares.
     (p, q), (r, t) = m.unbind(-2)[0].unbind(-1), m.unbind(-2)[1].unbind(-1)
     return (torch.hypot(p + t, q - r) + torch.hypot(p - t, q + r)).log() - torch.log(torch.tensor(2.0, dtype=m.dtype))
 

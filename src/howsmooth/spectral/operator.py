@@ -146,8 +146,8 @@ class FunctionOperator(LinearOperator):
     """An operator made of two functions.
 
     Args:
-        matvec: Function (*batch, cols) → (*batch, rows) that computes J v.
-        rmatvec: Function (*batch, rows) → (*batch, cols) that computes Jᵀ u.
+        matvec: Function `(*batch, cols)` → `(*batch, rows)` that computes J v.
+        rmatvec: Function `(*batch, rows)` → `(*batch, cols)` that computes Jᵀ u.
         shape: (rows, cols) of J.
         dtype: Dtype of the vectors.
         device: Device of the vectors.

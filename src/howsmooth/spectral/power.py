@@ -125,7 +125,7 @@ def warm_triplet(
         steps: Golub–Kahan steps; the call takes 2·steps + 1 products.
 
     Returns:
-        σ (*batch,) in float64, u (*batch, rows) and v (*batch, cols). Where J v = 0, u is zero.
+        σ `(*batch,)` in float64, u `(*batch, rows)` and v `(*batch, cols)`. Where J v = 0, u is zero.
 
     Raises:
         InputError: If `steps` or `start` is invalid, or a product is not finite.

@@ -79,7 +79,7 @@ def read_records(paths: Sequence[str]) -> Read:
     return read
 
 
-def measured_before(path: str) -> list[dict[str, Any]]:
+def read_measurements(path: str) -> list[dict[str, Any]]:
     """Return the records of a file that a measurement appends to; raise if it contains anything else."""
 
     def check(record: dict[str, Any]) -> None:

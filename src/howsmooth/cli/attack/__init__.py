@@ -1,4 +1,4 @@
-"""`howsmooth attack`: inputs that are worse than text, and what is certified around a text."""
+"""`howsmooth attack`: inputs with larger constants than text, and certificates around a text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import click
 from howsmooth.cli.lazy import Entry, LazyGroup
 
 _COMMANDS = {
-    "worst-case": Entry("attack.worst_case", "The largest constant that ascent finds in a set of tokens."),
-    "ball": Entry("attack.ball", "What is certified for all tokens within ε of a text."),
+    "worst-case": Entry("attack.worst_case", "Maximise the constant over a set of tokens by gradient ascent."),
+    "ball": Entry("attack.ball", "Certify the constant for all tokens within ε of a text."),
     "layer": Entry("attack.layer", "Perturb the features that enter a layer, within a budget."),
     "model": Entry("attack.layer:model_command", "Perturb a text's embeddings to change the model's output."),
     "tokens": Entry("attack.tokens", "Substitute, insert or duplicate real tokens of a text."),
@@ -16,7 +16,7 @@ _COMMANDS = {
 
 
 @click.group(
-    name="attack", cls=LazyGroup, entries=_COMMANDS, short_help="Worst cases: search for them, certify against them."
+    name="attack", cls=LazyGroup, entries=_COMMANDS, short_help="Search for worst cases, and certify that none is near."
 )
 def command() -> None:
     """Find inputs on which attention is far less smooth than on text, or certify that none is near."""

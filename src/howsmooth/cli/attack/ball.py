@@ -1,26 +1,42 @@
-"""`howsmooth attack ball`: what is certified around a text."""
+"""`howsmooth attack ball`: a certificate on the ball around a text, and an attack within it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.options import CHUNKS, MODEL, SOLVER, loading_options, output_options, spec_from, spec_options
+from howsmooth.cli.options import (
+    CHUNK_FIELDS,
+    MODEL_HELP,
+    SOLVER_FIELDS,
+    load_model_and_text,
+    loading_options,
+    output_options,
+    spec_from_options,
+    spec_options,
+)
 from howsmooth.cli.parameter_types import NumberList, ascent_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from howsmooth.cli.outputs import Record
 
 DEFAULTS = {"lengths": "64", "samples": 1}
 
 
 @click.command(
     name="ball",
-    short_help="What is certified for all tokens within ε of a text.",
-    help="Certify the Lipschitz constant on the ball of all tokens within ε of a text's, and attack it inside.\n\n"
-    "    The certificate is an upper bound, what ascent finds is a lower bound: the truth lies between the two.\n\n"
-    f"    {MODEL}",
+    short_help="Certify the constant for all tokens within ε of a text.",
+    help="Certify the Lipschitz constant on the ball of all tokens within ε of a text's, and attack within it.\n\n"
+    "    The certificate is an upper bound on the constant of the ball, and gradient ascent gives a lower bound.\n\n"
+    f"    {MODEL_HELP}",
 )
 @click.argument("model", default="minilm")
-@spec_options("inputs", *(name for name in CHUNKS if name != "samples"), "layers", "heads", *SOLVER, **DEFAULTS)
+@spec_options(
+    "inputs", *(name for name in CHUNK_FIELDS if name != "samples"), "layers", "heads", *SOLVER_FIELDS, **DEFAULTS
+)
 @click.option(
     "--eps",
     type=NumberList(example="0.001,0.01,0.1"),
@@ -32,29 +48,29 @@ DEFAULTS = {"lengths": "64", "samples": 1}
 @loading_options
 @output_options("json", "csv")
 def command(
-    eps: tuple[float, ...], restarts: int, steps: int, json_path: str | None, csv_path: str | None, **given: Any
+    eps: tuple[float, ...], restarts: int, steps: int, json_path: str | None, csv_path: str | None, **options: Any
 ) -> int:
-    from howsmooth.cli.options import one_model
-    from howsmooth.cli.run import announce, run_and_show
+    """Run `howsmooth attack ball` and return its exit code."""
+    from howsmooth.cli.run import Computation, print_overview, run_command
     from howsmooth.report.attack_tables import ball_table
 
-    spec = spec_from(given, **DEFAULTS)
+    spec = spec_from_options(options, **DEFAULTS)
 
-    def work(notes, kept):
+    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
         from howsmooth.studies import balls
 
-        model, corpus, resolved = one_model(spec)
-        announce(resolved, model, notes)
-        return (
+        model, corpus, resolved = load_model_and_text(spec)
+        print_overview(resolved, model, stderr)
+        return Computation(
             model.name,
             resolved.estimates * len(eps),
             lambda progress: balls(model, corpus, resolved, eps=eps, restarts=restarts, steps=steps, progress=progress),
         )
 
-    return run_and_show(
-        {"--json": json_path, "--csv": csv_path},
-        inputs={"--text": given["texts"]},
-        work=work,
-        thing="ball",
+    return run_command(
+        outputs={"--json": json_path, "--csv": csv_path},
+        inputs={"--text": options["texts"]},
+        prepare=prepare,
+        record_noun="ball",
         table=ball_table,
     )

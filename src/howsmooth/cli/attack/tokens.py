@@ -1,30 +1,43 @@
-"""`howsmooth attack tokens`: real tokens exchanged until a model says something else."""
+"""`howsmooth attack tokens`: edit a few real tokens of a text to change the model's output."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.options import CHUNKS, MODEL, loading_options, output_options, spec_from, spec_options
+from howsmooth.cli.options import (
+    CHUNK_FIELDS,
+    MODEL_HELP,
+    load_model_with_text,
+    loading_options,
+    output_options,
+    spec_from_options,
+    spec_options,
+)
 from howsmooth.cli.parameter_types import Count, Number, NumberList
 from howsmooth.errors import InputError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from howsmooth.cli.outputs import Record
+
 DEFAULTS = {"lengths": "128", "samples": 4}
-# The one command whose default has to say what comes next.
-_MODEL = MODEL.replace("minilm (the default) or smollm2", "smollm2 (the default) or minilm")
+# The default model predicts the next token, which --objective flip requires.
+_MODEL_HELP = MODEL_HELP.replace("minilm (the default) or smollm2", "smollm2 (the default) or minilm")
 
 
 @click.command(
     name="tokens",
     short_help="Substitute, insert or duplicate real tokens of a text.",
-    help="Attack texts by exchanging a few real tokens, and compare methods at equal edits and equal model calls.\n\n"
-    f"    {_MODEL}\n\n"
-    "    A call is one sequence through the model, forwards or backwards. Every success is evaluated again from its\n"
-    "    token numbers before it is told.",
+    help="Attack texts by editing a few real tokens, and compare methods at equal numbers of edits and model calls.\n\n"
+    f"    {_MODEL_HELP}\n\n"
+    "    A call is one forward or backward pass of one sequence. Every success is evaluated again from its token ids\n"
+    "    before it is reported.",
 )
 @click.argument("model", default="smollm2")
-@spec_options(*(name for name in CHUNKS if name != "special_tokens"), "seed", **DEFAULTS)
+@spec_options(*(name for name in CHUNK_FIELDS if name != "special_tokens"), "seed", **DEFAULTS)
 @click.option(
     "--method",
     "methods",
@@ -38,19 +51,19 @@ _MODEL = MODEL.replace("minilm (the default) or smollm2", "smollm2 (the default)
     type=click.Choice(["flip", "kl", "hidden", "cosine"]),
     default="flip",
     show_default=True,
-    help="What is to change: the next token, its distribution, hidden states, or the mean-pooled embedding.",
+    help="What to change: the next token, its distribution, hidden states, or the mean-pooled embedding.",
 )
 @click.option(
     "--layer",
     type=Count(0),
     metavar="NUMBER",
-    help="Layer whose attention output is to change, with --objective hidden, in place of the last hidden states.",
+    help="Layer whose attention output is to change, instead of the last hidden states; with --objective hidden.",
 )
 @click.option(
     "--threshold",
     type=Number(),
     metavar="NUMBER",
-    help="Value from which on an attack succeeds and stops.  [flip has its own]",
+    help="Value at which an attack counts as successful and stops.  [flip has its own]",
 )
 @click.option("--edits", type=Count(), metavar="COUNT", default=2, show_default=True, help="Tokens that may be edited.")
 @click.option(
@@ -59,33 +72,36 @@ _MODEL = MODEL.replace("minilm (the default) or smollm2", "smollm2 (the default)
     metavar="COUNT",
     default=40,
     show_default=True,
-    help="Calls of the model for each method and text.",
+    help="Model calls for each method and text.",
 )
 @click.option(
     "--allow",
     metavar="KIND,…",
     default="substitute,insert,duplicate",
     show_default=True,
-    help="Kinds of edits; random, hotflip, greedy and singular substitute alone.",
+    help="Kinds of edits; random, hotflip, greedy and singular only substitute.",
 )
 @click.option(
     "--protect",
-    type=NumberList(integer=True, word="none", least=-(10**9), example="-1,0"),
+    type=NumberList(integer=True, keyword="none", minimum=-(10**9), example="-1,0"),
     default="-1",
     show_default=True,
-    help="Places that stay as they are, negative ones from the end. Special tokens always stay.",
+    help="Positions that are not edited, negative ones counted from the end. Special tokens are never edited.",
 )
 @click.option(
     "--similarity",
     type=Number(-1, 1),
     metavar="COSINE",
-    help="Least cosine of the embeddings of a token and what takes its place.",
+    help="Smallest allowed cosine between the embeddings of a token and its replacement.",
 )
 @click.option(
-    "--judge", type=Number(-1, 1), metavar="COSINE", help="Least cosine of MiniLM's embeddings of the two texts."
+    "--judge",
+    type=Number(-1, 1),
+    metavar="COSINE",
+    help="Smallest allowed cosine between MiniLM's embeddings of the original and the edited text.",
 )
 @loading_options
-@output_options("json", json="attacks that it holds are not repeated")
+@output_options("json", json="attacks already in the file are not repeated")
 def command(
     methods: str,
     objective: str,
@@ -94,68 +110,70 @@ def command(
     edits: int,
     calls: int,
     allow: str,
-    protect: Any,
+    protect: tuple[int, ...] | str,
     similarity: float | None,
     judge: float | None,
     json_path: str | None,
-    **given: Any,
+    **options: Any,
 ) -> int:
-    from howsmooth.cli.options import one_model
-    from howsmooth.cli.run import run_and_show, say
+    """Run `howsmooth attack tokens` and return its exit code."""
+    from howsmooth.cli.run import Computation, print_line, run_command
     from howsmooth.report.attack_tables import token_tables
     from howsmooth.report.rows import counted
 
-    spec = spec_from(given, **DEFAULTS)
+    spec = spec_from_options(options, **DEFAULTS)
     if len(spec.lengths) > 1:
-        raise InputError(f"expected one length for attacks on tokens, got {len(spec.lengths)}; ask for one at a time")
+        raise InputError(f"expected one length for attacks on tokens, got {len(spec.lengths)}; run one at a time")
 
     from howsmooth.attack.tokens import Limits, SentenceSimilarity
     from howsmooth.models import load
     from howsmooth.studies import token_attacks as study
 
-    chosen = study.methods_named([name.strip() for name in methods.split(",")])
-    aim = study.objective_named(objective, layer=layer, threshold=threshold)
+    chosen_methods = study.methods_named([name.strip() for name in methods.split(",")])
+    target = study.objective_named(objective, layer=layer, threshold=threshold)
     limits = Limits(
         edits=edits,
         allow=tuple(kind.strip() for kind in allow.split(",")),
-        protected=() if protect == "none" else protect,
+        protected=() if isinstance(protect, str) else protect,
         similarity=similarity,
     )
 
-    def work(notes, kept):
-        model, corpus, _ = one_model(spec.model_copy(update={"lengths": (limits.edits + 1,), "samples": 1}))
-        second = None if judge is None else SentenceSimilarity(load("minilm"), judge)
-        chunks = study.chunks_to_attack(model, corpus, spec.lengths[0], spec.samples, aim, limits)
-        say(
-            notes,
+    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
+        # A text may be shorter than the length, but has to have more tokens than are edited, without special tokens.
+        shortest = {"lengths": (limits.edits + 1,), "samples": 1, "special_tokens": "none"}
+        model, text, _ = load_model_with_text(spec.model_copy(update=shortest))
+        sentence_judge = None if judge is None else SentenceSimilarity(load("minilm"), judge)
+        chunks = study.chunks_to_attack(model, text, spec.lengths[0], spec.samples, target, limits)
+        print_line(
+            stderr,
             f"{model.name}: {counted(len(chunks), 'text')} of {len(chunks[0])} tokens, "
-            f"{counted(len(chosen), 'method')}, {counted(edits, 'edit')}, at most {calls} calls each",
+            f"{counted(len(chosen_methods), 'method')}, {counted(edits, 'edit')}, at most {calls} calls each",
             style="dim",
         )
-        return (
+        return Computation(
             model.name,
-            len(chunks) * len(chosen),
+            len(chunks) * len(chosen_methods),
             lambda progress: study.token_attacks(
                 model,
-                corpus,
+                text,
                 chunks,
-                chosen,
-                objective=aim,
+                chosen_methods,
+                objective=target,
                 limits=limits,
                 calls=calls,
                 seed=spec.seed,
-                judge=second,
-                done=kept,
+                judge=sentence_judge,
+                done=existing_records,
                 progress=progress,
             ),
         )
 
-    return run_and_show(
-        {"--json": json_path},
-        inputs={"--text": given["texts"]},
-        work=work,
-        thing="attack",
+    return run_command(
+        outputs={"--json": json_path},
+        inputs={"--text": options["texts"]},
+        prepare=prepare,
+        record_noun="attack",
         table=token_tables,
-        read=study.read_attacks,
+        read_existing=study.read_attacks,
         describe=lambda number, method: f"text {number}, {method}",
     )

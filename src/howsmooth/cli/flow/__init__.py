@@ -1,4 +1,4 @@
-"""`howsmooth flow`: attention repeated: tokens as particles, layer upon layer."""
+"""`howsmooth flow`: attention applied again and again, with tokens as particles and depth as time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from howsmooth.cli.lazy import Entry, LazyGroup
 
 _COMMANDS = {
     "particles": Entry("flow.particles", "Tokens as particles: clusters, hulls, growth of perturbations."),
-    "gaussian": Entry("flow.gaussian", "Gaussians stay Gaussian: mean, covariance, blow-up, limiting rank."),
+    "gaussian": Entry("flow.gaussian", "A Gaussian under attention: mean, covariance, blow-up, limiting rank."),
     "pde": Entry("flow.pde", "Densities under attention on a grid, d = 1 or 2."),
-    "model": Entry("flow.model", "Real depth: do tokens cluster, how do perturbations grow?"),
+    "model": Entry("flow.model", "The layers of a real model: clusters of tokens, growth of perturbations."),
 }
 
 
 @click.group(
-    name="flow", cls=LazyGroup, entries=_COMMANDS, short_help="Depth: particles, Gaussians, densities, real layers."
+    name="flow",
+    cls=LazyGroup,
+    entries=_COMMANDS,
+    short_help="Tokens along depth: particles, Gaussians, densities, real layers.",
 )
 def command() -> None:
-    """Follow tokens through many layers of attention: as an ODE, as a flow of densities, in a real model."""
+    """Follow tokens through many layers of attention: as an ODE, as a flow of densities, or in a real model."""

@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.flow.options import MatrixText, attention_options, picture_options
+from howsmooth.cli.flow.options import MatrixText, animation_options, attention_options
 from howsmooth.cli.options import output_options
-from howsmooth.cli.parameter_types import LARGEST, Count, Number, NumberList
+from howsmooth.cli.parameter_types import MAX_NUMBER, Count, Number, NumberList
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from howsmooth.cli.outputs import Record
+    from howsmooth.cli.run import ProgressCallback
     from howsmooth.dynamics.runs import GaussianRun
 
 
 @click.command(
     name="gaussian",
-    short_help="Gaussians stay Gaussian: mean, covariance, blow-up, limiting rank.",
-    help="Follow N(mean, covariance) under x' = Γ(x): when it blows up and along what, and which rank it tends to.\n\n"
-    "    EXAMPLE is a TOML file, or an example of `flow particles`, whose attention is taken (and followed in x); "
-    "without it A = V = I.",
+    short_help="A Gaussian under attention: mean, covariance, blow-up, limiting rank.",
+    help="Integrate N(mean, covariance) under x' = Γ(x): when and in which direction it blows up, and its limiting "
+    "rank.\n\n"
+    "    EXAMPLE is a TOML file or an example of `flow particles`, whose attention is used (in the coordinates x); "
+    "by default A = V = I.",
 )
 @attention_options(["softmax", "l2", "sinkhorn", "linear"], 2)
 @click.option(
     "--mean",
-    type=NumberList(example="0,1", least=-LARGEST, duplicates=True),
-    help="Mean of the Gaussian at the start.  [default: 0]",
+    type=NumberList(example="0,1", minimum=-MAX_NUMBER, keep_duplicates=True),
+    help="Mean of the initial Gaussian.  [default: 0]",
 )
 @click.option(
     "--covariance",
     type=MatrixText(names=()),
     default="1",
     show_default=True,
-    help="Covariance of the Gaussian at the start.",
+    help="Covariance of the initial Gaussian.",
 )
-@click.option("--particles", type=Count(2), metavar="COUNT", help="How many particles: they are followed beside it.")
-@click.option("--frames", type=Count(11), metavar="COUNT", default=101, show_default=True, help="Depths to keep.")
+@click.option("--particles", type=Count(2), metavar="COUNT", help="Number of particles: also integrate this many.")
+@click.option(
+    "--frames", type=Count(11), metavar="COUNT", default=101, show_default=True, help="Number of depths to keep."
+)
 @click.option(
     "--rtol",
-    type=Number(0, 1, open=True),
+    type=Number(0, 1, exclusive=True),
     metavar="NUMBER",
     default=1e-9,
     show_default=True,
@@ -51,10 +59,10 @@ if TYPE_CHECKING:
     metavar="COUNT",
     default=20_000,
     show_default=True,
-    help="Steps of the integrator at most.",
+    help="Maximum number of integrator steps.",
 )
 @output_options("json", "plot", plot="ellipses and eigenvalues")
-@picture_options(animate="ellipses and eigenvalues")
+@animation_options(animate="ellipses and eigenvalues")
 def command(
     example: str | None,
     mean: tuple[float, ...] | None,
@@ -69,21 +77,22 @@ def command(
     theme: str,
     **attention: Any,
 ) -> int:
-    from howsmooth.cli.run import run_and_show
+    """Run `howsmooth flow gaussian` and return its exit code."""
+    from howsmooth.cli.run import Computation, run_command
     from howsmooth.report.density_figures import gaussian_flow_figure, save_gaussian_animation
     from howsmooth.report.flow_tables import gaussian_tables
 
     runs: list[GaussianRun] = []
 
-    def work(notes, kept):
+    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
         from howsmooth.dynamics.runs import declared_attention, run_gaussian
 
-        declared = declared_attention(example, default_dim=2, **attention)
+        flow_example = declared_attention(example, default_dim=2, **attention)
 
-        def produce(progress):
+        def records(progress: ProgressCallback) -> Iterator[Record]:
             runs.append(
                 run_gaussian(
-                    declared,
+                    flow_example,
                     mean,
                     covariance,
                     frames=frames,
@@ -95,17 +104,17 @@ def command(
             )
             yield runs[0].as_record()
 
-        return declared.name, 1, produce
+        return Computation(flow_example.name, 1, records)
 
-    def picture():
+    def figure_arguments() -> dict[str, Any]:
         return {"tokens": runs[0].tokens, "title": runs[0].title, "theme": theme}
 
-    return run_and_show(
-        {"--json": json_path, "--plot": plot_path, "--animate": animation_path},
-        work=work,
-        thing="record",
+    return run_command(
+        outputs={"--json": json_path, "--plot": plot_path, "--animate": animation_path},
+        prepare=prepare,
+        record_noun="record",
         table=lambda records: gaussian_tables(runs[0], records[0]),
-        doubts=lambda _: runs[0].caveats(),
-        plot=lambda records: gaussian_flow_figure(records[0], **picture()),
-        also={"--animate": lambda path, records: save_gaussian_animation(path, records[0], **picture())},
+        caveats=lambda _: runs[0].caveats(),
+        plot=lambda records: gaussian_flow_figure(records[0], **figure_arguments()),
+        writers={"--animate": lambda path, records: save_gaussian_animation(path, records[0], **figure_arguments())},
     )

@@ -1,35 +1,39 @@
-"""Options that the flows share: those of attention and of pictures."""
+"""Options that the commands of `howsmooth flow` share: those of the attention and of figures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import click
 
+from howsmooth.cli.options import Decorator, apply_options
 from howsmooth.cli.parameter_types import Count, Number, seed_option
 
 MATRIX_NAMES = ("identity", "-identity", "rotation", "random")  # as howsmooth.dynamics.runs.named_matrix takes them
-POSITIVE = Number(0, open=True)
+POSITIVE = Number(0, exclusive=True)
 
 
 class MatrixText(click.ParamType):
-    """A number (times the identity), a diagonal 1,-2, rows 1,0;0,2, or a name.
+    """A matrix: a number (times the identity), a diagonal 1,-2, rows 1,0;0,2, or a name.
 
-    >>> MatrixText().convert("1,0;0,2", None, None), MatrixText().convert("-0.5", None, None)
-    ([[1.0, 0.0], [0.0, 2.0]], -0.5)
+    Example:
+        >>> MatrixText().convert("1,0;0,2", None, None), MatrixText().convert("-0.5", None, None)
+        ([[1.0, 0.0], [0.0, 2.0]], -0.5)
     """
 
     name = "matrix"
 
-    def __init__(self, names: tuple[str, ...] = MATRIX_NAMES):
+    def __init__(self, names: tuple[str, ...] = MATRIX_NAMES) -> None:
+        """Take the names that are allowed."""
         self.names = names
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return the forms of a matrix."""
         return "NUMBER|1,2|1,0;0,2" + ("|NAME" if self.names else "")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a number, a list of the diagonal or a list of rows, or return the name."""
         if not isinstance(value, str) or value in self.names:
             return value
         try:
@@ -44,26 +48,31 @@ class MatrixText(click.ParamType):
         return rows if len(rows) > 1 else rows[0] if len(rows[0]) > 1 else rows[0][0]
 
 
-def kind_option(kinds: list[str], default: str) -> Callable:
-    return click.option("--attention", "kind", type=click.Choice(kinds), help=f"Which attention.  [default: {default}]")
+def kind_option(kinds: list[str], default: str) -> Decorator:
+    """Return a decorator that adds `--attention`."""
+    return click.option(
+        "--attention", "kind", type=click.Choice(kinds), help=f"Kind of attention.  [default: {default}]"
+    )
 
 
-def dim_option(default: str) -> Callable:
+def dim_option(default: str) -> Decorator:
+    """Return a decorator that adds `--dim`."""
     return click.option("--dim", type=Count(), metavar="NUMBER", help=f"Dimension of tokens.  [default: {default}]")
 
 
-def until_option(default: str) -> Callable:
+def until_option(default: str) -> Decorator:
+    """Return a decorator that adds `--until`."""
     return click.option(
         "--until",
         type=POSITIVE,
         metavar="DEPTH",
-        help=f"How deep; depth is the time of the flow.  [default: {default}]",
+        help=f"Final depth; depth is the time of the flow.  [default: {default}]",
     )
 
 
-def attention_options(kinds: list[str], dim: int) -> Callable:
-    """Make the options of `howsmooth.dynamics.runs.declared_attention`, in the order that help shows."""
-    options = (
+def attention_options(kinds: list[str], dim: int) -> Decorator:
+    """Return a decorator that adds the options of `howsmooth.dynamics.runs.declared_attention`."""
+    return apply_options(
         click.argument("example", required=False),
         kind_option(kinds, "the file's, or softmax"),
         click.option(
@@ -81,30 +90,18 @@ def attention_options(kinds: list[str], dim: int) -> Callable:
         until_option("the file's, or 1"),
         seed_option(0),
     )
-    return _in_order(options)
 
 
-def picture_options(*, animate: str) -> Callable:
-    """Make the options of moving pictures and of their colours."""
-    return _in_order(
-        (
-            click.option(
-                "--animate", "animation_path", metavar="FILE", help=f"A film (gif, or mp4 with ffmpeg): {animate}."
-            ),
-            theme_option,
-        )
+def animation_options(*, animate: str) -> Decorator:
+    """Return a decorator that adds the options of an animation and of colours."""
+    return apply_options(
+        click.option(
+            "--animate", "animation_path", metavar="FILE", help=f"An animation (gif, or mp4 with ffmpeg): {animate}."
+        ),
+        theme_option,
     )
 
 
 theme_option = click.option(
-    "--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True, help="Colours of pictures."
+    "--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True, help="Colours of figures."
 )
-
-
-def _in_order(options: tuple[Callable, ...]) -> Callable:
-    def decorate(command: Callable) -> Callable:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate

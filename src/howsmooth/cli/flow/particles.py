@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.flow.options import POSITIVE, dim_option, kind_option, picture_options, until_option
+from howsmooth.cli.flow.options import POSITIVE, animation_options, dim_option, kind_option, until_option
 from howsmooth.cli.options import output_options, spec_options
 from howsmooth.cli.parameter_types import Count, Number, seed_option
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from howsmooth.cli.outputs import Record
+    from howsmooth.cli.run import ProgressCallback
     from howsmooth.dynamics.runs import ParticleRun
 
-OF_THE_MODEL = {
+# Parameters that the weights of a model determine, and their options.
+MODEL_PARAMETERS = {
     "dim": "--dim",
     "size": "--size",
     "kind": "--attention",
@@ -26,32 +32,30 @@ OF_THE_MODEL = {
 @click.command(
     name="particles",
     short_help="Tokens as particles: clusters, hulls, growth of perturbations.",
-    help="Follow tokens along depth, x' = Γ(x), and say what forms: clusters, a polytope, hyperplanes, a collapse.\n\n"
-    "    EXAMPLE is polytope (the default), hyperplanes, polytope_times_subspace, collapse, low_rank, sphere, or a "
-    "TOML file of your own; options change its values.",
+    help="Integrate tokens along depth, x' = Γ(x); see clusters, a polytope, hyperplanes or a collapse form.\n\n"
+    "    EXAMPLE is polytope (the default), hyperplanes, polytope_times_subspace, collapse, low_rank, sphere, or your "
+    "own TOML file; options override its values.",
 )
 @click.argument("example", required=False)
 @click.option(
     "--weights",
     metavar="MODEL:LAYER[/HEAD]",
-    help="Follow a real model's attention instead: a layer, or a head of it, repeated, on its own tokens.",
+    help="Use the attention of a real model: one layer or head, applied repeatedly to the tokens of a text.",
 )
-@click.option(
-    "--depth-weights", metavar="MODEL", help="Follow all attention layers of a real model, one after the other."
-)
+@click.option("--depth-weights", metavar="MODEL", help="Use all attention layers of a real model, one after the other.")
 @spec_options("texts")
 @click.option(
     "--particles",
     "count",
     type=Count(),
     metavar="COUNT",
-    help="How many particles: tokens of the example, or of the text.  [default: the file's, or 32 of a text]",
+    help="Number of particles: tokens of the example, or of the text.  [default: the file's, or 32 of a text]",
 )
 @dim_option("the file's")
-@click.option("--size", type=POSITIVE, metavar="NUMBER", help="How far the first tokens are spread.")
+@click.option("--size", type=POSITIVE, metavar="NUMBER", help="Spread of the initial tokens.")
 @seed_option(None)
 @kind_option(["softmax", "l2", "sinkhorn", "linear", "sigmoid"], "the file's")
-@click.option("--causal/--no-causal", default=None, help="Whether a token sees only those before it.")
+@click.option("--causal/--no-causal", default=None, help="Whether attention is causal.")
 @click.option(
     "--coordinates",
     type=click.Choice(["tokens", "renormalised"]),
@@ -64,21 +68,23 @@ OF_THE_MODEL = {
 @click.option(
     "--rtol", type=POSITIVE, metavar="NUMBER", help="Relative tolerance of the integrator.  [default: the file's]"
 )
-@click.option("--noise", type=Number(0), metavar="NUMBER", help="Brownian motion; with --solver residual.")
-@click.option("--frames", type=Count(2), metavar="COUNT", help="Depths to keep.  [default: the file's]")
+@click.option("--noise", type=Number(0), metavar="NUMBER", help="Size of Brownian noise; with --solver residual.")
+@click.option("--frames", type=Count(2), metavar="COUNT", help="Number of depths to keep.  [default: the file's]")
 @click.option(
     "--together",
     "tol",
     type=POSITIVE,
     metavar="DISTANCE",
-    help="Tokens closer than this are together.  [default: the file's]",
+    help="Tokens closer than this form a cluster.  [default: the file's]",
 )
-@click.option("--lipschitz", is_flag=True, default=None, help="Also the local Lipschitz constant of Γ at each depth.")
+@click.option(
+    "--lipschitz", is_flag=True, default=None, help="Also measure the local Lipschitz constant of Γ at each depth."
+)
 @click.option(
     "--growth",
     type=Count(),
     metavar="DEPTHS",
-    help="Also how a perturbation grows, at so many depths, through residual layers (--residual-layers).",
+    help="Also measure the growth of perturbations at this many depths, through residual layers (--residual-layers).",
 )
 @click.option(
     "--residual-layers",
@@ -89,8 +95,8 @@ OF_THE_MODEL = {
     help="Residual layers for --growth.",
 )
 @output_options("json", "csv", "plot", "report", plot="paths and instruments", report="the tokens in motion")
-@picture_options(animate="the tokens in motion")
-@click.option("--artefacts", "tokens_path", metavar="FILE", help="Tensors to keep, as safetensors: depths and tokens.")
+@animation_options(animate="the tokens in motion")
+@click.option("--artefacts", "tokens_path", metavar="FILE", help="Tensors to save, as safetensors: depths and tokens.")
 def command(
     example: str | None,
     weights: str | None,
@@ -107,46 +113,48 @@ def command(
     theme: str,
     **changes: Any,
 ) -> int:
-    from howsmooth.cli.run import run_and_show, say
+    """Run `howsmooth flow particles` and return its exit code."""
+    from howsmooth.cli.run import Computation, print_line, run_command
     from howsmooth.report.flow_figures import particle_figure, save_particle_animation
     from howsmooth.report.flow_page import particle_page
     from howsmooth.report.flow_tables import particle_tables
 
-    _refuse_contradictions(example, weights, depth_weights, texts, changes)
-    _refuse_names(report_path, tokens_path)
+    _check_option_combinations(example, weights, depth_weights, texts, changes)
+    _check_output_names(report_path, tokens_path)
     runs: list[ParticleRun] = []
 
-    def work(notes, kept):
+    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
         from howsmooth.dynamics.example import read_example
         from howsmooth.dynamics.runs import override_example, run_particles
 
-        given: dict[str, Any] = {}
+        model_tokens: dict[str, Any] = {}
         if weights or depth_weights:
             from howsmooth.studies.model_flows import read_model_flow
 
             found = read_model_flow(weights, depth_weights, texts or "embedded", changes.pop("count") or 32)
-            declared, given = found.example, {"layers": found.layers, "x": found.x}
+            flow_example, model_tokens = found.example, {"layers": found.layers, "x": found.x}
         else:
-            declared = read_example(example or "polytope")
-        declared = override_example(declared, changes)
-        if growth is not None and declared.flow.noise:
+            flow_example = read_example(example or "polytope")
+        flow_example = override_example(flow_example, changes)
+        if growth is not None and flow_example.flow.noise:
             raise InputError(
-                "expected --growth without noise, got both: a perturbation is followed through layers "
-                "that draw nothing; leave one out"
+                "expected --growth without noise, got both: growth is measured through deterministic layers; "
+                "leave one out"
             )
 
-        def produce(progress):
-            run = run_particles(declared, lambda t: progress(f"depth {t:.4g} of {declared.flow.until:g}"), **given)
+        def records(progress: ProgressCallback) -> Iterator[Record]:
+            final_depth = flow_example.flow.until
+            run = run_particles(flow_example, lambda t: progress(f"depth {t:.4g} of {final_depth:g}"), **model_tokens)
             runs.append(run)
-            if tokens_path is not None:  # before the instruments, which may take long
+            if tokens_path is not None:  # before the measurements, which may take long
                 run.save(tokens_path)
-                say(notes, f"wrote {len(run.trajectory.times)} depths to {tokens_path}", style="dim")
+                print_line(stderr, f"wrote {len(run.trajectory.times)} depths to {tokens_path}", style="dim")
             yield from run.records(growth, residual_layers)
 
-        return declared.name, declared.flow.frames + min(growth or 0, residual_layers), produce
+        return Computation(flow_example.name, flow_example.flow.frames + min(growth or 0, residual_layers), records)
 
-    return run_and_show(
-        {
+    return run_command(
+        outputs={
             "--json": json_path,
             "--csv": csv_path,
             "--plot": plot_path,
@@ -154,34 +162,38 @@ def command(
             "--report": report_path,
             "--artefacts": tokens_path,
         },
-        work=work,
-        thing="record",
+        prepare=prepare,
+        record_noun="record",
         describe=str,
         inputs={"EXAMPLE": example if (example or "").endswith(".toml") else None, "--text": texts},
         table=lambda records: particle_tables(runs[0], records),
-        doubts=lambda records: runs[0].caveats(records),
+        caveats=lambda records: runs[0].caveats(records),
         plot=lambda records: particle_figure(runs[0], records, theme=theme),
         page=lambda records: particle_page(runs[0], records),
-        also={"--animate": lambda path, _: save_particle_animation(path, runs[0], theme=theme)},
+        writers={"--animate": lambda path, _: save_particle_animation(path, runs[0], theme=theme)},
     )
 
 
-def _refuse_contradictions(
+def _check_option_combinations(
     example: str | None, weights: str | None, depth_weights: str | None, texts: str | None, changes: dict[str, Any]
 ) -> None:
+    """Raise InputError for options that exclude each other."""
     named = {"EXAMPLE": example, "--weights": weights, "--depth-weights": depth_weights}
-    several = [name for name, value in named.items() if value is not None]
-    if len(several) > 1:
-        raise InputError(f"expected one of {', '.join(named)}, got {' and '.join(several)}; leave the others out")
+    given = [name for name, value in named.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"expected one of {', '.join(named)}, got {' and '.join(given)}; leave the others out")
     from_model = weights is not None or depth_weights is not None
-    wrong = [option for name, option in OF_THE_MODEL.items() if changes[name] is not None] if from_model else []
-    if wrong:
-        raise InputError(f"expected the model to decide, got {wrong[0]} with its weights; leave it out")
+    conflicting = (
+        [option for name, option in MODEL_PARAMETERS.items() if changes[name] is not None] if from_model else []
+    )
+    if conflicting:
+        raise InputError(f"expected no option that the model's weights determine, got {conflicting[0]}; leave it out")
     if texts is not None and not from_model:
         raise InputError("expected --text only with --weights or --depth-weights, got it alone; leave it out")
 
 
-def _refuse_names(report_path: str | None, tokens_path: str | None) -> None:
+def _check_output_names(report_path: str | None, tokens_path: str | None) -> None:
+    """Raise InputError for a file name with the wrong suffix."""
     from howsmooth.report.flow_page import check_page_path
 
     if report_path:

@@ -1,4 +1,4 @@
-"""`howsmooth meanfield`: attention on measures: tokens without number, masses in place of lengths."""
+"""`howsmooth meanfield`: attention on measures, the limit of infinitely many tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from howsmooth.cli.lazy import Entry, LazyGroup
 
 _COMMANDS = {
     "regimes": Entry("meanfield.regimes", "Lip against n, exactly: √n, √n·log n, and the plateau of mean field."),
-    "splitting": Entry("meanfield.splitting", "Mass splitting: where tokens that are repeated are rougher."),
-    "masked": Entry("meanfield.masked", "Masked attention in d_p: proved, attained, and what was stated."),
+    "splitting": Entry("meanfield.splitting", "Mass splitting: where repeated tokens have a larger constant."),
+    "masked": Entry("meanfield.masked", "Masked attention in d_p: bounds that are proved, attained, and published."),
     "distance": Entry("meanfield.distance", "Exact distances between token measures, before and after attention."),
 }
 
@@ -18,7 +18,7 @@ _COMMANDS = {
     name="meanfield",
     cls=LazyGroup,
     entries=_COMMANDS,
-    short_help="Infinite length: regimes, splitting, masks, distances.",
+    short_help="The mean-field limit: regimes, splitting, masks, distances.",
 )
 def command() -> None:
-    """Attention as a map of probability measures: what is left of the constants at lengths without end."""
+    """Study attention as a map of probability measures: the constants in the limit of infinite length."""

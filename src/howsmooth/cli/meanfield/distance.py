@@ -1,14 +1,27 @@
-"""`howsmooth meanfield distance`: how far apart two texts are as measures of tokens, before and after attention."""
+"""`howsmooth meanfield distance`: distances between two texts as measures of tokens, before and after attention."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.options import MODEL, loading_options, output_options, spec_from, spec_options
+from howsmooth.cli.options import (
+    MODEL_HELP,
+    load_model_with_text,
+    loading_options,
+    output_options,
+    spec_from_options,
+    spec_options,
+)
 from howsmooth.cli.parameter_types import exponents_option
 from howsmooth.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from howsmooth.cli.outputs import Record
+    from howsmooth.transport import TokenMeasure
 
 DEFAULTS = {"lengths": "64", "samples": 1}
 
@@ -16,16 +29,22 @@ DEFAULTS = {"lengths": "64", "samples": 1}
 @click.command(
     name="distance",
     short_help="Exact distances between token measures, before and after attention.",
-    help="The exact Wasserstein distance between the tokens of two texts as they enter attention, and as they leave it:"
-    " W_p without places, or d_p, which moves nothing in time, with them. Their quotient is a lower bound on the"
-    " Lipschitz constant of the layer in that distance (W_p: of a layer without mask and places). Also between two"
-    " measures from files (.npz, .safetensors, .csv with points and, if wanted, weights and times).\n\n"
-    f"    {MODEL}",
+    help="Compute the exact Wasserstein distance between the tokens of two texts, before and after attention: W_p, "
+    "without positions, or d_p, with positions, between which nothing is transported. The quotient of the two is a "
+    "lower bound on the Lipschitz constant of the layer in that distance (W_p: of a layer without mask and positions). "
+    "Also between two measures from files (.npz, .safetensors, .csv with points and, optionally, weights and times)."
+    "\n\n"
+    f"    {MODEL_HELP}",
 )
 @click.argument("model", required=False)
 @spec_options("texts", "special_tokens", "lengths", "layers", "seed", **DEFAULTS)
 @click.option("--other", "other_path", metavar="FILE", help="The other text.  [default: the next chunk of --text]")
-@click.option("--files", nargs=2, metavar="FILE FILE", help="Two measures in place of texts; with MODEL also after it.")
+@click.option(
+    "--files",
+    nargs=2,
+    metavar="FILE FILE",
+    help="Files of two measures, instead of texts; with MODEL, also the distance after its attention.",
+)
 @click.option("--normalise", is_flag=True, help="Divide the weights in --files by their sum.")
 @exponents_option("1,2,inf")
 @click.option(
@@ -34,7 +53,7 @@ DEFAULTS = {"lengths": "64", "samples": 1}
     type=click.Choice(["auto", "W", "d"]),
     default="auto",
     show_default=True,
-    help="Distance of texts: without places (W), with places as times (d), or what suits the layer's mask.",
+    help="Distance between texts: without positions (W), with positions as times (d), or by the layer's mask (auto).",
 )
 @loading_options
 @output_options("json", "csv", "plot")
@@ -48,31 +67,31 @@ def command(
     json_path: str | None,
     csv_path: str | None,
     plot_path: str | None,
-    **given: Any,
+    **options: Any,
 ) -> int:
-    from howsmooth.cli.run import run_and_show
+    """Run `howsmooth meanfield distance` and return its exit code."""
+    from howsmooth.cli.run import Computation, run_command
     from howsmooth.report.mean_field_figures import distance_figure
     from howsmooth.report.mean_field_tables import distance_table
 
-    if files and (given["texts"] or other_path or distance != "auto"):
+    if files and (options["texts"] or other_path or distance != "auto"):
         raise InputError("expected --files, or texts (--text, --other, --distance), got both; leave one out")
     if normalise and not files:
-        raise InputError("expected --normalise only with --files, got it with texts, whose tokens weigh the same")
-    spec = spec_from({**given, "model": model or "minilm"}, **DEFAULTS)
-    named = {"--files": files[0], "--files ": files[1]} if files else {}
+        raise InputError("expected --normalise only with --files, got it with texts, whose tokens have equal weights")
+    spec = spec_from_options({**options, "model": model or "minilm"}, **DEFAULTS)
+    file_inputs = {"--files": files[0], "--files ": files[1]} if files else {}
 
-    def work(notes, kept):
-        from howsmooth.cli.options import one_model
+    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
         from howsmooth.studies import file_distances, text_distances
         from howsmooth.studies.plan import load_arguments
         from howsmooth.studies.worker import cached_model
         from howsmooth.texts.corpora import read_corpus
 
         if files:
-            first, second = (_read(path, normalise) for path in files)
+            first, second = (_read_measure(path, normalise) for path in files)
             loaded = None if model is None else cached_model(load_arguments(spec, spec.models[0]))
             maps = 1 if loaded is None else loaded.layers if spec.layers == "all" else len(spec.layers)
-            return (
+            return Computation(
                 "files" if loaded is None else loaded.name,
                 maps * len(exponents),
                 lambda progress: file_distances(
@@ -80,8 +99,8 @@ def command(
                 ),
             )
         other = None if other_path is None else read_corpus(other_path)
-        loaded, text, resolved = one_model(spec)
-        return (
+        loaded, text, resolved = load_model_with_text(spec)
+        return Computation(
             loaded.name,
             resolved.estimates * len(exponents),
             lambda progress: text_distances(
@@ -97,17 +116,18 @@ def command(
             ),
         )
 
-    return run_and_show(
-        {"--json": json_path, "--csv": csv_path, "--plot": plot_path},
-        work=work,
+    return run_command(
+        outputs={"--json": json_path, "--csv": csv_path, "--plot": plot_path},
+        prepare=prepare,
         table=distance_table,
         plot=distance_figure,
-        thing="distance",
-        inputs={**named, "--text": given["texts"], "--other": other_path},
+        record_noun="distance",
+        inputs={**file_inputs, "--text": options["texts"], "--other": other_path},
     )
 
 
-def _read(path: str, normalise: bool) -> Any:
+def _read_measure(path: str, normalise: bool) -> TokenMeasure:
+    """Read a measure; errors name the option instead of the argument."""
     from howsmooth.transport import read_measure
 
     try:

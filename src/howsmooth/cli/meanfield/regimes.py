@@ -1,4 +1,4 @@
-"""`howsmooth meanfield regimes`: the constant against n, from two tokens to lengths that no machine will see."""
+"""`howsmooth meanfield regimes`: the constant against n, from two tokens to lengths that no computer can run."""
 
 from __future__ import annotations
 
@@ -11,44 +11,55 @@ from howsmooth.cli.parameter_types import Count, Number, NumberList
 @click.command(
     name="regimes",
     short_help="Lip against n, exactly: √n, √n·log n, and the plateau of mean field.",
-    help="The largest Lipschitz constant of n tokens at two places of the ball, exactly, for lengths of any size: it "
-    "grows like √n·log n up to n* ≈ 3e^{2γR²} and not at all from there on. Beside it the bounds.\n\n"
+    help="Compute the largest Lipschitz constant of n tokens at two points of the ball, exactly, for any n: it grows "
+    "like √n·log n up to n* ≈ 3e^{2γR²} and is constant from there on. The bounds are shown beside it.\n\n"
     "    One head in d = 1 with V = 1; γ is |A| where A is negative, A/8 where it is positive.",
 )
 @click.option(
     "--gamma-r2",
-    type=NumberList(least=0, most=1e5, example="0.5,2,8,32"),
+    type=NumberList(minimum=0, maximum=1e5, example="0.5,2,8,32"),
     default="0.5,2,8,32",
     show_default=True,
-    help="γR²: one curve for each.",
+    help="Values of γR²: one curve for each.",
 )
 @click.option(
-    "--scores",
-    type=click.Choice(["negative", "positive"]),
-    default="negative",
+    "--scores", type=click.Choice(["negative", "positive"]), default="negative", show_default=True, help="Sign of A."
+)
+@click.option(
+    "--to",
+    "power",
+    type=Number(1, 1e6),
+    metavar="POWER",
+    default=40,
     show_default=True,
-    help="The sign of A.",
+    help="Largest length, 10^POWER.",
 )
 @click.option(
-    "--to", "power", type=Number(1, 1e6), metavar="POWER", default=40, show_default=True, help="Lengths up to 10^POWER."
+    "--points", type=Count(2), metavar="COUNT", default=61, show_default=True, help="Number of lengths on each curve."
 )
-@click.option("--points", type=Count(2), metavar="COUNT", default=61, show_default=True, help="Lengths on each curve.")
 @output_options("json", "csv", "plot")
-def command(gamma_r2, scores, power, points, json_path, csv_path, plot_path) -> int:
-    from howsmooth.cli.run import run_and_show
+def command(
+    gamma_r2: tuple[float, ...],
+    scores: str,
+    power: float,
+    points: int,
+    json_path: str | None,
+    csv_path: str | None,
+    plot_path: str | None,
+) -> int:
+    """Run `howsmooth meanfield regimes` and return its exit code."""
+    from howsmooth.cli.run import Computation, run_command
     from howsmooth.report.mean_field_figures import regimes_figure
     from howsmooth.report.mean_field_tables import regimes_table
     from howsmooth.studies import lengths_up_to, regimes
 
     lengths = lengths_up_to(power, points)
-    return run_and_show(
-        {"--json": json_path, "--csv": csv_path, "--plot": plot_path},
+    return run_command(
+        outputs={"--json": json_path, "--csv": csv_path, "--plot": plot_path},
         table=regimes_table,
         plot=regimes_figure,
-        thing="point",
-        work=lambda notes, kept: (
-            "two places",
-            len(gamma_r2) * len(lengths),
-            lambda progress: regimes(gamma_r2, lengths, scores),
+        record_noun="point",
+        prepare=lambda stderr, existing_records: Computation(
+            "two points", len(gamma_r2) * len(lengths), lambda progress: regimes(gamma_r2, lengths, scores)
         ),
     )

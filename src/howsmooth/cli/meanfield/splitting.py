@@ -1,53 +1,63 @@
-"""`howsmooth meanfield splitting`: does a measure get rougher when its atoms are split? In pictures, models, kinds."""
+"""`howsmooth meanfield splitting`: whether a measure gets a larger constant when its atoms are split."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from howsmooth.cli.options import (
-    CHUNKS,
-    MODEL,
-    SOLVER,
+    CHUNK_FIELDS,
+    MODEL_HELP,
+    SOLVER_FIELDS,
+    load_model_and_text,
+    load_model_with_text,
     loading_options,
-    one_model,
     output_options,
-    spec_from,
+    spec_from_options,
     spec_options,
 )
 from howsmooth.cli.parameter_types import Count, Number, NumberList
 from howsmooth.errors import InputError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from howsmooth.cli.outputs import Record
+
 DEFAULTS = {"lengths": "64", "samples": 1, "tol": 1e-2}
-OUTPUTS = {"json_path", "csv_path", "plot_path"}
-OF_THE_PICTURE = {"a", "masses", "third", "extent", "points", "masked"}
+OUTPUT_PARAMETERS = {"json_path", "csv_path", "plot_path"}
+PICTURE_PARAMETERS = {"a", "masses", "third", "extent", "points", "masked"}
 
 
 @click.command(
     name="splitting",
-    short_help="Mass splitting: where tokens that are repeated are rougher.",
-    help="Say whether a text's measure splits in a model's heads: whether repeated tokens may move apart further than "
-    "the text's own constant says.\n\n"
-    "    Instead of a model: --picture draws where two or three atoms on a line split, --which lists the kinds of maps "
-    "that split at all.\n\n"
-    f"    {MODEL} A .safetensors file of GPT-2's attention is read at random tokens behind its LayerNorm.",
+    short_help="Mass splitting: where repeated tokens have a larger constant.",
+    help="Decide whether the measure of a text splits in the heads of a model: whether the constant grows if tokens "
+    "are repeated and the copies may move apart.\n\n"
+    "    Instead of a model, --picture draws where two or three atoms on a line split, and --which lists the kinds of "
+    "maps that split.\n\n"
+    f"    {MODEL_HELP} A .safetensors file of GPT-2's attention is evaluated at random outputs of its LayerNorm.",
 )
 @click.argument("model", default="minilm")
 @click.option("--picture", is_flag=True, help="Draw the plane of two atoms on a line (d = 1, V = 1).")
 @click.option("--which", is_flag=True, help="List which kinds of maps split.")
-@click.option("--a", type=Number(), default=-1.0, show_default=True, help="The score a·x·y of the picture.")
 @click.option(
-    "--masses", type=NumberList(example="1,3", duplicates=True), help="Masses of the picture's atoms.  [default: equal]"
+    "--a", type=Number(), default=-1.0, show_default=True, help="Coefficient a of the score a·x·y in the picture."
 )
-@click.option("--third", type=Number(), help="Where a third atom of the picture stands.")
+@click.option(
+    "--masses",
+    type=NumberList(example="1,3", keep_duplicates=True),
+    help="Masses of the atoms in the picture.  [default: equal]",
+)
+@click.option("--third", type=Number(), help="Position of a third atom in the picture.")
 @click.option(
     "--extent",
-    type=Number(0, 1e3, open=True),
+    type=Number(0, 1e3, exclusive=True),
     metavar="NUMBER",
     default=4.0,
     show_default=True,
-    help="Half the width of the plane or line that is covered: the picture's.",
+    help="Half the width of the domain: of the picture.",
 )
 @click.option(
     "--resolution",
@@ -58,13 +68,13 @@ OF_THE_PICTURE = {"a", "masses", "third", "extent", "points", "masked"}
     show_default=True,
     help="Points along each axis of the picture.",
 )
-@click.option("--masked", is_flag=True, help="In the picture an atom sees those up to its own place: x, y, the third.")
-@spec_options("inputs", *CHUNKS, "map", "layers", "heads", *SOLVER, **DEFAULTS)
+@click.option("--masked", is_flag=True, help="Masked attention in the picture: the atoms are ordered x, y, third.")
+@spec_options("inputs", *CHUNK_FIELDS, "map", "layers", "heads", *SOLVER_FIELDS, **DEFAULTS)
 @click.option(
     "--repeat",
     type=Count(2),
     metavar="COPIES",
-    help="Copies of one token: instead, run the model on the text with it said so often, for each token.",
+    help="Number of copies of one token: run the model on the text with each token in turn repeated this often.",
 )
 @loading_options
 @output_options("json", "csv", "plot", plot="heads × layers, or the picture")
@@ -83,24 +93,25 @@ def command(
     json_path: str | None,
     csv_path: str | None,
     plot_path: str | None,
-    **given: Any,
+    **options: Any,
 ) -> int:
-    from howsmooth.cli.run import run_and_show
+    """Run `howsmooth meanfield splitting` and return its exit code."""
+    from howsmooth.cli.run import Computation, run_command
 
     if picture + which + (repeat is not None) > 1:
         raise InputError("expected one of --picture, --which and --repeat, got several; leave out the others")
     if plot_path and (which or repeat is not None):
         raise InputError("expected --plot with a model or with --picture, got --which or --repeat; leave it out")
-    _refuse_idle_options(ctx, picture, which, repeat is not None)
-    shown: dict[str, Any]
+    _check_applicable_options(ctx, picture, which, repeat is not None)
+    arguments: dict[str, Any]
     if picture:
         from howsmooth.lipschitz.criterion import LineSplittingGrid
         from howsmooth.report.mean_field_figures import picture_figure
         from howsmooth.report.mean_field_tables import picture_line
 
         line = LineSplittingGrid(extent, points, a, masses, third, masked)
-        shown = {
-            "work": lambda notes, kept: ("picture", 1, lambda progress: [line.record()]),
+        arguments = {
+            "prepare": lambda stderr, existing_records: Computation("picture", 1, lambda progress: [line.record()]),
             "table": picture_line,
             "plot": lambda records: picture_figure(line),
         }
@@ -108,64 +119,65 @@ def command(
         from howsmooth.report.mean_field_tables import which_table
         from howsmooth.studies.splitting import SPLITTING_CASES, evaluate_splitting_cases
 
-        shown = {
-            "work": lambda notes, kept: ("maps", len(SPLITTING_CASES), lambda progress: evaluate_splitting_cases()),
+        arguments = {
+            "prepare": lambda stderr, existing_records: Computation(
+                "maps", len(SPLITTING_CASES), lambda progress: evaluate_splitting_cases()
+            ),
             "table": which_table,
         }
     else:
-        shown = _of_model(given, repeat)
-    return run_and_show(
-        {"--json": json_path, "--csv": csv_path, "--plot": plot_path},
-        thing="record",
-        inputs={"--text": given["texts"]},
-        **shown,
+        arguments = _model_arguments(options, repeat)
+    return run_command(
+        outputs={"--json": json_path, "--csv": csv_path, "--plot": plot_path},
+        record_noun="record",
+        inputs={"--text": options["texts"]},
+        **arguments,
     )
 
 
-def _of_model(given: dict[str, Any], copies: int | None) -> dict[str, Any]:
-    """What is computed and shown of a model: its heads or whole maps, or its text with tokens repeated."""
+def _model_arguments(options: dict[str, Any], copies: int | None) -> dict[str, Any]:
+    """Return the arguments of `run_command` for a model: its heads or maps, or its text with repeated tokens."""
+    from howsmooth.cli.run import Computation
     from howsmooth.report.mean_field_figures import heads_figure
     from howsmooth.report.mean_field_tables import repeated_table, splitting_table
 
-    if copies is not None and given["map"] == "head":
+    if copies is not None and options["map"] == "head":
         raise InputError("expected a whole map with --repeat, got --map head; take attention, normed, block or layer")
-    spec = spec_from(given, **DEFAULTS, **({"map": "head"} if copies is None and not given["map"] else {}))
+    spec = spec_from_options(options, **DEFAULTS, **({"map": "head"} if copies is None and not options["map"] else {}))
     if copies is not None and spec.inputs == "normalised":
         raise InputError("expected a model that reads text with --repeat, got random tokens; give a whole model")
 
-    def work(notes: Any, kept: Any) -> tuple:
+    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
         from howsmooth.studies.splitting import splittings
         from howsmooth.studies.token_effects import repeated_tokens
 
-        model, corpus, resolved = one_model(spec)
         if copies is None:
-            return (
-                model.name,
-                resolved.estimates,
-                lambda progress: splittings(model, corpus, resolved, progress=progress),
+            model, corpus, resolved = load_model_and_text(spec)
+            return Computation(
+                model.name, resolved.estimates, lambda progress: splittings(model, corpus, resolved, progress=progress)
             )
-        assert corpus is not None  # random tokens were refused
-        return (
+        model, text, resolved = load_model_with_text(spec)
+        return Computation(
             model.name,
             sum(resolved.lengths) * len(resolved.layers),
-            lambda progress: repeated_tokens(model, corpus, resolved, copies=copies, progress=progress),
+            lambda progress: repeated_tokens(model, text, resolved, copies=copies, progress=progress),
         )
 
-    return {"work": work, "table": splitting_table if copies is None else repeated_table, "plot": heads_figure}
+    return {"prepare": prepare, "table": splitting_table if copies is None else repeated_table, "plot": heads_figure}
 
 
-def _refuse_idle_options(ctx: click.Context, picture: bool, which: bool, repeat: bool) -> None:
-    """Options that were given and would do nothing."""
-    everything = {param.name: param for param in ctx.command.params}
+def _check_applicable_options(ctx: click.Context, picture: bool, which: bool, repeat: bool) -> None:
+    """Raise InputError for an option that has no effect in this mode."""
+    parameters = {param.name: param for param in ctx.command.params}
     if picture:
-        mode, idle = "--picture", set(everything) - OF_THE_PICTURE - OUTPUTS - {"picture"}
+        mode, unused = "--picture", set(parameters) - PICTURE_PARAMETERS - OUTPUT_PARAMETERS - {"picture"}
     elif which:
-        mode, idle = "--which", set(everything) - OUTPUTS - {"which"}
+        mode, unused = "--which", set(parameters) - OUTPUT_PARAMETERS - {"which"}
     elif repeat:
-        mode, idle = "--repeat", OF_THE_PICTURE | {"heads", "samples"}
+        mode, unused = "--repeat", PICTURE_PARAMETERS | {"heads", "samples"}
     else:
-        mode, idle = "a model", OF_THE_PICTURE
-    for name, param in everything.items():
-        if name in idle and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            said = "MODEL" if isinstance(param, click.Argument) else param.opts[0]
-            raise InputError(f"expected no {said} with {mode}, where it would do nothing; leave it out")
+        mode, unused = "a model", PICTURE_PARAMETERS
+    for name, param in parameters.items():
+        if name in unused and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            option = "MODEL" if isinstance(param, click.Argument) else param.opts[0]
+            raise InputError(f"expected no {option} with {mode}, where it has no effect; leave it out")
