@@ -150,16 +150,19 @@ def fit_radius_growth(records: Sequence[Record]) -> RadiusGrowth:
 def rates_figure(records: Sequence[Record], rates: Sequence[RadiusGrowth]) -> Figure:
     """Draw the constants found by ascent over ‖A‖R² (points), and the fitted laws (lines)."""
     colours: dict[str, Any] = THEMES["light"]
-    figure = Figure(figsize=(7.2, 5.0), dpi=160, layout="constrained", facecolor=colours["paper"])
+    figure = Figure(figsize=(7.2, 5.0), dpi=160, layout="constrained", facecolor=colours["background"])
     panel = figure.subplots()
-    panel.set_facecolor(colours["paper"])
-    panel.tick_params(colors=colours["ink"], labelsize=10, length=0, which="both")
+    panel.set_facecolor(colours["background"])
+    panel.tick_params(colors=colours["foreground"], labelsize=10, length=0, which="both")
     panel.grid(True, color=colours["grid"], linewidth=0.8)
     panel.set_axisbelow(True)
     for side in panel.spines.values():
         side.set_visible(False)
     for index, rate in enumerate(rates):
-        colour, label = colours["maps"][index], f"{NAMES[rate.scores]}: e$^{{{rate.exponent:.3f}\\,R²}}$,  in theory "
+        colour, label = (
+            colours["palette"][index],
+            f"{NAMES[rate.scores]}: e$^{{{rate.exponent:.3f}\\,R²}}$,  in theory ",
+        )
         chosen = sorted((r for r in records if r["scores"] == rate.scores), key=lambda r: r["radius_squared"])
         at = [record["radius_squared"] for record in chosen]
         panel.plot(
@@ -181,14 +184,18 @@ def rates_figure(records: Sequence[Record], rates: Sequence[RadiusGrowth]) -> Fi
             label=f"{label}{rate.true_exponent:g}",
         )
     panel.set_xscale("log", base=2)
-    panel.set_xlabel("‖A‖R²", color=colours["ink"], fontsize=11)
-    panel.set_ylabel("largest constant found over measures", color=colours["ink"], fontsize=11)
+    panel.set_xlabel("‖A‖R²", color=colours["foreground"], fontsize=11)
+    panel.set_ylabel("largest constant found over measures", color=colours["foreground"], fontsize=11)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     panel.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda p, _: f"$10^{{{p:.0f}}}$" if abs(p) > 1e-9 else "1"))
-    panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9.5, handlelength=2.2, loc="upper left")
+    panel.legend(frameon=False, labelcolor=colours["foreground"], fontsize=9.5, handlelength=2.2, loc="upper left")
     panel.set_title(
-        "Growth with the radius, V = I and ‖A‖ = 1", color=colours["ink"], fontsize=13, fontweight="bold", loc="left"
+        "Growth with the radius, V = I and ‖A‖ = 1",
+        color=colours["foreground"],
+        fontsize=13,
+        fontweight="bold",
+        loc="left",
     )
     return figure
 

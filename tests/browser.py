@@ -1,4 +1,4 @@
-"""A browser for tests of pages, chromium through Playwright; without one the tests are skipped with a warning."""
+"""A browser for tests of pages: the system's chromium through Playwright, or a warning that there is none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def chromium() -> str | None:
-    """Return the path of the browser: $CHROMIUM, /usr/bin/chromium, or one in $PATH."""
+    """Return the path of the browser: $CHROMIUM, /usr/bin/chromium, or the first in $PATH; None without one."""
     wanted = os.environ.get("CHROMIUM")
     if wanted:
         return wanted if Path(wanted).is_file() else None
@@ -24,7 +24,7 @@ def chromium() -> str | None:
 
 
 def require_chromium() -> str:
-    """Return the path of the browser; without one, skip the tests with a warning in pytest's summary."""
+    """Return the path of the browser; without one, skip the tests with a warning in the summary of pytest."""
     why = None
     try:
         import playwright.sync_api  # noqa: F401
@@ -41,7 +41,7 @@ def require_chromium() -> str:
 
 @contextmanager
 def browser() -> Iterator:
-    """Open a headless browser inside the context."""
+    """Open a headless browser and close it afterwards."""
     path = require_chromium()
     from playwright.sync_api import sync_playwright
 
@@ -54,21 +54,21 @@ def browser() -> Iterator:
 
 
 class Page:
-    """A page, with the errors and warnings of its console and the addresses that it requested."""
+    """A page that records console errors in `errors` and the URLs it loads in `requests`."""
 
     def __init__(self, browser, *, width: int = 1280, height: int = 900, theme: str = "light"):
         self.context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=theme, accept_downloads=True
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(0)  # slow machines must not fail; pytest ends a test that hangs
+        self.page.set_default_timeout(0)  # a slow machine is not a failure; pytest stops a test that hangs
         self.errors: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", self._on_message)
+        self.page.on("console", self._log)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
 
-    def _on_message(self, message) -> None:
+    def _log(self, message) -> None:
         if message.type in ("error", "warning"):
             self.errors.append(message.text)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
-from howsmooth.report.figure import growth_figure, save_figure
+from howsmooth.report import growth_figure, save_figure
 from howsmooth.studies import Store, read_study, run_study
 
 Path("growth.toml").write_text(

@@ -33,7 +33,7 @@ from howsmooth.dynamics import (
 from howsmooth.dynamics.example import EXAMPLE_NAMES, Attention, Tokens, field_of, tokens_of, unmet_expectations
 from howsmooth.dynamics.instruments import view_and_labels
 from howsmooth.report.figure import THEMES
-from howsmooth.report.flow_figures import draw_paths, plain, save_animation
+from howsmooth.report.flow_figures import apply_theme, draw_paths, save_animation
 
 COLOURS = THEMES["light"]
 KINDS = ("softmax", "masked", "l2", "sinkhorn", "linear", "sigmoid")
@@ -43,7 +43,7 @@ LAYERS = (8, 16, 32, 64, 128, 256)
 
 def shapes(out: Path) -> None:
     """Draw the named examples, and animate the polytope."""
-    figure = Figure(figsize=(13.2, 8.4), dpi=130, layout="constrained", facecolor=COLOURS["paper"])
+    figure = Figure(figsize=(13.2, 8.4), dpi=130, layout="constrained", facecolor=COLOURS["background"])
     for panel, name in zip(figure.subplots(2, 3).flatten(), EXAMPLE_NAMES, strict=True):
         example = read_example(name)
         trajectory, field = integrate_example(example)
@@ -55,7 +55,7 @@ def shapes(out: Path) -> None:
         plane, labels = view_and_labels(trajectory, field, example.watch.tol)
         paths = plane(trajectory.tokens).numpy()
         draw_paths(panel, trajectory.times.tolist(), paths, plane.names, labels, COLOURS)
-        panel.set_title(name.replace("_", " "), color=COLOURS["ink"], fontsize=11, fontweight="bold", loc="left")
+        panel.set_title(name.replace("_", " "), color=COLOURS["foreground"], fontsize=11, fontweight="bold", loc="left")
         if name == "polytope":
             save_animation(out / "flow.gif", trajectory.times.tolist(), paths, plane.names, labels, title=example.title)
     figure.savefig(out / "flows.png", facecolor=figure.get_facecolor())
@@ -68,12 +68,12 @@ def field_named(name: str, d: int) -> Field:
 
 def growth(out: Path) -> None:
     """Draw discretisation errors, growth of perturbations and local constants."""
-    figure = Figure(figsize=(14.4, 4.4), dpi=130, layout="constrained", facecolor=COLOURS["paper"])
+    figure = Figure(figsize=(14.4, 4.4), dpi=130, layout="constrained", facecolor=COLOURS["background"])
     left, middle, right = figure.subplots(1, 3)
     x = tokens_of(Tokens(count=16, dim=4, law="normal", seed=0), sphere=True)
     found: dict[str, list] = {"discretisation": [], "growth": [], "local": []}
     _discretisation(left, x, found["discretisation"])
-    for beta, colour in zip(BETAS, COLOURS["maps"], strict=False):
+    for beta, colour in zip(BETAS, COLOURS["palette"], strict=False):
         velocity = Velocity(field_of(Attention(A=beta), 4), sphere=True)
         grown = perturbation_growth(velocity, x, 12.0, steps=96, depths=24)
         found["growth"] += [{"beta": beta, **g.as_record()} for g in grown]
@@ -82,7 +82,7 @@ def growth(out: Path) -> None:
         middle.plot(depths, [math.exp(g.log_product) for g in grown], "--", color=colour, linewidth=1.3)
     middle.set_yscale("log")
     _name(middle, "depth t", "σ₁ of the flow's derivative", "On the sphere: flow (line), product of layers (dashed)")
-    for name, colour in zip(KINDS, COLOURS["maps"], strict=False):
+    for name, colour in zip(KINDS, COLOURS["palette"], strict=False):
         field = field_named(name, 4)
         path = integrate(Velocity(field, sphere=True), x, 12.0, frames=25)
         values = [float(local_constant(field, state).value[0]) for state in path.tokens]
@@ -97,7 +97,7 @@ def growth(out: Path) -> None:
 def _discretisation(panel: Axes, x: torch.Tensor, found: list) -> None:
     velocity = Velocity(field_of(Attention(A=4.0), 4), sphere=True)
     exact = integrate(velocity, x, 4.0, solver="dop853", rtol=1e-12, atol=1e-13, frames=2).last
-    for (scheme, order), colour in zip((("residual", 1), ("rk4", 4)), COLOURS["maps"], strict=False):
+    for (scheme, order), colour in zip((("residual", 1), ("rk4", 4)), COLOURS["palette"], strict=False):
         errors = [
             float((integrate(velocity, x, 4.0, solver=scheme, steps=steps, frames=2).last - exact).norm())
             for steps in LAYERS
@@ -107,7 +107,7 @@ def _discretisation(panel: Axes, x: torch.Tensor, found: list) -> None:
         ]
         panel.plot(LAYERS, errors, "o-", color=colour, linewidth=1.8, label=f"{scheme} (order {order})")
         panel.plot(
-            LAYERS, [errors[-1] * (LAYERS[-1] / steps) ** order for steps in LAYERS], ":", color=COLOURS["faint"]
+            LAYERS, [errors[-1] * (LAYERS[-1] / steps) ** order for steps in LAYERS], ":", color=COLOURS["muted"]
         )
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
@@ -115,11 +115,11 @@ def _discretisation(panel: Axes, x: torch.Tensor, found: list) -> None:
 
 
 def _name(panel: Axes, x: str, y: str, title: str) -> None:
-    panel.set_xlabel(x, color=COLOURS["ink"])
-    panel.set_ylabel(y, color=COLOURS["ink"])
-    panel.set_title(title, color=COLOURS["ink"], fontsize=10, fontweight="bold", loc="left")
-    panel.legend(frameon=False, labelcolor=COLOURS["ink"], fontsize=9)
-    plain(panel, COLOURS)
+    panel.set_xlabel(x, color=COLOURS["foreground"])
+    panel.set_ylabel(y, color=COLOURS["foreground"])
+    panel.set_title(title, color=COLOURS["foreground"], fontsize=10, fontweight="bold", loc="left")
+    panel.legend(frameon=False, labelcolor=COLOURS["foreground"], fontsize=9)
+    apply_theme(panel, COLOURS)
 
 
 def main(given: Sequence[str] | None = None) -> None:

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 
-from howsmooth.report.figure import THEMES, dress
+from howsmooth.report.figure import THEMES, format_length_axes
 
 CALLS = {
     ("forward", "bf16"): "forward",
@@ -35,7 +35,7 @@ def draw(folder: Path, out: Path) -> None:
     """Draw times and peak memory of calls and solves."""
     calls, solves, gpu = read(folder)
     colours = THEMES["light"]
-    figure = Figure(figsize=(11.6, 5.4), dpi=160, layout="constrained", facecolor=colours["paper"])
+    figure = Figure(figsize=(11.6, 5.4), dpi=160, layout="constrained", facecolor=colours["background"])
     panels = figure.subplots(1, 2)
     series = {name: calls[key] for key, name in CALLS.items() if key in calls}
     series |= {SOLVES[certified]: points for certified, points in solves.items() if points}
@@ -45,7 +45,7 @@ def draw(folder: Path, out: Path) -> None:
         panel.set_yscale("log")
         for name, points in series.items():
             index = [*CALLS.values(), *SOLVES.values()].index(name)
-            style = {"color": colours["maps"][index % len(colours["maps"])], "marker": "os^Dvp*X"[index % 8]}
+            style = {"color": colours["palette"][index % len(colours["palette"])], "marker": "os^Dvp*X"[index % 8]}
             solved = name in SOLVES.values()
             ns = sorted(n for n in points if points[n].get(key) is not None)
             if ns:
@@ -59,7 +59,7 @@ def draw(folder: Path, out: Path) -> None:
                     **style,
                 )
         guide(panel, series, key, 2 if key == "seconds" else 1, colours)
-        dress(panel, [{"n": n} for n in lengths], colours)
+        format_length_axes(panel, [{"n": n} for n in lengths], colours)
         panel.set_xticks(lengths[::-2])
         panel.xaxis.set_major_formatter(
             FuncFormatter(
@@ -68,11 +68,17 @@ def draw(folder: Path, out: Path) -> None:
         )
         panel.yaxis.set_major_locator(LogLocator(base=10))
         panel.yaxis.set_major_formatter(LogFormatterMathtext())
-        panel.set_title(title, loc="left", fontsize=12, fontweight="bold", color=colours["ink"])
-        panel.set_ylabel(unit, color=colours["ink"], fontsize=11)
+        panel.set_title(title, loc="left", fontsize=12, fontweight="bold", color=colours["foreground"])
+        panel.set_ylabel(unit, color=colours["foreground"], fontsize=11)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9.5, labelcolor=colours["ink"]
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=4,
+        frameon=False,
+        fontsize=9.5,
+        labelcolor=colours["foreground"],
     )
     figure.suptitle(
         f"Causal attention, 12 heads of width 64, on one {gpu}",
@@ -80,7 +86,7 @@ def draw(folder: Path, out: Path) -> None:
         ha="left",
         fontsize=13,
         fontweight="bold",
-        color=colours["ink"],
+        color=colours["foreground"],
     )
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "gpu_time_memory.png", facecolor=figure.get_facecolor())
@@ -96,7 +102,7 @@ def guide(panel: Axes, series: dict, key: str, power: int, colours: dict) -> Non
     low = min(value for n, value in known if n == last)
     ends = [last / 32, last]
     panel.plot(
-        ends, [low / 4 * (n / last) ** power for n in ends], color=colours["faint"], linewidth=1.1, dashes=(6, 3)
+        ends, [low / 4 * (n / last) ** power for n in ends], color=colours["muted"], linewidth=1.1, dashes=(6, 3)
     )
     panel.annotate(
         "n²" if power == 2 else "n",
@@ -105,7 +111,7 @@ def guide(panel: Axes, series: dict, key: str, power: int, colours: dict) -> Non
         ha="right",
         va="center",
         textcoords="offset points",
-        color=colours["faint"],
+        color=colours["muted"],
         fontsize=10,
     )
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 
 from howsmooth.fits import fit_law
-from howsmooth.report.figure import THEMES, dress
+from howsmooth.report.figure import THEMES, format_length_axes
 
 NAMES = {
     "random": "random normalised tokens, fresh ones at each n",
@@ -31,13 +31,13 @@ def draw(files: list[Path], out: Path) -> None:
     """Draw the constants with intervals and fitted laws."""
     records = best([json.loads(line) for path in files for line in path.read_text().splitlines()])
     colours = THEMES["light"]
-    figure = Figure(figsize=(8.2, 5.2), dpi=160, layout="constrained", facecolor=colours["paper"])
+    figure = Figure(figsize=(8.2, 5.2), dpi=160, layout="constrained", facecolor=colours["background"])
     panel = figure.subplots()
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     roots, hollow = [], False
     for colour, key in zip(
-        colours["maps"], sorted({curve(r) for r in records}, key=lambda k: [*NAMES].index(k[0])), strict=False
+        colours["palette"], sorted({curve(r) for r in records}, key=lambda k: [*NAMES].index(k[0])), strict=False
     ):
         chosen = sorted((r for r in records if curve(r) == key), key=lambda r: r["n"])
         name = NAMES[key[0]] if key[0] != "text" else f"{chosen[0]['text']} into layer {key[2]} of {key[1]}"
@@ -74,13 +74,13 @@ def draw(files: list[Path], out: Path) -> None:
                 ends,
                 [0.5 * chosen[0]["value"] * math.sqrt(n / chosen[0]["n"]) for n in ends],
                 linewidth=1.1,
-                color=colours["faint"],
+                color=colours["muted"],
                 dashes=(6, 3),
                 label=None if roots else "√n",
             )
             roots.append(chosen[0]["value"])
     lengths = sorted({r["n"] for r in records})
-    dress(panel, records, colours)
+    format_length_axes(panel, records, colours)
     panel.set_xticks(lengths[::2])
     panel.xaxis.set_major_formatter(
         FuncFormatter(lambda n, _: f"{n:.0f}" if n < 1024 else f"{n / 1024:.0f}k" if n < 2**20 else f"{n / 2**20:.0f}M")
@@ -93,10 +93,10 @@ def draw(files: list[Path], out: Path) -> None:
         loc="left",
         fontsize=12,
         fontweight="bold",
-        color=colours["ink"],
+        color=colours["foreground"],
     )
-    panel.set_ylabel("local Lipschitz constant  ‖D$_X$f‖$_2$", color=colours["ink"], fontsize=11)
-    panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9.5)
+    panel.set_ylabel("local Lipschitz constant  ‖D$_X$f‖$_2$", color=colours["foreground"], fontsize=11)
+    panel.legend(frameon=False, labelcolor=colours["foreground"], fontsize=9.5)
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "long_context.png", facecolor=figure.get_facecolor())
     print(f"drew {out / 'long_context.png'}")

@@ -206,13 +206,13 @@ def prediction_figure(rows: Sequence[Record], curves: Sequence[Record]) -> Figur
         figsize=(max(7.0, 3.6 + 2.3 * len(outcomes)), height + (4.2 if panels else 0)),
         dpi=160,
         layout="constrained",
-        facecolor=colours["paper"],
+        facecolor=colours["background"],
     )
     upper, lower = figure.subfigures(2, 1, height_ratios=(height, 4.2), hspace=0.03) if panels else (figure, None)
     if outcomes:
         _forest(upper, rows, outcomes, predictors, models, colours)
     if lower is not None:
-        lower.set_facecolor(colours["paper"])
+        lower.set_facecolor(colours["background"])
         for panel, (model, place) in zip(lower.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _calibration(
                 panel,
@@ -231,7 +231,7 @@ def _forest(
     models: list[str],
     colours: dict,
 ) -> None:
-    figure.set_facecolor(colours["paper"])
+    figure.set_facecolor(colours["background"])
     panels = figure.subplots(1, len(outcomes), sharey=True, squeeze=False)[0]
     found = {
         (row["model"], row["outcome"], row["predictor"], row["scope"]): row
@@ -239,10 +239,12 @@ def _forest(
         if row["scope"] in ("within", "pooled")
     }
     for panel, outcome in zip(panels, outcomes, strict=True):
-        panel.axvline(0, color=colours["faint"], linewidth=1, zorder=1)
+        panel.axvline(0, color=colours["muted"], linewidth=1, zorder=1)
         for index, model in enumerate(models):
             shift = 0.22 * (index - (len(models) - 1) / 2)
-            style = dict(color=colours["maps"][index % len(colours["maps"])], marker=MARKERS[index % len(MARKERS)])
+            style = dict(
+                color=colours["palette"][index % len(colours["palette"])], marker=MARKERS[index % len(MARKERS)]
+            )
             for place, predictor in enumerate(predictors):
                 row = found.get((model, outcome, predictor, "within"))
                 if row is None or row["value"] is None:
@@ -267,14 +269,14 @@ def _forest(
         _plain(panel, colours)
         panel.set_xlim(-1.08, 1.08)
         panel.set_xticks([-1, 0, 1], ["−1", "0", "1"])
-        panel.set_title(SHOWN[outcome], loc="left", fontsize=10.5, fontweight="bold", color=colours["ink"])
+        panel.set_title(SHOWN[outcome], loc="left", fontsize=10.5, fontweight="bold", color=colours["foreground"])
     panels[0].set_yticks(range(len(predictors)), [LABELS[name] for name in reversed(predictors)])
     panels[0].set_ylim(-0.7, len(predictors) - 0.3)
     panels[len(panels) // 2].set_xlabel(
         "Spearman's ρ over texts within layers, 95 % interval"
         if rows[0]["confidence"] == 0.95
         else "Spearman's ρ over texts within layers",
-        color=colours["ink"],
+        color=colours["foreground"],
         fontsize=10.5,
     )
     for index, model in enumerate(models):
@@ -282,21 +284,21 @@ def _forest(
         panels[0].plot(
             [],
             [],
-            color=colours["maps"][index % len(colours["maps"])],
+            color=colours["palette"][index % len(colours["palette"])],
             linewidth=1.6,
             markersize=5,
             marker=MARKERS[index % len(MARKERS)],
             label=f"{model_name(model)}, {texts} texts",
         )
     if any(scope == "pooled" for *_, scope in found):
-        panels[0].plot([], [], "o", markersize=5, markerfacecolor="none", color=colours["faint"], label="layers pooled")
+        panels[0].plot([], [], "o", markersize=5, markerfacecolor="none", color=colours["muted"], label="layers pooled")
     figure.legend(
         *panels[0].get_legend_handles_labels(),
         loc="outside upper left",
         ncols=len(models) + 1,
         frameon=False,
         fontsize=10,
-        labelcolor=colours["ink"],
+        labelcolor=colours["foreground"],
     )
 
 
@@ -304,10 +306,10 @@ def _calibration(panel: Axes, curves: Sequence[Record], colours: dict, title: st
     """Draw achieved over predicted changes: points are texts, lines medians of bins; 1 is a perfect prediction."""
     keys = list(dict.fromkeys((curve["layer"], curve["objective"]) for curve in curves))
     shares = sorted({curve["share"] for curve in curves})
-    panel.axhline(1, color=colours["faint"], linestyle="--", linewidth=1.2, zorder=1)
+    panel.axhline(1, color=colours["muted"], linestyle="--", linewidth=1.2, zorder=1)
     for curve in curves:
         index = keys.index((curve["layer"], curve["objective"]))
-        colour = colours["maps"][index % len(colours["maps"])]
+        colour = colours["palette"][index % len(colours["palette"])]
         ratios = [b / a for a, b in zip(curve["predicted"], curve["achieved"], strict=True)]
         panel.plot(
             curve["predicted"],
@@ -337,13 +339,13 @@ def _calibration(panel: Axes, curves: Sequence[Record], colours: dict, title: st
     _plain(panel, colours)
     for index, (layer, objective) in enumerate(keys):
         name = _OBJECTIVES[objective] if layer is None else f"layer {layer}"
-        panel.plot([], [], "-", color=colours["maps"][index % len(colours["maps"])], linewidth=1.8, label=name)
+        panel.plot([], [], "-", color=colours["palette"][index % len(colours["palette"])], linewidth=1.8, label=name)
     for index, share in enumerate(shares):
         panel.plot(
             [],
             [],
             MARKERS[index % len(MARKERS)],
-            color=colours["faint"],
+            color=colours["muted"],
             markersize=4.5,
             linestyle="",
             label=f"‖E‖ = {share:g} ‖X‖",
@@ -351,23 +353,23 @@ def _calibration(panel: Axes, curves: Sequence[Record], colours: dict, title: st
     panel.legend(
         frameon=False,
         fontsize=8.5,
-        labelcolor=colours["ink"],
+        labelcolor=colours["foreground"],
         loc="upper center",
         ncols=2,
         bbox_to_anchor=(0.5, -0.16),
         handlelength=1.5,
     )
-    panel.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=colours["ink"])
-    panel.set_xlabel("predicted change  σ₁ ‖E‖", color=colours["ink"], fontsize=10)
-    panel.set_ylabel("achieved / predicted", color=colours["ink"], fontsize=10)
+    panel.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=colours["foreground"])
+    panel.set_xlabel("predicted change  σ₁ ‖E‖", color=colours["foreground"], fontsize=10)
+    panel.set_ylabel("achieved / predicted", color=colours["foreground"], fontsize=10)
 
 
 _OBJECTIVES = {"output": "hidden states", "next-token": "next token, √(2 KL)", "cosine": "embedding, chord"}
 
 
 def _plain(panel: Axes, colours: dict) -> None:
-    panel.set_facecolor(colours["paper"])
-    panel.tick_params(colors=colours["ink"], labelsize=9.5, length=0, which="both")
+    panel.set_facecolor(colours["background"])
+    panel.tick_params(colors=colours["foreground"], labelsize=9.5, length=0, which="both")
     panel.grid(True, color=colours["grid"], linewidth=0.8)
     panel.set_axisbelow(True)
     for side in ("top", "right", "left", "bottom"):

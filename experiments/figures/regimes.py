@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from howsmooth import SelfAttention
 from howsmooth.attack import Ball, worst_case
 from howsmooth.bounds import this_project
-from howsmooth.report.figure import THEMES, dress
+from howsmooth.report.figure import THEMES, format_length_axes
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
 LAYER = SelfAttention(-ONE, ONE, ONE, scale=1.0)
@@ -67,12 +67,12 @@ def upper(name: str, n: int) -> float:
 def draw(out: Path, restarts: int, steps: int) -> None:
     """Search for worst cases, and draw them between the bounds."""
     colours = THEMES["light"]
-    figure = Figure(figsize=(8.2, 5.4), dpi=160, layout="constrained", facecolor=colours["paper"])
+    figure = Figure(figsize=(8.2, 5.4), dpi=160, layout="constrained", facecolor=colours["background"])
     panel = figure.subplots()
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     results = []
-    for colour, name in zip(colours["maps"], (*RADII, GROWING), strict=False):
+    for colour, name in zip(colours["palette"], (*RADII, GROWING), strict=False):
         panel.plot(LENGTHS, [lower(name, n) for n in LENGTHS], color=colour, linewidth=2, label=name)
         panel.plot(LENGTHS, [upper(name, n) for n in LENGTHS], color=colour, linewidth=0.9, linestyle="--")
         found = []
@@ -96,14 +96,14 @@ def draw(out: Path, restarts: int, steps: int) -> None:
         panel.plot(ASCENDED, found, "o", color=colour, markersize=5.5, markeredgewidth=0)
     last = LENGTHS[-1]
     guide = [0.18 * math.sqrt(n) for n in LENGTHS]
-    panel.plot(LENGTHS, guide, color=colours["faint"], linewidth=1.2, dashes=(2, 2))
-    panel.annotate("√n", (last, guide[-1]), xytext=(4, -2), textcoords="offset points", color=colours["faint"])
+    panel.plot(LENGTHS, guide, color=colours["muted"], linewidth=1.2, dashes=(2, 2))
+    panel.annotate("√n", (last, guide[-1]), xytext=(4, -2), textcoords="offset points", color=colours["muted"])
     panel.annotate(
         "√n·log n",
         (last, lower(GROWING, last)),
         xytext=(-52, 18),
         textcoords="offset points",
-        color=colours["maps"][len(RADII)],
+        color=colours["palette"][len(RADII)],
     )
     for index, words in ((1, "mean field: no more growth"), (0, "small R: flat from the start")):
         panel.annotate(
@@ -111,14 +111,14 @@ def draw(out: Path, restarts: int, steps: int) -> None:
             (last, lower(list(RADII)[index], last)),
             xytext=(-150, -13),
             textcoords="offset points",
-            color=colours["maps"][index],
+            color=colours["palette"][index],
             fontsize=9.5,
         )
-    dress(panel, [{"n": n} for n in LENGTHS[1::2]], colours)
-    panel.set_ylabel("Lipschitz constant on $B_R^n$", color=colours["ink"], fontsize=11)
+    format_length_axes(panel, [{"n": n} for n in LENGTHS[1::2]], colours)
+    panel.set_ylabel("Lipschitz constant on $B_R^n$", color=colours["foreground"], fontsize=11)
     panel.legend(
         frameon=False,
-        labelcolor=colours["ink"],
+        labelcolor=colours["foreground"],
         fontsize=9.5,
         loc="upper left",
         title="lower bound (line), found (points), upper bound (dashed)",

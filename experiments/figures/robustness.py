@@ -21,7 +21,7 @@ from matplotlib.ticker import LogFormatterMathtext, LogLocator, MultipleLocator,
 import howsmooth
 from howsmooth.attack import linearity
 from howsmooth.attack.feature import Target
-from howsmooth.report.figure import THEMES, dress
+from howsmooth.report.figure import THEMES, format_length_axes
 from howsmooth.studies import resolve, spec_of
 from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack
 from howsmooth.texts.corpora import read_corpus
@@ -82,18 +82,18 @@ def draw_curves(rows: list[dict], n: int, out: Path) -> None:
                 [gain / row["sigma"] for gain in row["gains"]],
                 "-",
                 linewidth=2,
-                color=colours["maps"][index],
+                color=colours["palette"][index],
                 label=f"layer {row['layer']}, σ₁ = {row['sigma']:.3g}",
             )
         _dress(panel, colours, name)
-        panel.set_xlabel("size of the perturbation, η / ‖X‖", color=colours["ink"])
+        panel.set_xlabel("size of the perturbation, η / ‖X‖", color=colours["foreground"])
         panel.yaxis.set_major_locator(
             MultipleLocator(0.25)
         )  # before the limits: a logarithmic locator does not accept zero
         panel.set_ylim(0, 1.75)
-        panel.text(1.2e-6, 1.12, "within 10 % of σ₁", color=colours["faint"], fontsize=9.5)
-        panel.legend(frameon=False, fontsize=9.5, labelcolor=colours["ink"], loc="lower left")
-    panels[0].set_ylabel(f"gain of the singular direction / σ₁, n = {n}", color=colours["ink"], fontsize=11)
+        panel.text(1.2e-6, 1.12, "within 10 % of σ₁", color=colours["muted"], fontsize=9.5)
+        panel.legend(frameon=False, fontsize=9.5, labelcolor=colours["foreground"], loc="lower left")
+    panels[0].set_ylabel(f"gain of the singular direction / σ₁, n = {n}", color=colours["foreground"], fontsize=11)
     _save(figure, rows, out / "linearity")
 
 
@@ -125,19 +125,21 @@ def draw_attacks(rows: list[dict], n: int, out: Path) -> None:
                 f"{marker}-",
                 linewidth=1.8,
                 markersize=5,
-                color=colours["maps"][index],
+                color=colours["palette"][index],
                 label=label,
             )
         sigma = chosen[0]["sigma"]["value"]
-        panel.axhline(sigma, color=colours["ink"], linestyle="--", linewidth=1.2, label="σ₁ at the text")
+        panel.axhline(sigma, color=colours["foreground"], linestyle="--", linewidth=1.2, label="σ₁ at the text")
         ceiling = {row["share"]: row["certified"] for row in chosen}
-        panel.plot(list(ceiling), list(ceiling.values()), ":", color=colours["ink"], linewidth=1.6, label="certified")
+        panel.plot(
+            list(ceiling), list(ceiling.values()), ":", color=colours["foreground"], linewidth=1.6, label="certified"
+        )
         _dress(panel, colours, f"{name}, layer {chosen[0]['layer']}")
         panel.set_yscale("log")
         panel.yaxis.set_minor_locator(NullLocator())
         panel.set_ylim(0.5 * min(p["gain"] for p in chosen), 40 * sigma)
-        panel.set_xlabel("budget, ‖E‖ / ‖X‖", color=colours["ink"])
-    panels[0].set_ylabel(f"gain ‖f(X+E) − f(X)‖ / ‖E‖, n = {n}", color=colours["ink"], fontsize=11)
+        panel.set_xlabel("budget, ‖E‖ / ‖X‖", color=colours["foreground"])
+    panels[0].set_ylabel(f"gain ‖f(X+E) − f(X)‖ / ‖E‖, n = {n}", color=colours["foreground"], fontsize=11)
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9.5
     )
@@ -146,17 +148,17 @@ def draw_attacks(rows: list[dict], n: int, out: Path) -> None:
 
 def _panels() -> tuple[dict, Figure, np.ndarray]:
     colours = THEMES["light"]
-    figure = Figure(figsize=(11.6, 4.8), dpi=160, layout="constrained", facecolor=colours["paper"])
+    figure = Figure(figsize=(11.6, 4.8), dpi=160, layout="constrained", facecolor=colours["background"])
     return colours, figure, figure.subplots(1, 2)
 
 
 def _dress(panel: Axes, colours: dict, title: str) -> None:
-    dress(panel, [], colours)
+    format_length_axes(panel, [], colours)
     panel.set_xscale("log")
     panel.xaxis.set_major_locator(LogLocator(base=10))
     panel.xaxis.set_major_formatter(LogFormatterMathtext())
     panel.xaxis.set_minor_locator(NullLocator())
-    panel.set_title(title, loc="left", fontsize=11, fontweight="bold", color=colours["ink"])
+    panel.set_title(title, loc="left", fontsize=11, fontweight="bold", color=colours["foreground"])
 
 
 def _save(figure: Figure, rows: list[dict], path: Path) -> None:

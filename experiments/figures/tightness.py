@@ -23,7 +23,7 @@ from howsmooth.attack import Ellipsoid, worst_case
 from howsmooth.bounds import Bound, LayerForm, every
 from howsmooth.bounds.normalisation import radius
 from howsmooth.models import AttentionFile
-from howsmooth.report.figure import THEMES, dress
+from howsmooth.report.figure import THEMES, format_length_axes
 from howsmooth.texts import default_text
 
 SHOWN = {  # bound → colour index and marker
@@ -93,12 +93,12 @@ def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> Non
         else measure("gpt2", layers_of_gpt2(gpt2, n), n, restarts, steps),
     }
     colours = THEMES["light"]
-    figure = Figure(figsize=(12.6, 4.9), dpi=160, layout="constrained", facecolor=colours["paper"])
+    figure = Figure(figsize=(12.6, 4.9), dpi=160, layout="constrained", facecolor=colours["background"])
     panels = figure.subplots(1, len(results), sharey=True)
     for panel, (title, rows) in zip(panels, results.items(), strict=True):
-        panel.set_title(title, loc="left", fontsize=11, fontweight="bold", color=colours["ink"])
+        panel.set_title(title, loc="left", fontsize=11, fontweight="bold", color=colours["foreground"])
         if not rows:
-            panel.text(0.5, 0.5, "weights not given", ha="center", transform=panel.transAxes, color=colours["faint"])
+            panel.text(0.5, 0.5, "weights not given", ha="center", transform=panel.transAxes, color=colours["muted"])
             panel.axis("off")
             continue
         columns = range(len(rows))
@@ -115,24 +115,30 @@ def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> Non
             if at:
                 mark = "≥" if name.endswith("lower") else "≤"
                 panel.plot(
-                    *zip(*at, strict=True), marker, color=colours["maps"][index], markersize=6, label=f"{mark} {name}"
+                    *zip(*at, strict=True),
+                    marker,
+                    color=colours["palette"][index],
+                    markersize=6,
+                    label=f"{mark} {name}",
                 )
-        panel.plot(columns, [r["on_tokens"]["value"] for r in rows], "o", color=colours["ink"], label="measured there")
+        panel.plot(
+            columns, [r["on_tokens"]["value"] for r in rows], "o", color=colours["foreground"], label="measured there"
+        )
         panel.plot(
             columns,
             [r["worst"]["value"] for r in rows],
             "*",
-            color=colours["ink"],
+            color=colours["foreground"],
             markersize=10,
             label="worst case found by ascent",
         )
         panel.set_yscale("log")
-        dress(panel, [{"n": i} for i in columns], colours)
+        format_length_axes(panel, [{"n": i} for i in columns], colours)
         panel.yaxis.set_major_locator(LogLocator(base=10))
         panel.yaxis.set_major_formatter(LogFormatterMathtext())
         panel.set_xticks(list(columns), [str(r["layer"]) for r in rows])
-        panel.set_xlabel("layer", color=colours["ink"])
-    panels[0].set_ylabel(f"Lipschitz constant, n = {n}", color=colours["ink"], fontsize=11)
+        panel.set_xlabel("layer", color=colours["foreground"])
+    panels[0].set_ylabel(f"Lipschitz constant, n = {n}", color=colours["foreground"], fontsize=11)
     handles = {
         label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }

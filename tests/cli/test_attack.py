@@ -51,7 +51,7 @@ def test_certificate_bounds_what_ascent_finds(howsmooth, tiny, text_file):
 def test_tables(howsmooth, tiny, text_file):
     chosen = f"{tiny} --text {text_file} --layers 0 --lengths 8 --restarts 2 --steps 3"
     worst = howsmooth(f"attack worst-case {chosen}")
-    assert worst.code == 0 and "tokens per place" in worst.out and "1 worst case" not in worst.out
+    assert worst.code == 0 and "tokens per point" in worst.out and "1 worst case" not in worst.out
     ball = howsmooth(f"attack ball {chosen} --heads 1 --eps 0.01")
     assert ball.code == 0 and "certified" in ball.out and "vacuous" in ball.out
 

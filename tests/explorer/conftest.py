@@ -1,3 +1,3 @@
-"""The records of the report's tests."""
+"""The synthetic records of the tests of the report."""
 
 from tests.report.conftest import make, records  # noqa: F401

@@ -1,4 +1,4 @@
-"""The functions behind the explorer's page: what is offered, what is refused, what is escaped, what stops."""
+"""The functions of the explorer: models on offer, rejected input, escaping, cancelling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from howsmooth.errors import InputError
 from howsmooth.explorer import Limits, html
 from howsmooth.explorer.app import App, Cancellation, Cancellations, Cancelled, Session
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.choice import Choice, doubling, numbers, prepare
+from howsmooth.explorer.choice import Choice, doubling_lengths, parse_numbers, prepare
 from howsmooth.studies import measure, move_one_token
 from tests.tolerances import at_most, same_record
 
@@ -21,7 +21,7 @@ HOSTILE = '</td><script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
 class Outline(HTMLParser):
-    """The elements and the names of attributes that a browser would see."""
+    """The tags and attribute names in an HTML text."""
 
     def __init__(self):
         super().__init__()
@@ -53,10 +53,10 @@ def folder(tmp_path) -> Path:
     return models
 
 
-def test_the_catalog_offers_what_is_in_the_folders_and_nothing_beyond(folder):
+def test_the_catalog_offers_only_models_in_the_folders(folder):
     catalog = ModelCatalog(Limits(folders=(folder,)))
     assert catalog.names() == ["minilm", "smollm2", "models/one", "models/three.gguf", "models/two"]
-    assert catalog.place("models/one") == str(folder / "one")
+    assert catalog.location("models/one") == str(folder / "one")
     for name in (
         "models/link",
         "../secret",
@@ -71,18 +71,18 @@ def test_the_catalog_offers_what_is_in_the_folders_and_nothing_beyond(folder):
         None,
     ):
         with pytest.raises(InputError, match="expected a model among"):
-            catalog.place(name)
+            catalog.location(name)
 
 
-def test_the_hub_is_asked_only_where_it_is_allowed(folder, monkeypatch):
+def test_hub_names_are_accepted_only_if_allowed(folder, monkeypatch):
     catalog = ModelCatalog(Limits(hub=True))
-    assert catalog.place(" openai-community/gpt2 ") == "openai-community/gpt2"
+    assert catalog.location(" openai-community/gpt2 ") == "openai-community/gpt2"
     for name in ("../secret", "/etc/passwd", "a/b/c", "a/..", "-x", "file:///etc", "random:gpt2"):
         with pytest.raises(InputError):
-            catalog.place(name)
+            catalog.location(name)
     monkeypatch.chdir(folder)
-    with pytest.raises(InputError, match="place on this machine"):
-        catalog.place("one")
+    with pytest.raises(InputError, match="path on this machine"):
+        catalog.location("one")
 
 
 def test_limits_are_checked(tmp_path):
@@ -92,7 +92,7 @@ def test_limits_are_checked(tmp_path):
         Limits(max_tokens=4)
 
 
-def test_numbers_are_those_of_the_measuring_loop(catalog):
+def test_values_equal_those_of_measure(catalog):
     from howsmooth import load
     from howsmooth.studies import resolve, spec_of
     from howsmooth.texts.corpora import Corpus
@@ -105,11 +105,11 @@ def test_numbers_are_those_of_the_measuring_loop(catalog):
         assert same_record({name: ours[name] for name in same}, {name: theirs[name] for name in same}, tol=1e-3)
 
 
-def test_the_text_is_cut_with_a_note(catalog):
+def test_a_long_text_is_truncated_with_a_note(catalog):
     assert "the first 24 of" in prepare(Choice("minilm", TEXT * 100, "0", length=1000), catalog).note
     short = prepare(Choice("minilm", "Ships and a harbour.", "0"), catalog)
     assert short.note == f"all {short.settings.lengths[0]} tokens"
-    assert f"--lengths {short.settings.lengths[0]}" in short.choice.command  # what was measured, not what was asked
+    assert f"--lengths {short.settings.lengths[0]}" in short.choice.command  # what was measured, not what was entered
 
 
 @pytest.mark.parametrize(
@@ -124,17 +124,17 @@ def test_the_text_is_cut_with_a_note(catalog):
         ({"model": "no-such-model"}, "expected a model among minilm, smollm2"),
     ],
 )
-def test_bad_choices_are_refused(catalog, changes, words):
+def test_bad_choices_are_rejected(catalog, changes, words):
     with pytest.raises(InputError, match=re.escape(words)):
         prepare(Choice(**{"model": "minilm", "text": TEXT, "layers": "0", "length": 16, **changes}), catalog)
 
 
-def test_memory_is_refused_before_anything_is_computed():
+def test_the_memory_limit_is_checked_before_computing():
     with pytest.raises(InputError, match="max_memory"):
         prepare(Choice("minilm", TEXT, "0", length=24), ModelCatalog(Limits(max_memory=1000)))
 
 
-def test_commands_say_what_was_chosen():
+def test_the_command_repeats_the_choice():
     choice = Choice("models/my model", "text", "0, 2", map="block", length=32, tokens="no-first")
     assert choice.command == (
         "howsmooth measure 'models/my model' --text text.txt --layers 0,2 --lengths 32 "
@@ -143,10 +143,10 @@ def test_commands_say_what_was_chosen():
 
 
 def test_lists_of_numbers():
-    assert doubling(8) == (8,) and doubling(5) == (5,) and doubling(9) == (8, 9)
-    for said in ("", "0", "nan", "1e9", "1,2,3,4,5,6,7,8,9", "x"):
+    assert doubling_lengths(8) == (8,) and doubling_lengths(5) == (5,) and doubling_lengths(9) == (8, 9)
+    for text in ("", "0", "nan", "1e9", "1,2,3,4,5,6,7,8,9", "x"):
         with pytest.raises(InputError):
-            numbers(said, "γR²")
+            parse_numbers(text, "γR²")
 
 
 def test_a_moved_token_has_its_gain(catalog):
@@ -175,7 +175,7 @@ def test_cancelling_ends_the_loop_before_the_next_solve(catalog):
     assert len(found) == 1
 
 
-def test_a_visitor_has_one_computation():
+def test_a_visitor_has_one_computation_at_a_time():
     cancellations = Cancellations()
     first, other = cancellations.start("a"), cancellations.start("b")
     second = cancellations.start("a")
@@ -189,7 +189,7 @@ def test_a_visitor_has_one_computation():
     cancellations.stop("nobody")
 
 
-def test_errors_and_stops_end_in_a_line(catalog):
+def test_errors_and_cancelling_end_with_a_message(catalog):
     app = App(catalog)
 
     def wrong(cancellation):
@@ -215,9 +215,9 @@ def test_errors_and_stops_end_in_a_line(catalog):
     assert "RuntimeError" in seen[-1]["status"] and "private" not in seen[-1]["status"]
 
 
-def test_hostile_words_stay_words(make):
+def test_markup_in_records_is_escaped(make):
     record = make(0, 8, 0, relative=1.0, status=HOSTILE, top_tokens=[{"position": 0, "token": HOSTILE, "share": 0.5}])
-    moved = {
+    effect = {
         "token": HOSTILE,
         "position": 0,
         "layer": 0,
@@ -227,33 +227,33 @@ def test_hostile_words_stay_words(make):
         "response_shares": [1.0],
         "words": [HOSTILE],
     }
-    for piece in (
+    for text in (
         html.constants([record]),
-        html.words([HOSTILE], [1.0], caption=HOSTILE),
-        html.said(HOSTILE, "warn"),
+        html.token_buttons([HOSTILE], [1.0], caption=HOSTILE),
+        html.message(HOSTILE, "warn"),
         html.progress(0, 1, HOSTILE),
         html.command_line(HOSTILE),
-        html.moved(moved, 0.5, 2.0),
-        html.framed(HOSTILE, HOSTILE),
+        html.token_effect(effect, 0.5, 2.0),
+        html.sandboxed_frame(HOSTILE, HOSTILE),
     ):
         outline = Outline()
-        outline.feed(piece)
+        outline.feed(text)
         assert not outline.tags & {"script", "img"} and not any(name.startswith("on") for name in outline.attributes)
-        assert "&lt;/td" in piece or "&lt;script" in piece  # it is there, as words
+        assert "&lt;/td" in text or "&lt;script" in text  # shown as text
 
 
 def test_layers_and_tokens_are_buttons(make):
-    table = html.constants([make(layer, 8, 0, relative=1.0) for layer in (0, 3)], chosen=3)
+    table = html.constants([make(layer, 8, 0, relative=1.0) for layer in (0, 3)], selected=3)
     assert re.findall(r'data-layer="(\d)" aria-pressed="(\w+)"', table) == [("0", "false"), ("3", "true")]
-    words = html.words(["a", "b"], [0.25, 0.75], chosen=1, caption="")
+    words = html.token_buttons(["a", "b"], [0.25, 0.75], selected=1, caption="")
     assert re.findall(r'data-token="(\d)" style="--share:([\d.]+)" aria-pressed="(\w+)"', words) == [
         ("0", "0.333", "false"),
         ("1", "1.000", "true"),
     ]
-    assert html.words(["a"], [0.0]).count("<button") == 1 and html.constants([]) == ""
+    assert html.token_buttons(["a"], [0.0]).count("<button") == 1 and html.constants([]) == ""
 
 
-def test_the_report_is_in_a_folder_of_the_visitors_own(catalog, records):
+def test_each_visitor_has_a_folder_for_the_report(catalog, records):
     app = App(catalog)
     assert app.report("x", Session()) == {"value": None, "interactive": False}
     for visitor in ("../../escape", "/etc/x", None):
@@ -263,7 +263,7 @@ def test_the_report_is_in_a_folder_of_the_visitors_own(catalog, records):
         assert not path.exists()
 
 
-def test_without_gradio_it_says_how_to_get_it(monkeypatch):
+def test_without_gradio_the_error_names_the_extra(monkeypatch):
     import sys
 
     from howsmooth.explorer import explorer

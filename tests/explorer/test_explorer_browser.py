@@ -1,4 +1,4 @@
-"""The explorer in a real browser: paste, run, click, cancel, change tabs; numbers are those of the command line."""
+"""The explorer in a browser: entering text, running, clicking, cancelling, tabs; values equal the command line's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def opened():
 
 @pytest.fixture
 def visit(opened, address):
-    """A page that says nothing in its console and asks nothing of any other machine."""
+    """A page without console errors that loads nothing from other machines."""
     with Page(opened) as visited:
         page = visited.page
         page.goto(address)
@@ -58,7 +58,7 @@ def fill(page, **fields) -> None:
         page.keyboard.press("Tab")
 
 
-def says(page, where: str, words: str) -> None:
+def wait_for_text(page, where: str, words: str) -> None:
     page.wait_for_function("([id, words]) => document.getElementById(id).innerText.includes(words)", arg=[where, words])
 
 
@@ -68,7 +68,7 @@ def choose_model(page, name: str) -> None:
     page.keyboard.press("Tab")
 
 
-def test_numbers_equal_those_of_the_command_line(visit, tmp_path):
+def test_values_equal_those_of_the_command_line(visit, tmp_path):
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     group.main(
         [
@@ -93,7 +93,7 @@ def test_numbers_equal_those_of_the_command_line(visit, tmp_path):
     visit.fill("#length input[type=number]", "16")
     visit.keyboard.press("Tab")
     visit.click("#measure-run")
-    says(visit, "measure-status", "Measured on the first 16 of")
+    wait_for_text(visit, "measure-status", "Measured on the first 16 of")
     rows = visit.locator("#constants tbody tr").all_inner_texts()
     assert len(rows) == 2
     for row, record in zip(rows, records, strict=True):
@@ -114,19 +114,19 @@ def test_numbers_equal_those_of_the_command_line(visit, tmp_path):
 def test_layers_and_tokens_open_by_keyboard(visit):
     fill(visit, text=TEXT, layers="1")
     visit.click("#measure-run")
-    says(visit, "measure-status", "Measured on all")
+    wait_for_text(visit, "measure-status", "Measured on all")
     visit.focus("#constants [data-layer='1']")
     visit.keyboard.press("Enter")
-    says(visit, "measure-status", "All heads of layer 1")
+    wait_for_text(visit, "measure-status", "All heads of layer 1")
     assert visit.locator("#heads tbody tr").count() == 12
     visit.focus("#words [data-token='2']")
     visit.keyboard.press("Enter")
-    says(visit, "token", "moved alone, by ε")
+    wait_for_text(visit, "token", "moved alone, by ε")
     assert visit.locator("#words [data-token='2']").get_attribute("aria-pressed") == "true"
-    assert visit.evaluate("document.activeElement.dataset.token") == "2"  # the keyboard stays where it was
+    assert visit.evaluate("document.activeElement.dataset.token") == "2"  # the focus is kept
 
 
-def test_cancelling_stops_the_worker_and_the_page_answers_meanwhile(visit, monkeypatch):
+def test_cancelling_stops_the_worker_and_the_page_stays_responsive(visit, monkeypatch):
     gate, asked, ended, steps = threading.Semaphore(1), threading.Event(), threading.Event(), []
 
     def gated(flag, *step, check=Cancellation.check):
@@ -147,67 +147,67 @@ def test_cancelling_stops_the_worker_and_the_page_answers_meanwhile(visit, monke
     fill(visit, text=TEXT, layers="all")
     visit.click("#measure-run")
     visit.wait_for_selector("#constants tbody tr")
-    visit.get_by_role("tab", name="Growth").click()  # nothing waits for the computation
+    visit.get_by_role("tab", name="Growth").click()  # the page is not blocked
     assert visit.is_visible("#growth-run")
     visit.get_by_role("tab", name="Layers").click()
     visit.click("#measure-cancel")
     asked.wait()
     gate.release(1000)
     ended.wait()
-    says(visit, "measure-status", "Cancelled. What was computed stays.")
+    wait_for_text(visit, "measure-status", "Cancelled. What was computed stays.")
     assert len(steps) == 1 and visit.locator("#constants tbody tr").count() == 1
 
     monkeypatch.undo()
     fill(visit, layers="0")
     visit.click("#measure-run")  # the queue is free again
-    says(visit, "measure-status", "Measured on all")
+    wait_for_text(visit, "measure-status", "Measured on all")
 
 
-def test_a_text_of_html_stays_text(visit):
+def test_html_in_the_text_is_escaped(visit):
     fill(visit, text=HOSTILE, layers="0")
     visit.click("#measure-run")
-    says(visit, "measure-status", "Measured on all")
+    wait_for_text(visit, "measure-status", "Measured on all")
     words = visit.inner_text("#words").replace("\n", "").replace("##", "")
     assert "onerror" in words and "script" in words and "{" in words
     assert visit.evaluate("window.hacked") is None and visit.locator("#words img, #words script").count() == 0
     visit.click("#words [data-token='3']")
-    says(visit, "token", "moved alone")
+    wait_for_text(visit, "token", "moved alone")
     assert visit.evaluate("window.hacked") is None
 
 
-def test_fifty_thousand_characters_are_cut_with_a_note(visit):
+def test_fifty_thousand_characters_are_truncated_with_a_note(visit):
     fill(visit, text=("Ships sail. " * 5000)[:50_000], layers="0")
     visit.click("#measure-run")
-    says(visit, "measure-status", "Measured on the first 64 of 12,")
+    wait_for_text(visit, "measure-status", "Measured on the first 64 of 12,")
     assert "n = 64" in visit.inner_text("#constants")
 
 
 @pytest.mark.parametrize("name", ["no/such-model", "../../etc", "/etc/passwd", "<b>x</b>"])
-def test_a_model_that_does_not_exist(visit, name):
+def test_an_unknown_model_is_rejected(visit, name):
     choose_model(visit, name)
     visit.click("#measure-run")
-    says(visit, "measure-status", "expected a model among minilm, smollm2, got")
+    wait_for_text(visit, "measure-status", "expected a model among minilm, smollm2, got")
     assert name in visit.inner_text("#measure-status") and visit.locator("#measure-status b").count() == 0
 
 
-def test_all_tabs_show_something(visit):
+def test_all_tabs_show_results(visit):
     fill(visit, text=TEXT)
     visit.get_by_role("tab", name="Growth").click()
     visit.click("#growth-run")
-    says(visit, "growth-status", "exponent")
+    wait_for_text(visit, "growth-status", "exponent")
     assert visit.locator("#growth-pictures img:visible").count() == 2
     visit.get_by_role("tab", name="Measures").click()
     fill(visit, sizes="0.5,2")
     visit.click("#regimes-run")
-    says(visit, "regimes-status", "Exact for two places")
+    wait_for_text(visit, "regimes-status", "Exact for two points")
     visit.click("#split-run")
-    says(visit, "split-status", "of the square splits")
+    wait_for_text(visit, "split-status", "of the square splits")
     fill(visit, sizes="a,b")
     visit.click("#regimes-run")
-    says(visit, "regimes-status", "expected up to 8 positive numbers")
+    wait_for_text(visit, "regimes-status", "expected up to 8 positive numbers")
     visit.get_by_role("tab", name="Flows").click()
     visit.click("#flow-run")
-    says(visit, "flow-status", "depths to play, pause and scrub")
+    wait_for_text(visit, "flow-status", "depths to play, pause and scrub")
     frame = visit.frame_locator("#flow iframe")
     frame.locator("h1").wait_for()
     assert "sphere" in frame.locator("h1").inner_text().lower()
@@ -215,14 +215,14 @@ def test_all_tabs_show_something(visit):
     visit.get_by_role("tab", name="Attacks").click()
     fill(visit, **{"attack-sizes": "0.01"})
     visit.click("#attack-run")
-    says(visit, "attack-status", "Attacked on")
+    wait_for_text(visit, "attack-status", "Attacked on")
     assert visit.locator("#attacks tbody tr").count() == 4
     visit.click("#words-attack-run")
-    says(visit, "words-attack-status", "evaluated again and holds")
+    wait_for_text(visit, "words-attack-status", "evaluated again and holds")
     assert visit.locator("#difference ins").count() >= 1
 
 
-def test_no_file_of_this_machine_is_served_and_none_is_taken(visit, address):
+def test_no_local_file_is_served_and_uploads_are_rejected(visit, address):
     for path in ("/etc/passwd", __file__):
         assert visit.request.get(f"{address}gradio_api/file={path}").status in (403, 404)
     sent = visit.request.post(
@@ -232,7 +232,7 @@ def test_no_file_of_this_machine_is_served_and_none_is_taken(visit, address):
     assert sent.status >= 400
 
 
-def test_every_field_has_a_name_and_the_page_fits_a_phone(opened, address):
+def test_every_field_has_a_label_and_the_page_fits_a_small_screen(opened, address):
     with Page(opened, width=390, height=844, theme="dark") as visited:
         page = visited.page
         page.goto(address)

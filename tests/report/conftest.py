@@ -1,4 +1,4 @@
-"""Records made by hand: a power law known beforehand, with awkward tokens in it."""
+"""Synthetic records with a known power law, and tokens that contain markup."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)><!--"
 
 
 def full_record(layer: int, head: int, n: int, sample: int) -> dict:
-    """A study's record with every field that a true one has, numbers with all their digits."""
+    """A synthetic record of a study with all fields, and numbers with all digits."""
     noise = random.Random(f"{layer} {head} {n} {sample}").random
     value = (1 + 0.37 * layer + 0.11 * head) * n ** (0.1 + 0.02 * layer) * (1 + 0.1 * noise())
     return record(
@@ -125,7 +125,7 @@ def many() -> list[dict]:
 
 @pytest.fixture(scope="session")
 def large_page(many) -> str:
-    """The report of all of them, made once: that takes seconds."""
+    """The report of these records, made once because it takes seconds."""
     from howsmooth.report.web_page import report_page
 
     return report_page(many)
@@ -199,7 +199,7 @@ def bounds() -> list[dict]:
 
 @pytest.fixture
 def directions() -> list[dict]:
-    """Records of `measure` with the share of every token, in a text that would like to be markup."""
+    """Records of `measure` with the share of every token, in a text that contains markup."""
     words = ["[CLS]", HOSTILE, "<b>bold</b>", "&amp;", "\u202e", '"quoted", and more', "\n", "=1+1"]
     records = []
     for layer in (0, 1):

@@ -1,4 +1,4 @@
-"""A chart holds what the records hold, and both renderers draw the same one."""
+"""Charts contain the numbers of the records, and both renderers draw the same chart."""
 
 from __future__ import annotations
 
@@ -8,42 +8,49 @@ import math
 import pytest
 
 from howsmooth.fits import growth_laws
-from howsmooth.report.chart import FEW, Axis, Chart, Series, Slope
-from howsmooth.report.charts import bounds_charts, growth_chart, growth_charts, heat_maps, samples_text, tightness_chart
+from howsmooth.report.chart import MAX_DETAILED_SERIES, Axis, Chart, ReferenceSlope, Series
+from howsmooth.report.charts import (
+    bounds_charts,
+    growth_chart,
+    growth_charts,
+    heat_maps,
+    sample_count_text,
+    tightness_chart,
+)
 from howsmooth.report.page_tables import tables_of
 from howsmooth.report.web_page import page_charts
 from tests import reasons
 from tests.tolerances import assert_close
 
 
-def test_growth_holds_samples_intervals_and_laws(records, growth):
+def test_growth_chart_contains_samples_intervals_and_laws(records, growth):
     chart = growth_chart(records, growth)
-    assert [series.name for series in chart.series] == ["layer 0", "layer 1"] and chart.few
+    assert [series.label for series in chart.series] == ["layer 0", "layer 1"] and chart.is_detailed
     for layer, series in enumerate(chart.series):
         chosen = [record for record in records if record["layer"] == layer]
-        # exact: the chart holds the records' own numbers
+        # exact: the chart contains the records' own numbers
         assert [*zip(series.x, series.y, series.lower, series.upper, strict=True)] == [
             (record["n"], record["value"], record["lower"], record["upper"]) for record in chosen
         ]
         assert_close(series.law.exponent, 0.25, tol=1e-3)
         assert series.medians()[0] == [8, 16, 32, 64]
-    assert [slope.name for slope in chart.slopes] == ["√n", "n$^{1/4}$"]
+    assert [slope.label for slope in chart.reference_slopes] == ["√n", "n$^{1/4}$"]
     assert "(2 samples at each length)" in chart.caption
 
 
-def test_captions_count_what_was_computed(records):
-    assert samples_text(records) == "2 samples at each length"
-    assert samples_text(records[:-1]) == "1 to 2 samples at each length"
-    assert samples_text(records[:1]) == "1 sample at each length"
+def test_captions_contain_the_number_of_samples(records):
+    assert sample_count_text(records) == "2 samples at each length"
+    assert sample_count_text(records[:-1]) == "1 to 2 samples at each length"
+    assert sample_count_text(records[:1]) == "1 sample at each length"
 
 
 def test_zeros_are_counted_and_not_drawn(records, growth, make):
     chart = growth_chart([*records, make(0, 8, 5, value=0.0, lower=0.0)], growth)
-    assert chart.series[0].omitted == 1 and 0.0 not in chart.series[0].y
-    assert chart.notes == ["1 values are zero or missing and have no place on this scale."]
+    assert chart.series[0].omitted_count == 1 and 0.0 not in chart.series[0].y
+    assert chart.notes == ["1 values are zero or missing and cannot be drawn on a log scale."]
 
 
-def test_a_rejected_law_is_in_no_chart(make):
+def test_a_rejected_law_is_not_drawn(make):
     rough = [
         make(0, n, sample, value=(5.0 if n < 64 else 50.0) * (1 + 0.01 * sample))
         for n in (8, 16, 32, 64, 128, 256)
@@ -52,25 +59,31 @@ def test_a_rejected_law_is_in_no_chart(make):
     laws = growth_laws(rough)
     chart = growth_chart(rough, laws)
     assert chart.series[0].law is not None and not chart.series[0].law.shown
-    assert "law" not in chart.json()["series"][0]
+    assert "law" not in chart.to_json()["series"][0]
 
 
-def test_slopes_begin_below_the_points_and_end_inside():
-    chart = Chart("", Axis("", "log"), Axis("", "log"), [Series([8, 512], [1.0, 2.0])], slopes=[Slope(0.5, "√n")])
-    ((line, label),) = chart.slope_lines()
+def test_reference_lines_start_below_the_points_and_end_inside():
+    chart = Chart(
+        "",
+        Axis("", "log"),
+        Axis("", "log"),
+        [Series([8, 512], [1.0, 2.0])],
+        reference_slopes=[ReferenceSlope(0.5, "√n")],
+    )
+    ((line, annotation),) = chart.reference_lines()
     assert_close(line.y[0], 0.72, tol=1e-12)
     assert_close(math.log(line.y[1] / line.y[0]) / math.log(line.x[1] / line.x[0]), 0.5, tol=1e-9)
-    assert line.x[1] < 512 and label.text == "√n"
+    assert line.x[1] < 512 and annotation.text == "√n"
 
 
-def test_bounds_far_away_are_words(bounds):
+def test_distant_bounds_are_listed_in_the_notes(bounds):
     far = [
         {**record, "bound": "far", "log_value": 5000.0, "log_ratio": 4999.0}
         for record in bounds
         if record["bound"] == "local"
     ]
     chart = bounds_charts([*bounds, *far])[0]
-    assert [series.name for series in chart.series] == [
+    assert [series.label for series in chart.series] == [
         "measured on the text",
         "≥ two_point_lower, on B_R^n",
         "≤ local, on B_R^n",
@@ -78,7 +91,7 @@ def test_bounds_far_away_are_words(bounds):
     assert chart.notes == ["off the scale, at n = 32:", "far 10^2171"] and len(chart.bands) == 1
 
 
-def test_heat_maps_are_medians_and_of_heads_the_largest(make):
+def test_heat_maps_show_medians_and_the_largest_head(make):
     values = {(0, 0): (1.0, 3.0), (0, 1): (5.0, 7.0), (1, 0): (2.0, 2.0), (1, 1): (9.0, 1.0)}
     records = [
         make(layer, n, sample, head=head, value=value * n)
@@ -97,17 +110,17 @@ def test_heat_maps_are_medians_and_of_heads_the_largest(make):
 
 def test_tightness_has_a_row_for_each_bound(bounds):
     chart = tightness_chart(bounds)
-    assert chart.y.names == ["≤ local", "≥ two_point_lower"]
+    assert chart.y_axis.tick_labels == ["≤ local", "≥ two_point_lower"]
     assert_close([series.x[0] for series in chart.series[1:]], [3.5, 0.5], tol=1e-9)
 
 
-def test_json_is_strict_and_says_the_same(records, growth, bounds):
+def test_json_is_strict_and_keeps_the_title(records, growth, bounds):
     for chart in (*growth_charts(records, growth), *bounds_charts(bounds), *heat_maps(records)["lengths"]):
-        text = json.dumps(chart.json(), allow_nan=False)
+        text = json.dumps(chart.to_json(), allow_nan=False)
         assert json.loads(text)["title"] == chart.title
 
 
-def test_the_page_names_rows_of_its_table(records, bounds):
+def test_series_of_the_page_refer_to_rows_of_its_table(records, bounds):
     tables = tables_of([*records, *bounds])
     charts = page_charts([*records, *bounds], tables)
     rows = tables["measurements"].rows
@@ -129,17 +142,17 @@ def test_matplotlib_draws_the_same_points_in_every_theme(records, growth, theme)
     assert all(curve in drawn for curve in medians) and panel.get_xscale() == panel.get_yscale() == "log"
 
 
-def test_many_curves_are_lines_alone(make):
+def test_many_curves_are_drawn_as_lines_only(make):
     pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     from howsmooth.report.figure import draw
 
-    many = [make(layer, n, 0) for layer in range(FEW + 1) for n in (8, 16)]
+    many = [make(layer, n, 0) for layer in range(MAX_DETAILED_SERIES + 1) for n in (8, 16)]
     chart = growth_chart(many, {})
     (panel,) = draw([chart]).axes
-    assert not chart.few and panel.containers == []
+    assert not chart.is_detailed and panel.containers == []
 
 
-def test_a_message_stands_where_nothing_is_there():
+def test_a_message_replaces_a_chart_without_data():
     pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     from howsmooth.report.figure import draw
 

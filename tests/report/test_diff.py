@@ -19,12 +19,12 @@ def test_every_kind_of_edit_is_shown():
     assert diff_text(RECORD, None).plain == "a [-b-] {+<B>+} c d {+X+} e {+f+} f g"
 
 
-def test_far_words_are_cut():
+def test_words_far_from_an_edit_are_omitted():
     parts = list(diff_parts({"words": list("abcdefghij"), "edits": RECORD["edits"][:1], "new_words": ["X"]}, context=1))
     assert [word for word, _ in parts] == ["a", "b", "X", "c", "…"]
 
 
-def test_colours_say_what_went_and_what_came():
+def test_deleted_and_inserted_words_have_colours():
     styles = {
         str(span.style): diff_text(RECORD, None).plain[span.start : span.end] for span in diff_text(RECORD, None).spans
     }

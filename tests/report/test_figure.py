@@ -1,4 +1,4 @@
-"""The figure draws what the records hold."""
+"""The growth figure draws the values of the records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_figure_draws_points_fits_and_guides(records, growth):
     assert panel.get_xscale() == panel.get_yscale() == "log"
     points = [container.lines[0] for container in panel.containers]
     drawn = {(n, value) for line in points for n, value in zip(*line.get_data(), strict=True)}
-    # exact: points are drawn where the records say
+    # exact: points have the coordinates of the records
     assert drawn == {(record["n"], record["value"]) for record in records}
     names = [text.get_text() for text in panel.get_legend().get_texts()]
     assert names == ["layer 0:  n$^{0.25}$", "layer 1:  n$^{0.25}$"]
@@ -37,22 +37,22 @@ def test_one_panel_per_model(records, growth, make):
 
 
 @pytest.mark.parametrize("change", [{"upper": None}, {"upper": float("inf")}, {"value": 0.0, "lower": 0.0}])
-def test_odd_records_are_drawn_all_the_same(records, growth, make, change):
+def test_records_with_open_intervals_or_zeros_are_drawn(records, growth, make, change):
     assert png_bytes(growth_figure([*records, make(2, 8, 0, **change)], growth)).startswith(b"\x89PNG")
 
 
-def test_a_lower_bound_alone_is_a_triangle(records, growth, make):
+def test_a_point_without_upper_end_is_a_triangle(records, growth, make):
     (panel,) = growth_figure([*records, make(0, 128, 0, upper=None)], growth).axes
     triangles = [line.get_data() for line in panel.lines if line.get_marker() == "^" and len(line.get_xdata())]
-    assert [[list(axis) for axis in place] for place in triangles] == [[[128], [128**0.25]]]
+    assert [[list(coordinate) for coordinate in points] for points in triangles] == [[[128], [128**0.25]]]
     assert "lower bound only" in {text.get_text() for text in panel.get_legend().get_texts()}
 
 
-def test_a_single_length_has_no_fit_and_still_a_figure(make):
+def test_a_single_length_is_drawn_without_a_fit(make):
     assert png_bytes(growth_figure([make(0, 8, 0)], {})).startswith(b"\x89PNG")
 
 
-def test_many_maps_name_a_dozen(make):
+def test_of_many_maps_twelve_are_in_the_legend(make):
     many = [make(layer, n, 0, head=head) for layer in (0, 1) for head in range(12) for n in (8, 16)]
     (panel,) = growth_figure(many, {}).axes
     assert len(panel.get_legend().get_texts()) == 12

@@ -1,4 +1,4 @@
-"""Pictures of flows: what is drawn is what the records say."""
+"""Figures of flows draw the values of the records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from howsmooth.errors import InputError
 from howsmooth.report.figure import THEMES
-from howsmooth.report.flow_figures import check_animation_path, flow_figure, palette, save_animation
+from howsmooth.report.flow_figures import check_animation_path, cluster_colours, flow_figure, save_animation
 from howsmooth.report.flow_tables import flow_table
 
 KEYS = (
@@ -34,7 +34,7 @@ def records(**known):
 
 
 @pytest.mark.parametrize("d, theme", [(1, "light"), (2, "dark")])
-def test_lines_are_the_records(d, theme):
+def test_lines_have_the_values_of_the_records(d, theme):
     paths = np.random.default_rng(0).normal(size=(3, 5, d))
     figure = flow_figure(
         records(clusters=[5, 3, 2], diameter=[4.0, 3.0, 0.0]),
@@ -47,11 +47,11 @@ def test_lines_are_the_records(d, theme):
     tokens, counts, sizes = figure.axes
     assert counts.lines[0].get_ydata().tolist() == [5, 3, 2] and len(counts.lines) == 1
     # exact: times as given
-    assert sizes.lines[0].get_xdata().tolist() == [0.0, 1.0]  # a size of 0 has no place on a logarithmic scale
+    assert sizes.lines[0].get_xdata().tolist() == [0.0, 1.0]  # a log scale cannot show 0
     assert len(tokens.lines) == 5 and figure.get_suptitle() == "A flow"
 
 
-def test_a_coordinate_that_runs_away_gets_its_own_scale():
+def test_a_coordinate_that_grows_fast_has_a_symlog_scale():
     paths = np.ones((3, 4, 2))
     paths[2, :, 1] = 1e4
     panel = flow_figure(records(clusters=[1, 1, 1]), paths, ["one", "two"], [0] * 4, title="").axes[0]
@@ -60,11 +60,11 @@ def test_a_coordinate_that_runs_away_gets_its_own_scale():
 
 def test_colours():
     colours = THEMES["light"]
-    assert palette([0, 1, 0], colours) == [colours["maps"][0], colours["maps"][1], colours["maps"][0]]
-    assert len(set(palette(list(range(20)), colours))) == 20
+    assert cluster_colours([0, 1, 0], colours) == [colours["palette"][0], colours["palette"][1], colours["palette"][0]]
+    assert len(set(cluster_colours(list(range(20)), colours))) == 20
 
 
-def test_table_shows_only_what_there_is():
+def test_table_omits_empty_columns():
     table = flow_table(records(clusters=[5, 3, 2], local=[1.0, 2.0, None]), "A flow")
     assert table.headings == ["depth", "clusters", "Lip of Γ"] and len(table) == 3
     renormalised = flow_table(records(clusters=[5, 3, 2], local=[1.0, 2.0, None]), "A flow", renormalised=True)

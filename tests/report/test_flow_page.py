@@ -1,4 +1,4 @@
-"""The page of a flow in a real browser: it plays, obeys the keyboard, fits a phone, and believes no data."""
+"""The page of a flow in a browser: playing, keyboard, small screens, and escaping of data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.flow_page import MOST, check_page_path, depth_scene, flow_page, particle_scene
+from howsmooth.report.flow_page import MAX_TOKENS, check_page_path, depth_scene, flow_page, particle_scene
 from tests import reasons
 from tests.browser import Page, browser
 from tests.tolerances import less
@@ -105,15 +105,15 @@ def chromium():
 def show(chromium, tmp_path):
     opened = []
 
-    def at(scenes, **look):
+    def open_page(scenes, **options):
         path = tmp_path / "flow.html"
         path.write_text(flow_page(scenes), encoding="utf-8")
-        seen = Page(chromium, **look)
+        seen = Page(chromium, **options)
         opened.append(seen)
         seen.page.goto(path.as_uri())
         return seen
 
-    yield at
+    yield open_page
     for seen in opened:
         assert seen.errors == [] and len(seen.requests) == 1
         seen.context.close()
@@ -124,7 +124,7 @@ def picture(page) -> bytes:
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
-def test_it_plays_and_pauses(show, dim):
+def test_page_plays_and_pauses(show, dim):
     page = show([flow(dim=dim)]).page
     first = picture(page)
     expect(page.locator("#clock")).to_have_text(re.compile(r"depth (0\.5|1)$"))
@@ -137,7 +137,7 @@ def test_it_plays_and_pauses(show, dim):
 
 def test_keyboard(show):
     page = show([flow()]).page
-    page.keyboard.press("Home")  # a key of the hand stops the play
+    page.keyboard.press("Home")  # any key stops playing
     assert page.locator("#clock").inner_text() == "depth 0"
     page.locator("#depth").focus()
     before = picture(page)
@@ -153,7 +153,7 @@ def test_keyboard(show):
     assert "Pause" in page.locator("#play").inner_text()
 
 
-def test_instruments_follow_the_marker(show):
+def test_charts_follow_the_selected_depth(show):
     page = show([flow()]).page
     page.keyboard.press("Home")
     value = page.locator(".chart b").first
@@ -175,7 +175,7 @@ def test_layers_of_a_model_and_a_choice_of_scenes(show):
     before = picture(page)
     page.locator("#play").focus()
     page.keyboard.press("]")
-    assert picture(page) != before  # it turned
+    assert picture(page) != before  # the view has been rotated
 
 
 @pytest.mark.parametrize("theme, paper", [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 24, 29)")])
@@ -186,14 +186,14 @@ def test_themes_and_a_phone(show, theme, paper):
     assert page.locator("#tokens").bounding_box()["width"] > 340
 
 
-def test_nothing_in_the_data_is_believed(show):
+def test_markup_in_the_data_is_shown_as_text(show):
     page = show([flow(), passage()]).page
     assert page.locator("h1").inner_text() == NASTY and page.title() != "caught"
     page.locator("#scenes").select_option("1")
     assert page.locator("img").count() == 0 and page.title() != "caught"
 
 
-def test_data_come_back_as_they_went_in():
+def test_embedded_data_equals_the_scene():
     scene = flow(dim=2)
     page = flow_page([scene])
     block = page.split('id="data">')[1].split("</script>")[0]
@@ -204,14 +204,14 @@ def test_data_come_back_as_they_went_in():
     assert less(np.abs(low + packed[0] / 65535 * (high - low) - first).max(), 1e-4 * (high - low).max())
 
 
-def test_what_runs_away_is_bent_and_many_tokens_are_thinned():
+def test_fast_growth_uses_an_asinh_scale_and_many_tokens_are_subsampled():
     scene = flow(run=30.0)
-    assert scene["bent"] > 0 and all("asinh" in name for name in scene["names"])
-    many = flow(n=2 * MOST + 1)
-    assert many["count"] <= MOST and "One token of every 3 is drawn" in many["facts"]
+    assert scene["asinh_scale"] > 0 and all("asinh" in name for name in scene["names"])
+    many = flow(n=2 * MAX_TOKENS + 1)
+    assert many["count"] <= MAX_TOKENS and "One token of every 3 is drawn" in many["facts"]
 
 
-def test_names_of_files():
+def test_bad_file_names_are_rejected():
     with pytest.raises(InputError, match=r"ending in .html"):
         check_page_path("a.txt")
     with pytest.raises(InputError, match="at least one flow"):

@@ -1,4 +1,4 @@
-"""Pictures and tables of measures, in both themes, from records alone."""
+"""Figures and tables for attention on measures, made from records."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ MASKED = [
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_pictures(theme):
+def test_figures_are_drawn_in_every_theme(theme):
     for figure in (regimes_figure(REGIMES, theme=theme), masked_figure(MASKED, theme=theme)):
         buffer = io.BytesIO()
         save_figure(figure, buffer)
         assert buffer.getvalue().startswith(b"\x89PNG")
 
 
-def test_tables():
+def test_tables_have_a_row_for_each_record():
     shown = regimes_table(REGIMES)
-    assert len(shown) == 2 and shown.headings[-1] == "apart"
+    assert len(shown) == 2 and shown.headings[-1] == "ratio"
     assert "1.97·10^434" in shown.values("plateau") + shown.values("from n* on")
     masked = masked_table(MASKED)
     assert masked.values("p") == ["1", "2", "∞"] * 2 and masked.values("≤ proved")[0] == "none"

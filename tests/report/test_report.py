@@ -1,4 +1,4 @@
-"""The report holds what the records hold, escaped and small, in the page, in CSV and in figures."""
+"""The report contains the values of the records, escaped: in the page, in CSV and in figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from howsmooth.errors import InputError
 from howsmooth.records import json_line
 from howsmooth.report.caveats import caveats_of, sources_of
-from howsmooth.report.page_tables import one_row_per_token, packed, tables_of
+from howsmooth.report.page_tables import one_row_per_token, pack_columns, tables_of
 from howsmooth.report.table import Column, Table
 from howsmooth.report.web_page import report_page, write_csv
 from howsmooth.studies.formats import read_records
@@ -22,7 +22,7 @@ from tests import reasons
 
 
 class Outline(HTMLParser):
-    """Elements, what the page would fetch, and its embedded data."""
+    """The elements of a page, the attributes that could load something, and its embedded data."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -52,22 +52,28 @@ class Outline(HTMLParser):
         return json.loads(self.texts["data"])
 
 
-def unpacked(packed: dict) -> dict[str, list]:
+def unpacked(table: dict) -> dict[str, list]:
     def column(cells):
         if isinstance(cells, list):
             return cells
-        return [cells["all"]] * packed["rows"] if "all" in cells else [cells["of"][i] for i in cells["at"]]
+        return (
+            [cells["constant"]] * table["rows"]
+            if "constant" in cells
+            else [cells["values"][i] for i in cells["indices"]]
+        )
 
-    return {name: column(cells) for name, cells in packed["columns"].items()}
+    return {name: column(cells) for name, cells in table["columns"].items()}
 
 
-def test_page_is_whole_and_asks_nothing_of_anyone(records, bounds):
+def test_page_is_valid_and_loads_nothing(records, bounds):
     page = report_page([*records, *bounds])
     outline = Outline(page)
     assert outline.open == []
     assert not any(name in ("src", "href", "srcset", "style") for name, _ in outline.attributes)
     assert not any(name.startswith("on") for name, _ in outline.attributes)
-    assert set(re.findall(r"https?://[^\"' ]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, never fetched
+    assert set(re.findall(r"https?://[^\"' ]+", page)) == {
+        "http://www.w3.org/2000/svg"
+    }  # an XML namespace, never loaded
     assert outline.seen.count("script") == 2 and "prefers-color-scheme: dark" in page and "@media print" in page
     assert {"warnings", "growth", "heat", "bounds", "attacks", "direction", "sources"} <= {
         value for name, value in outline.attributes if name == "id"
@@ -85,23 +91,23 @@ def test_embedded_data_equals_the_records(records, bounds):
     assert len(tables["laws"]["exponent"]) == 2 and tables["laws"]["exponent"][0] == pytest.approx(0.25, abs=1e-6)
 
 
-def test_constants_beside_bounds_are_measurements_too(bounds):
+def test_constants_measured_with_bounds_are_measurements(bounds):
     measured = tables_of(bounds)["measurements"]
     assert len(measured) == 6 and set(measured.values("n")) == {8, 16, 32}
 
 
-def test_hostile_text_stays_text(directions):
+def test_markup_in_records_is_escaped(directions):
     page = report_page(directions, title="<i>title</i>", notes=["<u>note</u>"])
     outline = Outline(page)
     assert outline.seen.count("script") == 2 and not {"img", "i", "u"} & set(outline.seen)
     body = page[: page.index('<script type="application/json"')]
     assert "&lt;/script&gt;&lt;img" in body and "&lt;u&gt;note" in body
     data = outline.data["tables"]["directions"]
-    assert unpacked(data)["words"][1] == directions[0]["words"]  # the second layer has the words of its piece
+    assert unpacked(data)["words"][1] == directions[0]["words"]  # the second layer has the words of its chunk
     assert "<!--" not in page[page.index('id="data"') : page.index("</script>", page.index('id="data"'))]
 
 
-def test_the_policy_lets_the_script_run_and_no_other(records):
+def test_the_policy_allows_only_the_script_of_the_page(records):
     import base64
     import hashlib
 
@@ -134,7 +140,7 @@ def test_csv_equals_the_records(records, bounds, directions, tmp_path):
 
 @pytest.mark.parametrize("cells", [[1, 1, 1], [1, 2, 1, 2, 1, 2], [1, True, 1.0, None] * 4, [["a"], ["b"]] * 3, [1]])
 def test_packing_loses_nothing(cells):
-    back = unpacked(json.loads(json.dumps(packed(Table("", [Column("x", lambda cell: cell)], cells)))))["x"]
+    back = unpacked(json.loads(json.dumps(pack_columns(Table("", [Column("x", lambda cell: cell)], cells)))))["x"]
     assert back == cells and [type(cell) for cell in back] == [type(json.loads(json.dumps(cell))) for cell in cells]
 
 
@@ -144,11 +150,11 @@ def test_directions_show_the_worst_sample_at_the_greatest_length(make):
     table = tables_of(records)["directions"]
     assert len(table) == 1 and table.values("n") == [8] and table.values("sample") == [1]
     assert len(one_row_per_token(table)) == 8
-    assert "directions" not in tables_of([make(0, 8, 0, shares=[1.0], words=["a", "b"])])  # words of another piece
+    assert "directions" not in tables_of([make(0, 8, 0, shares=[1.0], words=["a", "b"])])  # words of another chunk
 
 
-def test_caveats_say_what_is_wrong(make, bounds):
-    said = caveats_of(
+def test_caveats_name_the_problems(make, bounds):
+    caveats = caveats_of(
         [
             make(0, 8, 0),
             make(0, 8, 1, status="step limit"),
@@ -158,28 +164,28 @@ def test_caveats_say_what_is_wrong(make, bounds):
         ],
         ["half of it is missing."],
     )
-    texts = " ".join(caveat.text for caveat in said)
+    texts = " ".join(caveat.text for caveat in caveats)
     assert "beyond the positions" in caveats_of([make(0, 8, 0, extrapolated=True)])[0].text
     assert "step limit" in texts and "Raise max_steps" in texts and "lower bound only" in texts
     assert "1 intervals have no finite upper end" in texts and "half of it is missing." in texts
     assert "theorem1_upper" in texts and "one head, got 12" in texts
-    levels = [caveat.level for caveat in said]
+    levels = [caveat.level for caveat in caveats]
     assert levels == sorted(levels, key=lambda level: level != "warning") and "note" in levels
     assert caveats_of([make(0, 8, 0)]) == []
 
 
-def test_many_intervals_may_miss(many):
+def test_the_expected_number_of_misses_is_a_caveat(many):
     assert any("10.1" in caveat.text for caveat in caveats_of(many))  # 10,080 at 99.9 % each
 
 
 def test_sources_name_hashes_revisions_and_seeds(many):
     ((heading, rows),) = sources_of(many)
-    said = dict(rows)
-    assert heading == "openai-community/gpt2" and said["layers"] == "0 to 11" and said["seed"] == "0"
-    assert "revision " + "e" * 40 in said["from"] and "5" * 64 in said["from"] and "0" * 64 in said["text"]
+    values = dict(rows)
+    assert heading == "openai-community/gpt2" and values["layers"] == "0 to 11" and values["seed"] == "0"
+    assert "revision " + "e" * 40 in values["from"] and "5" * 64 in values["from"] and "0" * 64 in values["text"]
 
 
-def test_odd_records_are_shown_all_the_same(make):
+def test_records_with_open_intervals_or_missing_values_are_shown(make):
     odd = [
         make(0, 8, 0, upper=float("inf")),
         make(0, 16, 0, value=0.0, lower=0.0),
@@ -192,7 +198,7 @@ def test_odd_records_are_shown_all_the_same(make):
     assert table["upper"][0] is None and table["value"][1] == 0.0 and table["layer"][3] is None
 
 
-def test_reading_joins_stores_and_lines_and_says_what_it_left_out(records, bounds, tmp_path):
+def test_reading_joins_stores_and_lines_and_notes_what_it_omitted(records, bounds, tmp_path):
     lines, store = tmp_path / "lines.jsonl", tmp_path / "study.sqlite"
     lines.write_text("\n".join(map(json_line, [*records[:4], *bounds, {"flow": 1}])) + '\n{"cut', encoding="utf-8")
     with Store.write(store) as opened:
@@ -225,7 +231,7 @@ def test_bad_files_are_refused(content, words, tmp_path):
         read_records([str(path)])
 
 
-def test_figures_are_vector_files_of_a_columns_width(many, bounds, records, tmp_path):
+def test_figures_are_pdf_files_of_column_width(many, bounds, records, tmp_path):
     pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     from howsmooth.report.paper import write_figures
 
@@ -238,7 +244,7 @@ def test_figures_are_vector_files_of_a_columns_width(many, bounds, records, tmp_
     assert {name.split("-")[0].removesuffix(".pdf") for name in names} == {"growth", "lengths", "heads", "tightness"}
 
 
-def test_csv_is_what_a_reader_of_csv_expects():
+def test_csv_is_read_back_by_the_csv_module():
     table = Table.of_fields(
         [{"token": 'a "quoted", word', "x": 1e-300}, {"token": "two\nlines", "x": 2}, {"x": 0.1}], ["token", "x"]
     )

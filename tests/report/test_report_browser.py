@@ -1,4 +1,4 @@
-"""The report in a real browser: it opens fast, says nothing on the console, fits a phone, and saves what it shows."""
+"""The report in a browser: number of elements, console errors, themes, small screens, downloads and printing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_ten_thousand_records_are_drawn_with_few_elements(chromium, large):
-    """What a page costs to open is what it draws; benchmarks/latency.py has the seconds."""
+    """The time to open a page depends on its number of elements; benchmarks/latency.py measures the seconds."""
     with Page(chromium) as opened:
         opened.page.goto(large)
         opened.page.wait_for_selector("#heat svg rect")
@@ -77,7 +77,7 @@ def test_both_themes_are_readable_and_the_toggle_changes_them(chromium, small, t
                 ("figcaption", "color"),
                 (".tiles dt", "color"),
                 ("#growth svg text", "fill"),
-                ("svg .faint", "fill"),
+                ("svg .muted", "fill"),
                 ("summary", "color"),
             ):
                 assert contrast(paper, page.evaluate(style, [selector, what])) >= 4.5, (selector, paper)
@@ -87,7 +87,7 @@ def test_both_themes_are_readable_and_the_toggle_changes_them(chromium, small, t
         assert opened.errors == []
 
 
-def test_a_phone_scrolls_one_way_only(chromium, small, large):
+def test_a_small_screen_needs_no_horizontal_scrolling(chromium, small, large):
     for address in (small, large):
         with Page(chromium, width=390, height=844) as opened:
             opened.page.goto(address)
@@ -96,7 +96,7 @@ def test_a_phone_scrolls_one_way_only(chromium, small, large):
             assert opened.errors == []
 
 
-def test_hostile_text_runs_nothing(chromium, small):
+def test_markup_in_records_is_not_executed(chromium, small):
     with Page(chromium) as opened:
         page = opened.page
         page.on("dialog", lambda dialog: pytest.fail("a script of the text ran"))
@@ -105,11 +105,11 @@ def test_hostile_text_runs_nothing(chromium, small):
         view.select_option(index=1)
         shown = page.locator(".words").text_content()
         assert "</script><img src=x onerror=alert(1)><!--" in shown and "<b>bold</b>" in shown and "&amp;" in shown
-        assert "\u202e" not in shown  # text cannot be turned around
+        assert "\u202e" not in shown  # no character changes the direction of text
         assert page.locator("img").count() == 0 and opened.errors == [] and opened.requests == [small]
 
 
-def test_csv_buttons_save_what_the_records_hold(chromium, small, records, bounds, directions):
+def test_csv_buttons_save_the_values_of_the_records(chromium, small, records, bounds, directions):
     with Page(chromium) as opened:
         page = opened.page
         page.goto(small)
@@ -132,7 +132,7 @@ def test_csv_buttons_save_what_the_records_hold(chromium, small, records, bounds
         assert [float(row["share"]) for row in rows] == directions[0]["shares"]  # exact: the page keeps every digit
 
 
-def test_every_plot_saves_as_svg_that_stands_alone(chromium, small):
+def test_every_plot_saves_as_standalone_svg(chromium, small):
     with Page(chromium, theme="dark") as opened:
         page = opened.page
         page.goto(small)
@@ -154,15 +154,15 @@ def test_controls_are_labelled_and_reached_by_keyboard(chromium, small):
         reached = set()
         for _ in range(80):
             page.keyboard.press("Tab")
-            said = page.evaluate("""() => { const e = document.activeElement;
+            focused = page.evaluate("""() => { const e = document.activeElement;
                 return [e.tagName, e.id || e.dataset.csv || e.dataset.svg || '', e.getAttribute('aria-label') || ''
                         || (e.labels && e.labels[0] ? e.labels[0].innerText : e.innerText),
                         getComputedStyle(e).outlineStyle] }""")
-            if said[0] == "BODY":
+            if focused[0] == "BODY":
                 break
-            assert said[2].strip(), said
-            assert said[3] != "none", said
-            reached.add(said[1] or said[0])
+            assert focused[2].strip(), focused
+            assert focused[3] != "none", focused
+            reached.add(focused[1] or focused[0])
         assert {"theme", "growth", "laws", "SELECT"} <= reached
         page.focus("#theme")
         page.keyboard.press("Enter")
@@ -197,7 +197,7 @@ def test_thousands_of_tokens_are_one_element_each(chromium, make, tmp_path):
         assert opened.errors == []
 
 
-def test_on_paper_it_is_light_and_nothing_is_cut(chromium, small):
+def test_printed_pages_are_light_and_complete(chromium, small):
     with Page(chromium, theme="dark") as opened:
         page = opened.page
         page.goto(small)

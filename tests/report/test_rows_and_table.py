@@ -1,4 +1,4 @@
-"""The table shows what the records hold, rounded so that intervals stay true."""
+"""Tables show the values of the records; intervals are rounded outwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from howsmooth.fits import growth_laws
 from howsmooth.report.measurement_tables import growth_table, measurements_table, summary
-from howsmooth.report.rows import interval, rows_of
+from howsmooth.report.rows import interval, measurement_rows
 from howsmooth.report.table import Column, Table
 from tests.tolerances import at_most
 
@@ -25,7 +25,7 @@ def printed(renderable, width: int = 120) -> str:
 
 
 def test_rows_group_samples_and_show_the_largest(records):
-    rows = rows_of(reversed(records))
+    rows = measurement_rows(reversed(records))
     assert [(row.layer, row.n) for row in rows] == [(layer, n) for layer in (0, 1) for n in (8, 16, 32, 64)]
     # exact: the largest of the same numbers
     assert all(row.worst["value"] == max(row.values) and len(row.values) == 2 for row in rows)
@@ -45,9 +45,9 @@ def test_interval_without_an_upper_end():
     assert interval(0.0, 0.0) == "0.0000 – 0.0000"
 
 
-def test_table_holds_every_row_and_no_markup_is_obeyed(records, growth):
+def test_table_contains_every_row_and_markup_is_not_interpreted(records, growth):
     text = printed(summary(records, growth))
-    for row in rows_of(records):
+    for row in measurement_rows(records):
         assert f"{max(row.values):#.4g}" in text
     assert "[bold]⏎" in text and "tiny<model>" in text
     assert text.count("0.25  0.24 … 0.26  a power law") == 2
@@ -71,7 +71,7 @@ def test_the_growth_title_stays_on_one_line(growth):
     assert "Growth with length, Lip ≈ C nᵅ" in printed(growth_table(growth))
 
 
-def test_three_lengths_have_no_exponent_and_say_why(records):
+def test_three_lengths_have_a_reason_instead_of_an_exponent(records):
     text = printed(summary([r for r in records if r["n"] < 64], growth_laws(r for r in records if r["n"] < 64)))
     assert "Growth with length, Lip ≈ C nᵅ: no exponent from 3 lengths, at least 4 are needed" in text
     assert "0.25" not in text
@@ -90,11 +90,11 @@ def test_a_rejected_law_shows_its_verdict_and_no_exponent(make):
     assert "not a power law" in text and f"{law.exponent:.2f}" not in text
 
 
-def test_fits_fit_on_eighty_columns(growth):
+def test_growth_table_fits_in_eighty_columns(growth):
     assert max(len(line.rstrip()) for line in printed(growth_table(growth), 80).splitlines()) <= 80
 
 
-def test_rows_with_fewer_samples_say_so(records):
+def test_rows_with_fewer_samples_show_their_number(records):
     """As after an interrupted run: a heading "max of 2" would be wrong for one of the rows."""
     assert "max of 2" in printed(summary(records, {}))
     table = measurements_table(records[:-1])
@@ -124,11 +124,11 @@ def test_a_table_as_html_and_markdown_is_escaped():
     assert TABLE.csv() == "n,<b>\n1,a|b\n2,<i>\n3,\n"
 
 
-def test_a_cell_is_never_read_as_markup():
+def test_a_cell_is_never_interpreted_as_markup():
     assert "[bold]x" in printed(Table("", [Column("cell", lambda row: row)], ["[bold]x"]))
 
 
-def test_a_table_too_wide_for_the_terminal_is_cut_between_columns():
+def test_a_table_too_wide_for_the_terminal_is_split_between_columns():
     wide = Table(
         "Wide",
         [
@@ -136,13 +136,13 @@ def test_a_table_too_wide_for_the_terminal_is_cut_between_columns():
             *(Column(f"column{i}", lambda row, i=i: f"{row}.{i:08d}") for i in range(12)),
         ],
         [1, 2],
-        caption="said once",
+        caption="shown once",
     )
     text = printed(wide, 60)
     assert max(len(line) for line in text.splitlines()) <= 60 and "…" not in text
     for row in (1, 2):
         assert all(f"{row}.{i:08d}" in text for i in range(12))
-    assert text.count(" n ") == 3 and text.count("Wide") == text.count("said once") == 1
+    assert text.count(" n ") == 3 and text.count("Wide") == text.count("shown once") == 1
     assert printed(wide, 200).count(" n ") == 1
 
 
@@ -153,5 +153,5 @@ def test_facts_are_lines_without_headings_and_rules():
         ["cache", "/a/" + "b" * 40],
         ["kernels", "[none]"],
     ]
-    narrow = printed(facts, 30)  # a long word goes on in the next line
+    narrow = printed(facts, 30)  # a long word continues on the next line
     assert "…" not in narrow and narrow.count("b") == 40

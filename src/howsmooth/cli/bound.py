@@ -43,7 +43,7 @@ def command(
 ) -> int:
     """Run `howsmooth bound` and return its exit code."""
     from howsmooth.cli.run import Computation, print_overview, run_command
-    from howsmooth.report.charts import check_panels
+    from howsmooth.report.charts import check_panel_count
     from howsmooth.report.figure import bounds_figure
     from howsmooth.report.measurement_tables import bounds_summary
 
@@ -55,7 +55,7 @@ def command(
 
         model, corpus, resolved = load_model_and_text(spec)
         if plot_path:
-            check_panels(resolved.estimates // len(resolved.lengths) // resolved.samples)
+            check_panel_count(resolved.estimates // len(resolved.lengths) // resolved.samples)
         print_overview(resolved, model, stderr)
         return Computation(
             model.name,

@@ -25,7 +25,7 @@ from howsmooth.cli.outputs import (
     write_page,
 )
 from howsmooth.errors import InputError
-from howsmooth.report.rows import FINE, counted, model_name
+from howsmooth.report.rows import ACCEPTED_STATUSES, counted, model_name
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -324,7 +324,7 @@ def _tolerance_caveats(records: Sequence[Record], record_noun: str) -> Iterator[
     unconverged = [
         record
         for record in records
-        if record.get("status", FINE[0]) not in FINE  # records of searches have no status
+        if record.get("status", ACCEPTED_STATUSES[0]) not in ACCEPTED_STATUSES  # records of searches have no status
         and record.get("upper", 0.0) is not None
     ]
     if not unconverged:

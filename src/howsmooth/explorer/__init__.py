@@ -1,7 +1,7 @@
-"""The explorer: a web page on which constants arrive as they are computed, and layers and tokens can be clicked.
+"""The explorer: a web app that shows constants while they are computed, for layers, heads and single tokens.
 
-It computes through `studies`, with the settings of the command line, and draws through `report`.
-Gradio is an extra: only `page`, `components` and the tabs import it, and they are loaded when a page is built.
+It computes with `studies`, with the settings of the command line, and draws with `report`. Gradio is an optional
+dependency: only `page`, `components` and the tabs import it, when the app is built.
 """
 
 from __future__ import annotations
@@ -11,20 +11,35 @@ from typing import Any
 from howsmooth.errors import InputError
 from howsmooth.explorer.catalog import Limits
 
-__all__ = ["Limits", "explorer", "launch"]
+__all__ = ["explorer", "launch", "Limits"]
 
 
 def explorer(limits: Limits | None = None) -> Any:
-    """The page as a `gradio.Blocks` with its queue, not served yet."""
+    """Return the explorer as a `gradio.Blocks` with its queue, not served yet.
+
+    Args:
+        limits: What visitors may compute; by default `Limits()`.
+
+    Raises:
+        InputError: If gradio is not installed.
+    """
     return _page().build(limits or Limits())
 
 
 def launch(
     page: Any, *, host: str | None = None, port: int | None = None, block: bool = True, open_browser: bool = False
 ) -> str:
-    """Serve the page and return its address; with `block`, serve until interrupted.
+    """Serve the explorer and return its address.
 
-    Without a host it is localhost, or what $GRADIO_SERVER_NAME says, as on a Hugging Face Space.
+    Args:
+        page: Result of `explorer`.
+        host: Address to listen on; by default $GRADIO_SERVER_NAME, as on a Hugging Face Space, or else localhost.
+        port: Port to listen on; by default the first free one from 7860.
+        block: Whether to serve until interrupted instead of returning at once.
+        open_browser: Whether to open the address in a browser.
+
+    Raises:
+        InputError: If this machine cannot listen on `host`.
     """
     return _page().serve(page, host=host, port=port, block=block, open_browser=open_browser)
 

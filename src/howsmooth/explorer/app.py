@@ -1,4 +1,4 @@
-"""What visitors share and what each has: models, the session of a visitor, running and cancelling a computation."""
+"""State of the explorer: the models shared by all visitors, the session of each, running and cancelling."""
 
 from __future__ import annotations
 
@@ -15,127 +15,159 @@ from typing import Any
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Choice
-from howsmooth.explorer.html import said
+from howsmooth.explorer.html import message
 from howsmooth.report.web_page import report_page
 
-QUEUE = "compute"  # all computations wait in one line, and one runs at a time
+QUEUE = "compute"  # one queue for all computations; one runs at a time
 
 
 class Cancelled(Exception):
-    """The visitor does not want the rest."""
+    """Raised in a worker whose computation was cancelled."""
 
 
 class Cancellation:
-    """Requested by the button, checked by the worker before every step.
+    """A request to stop a computation: set by the button, checked by the worker before every step.
 
-    >>> cancellation = Cancellation()
-    >>> cancellation.check("layer 0")
-    >>> cancellation.stop()
-    >>> cancellation.check("layer 1")
-    Traceback (most recent call last):
-    howsmooth.explorer.app.Cancelled
+    Example:
+        >>> cancellation = Cancellation()
+        >>> cancellation.check("layer 0")
+        >>> cancellation.stop()
+        >>> cancellation.check("layer 1")
+        Traceback (most recent call last):
+        howsmooth.explorer.app.Cancelled
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
+        """Create a request that is not set."""
         self._requested = threading.Event()
 
     def stop(self) -> None:
+        """Request the computation to stop."""
         self._requested.set()
 
-    def check(self, *_: object) -> None:
-        """Raise if a stop was requested; a `progress` callback for every computation."""
+    def check(self, *_step: Any) -> None:
+        """Raise `Cancelled` if a stop was requested; a callback for any loop, so it ignores its arguments."""
         if self._requested.is_set():
             raise Cancelled
 
 
 class Cancellations:
-    """One cancellation for the present computation of each visitor."""
+    """The cancellation of the current computation of each visitor."""
 
-    def __init__(self):
+    def __init__(self) -> None:
+        """Start without computations."""
         self._current: dict[str | None, Cancellation] = {}
 
     def start(self, visitor: str | None) -> Cancellation:
-        """Return one for a new computation, and stop the last of this visitor: there is one at a time."""
+        """Return the cancellation of a new computation, and stop the previous one of this visitor."""
         self.stop(visitor)
         self._current[visitor] = Cancellation()
         return self._current[visitor]
 
     def stop(self, visitor: str | None) -> None:
+        """Stop the computation of a visitor, if there is one."""
         if visitor in self._current:
             self._current[visitor].stop()
 
     def forget(self, visitor: str | None) -> None:
-        """A visitor who leaves also stops."""
+        """Stop the computation of a visitor who leaves, and remove it."""
         self.stop(visitor)
         self._current.pop(visitor, None)
 
 
 @dataclass
 class Session:
+    """The results of one visitor.
+
+    Attributes:
+        choice: The settings of the last measurement; None before the first.
+        records: Measurements of layers, as `measure` yields them.
+        heads: Measurements of the heads of each layer.
+        bounds: Bounds, as `bound` yields them.
+        layer: The selected layer; None before the first measurement.
+    """
+
     choice: Choice | None = None
-    records: list[dict[str, Any]] = field(default_factory=list)  # of layers, as `measure` yields them
+    records: list[dict[str, Any]] = field(default_factory=list)
     heads: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     bounds: list[dict[str, Any]] = field(default_factory=list)
     layer: int | None = None
 
-    def record(self, layer: int) -> dict[str, Any] | None:
+    def record(self, layer: int | None) -> dict[str, Any] | None:
+        """Return the measurement of a layer, or None if it has not been measured."""
         return next((record for record in self.records if record["layer"] == layer), None)
 
     @property
-    def roughest(self) -> int | None:
+    def largest_layer(self) -> int | None:
+        """The layer with the largest constant."""
         return max(self.records, key=lambda record: record["value"])["layer"] if self.records else None
 
     @property
     def words(self) -> list[str]:
-        """The first record of a piece of text has its words."""
+        """The tokens of the text, which only the first record of a chunk contains."""
         return list(self.records[0]["words"] or ()) if self.records else []
 
     @property
-    def everything(self) -> list[dict[str, Any]]:
+    def all_records(self) -> list[dict[str, Any]]:
+        """The measurements of layers and heads and the bounds."""
         return [*self.records, *(record for of_layer in self.heads.values() for record in of_layer), *self.bounds]
 
 
 @dataclass
 class App:
+    """What all tabs share.
+
+    Attributes:
+        catalog: The models on offer.
+        cancellations: The current computations.
+        model: Gradio component for the name of the model.
+        text: Gradio component for the text.
+        session: Gradio state with the `Session` of the visitor.
+        download: Gradio button for the report.
+        reports: Temporary folder for reports, with a folder for each visitor.
+    """
+
     catalog: ModelCatalog
     cancellations: Cancellations = field(default_factory=Cancellations)
-    model: Any = None  # the fields above the tabs
+    model: Any = None
     text: Any = None
     session: Any = None
     download: Any = None
     reports: Path = field(default_factory=lambda: Path(tempfile.mkdtemp()))
 
     def __post_init__(self) -> None:
-        weakref.finalize(self, shutil.rmtree, self.reports, ignore_errors=True)  # or when the process ends
+        """Remove the folder of reports together with the app, or when the process ends."""
+        weakref.finalize(self, shutil.rmtree, self.reports, ignore_errors=True)
 
     def run(
-        self, visitor: str | None, status: Any, compute: Callable[[Cancellation], Iterator[dict]]
-    ) -> Iterator[dict]:
-        """Hand on what `compute` shows; bad input and cancelling end it with a line in `status`."""
+        self, visitor: str | None, status: Any, compute: Callable[[Cancellation], Iterator[dict[Any, Any]]]
+    ) -> Iterator[dict[Any, Any]]:
+        """Yield the updates of `compute`; bad input and cancelling end it with a message in `status`."""
         cancellation = self.cancellations.start(visitor)
         try:
             yield from compute(cancellation)
         except Cancelled:
-            yield {status: said("Cancelled. What was computed stays.")}
+            yield {status: message("Cancelled. What was computed stays.")}
         except (InputError, NotConverged) as error:
-            yield {status: said(str(error), "warn")}
-        except Exception as error:  # the bar must not stand still for ever; the server's log has the rest
-            yield {status: said(f"This failed ({type(error).__name__}); the log of the server says more.", "warn")}
+            yield {status: message(str(error), "warn")}
+        except Exception as error:  # replaces the progress bar; the traceback goes to the log of the server
+            yield {status: message(f"This failed ({type(error).__name__}); see the log of the server.", "warn")}
             raise
 
     def report(self, visitor: str | None, session: Session) -> dict[str, Any]:
-        """The settings of the download button: the report of the session, in a file of the visitor's own."""
-        if not session.everything:
+        """Write the report of the session to a file of the visitor and return the settings of the download button."""
+        if not session.all_records:
             return {"value": None, "interactive": False}
         path = self._folder(visitor) / "howsmooth-report.html"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(report_page(session.everything), encoding="utf-8")
+        path.write_text(report_page(session.all_records), encoding="utf-8")
         return {"value": str(path), "interactive": True}
 
     def leave(self, visitor: str | None) -> None:
+        """Stop the computation of a visitor and remove their report."""
         self.cancellations.forget(visitor)
         shutil.rmtree(self._folder(visitor), ignore_errors=True)
 
     def _folder(self, visitor: str | None) -> Path:
-        # The name that a browser gives itself is text from outside: never part of a path.
+        # The session hash comes from the browser and must not become part of a path.
         return self.reports / hashlib.sha256((visitor or "").encode()).hexdigest()[:32]

@@ -1,7 +1,7 @@
-"""What is offered: limits on a computation, and the models that a visitor may name.
+"""Limits on computations, and the models that visitors may use.
 
-Embedded models, those in the folders that were given, and the Hub where it is allowed. A name that a visitor types is
-looked up among these and never read as a path.
+These are the embedded models, the models in the folders that the server was given, and, if allowed, those on the Hub.
+A name that a visitor types is looked up among them and never used as a path.
 """
 
 from __future__ import annotations
@@ -14,26 +14,39 @@ from pathlib import Path
 from howsmooth.errors import InputError
 from howsmooth.models import EMBEDDED, Model, load
 
-_KEPT = 2  # models in memory
+_MAX_LOADED = 2  # models in memory
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Folders whose models are offered, whether names on the Hub are taken, and how much one computation may be.
+    """What visitors may compute.
 
-    >>> Limits(max_tokens=128).max_tokens
-    128
+    Attributes:
+        folders: Folders whose models are on offer.
+        hub: Whether names on the Hugging Face Hub are accepted.
+        max_tokens: Longest text that is measured, in tokens.
+        max_memory: Memory of one solve, in bytes.
+        max_characters: Longest text that is accepted.
+        waiting: Largest number of computations in the queue, of all visitors.
+
+    Raises:
+        InputError: If a folder does not exist, or `max_tokens` is below 16.
+
+    Example:
+        >>> Limits(max_tokens=128).max_tokens
+        128
     """
 
     folders: tuple[Path, ...] = ()
     hub: bool = False
     max_tokens: int = 512
-    max_memory: int = 2 * 2**30  # bytes, of one solve
-    max_characters: int = 1_000_000  # of a text: tokens are counted before it is cut
-    waiting: int = 16  # computations in the queue, of all visitors together
+    max_memory: int = 2 * 2**30
+    max_characters: int = 1_000_000  # the whole text is tokenized before it is truncated
+    waiting: int = 16
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        """Check the folders and the number of tokens."""
         for folder in self.folders:
             if not Path(folder).is_dir():
                 raise InputError(f"expected a folder of models, got {folder}; name one that exists")
@@ -42,22 +55,23 @@ class Limits:
 
 
 class ModelCatalog:
-    """Names, what they stand for, and the few models that were loaded last."""
+    """The models on offer by name, with a cache of those loaded last."""
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: Limits) -> None:
+        """Offer the models that the limits allow."""
         self.limits = limits
-        self._load = lru_cache(maxsize=_KEPT)(load)
+        self._load = lru_cache(maxsize=_MAX_LOADED)(load)
 
     def names(self) -> list[str]:
-        """Embedded models, then folders and GGUF files as FOLDER/NAME."""
+        """Return the names of the embedded models, then of folders and GGUF files as FOLDER/NAME."""
         return [*EMBEDDED, *self._local()]
 
     def load(self, name: str) -> Model:
-        """The model of this name; weights are safetensors or GGUF, and no code that comes with them is run."""
-        return self._load(self.place(name))
+        """Load a model from safetensors or GGUF, without executing code that comes with it."""
+        return self._load(self.location(name))
 
-    def place(self, name: str) -> str:
-        """What `howsmooth.load` is asked for; refused unless it is on offer."""
+    def location(self, name: str | None) -> str:
+        """Return the argument of `howsmooth.load` for a name; raise InputError unless the model is on offer."""
         name = (name or "").strip()
         if name in EMBEDDED:
             return name
@@ -65,9 +79,10 @@ class ModelCatalog:
         if name in local:
             return str(local[name])
         if self.limits.hub and _HUB_NAME.fullmatch(name) and ".." not in name:
-            if Path(name).exists():  # a folder beside the server goes before the Hub in `load`
+            if Path(name).exists():  # `load` would prefer a local folder to the Hub
                 raise InputError(
-                    f"expected a name on the Hub, got {name!r}, a place on this machine; offer its folder with --models"
+                    f"expected a name on the Hub, got {name!r}, a path on this machine; "
+                    "offer its folder with --model-folder"
                 )
             return name
         more = "" if self.limits.hub else "; a server started with --hub also takes names on the Hugging Face Hub"
@@ -79,11 +94,11 @@ class ModelCatalog:
             root = Path(folder).resolve()
             for path in [root, *sorted(root.iterdir())]:
                 try:
-                    inside = path.resolve()  # a link may lead out
+                    target = path.resolve()  # a link may point outside of the folder
                 except (OSError, RuntimeError):  # or to itself
                     continue
-                if not inside.is_relative_to(root):
+                if not target.is_relative_to(root):
                     continue
-                if (inside / "config.json").is_file() or (inside.is_file() and inside.suffix == ".gguf"):
-                    found[root.name if path == root else f"{root.name}/{path.name}"] = inside
+                if (target / "config.json").is_file() or (target.is_file() and target.suffix == ".gguf"):
+                    found[root.name if path == root else f"{root.name}/{path.name}"] = target
         return found

@@ -1,4 +1,4 @@
-"""What a visitor asks for, made into the settings that the command line would have."""
+"""The settings of a visitor, converted to those of the command line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from howsmooth.studies.spec import Spec, spec_of
 from howsmooth.texts.corpora import Corpus
 
 MAPS = ("attention", "normed", "block", "layer")
-SHORTEST = 8
+SHORTEST_LENGTH = 8
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The fields of the page."""
+    """The values of the form: model, text, layers, map, length in tokens, and which tokens are perturbed."""
 
     model: str
     text: str
@@ -30,7 +30,7 @@ class Choice:
 
     @property
     def command(self) -> str:
-        """The same on the command line, with the text in a file."""
+        """The command that computes the same, with the text in a file."""
         words = [
             "howsmooth",
             "measure",
@@ -51,7 +51,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Work:
-    """A choice that can be computed: checked against the model, the text and the limits, cut where it is too long."""
+    """A checked choice that can be computed.
+
+    Attributes:
+        choice: The choice, with the length in tokens that is measured.
+        model: The loaded model.
+        text: The text.
+        settings: The settings for `howsmooth.studies`.
+        note: Which part of the text is measured.
+    """
 
     choice: Choice
     model: Model
@@ -59,23 +67,29 @@ class Work:
     settings: Spec
     note: str
 
-    def layer(self, layer: int, heads: str | None = None) -> Work:
-        """The same for one layer, or for each of its heads alone."""
-        numbers = None if heads is None else tuple(range(self.model.heads))
+    def layer(self, layer: int, *, each_head: bool = False) -> Work:
+        """Return the same work for one layer, or for each of its heads alone."""
+        heads = tuple(range(self.model.heads)) if each_head else None
         return replace(
             self,
             settings=self.settings.model_copy(
-                update={"layers": (layer,), "heads": numbers, "map": "head" if heads else self.settings.map}
+                update={"layers": (layer,), "heads": heads, "map": "head" if each_head else self.settings.map}
             ),
         )
 
     def lengths(self) -> Work:
-        """The same at lengths that double up to the chosen one."""
-        return replace(self, settings=self.settings.model_copy(update={"lengths": doubling(self.settings.lengths[0])}))
+        """Return the same work at lengths that double up to the chosen one."""
+        return replace(
+            self, settings=self.settings.model_copy(update={"lengths": doubling_lengths(self.settings.lengths[0])})
+        )
 
 
 def prepare(choice: Choice, catalog: ModelCatalog) -> Work:
-    """Load, check, cut; raises `InputError` with words that a visitor can act on."""
+    """Load the model, check the choice against it and the limits, and truncate the text.
+
+    Raises:
+        InputError: With a message for the visitor, if the choice cannot be computed.
+    """
     limits = catalog.limits
     if len(choice.text) > limits.max_characters:
         raise InputError(
@@ -87,8 +101,10 @@ def prepare(choice: Choice, catalog: ModelCatalog) -> Work:
     model = catalog.load(choice.model)
     text = Corpus("pasted", (choice.text,))
     cutter = model.cutter(text)
-    there = cutter.tokens + cutter.special_count
-    n = min(there, int(choice.length), limits.max_tokens, model.positions)
+    total = cutter.tokens + cutter.special_count
+    n = min(total, int(choice.length), limits.max_tokens)
+    if model.positions is not None:
+        n = min(n, model.positions)
     spec = spec_of(
         {
             "name": "explorer",
@@ -103,39 +119,41 @@ def prepare(choice: Choice, catalog: ModelCatalog) -> Work:
         name=str,
     )
     settings = resolve(model, text, spec)
-    prepare_model(settings, model, text)  # refused now, not halfway
-    note = f"all {there:,} tokens" if n == there else f"the first {n:,} of {there:,} tokens"
-    if n < min(there, int(choice.length)):
-        most = f"{model.name} has {model.positions:,} positions" if n == model.positions else "the limit of this server"
-        note += f" ({most})"
+    prepare_model(settings, model, text)  # raises before anything is computed
+    note = f"all {total:,} tokens" if n == total else f"the first {n:,} of {total:,} tokens"
+    if n < min(total, int(choice.length)):
+        reason = f"{model.name} has {n:,} positions" if n == model.positions else "the limit of this server"
+        note += f" ({reason})"
     return Work(replace(choice, length=n), model, text, settings, note)
 
 
-def numbers(said: str, what: str, most: int = 8) -> tuple[float, ...]:
-    """A few positive numbers with commas between them.
+def parse_numbers(text: str, name: str, limit: int = 8) -> tuple[float, ...]:
+    """Parse up to `limit` distinct positive numbers separated by commas; `name` is for the error message.
 
-    >>> numbers("0.5, 2", "γR²")
-    (0.5, 2.0)
+    Example:
+        >>> parse_numbers("0.5, 2", "γR²")
+        (0.5, 2.0)
     """
     try:
-        found = tuple(float(piece) for piece in said.split(","))
+        values = tuple(float(part) for part in text.split(","))
     except ValueError:
-        found = ()
-    if not found or len(found) > most or not all(0 < value < 1e5 for value in found):
+        values = ()
+    if not values or len(values) > limit or not all(0 < value < 1e5 for value in values):
         raise InputError(
-            f"expected up to {most} positive numbers below 100,000 such as 0.5,2,8 for {what}, got {said[:40]!r}"
+            f"expected up to {limit} positive numbers below 100,000 such as 0.5,2,8 for {name}, got {text[:40]!r}"
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(values))
 
 
-def doubling(longest: int) -> tuple[int, ...]:
-    """Lengths that double from 8, and the longest itself.
+def doubling_lengths(longest: int) -> tuple[int, ...]:
+    """Return lengths that double from 8, and the longest itself.
 
-    >>> doubling(50), doubling(64)
-    ((8, 16, 32, 50), (8, 16, 32, 64))
+    Example:
+        >>> doubling_lengths(50), doubling_lengths(64)
+        ((8, 16, 32, 50), (8, 16, 32, 64))
     """
     lengths = [longest]
-    n = SHORTEST
+    n = SHORTEST_LENGTH
     while n < longest:
         lengths.append(n)
         n *= 2

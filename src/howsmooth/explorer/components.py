@@ -1,19 +1,19 @@
-"""Buttons, clicks and outputs that all tabs have in common."""
+"""Gradio components and events that all tabs share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gradio as gr
 
 from howsmooth.explorer.app import QUEUE, App
-from howsmooth.explorer.html import said
+from howsmooth.explorer.html import message
 
-PRIVATE = {"api_visibility": "private", "show_progress": "hidden"}  # own bars instead of gradio's veil
+PRIVATE = {"api_visibility": "private", "show_progress": "hidden"}  # the page has its own progress bars
 
-# A click on a button inside tells its data; the button that took its place after the answer has the focus again.
-CLICKS = """
+# Forwards clicks on inner buttons as `select` events; an update moves the focus to the new button in the same place.
+_CLICK_SCRIPT = """
 let pressed = null;
 element.addEventListener('click', (event) => {
   const button = event.target.closest('[data-%s]');
@@ -30,7 +30,7 @@ watch('value', () => {
 
 
 def computing(status: gr.HTML) -> dict[str, Any]:
-    """How a computation is asked for: in the one queue, its place there and its seconds beside the status."""
+    """Return the options of an event that computes: in the shared queue, with its progress next to the status."""
     return {
         **PRIVATE,
         "concurrency_id": QUEUE,
@@ -40,40 +40,47 @@ def computing(status: gr.HTML) -> dict[str, Any]:
     }
 
 
-def shown(name: str, **settings: Any) -> gr.HTML:
-    """An output, in the explorer's own style."""
+def output(name: str, **settings: Any) -> gr.HTML:
+    """Create an HTML output in the style of the explorer."""
     return gr.HTML(elem_id=name, elem_classes="hs-out", apply_default_css=False, **settings)
 
 
-def clickable(name: str, of: str) -> gr.HTML:
-    """HTML whose buttons with data-OF are clicked; `select` gets {"index": …}."""
-    return shown(name, js_on_load=CLICKS % (of, of, of))
+def clickable_output(name: str, attribute: str) -> gr.HTML:
+    """Create an HTML output whose buttons with a `data-ATTRIBUTE` trigger `select` with `{"index": value}`."""
+    return output(name, js_on_load=_CLICK_SCRIPT % (attribute, attribute, attribute))
 
 
 def run_and_cancel(name: str, label: str) -> tuple[gr.Button, gr.Button, gr.HTML]:
-    """The two buttons, and the line beneath them that says how it goes."""
+    """Create the run and cancel buttons and the status line below them."""
     with gr.Row():
         run = gr.Button(
             label, variant="primary", elem_id=f"{name}-run", scale=0, min_width=190, elem_classes="hs-button"
         )
         cancel = gr.Button("Cancel", elem_id=f"{name}-cancel", scale=0, min_width=110, elem_classes="hs-button")
-    return run, cancel, shown(f"{name}-status", min_height=28)
+    return run, cancel, output(f"{name}-status", min_height=28)
 
 
-def cancelling(app: App, button: gr.Button, status: gr.HTML, events: Sequence[Any]) -> None:
-    """Stop the worker before its next step, and what waits in the queue at once."""
+def cancel_on_click(app: App, button: gr.Button, status: gr.HTML, events: Sequence[Any]) -> None:
+    """Make a button stop the worker before its next step, and remove waiting events from the queue."""
 
     def stop(request: gr.Request) -> str:
         app.cancellations.stop(request.session_hash)
-        return said("Cancelled. What was computed stays.")
+        return message("Cancelled. What was computed stays.")
 
     button.click(stop, None, status, cancels=list(events), queue=False, **PRIVATE)
 
 
-def started(app: App, button: gr.Button, status: gr.HTML, compute: Callable, inputs: list, outputs: list) -> Any:
-    """Run `compute(cancellation, request, *inputs)` in the queue when the button is clicked."""
+def run_on_click(
+    app: App,
+    button: gr.Button,
+    status: gr.HTML,
+    compute: Callable[..., Iterator[dict[Any, Any]]],
+    inputs: list[Any],
+    outputs: list[Any],
+) -> Any:
+    """Run `compute(cancellation, visitor, *inputs)` in the queue when the button is clicked; return the event."""
 
-    def listener(request: gr.Request, *values: Any):
+    def listener(request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
         visitor = request.session_hash
         yield from app.run(visitor, status, lambda cancellation: compute(cancellation, visitor, *values))
 

@@ -1,13 +1,12 @@
-"""Tabs about one model and one text: constants of layers, heads and tokens; growth with length; attacks."""
+"""Tabs for one model and one text: constants of layers, heads and tokens; growth with length; attacks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from html import escape
-from typing import Any
+from typing import Any, TypeAlias
 
 import gradio as gr
 
@@ -15,9 +14,17 @@ from howsmooth.attack.tokens import OBJECTIVES, Limits
 from howsmooth.bounds import EVERY
 from howsmooth.explorer import html
 from howsmooth.explorer.app import App, Cancellation, Session
-from howsmooth.explorer.choice import MAPS, Choice, numbers, prepare
-from howsmooth.explorer.components import PRIVATE, cancelling, clickable, computing, run_and_cancel, shown, started
-from howsmooth.fits import growth_laws
+from howsmooth.explorer.choice import MAPS, Choice, parse_numbers, prepare
+from howsmooth.explorer.components import (
+    PRIVATE,
+    cancel_on_click,
+    clickable_output,
+    computing,
+    output,
+    run_and_cancel,
+    run_on_click,
+)
+from howsmooth.fits import Law, growth_laws
 from howsmooth.report.attack_tables import diff_html
 from howsmooth.report.figure import bounds_figure, growth_figure
 from howsmooth.report.rows import confidence_text, interval, law_text, magnitude, number
@@ -26,11 +33,14 @@ from howsmooth.studies import bound, measure, move_one_token
 from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack
 from howsmooth.studies.token_attacks import ALL_METHODS, chunks_to_attack, methods_named, objective_named, token_attacks
 
+Updates: TypeAlias = Iterator[dict[Any, Any]]  # new values of components, as gradio takes them
+
 ATTACKS = ("noise", "sign", "singular", "ascent")
-MOST_EDITS, MOST_CALLS = 5, 200
+MAX_EDITS, MAX_CALLS = 5, 200
 
 
 def layers_tab(app: App) -> None:
+    """Add the tab for the constants of layers, their heads and single tokens."""
     with gr.Row():
         layers = gr.Textbox("all", label="Layers", info="all, or numbers such as 0,2,5", elem_id="layers", max_lines=1)
         map_name = gr.Dropdown(
@@ -51,17 +61,15 @@ def layers_tab(app: App) -> None:
         8, app.catalog.limits.max_tokens, value=64, step=1, label="Tokens of the text to measure", elem_id="length"
     )
     run, cancel, status = run_and_cancel("measure", "Measure")
-    table = clickable("constants", "layer")
-    words = clickable("words", "token")
-    token = shown("token")
-    heads = shown("heads")
-    command = shown("command")
-    app.download = gr.DownloadButton(
-        "Download the report of what is on the screen", interactive=False, elem_id="download"
-    )
+    table = clickable_output("constants", "layer")
+    words = clickable_output("words", "token")
+    token = output("token")
+    heads = output("heads")
+    command = output("command")
+    app.download = gr.DownloadButton("Download the report of these results", interactive=False, elem_id="download")
 
-    def layers_of(cancellation: Cancellation, visitor: str | None, *values) -> Iterator[dict]:
-        choice = Choice(values[0], values[1], *values[2:])
+    def measure_layers(cancellation: Cancellation, visitor: str | None, *values: Any) -> Updates:
+        choice = Choice(*values)
         yield {
             status: html.progress(0, 1, f"loading {choice.model}"),
             table: "",
@@ -73,7 +81,7 @@ def layers_tab(app: App) -> None:
         work = prepare(choice, app.catalog)
         session = Session(work.choice)
         total = work.settings.estimates
-        yield {status: html.progress(0, total, f"{work.note}"), command: html.command_line(work.choice.command)}
+        yield {status: html.progress(0, total, work.note), command: html.command_line(work.choice.command)}
         for record in measure(work.model, work.text, work.settings, progress=cancellation.check):
             session.records.append(record)
             yield {
@@ -81,37 +89,39 @@ def layers_tab(app: App) -> None:
                 table: html.constants(session.records),
                 app.session: session,
             }
-        session.layer = session.roughest
+        session.layer = session.largest_layer
         yield {
-            status: html.said(
+            status: html.message(
                 f"Measured on {work.note}. Click a layer for its heads, a token for what moving it does.", "done"
             ),
             app.session: session,
-            **looked_at(session),
+            **selection(session),
             app.download: gr.update(**app.report(visitor, session)),
         }
 
-    def looked_at(session: Session, position: int | None = None) -> dict:
+    def selection(session: Session, position: int | None = None) -> dict[Any, Any]:
+        """Return the table and the text with the selected layer and token."""
         record = session.record(session.layer)
-        caption = f"Where the worst direction of layer {session.layer} sits: the darker, the larger a token's share."
+        caption = f"The worst direction of layer {session.layer}: the darker a token, the larger its share."
+        shares = record["shares"] if record is not None else None
         return {
             table: html.constants(session.records, session.layer),
-            words: html.words(session.words, record["shares"], position, caption) if record["shares"] else "",
+            words: html.token_buttons(session.words, shares, position, caption) if shares else "",
         }
 
-    def look_into(session: Session, event: gr.EventData) -> dict:
+    def select_layer(session: Session | None, event: gr.EventData) -> dict[Any, Any]:
         if session is None or session.record(event.index) is None:
-            return {status: html.said("That layer is not measured yet.", "warn")}
+            return {status: html.message("That layer is not measured yet.", "warn")}
         session.layer = event.index
-        return {app.session: session, heads: "", token: "", **looked_at(session)}
+        return {app.session: session, heads: "", token: "", **selection(session)}
 
-    def heads_of(session: Session, request: gr.Request) -> Iterator[dict]:
-        if session is None or session.layer is None:
+    def measure_heads(session: Session | None, request: gr.Request) -> Updates:
+        if session is None or session.layer is None or session.choice is None:
             return
+        layer, choice = session.layer, session.choice
 
-        def compute(cancellation: Cancellation) -> Iterator[dict]:
-            layer = session.layer
-            work = prepare(session.choice, app.catalog).layer(layer, heads="all")
+        def compute(cancellation: Cancellation) -> Updates:
+            work = prepare(choice, app.catalog).layer(layer, each_head=True)
             found = session.heads.setdefault(layer, [])
             found.clear()
             for record in measure(work.model, work.text, work.settings, progress=cancellation.check):
@@ -121,46 +131,51 @@ def layers_tab(app: App) -> None:
                     heads: html.constants(found, heads=True),
                 }
             yield {
-                status: html.said(f"All heads of layer {layer} are measured.", "done"),
+                status: html.message(f"All heads of layer {layer} are measured.", "done"),
                 app.session: session,
                 app.download: gr.update(**app.report(request.session_hash, session)),
             }
 
         yield from app.run(request.session_hash, status, compute)
 
-    def move(session: Session, request: gr.Request, event: gr.EventData) -> Iterator[dict]:
-        if session is None or session.layer is None:
+    def perturb_token(session: Session | None, request: gr.Request, event: gr.EventData) -> Updates:
+        if session is None or session.layer is None or session.choice is None:
+            return
+        layer, choice, record = session.layer, session.choice, session.record(session.layer)
+        if record is None:
             return
 
-        def compute(cancellation: Cancellation) -> Iterator[dict]:
-            record = session.record(session.layer)
-            yield {status: html.progress(0, 1, f"moving token {event.index} alone"), **looked_at(session, event.index)}
-            work = prepare(replace(session.choice, tokens="all"), app.catalog).layer(session.layer)
+        def compute(cancellation: Cancellation) -> Updates:
+            yield {status: html.progress(0, 1, f"moving token {event.index} alone"), **selection(session, event.index)}
+            work = prepare(replace(choice, tokens="all"), app.catalog).layer(layer)
             found = move_one_token(work.model, work.text, work.settings, event.index)
             yield {
-                token: html.moved(found, record["shares"][event.index], record["value"]),
-                status: html.said(f"Token {event.index} was moved alone.", "done"),
+                token: html.token_effect(found, record["shares"][event.index], record["value"]),
+                status: html.message(f"Token {event.index} was moved alone.", "done"),
             }
 
         yield from app.run(request.session_hash, status, compute)
 
-    measured = started(
+    measured = run_on_click(
         app,
         run,
         status,
-        layers_of,
+        measure_layers,
         [app.model, app.text, layers, map_name, length, tokens],
         [table, words, token, heads, command, app.session, app.download],
     )
-    looked = table.select(
-        look_into, app.session, [status, table, words, token, heads, app.session], queue=False, **PRIVATE
+    layer_selected = table.select(
+        select_layer, app.session, [status, table, words, token, heads, app.session], queue=False, **PRIVATE
     )
-    opened = looked.then(heads_of, app.session, [status, heads, app.session, app.download], **computing(status))
-    one = words.select(move, app.session, [status, table, words, token], **computing(status))
-    cancelling(app, cancel, status, [measured, opened, one])
+    heads_measured = layer_selected.then(
+        measure_heads, app.session, [status, heads, app.session, app.download], **computing(status)
+    )
+    token_perturbed = words.select(perturb_token, app.session, [status, table, words, token], **computing(status))
+    cancel_on_click(app, cancel, status, [measured, heads_measured, token_perturbed])
 
 
 def growth_tab(app: App) -> None:
+    """Add the tab for the growth of one layer's constant with length, and its bounds."""
     with gr.Row():
         layer = gr.Number(0, label="Layer", precision=0, minimum=0, elem_id="growth-layer", min_width=120)
         longest = gr.Slider(
@@ -173,8 +188,8 @@ def growth_tab(app: App) -> None:
             scale=3,
         )
     run, cancel, status = run_and_cancel("growth", "Follow the growth")
-    table = shown("growth-table")
-    pictures = shown("growth-pictures")
+    table = output("growth-table")
+    pictures = output("growth-pictures")
 
     def compute(
         cancellation: Cancellation,
@@ -184,7 +199,7 @@ def growth_tab(app: App) -> None:
         layer: float,
         longest: int,
         session: Session,
-    ) -> Iterator[dict]:
+    ) -> Updates:
         yield {status: html.progress(0, 1, f"loading {model}"), table: "", pictures: ""}
         work = prepare(Choice(model, text, str(int(layer or 0)), length=longest), app.catalog).lengths()
         lengths, found = work.settings.lengths, []
@@ -195,20 +210,23 @@ def growth_tab(app: App) -> None:
                 yield {status: html.progress(done, len(lengths), f"n = {record['n']}"), table: lengths_table(found)}
         session = session or Session()
         session.bounds = found
-        measured = beside(found)
+        measured = measured_constants(found)
         fits = growth_laws(measured)
         yield {
-            status: html.said(fitted(fits), "done"),
+            status: html.message(fit_text(fits), "done"),
             table: lengths_table(found),
             app.session: session,
             pictures: html.pictures(
-                html.picture(partial(_growth, measured, fits), "Constant against length, with the fitted law"),
-                html.picture(partial(_bounds, found), "The same between its bounds"),
+                html.picture(
+                    lambda theme: growth_figure(measured, fits, theme=theme),
+                    "Constant against length, with the fitted law",
+                ),
+                html.picture(lambda theme: bounds_figure(found, theme=theme), "The same between its bounds"),
             ),
             app.download: gr.update(**app.report(visitor, session)),
         }
 
-    event = started(
+    event = run_on_click(
         app,
         run,
         status,
@@ -216,25 +234,25 @@ def growth_tab(app: App) -> None:
         [app.model, app.text, layer, longest, app.session],
         [table, pictures, app.session, app.download],
     )
-    cancelling(app, cancel, status, [event])
+    cancel_on_click(app, cancel, status, [event])
 
 
-def beside(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The measured constants that stand beside bounds, each once."""
+def measured_constants(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the measured constant at each length from the records of bounds."""
     return list({record["n"]: {**record, **record["measured"]} for record in records}.values())
 
 
 def lengths_table(records: Sequence[dict[str, Any]]) -> str:
-    """One row per length: measured, and the sharpest bounds on the whole ball."""
+    """Return the table of measured constants and the tightest bounds on the whole ball, a row for each length."""
 
-    def sharpest(side: str, which: Callable) -> Callable[[dict[str, Any]], str]:
+    def tightest(side: str, reduce: Callable[[list[float]], float]) -> Callable[[dict[str, Any]], str]:
         def cell(one: dict[str, Any]) -> str:
             logs = [r["log_value"] for r in records if (r["n"], r["side"], r["holds"]) == (one["n"], side, "on B_R^n")]
-            return magnitude(which(logs)) if logs else ""
+            return magnitude(reduce(logs)) if logs else ""
 
         return cell
 
-    rows = beside(records)
+    rows = measured_constants(records)
     return html.table(
         Table(
             f"Layer {records[0]['layer']}; the ball is all that its normalisation can put out",
@@ -242,31 +260,24 @@ def lengths_table(records: Sequence[dict[str, Any]]) -> str:
                 Column("n", lambda one: one["n"]),
                 Column("constant", lambda one: html.strong(number(one["value"]))),
                 Column(f"interval, {confidence_text(rows)}", lambda one: interval(one["lower"], one["upper"]), "left"),
-                Column("sup on the ball ≥", sharpest("lower", max)),
-                Column("sup on the ball ≤", sharpest("upper", min)),
+                Column("sup on the ball ≥", tightest("lower", max)),
+                Column("sup on the ball ≤", tightest("upper", min)),
             ],
             rows,
         )
     )
 
 
-def fitted(fits: dict) -> str:
-    """The fitted law in words."""
+def fit_text(fits: dict[tuple, Law]) -> str:
+    """Describe the fitted law."""
     if not fits:
-        return "No constant is positive, so that there is no law."
+        return "No constant is positive, so there is no law."
     (law,) = fits.values()
     return f"Lip ≈ {law_text(law)}: {law.verdict}; theory allows √n at most." if law.shown else f"{law.verdict}."
 
 
-def _growth(records, fits, theme: str):
-    return growth_figure(records, fits, theme=theme)
-
-
-def _bounds(records, theme: str):
-    return bounds_figure(records, theme=theme)
-
-
 def attack_tab(app: App) -> None:
+    """Add the tab for attacks on the input of a layer and on the tokens of the text."""
     longest = app.catalog.limits.max_tokens
     with gr.Accordion("Perturb what enters a layer", open=True):
         with gr.Row():
@@ -274,7 +285,7 @@ def attack_tab(app: App) -> None:
             sizes = gr.Textbox("0.001,0.01,0.1", label="Sizes, as shares of ‖X‖", elem_id="attack-sizes", max_lines=1)
             attacks = gr.CheckboxGroup(list(ATTACKS), value=list(ATTACKS), label="Attacks", elem_id="attack-names")
         run, cancel, status = run_and_cancel("attack", "Attack the layer")
-        table = shown("attacks")
+        table = output("attacks")
     with gr.Accordion("Exchange words", open=True):
         with gr.Row():
             method = gr.Dropdown(list(ALL_METHODS), value="hotflip", label="Method", elem_id="words-method")
@@ -283,14 +294,14 @@ def attack_tab(app: App) -> None:
                 value="cosine",
                 label="Objective",
                 elem_id="words-objective",
-                info="flip and kl need a model that says what comes next",
+                info="flip and kl need a model that predicts the next token",
             )
-            edits = gr.Slider(1, MOST_EDITS, value=2, step=1, label="Tokens that may be edited", elem_id="words-edits")
-            calls = gr.Slider(10, MOST_CALLS, value=40, step=10, label="Calls of the model", elem_id="words-calls")
+            edits = gr.Slider(1, MAX_EDITS, value=2, step=1, label="Tokens that may be edited", elem_id="words-edits")
+            calls = gr.Slider(10, MAX_CALLS, value=40, step=10, label="Calls of the model", elem_id="words-calls")
         exchange, stop, words_status = run_and_cancel("words-attack", "Attack the words")
-        difference = shown("difference")
+        difference = output("difference")
 
-    def features(
+    def attack_features(
         cancellation: Cancellation,
         _visitor: str | None,
         model: str,
@@ -298,9 +309,9 @@ def attack_tab(app: App) -> None:
         layer: float,
         sizes: str,
         names: list[str],
-    ) -> Iterator[dict]:
+    ) -> Updates:
         yield {status: html.progress(0, 1, f"loading {model}"), table: ""}
-        budgets = RelativeBudgets(numbers(sizes, "the sizes"))
+        budgets = RelativeBudgets(parse_numbers(sizes, "the sizes"))
         chosen = [named_attack(name) for name in names] or [named_attack("singular")]
         work = prepare(Choice(model, text, str(int(layer or 0)), length=min(64, longest)), app.catalog)
         found, total = [], len(budgets.sizes) * len(chosen)
@@ -311,14 +322,14 @@ def attack_tab(app: App) -> None:
             found.append(record)
             yield {status: html.progress(len(found), total, record["attack"]["name"]), table: gains_table(found)}
         yield {
-            status: html.said(
+            status: html.message(
                 f"Attacked on {work.note}. Gain is change of the output over change of the input: σ₁ "
                 "is its limit for small sizes.",
                 "done",
             )
         }
 
-    def exchanged(
+    def attack_tokens(
         cancellation: Cancellation,
         _visitor: str | None,
         model: str,
@@ -327,11 +338,11 @@ def attack_tab(app: App) -> None:
         objective: str,
         edits: int,
         calls: int,
-    ) -> Iterator[dict]:
+    ) -> Updates:
         yield {words_status: html.progress(0, 1, f"loading {model}"), difference: ""}
         work = prepare(Choice(model, text, "0", length=min(128, longest)), app.catalog)
         methods, aim = methods_named([method]), objective_named(objective)
-        limits, calls = Limits(edits=min(int(edits), MOST_EDITS)), min(int(calls), MOST_CALLS)
+        limits, calls = Limits(edits=min(int(edits), MAX_EDITS)), min(int(calls), MAX_CALLS)
         chunks = chunks_to_attack(work.model, work.text, work.settings.lengths[0], 1, aim, limits)
         yield {words_status: html.progress(0, 1, f"{method}, at most {calls} calls of the model")}
         for record in token_attacks(
@@ -345,7 +356,7 @@ def attack_tab(app: App) -> None:
             progress=cancellation.check,
         ):
             yield {
-                words_status: html.said(
+                words_status: html.message(
                     f"{work.note.capitalize()} were attacked; the value was evaluated again "
                     f"{'and holds' if record['verified'] else 'and DOES NOT HOLD'}.",
                     "done",
@@ -353,22 +364,22 @@ def attack_tab(app: App) -> None:
                 difference: diff_with_values(record),
             }
 
-    cancelling(
+    cancel_on_click(
         app,
         cancel,
         status,
-        [started(app, run, status, features, [app.model, app.text, layer, sizes, attacks], [table])],
+        [run_on_click(app, run, status, attack_features, [app.model, app.text, layer, sizes, attacks], [table])],
     )
-    cancelling(
+    cancel_on_click(
         app,
         stop,
         words_status,
         [
-            started(
+            run_on_click(
                 app,
                 exchange,
                 words_status,
-                exchanged,
+                attack_tokens,
                 [app.model, app.text, method, objective, edits, calls],
                 [difference],
             )
@@ -377,7 +388,7 @@ def attack_tab(app: App) -> None:
 
 
 def gains_table(records: Sequence[dict[str, Any]]) -> str:
-    """One row per size and attack."""
+    """Return the table of attacks with a row for each size and attack."""
     return html.table(
         Table(
             f"Layer {records[0]['layer']}, n = {records[0]['n']}",
@@ -397,7 +408,7 @@ def gains_table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def diff_with_values(record: dict[str, Any]) -> str:
-    """The text with what went and what came, above it what that did."""
+    """Return the difference of the texts, with the values before and after the edits above it."""
     says = (
         ""
         if not record["says"]

@@ -1,4 +1,4 @@
-"""The page itself, and serving it: localhost, nothing shared, nothing fetched from elsewhere."""
+"""Build and serve the page of the explorer; nothing is shared and nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MONO = ("ui-monospace", "SFMono-Regular", "DejaVu Sans Mono", "monospace")
 
 
 def build(limits: Limits) -> gr.Blocks:
-    """All tabs, and the queue in which computations wait."""
+    """Build the page with all tabs and the queue of computations."""
     app = App(ModelCatalog(limits))
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         gr.HTML(
@@ -73,11 +73,12 @@ def build(limits: Limits) -> gr.Blocks:
 
 
 def _first_sentences(words: int) -> str:
-    """The beginning of the embedded text, up to so many words and to the end of a sentence."""
+    """Return the complete sentences among the first `words` words of the embedded text."""
     return " ".join(default_text().split()[:words]).rpartition(". ")[0] + "."
 
 
 def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, open_browser: bool) -> str:
+    """Serve the page and return its address; the arguments are those of `howsmooth.explorer.launch`."""
     theme = gr.themes.Base(primary_hue="blue", font=_SYSTEM, font_mono=_MONO).set(
         block_info_text_color="*neutral_500",
         block_info_text_color_dark="*neutral_400",
@@ -96,9 +97,9 @@ def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, o
         "run_history": False,
         "footer_links": [],
     }
-    # No field takes a file, so none may be sent; and no file of this machine is served but the visitor's own report.
+    # No input accepts files, so uploads are disabled; no local file is served except the visitor's own report.
     _, local, _ = page.launch(
-        server_name=_listening(host),
+        server_name=_server_name(host),
         server_port=port,
         inbrowser=open_browser,
         prevent_thread_lock=not block,
@@ -112,8 +113,8 @@ def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, o
     return local
 
 
-def _listening(host: str | None) -> str | None:
-    """The address as Gradio takes it, IPv6 in brackets; refused unless this machine can listen there."""
+def _server_name(host: str | None) -> str | None:
+    """Return the address in the form of Gradio, IPv6 in brackets; raise InputError if this machine cannot use it."""
     if host is None:
         return None
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -121,7 +122,7 @@ def _listening(host: str | None) -> str | None:
         family, kind, protocol, _, address = socket.getaddrinfo(bare or None, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.bind(address)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a machine
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(
             f"expected an address of this machine to listen on, got {host[:60]!r} ({reason.lower()}); "

@@ -1,4 +1,4 @@
-"""Attacks on the terminal: worst cases, certified balls, perturbed features, exchanged words with their difference."""
+"""Terminal tables of attacks: worst cases, certified balls, perturbed features, edited texts with their difference."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from howsmooth.report.rows import (
     magnitude,
     model_name,
     number,
+    ratio_text,
     special_tokens_text,
-    times,
 )
 from howsmooth.report.table import Column, Table
 
-CONTEXT = 8  # tokens shown on either side of an edit
-GONE, NEW = "bold red strike", "bold green"
-_CUT = " … "
+CONTEXT_TOKENS = 8  # shown on either side of an edit
+DELETED_STYLE, INSERTED_STYLE = "bold red strike", "bold green"
+_ELLIPSIS = "…"
 _SETS = {
     "norm": "all that the normalisation in front can put out",
     "ball": "the ball of radius R",
     "sphere": "the sphere of radius R",
     "near": "all tokens within ε of the text's",
 }
-_SHOWN_MASSES = 4
-_AIM = {"output": "the output", "next-token": "the next token", "cosine": "the embedding"}
-_UNIT = {"output": "change", "next-token": "KL, nats", "cosine": "cosine"}
+_MAX_MASSES = 4
+_TARGETS = {"output": "the output", "next-token": "the next token", "cosine": "the embedding"}
+_UNITS = {"output": "change", "next-token": "KL, nats", "cosine": "cosine"}
 _OBJECTIVES = {
     "flip": "margin of another next token, logits",
     "kl": "KL of the next token, nats",
@@ -43,7 +43,7 @@ _OBJECTIVES = {
 
 
 def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
-    """What ascent found, beside the text's own constant, the best start and the smallest upper bound."""
+    """Return the table of worst cases: constants on the text, at the best start, after ascent, and an upper bound."""
     first = records[0]
     return Table(
         f"{model_name(first['model'])}: the largest Lip that ascent found in {_SETS[first['within']]}"
@@ -56,13 +56,12 @@ def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
             Column(
                 f"interval, {confidence_text(records)}", lambda r: interval(r["lower"], r["upper"]), "left", wrap=False
             ),
-            Column("over text", lambda r: "" if r["over_text"] is None else times(log(r["over_text"]))),
+            Column("over text", lambda r: "" if r["over_text"] is None else ratio_text(log(r["over_text"]))),
             Column("upper bound", lambda r: magnitude(r["upper_bound"]["log_value"]), style="dim"),
             Column(
-                "tokens per place",
+                "tokens per point",
                 lambda r: (
-                    " + ".join(map(str, r["masses"][:_SHOWN_MASSES]))
-                    + (" + …" if len(r["masses"]) > _SHOWN_MASSES else "")
+                    " + ".join(map(str, r["masses"][:_MAX_MASSES])) + (" + …" if len(r["masses"]) > _MAX_MASSES else "")
                 ),
                 "left",
                 wrap=False,
@@ -73,7 +72,7 @@ def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
 
 
 def ball_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Certified above, found below, and how far apart the two are."""
+    """Return the table of balls: the certified upper bound, the largest constant found, and their ratio."""
     return Table(
         f"{model_name(records[0]['model'])}: Lip for all tokens within ε of the text's"
         f"{special_tokens_text(records[0])}",
@@ -83,7 +82,7 @@ def ball_table(records: Sequence[dict[str, Any]]) -> Table:
             Column("at the text", lambda r: number(r["centre"]["value"]), style="dim"),
             Column("≥ found", lambda r: number(r["found"]["value"]), style="bold green"),
             Column("≤ certified", lambda r: magnitude(r["log_certified"], 4), style="bold green"),
-            Column("apart", lambda r: "" if r["tightness"] is None else times(log(r["tightness"]))),
+            Column("ratio", lambda r: "" if r["tightness"] is None else ratio_text(log(r["tightness"]))),
             Column("by", lambda r: r["method"], "left", wrap=False),
             Column("vacuous from ε =", lambda r: number(r["vacuous_eps"], 2), style="dim"),
         ],
@@ -101,20 +100,22 @@ def _map_columns(heads: bool) -> list[Column]:
 
 
 def feature_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Attacks on features, one row each, those of one place and budget together."""
+    """Return the table of attacks on features, grouped by map and budget."""
     first = records[0]
     unit = "‖X‖" if first["budget"]["norm"] == "frobenius" else "the mean |x_i|, for each token"
-    few = "" if first["budget"]["tokens"] is None else f", on {first['budget']['tokens']} tokens at most"
+    sparsity = "" if first["budget"]["tokens"] is None else f", on {first['budget']['tokens']} tokens at most"
 
-    def place(name: str) -> Column:
-        found = {record[name] for record in records}
-        return Column(name, lambda r: str(r[name]), when=found != {None} and (len(found) > 1 or name in ("layer", "n")))
+    def field(name: str) -> Column:
+        values = {record[name] for record in records}
+        return Column(
+            name, lambda r: str(r[name]), when=values != {None} and (len(values) > 1 or name in ("layer", "n"))
+        )
 
     return Table(
-        f"{model_name(first['model'])}, {first['map']}: attacks on {_AIM[first['objective']['name']]}; budgets are "
-        f"shares of {unit}{few}{special_tokens_text(first)}",
+        f"{model_name(first['model'])}, {first['map']}: attacks on {_TARGETS[first['objective']['name']]}; budgets are "
+        f"shares of {unit}{sparsity}{special_tokens_text(first)}",
         [
-            *map(place, ("layer", "head", "n", "sample")),
+            *map(field, ("layer", "head", "n", "sample")),
             Column("budget", lambda r: f"{r['share']:g}", style="bold"),
             Column(
                 "attack",
@@ -132,7 +133,7 @@ def feature_table(records: Sequence[dict[str, Any]]) -> Table:
                 style="dim",
                 when=any(record["certified"] is not None for record in records),
             ),
-            Column(_UNIT[first["objective"]["name"]], _reading),
+            Column(_UNITS[first["objective"]["name"]], _attacked_value),
             Column("calls", lambda r: r["calls"], style="dim"),
         ],
         records,
@@ -140,18 +141,18 @@ def feature_table(records: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def _reading(record: dict[str, Any]) -> str:
+def _attacked_value(record: dict[str, Any]) -> str:
     text, flips = number(record["attacked"]), record.get("flips")
     return text if not flips else f"{text}, flipped" if record["positions"] == 1 else f"{text}, {flips} flips"
 
 
 def token_tables(records: Sequence[dict[str, Any]]) -> RenderableType:
-    """The best attack on each text, then the methods."""
+    """Return the best attack on each text and the table of methods."""
     return Group(*best_per_text(records), methods_table(records))
 
 
 def best_per_text(records: Sequence[dict[str, Any]]) -> list[Text]:
-    """For every text its best attack: a success with the fewest calls, or else the largest value."""
+    """Return the best attack on each text: the success with the fewest calls, or else the largest value."""
     groups: dict[int, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault(record["piece"], []).append(record)
@@ -162,11 +163,11 @@ def best_per_text(records: Sequence[dict[str, Any]]) -> list[Text]:
 
 
 def attack_lines(record: dict[str, Any]) -> Text:
-    """One attack as a headline and the difference beneath it."""
-    done = record["success"]
+    """Return one attack as a headline with the difference of the texts below it."""
+    succeeded = record["success"]
     verdict = (
         ("flipped" if record["objective"]["name"] == "flip" else "succeeded")
-        if done
+        if succeeded
         else ("best found" if record["edits"] else "no edit keeps to the limits")
     )
     if not record["verified"]:
@@ -174,7 +175,7 @@ def attack_lines(record: dict[str, Any]) -> Text:
     lines = Text()
     lines.append(f"{record['text']} {record['piece']}", style="bold cyan")
     lines.append(f"  {record['method']['name']}: ", style="dim")
-    lines.append(verdict, style="bold green" if done and record["verified"] else "yellow")
+    lines.append(verdict, style="bold green" if succeeded and record["verified"] else "yellow")
     lines.append(f" in {record['calls']} calls, {record['clean']:.3g} → {record['value']:.3g}", style="dim")
     if record["says"]:
         lines.append("   next: {!r} → {!r}".format(*record["says"]))
@@ -184,9 +185,9 @@ def attack_lines(record: dict[str, Any]) -> Text:
 
 
 def methods_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Methods at the same edit budget and the same limit of calls: successes, and successes per call."""
+    """Return the table of methods at the same edit budget and call limit: successes, and successes per call."""
     first = records[0]
-    judged = first["objective"]["threshold"] is not None
+    has_threshold = first["objective"]["threshold"] is not None
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault(record["method"]["name"], []).append(record)
@@ -197,7 +198,7 @@ def methods_table(records: Sequence[dict[str, Any]]) -> Table:
     def calls(rows: list[dict[str, Any]]) -> int:
         return sum(record["calls"] for record in rows)
 
-    def wins(rows: list[dict[str, Any]]) -> int:
+    def successes(rows: list[dict[str, Any]]) -> int:
         return sum(record["success"] and record["verified"] for record in rows)
 
     def captured(rows: list[dict[str, Any]]) -> str:
@@ -210,9 +211,9 @@ def methods_table(records: Sequence[dict[str, Any]]) -> Table:
         [
             Column("method", lambda rows: rows[0]["method"]["name"], "left", style="bold"),
             Column("texts", len),
-            Column("verified successes", wins, style="bold green", when=judged),
+            Column("verified successes", successes, style="bold green", when=has_threshold),
             Column("calls", calls),
-            Column("per 100 calls", lambda rows: f"{100 * wins(rows) / calls(rows):.1f}", when=judged),
+            Column("per 100 calls", lambda rows: f"{100 * successes(rows) / calls(rows):.1f}", when=has_threshold),
             Column("mean value", lambda rows: f"{mean(rows, 'value'):.3g}"),
             Column(
                 "share captured", captured, style="dim", when=any("inversion" in record["notes"] for record in records)
@@ -223,59 +224,65 @@ def methods_table(records: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def diff_parts(record: dict[str, Any], context: int | None = CONTEXT) -> Iterator[tuple[str, str]]:
-    """(text, kind) in order, kind one of same, gone, new, cut. `context` None keeps the whole text.
+def diff_parts(record: dict[str, Any], context: int | None = CONTEXT_TOKENS) -> Iterator[tuple[str, str]]:
+    """Yield (text, kind) of the parts of a difference; kind is "same", "deleted", "inserted" or "omitted".
 
-    >>> record = {"words": ["the", "old", "bridge"], "new_words": ["new"],
-    ...           "edits": [{"position": 1, "kind": "substitute", "token": 7}]}
-    >>> list(diff_parts(record))
-    [('the', 'same'), ('old', 'gone'), ('new', 'new'), ('bridge', 'same')]
+    Args:
+        record: Record of an attack on tokens.
+        context: Tokens to keep on either side of an edit; None for all.
+
+    Example:
+        >>> record = {"words": ["the", "old", "bridge"], "new_words": ["new"],
+        ...           "edits": [{"position": 1, "kind": "substitute", "token": 7}]}
+        >>> list(diff_parts(record))
+        [('the', 'same'), ('old', 'deleted'), ('new', 'inserted'), ('bridge', 'same')]
     """
     edits = {
         edit["position"]: (edit["kind"], word) for edit, word in zip(record["edits"], record["new_words"], strict=True)
     }
-    words, cut = record["words"], False
+    words, omitting = record["words"], False
     for i, word in enumerate(words):
         kind, new = edits.get(i, (None, ""))
-        if kind is None and context is not None and not any(abs(i - place) <= context for place in edits):
-            if not cut:
-                yield _CUT.strip(), "cut"
-            cut = True
+        if kind is None and context is not None and not any(abs(i - position) <= context for position in edits):
+            if not omitting:
+                yield _ELLIPSIS, "omitted"
+            omitting = True
             continue
-        cut = False
+        omitting = False
         if kind == "substitute":
-            yield word, "gone"
-            yield new, "new"
+            yield word, "deleted"
+            yield new, "inserted"
         elif kind is None:
             yield word, "same"
-        else:  # inserted before, or one copy more
-            yield new, "new"
+        else:  # inserted before the word, or the word duplicated
+            yield new, "inserted"
             yield word, "same"
 
 
-def diff_text(record: dict[str, Any], context: int | None = CONTEXT) -> Text:
-    """The difference for a terminal: red and struck out what went, green what came; without colours [−gone−] {+new+}.
+def diff_text(record: dict[str, Any], context: int | None = CONTEXT_TOKENS) -> Text:
+    """Return the difference for a terminal: deleted words as [-word-] in red, inserted words as {+word+} in green.
 
-    The marks stand in both, so that nothing is lost in a pipe or to a reader who does not see colours.
+    The brackets are always there, so that the difference is readable without colours.
     """
     shown = Text()
     for index, (word, kind) in enumerate(diff_parts(record, context)):
         shown.append(" " if index else "")
-        if kind == "gone":
-            shown.append(f"[-{word}-]", style=GONE)
-        elif kind == "new":
-            shown.append(f"{{+{word}+}}", style=NEW)
+        if kind == "deleted":
+            shown.append(f"[-{word}-]", style=DELETED_STYLE)
+        elif kind == "inserted":
+            shown.append(f"{{+{word}+}}", style=INSERTED_STYLE)
         else:
-            shown.append(word, style="dim" if kind == "cut" else "")
+            shown.append(word, style="dim" if kind == "omitted" else "")
     return shown
 
 
 def diff_html(record: dict[str, Any], context: int | None = None) -> str:
-    """The difference for a page, as <del> and <ins>; every word escaped.
+    """Return the difference as HTML with `<del>` and `<ins>`; every word is escaped.
 
-    >>> record = {"words": ["a", "<b>"], "new_words": ["c"], "edits": [{"position": 1, "kind": "insert", "token": 3}]}
-    >>> diff_html(record)
-    'a <ins>c</ins> &lt;b&gt;'
+    Example:
+        >>> edits = [{"position": 1, "kind": "insert", "token": 3}]
+        >>> diff_html({"words": ["a", "<b>"], "new_words": ["c"], "edits": edits})
+        'a <ins>c</ins> &lt;b&gt;'
     """
-    tags = {"gone": "<del>{}</del>", "new": "<ins>{}</ins>"}
+    tags = {"deleted": "<del>{}</del>", "inserted": "<ins>{}</ins>"}
     return " ".join(tags.get(kind, "{}").format(escape(word)) for word, kind in diff_parts(record, context))

@@ -1,4 +1,4 @@
-"""What a reader should know before believing a number: caveats, and what was measured with which software."""
+"""Caveats about records, and their provenance: models, texts, settings, software."""
 
 from __future__ import annotations
 
@@ -8,34 +8,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from howsmooth.report.rows import FINE, model_name, refusals
+from howsmooth.report.rows import ACCEPTED_STATUSES, model_name, refusals
 from howsmooth.spectral.result import LOWER_ONLY, REMEDY
 
 RELEASED = "as released"
-_MOST_NAMED = 12
+_MAX_LISTED = 12
 
 
 @dataclass(frozen=True)
 class Caveat:
-    """A sentence and how grave it is: "warning" asks for an action, "note" for attention."""
+    """A sentence about the records; level "warning" requires an action, level "note" is information."""
 
     level: str
     text: str
 
 
 def caveats_of(records: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> list[Caveat]:
-    """All that is to be said about these records, the graver first; `notes` are what reading them had to say."""
-    found = [
+    """Return the caveats about these records, warnings first.
+
+    Args:
+        records: Records of any kind.
+        notes: Messages from reading the records, which become warnings.
+    """
+    caveats = [
         *_unfinished(records),
-        *_open(records),
+        *_unbounded(records),
         *(Caveat("warning", line) for line in notes),
-        *_refused(records),
+        *_refused_bounds(records),
         *_extrapolated(records),
         *_released(records),
-        *_chances(records),
+        *_expected_misses(records),
         *_mixed(records),
     ]
-    return sorted(found, key=lambda caveat: caveat.level != "warning")
+    return sorted(caveats, key=lambda caveat: caveat.level != "warning")
 
 
 def _unfinished(records: Sequence[dict[str, Any]]) -> list[Caveat]:
@@ -49,7 +54,7 @@ def _unfinished(records: Sequence[dict[str, Any]]) -> list[Caveat]:
             f"{_sentence(REMEDY.get(status or '', ''))}",
         )
         for status, count in counts.items()
-        if _one_sided(status) or status not in (*FINE, RELEASED, None)
+        if _one_sided(status) or status not in (*ACCEPTED_STATUSES, RELEASED, None)
     ]
 
 
@@ -57,18 +62,18 @@ def _one_sided(status: str | None) -> bool:
     return status is not None and status.endswith(LOWER_ONLY)
 
 
-def _open(records: Sequence[dict[str, Any]]) -> list[Caveat]:
-    """Intervals without an upper end, which strict JSON writes as null."""
+def _unbounded(records: Sequence[dict[str, Any]]) -> list[Caveat]:
+    """Warn about intervals without an upper end, which strict JSON represents as null."""
     count = sum(
         record["upper"] is None or not math.isfinite(record["upper"])
         for record in records
         if record["kind"] == "measurement" and record.get("status") != RELEASED and not _one_sided(record.get("status"))
     )
-    said = f"{count} intervals have no finite upper end: those values are lower bounds."
-    return [Caveat("warning", said)] * bool(count)
+    text = f"{count} intervals have no finite upper end: those values are lower bounds."
+    return [Caveat("warning", text)] * bool(count)
 
 
-def _refused(records: Sequence[dict[str, Any]]) -> list[Caveat]:
+def _refused_bounds(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     bounds = [record for record in records if record["kind"] == "bound"]
     return [
         Caveat("note", f"Outside its conditions, so there is no such bound here: {', '.join(names)}. " + _sentence(why))
@@ -78,8 +83,8 @@ def _refused(records: Sequence[dict[str, Any]]) -> list[Caveat]:
 
 def _extrapolated(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     count = sum(bool(record.get("extrapolated")) for record in records)
-    said = f"{count} values are at lengths beyond the positions that the model was made for."
-    return [Caveat("note", said)] * bool(count)
+    text = f"{count} values are at lengths beyond the positions that the model was trained for."
+    return [Caveat("note", text)] * bool(count)
 
 
 def _released(records: Sequence[dict[str, Any]]) -> list[Caveat]:
@@ -93,8 +98,8 @@ def _released(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     ] * bool(count)
 
 
-def _chances(records: Sequence[dict[str, Any]]) -> list[Caveat]:
-    """Each interval fails with a small probability; among many, some may."""
+def _expected_misses(records: Sequence[dict[str, Any]]) -> list[Caveat]:
+    """Note how many intervals are expected to miss: each fails with a small probability."""
     expected = sum(
         1 - record["confidence"]
         for record in records
@@ -112,14 +117,14 @@ def _chances(records: Sequence[dict[str, Any]]) -> list[Caveat]:
 def _mixed(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     commits = {record["commit"] for record in records if record.get("commit")}
     versions = {record.get("versions", {}).get("howsmooth") for record in records} - {None}
-    said = []
+    caveats = []
     if any(commit.endswith("+") for commit in commits):
-        said.append(Caveat("note", "Some records come from a checkout with changed files: their commit ends in +."))
+        caveats.append(Caveat("note", "Some records come from a checkout with changed files: their commit ends in +."))
     if len(commits) > 1 or len(versions) > 1:
-        said.append(
-            Caveat("note", f"The records come from {max(len(commits), len(versions))} different states of howsmooth.")
+        caveats.append(
+            Caveat("note", f"The records come from {max(len(commits), len(versions))} different versions of howsmooth.")
         )
-    return said
+    return caveats
 
 
 def _sentence(text: str) -> str:
@@ -127,22 +132,22 @@ def _sentence(text: str) -> str:
 
 
 def sources_of(records: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """For each model (heading, [(what, said)]): weights and their hashes, text, settings, software, as recorded."""
+    """Return the provenance of each model's records as (model, [(name, value), …]): weights, text, settings."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault(record["model"], []).append(record)
     return [
-        (model_name(model), [(what, said) for what, said in _rows(chosen) if said]) for model, chosen in groups.items()
+        (model_name(model), [(name, value) for name, value in _rows(group) if value]) for model, group in groups.items()
     ]
 
 
 def _rows(records: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [
         ("records", f"{len(records):,}"),
-        ("study", _each(records, "study")),
-        ("weights", _each(records, "weights")),
+        ("study", _distinct_values(records, "study")),
+        ("weights", _distinct_values(records, "weights")),
         ("from", "; ".join(dict.fromkeys(_source(record.get("source") or {}) for record in records))),
-        ("checkpoints", _each(records, "checkpoint")),
+        ("checkpoints", _distinct_values(records, "checkpoint")),
         (
             "text",
             "; ".join(
@@ -154,49 +159,57 @@ def _rows(records: list[dict[str, Any]]) -> list[tuple[str, str]]:
                 )
             ),
         ),
-        ("cutting", _each(records, "cutting")),
-        ("special tokens", _each(records, "special_tokens")),
-        ("maps", _each(records, "map")),
-        ("layers", _each(records, "layer")),
-        ("heads", _each(records, "head")),
-        ("lengths n", _each(records, "n")),
-        ("samples", _each(records, "sample", most=20)),
-        ("tokens that move", _each(records, "tokens")),
-        ("quantities", _each(records, "quantity")),
-        ("dtype", _each(records, "dtype") or _each([r["measured"] for r in records if "measured" in r], "dtype")),
-        ("dtype of the model", _each(records, "model_dtype")),
-        ("dtype of products", _each(records, "product_dtype")),
-        ("tolerance", _each(records, "tol")),
-        ("confidence", _each(records, "confidence")),
-        ("seed", _each(records, "seed")),
-        ("device", _each(records, "device")),
+        ("cutting", _distinct_values(records, "cutting")),
+        ("special tokens", _distinct_values(records, "special_tokens")),
+        ("maps", _distinct_values(records, "map")),
+        ("layers", _distinct_values(records, "layer")),
+        ("heads", _distinct_values(records, "head")),
+        ("lengths n", _distinct_values(records, "n")),
+        ("samples", _distinct_values(records, "sample", limit=20)),
+        ("tokens that move", _distinct_values(records, "tokens")),
+        ("quantities", _distinct_values(records, "quantity")),
+        (
+            "dtype",
+            _distinct_values(records, "dtype")
+            or _distinct_values([r["measured"] for r in records if "measured" in r], "dtype"),
+        ),
+        ("dtype of the model", _distinct_values(records, "model_dtype")),
+        ("dtype of products", _distinct_values(records, "product_dtype")),
+        ("tolerance", _distinct_values(records, "tol")),
+        ("confidence", _distinct_values(records, "confidence")),
+        ("seed", _distinct_values(records, "seed")),
+        ("device", _distinct_values(records, "device")),
         ("versions", "; ".join(dict.fromkeys(_versions(record.get("versions") or {}) for record in records))),
-        ("commit", _each(records, "commit")),
+        ("commit", _distinct_values(records, "commit")),
     ]
 
 
-def _each(records: Sequence[dict[str, Any]], name: str, most: int = _MOST_NAMED) -> str:
-    """The distinct values of a field; many numbers are told by their ends."""
-    found = list(dict.fromkeys(record[name] for record in records if record.get(name) is not None))
-    if all(isinstance(value, (int, float)) for value in found):
-        found.sort()
-    if len(found) > 2 and all(isinstance(value, int) for value in found) and found[-1] - found[0] == len(found) - 1:
-        return f"{found[0]} to {found[-1]}"
-    if len(found) > most:
-        return f"{found[0]} … {found[-1]} ({len(found)} of them)"
-    return ", ".join(str(value) for value in found)
+def _distinct_values(records: Sequence[dict[str, Any]], name: str, limit: int = _MAX_LISTED) -> str:
+    """List the distinct values of a field; of more than `limit`, only the first and the last."""
+    values = list(dict.fromkeys(record[name] for record in records if record.get(name) is not None))
+    if all(isinstance(value, (int, float)) for value in values):
+        values.sort()
+    if (
+        len(values) > 2
+        and all(isinstance(value, int) for value in values)
+        and values[-1] - values[0] == len(values) - 1
+    ):
+        return f"{values[0]} to {values[-1]}"
+    if len(values) > limit:
+        return f"{values[0]} … {values[-1]} ({len(values)} of them)"
+    return ", ".join(str(value) for value in values)
 
 
 def _source(source: dict[str, Any]) -> str:
-    """A model's origin in one line, hashes and revision included; folders of the machine stay there."""
-    said = []
+    """Describe the origin of a model in one line, with hashes and revision but without local paths."""
+    parts = []
     for name, value in source.items():
         if name in ("weights", "path") or value is None:
             continue
         if isinstance(value, dict):
             value = ", ".join(f"{key} {inner}" for key, inner in value.items())
-        said.append(str(value) if name == "kind" else f"{name} {value}")
-    return ", ".join(said)
+        parts.append(str(value) if name == "kind" else f"{name} {value}")
+    return ", ".join(parts)
 
 
 def _versions(versions: dict[str, Any]) -> str:

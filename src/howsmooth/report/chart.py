@@ -1,187 +1,256 @@
-"""A chart as data: what is drawn, on which axes, with which words. Renderers draw it and decide nothing about it.
+"""Charts as data: what a chart shows, independent of how it is drawn.
 
-`figure.py` draws charts with matplotlib (light, dark, and the style of a paper's column), `assets/plot.js` draws their
-JSON on the offline page.
+A `Chart` describes one panel: axes, series, bands, annotations and texts. Two renderers draw it. `figure.py` draws it
+with matplotlib (light, dark, and at the column width of a paper); `assets/plot.js` draws the JSON of `Chart.to_json`
+as SVG in the HTML report.
 
->>> line = Series((8, 16), (1.0, 2.0), name="layer 0", line="solid")
->>> Chart("A model", Axis("length n (tokens)", "log"), Axis("Lip", "log"), [line]).json()["series"]
-[{'x': [8, 16], 'y': [1.0, 2.0], 'name': 'layer 0', 'line': 'solid'}]
+Example:
+    >>> line = Series((8, 16), (1.0, 2.0), label="layer 0", linestyle="solid")
+    >>> chart = Chart("A model", Axis("length n (tokens)", "log"), Axis("Lip", "log"), [line])
+    >>> chart.to_json()["series"]
+    [{'x': [8, 16], 'y': [1.0, 2.0], 'label': 'layer 0', 'linestyle': 'solid'}]
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from howsmooth.fits import Law
+from howsmooth.fits import Law
 
-FEW = 6  # series that each get a colour, marks, intervals and a law; more are lines on an ordered scale of colours
-_DIGITS = 7  # of a number in JSON: it is drawn, the tables of the page keep every digit
+PALETTE_SIZE = 6  # categorical colours; more would be hard to distinguish
+MAX_DETAILED_SERIES = PALETTE_SIZE  # with more series of samples, only their median lines are drawn
+_JSON_DIGITS = 7  # significant digits of plotted numbers; the tables of the report keep all digits
+_REFERENCE_START = 0.72  # reference lines start at this multiple of the smallest y
+_REFERENCE_STOP = 1.1  # and stop at this multiple of the largest y
+
+Scale: TypeAlias = Literal["linear", "log", "exponents"]
+LineStyle: TypeAlias = Literal["", "solid", "dashed", "dotted", "dashdot"]
+# int: index into the categorical palette; float: position in [0, 1] on a sequential colour map;
+# str: "foreground" or "muted", colours of the theme.
+Colour: TypeAlias = int | float | str
 
 
 @dataclass(frozen=True)
 class Axis:
-    """scale: "linear", "log", or "powers" where values are logarithms to base 10 of what is meant."""
+    """One axis of a chart.
+
+    Attributes:
+        label: Axis label.
+        scale: "linear" or "log". With "exponents" the data are base-10 exponents on a linear scale, and tick `k` is
+            labelled `10^k`.
+        ticks: Tick positions; if empty, the renderer chooses them.
+        tick_labels: Labels for the positions 0, 1, 2, …, for a categorical axis.
+        lower_limit: Lower end of the axis; if None, the renderer chooses it.
+        upper_limit: Upper end of the axis; if None, the renderer chooses it.
+        integer_ticks: Whether ticks are at integers only.
+    """
 
     label: str
-    scale: str = "linear"
-    ticks: Sequence[float] = ()  # empty: the renderer chooses
-    names: Sequence[str] = ()  # of 0, 1, 2, …, instead of numbers
-    low: float | None = None
-    high: float | None = None
-    whole: bool = False  # whole numbers alone
+    scale: Scale = "linear"
+    ticks: Sequence[float] = ()
+    tick_labels: Sequence[str] = ()
+    lower_limit: float | None = None
+    upper_limit: float | None = None
+    integer_ticks: bool = False
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points with their intervals, a line through them, and a fitted law.
+    """Data points with optional intervals, a line through them, and a fitted power law.
 
-    `lower` and `upper` are the ends of intervals; where an upper end is None the point is a lower bound alone. With
-    `samples`, there may be several points at one x: the line goes through their medians, and a chart with more than
-    `FEW` such series shows lines alone.
+    Attributes:
+        x: Horizontal coordinates.
+        y: Vertical coordinates, one for each x.
+        lower: Lower ends of the intervals; empty if there are no intervals.
+        upper: Upper ends of the intervals; None where a point is only a lower bound.
+        label: Legend entry; empty for none.
+        has_samples: Whether the points are samples, possibly several at one x. The line then connects their medians,
+            and a chart with more than `MAX_DETAILED_SERIES` such series draws only these lines.
+        show_markers: Whether points are drawn as markers.
+        hollow_markers: Whether markers are outlines without fill.
+        marker_index: Index into the renderer's list of marker shapes; if None, the index of the series.
+        linestyle: Style of the line; empty for no line.
+        linewidth: Width of the line in points.
+        colour: See `Colour`; if None, chosen by the index of the series.
+        law: Fitted law `y = C x^alpha`, drawn only if `law.shown`.
+        law_linestyle: Style of the line of the law.
+        omitted_count: Number of values left out because they are zero or missing and the scale is logarithmic.
+        horizontal_intervals: Whether `lower` and `upper` are intervals for x instead of y.
     """
 
     x: Sequence[float]
     y: Sequence[float]
     lower: Sequence[float | None] = ()
     upper: Sequence[float | None] = ()
-    name: str = ""  # in the legend; empty: not there
-    samples: bool = False
-    marks: bool = False
-    hollow: bool = False
-    marker: int | None = None  # place among the renderer's shapes; None: of the series
-    line: str = ""  # "", "solid", "dashed", "dotted", "dashdot"
-    width: float = 1.8
-    # Place in the palette (int), share of an ordered scale (float), "ink" or "faint"; None: by the place of the series.
-    colour: int | float | str | None = None
-    law: Law | None = None  # drawn and named only where it may be shown
-    law_line: str = "dashed"
-    omitted: int = 0  # values that are zero or missing and have no place on a log scale
-    sideways: bool = False  # intervals run along x
+    label: str = ""
+    has_samples: bool = False
+    show_markers: bool = False
+    hollow_markers: bool = False
+    marker_index: int | None = None
+    linestyle: LineStyle = ""
+    linewidth: float = 1.8
+    colour: Colour | None = None
+    law: Law | None = None
+    law_linestyle: LineStyle = "dashed"
+    omitted_count: int = 0
+    horizontal_intervals: bool = False
 
     def medians(self) -> tuple[list[float], list[float]]:
-        """The x in order, and the median of y at each."""
-        at: dict[float, list[float]] = {}
-        for x, y in zip(self.x, self.y, strict=True):
-            at.setdefault(x, []).append(y)
-        return sorted(at), [median(at[x]) for x in sorted(at)]
+        """Return the distinct x in ascending order, and the median of y at each."""
+        y_by_x = self._y_by_x()
+        return list(y_by_x), [median(values) for values in y_by_x.values()]
 
-    def spread(self) -> tuple[list[float], list[float]]:
-        """The least and the largest y at each x in order."""
-        at: dict[float, list[float]] = {}
+    def ranges(self) -> tuple[list[float], list[float]]:
+        """Return the smallest and the largest y at each distinct x, in ascending order of x."""
+        y_by_x = self._y_by_x()
+        return [min(values) for values in y_by_x.values()], [max(values) for values in y_by_x.values()]
+
+    def _y_by_x(self) -> dict[float, list[float]]:
+        groups: dict[float, list[float]] = {}
         for x, y in zip(self.x, self.y, strict=True):
-            at.setdefault(x, []).append(y)
-        return [min(at[x]) for x in sorted(at)], [max(at[x]) for x in sorted(at)]
+            groups.setdefault(x, []).append(y)
+        return dict(sorted(groups.items()))
 
 
 @dataclass(frozen=True)
 class Band:
-    """The area between two curves."""
+    """A shaded area between two curves over the same x."""
 
     x: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
-    name: str = ""
+    lower: Sequence[float]
+    upper: Sequence[float]
+    label: str = ""
 
 
 @dataclass(frozen=True)
-class Label:
-    """Words at a point; `anchor` is where the point is: left, right or middle of them."""
+class Annotation:
+    """A text at a data point; `align` is the horizontal alignment of the text relative to the point."""
 
     x: float
     y: float
     text: str
-    anchor: str = "left"
-    colour: int | str = "faint"
+    align: Literal["left", "center", "right"] = "left"
+    colour: Colour = "muted"
 
 
 @dataclass(frozen=True)
-class Slope:
-    """A power of x to compare the series with, drawn from a corner below them; on log scales it is a line."""
+class ReferenceSlope:
+    """A power `x^exponent` drawn for comparison with the series; a straight line on log-log axes."""
 
-    power: float
-    name: str
-    line: str = "dashed"
+    exponent: float
+    label: str
+    linestyle: LineStyle = "dashed"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One panel. `message` stands instead of a chart of which nothing is there; `notes` follow the legend."""
+    """One panel with an x-axis and a y-axis.
+
+    Attributes:
+        title: Title above the panel.
+        x_axis: Horizontal axis.
+        y_axis: Vertical axis.
+        series: Data series in the order of the legend.
+        bands: Shaded areas behind the series.
+        annotations: Texts at data points.
+        reference_slopes: Powers of x for comparison, see `reference_lines`.
+        legend_title: Title of the legend.
+        notes: Lines of text below the legend.
+        corner_text: Text in the upper left corner of the panel.
+        message: Text shown in place of a chart without data.
+        caption: Caption of a chart with `is_detailed`.
+        caption_without_details: Caption of a chart that draws only median lines.
+    """
 
     title: str
-    x: Axis
-    y: Axis
+    x_axis: Axis
+    y_axis: Axis
     series: Sequence[Series] = ()
     bands: Sequence[Band] = ()
-    labels: Sequence[Label] = ()
-    slopes: Sequence[Slope] = ()
+    annotations: Sequence[Annotation] = ()
+    reference_slopes: Sequence[ReferenceSlope] = ()
     legend_title: str = ""
     notes: Sequence[str] = ()
-    corner: str = ""
+    corner_text: str = ""
     message: str = ""
     caption: str = ""
-    caption_of_many: str = ""
+    caption_without_details: str = ""
 
     @property
-    def few(self) -> bool:
-        return sum(series.samples for series in self.series) <= FEW
+    def is_detailed(self) -> bool:
+        """Whether there are few enough series of samples to draw markers, intervals and laws."""
+        return sum(series.has_samples for series in self.series) <= MAX_DETAILED_SERIES
 
-    def slope_lines(self) -> list[tuple[Series, Label]]:
-        """Where the slopes are drawn, with their names at the ends."""
-        points = [(x, y) for series in self.series for x, y in zip(series.x, series.y, strict=True)]
-        if not points or min(points)[0] == max(points)[0]:
+    def reference_lines(self) -> list[tuple[Series, Annotation]]:
+        """Return each reference slope as a line, with its label as an annotation at the right end.
+
+        The lines start at the smallest x, just below the lowest point. They end at the largest x, or where they exceed
+        the highest point.
+        """
+        xs = [x for series in self.series for x in series.x]
+        ys = [y for series in self.series for y in series.y]
+        if not self.reference_slopes or not xs or min(xs) == max(xs):
             return []
-        first, last = min(x for x, _ in points), max(x for x, _ in points)
-        base, most = 0.72 * min(y for _, y in points), max(y for _, y in points)
-        placed = []
-        for slope in self.slopes:
-            reach = min(last, first * math.exp(min(600.0, math.log(1.1 * most / base) / slope.power)))
-            end = base * (reach / first) ** slope.power
-            placed.append(
-                (
-                    Series([first, reach], [base, end], line=slope.line, width=1.2, colour="faint"),
-                    Label(reach, end, slope.name),
-                )
-            )
-        return placed
+        x_start, y_start = min(xs), _REFERENCE_START * min(ys)
+        log_ratio = math.log(_REFERENCE_STOP * max(ys) / y_start)
+        lines = []
+        for slope in self.reference_slopes:
+            x_stop = x_start * math.exp(min(600.0, log_ratio / slope.exponent))  # exp(600) is still finite
+            x_end = min(max(xs), x_stop)
+            y_end = y_start * (x_end / x_start) ** slope.exponent
+            line = Series([x_start, x_end], [y_start, y_end], linestyle=slope.linestyle, linewidth=1.2, colour="muted")
+            lines.append((line, Annotation(x_end, y_end, slope.label)))
+        return lines
 
-    def json(self) -> dict[str, Any]:
-        """What the page draws; fields that say nothing are left out."""
-        return {"kind": "chart", **_json(self)}
+    def to_json(self) -> dict[str, Any]:
+        """Return the chart as JSON for the HTML report, without fields that have their default value."""
+        return {"kind": "chart", **_to_json(self)}
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A value for each row and column on a log scale of colours; None where there is none."""
+    """A matrix of values on a logarithmic colour scale.
+
+    Attributes:
+        title: Title above the panel.
+        x_axis: Axis of the columns.
+        y_axis: Axis of the rows.
+        columns: Label of each column, such as the index of a head or a length.
+        rows: Label of each row, such as the index of a layer.
+        values: Values as `values[row][column]`; None where there is no value.
+        caption: Text below the panel.
+    """
 
     title: str
-    x: Axis
-    y: Axis
+    x_axis: Axis
+    y_axis: Axis
     columns: Sequence[int]
     rows: Sequence[int]
     values: Sequence[Sequence[float | None]]
     caption: str = "Dark is small, bright is large."
 
-    def json(self) -> dict[str, Any]:
-        return {"kind": "heat", **_json(self), "values": self.values}  # with every digit: the page saves them as CSV
+    def to_json(self) -> dict[str, Any]:
+        """Return the heat map as JSON for the HTML report, with unrounded values for its CSV export."""
+        return {"kind": "heat", **_to_json(self), "values": self.values}
 
 
-def _json(part: Any) -> Any:
-    if hasattr(part, "as_record"):  # a law
-        return {"constant": part.constant, "exponent": part.exponent} if part.shown else None
-    if hasattr(part, "__dataclass_fields__"):
-        found = {
-            field.name: _json(getattr(part, field.name))
-            for field in fields(part)
-            if getattr(part, field.name) != field.default
+def _to_json(value: Any) -> Any:
+    """Convert charts and their parts to JSON types; rounds floats and omits fields with default values."""
+    if isinstance(value, Law):
+        return {"constant": value.constant, "exponent": value.exponent} if value.shown else None
+    if is_dataclass(value):
+        converted = {
+            field.name: _to_json(getattr(value, field.name))
+            for field in fields(value)
+            if getattr(value, field.name) != field.default
         }
-        return {name: value for name, value in found.items() if value is not None and value != []}
-    if isinstance(part, (list, tuple, range)):
-        return [_json(inner) for inner in part]
-    if isinstance(part, float):
-        return float(f"{part:.{_DIGITS}g}") if math.isfinite(part) else None
-    return part
+        return {name: item for name, item in converted.items() if item is not None and item != []}
+    if isinstance(value, (list, tuple, range)):
+        return [_to_json(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.{_JSON_DIGITS}g}") if math.isfinite(value) else None
+    return value

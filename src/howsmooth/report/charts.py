@@ -1,4 +1,4 @@
-"""Charts of records: growth with length, bounds beside the constant, layer by layer, how tight bounds are."""
+"""Charts made from records: growth with length, bounds and the measured constant, heat maps, tightness, rates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
 from howsmooth.records import CURVE
-from howsmooth.report.chart import FEW, Axis, Band, Chart, HeatMap, Label, Series, Slope
+from howsmooth.report.chart import (
+    PALETTE_SIZE,
+    Annotation,
+    Axis,
+    Band,
+    Chart,
+    HeatMap,
+    LineStyle,
+    ReferenceSlope,
+    Series,
+)
 from howsmooth.report.rows import (
     BoundRow,
     bound_rows,
@@ -26,175 +36,231 @@ from howsmooth.report.rows import (
 if TYPE_CHECKING:
     from howsmooth.fits import Law
 
-LENGTH, LIP = "length n (tokens)", "local Lipschitz constant  ‖D$_X$f‖$_2$"
-DASHES = ("solid", "dashed", "dotted", "dashdot")
+LENGTH_LABEL = "length n (tokens)"
+LIPSCHITZ_LABEL = "local Lipschitz constant  ‖D$_X$f‖$_2$"
+_LINESTYLES: tuple[LineStyle, ...] = ("solid", "dashed", "dotted", "dashdot")
 METRICS: dict[str, Callable[[Iterable[float]], float]] = {"median over samples": median, "largest sample": max}
-_MOST_PANELS = 12
-_NAMED = 12  # of many maps
-_DRAWN = math.log(1e5)  # times the measured constant: a bound further away is named, not drawn
-# The worst case at a fixed radius, and half its exponent.
-_SLOPES = (Slope(0.5, "√n"), Slope(0.25, "n$^{1/4}$", "dotted"))
+_MAX_PANELS = 12
+_MAX_LEGEND_ENTRIES = 12
+_MAX_LOG_RATIO = math.log(1e5)  # a bound further from the measured constant is listed in a note, not drawn
+_MAX_LOG_VALUE = 700  # exp of it is still finite
+# √n is the worst case at a fixed radius; n^(1/4) has half its exponent.
+_REFERENCE_SLOPES = (ReferenceSlope(0.5, "√n"), ReferenceSlope(0.25, "n$^{1/4}$", "dotted"))
 
 
 def growth_charts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> list[Chart]:
-    """One chart of `growth_chart` for each model, quantity and choice of tokens that move; titles tell them apart."""
-    own, groups = laws_by_quantity(laws), by_quantity(records)
-    several = len({quantity for _, quantity, _ in groups}) > 1
-    charts = [growth_chart(chosen, own.get(key, {})) for key, chosen in groups.items()]
+    """Return a `growth_chart` for each model, quantity and choice of perturbed tokens.
+
+    Args:
+        records: Measurements, as `howsmooth.measure` returns them.
+        laws: Fitted laws by curve, as `howsmooth.fits.growth_laws` returns them.
+
+    Example:
+        >>> curve = {"model": "tiny", "layer": 0, "head": None, "lower": 1.0, "upper": None}
+        >>> records = [{**curve, "n": n, "value": n**0.5} for n in (8, 16)]
+        >>> [(chart.title, chart.series[0].x) for chart in growth_charts(records, {})]
+        [('tiny', [8, 16])]
+    """
+    grouped_laws, groups = laws_by_quantity(laws), by_quantity(records)
+    several_quantities = len({quantity for _, quantity, _ in groups}) > 1
+    charts = [growth_chart(group, grouped_laws.get(key, {})) for key, group in groups.items()]
     return [
-        replace(chart, title=f"{chart.title}, {symbol(quantity)}") if several else chart
+        replace(chart, title=f"{chart.title}, {symbol(quantity)}") if several_quantities else chart
         for chart, (_, quantity, _) in zip(charts, groups, strict=True)
     ]
 
 
 def growth_chart(
-    records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, named: int = _NAMED, slopes: bool = True
+    records: Sequence[dict[str, Any]],
+    laws: dict[tuple, Law],
+    *,
+    max_labelled: int = _MAX_LEGEND_ENTRIES,
+    with_reference_slopes: bool = True,
 ) -> Chart:
-    """Lip against n of one model: samples with intervals, medians, laws that may be shown, the slopes of the theory."""
-    place = CURVE.index("layer"), CURVE.index("head")
-    by_map = {(key[place[0]], key[place[1]]): law for key, law in laws.items()}
-    groups = grouped(records, "layer", "head")
-    keys = sorted((key for key in groups if any(drawable(record) for record in groups[key])), key=_order)
-    shown = set(_spread(keys, named))
-    series = [curve(groups[key], map_name(*key) if key in shown else "", by_map.get(key)) for key in keys]
+    """Return the chart of Lip against n for one model, one series per layer and head.
+
+    Args:
+        records: Measurements of one model and one quantity.
+        laws: Fitted laws by curve, as `howsmooth.fits.growth_laws` returns them.
+        max_labelled: Largest number of series with a legend entry.
+        with_reference_slopes: Whether to draw the slopes of √n and n^(1/4) for comparison.
+    """
+    layer, head = CURVE.index("layer"), CURVE.index("head")
+    law_by_map = {(key[layer], key[head]): law for key, law in laws.items()}
+    groups = group_by(records, "layer", "head")
+    keys = sorted((key for key in groups if any(is_drawable(record) for record in groups[key])), key=_none_first)
+    labelled = set(_evenly_spaced(keys, max_labelled))
+    series = [
+        samples_series(groups[key], map_name(*key) if key in labelled else "", law_by_map.get(key)) for key in keys
+    ]
     lengths = sorted({n for one in series for n in one.x})
-    omitted, counts = sum(not drawable(record) for record in records), samples_text(records)
+    omitted, counts = sum(not is_drawable(record) for record in records), sample_count_text(records)
     quantity, tokens = records[0].get("quantity"), records[0].get("tokens") or "all"
     title = ", ".join([model_name(records[0]["model"]), *([] if tokens == "all" else [tokens])])
-    height = LIP if symbol(quantity) == "Lip" else symbol(quantity)
+    y_label = LIPSCHITZ_LABEL if symbol(quantity) == "Lip" else symbol(quantity)
     return Chart(
         title,
-        Axis(LENGTH, "log", lengths),
-        Axis(height, "log"),
+        Axis(LENGTH_LABEL, "log", lengths),
+        Axis(y_label, "log"),
         series,
-        slopes=_SLOPES if slopes else (),
-        legend_title="" if len(shown) == len(keys) or not shown else f"{len(shown)} of {len(keys)} maps named",
-        notes=_omitted(omitted),
+        reference_slopes=_REFERENCE_SLOPES if with_reference_slopes else (),
+        legend_title="" if len(labelled) in (0, len(keys)) else f"{len(labelled)} of {len(keys)} maps named",
+        notes=_omitted_note(omitted),
         caption=f"Marks are samples with their intervals ({counts}), lines their medians, dashed lines the "
         "fitted laws.",
-        caption_of_many=f"Lines are medians over samples ({counts}), their colours from the first layer to "
+        caption_without_details=f"Lines are medians over samples ({counts}), their colours from the first layer to "
         "the last; choose a layer or head to see samples, intervals and laws.",
     )
 
 
-def curve(
-    records: Sequence[dict[str, Any]], name: str, law: Law | None = None, y: str = "value", **looks: Any
+def samples_series(
+    records: Sequence[dict[str, Any]], label: str, law: Law | None = None, y: str = "value", **style: Any
 ) -> Series:
-    """The samples of one map at all lengths; values that are zero or missing are counted, not drawn."""
-    points = [record for record in records if drawable(record, y)]
-    interval = y == "value"
+    """Return the samples of one map at all lengths as a series.
+
+    Values that are zero or missing are counted in `omitted_count` and not drawn.
+
+    Args:
+        records: Measurements of one map.
+        label: Legend entry.
+        law: Law fitted to the samples.
+        y: Field of the records that is drawn; only "value" has intervals.
+        **style: Further fields of `Series`, which override the defaults.
+    """
+    points = [record for record in records if is_drawable(record, y)]
+    has_interval = y == "value"
     return Series(
         [record["n"] for record in points],
         [record[y] for record in points],
-        [record["lower"] for record in points] if interval else (),
-        [_end(record["upper"]) for record in points] if interval else (),
-        **{
-            "name": name,
-            "samples": True,
-            "marks": True,
-            "line": "solid",
-            "law": law,
-            "omitted": len(records) - len(points),
-            **looks,
-        },
+        [record["lower"] for record in points] if has_interval else (),
+        [_finite_or_none(record["upper"]) for record in points] if has_interval else (),
+        label=label,
+        law=law,
+        omitted_count=len(records) - len(points),
+        **{"has_samples": True, "show_markers": True, "linestyle": "solid", **style},
     )
 
 
-def drawable(record: dict[str, Any], y: str = "value") -> bool:
-    """Whether a value has a place on a log scale."""
+def is_drawable(record: dict[str, Any], y: str = "value") -> bool:
+    """Return whether a value is positive and finite, so that a log scale can show it."""
     return record[y] is not None and 0 < record[y] < math.inf
 
 
-def samples_text(records: Sequence[dict[str, Any]]) -> str:
-    """How many samples each length has.
+def sample_count_text(records: Sequence[dict[str, Any]]) -> str:
+    """Describe how many samples each length has.
 
-    >>> samples_text([{"n": 8}, {"n": 8}, {"n": 16}])
-    '1 to 2 samples at each length'
+    Example:
+        >>> sample_count_text([{"n": 8}, {"n": 8}, {"n": 16}])
+        '1 to 2 samples at each length'
     """
-    counts = {len(group) for group in grouped(records, *CURVE, "n").values()} or {0}
-    least, most = min(counts), max(counts)
-    return f"{counted(most, 'sample') if least == most else f'{least} to {most} samples'} at each length"
+    counts = {len(group) for group in group_by(records, *CURVE, "n").values()} or {0}
+    low, high = min(counts), max(counts)
+    return f"{counted(high, 'sample') if low == high else f'{low} to {high} samples'} at each length"
 
 
-def _omitted(count: int) -> list[str]:
-    return [f"{count} values are zero or missing and have no place on this scale."] if count else []
+def _omitted_note(count: int) -> list[str]:
+    return [f"{count} values are zero or missing and cannot be drawn on a log scale."] if count else []
 
 
-def check_panels(maps: int) -> None:
-    """Refuse a figure with more panels than can be read."""
-    if maps > _MOST_PANELS:
+def check_panel_count(maps: int) -> None:
+    """Raise InputError if a figure with a panel for each map would have too many panels to be readable."""
+    if maps > _MAX_PANELS:
         raise InputError(
-            f"expected at most {_MOST_PANELS} maps in one figure, got {maps}; choose some with --layers or --heads"
+            f"expected at most {_MAX_PANELS} maps in one figure, got {maps}; choose some with --layers or --heads"
         )
 
 
 def bounds_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
-    """One chart of `bounds_chart` for each map of one model; a bound looks the same in all of them."""
+    """Return a `bounds_chart` for each map of one model; a bound has the same colour and line style in all charts."""
     maps = bound_rows(records)
-    names = list(dict.fromkeys(row.bound for rows in maps.values() for row in rows if _near(row)))
+    names = list(dict.fromkeys(row.bound for rows in maps.values() for row in rows if _is_near(row)))
     return [bounds_chart(rows, map_name(*key), names) for key, rows in maps.items()]
 
 
 def bounds_chart(rows: Sequence[BoundRow], title: str, names: Sequence[str] = ()) -> Chart:
-    """The measured constant with its interval, upper bounds above it, lower ones beneath; those far away in words."""
+    """Return the chart of one map: the measured constant with its interval, and its lower and upper bounds.
+
+    Bounds too far from the measured constant are listed in the notes instead of drawn.
+
+    Args:
+        rows: Bounds of one map, as `bound_rows` returns them.
+        title: Title of the chart.
+        names: Names of bounds in the order of their colours; by default in the order of the rows.
+    """
     cells = {n: cell for row in rows for n, cell in row.cells.items()}
     lengths = sorted(cells)
-    names = names or list(dict.fromkeys(row.bound for row in rows if _near(row)))
+    names = names or list(dict.fromkeys(row.bound for row in rows if _is_near(row)))
     measured = [cells[n]["measured"] for n in lengths]
     series = [
         Series(
             lengths,
             [one["value"] for one in measured],
             [one["lower"] for one in measured],
-            [_end(one["upper"]) for one in measured],
-            name="measured on the text",
-            marks=True,
-            marker=0,
-            line="solid",
-            colour="ink",
+            [_finite_or_none(one["upper"]) for one in measured],
+            label="measured on the text",
+            show_markers=True,
+            marker_index=0,
+            linestyle="solid",
+            colour="foreground",
         )
     ]
     for row in rows:
-        if _near(row):  # neighbours differ in colour and in dashes: some bounds coincide
-            at, index = sorted(row.cells), names.index(row.bound)
+        if _is_near(row):  # bounds may coincide: successive ones differ in colour and in line style
+            own_lengths, index = sorted(row.cells), names.index(row.bound)
             series.append(
                 Series(
-                    at,
-                    [math.exp(row.cells[n]["log_value"]) for n in at],
-                    line=DASHES[index % 4],
-                    name=f"{'≥' if row.side == 'lower' else '≤'} {row.bound}, {row.holds}",
-                    width=1.6,
-                    colour=index % FEW,
+                    own_lengths,
+                    [math.exp(row.cells[n]["log_value"]) for n in own_lengths],
+                    linestyle=_LINESTYLES[index % len(_LINESTYLES)],
+                    label=f"{'≥' if row.side == 'lower' else '≤'} {row.bound}, {row.holds}",
+                    linewidth=1.6,
+                    colour=index % PALETTE_SIZE,
                 )
             )
-    low, high = _sharpest(rows, lengths, "lower", max), _sharpest(rows, lengths, "upper", min)
-    away = [f"{row.bound} {magnitude(row.cells[max(row.cells)]['log_value'])}" for row in rows if not _near(row)]
+    lower, upper = _tightest(rows, lengths, "lower"), _tightest(rows, lengths, "upper")
+    off_scale = [
+        f"{row.bound} {magnitude(row.cells[max(row.cells)]['log_value'])}" for row in rows if not _is_near(row)
+    ]
     return Chart(
         title,
-        Axis(LENGTH, "log", lengths),
-        Axis(LIP, "log"),
+        Axis(LENGTH_LABEL, "log", lengths),
+        Axis(LIPSCHITZ_LABEL, "log"),
         series,
-        bands=[Band(lengths, low, high, "the constant on B_R^n lies here")] if low and high else [],
-        notes=[f"off the scale, at n = {lengths[-1]}:", *away] if away else [],
-        caption=f"{title}{f'; off the scale, and in the table alone: {len(away)}' if away else ''}.",
+        bands=[Band(lengths, lower, upper, "the constant on B_R^n lies here")] if lower and upper else [],
+        notes=[f"off the scale, at n = {lengths[-1]}:", *off_scale] if off_scale else [],
+        caption=f"{title}{f'; off the scale, and only in the table: {len(off_scale)}' if off_scale else ''}.",
     )
 
 
-def _near(row: BoundRow) -> bool:
-    return all(abs(cell["log_ratio"]) < _DRAWN and abs(cell["log_value"]) < 700 for cell in row.cells.values())
+def _is_near(row: BoundRow) -> bool:
+    """Return whether a bound is close enough to the measured constant to be drawn with it."""
+    return all(
+        abs(cell["log_ratio"]) < _MAX_LOG_RATIO and abs(cell["log_value"]) < _MAX_LOG_VALUE
+        for cell in row.cells.values()
+    )
 
 
-def _sharpest(rows: Sequence[BoundRow], lengths: list[int], side: str, which: Any) -> list[float] | None:
-    """The sharpest bound of one side on the whole ball at each length; None where there is none to draw."""
-    chosen = [row for row in rows if row.side == side and row.holds == "on B_R^n" and _near(row)]
+def _tightest(rows: Sequence[BoundRow], lengths: list[int], side: str) -> list[float] | None:
+    """Return the tightest bound of one side on the whole ball at each length; None if a length has none."""
+    tightest = max if side == "lower" else min
+    chosen = [row for row in rows if row.side == side and row.holds == "on B_R^n" and _is_near(row)]
     if not all(any(n in row.cells for row in chosen) for n in lengths):
         return None
-    return [math.exp(which(row.cells[n]["log_value"] for row in chosen if n in row.cells)) for n in lengths]
+    return [math.exp(tightest(row.cells[n]["log_value"] for row in chosen if n in row.cells)) for n in lengths]
 
 
 def heat_maps(records: Sequence[dict[str, Any]], metric: str = "median over samples") -> dict[str, list[HeatMap]]:
-    """ "heads": layer × head, one map per length; "lengths": layer × length, of heads the largest. As far as filled."""
-    shown = [record for record in records if drawable(record) and record["layer"] is not None]
+    """Return the heat maps that the records allow.
+
+    Args:
+        records: Measurements of one model.
+        metric: Key of `METRICS`: how samples are aggregated.
+
+    Returns:
+        Under "heads" a map of layer × head for each length, under "lengths" one map of layer × length with the largest
+        value over heads. A list is empty if there is only one head or one length.
+    """
+    shown = [record for record in records if is_drawable(record) and record["layer"] is not None]
     lengths = sorted({record["n"] for record in shown})
     heads = {record["head"] for record in shown} - {None}
     maps: dict[str, list[HeatMap]] = {"heads": [], "lengths": []}
@@ -209,28 +275,31 @@ def heat_maps(records: Sequence[dict[str, Any]], metric: str = "median over samp
             for n in lengths
         ]
     if len(lengths) > 1:
-        whose = ", of the largest head" if len(heads) > 1 else ""
-        maps["lengths"] = [_heat_map(shown, "n", f"Lip at each length, {metric}{whose}", metric)]
+        suffix = ", of the largest head" if len(heads) > 1 else ""
+        maps["lengths"] = [_heat_map(shown, "n", f"Lip at each length, {metric}{suffix}", metric)]
     return maps
 
 
 def _heat_map(records: Sequence[dict[str, Any]], column: str, title: str, metric: str) -> HeatMap:
     cells: dict[tuple, float] = {}
-    for (layer, at, _), group in grouped(records, "layer", column, "head").items():
-        cells[layer, at] = max(METRICS[metric](record["value"] for record in group), cells.get((layer, at), 0.0))
+    for (layer, j, _), group in group_by(records, "layer", column, "head").items():
+        cells[layer, j] = max(METRICS[metric](record["value"] for record in group), cells.get((layer, j), 0.0))
     layers, columns = (sorted({key[i] for key in cells}) for i in (0, 1))
     return HeatMap(
         title,
-        Axis(LENGTH if column == "n" else "head"),
+        Axis(LENGTH_LABEL if column == "n" else "head"),
         Axis("layer"),
         columns,
         layers,
-        [[cells.get((layer, at)) for at in columns] for layer in layers],
+        [[cells.get((layer, j)) for j in columns] for layer in layers],
     )
 
 
 def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
-    """Each bound over the measured constant: median and range over maps, lengths and samples."""
+    """Return the chart of bound / measured constant for each bound: median and range over maps, lengths and samples.
+
+    Returns None if no record has a finite ratio.
+    """
     ratios: dict[tuple[str, str], list[float]] = {}
     for record in records:
         if record["log_ratio"] is not None and math.isfinite(record["log_ratio"]):
@@ -239,66 +308,85 @@ def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
         return None
     order = sorted(ratios, key=lambda key: (key[0] == "lower", median(ratios[key])))
     drawn = [key for key in order if max(ratios[key]) < math.log(1e12)]
-    right = max([math.exp(max(ratios[key])) for key in drawn], default=10.0)
-    series, labels = [Series([1, 1], [-0.5, len(order) - 0.5], line="solid", width=0.7, colour="ink")], []
+    x_max = max([math.exp(max(ratios[key])) for key in drawn], default=10.0)
+    series, annotations = (
+        [Series([1, 1], [-0.5, len(order) - 0.5], linestyle="solid", linewidth=0.7, colour="foreground")],
+        [],
+    )
     for row, key in enumerate(order):
-        colour, found = int(key[0] == "lower"), ratios[key]
+        colour, log_ratios = int(key[0] == "lower"), ratios[key]
         if key in drawn:
-            low, middle, high = (math.exp(value) for value in (min(found), median(found), max(found)))
+            low, middle, high = (math.exp(value) for value in (min(log_ratios), median(log_ratios), max(log_ratios)))
             series.append(
                 Series(
-                    [middle], [row], [low], [high], marks=True, marker=2 if colour else 4, colour=colour, sideways=True
+                    [middle],
+                    [row],
+                    [low],
+                    [high],
+                    show_markers=True,
+                    marker_index=2 if colour else 4,
+                    colour=colour,
+                    horizontal_intervals=True,
                 )
             )
         else:
-            labels.append(Label(right, row, f"$10^{{{median(found) / math.log(10):.0f}}}$ →", "right", colour))
+            power = f"$10^{{{median(log_ratios) / math.log(10):.0f}}}$ →"
+            annotations.append(Annotation(x_max, row, power, "right", colour))
     names = [f"{'≥' if side == 'lower' else '≤'} {name.removeprefix('this_project.')}" for side, name in order]
     return Chart(
         model_name(records[0]["model"]),
         Axis("bound over the measured constant", "log"),
-        Axis("", names=names),
+        Axis("", tick_labels=names),
         series,
-        labels=labels,
+        annotations=annotations,
     )
 
 
 def rate_chart(records: Sequence[dict[str, Any]], title: str) -> Chart:
-    """Distances of particles to their limit against n: runs, their geometric means, the fitted law, n^−1/2."""
+    """Return the chart of distances of particles to their limit against n.
+
+    It shows each run, the geometric means over runs, the fitted power law and the slope n^(-1/2).
+    """
     runs = [run for record in records for run in record["runs"]]
-    ends = [min(run["n"] for run in runs), max(run["n"] for run in runs)]
-    base = 0.6 * min(run["distance"] for run in runs) * (ends[1] / ends[0]) ** 0.5
+    n_min, n_max = min(run["n"] for run in runs), max(run["n"] for run in runs)
+    start = 0.6 * min(run["distance"] for run in runs) * (n_max / n_min) ** 0.5
     series = []
     for index, record in enumerate(records):
-        rate, own = record["rate"], [run["n"] for run in record["runs"]]
-        span = [min(own), max(own)]
-        groups = {n: [run["distance"] for run in record["runs"] if run["n"] == n] for n in sorted(set(own))}
+        rate, counts = record["rate"], [run["n"] for run in record["runs"]]
+        ends = [min(counts), max(counts)]
+        groups = {n: [run["distance"] for run in record["runs"] if run["n"] == n] for n in sorted(set(counts))}
         series += [
             Series(
-                own, [run["distance"] for run in record["runs"]], marks=True, hollow=True, marker=index, colour=index
+                counts,
+                [run["distance"] for run in record["runs"]],
+                show_markers=True,
+                hollow_markers=True,
+                marker_index=index,
+                colour=index,
             ),
             Series(
                 list(groups),
                 [math.exp(sum(map(math.log, g)) / len(g)) for g in groups.values()],
-                marks=True,
-                marker=index,
+                show_markers=True,
+                marker_index=index,
                 colour=index,
             ),
             Series(
-                span,
-                [rate["constant"] * n ** rate["exponent"] for n in span],
-                line="solid",
+                ends,
+                [rate["constant"] * n ** rate["exponent"] for n in ends],
+                linestyle="solid",
                 colour=index,
-                name=f"{record.get('label') or record['distance']}:  n$^{{{rate['exponent']:.2f}}}$",
+                label=f"{record.get('label') or record['distance']}:  n$^{{{rate['exponent']:.2f}}}$",
             ),
         ]
     series.append(
         Series(
-            ends,
-            [base, base * (ends[0] / ends[1]) ** 0.5],
-            line="dashed",
-            width=1.2,
-            colour="faint",
-            name="n$^{-1/2}$, to compare",
+            [n_min, n_max],
+            [start, start * (n_min / n_max) ** 0.5],
+            linestyle="dashed",
+            linewidth=1.2,
+            colour="muted",
+            label="n$^{-1/2}$, to compare",
         )
     )
     return Chart(
@@ -309,24 +397,25 @@ def rate_chart(records: Sequence[dict[str, Any]], title: str) -> Chart:
     )
 
 
-def grouped(records: Sequence[dict[str, Any]], *names: str) -> dict[tuple, list[dict[str, Any]]]:
-    """The records by the values of the named fields."""
+def group_by(records: Sequence[dict[str, Any]], *names: str) -> dict[tuple, list[dict[str, Any]]]:
+    """Group records by the values of the named fields, in the order of their first occurrence."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault(tuple(record.get(name) for name in names), []).append(record)
     return groups
 
 
-def _end(upper: float | None) -> float | None:
-    return upper if upper is not None and upper < 1e300 else None
+def _finite_or_none(upper: float | None) -> float | None:
+    return upper if upper is not None and upper < 1e300 else None  # 1e300: close to overflow
 
 
-def _order(key: tuple) -> tuple:
+def _none_first(key: tuple) -> tuple:
+    """Return a sort key that puts None before the integers."""
     return tuple(-1 if part is None else part for part in key)
 
 
-def _spread(items: list, limit: int) -> list:
-    """At most `limit` of the items, evenly spread, the first and the last among them."""
+def _evenly_spaced(items: list, limit: int) -> list:
+    """Return at most `limit` of the items, evenly spaced, including the first and the last."""
     if len(items) <= limit:
         return items
     return [items[round(index * (len(items) - 1) / (limit - 1))] for index in range(limit)] if limit > 1 else []

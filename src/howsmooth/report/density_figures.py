@@ -1,4 +1,4 @@
-"""Gaussian flows and densities as pictures and animations, and the rate at which particles reach their limit."""
+"""Figures and animations of Gaussian flows and densities, and of the convergence rate of particles."""
 
 from __future__ import annotations
 
@@ -9,95 +9,101 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.report.charts import rate_chart
-from howsmooth.report.figure import THEMES, draw, plain, save_figure
+from howsmooth.report.figure import THEMES, Theme, apply_theme, draw, save_figure
 from howsmooth.report.flow_figures import check_animation_path, save_frames
-from howsmooth.report.flow_tables import rates
+from howsmooth.report.flow_tables import rate_records
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-_CURVES, _MAPS = 6, 4
-_TOKENS = 400  # particles that are drawn
-_ELLIPSES = 6
-_PARTICLES = 500  # that are drawn beside a Gaussian
-_TALL = 5.0  # an ellipse so many times the first is left out of the picture: nothing else would be seen
+_N_CURVES, _N_SNAPSHOTS, _N_ELLIPSES = 6, 4, 6
+_MAX_PARTICLES_ON_DENSITY = 400
+_MAX_PARTICLES = 500  # next to a Gaussian
+_MAX_GROWTH = 5.0  # times at which the Gaussian is larger than this multiple of the first are not drawn
 
 
 def gaussian_flow_figure(
     record: dict[str, Any], tokens: NDArray | None = None, *, title: str, theme: str = "light"
 ) -> Figure:
-    """Left two standard deviations about the mean, in the first two coordinates; right the eigenvalues of S.
+    """Draw a Gaussian flow: on the left two standard deviations around the mean, on the right the eigenvalues of S.
 
-    `tokens` (T, n, d) are particles at the record's first T times.
+    Args:
+        record: Record of a Gaussian flow; the first two coordinates are drawn.
+        tokens: Particles at the record's first T times, of shape (T, n, d).
+        title: Title above the panels.
+        theme: Key of `THEMES`.
     """
     from matplotlib.figure import Figure
 
     colours = THEMES[theme]
-    figure = Figure(figsize=(11.0, 4.8), dpi=160, layout="constrained", facecolor=colours["paper"])
+    figure = Figure(figsize=(11.0, 4.8), dpi=160, layout="constrained", facecolor=colours["background"])
     left, right = figure.subplots(1, 2, width_ratios=(1.2, 1))
     if record["d"] == 1:
         _draw_band(left, record, tokens, colours)
     else:
         _draw_ellipses(left, record, tokens, colours)
     _draw_eigenvalues(right, record, colours)
-    figure.suptitle(title, color=colours["ink"], fontsize=13, fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(title, color=colours["foreground"], fontsize=13, fontweight="bold", x=0.01, ha="left")
     return figure
 
 
 def save_gaussian_animation(
     path: str | Path, record: dict[str, Any], tokens: NDArray | None = None, *, title: str, theme: str = "light"
 ) -> None:
-    """One frame for each saved time: the ellipse and the particles inside it; in d = 1 the density's curve."""
+    """Write an animation with one frame for each saved time: the ellipse and the particles; in d = 1 the density."""
     import numpy
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     check_animation_path(str(path))
     colours = THEMES[theme]
-    shown = shown_frames(record)
+    frames = drawable_frames(record)
     means, covariances = numpy.array(record["means"]), numpy.array(record["covariances"])
-    figure = Figure(figsize=(5.6, 5.2), dpi=110, layout="constrained", facecolor=colours["paper"])
+    figure = Figure(figsize=(5.6, 5.2), dpi=110, layout="constrained", facecolor=colours["background"])
     FigureCanvasAgg(figure)
     panel = figure.subplots()
-    plain(panel, colours)
-    panel.set_title(textwrap.fill(title, 56), color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
-    outlines = [_outline(means[k], covariances[k]) for k in shown]
+    apply_theme(panel, colours)
+    panel.set_title(textwrap.fill(title, 56), color=colours["foreground"], fontsize=10.5, fontweight="bold", loc="left")
+    outlines = [_gaussian_outline(means[k], covariances[k]) for k in frames]
     low, high = numpy.min([o.min(0) for o in outlines], 0), numpy.max([o.max(0) for o in outlines], 0)
     margin = 0.15 * (high - low) + 1e-9
     if record["d"] > 1:  # a square, with equal scales
         margin = 0.6 * (high - low).max() - (high - low) / 2
     panel.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
-    panel.set_xlabel("$x_1$" if record["d"] > 1 else "x", color=colours["ink"])
-    panel.set_ylabel("$x_2$" if record["d"] > 1 else "density", color=colours["ink"])
+    panel.set_xlabel("$x_1$" if record["d"] > 1 else "x", color=colours["foreground"])
+    panel.set_ylabel("$x_2$" if record["d"] > 1 else "density", color=colours["foreground"])
     if record["d"] > 1:
         panel.set_aspect("equal", adjustable="box")
-    (line,) = panel.plot([], [], color=colours["maps"][1], linewidth=2.2, zorder=4)
-    dots = panel.scatter([], [], s=8, color=colours["maps"][0], alpha=0.5, linewidth=0)
-    clock = panel.text(0.98, 0.02, "", transform=panel.transAxes, color=colours["ink"], fontsize=11, ha="right")
+    (line,) = panel.plot([], [], color=colours["palette"][1], linewidth=2.2, zorder=4)
+    dots = panel.scatter([], [], s=8, color=colours["palette"][0], alpha=0.5, linewidth=0)
+    time_text = panel.text(
+        0.98, 0.02, "", transform=panel.transAxes, color=colours["foreground"], fontsize=11, ha="right"
+    )
 
     def show_frame(frame: int) -> None:
         line.set_data(*outlines[frame].T)
         if tokens is not None and record["d"] > 1:
-            dots.set_offsets(tokens[min(shown[frame], len(tokens) - 1), :_PARTICLES, :2])
-        clock.set_text(f"t = {record['times'][shown[frame]]:.3g}")
+            dots.set_offsets(tokens[min(frames[frame], len(tokens) - 1), :_MAX_PARTICLES, :2])
+        time_text.set_text(f"t = {record['times'][frames[frame]]:.3g}")
 
-    save_frames(figure, show_frame, len(shown), path)
+    save_frames(figure, show_frame, len(frames), path)
 
 
-def shown_frames(record: dict[str, Any]) -> list[int]:
-    """The saved times at which the Gaussian is still of a size that can be drawn beside the first."""
+def drawable_frames(record: dict[str, Any]) -> list[int]:
+    """Return the indices of the saved times at which the Gaussian is at most `_MAX_GROWTH` times its first size."""
 
     def size(k: int) -> float:
         d = record["d"]
         return math.sqrt(max(record["covariances"][k][i][i] for i in range(d))) + max(map(abs, record["means"][k]))
 
     first = max(size(0), 1e-12)
-    return [k for k in range(len(record["times"])) if size(k) <= _TALL * first]
+    return [k for k in range(len(record["times"])) if size(k) <= _MAX_GROWTH * first]
 
 
-def _outline(mean: NDArray, covariance: NDArray) -> NDArray:
-    """Two standard deviations around the mean in the first two coordinates; the density's curve in d = 1."""
+def _gaussian_outline(mean: NDArray, covariance: NDArray) -> NDArray:
+    """Return the ellipse of two standard deviations in the first two coordinates; in d = 1 the graph of the density."""
     import numpy
 
     if len(mean) == 1:
@@ -110,21 +116,22 @@ def _outline(mean: NDArray, covariance: NDArray) -> NDArray:
     return mean[:2] + (2 * vectors * numpy.sqrt(numpy.clip(values, 0, None)) @ circle).T
 
 
-def _draw_ellipses(panel: Any, record: dict[str, Any], tokens: NDArray | None, colours: dict) -> None:
+def _draw_ellipses(panel: Axes, record: dict[str, Any], tokens: NDArray | None, colours: Theme) -> None:
     import numpy
     from matplotlib import colormaps
 
-    frames = shown_frames(record)
-    chosen = list(dict.fromkeys(frames[round((len(frames) - 1) * k / (_ELLIPSES - 1))] for k in range(_ELLIPSES)))
+    frames = drawable_frames(record)
+    chosen = list(dict.fromkeys(frames[round((len(frames) - 1) * k / (_N_ELLIPSES - 1))] for k in range(_N_ELLIPSES)))
     means, covariances = numpy.array(record["means"]), numpy.array(record["covariances"])
-    panel.plot(*means[frames][:, :2].T, color=colours["faint"], linewidth=1.2, zorder=2)
+    panel.plot(*means[frames][:, :2].T, color=colours["muted"], linewidth=1.2, zorder=2)
     if tokens is not None:
         for k, colour, name in (
-            (0, colours["faint"], "first"),
-            (min(len(tokens) - 1, frames[-1]), colours["maps"][1], "last"),
+            (0, colours["muted"], "first"),
+            (min(len(tokens) - 1, frames[-1]), colours["palette"][1], "last"),
         ):
             panel.scatter(
-                *tokens[k, :_PARTICLES, :2].T,
+                tokens[k, :_MAX_PARTICLES, 0],
+                tokens[k, :_MAX_PARTICLES, 1],
                 s=7,
                 color=colour,
                 alpha=0.45,
@@ -135,44 +142,46 @@ def _draw_ellipses(panel: Any, record: dict[str, Any], tokens: NDArray | None, c
     for k in chosen:
         share = chosen.index(k) / max(len(chosen) - 1, 1)
         panel.plot(
-            *_outline(means[k], covariances[k]).T,
+            *_gaussian_outline(means[k], covariances[k]).T,
             color=colormaps["viridis"](0.85 * share),
             linewidth=2,
             zorder=3,
             label=f"t = {record['times'][k]:.3g}",
         )
-    panel.set_xlabel("$x_1$", color=colours["ink"])
-    panel.set_ylabel("$x_2$   (two standard deviations)", color=colours["ink"])
+    panel.set_xlabel("$x_1$", color=colours["foreground"])
+    panel.set_ylabel("$x_2$   (two standard deviations)", color=colours["foreground"])
     panel.set_aspect("equal", adjustable="datalim")
-    plain(panel, colours)
-    panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    apply_theme(panel, colours)
+    panel.legend(
+        frameon=False, labelcolor=colours["foreground"], fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5)
+    )
 
 
-def _draw_band(panel: Any, record: dict[str, Any], tokens: NDArray | None, colours: dict) -> None:
+def _draw_band(panel: Axes, record: dict[str, Any], tokens: NDArray | None, colours: Theme) -> None:
     import numpy
 
-    frames = shown_frames(record)
+    frames = drawable_frames(record)
     times = numpy.array(record["times"])[frames]
     mean, spread = numpy.array(record["means"])[frames, 0], numpy.sqrt(numpy.array(record["covariances"])[frames, 0, 0])
     if tokens is not None:
-        panel.plot(record["times"][: len(tokens)], tokens[:, :60, 0], color=colours["faint"], linewidth=0.6, alpha=0.6)
+        panel.plot(record["times"][: len(tokens)], tokens[:, :60, 0], color=colours["muted"], linewidth=0.6, alpha=0.6)
     panel.fill_between(
         times,
         mean - 2 * spread,
         mean + 2 * spread,
-        color=colours["maps"][0],
+        color=colours["palette"][0],
         alpha=0.25,
         linewidth=0,
         label="two standard deviations",
     )
-    panel.plot(times, mean, color=colours["maps"][0], linewidth=2, label="mean")
-    panel.set_xlabel("time t", color=colours["ink"])
-    panel.set_ylabel("x", color=colours["ink"])
-    plain(panel, colours)
-    panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9)
+    panel.plot(times, mean, color=colours["palette"][0], linewidth=2, label="mean")
+    panel.set_xlabel("time t", color=colours["foreground"])
+    panel.set_ylabel("x", color=colours["foreground"])
+    apply_theme(panel, colours)
+    panel.legend(frameon=False, labelcolor=colours["foreground"], fontsize=9)
 
 
-def _draw_eigenvalues(panel: Any, record: dict[str, Any], colours: dict) -> None:
+def _draw_eigenvalues(panel: Axes, record: dict[str, Any], colours: Theme) -> None:
     import numpy
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -185,12 +194,12 @@ def _draw_eigenvalues(panel: Any, record: dict[str, Any], colours: dict) -> None
                 record["times"],
                 numpy.where(line > floor, line, numpy.nan),
                 linewidth=2,
-                color=colours["maps"][index],
+                color=colours["palette"][index],
                 label=f"$\\lambda_{{{index + 1}}}$",
             )
     blow_up = record["blow_up"]
     if blow_up is not None:
-        panel.axvline(blow_up["time"], color=colours["faint"], linewidth=1.2, linestyle="--")
+        panel.axvline(blow_up["time"], color=colours["muted"], linewidth=1.2, linestyle="--")
         panel.annotate(
             f"blow-up at t = {blow_up['time']:.4g}",
             (blow_up["time"], 0.97),
@@ -199,45 +208,53 @@ def _draw_eigenvalues(panel: Any, record: dict[str, Any], colours: dict) -> None
             va="top",
             textcoords="offset points",
             xycoords=("data", "axes fraction"),
-            color=colours["ink"],
+            color=colours["foreground"],
             fontsize=9,
         )
     panel.set_yscale("log")
-    few = values.max() < 100 * max(float(numpy.where(values > floor, values, numpy.inf).min()), floor)
-    panel.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5) if few else (1,)))
+    narrow_range = values.max() < 100 * max(float(numpy.where(values > floor, values, numpy.inf).min()), floor)
+    panel.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5) if narrow_range else (1,)))
     panel.yaxis.set_minor_locator(NullLocator())
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.set_xlabel("time t", color=colours["ink"])
-    panel.set_ylabel("eigenvalues of the covariance", color=colours["ink"])
-    plain(panel, colours)
-    panel.legend(frameon=False, labelcolor=colours["ink"], fontsize=9)
+    panel.set_xlabel("time t", color=colours["foreground"])
+    panel.set_ylabel("eigenvalues of the covariance", color=colours["foreground"])
+    apply_theme(panel, colours)
+    panel.legend(frameon=False, labelcolor=colours["foreground"], fontsize=9)
 
 
 def density_figure(
     record: dict[str, Any], values: NDArray, *, tokens: NDArray | None = None, title: str, theme: str = "light"
 ) -> Figure:
-    """Values (T, *cells): mass per volume at the record's times; `tokens` (T, n, d) are particles at the same times."""
+    """Draw the density of a mean-field flow.
+
+    Args:
+        record: Record of the flow of a density, with its grid and times.
+        values: Mass per volume at the record's times, of shape (T, *cells).
+        tokens: Particles at the same times, of shape (T, n, d).
+        title: Title above the panels.
+        theme: Key of `THEMES`.
+    """
     from matplotlib.figure import Figure
 
     colours = THEMES[theme]
     figure = Figure(
-        figsize=(11.0, 4.6 if record["d"] == 1 else 3.4), dpi=160, layout="constrained", facecolor=colours["paper"]
+        figsize=(11.0, 4.6 if record["d"] == 1 else 3.4), dpi=160, layout="constrained", facecolor=colours["background"]
     )
-    (_draw_line if record["d"] == 1 else _draw_plane)(figure, record, values, tokens, colours)
-    figure.suptitle(title, color=colours["ink"], fontsize=13, fontweight="bold", x=0.01, ha="left")
+    (_draw_density_1d if record["d"] == 1 else _draw_density_2d)(figure, record, values, tokens, colours)
+    figure.suptitle(title, color=colours["foreground"], fontsize=13, fontweight="bold", x=0.01, ha="left")
     return figure
 
 
 def rate_figure(records: Sequence[dict[str, Any]], *, title: str, theme: str = "light") -> Figure:
-    """`rate_chart`, drawn."""
+    """Draw `rate_chart`."""
     return draw([rate_chart(records, title)], theme=theme, width=7.0, height=4.6 + 0.22 * (len(records) + 1))
 
 
 def save_rate_figure(path: str | Path, records: Sequence[dict[str, Any]], *, title: str, theme: str = "light") -> None:
-    """The rate among the records of a density's flow; nothing where the comparison was interrupted before it."""
-    found = rates(records)
-    if found:
-        save_figure(rate_figure(found, title=title, theme=theme), path)
+    """Write the figure of the convergence rate; does nothing if the run was interrupted before the rate was fitted."""
+    fitted = rate_records(records)
+    if fitted:
+        save_figure(rate_figure(fitted, title=title, theme=theme), path)
 
 
 def save_density_animation(
@@ -249,41 +266,41 @@ def save_density_animation(
     title: str,
     theme: str = "light",
 ) -> None:
-    """One frame for each saved time."""
+    """Write an animation of a density with one frame for each saved time; see `density_figure`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     check_animation_path(str(path))
     colours = THEMES[theme]
-    figure = Figure(figsize=(5.6, 5.2), dpi=110, layout="constrained", facecolor=colours["paper"])
+    figure = Figure(figsize=(5.6, 5.2), dpi=110, layout="constrained", facecolor=colours["background"])
     FigureCanvasAgg(figure)
     panel = figure.subplots()
-    panel.set_title(textwrap.fill(title, 56), color=colours["ink"], fontsize=10.5, fontweight="bold", loc="left")
-    clock = panel.text(
+    panel.set_title(textwrap.fill(title, 56), color=colours["foreground"], fontsize=10.5, fontweight="bold", loc="left")
+    time_text = panel.text(
         0.98,
         0.02,
         "",
         transform=panel.transAxes,
         ha="right",
         fontsize=11,
-        color=colours["ink"] if record["d"] == 1 else "white",
+        color=colours["foreground"] if record["d"] == 1 else "white",
     )
     dots = None
     if record["d"] == 1:
-        x = _centres(record, 0)
-        (line,) = panel.plot(x, values[0], color=colours["maps"][0], linewidth=2)
-        panel.set(ylim=(0, 1.05 * values.max()), xlim=_ends(record, values, 0))
-        panel.set_xlabel("x", color=colours["ink"])
-        panel.set_ylabel("density", color=colours["ink"])
-        plain(panel, colours)
+        x = _cell_centres(record, 0)
+        (line,) = panel.plot(x, values[0], color=colours["palette"][0], linewidth=2)
+        panel.set(ylim=(0, 1.05 * values.max()), xlim=_axis_limits(record, values, 0))
+        panel.set_xlabel("x", color=colours["foreground"])
+        panel.set_ylabel("density", color=colours["foreground"])
+        apply_theme(panel, colours)
 
         def show(frame: int) -> None:
             line.set_ydata(values[frame])
     else:
-        image = _heat(panel, record, values[0], values.max(), colours)
-        panel.set(xlim=_ends(record, values, 0), ylim=_ends(record, values, 1))
+        image = _draw_density(panel, record, values[0], values.max(), colours)
+        panel.set(xlim=_axis_limits(record, values, 0), ylim=_axis_limits(record, values, 1))
         if tokens is not None:
-            first, second = tokens[0, :_TOKENS].T
+            first, second = tokens[0, :_MAX_PARTICLES_ON_DENSITY].T
             dots = panel.scatter(first, second, s=4, color="white", alpha=0.7, linewidth=0)
 
         def show(frame: int) -> None:
@@ -292,31 +309,33 @@ def save_density_animation(
     def show_frame(frame: int) -> None:
         show(frame)
         if dots is not None and tokens is not None:
-            dots.set_offsets(tokens[frame, :_TOKENS])
-        clock.set_text(f"t = {record['times'][frame]:.3g}")
+            dots.set_offsets(tokens[frame, :_MAX_PARTICLES_ON_DENSITY])
+        time_text.set_text(f"t = {record['times'][frame]:.3g}")
 
     save_frames(figure, show_frame, len(values), path)
 
 
-def _draw_line(figure: Figure, record: dict[str, Any], values: NDArray, tokens: NDArray | None, colours: dict) -> None:
+def _draw_density_1d(
+    figure: Figure, record: dict[str, Any], values: NDArray, tokens: NDArray | None, colours: Theme
+) -> None:
     import numpy
     from matplotlib import colormaps
 
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
-    x, times = _centres(record, 0), record["times"]
-    for share in range(_CURVES):
-        k = round((len(times) - 1) * share / (_CURVES - 1))
-        colour = colormaps["viridis"](0.85 * share / (_CURVES - 1))
+    x, times = _cell_centres(record, 0), record["times"]
+    for share in range(_N_CURVES):
+        k = round((len(times) - 1) * share / (_N_CURVES - 1))
+        colour = colormaps["viridis"](0.85 * share / (_N_CURVES - 1))
         left.plot(x, values[k], color=colour, linewidth=1.8, label=f"t = {times[k]:.3g}")
-        if tokens is not None and share == _CURVES - 1:
+        if tokens is not None and share == _N_CURVES - 1:
             counts, edges = numpy.histogram(tokens[k, :, 0], bins=40, density=True)
             left.stairs(counts, edges, fill=True, color=colour, alpha=0.25, label=f"{tokens.shape[1]} particles")
-    left.set_xlabel("x", color=colours["ink"])
-    left.set_ylabel("density", color=colours["ink"])
+    left.set_xlabel("x", color=colours["foreground"])
+    left.set_ylabel("density", color=colours["foreground"])
     left.set_ylim(bottom=0)
-    left.set_xlim(*_ends(record, values, 0))
-    plain(left, colours)
-    left.legend(frameon=False, labelcolor=colours["ink"], fontsize=9)
+    left.set_xlim(*_axis_limits(record, values, 0))
+    apply_theme(left, colours)
+    left.legend(frameon=False, labelcolor=colours["foreground"], fontsize=9)
     image = right.imshow(
         values.T,
         origin="lower",
@@ -327,51 +346,53 @@ def _draw_line(figure: Figure, record: dict[str, Any], values: NDArray, tokens: 
     )
     if tokens is not None:
         right.plot(times, tokens[:, :40, 0], color="white", linewidth=0.5, alpha=0.7)
-    right.set_ylim(*_ends(record, values, 0))
-    right.set_xlabel("time t", color=colours["ink"])
-    right.set_ylabel("x", color=colours["ink"])
-    right.tick_params(colors=colours["ink"], labelsize=9)
+    right.set_ylim(*_axis_limits(record, values, 0))
+    right.set_xlabel("time t", color=colours["foreground"])
+    right.set_ylabel("x", color=colours["foreground"])
+    right.tick_params(colors=colours["foreground"], labelsize=9)
     bar = figure.colorbar(image, ax=right, label="density")
-    bar.ax.tick_params(colors=colours["ink"], labelsize=9)
-    bar.ax.yaxis.label.set_color(colours["ink"])
+    bar.ax.tick_params(colors=colours["foreground"], labelsize=9)
+    bar.ax.yaxis.label.set_color(colours["foreground"])
 
 
-def _draw_plane(figure: Figure, record: dict[str, Any], values: NDArray, tokens: NDArray | None, colours: dict) -> None:
-    panels = figure.subplots(1, _MAPS, sharex=True, sharey=True)
+def _draw_density_2d(
+    figure: Figure, record: dict[str, Any], values: NDArray, tokens: NDArray | None, colours: Theme
+) -> None:
+    panels = figure.subplots(1, _N_SNAPSHOTS, sharex=True, sharey=True)
     for share, panel in enumerate(panels):
-        k = round((len(values) - 1) * share / (_MAPS - 1))
-        _heat(panel, record, values[k], values[k].max(), colours)
+        k = round((len(values) - 1) * share / (_N_SNAPSHOTS - 1))
+        _draw_density(panel, record, values[k], values[k].max(), colours)
         if tokens is not None:
-            panel.scatter(*tokens[k, :_TOKENS].T, s=2.5, color="white", alpha=0.7, linewidth=0)
-        panel.set_title(f"t = {record['times'][k]:.3g}", color=colours["ink"], fontsize=10)
-        panel.set_ylabel("y" if share == 0 else "", color=colours["ink"])
-        panel.set(xlim=_ends(record, values, 0), ylim=_ends(record, values, 1))
+            panel.scatter(*tokens[k, :_MAX_PARTICLES_ON_DENSITY].T, s=2.5, color="white", alpha=0.7, linewidth=0)
+        panel.set_title(f"t = {record['times'][k]:.3g}", color=colours["foreground"], fontsize=10)
+        panel.set_ylabel("y" if share == 0 else "", color=colours["foreground"])
+        panel.set(xlim=_axis_limits(record, values, 0), ylim=_axis_limits(record, values, 1))
 
 
-def _heat(panel: Any, record: dict[str, Any], values: NDArray, top: float, colours: dict) -> Any:
+def _draw_density(panel: Axes, record: dict[str, Any], values: NDArray, value_max: float, colours: Theme) -> Any:
     (x0, y0), (x1, y1) = record["low"], record["high"]
-    image = panel.imshow(values.T, origin="lower", cmap="viridis", extent=(x0, x1, y0, y1), vmin=0, vmax=top)
-    panel.set_xlabel("x", color=colours["ink"])
-    panel.set_ylabel("y", color=colours["ink"])
-    panel.tick_params(colors=colours["ink"], labelsize=9)
+    image = panel.imshow(values.T, origin="lower", cmap="viridis", extent=(x0, x1, y0, y1), vmin=0, vmax=value_max)
+    panel.set_xlabel("x", color=colours["foreground"])
+    panel.set_ylabel("y", color=colours["foreground"])
+    panel.tick_params(colors=colours["foreground"], labelsize=9)
     return image
 
 
-def _ends(record: dict[str, Any], values: NDArray, axis: int) -> tuple[float, float]:
-    """Where along an axis there is anything to see; for two axes of one length, so that maps stay square."""
+def _axis_limits(record: dict[str, Any], values: NDArray, axis: int) -> tuple[float, float]:
+    """Return axis limits around the cells with visible mass, of equal length for both axes so that maps are square."""
     import numpy
 
-    x, spans = [_centres(record, k) for k in range(record["d"])], []
+    x, spans = [_cell_centres(record, k) for k in range(record["d"])], []
     for k in range(record["d"]):
         others = tuple(j for j in range(values.ndim) if j != k + 1)
-        seen = x[k][values.max(others) > 1e-3 * values.max()]
-        spans.append((seen.min(), seen.max()))
+        visible = x[k][values.max(others) > 1e-3 * values.max()]
+        spans.append((visible.min(), visible.max()))
     half = 0.55 * max(high - low for low, high in spans)
     middle = numpy.mean(spans[axis])
     return max(middle - half, record["low"][axis]), min(middle + half, record["high"][axis])
 
 
-def _centres(record: dict[str, Any], axis: int) -> NDArray:
+def _cell_centres(record: dict[str, Any], axis: int) -> NDArray:
     import numpy
 
     edges = numpy.linspace(record["low"][axis], record["high"][axis], record["cells"][axis] + 1)

@@ -1,4 +1,4 @@
-"""Flows to play with: one HTML file that needs nothing else, tokens on a canvas beside their instruments."""
+"""The interactive page of a flow: one self-contained HTML file with moving tokens and charts along depth."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
-from howsmooth.report.flow_figures import COUNTS, SIZES, SMALLEST, depth_of
-from howsmooth.report.flow_tables import of_kind, plateau_lines, stage
+from howsmooth.report.chart import PALETTE_SIZE
+from howsmooth.report.flow_figures import COUNTS, SIZES, SMALLEST_SIZE, depth_of
+from howsmooth.report.flow_tables import depth_label, of_kind, plateau_lines
 from howsmooth.report.rows import model_name, token
-from howsmooth.report.web_page import embedded, rendered
+from howsmooth.report.web_page import embed_json, render
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,33 +21,32 @@ if TYPE_CHECKING:
     from howsmooth.dynamics.runs import ParticleRun
     from howsmooth.studies.depth import DepthTrajectory
 
-MOST = 600  # tokens that are drawn; of more every so-manyth
-_WIDE = 40.0  # a spread so many times that of the start is drawn as asinh
-_CLUSTER_COLOURS = 6
+MAX_TOKENS = 600  # tokens that are drawn: with more, every k-th
+_ASINH_RATIO = 40.0  # coordinates that grow by more than this factor are drawn on an asinh scale
 _DASHES = {"-": 0, "--": 1, "-.": 1, ":": 2}
 
 
 def check_page_path(path: str, option: str = "--page") -> None:
-    """Refuse a page under a name that no browser would open."""
+    """Raise InputError if the file name does not end in .html or .htm."""
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise InputError(f"expected a file ending in .html for {option}, got {path!r}")
 
 
 def flow_page(scenes: Sequence[dict[str, Any]]) -> str:
-    """The page of one scene, or of several to choose among; `particle_scene` and `depth_scene` make them."""
+    """Return the HTML page of one or several scenes, as `particle_scene` and `depth_scene` return them."""
     if not scenes:
         raise InputError("expected at least one flow to show, got none")
-    return rendered("flow.html", data=embedded(list(scenes)))
+    return render("flow.html", data=embed_json(list(scenes)))
 
 
 def particle_page(run: ParticleRun, records: Sequence[dict[str, Any]]) -> str:
-    """The page of a flow of particles; from dimension 3 on it can be turned."""
+    """Return the HTML page of a flow of particles; from dimension 3 on the view can be rotated."""
     from howsmooth.dynamics.instruments import principal_view, view_and_labels
 
     declared, trajectory, (n, d) = run.declared, run.trajectory, run.trajectory.last.shape
-    seen, labels = view_and_labels(trajectory, run.field, declared.watch.tol)
+    view, labels = view_and_labels(trajectory, run.field, declared.watch.tol)
     if d > 2:
-        seen = principal_view(trajectory.tokens, 3)
+        view = principal_view(trajectory.tokens, 3)
     facts = (
         f"{n} tokens in dimension {d}, {declared.flow.coordinates}: {trajectory.ending}, {trajectory.steps} steps "
         f"of {trajectory.solver}; tokens closer than {declared.watch.tol:g} are together. Seed "
@@ -56,8 +56,8 @@ def particle_page(run: ParticleRun, records: Sequence[dict[str, Any]]) -> str:
         [
             particle_scene(
                 of_kind(records, "depth"),
-                seen(trajectory.tokens).numpy(),
-                seen.names,
+                view(trajectory.tokens).numpy(),
+                view.names,
                 labels,
                 title=run.title,
                 about=declared.about,
@@ -67,15 +67,15 @@ def particle_page(run: ParticleRun, records: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def depth_page(trajectories: Sequence[DepthTrajectory], records: Sequence[dict[str, Any]]) -> str:
-    """The page of the pieces of text that went through a model, as far as there are records of them."""
+def depth_page(passages: Sequence[DepthTrajectory], records: Sequence[dict[str, Any]]) -> str:
+    """Return the HTML page of chunks of text passing through a model, for those that have records."""
     from howsmooth.studies.depth import principal_coordinates
 
     scenes = []
-    for trajectory in trajectories:
-        seen = [r for r in records if (r["n"], r["sample"]) == (trajectory.n, trajectory.sample)]
-        if seen:
-            scenes.append(depth_scene(seen, *principal_coordinates(trajectory), trajectory.chunk.words))
+    for passage in passages:
+        own_records = [r for r in records if (r["n"], r["sample"]) == (passage.n, passage.sample)]
+        if own_records:
+            scenes.append(depth_scene(own_records, *principal_coordinates(passage), passage.chunk.words))
     return flow_page(scenes)
 
 
@@ -89,39 +89,50 @@ def particle_scene(
     about: str = "",
     facts: str = "",
 ) -> dict[str, Any]:
-    """A flow of particles: paths (T, n, 1 to 3) coloured by the cluster that a token ends in."""
+    """Return the scene of a flow of particles, coloured by their final cluster, as JSON for `flow_page`.
+
+    Args:
+        records: One record for each saved depth.
+        paths: Coordinates of shape (T, n, d) with d from 1 to 3.
+        names: Name of each coordinate.
+        labels: Final cluster of each token.
+        title: Title of the scene.
+        about: Paragraph below the title.
+        facts: Line at the end of the page.
+    """
     import numpy
 
     depths = [record["t"] for record in records]
-    trace = paths.shape[2] == 1
-    if trace:  # on the line: depth runs to the right
+    full_trails = paths.shape[2] == 1
+    if full_trails:  # depth on the x-axis, and the path from the first depth on stays visible
         times = numpy.broadcast_to(numpy.asarray(depths)[:, None, None], paths.shape)
         paths, names = numpy.concatenate([times, paths], -1), ("depth", names[0])
-    every = max(1, -(-paths.shape[1] // MOST))
-    words = [f"token {i}" for i in range(0, paths.shape[1], every)]
-    paths, labels, many = paths[:, ::every], list(labels)[::every], max(labels) + 1
-    shades = [label / max(many - 1, 1) for label in labels] if many > _CLUSTER_COLOURS else labels
-    formed = "; ".join(plateau_lines(records))
-    about = " ".join([*about.split(), f"{formed[0].upper()}{formed[1:]}." if formed else ""]).strip()
-    if every > 1:
-        facts += f" One token of every {every} is drawn."
+    step = max(1, -(-paths.shape[1] // MAX_TOKENS))
+    words = [f"token {i}" for i in range(0, paths.shape[1], step)]
+    paths, labels, n_clusters = paths[:, ::step], list(labels)[::step], max(labels) + 1
+    sequential = n_clusters > PALETTE_SIZE
+    token_colours = [label / max(n_clusters - 1, 1) for label in labels] if sequential else labels
+    plateaus = "; ".join(plateau_lines(records))
+    about = " ".join([*about.split(), f"{plateaus[0].upper()}{plateaus[1:]}." if plateaus else ""]).strip()
+    if step > 1:
+        facts += f" One token of every {step} is drawn."
     return _scene(
         paths,
         names,
         depths,
         [f"depth {t:.4g}" for t in depths],
         words,
-        shades,
-        many > _CLUSTER_COLOURS,
+        token_colours,
+        sequential,
         [
             _chart("How many", _curves(records, COUNTS), log=True, steps=True),
-            _chart("How large", _curves(records, SIZES), log=True, least=SMALLEST),
+            _chart("How large", _curves(records, SIZES), log=True, minimum=SMALLEST_SIZE),
         ],
         title=title,
         choice=title,
         about=about,
         facts=facts,
-        trace=trace,
+        full_trails=full_trails,
         sink=None,
     )
 
@@ -129,9 +140,13 @@ def particle_scene(
 def depth_scene(
     records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], words: Sequence[str]
 ) -> dict[str, Any]:
-    """The tokens of a text through the layers of a model: directions (T, n, 3), coloured by their place in the text.
+    """Return the scene of a text passing through the layers of a model, coloured by position, as JSON for `flow_page`.
 
-    Fewer records than depths, as an interrupted run leaves them, show so many depths.
+    Args:
+        records: One record for each depth; an interrupted run has fewer than `paths`, and only these are shown.
+        paths: Directions of the tokens, of shape (T, n, 3).
+        names: Name of each coordinate.
+        words: The tokens of the text.
     """
     first, n = records[0], len(words)
     paths = paths[: len(records)]
@@ -140,30 +155,32 @@ def depth_scene(
         ""
         if first["sink"] is None
         else (
-            f" Most attention goes to the token “{token(first['sink_token'])}”, place "
+            f" Most attention goes to the token “{token(first['sink_token'])}” at position "
             f"{first['sink']}; dashed curves leave it out."
         )
     )
     text = "the embedded text" if first["text"] == "embedded" else first["text"]
-    clock = [f"{stage(r)} of {first['layers']} layers" if not r["normed"] else "after the norm" for r in records]
-    shown = [f"{token(word)}  @{i}" for i, word in enumerate(words)]
+    depth_texts = [
+        f"{depth_label(r)} of {first['layers']} layers" if not r["normed"] else "after the norm" for r in records
+    ]
+    labelled_words = [f"{token(word)}  @{i}" for i, word in enumerate(words)]
     return _scene(
         paths,
         names,
         [depth_of(r) for r in records],
-        clock,
-        shown,
+        depth_texts,
+        labelled_words,
         [i / max(n - 1, 1) for i in range(n)],
         True,
         _depth_charts(records),
         title=f"{name}: {n} tokens through {first['layers']} layers",
         choice=f"{name}, n = {n}, piece {first['sample'] + 1}",
         about=f"Directions x/|x| of the tokens of {text} after each layer, seen along the axes on which they "
-        f"vary most; colour is the place in the text.{sink}",
+        f"vary most; colour is the position in the text.{sink}",
         facts=f"Text: {text} (sha256 {first['text_sha256'][:12]}…), weights "
         f"{first['weights'] or 'as loaded'}, {first['dtype']}, seed {first['seed']}, "
         f"howsmooth {first['versions']['howsmooth']}.",
-        trace=False,
+        full_trails=False,
         sink=first["sink"],
     )
 
@@ -210,62 +227,61 @@ def _depth_charts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [chart for chart in charts if chart["curves"]]
 
 
-def _curves(records: Sequence[dict[str, Any]], wanted: Sequence[tuple[str, str, str]]) -> list[dict[str, Any]]:
+def _curves(records: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]]) -> list[dict[str, Any]]:
     return [
         _curve(name, [record[key] for record in records], index, _DASHES[dashes])
-        for index, (key, name, dashes) in enumerate(wanted)
+        for index, (key, name, dashes) in enumerate(columns)
     ]
 
 
 def _curve(name: str, values: Sequence[float | None], colour: int, dash: int) -> dict[str, Any]:
-    short = [None if v is None or not math.isfinite(v) else float(f"{v:.5g}") for v in values]
-    return {"name": name, "values": short, "colour": colour, "dash": dash}
+    rounded = [None if v is None or not math.isfinite(v) else float(f"{v:.5g}") for v in values]
+    return {"name": name, "values": rounded, "colour": colour, "dash": dash}
 
 
 def _chart(
-    title: str, curves: Sequence[dict[str, Any]], *, log: bool = False, steps: bool = False, least: float = 0.0
+    title: str, curves: Sequence[dict[str, Any]], *, log: bool = False, steps: bool = False, minimum: float = 0.0
 ) -> dict[str, Any]:
     shown = [curve for curve in curves if any(value is not None for value in curve["values"])]
-    return {"title": title, "curves": shown, "log": log, "steps": steps, "least": least}
+    return {"title": title, "curves": shown, "log": log, "steps": steps, "minimum": minimum}
 
 
 def _scene(
     paths: NDArray,
     names: Sequence[str],
     depths: Sequence[float],
-    clock: Sequence[str],
+    depth_texts: Sequence[str],
     words: Sequence[str],
-    shades: Sequence[float],
-    ordered: bool,
-    charts: list,
+    token_colours: Sequence[float],
+    sequential: bool,
+    charts: list[dict[str, Any]],
     **more: Any,
 ) -> dict[str, Any]:
-    """Paths as 16-bit numbers between the lowest and the highest value of each coordinate."""
+    """Return a scene as JSON, with paths as 16-bit integers between the minimum and maximum of each coordinate."""
     import numpy
 
-    paths, bent = numpy.asarray(paths, dtype=float), None
+    paths, asinh_scale = numpy.asarray(paths, dtype=float), None
     start = abs(paths[0]).max() or 1.0
-    if not more["trace"] and abs(paths).max() > _WIDE * start:
-        paths, bent = numpy.arcsinh(paths / start), float(start)
+    if not more["full_trails"] and abs(paths).max() > _ASINH_RATIO * start:
+        paths, asinh_scale = numpy.arcsinh(paths / start), float(start)
         names = [f"{name} (asinh scale)" for name in names]
     low, high = paths.min((0, 1)), paths.max((0, 1))
     span = numpy.where(high > low, high - low, 1.0)
-    packed = numpy.round((paths - low) / span * 65535).astype("<u2")
-    spread = high - low
+    quantised = numpy.round((paths - low) / span * 65535).astype("<u2")
     return {
         "names": list(names),
         "depths": [float(t) for t in depths],
-        "clock": list(clock),
+        "depth_texts": list(depth_texts),
         "words": list(words),
-        "shades": list(shades),
-        "ordered": ordered,
+        "token_colours": list(token_colours),
+        "sequential": sequential,
         "charts": charts,
         "count": paths.shape[1],
         "dim": paths.shape[2],
         "low": low.tolist(),
         "high": high.tolist(),
-        "bent": bent,
-        "equal": not more["trace"] and bool(max(spread) < 4 * min(spread)),
-        "paths": base64.b64encode(packed.tobytes()).decode("ascii"),
+        "asinh_scale": asinh_scale,
+        "equal": not more["full_trails"] and bool(max(high - low) < 4 * min(high - low)),
+        "paths": base64.b64encode(quantised.tobytes()).decode("ascii"),
         **more,
     }

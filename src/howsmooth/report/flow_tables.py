@@ -1,4 +1,4 @@
-"""Flows and depth on the terminal: tokens as particles, Gaussian flows, densities, rates, the layers of a model."""
+"""Terminal tables of flows: particles, Gaussian flows, densities, convergence rates, the layers of a model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ from rich.console import Group
 from rich.text import Text
 
 from howsmooth.dynamics.instruments import plateaus
-from howsmooth.report.measurement_tables import MOVED
-from howsmooth.report.rows import FINE, confidence_text, counted, interval, model_name, number, places, text_name, token
+from howsmooth.report.measurement_tables import FIXED_TOKENS_TEXT
+from howsmooth.report.rows import (
+    ACCEPTED_STATUSES,
+    confidence_text,
+    counted,
+    interval,
+    largest_shares,
+    model_name,
+    number,
+    text_name,
+    token,
+)
 from howsmooth.report.table import Column, Table
 
 if TYPE_CHECKING:
     from howsmooth.dynamics.runs import DensityRun, GaussianRun, ParticleRun
 
-_DEPTHS, _TIMES = 12, 10  # rows of a table of a flow
-# key of the record, heading, digits (None: a whole number)
+_MAX_DEPTH_ROWS, _MAX_TIME_ROWS = 12, 10
+# Field of the record, heading, significant digits (None: an integer).
 _INSTRUMENTS = (
     ("clusters", "clusters", None),
     ("vertices", "hull vertices", None),
@@ -35,9 +45,9 @@ _INSTRUMENTS = (
 
 
 def flow_table(records: Sequence[dict[str, Any]], title: str, renormalised: bool = False) -> Table:
-    """About a dozen of the saved depths, evenly spread, with what the instruments see there.
+    """Return the table of a flow of particles at up to `_MAX_DEPTH_ROWS` evenly spaced depths.
 
-    Renormalised tokens z move by ż, not by Γ: the local constant is that of ż.
+    Renormalised tokens z have the velocity ż instead of Γ, so their local constant is that of ż.
     """
 
     def instrument(key: str, heading: str, digits: int | None) -> Column:
@@ -54,13 +64,13 @@ def flow_table(records: Sequence[dict[str, Any]], title: str, renormalised: bool
             Column("depth", lambda r: f"{r['t']:.4g}", style="bold", key=True),
             *(instrument(*column) for column in _INSTRUMENTS),
         ],
-        [records[k] for k in _spread(len(records), _DEPTHS)],
+        [records[k] for k in _evenly_spaced(len(records), _MAX_DEPTH_ROWS)],
     )
 
 
 def particle_tables(run: ParticleRun, records: Sequence[dict[str, Any]]) -> Group:
-    """The depths of a flow of particles, how it ended and what forms, and below how a perturbation grows."""
-    depths, grown = of_kind(records, "depth"), of_kind(records, "growth")
+    """Return the tables of a flow of particles: depths, final state, clusters, and growth of a perturbation."""
+    depths, growth = of_kind(records, "depth"), of_kind(records, "growth")
     trajectory, (n, d) = run.trajectory, run.trajectory.last.shape
     ending = Text(
         f"{n} tokens in dimension {d}, {'e^{−tV}x' if run.renormalised else 'x'}: {trajectory.ending}, "
@@ -72,12 +82,12 @@ def particle_tables(run: ParticleRun, records: Sequence[dict[str, Any]]) -> Grou
         flow_table(depths, run.title, run.renormalised),
         ending,
         *map(Text, plateau_lines(depths)),
-        *([growth_of_perturbations_table(grown, run.renormalised)] if grown else []),
+        *([growth_of_perturbations_table(growth, run.renormalised)] if growth else []),
     )
 
 
 def plateau_lines(records: Sequence[dict[str, Any]]) -> list[str]:
-    """How many clusters there are from which depth to which, where their number stays the same for long."""
+    """Describe the intervals of depth in which the number of clusters stays constant for long."""
     if records[0]["clusters"] is None or len(records) < 3:
         return []
     found = plateaus([r["t"] for r in records], [r["clusters"] for r in records], least=0.1)
@@ -89,7 +99,7 @@ def plateau_lines(records: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def growth_of_perturbations_table(records: Sequence[dict[str, Any]], renormalised: bool = False) -> Table:
-    """σ₁ of the flow's derivative beside the product of its layers' constants."""
+    """Return the table of σ₁ of the flow's derivative and the product of its layers' constants."""
     title = f"Growth of a perturbation through {records[-1]['maps']} residual layers" + (
         ", in x = e^{tV}z" if renormalised else ""
     )
@@ -109,15 +119,18 @@ def growth_of_perturbations_table(records: Sequence[dict[str, Any]], renormalise
     )
 
 
-def moments_table(record: dict[str, Any], title: str, beside: dict[str, Any] | None = None) -> Table:
-    """About ten of the saved times: the mean's norm, the eigenvalues of the covariance, the distance of particles."""
+def moments_table(record: dict[str, Any], title: str, particles: dict[str, Any] | None = None) -> Table:
+    """Return the table of a Gaussian or a density at up to `_MAX_TIME_ROWS` times: norm of the mean, eigenvalues.
+
+    With `particles`, their distance to the flow and to its moments are further columns.
+    """
     import numpy
 
     values = numpy.linalg.eigvalsh(numpy.array(record["covariances"]))[:, ::-1]
-    particles = beside or {"n": 0, "coupled": [], "moments": []}
+    compared = particles or {"n": 0, "coupled": [], "moments": []}
 
     def distance(key: str) -> Callable[[int], str]:
-        return lambda k: number(particles[key][k], 3) if k < len(particles["coupled"]) else ""
+        return lambda k: number(compared[key][k], 3) if k < len(compared["coupled"]) else ""
 
     return Table(
         title,
@@ -133,16 +146,16 @@ def moments_table(record: dict[str, Any], title: str, beside: dict[str, Any] | N
                 style="bold green",
                 wrap=False,
             ),
-            Column(f"{particles['n']} particles: to the flow", distance("coupled"), when=beside is not None),
-            Column("W₂ of moments", distance("moments"), when=beside is not None),
+            Column(f"{compared['n']} particles: to the flow", distance("coupled"), when=particles is not None),
+            Column("W₂ of moments", distance("moments"), when=particles is not None),
         ],
-        _spread(len(record["times"]), _TIMES),
+        _evenly_spaced(len(record["times"]), _MAX_TIME_ROWS),
         wrap_title=False,
     )
 
 
 def gaussian_tables(run: GaussianRun, record: dict[str, Any]) -> Group:
-    """The moments of a Gaussian flow, and below how it ended, its blow-up in closed form, its limiting rank."""
+    """Return the moments of a Gaussian flow, and its final state, blow-up time in closed form and limiting rank."""
     flow, exact, rank = run.flow, run.closed_form, run.rank
     lines = (
         []
@@ -161,23 +174,24 @@ def gaussian_tables(run: GaussianRun, record: dict[str, Any]) -> Group:
 
 
 def density_tables(run: DensityRun, records: Sequence[dict[str, Any]]) -> Group:
-    """The moments of a density and how its flow ended, and below how far particles are from it."""
+    """Return the moments of a density and its final state, and the distances of particles to it."""
     flow, runs = run.flow, of_kind(records, "particles")
     parts: list[Table | Text] = [
         moments_table(records[0], run.title),
         Text(
-            f"{flow.status} at t = {float(flow.times[-1]):.4g} on {flow.grid}, {flow.steps} steps of order {flow.order}, "
+            f"{flow.status} at t = {float(flow.times[-1]):.4g} on {flow.grid}, "
+            f"{flow.steps} steps of order {flow.order}, "
             f"mass lost {flow.mass_error:.1g}, against the walls {flow.leaked:.1g}, {flow.seconds:.2g} s",
             style="dim",
         ),
     ]
-    for found in rates(records):
+    for fitted in rate_records(records):
         repeats = counted(1 + max(one["repeat"] for one in runs), "draw")
         parts += [
-            rate_table(found, f"Particles to the density, mean of {repeats}"),
+            rate_table(fitted, f"Particles to the density, mean of {repeats}"),
             Text(
-                f"{found['distance']} ≈ {found['rate']['constant']:.3g} "
-                f"n^({round(found['rate']['exponent'], 2) + 0.0:.2f})"
+                f"{fitted['distance']} ≈ {fitted['rate']['constant']:.3g} "
+                f"n^({round(fitted['rate']['exponent'], 2) + 0.0:.2f})"
             ),
         ]
     if len({one["n"] for one in runs}) == 1:
@@ -187,17 +201,17 @@ def density_tables(run: DensityRun, records: Sequence[dict[str, Any]]) -> Group:
 
 
 def of_kind(records: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """The records of one kind among those of a flow."""
+    """Return the records of one kind among those of a flow."""
     return [record for record in records if record["record"] == kind]
 
 
-def rates(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rate with its runs of particles, where it is known: an interrupted run has none."""
+def rate_records(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of fitted rates, each with its runs; empty for an interrupted run."""
     return [{**rate, "runs": of_kind(records, "particles")} for rate in of_kind(records, "rate")]
 
 
 def rate_table(record: dict[str, Any], title: str) -> Table:
-    """Distances of particles to the limit, in the mean over repeats, beside what sampling alone leaves."""
+    """Return the table of mean distances of particles to their limit, with the fitted power law."""
     rate = record["rate"]
     groups: dict[int, list[dict[str, Any]]] = {}
     for run in record["runs"]:
@@ -220,9 +234,9 @@ def rate_table(record: dict[str, Any], title: str) -> Table:
 
 
 def depth_tables(records: Sequence[dict[str, Any]]) -> Group:
-    """Two tables for each piece of text: how tokens are spread after each layer, how a perturbation grows."""
+    """Return two tables for each chunk of text: statistics of the tokens after each layer, growth of a perturbation."""
     parts: list[Table] = []
-    for _, group in groupby(records, key=piece):
+    for _, group in groupby(records, key=chunk_key):
         run = list(group)
         parts.append(_spread_table(run))
         if any(record["own"] is not None for record in run):
@@ -230,16 +244,17 @@ def depth_tables(records: Sequence[dict[str, Any]]) -> Group:
     return Group(*parts)
 
 
-def piece(record: dict[str, Any]) -> tuple:
-    """Which piece of text a record is of."""
+def chunk_key(record: dict[str, Any]) -> tuple[str, int, int]:
+    """Return the key of the chunk of text that a record belongs to."""
     return record["model"], record["n"], record["sample"]
 
 
-def stage(record: dict[str, Any]) -> str:
-    """How deep: the number of layers passed, or the norm after the last.
+def depth_label(record: dict[str, Any]) -> str:
+    """Return the number of layers passed, and whether the final norm was applied.
 
-    >>> stage({"depth": 6, "normed": True})
-    '6, norm'
+    Example:
+        >>> depth_label({"depth": 6, "normed": True})
+        '6, norm'
     """
     return f"{record['depth']}, norm" if record["normed"] else str(record["depth"])
 
@@ -255,14 +270,14 @@ def _spread_table(run: Sequence[dict[str, Any]]) -> Table:
 
     tolerances = "/".join(f"{tol:g}" for tol in first["tolerances"])
 
-    def column(heading: str, key: str, digits: int = 3, **looks: Any) -> Column:
-        return Column(heading, _number(key, digits), wrap=False, **looks)
+    def column(heading: str, key: str, digits: int = 3, **options: Any) -> Column:
+        return Column(heading, _number(key, digits), wrap=False, **options)
 
     return Table(
         f"{model_name(first['model'])}: {first['n']} tokens of {text_name(first)}{sample}, {first['distinct']} "
         f"different ones, through {first['layers']} layers",
         [
-            Column("layers", stage, style="bold", key=True),
+            Column("layers", depth_label, style="bold", key=True),
             column("norm", "norm"),
             column("largest", "largest_norm"),
             column("cosine", "cosine"),
@@ -281,23 +296,27 @@ def _spread_table(run: Sequence[dict[str, Any]]) -> Table:
 def _depth_growth_table(run: Sequence[dict[str, Any]]) -> Table:
     known = [record for record in run if record["own"] is not None]
 
-    def where(key: str) -> Callable[[dict[str, Any]], str]:
+    def largest_share(key: str) -> Callable[[dict[str, Any]], str]:
         def cell(record: dict[str, Any]) -> str:
             if record[key] is None:
                 return ""
-            (word, position, share), *_ = places({"top_tokens": record[key]})
+            (word, position, share), *_ = largest_shares({"top_tokens": record[key]})
             return f"{word} @{position} {share:.0%}".replace("%", " %")
 
         return cell
 
+    fixed_tokens = FIXED_TOKENS_TEXT[run[0]["tokens"]]
     return Table(
-        f"{model_name(run[0]['model'])}: growth of a perturbation of the first tokens{MOVED[run[0]['tokens']]}",
+        f"{model_name(run[0]['model'])}: growth of a perturbation of the first tokens{fixed_tokens}",
         [
-            Column("layers", stage, style="bold", key=True),
+            Column("layers", depth_label, style="bold", key=True),
             Column("this layer", lambda r: number(r["own"])),
             Column(
                 "σ₁ of all so far",
-                lambda r: ("" if r["status"] in FINE else "! ") + ("" if r["value"] is None else number(r["value"])),
+                lambda r: (
+                    ("" if r["status"] in ACCEPTED_STATUSES else "! ")
+                    + ("" if r["value"] is None else number(r["value"]))
+                ),
                 style="bold green",
             ),
             Column(
@@ -308,20 +327,20 @@ def _depth_growth_table(run: Sequence[dict[str, Any]]) -> Table:
             ),
             Column("Π of layers", _number("product", 3)),
             Column("relative", _number("relative", 3)),
-            Column("it sits on", where("top_tokens"), "left"),
-            Column("and arrives at", where("top_responses"), "left"),
+            Column("input token", largest_share("top_tokens"), "left"),
+            Column("output token", largest_share("top_responses"), "left"),
         ],
         run[1:],
     )
 
 
 def _number(key: str, digits: int | None) -> Callable[[dict[str, Any]], str]:
-    """The cell of a field that may be None; digits None is a whole number."""
+    """Return the function from a record to the cell of a field that may be None; without `digits`, an integer."""
     return lambda record: (
         "" if record[key] is None else str(record[key]) if digits is None else number(record[key], digits)
     )
 
 
-def _spread(count: int, most: int) -> list[int]:
-    """About `most` places among `count`, evenly spread, the first and the last among them."""
-    return list(dict.fromkeys(round((count - 1) * k / (most - 1)) for k in range(most)))
+def _evenly_spaced(count: int, limit: int) -> list[int]:
+    """Return at most `limit` indices below `count`, evenly spaced, including the first and the last."""
+    return list(dict.fromkeys(round((count - 1) * k / (limit - 1)) for k in range(limit)))

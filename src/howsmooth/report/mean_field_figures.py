@@ -1,83 +1,93 @@
-"""Attention on measures in pictures: regimes, masked constants, growth with the radius, distances, mass splitting."""
+"""Figures for attention on measures: regimes, masked constants, distances, mass splitting."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.lipschitz.splitting import SPLITS
-from howsmooth.report.chart import FEW, Axis, Chart, Label, Series
-from howsmooth.report.charts import LENGTH
-from howsmooth.report.figure import THEMES, draw
+from howsmooth.report.chart import PALETTE_SIZE, Annotation, Axis, Chart, LineStyle, Series
+from howsmooth.report.charts import LENGTH_LABEL
+from howsmooth.report.figure import THEMES, Theme, draw
 from howsmooth.report.rows import LOG10, model_name
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from howsmooth.lipschitz.criterion import LineSplittingGrid
 
-SCORES = {"negative": "A = −1", "positive": "A = +1", "rotation": "A a quarter turn"}
-LINE, HEADS = (0.5, 1.5), (0.0, 2.0)  # ratios between which the colours of splitting change
+SCORE_MATRICES = {"negative": "A = −1", "positive": "A = +1", "rotation": "A a quarter turn"}
+# Range of the colour scale for the splitting ratio: of two atoms on a line, and of the heads of a model.
+LINE_RATIO_RANGE = (0.5, 1.5)
+HEADS_RATIO_RANGE = (0.0, 2.0)
+_REGIME_CURVES: tuple[tuple[str, LineStyle, float], ...] = (  # field, line style, line width
+    ("log_value", "solid", 2.2),
+    ("log_upper", "dashed", 1.1),
+    ("log_at_radius", "dotted", 1.1),
+)
 
 
 def regimes_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """`regimes_chart`, drawn."""
-    return _drawn(regimes_chart(records), theme)
+    """Draw `regimes_chart`."""
+    return _draw(regimes_chart(records), theme)
 
 
 def regimes_chart(records: Sequence[dict[str, Any]]) -> Chart:
-    """Log Lip against log n, one colour per γR²: exact on two places (line), upper bound (dashed), n* (dot)."""
+    """Return the chart of Lip against n on log scales, one colour for each γR².
+
+    Solid: exact for tokens at two points; dashed: upper bound; dotted: one token on the sphere, as published; dot: n*.
+    """
     sizes = list(dict.fromkeys(record["gamma_r2"] for record in records))
-    last = max(record["log_n"] for record in records) / LOG10
-    top = max(record["log_upper"] for record in records) / LOG10
-    series, labels = [], []
+    x_max = max(record["log_n"] for record in records) / LOG10
+    y_max = max(record["log_upper"] for record in records) / LOG10
+    series, annotations = [], []
     for index, size in enumerate(sizes):
         chosen = sorted((r for r in records if r["gamma_r2"] == size), key=lambda r: r["log_n"])
-        at, colour = [record["log_n"] / LOG10 for record in chosen], _colour(index, len(sizes))
-        for name, line, width in (
-            ("log_value", "solid", 2.2),
-            ("log_upper", "dashed", 1.1),
-            ("log_at_radius", "dotted", 1.1),
-        ):
+        xs, colour = [record["log_n"] / LOG10 for record in chosen], _colour(index, len(sizes))
+        for name, linestyle, linewidth in _REGIME_CURVES:
             series.append(
                 Series(
-                    at,
+                    xs,
                     [record[name] / LOG10 for record in chosen],
-                    line=line,
-                    width=width,
+                    linestyle=linestyle,
+                    linewidth=linewidth,
                     colour=colour,
-                    name=f"γR² = {size:g}" if line == "solid" else "",
+                    label=f"γR² = {size:g}" if linestyle == "solid" else "",
                 )
             )
         crossover, plateau = chosen[0]["log_crossover"] / LOG10, chosen[0]["log_plateau"] / LOG10
-        if 0 < crossover <= last:
-            series.append(Series([crossover], [plateau], marks=True, marker=0, colour=colour))
-            labels.append(Label(crossover, plateau - 0.03 * top, "n*"))
-    end = min(last, 2 * top)
+        if 0 < crossover <= x_max:
+            series.append(Series([crossover], [plateau], show_markers=True, marker_index=0, colour=colour))
+            annotations.append(Annotation(crossover, plateau - 0.03 * y_max, "n*"))
+    end = min(x_max, 2 * y_max)
     series += [
-        Series([0, end], [0, end / 2], line="dotted", width=1.2, colour="faint"),
-        _key("largest on two places, exact", "solid", 2.2),
-        _key("upper bound", "dashed"),
-        _key("one token at the rim, as published", "dotted"),
+        Series([0, end], [0, end / 2], linestyle="dotted", linewidth=1.2, colour="muted"),
+        _legend_entry("largest on two points, exact", "solid", 2.2),
+        _legend_entry("upper bound", "dashed"),
+        _legend_entry("one token on the sphere, as published", "dotted"),
     ]
     return Chart(
-        f"From √n to the plateau, {SCORES[records[0]['scores']]}",
-        Axis(LENGTH, "powers"),
-        Axis("Lipschitz constant", "powers"),
+        f"From √n to the plateau, {SCORE_MATRICES[records[0]['scores']]}",
+        Axis(LENGTH_LABEL, "exponents"),
+        Axis("Lipschitz constant", "exponents"),
         series,
-        labels=[*labels, Label(0.7 * end, 0.35 * end - 0.03 * top, "√n")],
+        annotations=[*annotations, Annotation(0.7 * end, 0.35 * end - 0.03 * y_max, "√n")],
     )
 
 
 def masked_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """`masked_chart`, drawn."""
-    return _drawn(masked_chart(records), theme)
+    """Draw `masked_chart`."""
+    return _draw(masked_chart(records), theme)
 
 
 def masked_chart(records: Sequence[dict[str, Any]]) -> Chart:
-    """Constants of masked attention against a, one colour per p: proved (line), attained (points), stated (dashed)."""
+    """Return the chart of the constants of masked attention against a, one colour for each p.
+
+    Lines: proved; points: attained; dashed: as stated in the paper.
+    """
     exponents = [
         p
         for p in dict.fromkeys(record["p"] for record in records)
@@ -86,29 +96,29 @@ def masked_chart(records: Sequence[dict[str, Any]]) -> Chart:
     series = []
     for index, p in enumerate(exponents):
         chosen = sorted((r for r in records if r["p"] == p), key=lambda r: r["a"])
-        at, colour = [record["a"] for record in chosen], _colour(index, len(exponents))
+        xs, colour = [record["a"] for record in chosen], _colour(index, len(exponents))
         series += [
             Series(
-                at,
+                xs,
                 [math.exp(r["log_bound"]) for r in chosen],
-                line="solid",
-                width=2,
+                linestyle="solid",
+                linewidth=2,
                 colour=colour,
-                name=f"p = {_exponent(p)}",
+                label=f"p = {_exponent(p)}",
             ),
-            Series(at, [r["attained"] for r in chosen], marks=True, marker=index, colour=colour),
+            Series(xs, [r["attained"] for r in chosen], show_markers=True, marker_index=index, colour=colour),
         ]
     stated = sorted({record["a"]: record["stated"] for record in records}.items())
     series += [
         Series(
             [a for a, _ in stated],
             [value for _, value in stated],
-            line="dashed",
-            width=1.4,
-            colour="faint",
-            name="as stated, for all p",
+            linestyle="dashed",
+            linewidth=1.4,
+            colour="muted",
+            label="as stated, for all p",
         ),
-        Series((), (), name="attained", marks=True, marker=0, colour="ink"),
+        Series((), (), label="attained", show_markers=True, marker_index=0, colour="foreground"),
     ]
     return Chart(
         "Masked attention: proved and attained", Axis("a = ‖A‖R²"), Axis("Lipschitz constant in $d_p$", "log"), series
@@ -116,18 +126,21 @@ def masked_chart(records: Sequence[dict[str, Any]]) -> Chart:
 
 
 def distance_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """`distance_chart`, drawn."""
-    return _drawn(distance_chart(records), theme)
+    """Draw `distance_chart`."""
+    return _draw(distance_chart(records), theme)
 
 
 def distance_chart(records: Sequence[dict[str, Any]]) -> Chart:
-    """After / before against the layer, a line for each exponent and length; without a layer each distance."""
+    """Return the chart of distance after / before attention against the layer, a line for each exponent and length.
+
+    Records of measures without a model have no layer; their chart shows the distance against the exponent.
+    """
     letter = records[0]["distance"]
     shown = [r for r in records if r["layer"] is None or r["quotient"] is not None]
     exponents = list(dict.fromkeys(r["p"] for r in shown))
-    one, other = (Path(name).name for name in records[0].get("texts") or records[0]["files"])
+    first, second = (Path(name).name for name in records[0].get("texts") or records[0]["files"])
     model = "" if records[0]["model"] is None else f"{model_name(records[0]['model'])}: "
-    title = f"{model}how far apart are " + (f"{one} and {other}" if one != other else f"two chunks of {one}")
+    title = f"{model}how far apart are " + (f"{first} and {second}" if first != second else f"two chunks of {first}")
     if records[0]["layer"] is None:
         values = [math.inf if r["before"]["value"] == "inf" else r["before"]["value"] for r in shown]
         finite = [i for i, value in enumerate(values) if math.isfinite(value)]
@@ -135,15 +148,15 @@ def distance_chart(records: Sequence[dict[str, Any]]) -> Chart:
         names = [_exponent(r["p"]) for r in shown]
         return Chart(
             title,
-            Axis("exponent p", names=names, low=-0.5, high=len(names) - 0.5),
-            Axis(f"distance ${letter}_p$", low=0, high=1.1 * high),
-            [Series(finite, [values[i] for i in finite], marks=True, marker=0, colour=0)],
-            labels=[
-                Label(
+            Axis("exponent p", tick_labels=names, lower_limit=-0.5, upper_limit=len(names) - 0.5),
+            Axis(f"distance ${letter}_p$", lower_limit=0, upper_limit=1.1 * high),
+            [Series(finite, [values[i] for i in finite], show_markers=True, marker_index=0, colour=0)],
+            annotations=[
+                Annotation(
                     i,
                     value if math.isfinite(value) else 0.0,
                     f" {value:.4g}" if math.isfinite(value) else " ∞",
-                    colour="ink",
+                    colour="foreground",
                 )
                 for i, value in enumerate(values)
             ],
@@ -151,56 +164,59 @@ def distance_chart(records: Sequence[dict[str, Any]]) -> Chart:
     lengths = list(dict.fromkeys(r["n"] for r in shown))
     series = []
     for index, p in enumerate(exponents):
-        for place, n in enumerate(lengths):
+        for marker_index, n in enumerate(lengths):
             chosen = sorted((r for r in shown if (r["p"], r["n"]) == (p, n)), key=lambda r: r["layer"])
             series.append(
                 Series(
                     [r["layer"] for r in chosen],
                     [r["quotient"] for r in chosen],
-                    line="solid",
-                    marks=True,
-                    marker=place,
+                    linestyle="solid",
+                    show_markers=True,
+                    marker_index=marker_index,
                     colour=_colour(index, len(exponents)),
-                    name=f"p = {_exponent(p)}" + (f", n = {n}" if len(lengths) > 1 else ""),
+                    label=f"p = {_exponent(p)}" + (f", n = {n}" if len(lengths) > 1 else ""),
                 )
             )
-    return Chart(title, Axis("layer", whole=True), Axis(f"${letter}_p$ after attention / before", low=0), series)
+    return Chart(
+        title, Axis("layer", integer_ticks=True), Axis(f"${letter}_p$ after attention / before", lower_limit=0), series
+    )
 
 
-def _drawn(chart: Chart, theme: str) -> Figure:
-    lines = math.ceil(sum(bool(series.name) for series in chart.series) / 2)
-    return draw([chart], theme=theme, width=7.2, height=4.6 + 0.22 * lines)
+def _draw(chart: Chart, theme: str) -> Figure:
+    legend_lines = math.ceil(sum(bool(series.label) for series in chart.series) / 2)
+    return draw([chart], theme=theme, width=7.2, height=4.6 + 0.22 * legend_lines)
 
 
 def _colour(index: int, count: int) -> int | float:
-    """A few get colours that everyone can tell apart, many an ordered scale."""
-    return index if count <= FEW else index / (count - 1)
+    """Return a palette index for a few series, a position on the sequential colour map for many."""
+    return index if count <= PALETTE_SIZE else index / (count - 1)
 
 
-def _key(name: str, line: str, width: float = 1.1) -> Series:
-    """An entry of the legend alone."""
-    return Series((), (), name=name, line=line, width=width, colour="ink")
+def _legend_entry(label: str, linestyle: LineStyle, linewidth: float = 1.1) -> Series:
+    """Return a series without points, which only adds an entry to the legend."""
+    return Series((), (), label=label, linestyle=linestyle, linewidth=linewidth, colour="foreground")
 
 
 def _exponent(p: float | str) -> str:
     return "∞" if isinstance(p, str) else f"{p:g}"
 
 
-def _scale(name: str, ends: tuple[float, float]) -> tuple[Any, Any]:
-    """A scale that is pale at ratio 1, blue below and orange above: the border is where splitting begins."""
+def _splitting_colours(theme: str, limits: tuple[float, float]) -> tuple[Any, Any]:
+    """Return a diverging colour map and its norm: blue below ratio 1, orange above, where splitting begins."""
     from matplotlib import colors
 
-    below, above = ("#0072B2", "#D55E00") if name == "light" else ("#56B4E9", "#E69F00")
-    middle = THEMES[name]["paper"]
-    scale = colors.LinearSegmentedColormap.from_list("splitting", [below, middle, above])
-    return scale.with_extremes(bad=THEMES[name]["grid"]), colors.TwoSlopeNorm(1.0, *ends)
+    below, above = ("#0072B2", "#D55E00") if theme == "light" else ("#56B4E9", "#E69F00")
+    middle = THEMES[theme]["background"]
+    colour_map = colors.LinearSegmentedColormap.from_list("splitting", [below, middle, above])
+    return colour_map.with_extremes(bad=THEMES[theme]["grid"]), colors.TwoSlopeNorm(1.0, *limits)
 
 
 def title(a: float, masses: Sequence[float], third: float | None = None, masked: bool = False) -> str:
-    """What a picture of the line shows.
+    """Return the title of a picture of two atoms on a line.
 
-    >>> title(-1.0, (1.0, 3.0))
-    'a = −1, masses 1 : 3'
+    Example:
+        >>> title(-1.0, (1.0, 3.0))
+        'a = −1, masses 1 : 3'
     """
     at = "" if third is None else f", third atom at {third:g}"
     mask = ", masked" if masked else ""
@@ -208,84 +224,100 @@ def title(a: float, masses: Sequence[float], third: float | None = None, masked:
 
 
 def picture_figure(picture: LineSplittingGrid, *, theme: str = "light") -> Figure:
-    """One picture of the line."""
+    """Draw one picture of two atoms on a line."""
     axis, found = picture.found
-    named = title(picture.a, picture.all_masses, picture.third, picture.masked)
-    return line_figure([{"title": named, "axis": axis, "ratio": found.ratio}], theme=theme)
+    text = title(picture.a, picture.all_masses, picture.third, picture.masked)
+    return line_figure([{"title": text, "axis": axis, "ratio": found.ratio}], theme=theme)
 
 
 def line_figure(pictures: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """One panel per picture: {"title", "axis" (points,), "ratio" (points, points)}; lines are where it is 1."""
+    """Draw the splitting ratio of two atoms on a line, one panel for each picture; contours are at ratio 1.
+
+    Args:
+        pictures: Dictionaries with "title", "axis" of shape (points,) and "ratio" of shape (points, points).
+        theme: Key of `THEMES`.
+    """
     from matplotlib.figure import Figure
 
     colours = THEMES[theme]
-    scale, norm = _scale(theme, LINE)
+    colour_map, norm = _splitting_colours(theme, LINE_RATIO_RANGE)
     columns = min(3, len(pictures))
-    lines = -(-len(pictures) // columns)
+    n_rows = -(-len(pictures) // columns)
     figure = Figure(
-        figsize=(4.3 * columns + 0.9, 4.2 * lines), dpi=160, layout="constrained", facecolor=colours["paper"]
+        figsize=(4.3 * columns + 0.9, 4.2 * n_rows), dpi=160, layout="constrained", facecolor=colours["background"]
     )
-    panels = figure.subplots(lines, columns, squeeze=False).flatten()
-    for panel, drawn in zip(panels, pictures, strict=False):
-        axis, ratio = (drawn[name].numpy() for name in ("axis", "ratio"))
+    panels = figure.subplots(n_rows, columns, squeeze=False).flatten()
+    for panel, picture in zip(panels, pictures, strict=False):
+        axis, ratio = (picture[name].numpy() for name in ("axis", "ratio"))
         edge = float(axis[-1] + (axis[1] - axis[0]) / 2)
         image = panel.imshow(
-            ratio, origin="lower", extent=(-edge, edge, -edge, edge), cmap=scale, norm=norm, interpolation="nearest"
+            ratio,
+            origin="lower",
+            extent=(-edge, edge, -edge, edge),
+            cmap=colour_map,
+            norm=norm,
+            interpolation="nearest",
         )
-        panel.contour(axis, axis, ratio, levels=[1.0], colors=[colours["ink"]], linewidths=1.1)
+        panel.contour(axis, axis, ratio, levels=[1.0], colors=[colours["foreground"]], linewidths=1.1)
         share = float((ratio > 1).mean())
         panel.set_title(
-            f"{drawn['title']}\n{100 * share:.2g} % splits, ratio up to {float(ratio.max()):.5g}",
+            f"{picture['title']}\n{100 * share:.2g} % splits, ratio up to {float(ratio.max()):.5g}",
             loc="left",
             fontsize=10.5,
-            color=colours["ink"],
+            color=colours["foreground"],
         )
-        panel.set_xlabel("first atom x", color=colours["ink"])
-        panel.set_ylabel("second atom y", color=colours["ink"])
-        panel.tick_params(colors=colours["ink"], length=0)
+        panel.set_xlabel("first atom x", color=colours["foreground"])
+        panel.set_ylabel("second atom y", color=colours["foreground"])
+        panel.tick_params(colors=colours["foreground"], length=0)
         for side in panel.spines.values():
             side.set_visible(False)
     for panel in panels[len(pictures) :]:
         panel.set_visible(False)
-    _bar(figure, image, panels[: len(pictures)], colours, LINE)
+    _add_colour_bar(figure, image, panels[: len(pictures)], colours, LINE_RATIO_RANGE)
     return figure
 
 
 def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """Heads × layers, one panel per length: the largest ratio over samples; a ring where it is certainly above 1."""
+    """Draw the largest splitting ratio over samples for each layer and head, one panel for each length.
+
+    Circles mark heads whose ratio is certified to be above 1.
+    """
     import numpy
     from matplotlib.figure import Figure
 
     colours = THEMES[theme]
-    scale, norm = _scale(theme, HEADS)
+    colour_map, norm = _splitting_colours(theme, HEADS_RATIO_RANGE)
     lengths = sorted({record["n"] for record in records})
     layers = sorted({record["layer"] for record in records})
     heads = sorted({-1 if record["head"] is None else record["head"] for record in records})
     columns = 1 if len(layers) > 15 else min(3, len(lengths))
-    lines = -(-len(lengths) // columns)
-    size = max(0.22, min(0.45, 9 / max(len(layers), len(heads))))
+    n_rows = -(-len(lengths) // columns)
+    cell = max(0.22, min(0.45, 9 / max(len(layers), len(heads))))
     figure = Figure(
-        figsize=(max(3.6, size * len(layers) + 1.2) * columns + 1.0, max(2.4, size * len(heads) + 1.3) * lines + 0.4),
+        figsize=(max(3.6, cell * len(layers) + 1.2) * columns + 1.0, max(2.4, cell * len(heads) + 1.3) * n_rows + 0.4),
         dpi=160,
         layout="constrained",
-        facecolor=colours["paper"],
+        facecolor=colours["background"],
     )
-    panels = figure.subplots(lines, columns, squeeze=False).flatten()
+    panels = figure.subplots(n_rows, columns, squeeze=False).flatten()
     for panel, n in zip(panels, lengths, strict=False):
         grid = numpy.full((len(heads), len(layers)), numpy.nan)
         for record in records:
             if record["n"] == n:
-                at = heads.index(-1 if record["head"] is None else record["head"]), layers.index(record["layer"])
-                grid[at] = numpy.nanmax([grid[at], record["ratio"]])
+                row, column = (
+                    heads.index(-1 if record["head"] is None else record["head"]),
+                    layers.index(record["layer"]),
+                )
+                grid[row, column] = numpy.nanmax([grid[row, column], record["ratio"]])
                 if record["verdict"] == SPLITS:
-                    panel.plot(at[1], at[0], "o", markerfacecolor="none", color=colours["ink"], markersize=9)
-        image = panel.imshow(grid, origin="lower", cmap=scale, norm=norm, aspect="equal")
-        panel.set_title(f"n = {n}", loc="left", fontsize=11, fontweight="bold", color=colours["ink"])
+                    panel.plot(column, row, "o", markerfacecolor="none", color=colours["foreground"], markersize=9)
+        image = panel.imshow(grid, origin="lower", cmap=colour_map, norm=norm, aspect="equal")
+        panel.set_title(f"n = {n}", loc="left", fontsize=11, fontweight="bold", color=colours["foreground"])
         panel.set_xticks(range(len(layers)), [str(layer) for layer in layers])
         panel.set_yticks(range(len(heads)), ["all heads" if head < 0 else str(head) for head in heads])
-        panel.set_xlabel("layer", color=colours["ink"])
-        panel.set_ylabel("" if heads == [-1] else "head", color=colours["ink"])
-        panel.tick_params(colors=colours["ink"], length=0, labelsize=9)
+        panel.set_xlabel("layer", color=colours["foreground"])
+        panel.set_ylabel("" if heads == [-1] else "head", color=colours["foreground"])
+        panel.tick_params(colors=colours["foreground"], length=0, labelsize=9)
         for side in panel.spines.values():
             side.set_visible(False)
     for panel in panels[len(lengths) :]:
@@ -296,15 +328,17 @@ def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> 
         ha="left",
         fontsize=13,
         fontweight="bold",
-        color=colours["ink"],
+        color=colours["foreground"],
     )
-    _bar(figure, image, panels[: len(lengths)], colours, HEADS)
+    _add_colour_bar(figure, image, panels[: len(lengths)], colours, HEADS_RATIO_RANGE)
     return figure
 
 
-def _bar(figure: Any, image: Any, panels: Any, colours: dict, ends: tuple[float, float]) -> None:
-    bar = figure.colorbar(image, ax=list(panels), shrink=0.8, extend="both" if ends[0] > 0 else "max")
-    bar.set_label("max$_i$ ‖∂₁G(x$_i$, μ)‖ / ‖D‖:  splits above 1", color=colours["ink"])
-    bar.set_ticks([ends[0], (1 + ends[0]) / 2, 1.0, (1 + ends[1]) / 2, ends[1]])
-    bar.ax.tick_params(colors=colours["ink"], length=0)
+def _add_colour_bar(
+    figure: Figure, image: Any, panels: Iterable[Axes], colours: Theme, limits: tuple[float, float]
+) -> None:
+    bar = figure.colorbar(image, ax=list(panels), shrink=0.8, extend="both" if limits[0] > 0 else "max")
+    bar.set_label("max$_i$ ‖∂₁G(x$_i$, μ)‖ / ‖D‖:  splits above 1", color=colours["foreground"])
+    bar.set_ticks([limits[0], (1 + limits[0]) / 2, 1.0, (1 + limits[1]) / 2, limits[1]])
+    bar.ax.tick_params(colors=colours["foreground"], length=0)
     bar.outline.set_visible(False)

@@ -1,4 +1,4 @@
-"""Attention on measures on the terminal: regimes, masked constants, distances, mass splitting."""
+"""Terminal tables for attention on measures: regimes, masked constants, distances, mass splitting."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from howsmooth.report.rows import (
     magnitude,
     model_name,
     number,
+    ratio_text,
     scientific,
     special_tokens_text,
     text_name,
-    times,
     token,
 )
 from howsmooth.report.table import Column, Table
 
 _SHOWN_LENGTHS = 2
 _VERDICTS = {"true": "green", "false": "bold red", "open": "yellow"}
-_KINDS = {"W": "tokens without places", "d": "tokens with times"}
+_KINDS = {"W": "tokens without positions", "d": "tokens with times"}
 _MAPS = {
     "head": "heads",
     "attention": "attention layers",
@@ -36,7 +36,7 @@ _MAPS = {
 
 
 def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
-    """One row per γR²: the constant at a few lengths, where growth ends, and between which bounds it does."""
+    """Return the table of regimes with a row for each γR²: the constant at a few lengths, its plateau, and bounds."""
     sign = "−1" if records[0]["scores"] == "negative" else "+1"
     lengths = sorted({record["log_n"] for record in records})
     last = len(lengths) - 1
@@ -45,27 +45,30 @@ def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
     for record in records:
         rows.setdefault(record["gamma_r2"], {})[record["log_n"]] = record
 
-    def at(log_n: float) -> Column:
+    def length(log_n: float) -> Column:
         return Column(
             f"n = {magnitude(log_n)}",
             lambda row: scientific(row[log_n]["log_value"]) if log_n in row else "",
             wrap=False,
         )
 
-    def end(heading: str, name: str, style: str = "") -> Column:
+    def common(heading: str, name: str, style: str = "") -> Column:
         return Column(heading, lambda row: scientific(_any(row)[name]), style=style, wrap=False)
 
     return Table(
-        f"Largest constant of n tokens at two places in the ball, exact (d = 1, A = {sign}, V = 1)",
+        f"Largest constant of n tokens at two points in the ball, exact (d = 1, A = {sign}, V = 1)",
         [
             Column("γR²", lambda row: f"{_any(row)['gamma_r2']:g}", style="bold", wrap=False, min_width=3),
-            *map(at, shown),
-            end("plateau", "log_plateau", "bold green"),
-            end("from n* on", "log_crossover"),
-            end("≥ two Diracs", "log_two_dirac", "dim"),
-            end("≤ for all n", "log_n_free", "dim"),
+            *map(length, shown),
+            common("plateau", "log_plateau", "bold green"),
+            common("from n* on", "log_crossover"),
+            common("≥ two Diracs", "log_two_dirac", "dim"),
+            common("≤ for all n", "log_n_free", "dim"),
             Column(
-                "apart", lambda row: times(_any(row)["log_n_free"] - _any(row)["log_plateau"]), wrap=False, min_width=5
+                "ratio",
+                lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_plateau"]),
+                wrap=False,
+                min_width=5,
             ),
         ],
         list(rows.values()),
@@ -77,7 +80,7 @@ def _any(row: dict[float, dict[str, Any]]) -> dict[str, Any]:
 
 
 def masked_table(records: Sequence[dict[str, Any]]) -> Table:
-    """One row per a and p: attained, proved, and what becomes of "the same bound as unmasked"."""
+    """Return the table of masked attention with a row for each a and p: attained, proved, and the stated bound."""
     return Table(
         f"Masked attention in d_p (d = 1, A = −a, V = 1, R = 1), up to {records[0]['n']} atoms",
         [
@@ -91,9 +94,10 @@ def masked_table(records: Sequence[dict[str, Any]]) -> Table:
                 style="bold green",
             ),
             Column(
-                "apart", lambda r: "" if r["log_bound"] is None else times(r["log_bound"] - math.log(r["attained"]))
+                "ratio",
+                lambda r: "" if r["log_bound"] is None else ratio_text(r["log_bound"] - math.log(r["attained"])),
             ),
-            Column("unmasked says", lambda r: number(r["unmasked"]), style="dim"),
+            Column("unmasked", lambda r: number(r["unmasked"]), style="dim"),
             Column("as stated", lambda r: magnitude(math.log(r["stated"]), 4)),
             Column("which is", lambda r: Text(r["verdict"], style=_VERDICTS[r["verdict"]]), "left", wrap=False),
         ],
@@ -103,15 +107,15 @@ def masked_table(records: Sequence[dict[str, Any]]) -> Table:
 
 
 def distance_table(records: Sequence[dict[str, Any]]) -> Table:
-    """One row per layer, length and exponent: the distance before and after attention, and their quotient."""
+    """Return the table of distances before and after attention, with a row for each layer, length and exponent."""
     first = records[0]
     names = first.get("texts") or first.get("files") or ("", "")
-    who = f"{names[0]} and {names[1]}" if names[0] != names[1] else f"two chunks of {names[0]}"
+    pair = f"{names[0]} and {names[1]}" if names[0] != names[1] else f"two chunks of {names[0]}"
     model = "" if first["model"] is None else f"{model_name(first['model'])}: "
     after = any(record["after"] for record in records)
     reasons = sorted({record["before"]["reason"] for record in records if record["before"].get("reason")})
     return Table(
-        f"{model}how far apart are {who}, {_KINDS[first['distance']]}{special_tokens_text(first)}",
+        f"{model}how far apart are {pair}, {_KINDS[first['distance']]}{special_tokens_text(first)}",
         [
             Column("layer", lambda r: r["layer"], when=first["layer"] is not None, key=True),
             Column("n", lambda r: str(r["n"]) if r["n"] == r["m"] else f"{r['n']}, {r['m']}", style="bold", key=True),
@@ -136,10 +140,11 @@ def distance_table(records: Sequence[dict[str, Any]]) -> Table:
 
 
 def symbol(distance: str, p: float | str) -> str:
-    """The distance as it is written.
+    """Return the symbol of a distance.
 
-    >>> symbol("W", 2.0), symbol("d", "inf"), symbol("W", 1.5)
-    ('W₂', 'd_∞', 'W_1.5')
+    Example:
+        >>> symbol("W", 2.0), symbol("d", "inf"), symbol("W", 1.5)
+        ('W₂', 'd_∞', 'W_1.5')
     """
     if isinstance(p, str):
         return f"{distance}_∞"
@@ -160,7 +165,7 @@ def _gap(record: dict[str, Any]) -> str:
 
 
 def splitting_table(records: Sequence[dict[str, Any]]) -> Table:
-    """One row per layer and length: how many maps split, and the one that comes nearest or goes furthest."""
+    """Return the table of splitting with a row for each layer and length: number of split maps, largest ratio."""
     first = records[0]
 
     def of_top(get: Callable[[dict[str, Any]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
@@ -196,7 +201,7 @@ def splitting_table(records: Sequence[dict[str, Any]]) -> Table:
 
 
 def repeated_table(records: Sequence[dict[str, Any]]) -> Table:
-    """What repeating one token does to the constant: over all tokens of a text, layer by layer."""
+    """Return the table of what repeating one token does to the constant, with a row for each layer and length."""
     first = records[0]
 
     def columns(name: str, which: str) -> list[Column]:
@@ -215,7 +220,7 @@ def repeated_table(records: Sequence[dict[str, Any]]) -> Table:
         ]
 
     return Table(
-        f"{model_name(first['model'])}: one token said {first['copies']} times, Lip of the {first['map']} on "
+        f"{model_name(first['model'])}: one token repeated {first['copies']} times, Lip of the {first['map']} on "
         f"{text_name(first)}",
         [
             Column("layer", lambda group: group[0]["layer"], key=True),
@@ -229,7 +234,7 @@ def repeated_table(records: Sequence[dict[str, Any]]) -> Table:
 
 
 def which_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Which maps split at all."""
+    """Return the table of which kinds of maps split."""
     return Table(
         "Which maps split? ratio = max_i ‖∂₁G(x_i, μ)‖ / ‖D‖",
         [
@@ -246,7 +251,7 @@ def which_table(records: Sequence[dict[str, Any]]) -> Table:
 
 
 def picture_line(records: Sequence[dict[str, Any]]) -> str:
-    """The one record of a picture of the line, in a sentence."""
+    """Describe the record of a picture of two atoms on a line in a sentence."""
     r = records[0]
     square = f"[−{r['extent']:g}, {r['extent']:g}]²"
     return (

@@ -1,8 +1,8 @@
-"""Measurements, bounds and studies on the terminal: Lip with its interval, what bounds say, the law of the growth."""
+"""Terminal tables of measurements, bounds and studies: Lip with its interval, bounds, fitted growth laws."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
 from howsmooth.report.rows import (
-    FINE,
+    ACCEPTED_STATUSES,
     BoundRow,
     Row,
     bound_rows,
@@ -21,25 +21,25 @@ from howsmooth.report.rows import (
     exponent,
     exponent_interval,
     interval,
+    largest_shares,
     laws_by_quantity,
     magnitude,
     map_name,
+    measurement_rows,
     model_name,
     number,
-    places,
+    ratio_text,
     refusals,
-    rows_of,
     special_tokens_text,
     symbol,
     text_name,
-    times,
 )
 from howsmooth.report.table import Column, Table
 
 if TYPE_CHECKING:
     from howsmooth.fits import Law
 
-MOVED = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
+FIXED_TOKENS_TEXT = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
 _MAPS = {
     "attention": "attention layers",
     "head": "attention heads",
@@ -48,8 +48,8 @@ _MAPS = {
     "layer": "Transformer layers",
     "model": "layers together",
 }
-_MOST_LENGTHS = 6
-_STUDIED = {
+_MAX_LENGTHS = 6
+_CURVE_HEADINGS = {
     "checkpoint": "checkpoint",
     "text": "text",
     "map": "map",
@@ -59,7 +59,7 @@ _STUDIED = {
     "quantity": "quantity",
     "cutting": "cutting",
 }
-_WORDS = {
+_FIELD_TEXTS = {
     "all": "all tokens",
     "no-first": "without the first",
     "no-special": "without special",
@@ -70,23 +70,23 @@ _WORDS = {
 
 
 def summary(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> RenderableType:
-    """Everything the terminal shows of a run: a table per model, the growth beneath it."""
+    """Return the output of `howsmooth measure`: for each model and quantity a table, and the growth laws below it."""
     parts: list[RenderableType] = []
-    own = laws_by_quantity(laws)
-    for key, chosen in by_quantity(records).items():
-        parts.append(measurements_table(chosen))
-        if key in own:
-            parts.append(growth_table(own[key], symbol(key[1])))
+    grouped_laws = laws_by_quantity(laws)
+    for key, group in by_quantity(records).items():
+        parts.append(measurements_table(group))
+        if key in grouped_laws:
+            parts.append(growth_table(grouped_laws[key], symbol(key[1])))
     return Group(*parts)
 
 
 def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Lip with its interval, the radius and the place of the worst direction; of several samples the largest.
+    """Return the table of one model: the largest sample with its interval, the radius, and the worst direction.
 
-    A mark on a value says that a sample of this row did not reach the tolerance. Where rows have different numbers of
-    samples, as after an interrupted run, each row says its own.
+    An exclamation mark means that a sample of the row did not reach the tolerance. If rows have different numbers of
+    samples, as after an interrupted run, the number is a column of its own.
     """
-    rows, first = rows_of(records), records[0]
+    rows, first = measurement_rows(records), records[0]
     name = symbol(first.get("quantity"))
     counts = {len(row.values) for row in rows}
     largest = name if counts == {1} else f"max of {counts.pop()}" if len(counts) == 1 else "max"
@@ -94,7 +94,7 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
     unfinished = sorted({status for row in rows for status in row.unfinished})
     return Table(
         f"{model_name(first['model'])}{weights}: {name} of its {_MAPS.get(first['map'], 'maps')} on {text_name(first)}"
-        f"{MOVED.get(first.get('tokens', 'all'), '')}",
+        f"{FIXED_TOKENS_TEXT.get(first.get('tokens', 'all'), '')}",
         [
             Column("layer", lambda row: row.layer, key=True),
             Column("head", lambda row: row.head, when=any(row.head is not None for row in rows), key=True),
@@ -116,10 +116,10 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
                 when=any(row.worst.get("radius") is not None for row in rows),
             ),
             Column(
-                "worst direction sits on",
-                _where,
+                "worst direction: top tokens",
+                _largest_shares,
                 "left",
-                min_width=16,  # the one column that may wrap
+                min_width=16,  # the only column that may wrap
                 when=any(row.worst.get("top_tokens") for row in rows),
             ),
         ],
@@ -136,9 +136,9 @@ def _largest(row: Row) -> Text:
     return mark.append(number(row.worst["value"]))
 
 
-def _where(row: Row) -> Text:
+def _largest_shares(row: Row) -> Text:
     text = Text()
-    for index, (word, position, share) in enumerate(places(row.worst)):
+    for index, (word, position, share) in enumerate(largest_shares(row.worst)):
         text.append("  " if index else "")
         text.append(word, style="magenta")
         text.append(f" @{position} ", style="dim")
@@ -147,11 +147,11 @@ def _where(row: Row) -> Text:
 
 
 def growth_table(laws: dict[tuple, Law], name: str = "Lip") -> RenderableType:
-    """Lip ~ C n^alpha for each map: the exponent with its interval, and whether it is a power law at all."""
+    """Return the table of fitted laws Lip ≈ C n^α: the exponent with its interval, and the verdict on the power law."""
     title, verdicts = f"Growth with length, {name} ≈ C nᵅ", {law.verdict for law in laws.values()}
     if len(verdicts) == 1 and all(law.exponent is None for law in laws.values()):
-        said = Text(title, style="bold cyan", no_wrap=True, overflow="ignore")
-        return said.append(f": {verdicts.pop()}", style="not bold default")
+        line = Text(title, style="bold cyan", no_wrap=True, overflow="ignore")
+        return line.append(f": {verdicts.pop()}", style="not bold default")
     layer, head = CURVE.index("layer"), CURVE.index("head")
     ordered = sorted(
         laws.items(), key=lambda item: tuple(-1 if item[0][i] is None else item[0][i] for i in (layer, head))
@@ -168,24 +168,31 @@ def growth_table(laws: dict[tuple, Law], name: str = "Lip") -> RenderableType:
     )
 
 
-def _law_columns(laws: Iterable[Law], law_of: Any, width: int | None = None, name: str = "Lip") -> list[Column]:
-    """The exponent, its interval and the verdict of each row's law; `law_of` a row may be None."""
+def _law_columns(
+    laws: Iterable[Law], law_of: Callable[[Any], Law | None], width: int | None = None, name: str = "Lip"
+) -> list[Column]:
+    """Return the columns of the exponent, its interval and the verdict; `law_of` returns the law of a row."""
+
+    def verdict(row: Any) -> str | None:
+        law = law_of(row)
+        return None if law is None else law.verdict
+
     confidence = next((law.confidence for law in laws), 0.95)
     return [
         Column("α", lambda row: exponent(law_of(row)), style="bold green", wrap=False),
         Column(f"{100 * confidence:g} %", lambda row: exponent_interval(law_of(row)), "left", wrap=False),
-        Column(f"is it {name} ≈ C nᵅ?", lambda row: law_of(row) and law_of(row).verdict, "left", min_width=width),
+        Column(f"is it {name} ≈ C nᵅ?", verdict, "left", min_width=width),
     ]
 
 
 def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
-    """One table per map: lower bounds, the measured constant, upper bounds; then what refused, with its reason."""
+    """Return the output of `howsmooth bound`: a table for each map, and why other bounds do not apply."""
     parts: list[RenderableType] = []
     for model in dict.fromkeys(record["model"] for record in records):
-        chosen = [record for record in records if record["model"] == model]
-        for key, rows in bound_rows(chosen).items():
+        group = [record for record in records if record["model"] == model]
+        for key, rows in bound_rows(group).items():
             parts.append(_bounds_table(model, key, rows))
-        for reason, names in refusals(chosen).items():
+        for reason, names in refusals(group).items():
             line = Text("Refused: ", style="yellow").append(reason, style="default")
             parts.append(line.append("\n  " + ", ".join(names), style="dim"))
     return Group(*parts)
@@ -213,7 +220,10 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow])
 
     def over(n: int) -> Column:
         return Column(
-            "", lambda row: times(row.cells[n]["log_ratio"]) if row and n in row.cells else "", style="dim", wrap=False
+            "",
+            lambda row: ratio_text(row.cells[n]["log_ratio"]) if row and n in row.cells else "",
+            style="dim",
+            wrap=False,
         )
 
     shares = cells[lengths[-1]]["argmax_share"]
@@ -233,34 +243,41 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow])
             Column("holds", lambda row: "at X" if row is None else row.holds, "left", style="dim", wrap=False),
             *(column(n) for n in lengths for column in (value, over)),
         ],
-        [*lower, None, *rows[len(lower) :]],  # None: the measured constant's own row
+        [*lower, None, *rows[len(lower) :]],  # None: the row of the measured constant
         row_style=lambda row: "bold green" if row is None else "",
         caption=f"near the large-radius limit: {decided}".replace("%", " %"),
     )
 
 
 class Summary:
-    """Medians of a study by curve and length, gathered in one pass; of a record only the number is kept."""
+    """Values of a study by curve and length, and their fitted laws, collected in one pass over the records.
 
-    def __init__(self, records: Iterable[dict[str, Any]], **fit_options: Any):
+    Attributes:
+        values: The values of all samples by curve and length.
+        unfinished: How often each status occurs that needs a warning.
+        fits: The fitted law of each curve.
+    """
+
+    def __init__(self, records: Iterable[dict[str, Any]], **fit_options: Any) -> None:
+        """Read the records once and fit the laws; `fit_options` are those of `howsmooth.fits.growth_laws`."""
         self.values: dict[tuple, dict[int, list[float]]] = {}
         self.unfinished: dict[str, int] = {}
-        self.fits: dict[tuple, Law] = growth_laws(self._seen(records), **fit_options)
+        self.fits: dict[tuple, Law] = growth_laws(self._collect(records), **fit_options)
 
-    def _seen(self, records: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    def _collect(self, records: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
         for record in records:
             key = tuple(record.get(name) for name in CURVE)
             self.values.setdefault(key, {}).setdefault(record["n"], []).append(record["value"])
-            if record["status"] not in (*FINE, "as released"):
+            if record["status"] not in (*ACCEPTED_STATUSES, "as released"):
                 self.unfinished[record["status"]] = self.unfinished.get(record["status"], 0) + 1
             yield record
 
 
 def study_tables(summary: Summary) -> list[Table]:
-    """One table per model, one row per curve; what is the same in all of its rows is said in the title."""
+    """Return a table for each model with a row for each curve; fields that do not vary are in the title."""
     models = dict.fromkeys(key[0] for key in summary.values)
-    series = {key[0]: key[1] for key in summary.values}
-    if len(models) > 1 and all(series.values()):  # checkpoints of one model belong in one table
+    checkpoints = {key[0]: key[1] for key in summary.values}
+    if len(models) > 1 and all(checkpoints.values()):  # checkpoints of one model share a table
         return [_study_table(list(summary.values), summary, "checkpoints")]
     return [
         _study_table([key for key in summary.values if key[0] == model], summary, model_name(model)) for model in models
@@ -268,51 +285,51 @@ def study_tables(summary: Summary) -> list[Table]:
 
 
 def _study_table(keys: list[tuple], summary: Summary, title: str) -> Table:
-    varying = [name for name in _STUDIED if len({key[CURVE.index(name)] for key in keys}) > 1 or name == "layer"]
-    fixed = {name: keys[0][CURVE.index(name)] for name in _STUDIED if name not in varying}
-    said = [
+    varying = [name for name in _CURVE_HEADINGS if len({key[CURVE.index(name)] for key in keys}) > 1 or name == "layer"]
+    fixed = {name: keys[0][CURVE.index(name)] for name in _CURVE_HEADINGS if name not in varying}
+    subtitle = [
         f"{fixed['map']} on {fixed['text']}" if "map" in fixed and "text" in fixed else "",
-        *(_word(fixed[name]) for name in ("tokens", "cutting") if name in fixed),
+        *(_field_text(fixed[name]) for name in ("tokens", "cutting") if name in fixed),
         *(["as released"] if fixed.get("quantity") == "released" else []),
     ]
 
-    def named(name: str) -> Column:
+    def field(name: str) -> Column:
         return Column(
-            _STUDIED[name],
-            lambda key: _word(key[CURVE.index(name)]),
+            _CURVE_HEADINGS[name],
+            lambda key: _field_text(key[CURVE.index(name)]),
             "right" if name in ("layer", "head") else "left",
             wrap=False,
             key=True,
         )
 
-    def at(n: int) -> Column:
+    def length(n: int) -> Column:
         return Column(
             f"n={n}",
             lambda key: number(median(summary.values[key][n]), 3) if n in summary.values[key] else "",
             wrap=False,
         )
 
-    rank = {key: i for i, key in enumerate(keys)}
-    place = [CURVE.index(name) for name in ("text", "layer", "head")]
+    order = {key: i for i, key in enumerate(keys)}
+    sorted_fields = [CURVE.index(name) for name in ("text", "layer", "head")]
     return Table(
-        f"{title}: median Lip, {', '.join(word for word in said if word)}",
+        f"{title}: median Lip, {', '.join(part for part in subtitle if part)}",
         [
-            *map(named, varying),
-            *map(at, _some(sorted({n for key in keys for n in summary.values[key]}))),
+            *map(field, varying),
+            *map(length, _evenly_spaced(sorted({n for key in keys for n in summary.values[key]}))),
             *_law_columns(summary.fits.values(), summary.fits.get, width=18),
         ],
-        sorted(keys, key=lambda key: (*((str(type(key[i])), key[i]) for i in place), rank[key])),
+        sorted(keys, key=lambda key: (*((str(type(key[i])), key[i]) for i in sorted_fields), order[key])),
         wrap_title=False,
     )
 
 
-def _word(value: Any) -> str:
-    return _WORDS.get(value) or str(value)
+def _field_text(value: Any) -> str:
+    return _FIELD_TEXTS.get(value) or str(value)
 
 
-def _some(lengths: list[int]) -> list[int]:
-    """Not more columns than a terminal holds: the first, the last, and some between."""
-    if len(lengths) <= _MOST_LENGTHS:
+def _evenly_spaced(lengths: list[int]) -> list[int]:
+    """Return at most `_MAX_LENGTHS` of the lengths, evenly spaced, including the first and the last."""
+    if len(lengths) <= _MAX_LENGTHS:
         return lengths
-    step = (len(lengths) - 1) / (_MOST_LENGTHS - 1)
-    return [lengths[round(i * step)] for i in range(_MOST_LENGTHS)]
+    step = (len(lengths) - 1) / (_MAX_LENGTHS - 1)
+    return [lengths[round(i * step)] for i in range(_MAX_LENGTHS)]

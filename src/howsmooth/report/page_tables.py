@@ -1,4 +1,4 @@
-"""Records as tables: what the page draws, what its buttons save and what `--csv` writes are these and nothing else."""
+"""Records as tables with one row each: the data of the HTML report, of its downloads and of `--tables`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE, PER_TOKEN
 from howsmooth.report.table import Table
 
-_MEASURED = (
+_MEASUREMENT_FIELDS = (
     "n",
     "sample",
     "value",
@@ -26,49 +26,59 @@ _MEASURED = (
     "dtype",
     "seed",
 )
-_NAMED = 3  # tokens of a direction in the table of measurements
-_MAP = ("model", "text", "map", "layer", "head", "n")
-_MOST_SHARES = 120_000  # of the directions in one page, which keeps it small
-_NOWHERE = {"position": None, "token": None, "share": None}
+_N_TOP_TOKENS = 3  # of a direction, in the table of measurements
+_MAP_FIELDS = ("model", "text", "map", "layer", "head", "n")
+_MAX_SHARES = 120_000  # in one page, to limit its size
+_NO_TOKEN = {"position": None, "token": None, "share": None}
 
 
-def packed(table: Table) -> dict[str, Any]:
-    """The columns as the page reads them: one value for all rows, numbers of distinct values, or a plain list.
+def pack_columns(table: Table) -> dict[str, Any]:
+    """Return the columns of a table as compact JSON.
 
-    >>> packed(Table.of_fields([{"n": 8, "x": 1.5}, {"n": 8, "x": 2.5}], ["n", "x"]))
-    {'rows': 2, 'columns': {'n': {'all': 8}, 'x': [1.5, 2.5]}}
+    A column is `{"constant": value}` if all cells are equal, `{"values": distinct, "indices": row by row}` if few are
+    distinct, and otherwise the list of its cells.
+
+    Example:
+        >>> pack_columns(Table.of_fields([{"n": 8, "x": 1.5}, {"n": 8, "x": 2.5}], ["n", "x"]))
+        {'rows': 2, 'columns': {'n': {'constant': 8}, 'x': [1.5, 2.5]}}
     """
-    return {"rows": len(table), "columns": {name: _packed(table.values(name)) for name in table.headings}}
+    return {"rows": len(table), "columns": {name: _pack_column(table.values(name)) for name in table.headings}}
 
 
-def _packed(cells: list[Any]) -> Any:
-    def key(cell):
+def _pack_column(cells: list[Any]) -> Any:
+    def key(cell: Any) -> tuple[type, Any]:  # the type distinguishes 1, 1.0 and True
         return (type(cell), tuple(cell) if isinstance(cell, list) else cell)
 
-    numbers: dict[tuple, int] = {}
-    at = [numbers.setdefault(key(cell), len(numbers)) for cell in cells]
-    if len(numbers) == 1:
-        return {"all": cells[0]}
-    return {"of": [value for _, value in numbers], "at": at} if len(numbers) <= len(cells) / 3 else cells
+    index_of: dict[tuple[type, Any], int] = {}
+    indices = [index_of.setdefault(key(cell), len(index_of)) for cell in cells]
+    if len(index_of) == 1:
+        return {"constant": cells[0]}
+    if len(index_of) <= len(cells) / 3:
+        return {"values": [value for _, value in index_of], "indices": indices}
+    return cells
 
 
 def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
-    """All tables that the records fill: measurements, laws, bounds, worst-cases, balls, directions."""
+    """Return the tables that the records fill, by name: measurements, laws, bounds, worst-cases, balls, directions.
+
+    Args:
+        records: Records in any mixture, as `howsmooth.read` returns them.
+    """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         kinds.setdefault(record["kind"], []).append(record)
     bounds = kinds.get("bound", [])
-    measured = [*kinds.get("measurement", []), *_measured_beside(bounds, kinds.get("measurement", []))]
+    measured = [*kinds.get("measurement", []), *_measured_with_bounds(bounds, kinds.get("measurement", []))]
     tables = {
         "measurements": Table.of_fields(
             [_measurement(record) for record in measured],
-            (*CURVE, *_MEASURED, *(f"{what}_{i + 1}" for i in range(_NAMED) for what in _NOWHERE)),
+            (*CURVE, *_MEASUREMENT_FIELDS, *(f"{what}_{i + 1}" for i in range(_N_TOP_TOKENS) for what in _NO_TOKEN)),
         ),
         "laws": _laws(measured),
         "bounds": Table.of_fields(
             [_bound(record) for record in bounds],
             (
-                *_MAP,
+                *_MAP_FIELDS,
                 "sample",
                 "bound",
                 "side",
@@ -90,7 +100,7 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
         "worst-cases": Table.of_fields(
             [_worst_case(record) for record in kinds.get("worst case", [])],
             (
-                *_MAP,
+                *_MAP_FIELDS,
                 "within",
                 "R",
                 "eps",
@@ -110,7 +120,7 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
         "balls": Table.of_fields(
             [_ball(record) for record in kinds.get("ball", [])],
             (
-                *_MAP,
+                *_MAP_FIELDS,
                 "eps",
                 "at_text",
                 "found",
@@ -131,22 +141,22 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
     return {name: table for name, table in tables.items() if len(table)}
 
 
-def _measured_beside(bounds: list[dict], measurements: list[dict]) -> Iterable[dict[str, Any]]:
-    """The constants that stand beside bounds, each once, unless they were measured by themselves as well."""
+def _measured_with_bounds(bounds: list[dict[str, Any]], measurements: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Yield each constant measured along with bounds once, unless there is a measurement of it as well."""
 
-    def place(record):
+    def key(record: dict[str, Any]) -> tuple:
         return tuple(record.get(name) for name in (*CURVE, "n", "sample"))
 
-    seen = {place(record) for record in measurements}
+    seen = {key(record) for record in measurements}
     for record in bounds:
-        if place(record) not in seen:
-            seen.add(place(record))
+        if key(record) not in seen:
+            seen.add(key(record))
             yield {**{name: record.get(name) for name in (*CURVE, "n", "sample")}, **record["measured"]}
 
 
 def _measurement(record: dict[str, Any]) -> dict[str, Any]:
-    top = [*record.get("top_tokens", [])[:_NAMED], *[_NOWHERE] * _NAMED]
-    return {**record, **{f"{what}_{i + 1}": top[i].get(what) for i in range(_NAMED) for what in _NOWHERE}}
+    top = [*record.get("top_tokens", [])[:_N_TOP_TOKENS], *[_NO_TOKEN] * _N_TOP_TOKENS]
+    return {**record, **{f"{what}_{i + 1}": top[i].get(what) for i in range(_N_TOP_TOKENS) for what in _NO_TOKEN}}
 
 
 def _laws(measured: Sequence[dict[str, Any]]) -> Table:
@@ -198,13 +208,13 @@ def _bound(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _worst_case(record: dict[str, Any]) -> dict[str, Any]:
-    ceiling = record["upper_bound"]
+    bound = record["upper_bound"]
     return {
         **record,
         "on_text": record["on_text"]["value"],
-        "upper_bound": ceiling["name"],
-        "upper_bound_value": ceiling["value"],
-        "log_upper_bound": ceiling["log_value"],
+        "upper_bound": bound["name"],
+        "upper_bound_value": bound["value"],
+        "log_upper_bound": bound["log_value"],
         "masses": " + ".join(map(str, record.get("masses", []))),
     }
 
@@ -221,18 +231,18 @@ def _ball(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def directions_of(measurements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each curve the most sensitive sample at the greatest length, with its words and the share of each.
+    """Return for each curve the sample with the largest constant at the greatest length, with tokens and shares.
 
-    Where there are more than a page should hold, those with the largest constants stay.
+    If they exceed `_MAX_SHARES` tokens in all, those with the largest constants are kept.
     """
 
-    def piece(record):
+    def chunk_key(record: dict[str, Any]) -> tuple:
         return tuple(record.get(name) for name in ("model", "text_sha256", "special_tokens", "n", "sample"))
 
-    words = {piece(record): record["words"] for record in measurements if record.get("words")}
+    words = {chunk_key(record): record["words"] for record in measurements if record.get("words")}
     worst: dict[tuple, dict[str, Any]] = {}
     for record in measurements:
-        if record.get("shares") and len(words.get(piece(record), ())) == len(record["shares"]):
+        if record.get("shares") and len(words.get(chunk_key(record), ())) == len(record["shares"]):
             key = tuple(record.get(name) for name in CURVE)
             if key not in worst or _rank(record) > _rank(worst[key]):
                 worst[key] = record
@@ -240,13 +250,13 @@ def directions_of(measurements: Sequence[dict[str, Any]]) -> list[dict[str, Any]
     size = 0
     for key, record in sorted(worst.items(), key=lambda item: -_rank(item[1])[1]):
         size += len(record["shares"])
-        if size <= _MOST_SHARES or not kept:
+        if size <= _MAX_SHARES or not kept:
             kept.add(key)
-    return [{**record, "words": words[piece(record)]} for key, record in worst.items() if key in kept]
+    return [{**record, "words": words[chunk_key(record)]} for key, record in worst.items() if key in kept]
 
 
 def one_row_per_token(directions: Table) -> Table:
-    """The directions as a table without nesting: a row for each token of each."""
+    """Return the table of directions without nested lists, with a row for each token."""
     rows = []
     for row in directions.rows:
         rows += [

@@ -1,4 +1,4 @@
-"""What a study or a measurement takes, as tables: its maps and inputs, where it runs, time and memory."""
+"""Terminal tables of the cost of a study or a measurement: maps, inputs, engine, time and memory."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from howsmooth.studies.costs import Cost, Forecast
     from howsmooth.studies.plan import Plan
 
-_MOST_LENGTHS = 12  # beyond, the first and the last lengths are listed
+_MAX_LENGTHS = 12  # of more, only the first and the last are listed
 
 
 def plan_table(plan: Plan, done: int = 0) -> Table:
-    """What will be computed, where, and what it will take; `done` tasks of it are in the store already."""
+    """Return the table of a study's plan and its cost; `done` is the number of tasks that are in the store already."""
     spec = plan.spec
     tasks = f"{plan.count}" + (f", {done} of them done before" if done else "")
-    what = [spec.kind, "moved: " + ", ".join(spec.tokens), "quantities: " + ", ".join(spec.quantities)]
-    sure = f"{spec.tol:g} at {plan.confidence:.10g}"
+    maps = [spec.kind, "moved: " + ", ".join(spec.tokens), "quantities: " + ", ".join(spec.quantities)]
+    intervals = f"{spec.tol:g} at {plan.confidence:.10g}"
     if spec.simultaneous:
-        sure += f" each, {spec.confidence:g} for all together"
+        intervals += f" each, {spec.confidence:g} for all together"
     return Table.of_facts(
         [
             ("study", spec.name),
             ("models", _models(plan)),
             ("texts", _texts(plan)),
             ("lengths", f"{_lengths(spec.lengths)} × {spec.samples} samples"),
-            ("maps", "; ".join(what)),
+            ("maps", "; ".join(maps)),
             ("tasks", tasks),
-            ("intervals", sure),
+            ("intervals", intervals),
             *_resources(plan, plan.seconds() * (1 - done / max(1, plan.count))),
         ]
     )
@@ -54,16 +54,17 @@ def _texts(plan: Plan) -> str:
 
 
 def _lengths(lengths: tuple[int, ...]) -> str:
-    """The lengths, less those in the middle of a long list.
+    """List the lengths, without the middle of a long list.
 
-    >>> _lengths((8, 16, 32)), _lengths(tuple(range(1, 21)))
-    ('8, 16, 32', '1, 2, 3, …, 19, 20')
+    Example:
+        >>> _lengths((8, 16, 32)), _lengths(tuple(range(1, 21)))
+        ('8, 16, 32', '1, 2, 3, …, 19, 20')
     """
-    return ", ".join(map(str, lengths if len(lengths) <= _MOST_LENGTHS else (*lengths[:3], "…", *lengths[-2:])))
+    return ", ".join(map(str, lengths if len(lengths) <= _MAX_LENGTHS else (*lengths[:3], "…", *lengths[-2:])))
 
 
 def _resources(plan: Plan, seconds: float) -> list[tuple[str, str]]:
-    """The engine, its time and its memory; `seconds` is the work that is left."""
+    """Return the rows about the engine, its time and its memory; `seconds` is the remaining work."""
     engine = plan.spec.engine
     if engine.kind == "ray":
         where = engine.address or "a cluster of this machine"
@@ -86,8 +87,8 @@ def _resources(plan: Plan, seconds: float) -> list[tuple[str, str]]:
     ]
 
 
-def forecast_table(found: Forecast) -> Table:
-    """What a measurement takes, a row per length."""
+def forecast_table(forecast: Forecast) -> Table:
+    """Return the table of the cost of a measurement with a row for each length."""
     return Table(
         "",
         [
@@ -100,7 +101,7 @@ def forecast_table(found: Forecast) -> Table:
             Column("workspace", lambda cost: show_bytes(cost.bytes["workspace"]), wrap=False),
             Column("known from", _source, "left"),
         ],
-        found.costs,
+        forecast.costs,
         ruled=False,
     )
 
@@ -115,20 +116,21 @@ def _source(cost: Cost) -> str:
     return f"{steps} steps at n = {cost.probed_at}; {pair}"
 
 
-def forecast_line(found: Forecast) -> str:
-    """What all lengths of a measurement come to."""
-    free = "" if found.free_bytes is None else f"; {show_bytes(found.free_bytes)} are free"
+def forecast_line(forecast: Forecast) -> str:
+    """Describe the total cost of a measurement in a line."""
+    free = "" if forecast.free_bytes is None else f"; {show_bytes(forecast.free_bytes)} are free"
     return (
-        f"about {duration(found.seconds)} on {found.device}, of which {found.loading:.0f} s to load and "
-        f"{found.first_call:.0f} s at the first call; {show_bytes(found.bytes)} of memory{free}"
+        f"about {duration(forecast.seconds)} on {forecast.device}, of which {forecast.loading:.0f} s to load and "
+        f"{forecast.first_call:.0f} s at the first call; {show_bytes(forecast.bytes)} of memory{free}"
     )
 
 
 def duration(seconds: float) -> str:
-    """A time for people.
+    """Format a duration in seconds, minutes or hours.
 
-    >>> duration(42), duration(400), duration(90000)
-    ('42 s', '7 min', '25.0 h')
+    Example:
+        >>> duration(42), duration(400), duration(90000)
+        ('42 s', '7 min', '25.0 h')
     """
     if seconds < 120:
         return f"{max(1, seconds):.0f} s"
@@ -136,10 +138,11 @@ def duration(seconds: float) -> str:
 
 
 def show_bytes(size: float) -> str:
-    """A size for people.
+    """Format a number of bytes in B, KiB, MiB or GiB.
 
-    >>> show_bytes(1610612736)
-    '1.5 GiB'
+    Example:
+        >>> show_bytes(1610612736)
+        '1.5 GiB'
     """
     power = max(p for p in range(4) if size >= 1024**p or p == 0)
     return f"{size / 1024**power:.{1 if power else 0}f} {('B', 'KiB', 'MiB', 'GiB')[power]}"

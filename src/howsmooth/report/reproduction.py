@@ -1,4 +1,4 @@
-"""What `howsmooth reproduce` made: each figure as charts, and an index with its laws, ratios and what is missing."""
+"""Output of `howsmooth reproduce`: the figures of the paper, and an index with their laws, ratios and missing parts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.records import json_line
 from howsmooth.report.chart import Axis, Chart, Series
-from howsmooth.report.charts import LENGTH, curve, grouped, samples_text
+from howsmooth.report.charts import LENGTH_LABEL, group_by, sample_count_text, samples_series
 from howsmooth.report.figure import draw as draw_charts
 from howsmooth.report.figure import save_figure
 from howsmooth.report.rows import law_text, magnitude, model_name, number, short_verdict
 from howsmooth.report.table import Column, Table
-from howsmooth.report.web_page import rendered
+from howsmooth.report.web_page import render
 from howsmooth.studies.figures.panels import correlations_of, laws_of, panel_of, ratios_of, series_of
 
 if TYPE_CHECKING:
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from howsmooth.studies.figures.definition import Published
     from howsmooth.studies.figures.run import Outcome
 
-TITLE = "The figures of “How Smooth Is Attention?”, made again"
-ABOUT = (
+INDEX_TITLE = "The figures of “How Smooth Is Attention?”, made again"
+INDEX_INTRODUCTION = (
     "As described: the largest singular value of the Jacobian of attention, with its interval. As released: "
     "√‖Jᵀf(X)‖, which is what the published scripts return, on the described map and on the scripts' own. "
     "A published line is drawn as published; nothing in it was fitted here."
 )
-_NEAR = math.log(30)  # how far above or below the points a bound is still drawn; beyond, it is named
-# (map, quantity) → words, and how the series looks
+_MAX_LOG_DISTANCE = math.log(30)  # a bound further from the points is listed in a note, not drawn
+# (map, quantity): label and style of the series
 _STYLES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
-    ("attention", "lipschitz"): ("as described", {"colour": 0, "marker": 0, "law_line": "solid"}),
-    ("head", "lipschitz"): ("as described, the head alone", {"colour": 2, "marker": 3, "law_line": "solid"}),
+    ("attention", "lipschitz"): ("as described", {"colour": 0, "marker_index": 0, "law_linestyle": "solid"}),
+    ("head", "lipschitz"): ("as described, the head alone", {"colour": 2, "marker_index": 3, "law_linestyle": "solid"}),
     ("attention", "released"): (
         "released formula, described map",
-        {"colour": 1, "marker": 1, "law_line": "dashed", "hollow": True},
+        {"colour": 1, "marker_index": 1, "law_linestyle": "dashed", "hollow_markers": True},
     ),
     ("attention", "scripts"): (
         "as released: formula and map",
-        {"colour": 3, "marker": 2, "law_line": "dotted", "hollow": True},
+        {"colour": 3, "marker_index": 2, "law_linestyle": "dotted", "hollow_markers": True},
     ),
     ("scripts", "scripts"): (
         "as released: formula, map and input",
-        {"colour": 3, "marker": 2, "law_line": "dotted", "hollow": True},
+        {"colour": 3, "marker_index": 2, "law_linestyle": "dotted", "hollow_markers": True},
     ),
 }
 
 
 @dataclass
 class Panel:
-    """What is to be seen at one (model, text, layer, head)."""
+    """The contents of one panel of a figure: one (model, text, layer, head)."""
 
     key: tuple
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -66,6 +66,7 @@ class Panel:
 
     @property
     def title(self) -> str:
+        """Title of the panel: model, layer, head and text."""
         model, text, layer, head = self.key
         where = ", ".join(
             [f"layer {layer}" if layer is not None else "all layers", *([f"head {head}"] if head is not None else [])]
@@ -74,26 +75,26 @@ class Panel:
 
 
 def write_figure(outcome: Outcome, folder: Path) -> list[str]:
-    """Write a figure's records as JSON lines, and its pictures; return the names of the pictures."""
+    """Write a figure's records as JSON lines and its pictures as PNG; return the names of the pictures."""
     name = outcome.figure.name
     with open(folder / f".{name}.partial", "w", encoding="utf-8") as stream:
         for record in (*outcome.records, *outcome.bounds):
             stream.write(json_line({**record, "figure": name}) + "\n")
     os.replace(folder / f".{name}.partial", folder / f"{name}.jsonl")
-    pictures = sheets(outcome)
+    pictures = panels_by_picture(outcome)
     for picture, panels in pictures.items():
         save_figure(draw(panels, outcome), folder / f"{picture}.png")
     return list(pictures)
 
 
 def write_index(made: list[tuple[Outcome, list[str]]], folder: Path) -> None:
-    """Write the index of figures and the names of their pictures, as Markdown and as a page."""
+    """Write the index of all figures as Markdown and as HTML."""
     (folder / "index.md").write_text(index_markdown(made), encoding="utf-8")
     (folder / "index.html").write_text(index_html(made), encoding="utf-8")
 
 
-def sheets(outcome: Outcome) -> dict[str, list[Panel]]:
-    """The pictures of a figure by name, each as its panels; those that are missing among them."""
+def panels_by_picture(outcome: Outcome) -> dict[str, list[Panel]]:
+    """Return the panels of each picture of a figure by the name of the picture, including panels with missing data."""
     found: dict[str, list[Panel]] = {}
     for panel in _panels(outcome):
         model = model_name(panel.key[0])
@@ -106,7 +107,7 @@ def sheets(outcome: Outcome) -> dict[str, list[Panel]]:
 def _panels(outcome: Outcome) -> Iterator[Panel]:
     figure = outcome.figure
     panels: dict[tuple, Panel] = {}
-    for record in told_apart(outcome.records):
+    for record in without_duplicate_series(outcome.records):
         panels.setdefault(panel_of(record), Panel(panel_of(record))).records.append(record)
     laws, correlations = laws_of(outcome.records, figure.y), correlations_of(outcome.records)
     for key, panel in panels.items():
@@ -130,13 +131,13 @@ def _panels(outcome: Outcome) -> Iterator[Panel]:
     yield from sorted(panels.values(), key=lambda p: (order.index(p.key[0]), texts.index(p.key[1]), p.key[2] or 0))
 
 
-def told_apart(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without the scripts' numbers of models for which the scripts have no map of their own: they are there already."""
+def without_duplicate_series(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drop records of the paper's scripts that repeat another series, because the scripts use the described map."""
     return [record for record in records if record.get("script_map") != "attention"]
 
 
 def draw(panels: list[Panel], outcome: Outcome, *, theme: str = "light") -> Figure:
-    """One picture."""
+    """Draw one picture."""
     layers = len({panel.key[2] for panel in panels})
     columns = 3 if outcome.figure.sheet == "figure" or not 1 < layers <= 4 else layers
     return draw_charts(
@@ -151,34 +152,34 @@ def draw(panels: list[Panel], outcome: Outcome, *, theme: str = "light") -> Figu
 
 
 def panel_chart(panel: Panel, x: str = "n", y: str = "value") -> Chart:
-    """One panel: against n the series with their laws, the published line and bounds; or Lip against the radius."""
+    """Return the chart of a panel: series, laws, the published line and bounds against n, or Lip against the radius."""
     if panel.missing:
         line = panel.published
-        said = f"\n\npublished: {line.constant:g} n^{line.exponent:g}" if line else ""
-        return Chart(panel.title, Axis(LENGTH), Axis(""), message=f"missing: {panel.missing}{said}")
+        published = f"\n\npublished: {line.constant:g} n^{line.exponent:g}" if line else ""
+        return Chart(panel.title, Axis(LENGTH_LABEL), Axis(""), message=f"missing: {panel.missing}{published}")
     return _radius_chart(panel) if x == "mean_radius" else _growth_chart(panel, y)
 
 
 def _growth_chart(panel: Panel, y: str) -> Chart:
     series: list[Series] = []
     notes: list[str] = []
-    for key, records in grouped(panel.records, "map", "quantity").items():
-        words, looks = _STYLES[key]
+    for key, records in group_by(panel.records, "map", "quantity").items():
+        label, style = _STYLES[key]
         law = panel.laws.get(key)
-        words = words if y == "value" else "measured"
+        label = label if y == "value" else "measured"
         if law is not None:
-            words = "\n".join(filter(None, (f"{words}: {law_text(law)}".rstrip(": "), short_verdict(law))))
-        series.append(curve(records, words, law, y, line="", **looks))
+            label = "\n".join(filter(None, (f"{label}: {law_text(law)}".rstrip(": "), short_verdict(law))))
+        series.append(samples_series(records, label, law, y, linestyle="", **style))
     if panel.published:
         line = panel.published
         series.append(
             Series(
                 line.lengths,
                 [line.constant * n**line.exponent for n in line.lengths],
-                line="dashdot",
-                name=f"published line: {line.constant:g} n^{line.exponent:g}",
-                width=1.5,
-                colour="ink",
+                linestyle="dashdot",
+                label=f"published line: {line.constant:g} n^{line.exponent:g}",
+                linewidth=1.5,
+                colour="foreground",
             )
         )
     if panel.bounds:
@@ -187,43 +188,48 @@ def _growth_chart(panel: Panel, y: str) -> Chart:
     lengths = sorted({record["n"] for record in panel.records})
     if y == "value":
         axis = Axis("Lip = ‖D$_X$f‖$_2$", "log")
-    else:  # a norm hardly changes: a linear scale with room around it
+    else:  # norms vary little: a linear scale with a margin
         values = [record[y] for record in panel.records]
-        room = 0.05 * max(values)
-        axis = Axis("root mean square of |x$_i$|", low=min(values) - room, high=max(values) + room)
+        margin = 0.05 * max(values)
+        axis = Axis("root mean square of |x$_i$|", lower_limit=min(values) - margin, upper_limit=max(values) + margin)
     return Chart(
-        panel.title, Axis(LENGTH, "log", lengths), axis, series, notes=notes, caption=samples_text(panel.records)
+        panel.title,
+        Axis(LENGTH_LABEL, "log", lengths),
+        axis,
+        series,
+        notes=notes,
+        caption=sample_count_text(panel.records),
     )
 
 
 def _bounds(panel: Panel) -> tuple[list[Series], list[str]]:
-    """Bounds near the points as lines; the others in words."""
+    """Return the bounds near the points as series, and the others as lines of text."""
     values = [record["value"] for record in panel.records if record["value"]]
-    low, high = math.log(min(values)) - _NEAR, math.log(max(values)) + _NEAR
-    lines, said = [], []
-    for (name,), group in grouped(panel.bounds, "map").items():
+    low, high = math.log(min(values)) - _MAX_LOG_DISTANCE, math.log(max(values)) + _MAX_LOG_DISTANCE
+    lines, notes = [], []
+    for (name,), group in group_by(panel.bounds, "map").items():
         rows = sorted(group, key=lambda bound: bound["n"])
         short, last = name.removeprefix("this_project."), rows[-1]
-        whose = "" if panel.key[3] is None else ", of the head,"
+        owner = "" if panel.key[3] is None else ", of the head,"
         if last["refused"]:
-            said.append(f"{short}: none ({last['refused'].split('got ')[-1].split(';')[0]})")
+            notes.append(f"{short}: none ({last['refused'].split('got ')[-1].split(';')[0]})")
             continue
         sign = "≥" if last["side"] == "lower" else "≤"
-        words = f"largest on the ball of R = {last['R']:.3g}{whose} {sign} {short}"
+        label = f"largest on the ball of R = {last['R']:.3g}{owner} {sign} {short}"
         if all(low < bound["log_value"] < high for bound in rows):
             lines.append(
                 Series(
                     [bound["n"] for bound in rows],
                     [bound["value"] for bound in rows],
-                    name=words,
-                    line="dotted" if sign == "≥" else "dashed",
-                    width=1.4,
-                    colour="faint",
+                    label=label,
+                    linestyle="dotted" if sign == "≥" else "dashed",
+                    linewidth=1.4,
+                    colour="muted",
                 )
             )
         else:
-            said.append(f"{words}:\n{magnitude(last['log_value'])} at n = {last['n']}")
-    return lines, ["off the scale, or none:", *said] if said else []
+            notes.append(f"{label}:\n{magnitude(last['log_value'])} at n = {last['n']}")
+    return lines, ["off the scale, or none:", *notes] if notes else []
 
 
 def _radius_chart(panel: Panel) -> Chart:
@@ -231,28 +237,28 @@ def _radius_chart(panel: Panel) -> Chart:
     lengths = sorted({record["n"] for record in points})
     series = []
     for i, n in enumerate(lengths):
-        at = [record for record in points if record["n"] == n]
-        named = i in (0, len(lengths) // 2, len(lengths) - 1)
+        samples = [record for record in points if record["n"] == n]
+        labelled = i in (0, len(lengths) // 2, len(lengths) - 1)
         series.append(
             Series(
-                [record["mean_radius"] for record in at],
-                [record["value"] for record in at],
-                marks=True,
-                marker=0,
+                [record["mean_radius"] for record in samples],
+                [record["value"] for record in samples],
+                show_markers=True,
+                marker_index=0,
                 colour=i / max(1, len(lengths) - 1),
-                name=f"n = {n}" if named else "",
+                label=f"n = {n}" if labelled else "",
             )
         )
-    corner = ""
+    corner_text = ""
     if panel.correlation:
-        whole, equal = panel.correlation
-        corner = f"rank correlation {whole:+.2f}" + (f"\nat equal n {equal:+.2f}" if equal is not None else "")
-    return Chart(panel.title, Axis("mean radius"), Axis("Lip = ‖D$_X$f‖$_2$", "log"), series, corner=corner)
+        overall, equal = panel.correlation
+        corner_text = f"rank correlation {overall:+.2f}" + (f"\nat equal n {equal:+.2f}" if equal is not None else "")
+    return Chart(panel.title, Axis("mean radius"), Axis("Lip = ‖D$_X$f‖$_2$", "log"), series, corner_text=corner_text)
 
 
 def index_markdown(made: list[tuple[Outcome, list[str]]]) -> str:
-    """For each figure its pictures, its laws and what it lacks."""
-    lines = [f"# {TITLE}", "", ABOUT, ""]
+    """Return the index as Markdown: the pictures, laws and missing parts of each figure."""
+    lines = [f"# {INDEX_TITLE}", "", INDEX_INTRODUCTION, ""]
     for outcome, pictures in made:
         lines += [f"## {outcome.figure.title}", "", _about(outcome), ""]
         lines += [f"![{name}]({name}.png)" for name in pictures] + [""]
@@ -264,7 +270,7 @@ def index_markdown(made: list[tuple[Outcome, list[str]]]) -> str:
 
 
 def index_html(made: list[tuple[Outcome, list[str]]]) -> str:
-    """The same as one page beside the pictures."""
+    """Return the index as an HTML page, to be stored next to the pictures."""
     figures = [
         {
             "name": outcome.figure.name,
@@ -276,13 +282,13 @@ def index_html(made: list[tuple[Outcome, list[str]]]) -> str:
         }
         for outcome, pictures in made
     ]
-    return rendered("index.html", title=TITLE, about=ABOUT, figures=figures)
+    return render("index.html", title=INDEX_TITLE, about=INDEX_INTRODUCTION, figures=figures)
 
 
 def _about(outcome: Outcome) -> str:
-    """What the figure shows, and how much of it was computed."""
+    """Return the description of a figure and the number of its samples."""
     described = [record for record in outcome.records if record["quantity"] == "lipschitz"]
-    counted = f"{samples_text(described).capitalize()}." if described else ""
+    counted = f"{sample_count_text(described).capitalize()}." if described else ""
     return " ".join(filter(None, (outcome.figure.about, counted)))
 
 
@@ -321,7 +327,7 @@ def _laws_table(outcome: Outcome) -> Table:
     ratios = ratios_of(outcome.records) if of_values else {}
     rows = [
         (panel, series, law)
-        for panel, laws in laws_of(told_apart(outcome.records), outcome.figure.y).items()
+        for panel, laws in laws_of(without_duplicate_series(outcome.records), outcome.figure.y).items()
         for series, law in laws.items()
     ]
 

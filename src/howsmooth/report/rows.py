@@ -1,9 +1,9 @@
-"""What tables and charts show of the records: one row per map and length or bound; numbers and names as text."""
+"""Rows that tables and charts show, one for each map and length or bound; numbers and names as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,24 @@ from howsmooth.studies.spec import QUANTITIES
 if TYPE_CHECKING:
     from howsmooth.fits import Law
 
-LARGEST_PLAIN = 1e6  # beyond, a bound is shown as a power of ten
+MAX_DECIMAL = 1e6  # larger bounds are printed as powers of ten
 LOG10 = math.log(10)
-FINE = ("converged", "residual", "lower bound only", "as released", "fine")  # statuses that are what was asked for
+ACCEPTED_STATUSES = ("converged", "residual", "lower bound only", "as released", "fine")  # need no warning
 
 
 @dataclass(frozen=True)
 class Row:
-    """The samples of one map at one length; `worst` is the record with the largest value."""
+    """The samples of one map at one length.
+
+    Attributes:
+        model: Name of the model.
+        layer: Index of the layer.
+        head: Index of the head; None for all heads together.
+        n: Length in tokens.
+        values: The value of each sample.
+        worst: The record with the largest value.
+        unfinished: Statuses of the samples that did not reach the tolerance.
+    """
 
     model: str
     layer: int
@@ -29,22 +39,23 @@ class Row:
     n: int
     values: tuple[float, ...]
     worst: dict[str, Any]
-    unfinished: tuple[str, ...]  # statuses of the samples that did not reach the tolerance
+    unfinished: tuple[str, ...]
 
     @property
     def mean(self) -> float:
+        """Mean over samples."""
         return sum(self.values) / len(self.values)
 
     @property
-    def doubt(self) -> str:
-        """How many samples did not reach the tolerance, and why; empty when all did."""
+    def caveat(self) -> str:
+        """How many samples did not reach the tolerance, and why; empty if all did."""
         if not self.unfinished:
             return ""
         return f"{len(self.unfinished)} of {len(self.values)}: {', '.join(sorted(set(self.unfinished)))}"
 
 
-def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
-    """Group records by map and length, ordered by model as met, then layer, head and length."""
+def measurement_rows(records: Iterable[dict[str, Any]]) -> list[Row]:
+    """Group measurements by map and length, ordered by first occurrence of the model, layer, head and length."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
     models: dict[str, int] = {}
     for record in records:
@@ -59,7 +70,7 @@ def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
             n,
             values=tuple(record["value"] for record in group),
             worst=max(group, key=lambda record: record["value"]),
-            unfinished=tuple(record["status"] for record in group if record["status"] not in FINE),
+            unfinished=tuple(record["status"] for record in group if record["status"] not in ACCEPTED_STATUSES),
         )
         for (model, layer, head, n), group in ((key, groups[key]) for key in order)
     ]
@@ -67,7 +78,7 @@ def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
 
 @dataclass(frozen=True)
 class BoundRow:
-    """One bound of one map; `cells` has the record of the most sensitive sample at each length."""
+    """One bound of one map; `cells` maps each length to the record of the sample with the largest constant."""
 
     layer: int
     head: int | None
@@ -77,13 +88,13 @@ class BoundRow:
     cells: dict[int, dict[str, Any]]
 
     @property
-    def height(self) -> float:
-        """Where the bound stands among the others: its mean log-ratio to the measured constant."""
+    def mean_log_ratio(self) -> float:
+        """Mean over lengths of log(bound / measured constant), by which bounds are sorted."""
         return sum(cell["log_ratio"] for cell in self.cells.values()) / len(self.cells)
 
 
 def worst_samples(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each map, length and bound the record of the sample with the largest measured constant."""
+    """Return for each map, length and bound the record of the sample with the largest measured constant."""
     worst: dict[tuple, dict[str, Any]] = {}
     for record in records:
         key = (record["model"], record["layer"], record["head"], record["n"], record["bound"])
@@ -93,22 +104,25 @@ def worst_samples(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None], list[BoundRow]]:
-    """The rows of each map (layer, head) of one model: lower bounds first, each side by height; refusals left out."""
+    """Return the bounds of each map (layer, head) of one model.
+
+    Lower bounds come first; each side is sorted by `BoundRow.mean_log_ratio`. Bounds that do not apply are omitted.
+    """
     cells: dict[tuple, dict[int, dict[str, Any]]] = {}
     for record in worst_samples(records):
         if record["refused"] is None:
             key = (record["layer"], record["head"], record["bound"], record["side"], record["holds"])
             cells.setdefault(key, {})[record["n"]] = record
     maps: dict[tuple[int, int | None], list[BoundRow]] = {}
-    for key, at in cells.items():
-        maps.setdefault(key[:2], []).append(BoundRow(*key, cells=at))
+    for key, by_length in cells.items():
+        maps.setdefault(key[:2], []).append(BoundRow(*key, cells=by_length))
     for rows in maps.values():
-        rows.sort(key=lambda row: (row.side != "lower", row.height))
+        rows.sort(key=lambda row: (row.side != "lower", row.mean_log_ratio))
     return dict(sorted(maps.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])))
 
 
 def refusals(records: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
-    """Why bounds refused → which ones, the most common reason first."""
+    """Return the names of bounds that do not apply by reason, the most common reason first."""
     reasons: dict[str, dict[str, None]] = {}
     for record in records:
         if record["refused"] is not None:
@@ -117,7 +131,7 @@ def refusals(records: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def by_quantity(records: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-    """Records by (model, quantity, tokens that move), as met: what one table or chart may show together."""
+    """Group records by (model, quantity, perturbed tokens), the unit of one table or chart."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for record in records:
         key = record["model"], record.get("quantity") or "lipschitz", record.get("tokens") or "all"
@@ -126,7 +140,7 @@ def by_quantity(records: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str],
 
 
 def laws_by_quantity(laws: dict[tuple, Law]) -> dict[tuple[str, str, str], dict[tuple, Law]]:
-    """Laws by the same keys."""
+    """Group laws by the keys of `by_quantity`."""
     model, quantity, tokens = (CURVE.index(name) for name in ("model", "quantity", "tokens"))
     groups: dict[tuple[str, str, str], dict[tuple, Law]] = {}
     for key, law in laws.items():
@@ -135,20 +149,22 @@ def laws_by_quantity(laws: dict[tuple, Law]) -> dict[tuple[str, str, str], dict[
 
 
 def symbol(quantity: str | None) -> str:
-    """The symbol of a quantity; the name itself where it is not of this version.
+    """Return the symbol of a quantity, or its name if this version does not define it.
 
-    >>> symbol("lipschitz"), symbol("of another version")
-    ('Lip', 'of another version')
+    Example:
+        >>> symbol("lipschitz"), symbol("of another version")
+        ('Lip', 'of another version')
     """
     known = QUANTITIES.get(quantity or "lipschitz")
     return str(quantity) if known is None else known.symbol
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number with so many significant digits, trailing zeros kept so that columns line up.
+    """Format a number with a fixed number of significant digits; trailing zeros are kept, so that columns align.
 
-    >>> number(12.5), number(0.0031416), number(123456.0)
-    ('12.50', '0.003142', '1.235e+05')
+    Example:
+        >>> number(12.5), number(0.0031416), number(123456.0)
+        ('12.50', '0.003142', '1.235e+05')
     """
     if value is None or not math.isfinite(value):
         return "none" if value is None else str(value).replace("inf", "∞")
@@ -157,12 +173,13 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def interval(lower: float | None, upper: float | None, digits: int = 5) -> str:
-    """Both ends rounded outwards, so that what is printed contains what was computed; one end where there is no other.
+    """Format an interval with its ends rounded outwards, so that it contains the computed one.
 
-    Empty for a quantity that has no interval.
+    Without an upper end it is a lower bound; without a lower end there is no interval, and the text is empty.
 
-    >>> interval(10.931279, 10.938021), interval(10.931279, None)
-    ('10.931 – 10.939', '≥ 10.931')
+    Example:
+        >>> interval(10.931279, 10.938021), interval(10.931279, None)
+        ('10.931 – 10.939', '≥ 10.931')
     """
     if lower is None:
         return ""
@@ -171,35 +188,37 @@ def interval(lower: float | None, upper: float | None, digits: int = 5) -> str:
     return f"{_outward(lower, digits, math.floor)} – {_outward(upper, digits, math.ceil)}"
 
 
-def _outward(value: float, digits: int, rounding: Any) -> str:
+def _outward(value: float, digits: int, rounding: Callable[[float], int]) -> str:
     if not math.isfinite(value) or value <= 0:
         return number(value, digits)
     unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    # A decimal that is exact already must not be pushed one unit further by the division's rounding.
+    # An exact decimal must not move by one unit because of the rounding error of the division.
     nearest = round(value / unit)
     count = nearest if math.isclose(nearest * unit, value, rel_tol=1e-14) else rounding(value / unit)
     return number(count * unit, digits)
 
 
 def magnitude(log_value: float, digits: int = 3) -> str:
-    """A number given by its logarithm, as plain as its size allows.
+    """Format a number given by its logarithm, as a decimal or a power of ten depending on its size.
 
-    >>> magnitude(math.log(65.3)), magnitude(math.log(26912)), magnitude(5000.0), magnitude(-math.inf)
-    ('65.3', '26,900', '10^2171', '0')
+    Example:
+        >>> magnitude(math.log(65.3)), magnitude(math.log(26912)), magnitude(5000.0), magnitude(-math.inf)
+        ('65.3', '26,900', '10^2171', '0')
     """
     if log_value == -math.inf:
         return "0"
-    if log_value >= math.log(LARGEST_PLAIN):
+    if log_value >= math.log(MAX_DECIMAL):
         return f"10^{log_value / LOG10:.0f}"
     value = math.exp(log_value)
     return number(value, digits) if value < 1000 else f"{float(f'{value:.{digits}g}'):,.0f}"
 
 
-def times(log_ratio: float) -> str:
-    """A ratio given by its logarithm.
+def ratio_text(log_ratio: float) -> str:
+    """Format a ratio given by its logarithm.
 
-    >>> times(math.log(6.04)), times(math.log(0.123)), times(5000.0)
-    ('×6.0', '×0.12', '×10^2171')
+    Example:
+        >>> ratio_text(math.log(6.04)), ratio_text(math.log(0.123)), ratio_text(5000.0)
+        ('×6.0', '×0.12', '×10^2171')
     """
     if not math.isfinite(log_ratio):
         return "×0" if log_ratio < 0 else "×∞"
@@ -207,22 +226,24 @@ def times(log_ratio: float) -> str:
 
 
 def scientific(log_value: float) -> str:
-    """A number given by its logarithm: plain up to a million, then with the power of ten.
+    """Format a number given by its logarithm: a decimal up to a million, scientific notation beyond.
 
-    >>> scientific(math.log(65.3)), scientific(100.0), scientific(0.0)
-    ('65.3', '2.69·10^43', '1.00')
+    Example:
+        >>> scientific(math.log(65.3)), scientific(100.0), scientific(0.0)
+        ('65.3', '2.69·10^43', '1.00')
     """
-    if log_value < math.log(LARGEST_PLAIN):
+    if log_value < math.log(MAX_DECIMAL):
         return magnitude(log_value)
     power = math.floor(log_value / LOG10)
     return f"{math.exp(log_value - power * LOG10):.2f}·10^{power}"
 
 
 def confidence_text(records: Sequence[dict[str, Any]]) -> str:
-    """The confidence of the intervals.
+    """Format the smallest confidence of the intervals.
 
-    >>> confidence_text([{"confidence": 0.999}])
-    '99.9 % sure'
+    Example:
+        >>> confidence_text([{"confidence": 0.999}])
+        '99.9 % sure'
     """
     known = [record["confidence"] for record in records if record.get("confidence") is not None]
     return f"{100 * min(known, default=1):.10g} % sure"
@@ -232,40 +253,44 @@ _SPECIAL = {"add": ", special tokens added", "none": ", no special tokens added"
 
 
 def text_name(record: dict[str, Any]) -> str:
-    """The text as headings name it, and whether special tokens were added to its chunks.
+    """Return the name of a text for headings, and whether special tokens were added to its chunks.
 
-    >>> text_name({"text": "embedded", "text_sha256": "9f", "special_tokens": "none"})
-    'the embedded text, no special tokens added'
+    Example:
+        >>> text_name({"text": "embedded", "text_sha256": "9f", "special_tokens": "none"})
+        'the embedded text, no special tokens added'
     """
     name = "the embedded text" if record.get("text") == "embedded" else str(record.get("text"))
     return name + special_tokens_text(record)
 
 
 def special_tokens_text(record: dict[str, Any]) -> str:
-    """Whether special tokens were added to the text, for a heading; nothing where there is no text.
+    """Describe whether special tokens were added to the text; empty if there is no text.
 
-    >>> special_tokens_text({"text_sha256": "9f", "special_tokens": "add"})
-    ', special tokens added'
+    Example:
+        >>> special_tokens_text({"text_sha256": "9f", "special_tokens": "add"})
+        ', special tokens added'
     """
-    read = record.get("text_sha256") or record.get("texts")
-    return _SPECIAL.get(record.get("special_tokens", ""), "") if read else ""
+    has_text = record.get("text_sha256") or record.get("texts")
+    return _SPECIAL.get(record.get("special_tokens", ""), "") if has_text else ""
 
 
 def counted(number: int, thing: str) -> str:
-    """A number of things.
+    """Return a number with a noun in singular or plural.
 
-    >>> counted(1, "text"), counted(2, "text")
-    ('1 text', '2 texts')
+    Example:
+        >>> counted(1, "text"), counted(2, "text")
+        ('1 text', '2 texts')
     """
     return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
 def law_text(law: Law) -> str:
-    """The fitted law with the interval of its exponent; nothing where there is none, or where it is rejected.
+    """Format a fitted law with the interval of its exponent; empty if there is none or if it is rejected.
 
-    >>> from types import SimpleNamespace
-    >>> law_text(SimpleNamespace(exponent=0.2512, constant=3.0, exponent_interval=(0.24, 0.26), shown=True))
-    '3.00 n^0.25 (0.24 … 0.26)'
+    Example:
+        >>> from types import SimpleNamespace
+        >>> law_text(SimpleNamespace(exponent=0.2512, constant=3.0, exponent_interval=(0.24, 0.26), shown=True))
+        '3.00 n^0.25 (0.24 … 0.26)'
     """
     if not law.shown or law.constant is None:
         return ""
@@ -274,12 +299,12 @@ def law_text(law: Law) -> str:
 
 
 def exponent(law: Law | None) -> str:
-    """The exponent as it may stand in a legend or a table: empty where there is none, or where it is rejected."""
+    """Format the exponent of a law; empty if there is none or if the law is rejected."""
     return "" if law is None or not law.shown else _power(law.exponent)
 
 
 def exponent_interval(law: Law | None) -> str:
-    """The ends of the exponent's interval, under the same conditions."""
+    """Format the interval of the exponent; empty if there is none or if the law is rejected."""
     if law is None or not law.shown or law.exponent_interval is None:
         return ""
     return " … ".join(_power(end) for end in law.exponent_interval)
@@ -290,40 +315,46 @@ def _power(value: float | None) -> str:
 
 
 def short_verdict(law: Law) -> str:
-    """The verdict without its figures, for legends."""
+    """Return the verdict without its numbers, for legends."""
     return law.verdict.split(" (Δ")[0]
 
 
 def token(word: str, limit: int = 14) -> str:
-    """A token as it may be printed: white space and control characters made visible, long ones cut.
+    r"""Return a printable token: white space and control characters are made visible, long tokens are shortened.
 
-    >>> token(" the"), token("\\n"), token(" ")
-    ('the', '⏎', '␣')
+    Example:
+        >>> token(" the"), token("\n"), token(" ")
+        ('the', '⏎', '␣')
     """
     text = word.strip(" ") or "␣"
     text = "".join(char if char.isprintable() else {"\n": "⏎", "\t": "⇥"}.get(char, "�") for char in text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def places(record: dict[str, Any], count: int = 2, least: float = 0.05) -> list[tuple[str, int, float]]:
-    """Where the worst direction sits: (token, position, share), the largest first, small shares left out."""
+def largest_shares(record: dict[str, Any], count: int = 2, min_share: float = 0.05) -> list[tuple[str, int, float]]:
+    """Return (token, position, share) of the tokens with the largest shares in the worst direction.
+
+    The first is always included, the others if their share is at least `min_share`.
+    """
     top = record.get("top_tokens", [])[:count]
     return [
         (token(entry["token"]), entry["position"], entry["share"])
         for index, entry in enumerate(top)
-        if index == 0 or entry["share"] >= least
+        if index == 0 or entry["share"] >= min_share
     ]
 
 
 def model_name(name: str) -> str:
-    """A model as headings name it: a path on this machine is cut to its last part.
+    """Return the name of a model for headings; a local path is shortened to its last part.
 
-    >>> model_name("/models/tiny-gpt2/"), model_name("openai-community/gpt2")
-    ('tiny-gpt2', 'openai-community/gpt2')
+    Example:
+        >>> model_name("/models/tiny-gpt2/"), model_name("openai-community/gpt2")
+        ('tiny-gpt2', 'openai-community/gpt2')
     """
     path = Path(name).expanduser()
     return path.name if path.is_absolute() or name.startswith(".") else name
 
 
 def map_name(layer: int | None, head: int | None) -> str:
+    """Return the name of a map for titles and legends, such as "layer 3 head 5"."""
     return ("all layers" if layer is None else f"layer {layer}") + ("" if head is None else f" head {head}")

@@ -1,16 +1,17 @@
-"""One table: a title, columns and rows; rendered for the terminal, as HTML, as Markdown and as CSV.
+r"""Tables as data, rendered for the terminal, as HTML, as Markdown and as CSV.
 
-A column is a heading and a function from a row to its cell, so that a table is declared in a few lines:
+A column is a heading and a function from a row to its cell.
 
->>> table = Table("Squares", [Column("n", lambda n: n), Column("n²", lambda n: n * n, style="bold")], range(2, 4))
->>> print(table.markdown())
-| n | n² |
-|---:|---:|
-| 2 | 4 |
-| 3 | 9 |
-<BLANKLINE>
->>> table.csv()
-'n,n²\\n2,4\\n3,9\\n'
+Example:
+    >>> table = Table("Squares", [Column("n", lambda n: n), Column("n²", lambda n: n * n, style="bold")], range(2, 4))
+    >>> print(table.markdown())
+    | n | n² |
+    |---:|---:|
+    | 2 | 4 |
+    | 3 | 9 |
+    <BLANKLINE>
+    >>> table.csv()
+    'n,n²\n2,4\n3,9\n'
 """
 
 from __future__ import annotations
@@ -31,7 +32,19 @@ from howsmooth.records import csv_line, replace_non_finite
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, the cell of a row (a string, a number, a styled `Text` or None for nothing), and how it looks."""
+    """A column of a table.
+
+    Attributes:
+        heading: Text above the column.
+        cell: Function from a row to its cell: a string, a number, a styled `rich.text.Text`, or None if empty.
+        align: "left" or "right".
+        style: Style of the cells on the terminal, in the syntax of rich.
+        wrap: Whether long cells may wrap on the terminal.
+        min_width: Smallest width on the terminal, in characters.
+        css: CSS class of the cells in HTML.
+        key: Whether the column identifies the row; key columns are repeated when a wide table is split.
+        when: Whether the table has this column at all.
+    """
 
     heading: str
     cell: Callable[[Any], Any]
@@ -39,14 +52,27 @@ class Column:
     style: str = ""
     wrap: bool = True
     min_width: int | None = None
-    css: str = ""  # a class of its cells in HTML
-    key: bool = False  # says what a row is about: part of every piece of a table that is cut
-    when: bool = True  # whether the table has this column at all
+    css: str = ""
+    key: bool = False
+    when: bool = True
 
 
 @dataclass(frozen=True)
 class Table:
-    """`group` of a row: a rule separates rows of different groups. `row_style` of a row: its style on the terminal."""
+    """A table with a title, columns and rows.
+
+    Attributes:
+        title: Text above the table.
+        columns: The columns; those with `when=False` are dropped.
+        rows: One object for each row, of any type that the columns accept.
+        group: Function from a row to its group; a line separates groups on the terminal.
+        row_style: Function from a row to its style on the terminal.
+        caption: Text below the table.
+        caption_style: Style of the caption on the terminal.
+        wrap_title: Whether a long title may wrap.
+        ruled: Whether there are lines between groups and below the headings; without, empty headings are dropped and
+            long words are folded.
+    """
 
     title: str
     columns: Sequence[Column]
@@ -56,40 +82,44 @@ class Table:
     caption: str = ""
     caption_style: str = "dim"
     wrap_title: bool = True
-    ruled: bool = True  # False: no rules and blank lines, no line for empty headings, and long words are folded
+    ruled: bool = True
 
     def __post_init__(self) -> None:
+        """Drop the columns with `when=False`."""
         object.__setattr__(self, "columns", tuple(column for column in self.columns if column.when))
 
     @classmethod
     def of_fields(cls, rows: Sequence[dict[str, Any]], names: Sequence[str], title: str = "") -> Table:
-        """A table of the named fields of dictionaries, as they are; numbers that are not finite become None."""
+        """Return a table of the named fields of dictionaries; numbers that are not finite become None."""
         return cls(title, [Column(name, _field(name)) for name in names], rows)
 
     @classmethod
     def of_facts(cls, facts: Sequence[tuple[str, Any]]) -> Table:
-        """Names and what is said of each, a line for a fact, without headings.
+        """Return a table of (name, value) pairs without headings.
 
-        >>> Table.of_facts([("n", 8), ("tokens", "all")]).values("")
-        ['n', 'tokens']
+        Example:
+            >>> Table.of_facts([("n", 8), ("tokens", "all")]).values("")
+            ['n', 'tokens']
         """
         name = Column("", lambda fact: fact[0], "left", style="bold", wrap=False, key=True)
         return cls("", [name, Column("", lambda fact: fact[1], "left")], facts, ruled=False)
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.rows)
 
     @property
     def headings(self) -> list[str]:
+        """The headings of the columns."""
         return [column.heading for column in self.columns]
 
     def values(self, heading: str) -> list[Any]:
-        """The cells under a heading."""
+        """Return the cells under a heading."""
         column = self.columns[self.headings.index(heading)]
         return [column.cell(row) for row in self.rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """One table; where it is too wide for the terminal several beneath each other, so that no number is cut."""
+        """Render the table for a terminal; if it is too wide, split it by columns so that no number is truncated."""
         parts = self._parts(options.max_width)
         for columns in parts:
             yield self._rich(columns, title=columns is parts[0], caption=len(parts) == 1)
@@ -97,7 +127,10 @@ class Table:
             yield Text(self.caption, style=self.caption_style)
 
     def _parts(self, width: int) -> list[list[Column]]:
-        """The columns of each part: the key columns and so many others; one without a heading follows its neighbour."""
+        """Split the columns into parts that fit the width, each with the key columns.
+
+        A column without a heading stays with the column to its left.
+        """
         keys = [column for column in self.columns if column.key] or [self.columns[0]]
         blocks: list[list[Column]] = []
         for column in self.columns:
@@ -105,18 +138,18 @@ class Table:
                 blocks[-1].append(column)
             elif column not in keys:
                 blocks.append([column])
-        room = width - sum(self._width(column) for column in keys)
-        parts, taken = [list(keys)], 0
+        available = width - sum(self._width(column) for column in keys)
+        parts, used = [list(keys)], 0
         for block in blocks:
             needed = sum(self._width(column) for column in block)
-            taken += needed
-            if taken > room and len(parts[-1]) > len(keys):
-                parts, taken = [*parts, list(keys)], needed
+            used += needed
+            if used > available and len(parts[-1]) > len(keys):
+                parts, used = [*parts, list(keys)], needed
             parts[-1] += block
         return [sorted(part, key=self.columns.index) for part in parts]
 
     def _width(self, column: Column) -> int:
-        """What a column needs with the space behind it: words wrap, numbers do not."""
+        """Return the width of a column with the space after it; text wraps at words, numbers do not wrap."""
         cells = [_plain(column.cell(row)) for row in self.rows]
         if column.align == "left" and column.wrap:
             cells = [word for cell in cells for word in cell.split()]
@@ -125,7 +158,7 @@ class Table:
 
     def _rich(self, columns: Sequence[Column], *, title: bool, caption: bool) -> rich_table.Table:
         heading = Text(self.title, style="bold cyan", **({} if self.wrap_title else _ONE_LINE)) if title else None
-        shown = (
+        table = (
             plain_table(heading)
             if self.ruled
             else rich_table.Table(
@@ -139,9 +172,9 @@ class Table:
             )
         )
         if self.caption and caption:
-            shown.caption, shown.caption_justify = Text(self.caption, style=self.caption_style), "left"
+            table.caption, table.caption_justify = Text(self.caption, style=self.caption_style), "left"
         for column in columns:
-            shown.add_column(
+            table.add_column(
                 column.heading,
                 justify="right" if column.align == "right" else "left",
                 style=column.style,
@@ -150,42 +183,44 @@ class Table:
                 overflow="ellipsis" if self.ruled else "fold",
             )
         for row, last in self._grouped():
-            shown.add_row(
+            table.add_row(
                 *(_printed(column.cell(row)) for column in columns),
                 end_section=last,
                 style=self.row_style(row) if self.row_style else None,
             )
-        return shown
+        return table
 
     def _grouped(self) -> Iterator[tuple[Any, bool]]:
-        """(row, whether it is the last of its group)."""
+        """Yield each row, and whether it is the last of its group."""
         for index, row in enumerate(self.rows):
-            after = self.rows[index + 1] if index + 1 < len(self.rows) else None
-            yield row, self.group is not None and (after is None or self.group(after) != self.group(row))
+            following = self.rows[index + 1] if index + 1 < len(self.rows) else None
+            yield row, self.group is not None and (following is None or self.group(following) != self.group(row))
 
     def html(self, css_class: str = "") -> str:
-        """A <table>, every cell escaped; a cell that is markup already (`markupsafe.Markup`) stays as it is."""
+        """Return an HTML `<table>`; cells are escaped unless they are `markupsafe.Markup`."""
         classes = [
             " ".join(filter(None, ("number" if column.align == "right" else "", column.css))) for column in self.columns
         ]
-        kinds = [f' class="{escape(name)}"' if name else "" for name in classes]
+        attributes = [f' class="{escape(name)}"' if name else "" for name in classes]
         head = "".join(
-            f'<th scope="col"{kind}>{escape(column.heading)}</th>'
-            for kind, column in zip(kinds, self.columns, strict=True)
+            f'<th scope="col"{attribute}>{escape(column.heading)}</th>'
+            for attribute, column in zip(attributes, self.columns, strict=True)
         )
         body = "".join(
             "<tr>"
             + "".join(
-                f"<td{kind}>{_markup(column.cell(row))}</td>" for kind, column in zip(kinds, self.columns, strict=True)
+                f"<td{attribute}>{_markup(column.cell(row))}</td>"
+                for attribute, column in zip(attributes, self.columns, strict=True)
             )
             + "</tr>"
             for row in self.rows
         )
-        opened = f'<table class="{escape(css_class)}">' if css_class else "<table>"
+        opening = f'<table class="{escape(css_class)}">' if css_class else "<table>"
         caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
-        return f"{opened}{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"{opening}{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def markdown(self) -> str:
+        """Return a Markdown table."""
         lines = [
             "| " + " | ".join(self.headings) + " |",
             "|" + "|".join("---:" if column.align == "right" else "---" for column in self.columns) + "|",
@@ -197,16 +232,16 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
-        """Numbers with all their digits, lists and dictionaries as JSON."""
+        """Return CSV with all digits of numbers, and lists and dictionaries as JSON."""
         rows = ([_raw(column.cell(row)) for column in self.columns] for row in self.rows)
         return "\n".join([csv_line(self.headings), *map(csv_line, rows)]) + "\n"
 
 
-_ONE_LINE: dict[str, Any] = {"no_wrap": True, "overflow": "ignore"}  # even where the table is narrower
+_ONE_LINE: dict[str, Any] = {"no_wrap": True, "overflow": "ignore"}  # even if the table is narrower
 
 
 def plain_table(title: Text | None) -> rich_table.Table:
-    """An empty table of rich in the one style of the terminal."""
+    """Return an empty `rich.table.Table` in the style of all tables on the terminal."""
     return rich_table.Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -222,7 +257,7 @@ def _field(name: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def _printed(cell: Any) -> Text:
-    return cell if isinstance(cell, Text) else Text(_plain(cell))  # a plain string would be read as markup
+    return cell if isinstance(cell, Text) else Text(_plain(cell))  # rich would parse a string as markup
 
 
 def _plain(cell: Any) -> str:

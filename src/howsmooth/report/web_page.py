@@ -1,4 +1,4 @@
-"""The report: one HTML file that holds the records and draws them by itself, offline, in light and dark, on paper."""
+"""The HTML report: one self-contained file with the records, their charts and tables; it works offline and in print."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from markupsafe import Markup
 import howsmooth
 from howsmooth.records import CURVE
 from howsmooth.report.caveats import caveats_of, sources_of
-from howsmooth.report.charts import METRICS, bounds_chart, drawable, grouped, growth_chart, heat_maps
-from howsmooth.report.page_tables import one_row_per_token, packed, tables_of
+from howsmooth.report.charts import METRICS, bounds_chart, group_by, growth_chart, heat_maps, is_drawable
+from howsmooth.report.page_tables import one_row_per_token, pack_columns, tables_of
 from howsmooth.report.rows import bound_rows, map_name, model_name, number
 from howsmooth.report.table import Table
 
 _SCRIPTS = ("table.js", "plot.js", "growth.js", "heat.js", "bounds.js", "attacks.js", "direction.js", "report.js")
-_MOST_MODELS = 3  # that a title names
-_VIEW = tuple(name for name in CURVE if name not in ("layer", "head"))  # what one chart of growth has in common
-_MAP = ("model", "text", "map", "layer", "head")
+_MAX_TITLE_MODELS = 3
+_VIEW_FIELDS = tuple(name for name in CURVE if name not in ("layer", "head"))  # one view of the page for each value
+_MAP_FIELDS = ("model", "text", "map", "layer", "head")
 
 
 def report_page(
@@ -35,10 +35,18 @@ def report_page(
     notes: Sequence[str] = (),
     tables: dict[str, Table] | None = None,
 ) -> str:
-    """Records of measure, bound, attack and studies, in any mixture, as one self-contained HTML page.
+    """Return one self-contained HTML page for records of measurements, bounds, attacks and studies.
 
-    `notes` are said among the warnings. `tables`, as `tables_of` makes them, save fitting the laws a second time.
-    Everything from outside is escaped, and the page's policy lets no script run but its own.
+    All text from records is escaped, and the Content-Security-Policy of the page allows only its own script.
+
+    Args:
+        records: Records in any mixture, as `howsmooth.read` returns them.
+        title: Title of the page; by default it names the models.
+        notes: Lines to show among the warnings, such as the notes of `howsmooth.read`.
+        tables: Result of `tables_of(records)`, if it has been computed already: fitting the laws takes time.
+
+    Returns:
+        The HTML text.
     """
     tables = tables_of(records) if tables is None else tables
     script = "\n".join(asset(name) for name in _SCRIPTS)
@@ -46,15 +54,15 @@ def report_page(
     title = title or f"How smooth is attention? {_models(records)}"
     data = {
         "title": title,
-        "tables": {name: packed(table) for name, table in tables.items()},
+        "tables": {name: pack_columns(table) for name, table in tables.items()},
         "charts": page_charts(records, tables),
     }
-    return rendered(
+    return render(
         "report.html",
         title=title,
         script=Markup(script),
         script_sha256=digest,
-        data=embedded(data),
+        data=embed_json(data),
         tiles=_tiles(records, tables),
         caveats=caveats_of(records, notes),
         sources=sources_of(records),
@@ -63,36 +71,40 @@ def report_page(
 
 
 def page_charts(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> dict[str, Any]:
-    """The charts of the page as JSON: growth and heat maps of each view, the bounds of each map.
+    """Return the charts of the page as JSON: growth and heat maps of each view, bounds of each map.
 
-    Series of growth name the rows of the table of measurements, which holds their numbers already.
+    Series of growth refer to rows of the table of measurements instead of repeating their numbers.
     """
     measured: Sequence[dict[str, Any]] = tables["measurements"].rows if "measurements" in tables else ()
-    place = {id(row): index for index, row in enumerate(measured)}
+    row_index = {id(row): index for index, row in enumerate(measured)}
     laws = {tuple(row[name] for name in CURVE): row["law"] for row in tables["laws"].rows} if "laws" in tables else {}
     views = []
-    for view, rows in grouped(measured, *_VIEW).items():
+    for view, rows in group_by(measured, *_VIEW_FIELDS).items():
         heat = {
             metric: {
-                kind: [{**one.json(), "n": n} for one, n in zip(maps, _lengths(rows), strict=False)]
+                kind: [{**one.to_json(), "n": n} for one, n in zip(maps, _lengths(rows), strict=False)]
                 for kind, maps in heat_maps(rows, metric).items()
             }
             for metric in METRICS
         }
         growth = None
-        if any(map(drawable, rows)):
+        if any(map(is_drawable, rows)):
             of_view = {
                 key: law
                 for key, law in laws.items()
-                if all(key[CURVE.index(name)] == part for name, part in zip(_VIEW, view, strict=True))
+                if all(key[CURVE.index(name)] == part for name, part in zip(_VIEW_FIELDS, view, strict=True))
             }
-            growth = growth_chart(rows, of_view, named=len(rows)).json()
-            curves = {map_name(*key): (key, group) for key, group in grouped(rows, "layer", "head").items()}
+            growth = growth_chart(rows, of_view, max_labelled=len(rows)).to_json()
+            curves = {map_name(*key): (key, group) for key, group in group_by(rows, "layer", "head").items()}
             for series in growth["series"]:
-                (layer, head), group = curves[series["name"]]
+                (layer, head), group = curves[series["label"]]
                 for numbers in ("x", "y", "lower", "upper"):
                     series.pop(numbers, None)
-                series |= {"layer": layer, "head": head, "rows": [place[id(row)] for row in group if drawable(row)]}
+                series |= {
+                    "layer": layer,
+                    "head": head,
+                    "rows": [row_index[id(row)] for row in group if is_drawable(row)],
+                }
         views.append({"view": view, "growth": growth, "heat": heat})
     bounds = [
         record
@@ -103,19 +115,19 @@ def page_charts(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> 
         and record["log_value"] is not None
     ]
     charts = [
-        {"map": key, "chart": bounds_chart(rows, map_name(*key[-2:])).json()}
-        for key, group in grouped(bounds, *_MAP).items()
+        {"map": key, "chart": bounds_chart(rows, map_name(*key[-2:])).to_json()}
+        for key, group in group_by(bounds, *_MAP_FIELDS).items()
         for rows in bound_rows(group).values()
     ]
     return {"views": views, "bounds": charts}
 
 
 def _lengths(rows: Sequence[dict[str, Any]]) -> list[int]:
-    return sorted({row["n"] for row in rows if drawable(row) and row["layer"] is not None})
+    return sorted({row["n"] for row in rows if is_drawable(row) and row["layer"] is not None})
 
 
 def write_csv(tables: dict[str, Table], folder: Path) -> list[Path]:
-    """Each table as FOLDER/NAME.csv; directions get a row for each token."""
+    """Write each table as FOLDER/NAME.csv and return the paths; directions have a row for each token."""
     written = []
     for name, table in tables.items():
         path = folder / f"{name}.csv"
@@ -125,12 +137,12 @@ def write_csv(tables: dict[str, Table], folder: Path) -> list[Path]:
 
 
 def asset(name: str) -> str:
-    """The text of a file in the folder `assets`."""
+    """Return the text of a file in the folder `assets`."""
     return files("howsmooth.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def rendered(template: str, **values: Any) -> str:
-    """A template of the folder `assets` with these values, all of them escaped; {{ asset(name) }} includes a file."""
+def render(template: str, **values: Any) -> str:
+    """Render a template of the folder `assets`; values are escaped, and `{{ asset(name) }}` includes a file."""
     environment = Environment(
         loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
@@ -139,11 +151,12 @@ def rendered(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def embedded(data: Any) -> Markup:
-    """JSON that cannot end the element it stands in, whatever the text in it says.
+def embed_json(data: Any) -> Markup:
+    r"""Return JSON for a <script> element, with `<` escaped so that no text in it can close the element.
 
-    >>> str(embedded({"token": "</script><b>"}))
-    '{"token":"\\\\u003c/script>\\\\u003cb>"}'
+    Example:
+        >>> str(embed_json({"token": "</script><b>"}))
+        '{"token":"\\u003c/script>\\u003cb>"}'
     """
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
@@ -151,14 +164,14 @@ def embedded(data: Any) -> Markup:
 
 def _models(records: Sequence[dict[str, Any]]) -> str:
     names = [model_name(name) for name in dict.fromkeys(record["model"] for record in records)]
-    more = f" and {len(names) - _MOST_MODELS} more" if len(names) > _MOST_MODELS else ""
-    return ", ".join(names[:_MOST_MODELS]) + more
+    more = f" and {len(names) - _MAX_TITLE_MODELS} more" if len(names) > _MAX_TITLE_MODELS else ""
+    return ", ".join(names[:_MAX_TITLE_MODELS]) + more
 
 
 def _tiles(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> list[tuple[str, str]]:
-    """The few numbers that come first: (what, value)."""
+    """Return (name, value) of the key figures at the top of the page."""
     models = {record["model"] for record in records}
-    said = [
+    tiles = [
         ("records", f"{len(records):,}"),
         ("models" if len(models) > 1 else "model", _models(records)),
         ("longest text", f"{max(record['n'] for record in records):,} tokens"),
@@ -169,11 +182,11 @@ def _tiles(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> list[
         else []
     )
     if values:
-        said.append(("Lip, smallest to largest", f"{number(min(values), 3)} … {number(max(values), 3)}"))
+        tiles.append(("Lip, smallest to largest", f"{number(min(values), 3)} … {number(max(values), 3)}"))
     laws = [row["law"] for row in tables["laws"].rows] if "laws" in tables else []
     powers = [law.exponent for law in laws if law.shown]
     if powers:
         ends = dict.fromkeys(f"{round(end, 2) + 0.0:.2f}".replace("-", "−") for end in (min(powers), max(powers)))
         which = "" if len(powers) == len(laws) else f" ({len(powers)} of {len(laws)} curves)"
-        said.append(("exponent α of Lip ≈ C nᵅ" + which, " … ".join(ends)))
-    return said
+        tiles.append(("exponent α of Lip ≈ C nᵅ" + which, " … ".join(ends)))
+    return tiles

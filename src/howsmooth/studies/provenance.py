@@ -114,8 +114,8 @@ def _kernels(device: str) -> str:
     if why is not None:
         return f"none will serve: {why}"
     return (
-        f"serve on the gpu: bfloat16 and float16 up to {kernels.MAX_WIDTH[2]} wide, float32 up to {kernels.MAX_WIDTH[4]} "
-        f"(triton {_installed('triton') or 'of unknown version'})"
+        f"serve on the gpu: bfloat16 and float16 up to {kernels.MAX_WIDTH[2]} wide, "
+        f"float32 up to {kernels.MAX_WIDTH[4]} (triton {_installed('triton') or 'of unknown version'})"
     )
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// Worst cases that were found, and balls that were certified.
+// Tables of worst cases found by attacks and of certified balls.
 
 const SETS = { norm: "all the normalisation can put out", ball: "the ball of radius R",
   sphere: "the sphere of radius R", near: "all tokens within ε of the text's" };
@@ -13,33 +13,33 @@ function attacksSection(section) {
   if (balls.length) section.append(ballTable(balls), saveAll("balls", balls, "CSV of balls"));
 }
 
-const saveAll = (name, rows, words) =>
-  make("div", { class: "controls buttons" }, csvButton(name, () => [rows, columnsOf(name)], words));
+const saveAll = (name, rows, label) =>
+  make("div", { class: "controls buttons" }, csvButton(name, () => [rows, columnsOf(name)], label));
 
-function whereColumns(rows) {
+function mapColumns(rows) {
   const models = distinct(rows.map((row) => row.model)).length > 1, heads = rows.some((row) => row.head !== null);
   return [...(models ? [["model", (row) => modelName(row.model), ""]] : []), ["layer", (row) => row.layer, "number"],
     ...(heads ? [["head", (row) => row.head ?? "", "number"]] : []), ["n", (row) => row.n, "number"]];
 }
 
-const ratio = (value) => (value === null ? "" : times(Math.log(value)));
+const ratio = (value) => (value === null ? "" : ratioText(Math.log(value)));
 
 function worstTable(worst) {
-  return htmlTable(worst, [...whereColumns(worst), ["searched", (row) => SETS[row.within] ?? row.within, ""],
+  return htmlTable(worst, [...mapColumns(worst), ["searched", (row) => SETS[row.within] ?? row.within, ""],
     ["on the text", (row) => number(row.on_text), "number"], ["best start", (row) => number(row.best_start), "number"],
     ["found", (row) => number(row.value), "number"],
     ["interval", (row) => `${number(row.lower, 5)} … ${row.upper === null ? "∞" : number(row.upper, 5)}`, "number"],
     ["over the text", (row) => ratio(row.over_text), "number"],
     ["smallest upper bound", (row) => magnitude(row.log_upper_bound), "number"],
-    ["tokens per place", (row) => row.masses, ""]],
+    ["tokens per point", (row) => row.masses, ""]],
   "The largest constants that ascent found: lower bounds on the worst case");
 }
 
 function ballTable(balls) {
-  return htmlTable(balls, [...whereColumns(balls), ["ε", (row) => row.eps, "number"],
+  return htmlTable(balls, [...mapColumns(balls), ["ε", (row) => row.eps, "number"],
     ["at the text", (row) => number(row.at_text), "number"], ["≥ found", (row) => number(row.found), "number"],
     ["≤ certified", (row) => magnitude(row.log_certified, 4), "number"],
-    ["apart", (row) => ratio(row.tightness), "number"], ["by", (row) => row.method, ""],
+    ["ratio", (row) => ratio(row.tightness), "number"], ["by", (row) => row.method, ""],
     ["vacuous from ε =", (row) => number(row.vacuous_eps, 2), "number"]],
   "For all tokens within ε of the text's: certified from above, attacked from below");
 }

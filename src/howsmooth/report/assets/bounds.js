@@ -1,5 +1,5 @@
 "use strict";
-// Bounds beside the measured constant, and how tight each is.
+// Bounds compared with the measured constant, and their tightness.
 
 function boundsSection(section, chosen) {
   section.hidden = !BOUNDS.length;
@@ -24,7 +24,7 @@ function boundsSection(section, chosen) {
   if (kept.length) section.append(boundTable(kept, name(rows[0])));
 }
 
-// Of several samples the one with the largest constant is shown.
+// Keeps the sample with the largest measured constant for each bound and length.
 function worstSamples(rows) {
   const worst = new Map();
   for (const row of rows) {
@@ -35,7 +35,7 @@ function worstSamples(rows) {
 }
 
 const sign = (row) => (row.side === "lower" ? "≥" : "≤");
-const times = (log) => `×${magnitude(log, log > Math.log(99.5) ? 3 : 2)}`;
+const ratioText = (log) => `×${magnitude(log, log > Math.log(99.5) ? 3 : 2)}`;
 
 function tightness() {
   const groups = [...groupBy(BOUNDS, (row) => row.bound)].map(([bound, rows]) => {
@@ -48,8 +48,8 @@ function tightness() {
     || Math.abs(a.middle) - Math.abs(b.middle));
   return htmlTable(groups, [["bound", (group) => (group.side ? `${sign(group)} ` : "") + group.bound, ""],
     ["holds", (group) => group.holds ?? "", ""],
-    ["over measured, median", (group) => (group.middle === null ? "" : times(group.middle)), "number"],
-    ["from … to", (group) => (group.middle === null ? "" : `${times(group.least)} … ${times(group.most)}`), "number"],
+    ["over measured, median", (group) => (group.middle === null ? "" : ratioText(group.middle)), "number"],
+    ["from … to", (group) => (group.middle === null ? "" : `${ratioText(group.least)} … ${ratioText(group.most)}`), "number"],
     ["cases", (group) => group.kept || "", "number"],
     ["outside its conditions", (group) => group.refused || "", "number"]],
   "Tightness: each bound over the measured constant, in all maps, lengths and samples; ×1 is as tight as can be");
@@ -59,10 +59,10 @@ function boundTable(kept, name) {
   const lengths = ascending(kept.map((row) => row.n)), at = (rows, n) => rows.find((row) => row.n === n);
   const groups = [...groupBy(kept, (row) => row.bound).values()].sort((a, b) =>
     (a[0].side === "upper") - (b[0].side === "upper") || a[0].log_value - b[0].log_value);
-  const lower = groups.filter((rows) => rows[0].side === "lower"), middle = null; // the measured constant's own row
+  const lower = groups.filter((rows) => rows[0].side === "lower"), measuredRow = null;
   const value = (rows, n) => (at(rows, n) ? magnitude(at(rows, n).log_value) : "");
-  const over = (rows, n) => (at(rows, n) ? times(at(rows, n).log_ratio) : "");
-  return htmlTable([...lower, middle, ...groups.slice(lower.length)], [
+  const over = (rows, n) => (at(rows, n) ? ratioText(at(rows, n).log_ratio) : "");
+  return htmlTable([...lower, measuredRow, ...groups.slice(lower.length)], [
     ["bound", (rows) => (rows ? `${sign(rows[0])} ${rows[0].bound}` : "measured on the text"), ""],
     ["holds", (rows) => (rows ? rows[0].holds : "at X"), ""],
     ...lengths.flatMap((n) => [

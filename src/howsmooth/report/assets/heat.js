@@ -1,5 +1,5 @@
 "use strict";
-// Layer × head at one length, and layer × length: which map is shown, and its numbers as a table.
+// Heat maps of layer × head at one length and of layer × length, with their numbers as a table.
 
 function heatSection(section, view, chosen) {
   const metrics = VIEWS.get(view).heat, names = Object.keys(metrics);
@@ -7,11 +7,11 @@ function heatSection(section, view, chosen) {
   const { at = heads.length - 1 } = chosen || {};
   section.hidden = !heads.length && !lengths.length;
   if (section.hidden) return;
-  const again = (change) => heatSection(section, view, { at, metric, ...change });
+  const redraw = (change) => heatSection(section, view, { at, metric, ...change });
   section.replaceChildren(make("h2", {}, "Layer by layer"), make("div", { class: "controls" },
-    choice("value", names.map((name) => [name, name]), metric, (value) => again({ metric: value })),
+    choice("value", names.map((name) => [name, name]), metric, (value) => redraw({ metric: value })),
     heads.length > 1 ? choice("length", heads.map((map, i) => [i, `n = ${map.n}`]), at,
-      (value) => again({ at: value })) : null));
+      (value) => redraw({ at: value })) : null));
   if (heads.length) section.append(heatFigure(section, "heads", heads[at], "head"));
   if (lengths.length) section.append(heatFigure(section, "lengths", lengths[0], "n"));
 }

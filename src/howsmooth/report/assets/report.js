@@ -1,52 +1,52 @@
 "use strict";
-// The page put together: which records are shown, redrawn when the room changes; the theme; all data to save.
+// Assembles the page: the selected view, redrawing on resize, the theme, and downloads of all data.
 
 const MEASURED = rowsOf("measurements"), BOUNDS = rowsOf("bounds"), DIRECTIONS = rowsOf("directions");
 const LAWS = new Map(rowsOf("laws").map((law) => [JSON.stringify(CURVE.map((name) => law[name] ?? null)), law]));
-// What Python made for each view and each map with bounds: charts as chart.py describes them.
+// Charts in the format of chart.py, for each view and for each map with bounds.
 const VIEWS = new Map(DATA.charts.views.map((view) => [JSON.stringify(view.view), view]));
 const BOUND_CHARTS = new Map(DATA.charts.bounds.map(({ map, chart }) => [JSON.stringify(map), chart]));
-const WORDS = { all: "all tokens move", "no-first": "without the first token", "no-special": "without special tokens",
+const FIELD_TEXTS = { all: "all tokens move", "no-first": "without the first token", "no-special": "without special tokens",
   lipschitz: "as described", released: "as released" };
-const place = (name) => document.getElementById(name);
-let shown = VIEWS.keys().next().value;
+const byId = (name) => document.getElementById(name);
+let selectedView = VIEWS.keys().next().value;
 
-function viewWords(view) {
+function viewTitle(view) {
   const parts = JSON.parse(view), others = [...VIEWS.values()].map((other) => other.view);
   const varies = (i) => distinct(others.map((other) => other[i])).length > 1;
-  const words = parts.map((part, i) => (i && !varies(i) ? "" : i ? WORDS[part] ?? part ?? "" : modelName(String(part))));
-  return words.filter(Boolean).join(", ");
+  const texts = parts.map((part, i) => (i && !varies(i) ? "" : i ? FIELD_TEXTS[part] ?? part ?? "" : modelName(String(part))));
+  return texts.filter(Boolean).join(", ");
 }
 
 function drawView() {
   if (!VIEWS.size) return;
-  growthSection(place("growth"), shown);
-  heatSection(place("heat"), shown);
-  directionSection(place("direction"), shown);
+  growthSection(byId("growth"), selectedView);
+  heatSection(byId("heat"), selectedView);
+  directionSection(byId("direction"), selectedView);
 }
 
-function drawAll() { drawView(); boundsSection(place("bounds")); }
+function drawAll() { drawView(); boundsSection(byId("bounds")); }
 
-place("view").append(choice("shown", [...VIEWS.keys()].map((view) => [view, viewWords(view)]), shown, (view) => {
-  shown = view;
+byId("view").append(choice("shown", [...VIEWS.keys()].map((view) => [view, viewTitle(view)]), selectedView, (view) => {
+  selectedView = view;
   drawView();
 }));
-attacksSection(place("attacks"));
+attacksSection(byId("attacks"));
 drawAll();
 
-const saved = { measurements: "all measurements", laws: "all laws", bounds: "all bounds" };
-for (const [name, words] of Object.entries(saved)) {
+const downloads = { measurements: "all measurements", laws: "all laws", bounds: "all bounds" };
+for (const [name, label] of Object.entries(downloads)) {
   if (!DATA.tables[name]) continue;
-  place("downloads").append(csvButton(`all-${name}`, () => [rowsOf(name), columnsOf(name)], words));
+  byId("downloads").append(csvButton(`all-${name}`, () => [rowsOf(name), columnsOf(name)], label));
 }
 
-place("theme").addEventListener("click", () => {
+byId("theme").addEventListener("click", () => {
   const root = document.documentElement, dark = getComputedStyle(root).colorScheme.includes("dark");
   root.dataset.theme = dark ? "light" : "dark";
-  place("said").textContent = dark ? "light theme" : "dark theme";
+  byId("announcement").textContent = dark ? "light theme" : "dark theme";
 });
 
-// On paper nothing is folded away.
+// Expand all <details> when printing.
 addEventListener("beforeprint", () => document.querySelectorAll("details:not([open])").forEach((details) => {
   details.open = true;
   details.dataset.folded = "";
@@ -56,10 +56,10 @@ addEventListener("afterprint", () => document.querySelectorAll("details[data-fol
   delete details.dataset.folded;
 }));
 
-let width = document.body.clientWidth, soon;
+let width = document.body.clientWidth, resizeTimer;
 addEventListener("resize", () => {
-  clearTimeout(soon);
-  soon = setTimeout(() => {
+  clearTimeout(resizeTimer);
+  resizeTimer = setTimeout(() => {
     if (document.body.clientWidth === width) return;
     width = document.body.clientWidth;
     drawAll();

@@ -1,5 +1,5 @@
 "use strict";
-// The embedded tables as rows, elements made without markup, numbers as people read them, files to save.
+// Reads the embedded tables, creates elements without parsing HTML, formats numbers, saves files.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const CURVE = ["model", "checkpoint", "text", "map", "layer", "head", "tokens", "quantity", "cutting"];
@@ -11,13 +11,13 @@ function rowsOf(name) {
   const rows = Array.from({ length: table.rows }, () => ({}));
   for (const [column, cells] of Object.entries(table.columns)) {
     if (Array.isArray(cells)) rows.forEach((row, i) => { row[column] = cells[i]; });
-    else if ("all" in cells) rows.forEach((row) => { row[column] = cells.all; });
-    else rows.forEach((row, i) => { row[column] = cells.of[cells.at[i]]; });
+    else if ("constant" in cells) rows.forEach((row) => { row[column] = cells.constant; });
+    else rows.forEach((row, i) => { row[column] = cells.values[cells.indices[i]]; });
   }
   return rows;
 }
 
-// Text only ever becomes text: nothing here reads markup.
+// Creates an element; strings become text nodes and are never parsed as HTML.
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -36,7 +36,7 @@ function number(value, digits = 4) {
   return text.includes("e") && size < 1e6 && size >= 1 ? Number(text).toLocaleString("en") : text.replace("e+", "e");
 }
 
-// A number given by its logarithm; bounds may be far too large for a float.
+// Formats a number given by its logarithm; bounds may overflow a float.
 function magnitude(log, digits = 3) {
   if (log === null || log === undefined) return "–";
   if (log >= Math.log(1e6)) return `10^${(log / Math.LN10).toFixed(0)}`;
@@ -62,12 +62,12 @@ function groupBy(rows, key) {
 
 const distinct = (values) => [...new Set(values)];
 const ascending = (values) => distinct(values).sort((a, b) => a - b);
-// A path on the machine that measured is cut to its last part.
+// Shortens a local path to its last part.
 const modelName = (name) => (/^([~.]|\/|[A-Za-z]:\\)/.test(name)
   ? name.replace(/[\\/]+$/, "").split(/[\\/]/).pop() : name);
 const mapName = (row) =>
   (row.layer === null ? "all layers" : `layer ${row.layer}`) + (row.head === null ? "" : ` head ${row.head}`);
-// Asked of every row at every change, so each remembers its own; tables of columns do not see it.
+// Cached on the row, since it is called for every row at every change; CSV exports ignore it.
 const viewOf = (row) => (row.view ??= JSON.stringify(VIEW.map((name) => row[name] ?? null)));
 
 function csvOf(rows, columns) {
@@ -83,13 +83,13 @@ function save(name, text, type) {
   const address = URL.createObjectURL(new Blob([text], { type }));
   make("a", { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10000);
-  document.getElementById("said").textContent = `saved ${name}`;
+  document.getElementById("announcement").textContent = `saved ${name}`;
 }
 
 function csvButton(name, contents, label = "CSV") {
-  const asCsv = () => save(`${name}.csv`, csvOf(...contents()), "text/csv;charset=utf-8");
+  const saveCsv = () => save(`${name}.csv`, csvOf(...contents()), "text/csv;charset=utf-8");
   return make("button", { type: "button", "data-csv": name, "aria-label": `Save the data of ${name} as CSV`,
-    onclick: asCsv }, `↓ ${label}`);
+    onclick: saveCsv }, `↓ ${label}`);
 }
 
 const columnsOf = (name) => Object.keys(DATA.tables[name].columns);
@@ -103,9 +103,9 @@ function htmlTable(rows, columns, caption) {
     make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...head)), body));
 }
 
-// A labelled select; options are [value, words]. It shows nothing where there is nothing to choose.
+// A labelled <select>; options are [value, text]. Hidden if there are fewer than two options.
 function choice(label, options, chosen, changed) {
   const select = make("select", { onchange: () => changed(options[select.selectedIndex][0]) },
-    ...options.map(([value, words]) => make("option", { selected: value === chosen }, words)));
+    ...options.map(([value, text]) => make("option", { selected: value === chosen }, text)));
   return make("label", { hidden: options.length < 2 }, label, select);
 }
