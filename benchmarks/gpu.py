@@ -128,6 +128,16 @@ def truths(q, k, v, dq, dk, dv, g, scale, causal):
     return o, do, torch.func.vjp(f, *at)[1](g.double())
 
 
+def second_truths(q, k, v, dq, dk, dv, g, scale, causal):
+    """Return the gradients of ⟨g, do⟩ in q, k and v in float64."""
+    tangents = tuple(t.double() for t in (dq, dk, dv))
+
+    def tangent(*x):
+        return torch.func.jvp(lambda *y: plain_attention(*y, scale, causal), x, tangents)[1]
+
+    return torch.func.vjp(tangent, *(t.double() for t in (q, k, v)))[1](g.double())
+
+
 def flash_forward(q, k, v, scale, causal):
     """Call PyTorch's FlashAttention."""
     return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
@@ -205,8 +215,8 @@ def errors(h, width, dtype, causal, precision=None, peers=()) -> dict:
     options = dict(scale=scale, causal=causal, precision=precision)
     o, normaliser = kernels.forward(q, k, v, **options)
     found = {"forward": relative(o, o64)}
-    found["jvp"] = relative(kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options), do64)
-    four = kernels.jvp(q, k, v, o, normaliser, *(torch.stack([t, 2 * t, -t, t]) for t in (dq, dk, dv)), **options)
+    found["jvp"] = relative(kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options)[0], do64)
+    four = kernels.jvp(q, k, v, o, normaliser, *(torch.stack([t, 2 * t, -t, t]) for t in (dq, dk, dv)), **options)[0]
     found["jvp x4"] = relative(four, torch.stack([do64, 2 * do64, -do64, do64]))
     for name in (None, "triton", *peers):
         try:
@@ -283,7 +293,7 @@ def adjoint(label, q, k, v, o, normaliser, dq, dk, dv, g, options) -> None:
     from howsmooth import kernels
 
     def body():
-        do = kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, out_dtype=torch.float32, **options)
+        do = kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, out_dtype=torch.float32, **options)[0]
         pulled = kernels.vjp(q, k, v, o, normaliser, g, implementation="triton", out_dtype=torch.float32, **options)
         left = float((g.double() * do).sum())
         right = sum(float((a.double() * t).sum()) for a, t in zip(pulled, (dq, dk, dv), strict=True))
@@ -305,7 +315,7 @@ def normal_product(h: int, n: int, width: int, dtype, causal: bool, precision=No
         o, normaliser = kernels.forward(q, k, v, **options)
 
         def step():
-            do = kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options)
+            do = kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options)[0]
             return kernels.vjp(q, k, v, o, normaliser, do, **options)
 
         ms = min(time_twice(step))
@@ -338,7 +348,7 @@ def math_jvp(h: int, n: int, width: int, causal: bool) -> None:
     o, normaliser = kernels.forward(q, k, v, scale=scale, causal=causal)
 
     def ours():
-        return kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, scale=scale, causal=causal)
+        return kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, scale=scale, causal=causal)[0]
 
     mine = attempt(f"{'jvp':16s} {label}", lambda: dict(ms=milliseconds(ours)))
     for name, call in (("MATH jvp", backend), ("jvp written out", written_out)):

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gpu import flops, machine, relative, tensors, time_twice, truths
+from gpu import flops, machine, relative, second_truths, tensors, time_twice, truths
 
 PRECISIONS = {"bfloat16": (None,), "float16": (None,), "float32": ("tf32x3", "f16x3", "bf16x3")}
 # Errors up to this are rounding. f16x3 is tried for its speed: small probabilities may still underflow in float16.
@@ -53,9 +53,19 @@ def candidates(kind: str, width: int, itemsize: int) -> list:
             (2, 4) if kind == "jvps" else (1,),
         )
         for stages, registers, tangents in choices:
-            stationary = rows * width * itemsize * {"forward": 1, "jvps": 1 + tangents}.get(kind, 2)
-            streamed = keys * width * itemsize * {"jvp": 4, "jvps": 2 + 2 * tangents}.get(kind, 2)
-            accumulators = rows * width * {"jvps": tangents, "dkdv": 2}.get(kind, 1) / (32 * warps)
+            stationary = (
+                rows
+                * width
+                * itemsize
+                * {"forward": 1, "jvps": 1 + tangents, "hvp queries": 3, "hvp keys": 4}.get(kind, 2)
+            )
+            streamed = (
+                keys
+                * width
+                * itemsize
+                * {"jvp": 4, "jvps": 2 + 2 * tangents, "hvp queries": 4, "hvp keys": 3}.get(kind, 2)
+            )
+            accumulators = rows * width * {"jvps": tangents, "dkdv": 2, "hvp keys": 2}.get(kind, 1) / (32 * warps)
             if stationary + streamed * (stages - 1) > 227 << 10 or accumulators > (80 if registers else 192):
                 continue
             if itemsize == 4 and (registers or stages > 3 or rows * 4 != warps * 64):
@@ -80,6 +90,11 @@ def sweep_call(kind: str, tiles, h: int, n: int, width: int, dtype_name: str, ca
     if kind == "jvps":
         several = [torch.stack([t] * 4) for t in (dq, dk, dv)]
         return lambda: launch.jvp(q, k, v, o, normaliser, *several, *rest, tiles=tiles)
+    if kind.startswith("hvp"):
+        do, mu = launch.jvp(q, k, v, o, normaliser, dq, dk, dv, *rest)
+        own = [choose(name, q.element_size(), width, h, n, causal) for name in ("hvp queries", "hvp keys")]
+        pair = (tiles, own[1]) if kind == "hvp queries" else (own[0], tiles)
+        return lambda: launch.hvp(q, k, v, o, normaliser, dq, dk, dv, do, mu, g, *rest, tiles=pair)
     own = [choose(name, q.element_size(), width, h, n, causal) for name in ("dq", "dkdv")]
     pair = (tiles, own[1]) if kind == "dq" else (own[0], tiles)
     return lambda: launch.vjp(q, k, v, o, normaliser, g, *rest, "triton", tiles=pair)
@@ -99,7 +114,13 @@ def failure(job) -> str | None:
         kind, _, h, n, width, dtype, causal, precision = job
         two = [t[:, :2] for t in tensors(h, n, width, getattr(torch, dtype), 7)]
         o, do, pulled = truths(*two, width**-0.5, causal)
-        pairs = {"forward": lambda: [(out[0], o)], "jvp": lambda: [(out, do)], "jvps": lambda: [(t, do) for t in out]}
+        if kind.startswith("hvp"):
+            pulled = second_truths(*two, width**-0.5, causal)
+        pairs = {
+            "forward": lambda: [(out[0], o)],
+            "jvp": lambda: [(out[0], do)],
+            "jvps": lambda: [(t, do) for t in out[0]],
+        }
         pairs = pairs.get(kind, lambda: zip(out, pulled, strict=True))()
         wrong = max(relative(mine[:, :2], truth) for mine, truth in pairs)
         return None if wrong < ALLOWED[precision] else f"wrong by {wrong:.1e}"
@@ -159,7 +180,7 @@ def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
             call = None
         timed.sort(key=lambda pair: pair[0])
         kind, h, width, dtype, causal, precision = key
-        products = {"forward": 2, "jvp": 5, "jvps": 17}.get(kind, 5)
+        products = {"forward": 2, "jvp": 5, "jvps": 17, "hvp queries": 15, "hvp keys": 15}.get(kind, 5)
         print(f"{kind} width {width} {dtype}{f' {precision}' if precision else ''}{' causal' if causal else ''}")
         for ms, tiles in timed[:5]:
             rate = flops(products, h, n, width, causal) / ms * 1e-9

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         texts,
         transport,
     )
-    from howsmooth.attention import Rotary, SelfAttention, attend
+    from howsmooth.attention import Rotary, SelfAttention, attend, replace_sdpa, scaled_dot_product_attention
     from howsmooth.errors import InputError, NotConverged
     from howsmooth.lipschitz import Estimate, lipschitz_penalty, local_lipschitz, token_gains
     from howsmooth.measurements import Measurements, measure, read
@@ -40,6 +40,8 @@ __getattr__, __dir__ = attach(
         "SelfAttention": "howsmooth.attention",
         "Rotary": "howsmooth.attention",
         "attend": "howsmooth.attention",
+        "scaled_dot_product_attention": "howsmooth.attention",
+        "replace_sdpa": "howsmooth.attention",
         "local_lipschitz": "howsmooth.lipschitz",
         "lipschitz_penalty": "howsmooth.lipschitz",
         "token_gains": "howsmooth.lipschitz",
@@ -73,6 +75,8 @@ __all__ = [
     "SelfAttention",
     "Rotary",
     "attend",
+    "scaled_dot_product_attention",
+    "replace_sdpa",
     "local_lipschitz",
     "lipschitz_penalty",
     "token_gains",

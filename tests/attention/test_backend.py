@@ -20,7 +20,7 @@ X = torch.zeros(1, 2, 4, 8)
         (torch.float32, Pattern(1.0), "written for NVIDIA GPUs, got tensors on cpu"),
         (torch.bfloat16, Pattern(1.0), "written for NVIDIA GPUs, got tensors on cpu"),
         (torch.float64, Pattern(1.0), "take bfloat16, float16 or float32 in all of q, k, v, got torch.float64"),
-        (torch.float32, Pattern(1.0, score_bias=torch.zeros(4, 4)), "do not support a score_bias"),
+        (torch.float32, Pattern(1.0, score_bias=lambda i, j: i - j), "take a score_bias as a table, got a function"),
     ],
     ids=str,
 )

@@ -151,6 +151,29 @@ def test_nested_forward_mode_and_third_derivatives_raise():
         torch.func.jacfwd(torch.func.jacrev(torch.func.jacrev(f)))(x)
 
 
+def test_a_backward_pass_inside_a_dual_level():
+    """Gradients of a loss of output and tangent; their own tangents, a third derivative, are NaN."""
+    at, along = ([normal(i, 2, 5, 3) for i in seeds] for seeds in (range(3), range(3, 6)))
+
+    def dense(q, k, v, causal):
+        # Written out: a backward pass through the tangent of torch.softmax fails inside a dual level.
+        e = (q @ k.mT / 3**0.5).masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), -torch.inf).exp()
+        return (e / e.sum(-1, keepdim=True)) @ v
+
+    def gradients(op):
+        leaves = [t.clone().requires_grad_() for t in at]
+        with forward_ad.dual_level():
+            o, do = forward_ad.unpack_dual(op(*map(forward_ad.make_dual, leaves, along), causal=True))
+            found = torch.autograd.grad(o.square().sum() + do.pow(3).sum(), leaves)
+            return [forward_ad.unpack_dual(t) for t in found]
+
+    found = gradients(attend)
+    for mine, wanted in zip(found, gradients(dense), strict=True):
+        assert_close(mine.primal, wanted.primal)
+        assert mine.tangent is None or mine.tangent.isnan().all()
+    assert any(dual.tangent is not None for dual in found)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_lower_precisions_are_as_accurate_as_their_inputs(dtype):
     q, k, v = qkv((4, 2, 9, 9, 8, 8), dtype)

@@ -68,7 +68,8 @@ def derivatives(at, tangents, g, **pattern):
         return dense(*x, **pattern)
 
     o, do = torch.func.jvp(f, tuple(at), tuple(tangents))
-    return o, do, *torch.func.vjp(f, *at)[1](g)
+    second = torch.func.vjp(lambda *x: torch.func.jvp(f, x, tuple(tangents))[1], *at)[1](g)
+    return o, do, *torch.func.vjp(f, *at)[1](g), *second
 
 
 def cancelling(q, k, v, g, scale, **pattern):
@@ -96,9 +97,11 @@ def check(at, tangents, g, *, implementation=None, **pattern):
     torch.backends.cuda.matmul.allow_tf32 = False
     peer = derivatives(at, tangents, g, **pattern)
     o, normaliser = kernels.forward(*at, **pattern)
-    do = kernels.jvp(*at, o, normaliser, *tangents, **pattern)
+    do, mu = kernels.jvp(*at, o, normaliser, *tangents, **pattern)
     pulled = kernels.vjp(*at, o, normaliser, g, implementation=implementation, **pattern)
-    for name, mine, theirs, wanted in zip(("o", "do", "dq", "dk", "dv"), (o, do, *pulled), peer, truth, strict=True):
+    second = kernels.hvp(*at, o, normaliser, *tangents, do, mu, g, **pattern)
+    names = ("o", "do", "dq", "dk", "dv", "second dq", "second dk", "second dv")
+    for name, mine, theirs, wanted in zip(names, (o, do, *pulled, *second), peer, truth, strict=True):
         assert mine.dtype == dtype
         allowed = max(2 * error(theirs, wanted), FLOOR[dtype])
         assert at_most(error(mine, wanted), allowed), f"{name}: {error(mine, wanted):.2e}, allowed {allowed:.2e}"
@@ -185,8 +188,10 @@ def test_tangents_in_one_pass_agree_with_one_by_one(width, count, dtype):
     ]
     options = dict(scale=width**-0.5, causal=True)
     o, normaliser = kernels.forward(*at, **options)
-    together = kernels.jvp(*at, o, normaliser, *tangents, **options)
-    alone = torch.stack([kernels.jvp(*at, o, normaliser, *(t[j] for t in tangents), **options) for j in range(count)])
+    together = kernels.jvp(*at, o, normaliser, *tangents, **options)[0]
+    alone = torch.stack(
+        [kernels.jvp(*at, o, normaliser, *(t[j] for t in tangents), **options)[0] for j in range(count)]
+    )
     assert at_most(error(together, alone.double()), FLOOR[dtype])
 
 
@@ -196,9 +201,10 @@ def test_two_runs_are_equal(dtype):
     runs = []
     for _ in range(2):
         o, normaliser = kernels.forward(*at, scale=0.125, causal=True)
-        do = kernels.jvp(*at, o, normaliser, *tangents, scale=0.125, causal=True)
-        pulled = kernels.vjp(*at, o, normaliser, g, scale=0.125, causal=True, implementation="triton")
-        runs.append((o, normaliser, do, *pulled))
+        do = kernels.jvp(*at, o, normaliser, *tangents, scale=0.125, causal=True)[0]
+        runs.append(
+            (o, normaliser, do, *kernels.vjp(*at, o, normaliser, g, scale=0.125, causal=True, implementation="triton"))
+        )
     for a, b in zip(*runs, strict=True):
         assert torch.equal(a, b)  # exact: one kernel with the same tiles adds in the same order
 
@@ -213,8 +219,8 @@ def test_strides():
         (o, o2),
         (normaliser, normaliser2),
         (
-            kernels.jvp(*at, o, normaliser, *tangents, scale=0.125),
-            kernels.jvp(*inside[:3], o2, normaliser2, *inside[3:6], scale=0.125),
+            kernels.jvp(*at, o, normaliser, *tangents, scale=0.125)[0],
+            kernels.jvp(*inside[:3], o2, normaliser2, *inside[3:6], scale=0.125)[0],
         ),
         *zip(
             kernels.vjp(*at, o, normaliser, g, scale=0.125, implementation="triton"),
@@ -241,7 +247,7 @@ def test_for_rows_that_see_one_key_the_derivative_is_that_of_its_value(dtype, n)
     options = dict(scale=0.125, causal=True, window=1)
     o, normaliser = kernels.forward(*at, **options)
     assert torch.equal(o, at[2])  # exact: one key of probability 1 copies its value
-    do = kernels.jvp(*at, o, normaliser, *tangents, **options)
+    do = kernels.jvp(*at, o, normaliser, *tangents, **options)[0]
     dq, dk, dv = kernels.vjp(*at, o, normaliser, g, **options)
     # Large terms cancel to float32's accuracy, not half precision's.
     for actual, wanted in ((do, tangents[2]), (dv, g), (dq, torch.zeros_like(dq)), (dk, torch.zeros_like(dk))):
@@ -254,7 +260,7 @@ def test_a_launch_can_be_captured_in_a_graph(dtype):
 
     def everything():
         o, normaliser = kernels.forward(*at, scale=0.125)
-        do = kernels.jvp(*at, o, normaliser, *tangents, scale=0.125)
+        do = kernels.jvp(*at, o, normaliser, *tangents, scale=0.125)[0]
         return o, do, *kernels.vjp(*at, o, normaliser, g, scale=0.125, implementation="triton")
 
     everything()  # compiled before it is captured

@@ -77,7 +77,7 @@ def test_which_dtypes_the_kernels_support(dtype):
 @pytest.mark.parametrize("dtype", ALLOWED, ids=str)
 def test_first_derivatives_by_every_transform(dtype, used):
     at, tangents, g = problem(dtype)
-    o64, do64, *pulled64 = derivatives(double(*at), double(*tangents), g.double(), scale=WIDTH**-0.5, causal=True)
+    o64, do64, *pulled64 = derivatives(double(*at), double(*tangents), g.double(), scale=WIDTH**-0.5, causal=True)[:5]
     first, _ = ALLOWED[dtype]
 
     assert_near(torch.func.jvp(f, at, tangents), (o64, do64), first)

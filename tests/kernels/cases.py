@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from howsmooth.attention import reference
+from howsmooth.attention import blockwise, reference
+from howsmooth.attention.pattern import Pattern
 from tests.attention.cases import normal
 from tests.tolerances import at_most
 
@@ -63,6 +64,15 @@ def truth(at, directions, g, padding, **pattern):
         out.append((reference.forward(*one, **options), do, *reference.vjp(*one, g[i].double().cpu(), **options)))
     o, do, *pulled = zip(*out, strict=True)
     return torch.stack(o), torch.stack(do, -4), tuple(torch.stack(t) for t in pulled)
+
+
+def second_truth(at, directions, g, padding, **pattern):
+    """The gradients of ⟨g, do⟩ in float64, by the blockwise pass, which has tests of its own against dense matrices."""
+    pattern = Pattern(**dict(causal=False, window=None, softcap=None, offset=0) | pattern)
+    at, directions = ([t.double().cpu() for t in some] for some in (at, directions))
+    padding = None if padding is None else padding.cpu()
+    o, normaliser = blockwise.forward(*at, pattern, padding)
+    return blockwise.Linearisation(*at, o, normaliser, pattern, padding).hvp(*directions, g.double().cpu())
 
 
 def assert_near(actual: torch.Tensor, expected: torch.Tensor, tol: float) -> None:

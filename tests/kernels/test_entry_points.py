@@ -17,7 +17,7 @@ X = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (dict(score_bias=torch.zeros(4, 4)), "do not support a score_bias"),
+        (dict(score_bias=lambda i, j: i - j), "take a score_bias as a table, got a function"),
         (dict(q=X[0]), "four axes"),
         (dict(q=X.double()), "take bfloat16, float16 or float32 in all of q, k, v, got torch.float64"),
         (dict(k=X.half()), "got torch.bfloat16, torch.float16"),

@@ -12,7 +12,7 @@ from howsmooth.attention import blockwise
 from howsmooth.attention.pattern import Pattern
 from howsmooth.kernels import launch, tiles
 from howsmooth.kernels.tiles import Tiles
-from tests.kernels.cases import DEVICE, LAYOUTS, PATTERNS, TOLERANCE, assert_near, problem, truth
+from tests.kernels.cases import DEVICE, LAYOUTS, PATTERNS, TOLERANCE, assert_near, problem, second_truth, truth
 from tests.tolerances import at_most
 
 HALVES = [
@@ -32,7 +32,7 @@ def poisoned(monkeypatch):
 def small(monkeypatch):
     """Tiles so small that a few dozen tokens have a head, an interior and a tail; rows and keys differ."""
     for key in list(tiles.TABLE):
-        rows, tangents = 16 if key[0] == "dkdv" else 32, 4 if key[0].startswith("jvps") else 1
+        rows, tangents = 16 if key[0] in ("dkdv", "hvp keys") else 32, 4 if key[0].startswith("jvps") else 1
         monkeypatch.setitem(tiles.TABLE, key, Tiles(rows, 16, 4, 2, tangents))
 
 
@@ -42,18 +42,25 @@ def pattern_of(options: dict, width: int) -> dict:
 
 def everything(at, directions, g, padding, **options):
     o, normaliser = kernels.forward(*at, padding=padding, **options)
-    do = kernels.jvp(*at, o, normaliser, *directions, padding=padding, **options)
-    return o, do, kernels.vjp(*at, o, normaliser, g, padding=padding, implementation="triton", **options)
+    do, mu = kernels.jvp(*at, o, normaliser, *directions, padding=padding, **options)
+    pulled = kernels.vjp(*at, o, normaliser, g, padding=padding, implementation="triton", **options)
+    if do.dim() == 5:  # several tangents
+        return o, do, pulled, ()
+    return o, do, pulled, kernels.hvp(*at, o, normaliser, *directions, do, mu, g, padding=padding, **options)
 
 
 def check(layout, pattern, dtype=torch.float32, padded=False, tangents=None, **more):
     at, directions, g, padding = problem(layout, dtype=dtype, padded=padded, tangents=tangents)
     options = pattern_of(pattern, layout[5])
-    o, do, pulled = everything(at, directions, g, padding, **options, **more)
+    o, do, pulled, second = everything(at, directions, g, padding, **options, **more)
     o64, do64, pulled64 = truth(at, directions, g, padding, **options)
     for actual, expected in ((o, o64), (do, do64), *zip(pulled, pulled64, strict=True)):
         assert actual.dtype == more.get("out_dtype", dtype)
         assert_near(actual, expected, TOLERANCE[dtype])
+    if second:
+        for actual, expected in zip(second, second_truth(at, directions, g, padding, **options), strict=True):
+            assert actual.dtype == more.get("out_dtype", dtype)
+            assert_near(actual, expected, 2 * TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(("layout", "padded"), [*((x, False) for x in LAYOUTS), (LAYOUTS[1], True)], ids=str)
@@ -97,8 +104,9 @@ def test_several_tangents_in_one_pass(pattern, tangents):
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("pattern", [{}, dict(causal=True, window=7), dict(softcap=1.5)], ids=str)
-def test_half_precision(pattern, dtype):
-    check(LAYOUTS[1], pattern, dtype, tangents=4)
+@pytest.mark.parametrize("tangents", [None, 4])
+def test_half_precision(pattern, dtype, tangents):
+    check(LAYOUTS[1], pattern, dtype, tangents=tangents)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -116,7 +124,7 @@ def test_exactly_the_supported_widths_have_tiles(dtype):
     mine = [(kernel, width) for kernel, itemsize, width in tiles.TABLE if itemsize == dtype.itemsize]
     widths = {width for _, width in mine}
     assert max(widths) == kernels.MAX_WIDTH[dtype.itemsize]
-    for kernel in ("forward", "jvp", "jvps", "dq", "dkdv"):
+    for kernel in ("forward", "jvp", "jvps", "dq", "dkdv", "hvp queries", "hvp keys"):
         assert widths == {width for name, width in mine if name == kernel}
 
 
@@ -126,7 +134,7 @@ def test_tangents_and_outputs_in_float32_beside_half_precision():
     _, directions, g, _ = problem(layout)
     options = pattern_of(dict(causal=True), layout[5])
     o, normaliser = kernels.forward(*at, out_dtype=torch.float32, **options)
-    do = kernels.jvp(*at, o, normaliser, *directions, out_dtype=torch.float32, **options)
+    do = kernels.jvp(*at, o, normaliser, *directions, out_dtype=torch.float32, **options)[0]
     pulled = kernels.vjp(*at, o, normaliser, g, out_dtype=torch.float32, **options)
     _, do64, pulled64 = truth(at, directions, g, None, **options)
     for actual, expected in ((do, do64), *zip(pulled, pulled64, strict=True)):
@@ -176,7 +184,7 @@ def test_derivatives_survive_large_scores(size):
     *_, dv = kernels.vjp(q, k, v, o, normaliser, torch.ones_like(o), scale=1.0)
     p = torch.softmax(torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64), 0)
     assert_near(dv.flatten(), p, 1e-5)
-    do = kernels.jvp(q, k, v, o, normaliser, torch.zeros_like(q), torch.zeros_like(k), v, scale=1.0)
+    do = kernels.jvp(q, k, v, o, normaliser, torch.zeros_like(q), torch.zeros_like(k), v, scale=1.0)[0]
     assert_near(do.flatten(), (p * v.flatten().cpu()).sum().view(1), 1e-5)
 
 
@@ -189,7 +197,7 @@ def test_strides_are_respected():
     expected = everything(at, directions, g, None, **options)
     for x in (inside[:3], packed):
         assert not x[0].is_contiguous()
-        o, do, pulled = everything(x, inside[3:6], inside[6], None, **options)
+        o, do, pulled, _ = everything(x, inside[3:6], inside[6], None, **options)
         for actual, wanted in ((o, expected[0]), (do, expected[1]), *zip(pulled, expected[2], strict=True)):
             assert torch.equal(actual, wanted)  # exact: one kernel with the same tiles adds in the same order
     shared = [t[:, :1].expand(b, h, n, width) for t in at]  # a stride of 0
@@ -198,7 +206,7 @@ def test_strides_are_respected():
 
 def test_the_derivative_and_its_transpose_are_adjoint():
     at, directions, g, padding = problem(LAYOUTS[1], padded=True, seed=40)
-    _, do, pulled = everything(at, directions, g, padding, **pattern_of(dict(causal=True), LAYOUTS[1][5]))
+    _, do, pulled, _ = everything(at, directions, g, padding, **pattern_of(dict(causal=True), LAYOUTS[1][5]))
     left = float((g.double() * do).sum())
     right = sum(float((a.double() * b).sum()) for a, b in zip(pulled, directions, strict=True))
     assert at_most(abs(left - right), 1e-5 * float(g.norm() * do.norm()))

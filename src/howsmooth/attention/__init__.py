@@ -1,5 +1,6 @@
 """The attention map and its exact derivative."""
 
+from howsmooth.attention.drop_in import replace_sdpa, scaled_dot_product_attention
 from howsmooth.attention.fields import (
     Field,
     L2Field,
@@ -21,6 +22,8 @@ from howsmooth.attention.weighted import WeightedAttention
 __all__ = [
     "SelfAttention",
     "attend",
+    "scaled_dot_product_attention",
+    "replace_sdpa",
     "AttentionJacobian",
     "Rotary",
     "Normalisation",

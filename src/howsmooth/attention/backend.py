@@ -1,7 +1,6 @@
 """The choice of an implementation: Triton kernels on a GPU where they support the call, else blocks of queries.
 
-Both have the same inputs and outputs and may be mixed: the second derivative is computed in blocks even where the first
-is computed by kernels.
+Both have the same inputs and outputs and may be mixed.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def linearise(
 
 
 class FusedLinearisation:
-    """Attention linearised at one (q, k, v), by the kernels; the second derivative is that of `blockwise`.
+    """Attention linearised at one (q, k, v), by the kernels.
 
     Tangents and cotangents are rounded to the dtype of q. Arguments are those of `blockwise.Linearisation`.
 
@@ -91,20 +90,13 @@ class FusedLinearisation:
 
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
         """Compute the tangent do along (dq, dk, dv)."""
+        return self.jvp_with_means(dq, dk, dv)[0]
+
+    def jvp_with_means(self, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the tangent do along (dq, dk, dv), and the row sums of P∘ds, (b, h, n)."""
         dq, dk, dv = (_with_contiguous_rows(t.to(self.q.dtype)) for t in (dq, dk, dv))
-        return kernels.jvp(
-            self.q,
-            self.k,
-            self.v,
-            self.o,
-            self.normaliser,
-            dq,
-            dk,
-            dv,
-            padding=self.padding,
-            out_dtype=self.out_dtype,
-            **self.options,
-        )
+        at = self.q, self.k, self.v, self.o, self.normaliser
+        return kernels.jvp(*at, dq, dk, dv, padding=self.padding, out_dtype=self.out_dtype, **self.options)
 
     def vjp(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the cotangents (dq, dk, dv) for g."""
@@ -123,11 +115,22 @@ class FusedLinearisation:
             return dq, dk, dv
         return dq.to(self.out_dtype), dk.to(self.out_dtype), dv.to(self.out_dtype)
 
-    def hvp(self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the derivative of vjp(g) along (dq, dk, dv)."""
-        q, k, v, o = (upcast_half(t) for t in (self.q, self.k, self.v, self.o))
-        blocks = blockwise.Linearisation(q, k, v, o, self.normaliser, self.pattern, self.padding)
-        return blocks.hvp(dq, dk, dv, g)
+    def hvp(
+        self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor, along: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the derivative of vjp(g) along (dq, dk, dv).
+
+        Args:
+            dq: tangent of q.
+            dk: tangent of k.
+            dv: tangent of v.
+            g: cotangent of the output.
+            along: the result of `jvp_with_means` for these tangents, if it is known.
+        """
+        do, mu = self.jvp_with_means(dq, dk, dv) if along is None else along
+        dq, dk, dv, do, g = (_with_contiguous_rows(t.to(self.q.dtype)) for t in (dq, dk, dv, do, g))
+        at = self.q, self.k, self.v, self.o, self.normaliser
+        return kernels.hvp(*at, dq, dk, dv, do, mu, g, padding=self.padding, out_dtype=self.out_dtype, **self.options)
 
 
 class KernelOptions(TypedDict):
@@ -138,6 +141,7 @@ class KernelOptions(TypedDict):
     window: int | None
     softcap: float | None
     offset: int
+    bias: Tensor | None
 
 
 def upcast_half(t: Tensor) -> Tensor:
@@ -152,6 +156,7 @@ def _kernel_options(pattern: Pattern) -> KernelOptions:
         "window": pattern.window,
         "softcap": pattern.softcap,
         "offset": pattern.offset,
+        "bias": pattern.score_bias.detach() if isinstance(pattern.score_bias, Tensor) else None,
     }
 
 

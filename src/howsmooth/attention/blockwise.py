@@ -155,18 +155,23 @@ class Linearisation:
 
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
         """Compute the tangent do, of the shape of o, along (dq, dk, dv), of the shapes of (q, k, v)."""
+        return self.jvp_with_means(dq, dk, dv)[0]
+
+    def jvp_with_means(self, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the tangent do along (dq, dk, dv), and the row sums of P∘ds, (b, h, n)."""
         dq, dk, dv = (t.to(self.q.dtype) for t in (dq, dk, dv))
         h, hkv = self.q.shape[1], self.k.shape[1]
-        out = torch.zeros_like(self.o)
+        out, means = torch.zeros_like(self.o), self.normaliser.new_zeros(self.q.shape[:-1])
         both_q = torch.cat([self.pattern.scale * dq, self.scaled], -1)
         both_k = torch.cat([self.k, dk], -1)
         for block in self.blocks():
             ds = fold(both_q[:, :, block.first : block.last], hkv) @ both_k[:, :, block.start : block.stop].mT
-            w = centred(block.through_cap(ds), block.p)
+            w, mean = centred(block.through_cap(ds), block.p)
+            means[:, :, block.first : block.last] = unfold(mean, h).squeeze(-1)
             do = times(w, self.v[:, :, block.start : block.stop])
             do += times(block.p, dv[:, :, block.start : block.stop])
             out[:, :, block.first : block.last] = unfold(do, h)
-        return out
+        return out, means
 
     def vjp(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the cotangents (dq, dk, dv), of the shapes of (q, k, v), for g, of the shape of o."""
@@ -175,14 +180,19 @@ class Linearisation:
         dq, dk, dv = torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
         for block in self.blocks():
             keys, g_rows = slice(block.start, block.stop), fold(g[:, :, block.first : block.last], hkv)
-            d = block.through_cap(centred(g_rows @ self.v[:, :, keys].mT, block.p))
+            d = block.through_cap(centred(g_rows @ self.v[:, :, keys].mT, block.p)[0])
             dq[:, :, block.first : block.last] = unfold(times(d, self.k[:, :, keys]), h)
             dk[:, :, keys] += times(d.mT, fold(self.q[:, :, block.first : block.last], hkv))
             dv[:, :, keys] += times(block.p.mT, g_rows)
         return dq.mul_(scale), dk.mul_(scale), dv
 
-    def hvp(self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the derivative of vjp(g) along (dq, dk, dv), which names with a dot denote."""
+    def hvp(
+        self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor, along: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the derivative of vjp(g) along (dq, dk, dv), which names with a dot denote.
+
+        `along`, the result of `jvp_with_means` for these tangents, is not needed here: a block has complete rows.
+        """
         dq, dk, dv, g = (t.to(self.q.dtype) for t in (dq, dk, dv, g))
         h, hkv, scale = self.q.shape[1], self.k.shape[1], self.pattern.scale
         hq, hk, hv = torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
@@ -265,10 +275,11 @@ def block_scores(
     return s, tanh, start, stop
 
 
-def centred(t: Tensor, p: Tensor) -> Tensor:
-    """Return P∘(t − rowsum(P∘t)), written into t."""
+def centred(t: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    """Return P∘(t − rowsum(P∘t)), written into t, and the row sums."""
     t = t.mul_(p)
-    return t.addcmul_(p, t.sum(-1, keepdim=True), value=-1)
+    mean = t.sum(-1, keepdim=True)
+    return t.addcmul_(p, mean, value=-1), mean
 
 
 def times(wide: Tensor, thin: Tensor) -> Tensor:

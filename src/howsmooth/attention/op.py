@@ -3,7 +3,7 @@
 Four maps, each the derivative of another. Two orders are exact, and a third raises an error:
 
     Attend       (q, k, v)            → o
-    Pushforward  (q, k, v; dq, dk, dv) → do          forward mode of Attend
+    Pushforward  (q, k, v; dq, dk, dv) → do, μ       forward mode of Attend
     Pullback     (q, k, v; g)          → dq, dk, dv  reverse mode of Attend; the transpose of Pushforward
     Curvature    (q, k, v; dq, dk, dv; g)            the derivative of Pullback along (dq, dk, dv)
 
@@ -14,17 +14,21 @@ q, k and v below are total derivatives, which is why those in o and the normalis
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
-from torch._functorch.pyfunctorch import TransformType, retrieve_all_functorch_interpreters
+from torch._C._functorch import TransformType, _unwrap_for_grad, _wrap_for_grad
+from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters, temporarily_pop_interpreter_stack
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from howsmooth.attention import backend, blockwise
+from howsmooth.attention import backend, blockwise, library
 from howsmooth.attention.pattern import Pattern, ScoreBias
 from howsmooth.errors import InputError
 
@@ -73,9 +77,12 @@ def attend(
         >>> attend(q, k, v, causal=True)[0, 0]
         tensor([1., 0., 0.], dtype=torch.float64)
     """
+    q, k, v = _autocast(q), _autocast(k), _autocast(v)
     pattern = pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset)
-    lead: torch.Size = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    q, k, v = (t.expand(*lead, *t.shape[-3:]) for t in (q, k, v))
+    lead = q.shape[:-3]
+    if not lead == k.shape[:-3] == v.shape[:-3]:  # torch.broadcast_shapes alone takes as long as a small kernel
+        lead = torch.broadcast_shapes(lead, k.shape[:-3], v.shape[:-3])
+        q, k, v = (t.expand(*lead, *t.shape[-3:]) for t in (q, k, v))
     if padding is not None:
         if padding.dtype != torch.bool or padding.shape[-1:] != k.shape[-2:-1]:
             raise InputError(
@@ -83,7 +90,42 @@ def attend(
                 f"real, got {padding.dtype} of shape {tuple(padding.shape)}"
             )
         padding = padding.expand(*lead, k.shape[-2])
+    pattern = _flatten_table(pattern, lead)
+    if torch.compiler.is_compiling():
+        recorded = library.recorded(_four(q), _four(k), _four(v), _two(padding), pattern)
+        return recorded.view(*q.shape[:-1], v.shape[-1])
+    if forward_ad._current_level >= 0 and (level := _only_jvp_level()) is not None:
+        return _attend_below(level, q, k, v, padding, pattern)
     output: Tensor = Attend.apply(q, k, v, padding, pattern)[0]
+    return output
+
+
+def _only_jvp_level() -> int | None:
+    """Return the level of `torch.func.jvp` if that is the only transform of `torch.func` around this call."""
+    transforms = retrieve_all_functorch_interpreters()
+    if len(transforms) != 1 or transforms[0].key() != TransformType.Jvp:
+        return None
+    level: int = transforms[0].level()
+    return level
+
+
+def _attend_below(level: int, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, pattern: Pattern) -> Tensor:
+    """Compute the output and its tangent below `torch.func.jvp`, where functorch does not intercept the functions.
+
+    The result is that of `Attend` under the transform, whose bookkeeping in Python takes longer than small kernels.
+    """
+    duals = [forward_ad.unpack_dual(t) for t in (q, k, v)]
+    primals: list[Tensor] = [_unwrap_for_grad(dual.primal, level) for dual in duals]
+    tangents = [None if dual.tangent is None else _unwrap_for_grad(dual.tangent, level) for dual in duals]
+    padding, do = None if padding is None else _unwrap_for_grad(padding, level), None
+    with temporarily_pop_interpreter_stack():
+        o, normaliser = Attend.apply(*primals, padding, pattern)
+        if any(t is not None for t in tangents):
+            along = [torch.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
+            do = Pushforward.apply(*primals, padding, o, normaliser, *along, pattern)[0]
+    output: Tensor = _wrap_for_grad(o, level)
+    if do is not None:
+        output = forward_ad.make_dual(output, _wrap_for_grad(do, level))
     return output
 
 
@@ -121,9 +163,12 @@ def pattern_of(
         wrong.append(f"softcap > 0, got {softcap}")
     if isinstance(score_bias, Tensor):
         n, m, heads = q.shape[-2], k.shape[-2], q.shape[-3]
-        if tuple(score_bias.shape) not in ((n, m), (1, n, m), (heads, n, m)):
+        lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+        full = torch.Size((*lead, heads, n, m))
+        fits = score_bias.shape[-2:] == (n, m) and score_bias.dim() <= len(full)
+        if not fits or any(a not in (1, b) for a, b in zip(score_bias.shape[::-1], full[::-1], strict=False)):
             wrong.append(
-                f"a score_bias table of shape ({heads}|1, {n}, {m}) or ({n}, {m}), got {tuple(score_bias.shape)}"
+                f"a score_bias table of shape ({n}, {m}) or, broadcast, {tuple(full)}, got {tuple(score_bias.shape)}"
             )
     if score_bias is not None and _requires_gradient(score_bias, q.device):
         wrong.append("a constant score_bias, got one that requires a gradient, which would be lost; detach it")
@@ -151,6 +196,8 @@ def _traceable(compute: Callable[..., T]) -> Callable[..., T]:
         result: T = (torch.func.functionalize(compute) if get_proxy_mode() is not None else compute)(*args)
         return result
 
+    # PyTorch inspects the signature at every call, which takes longer than a small kernel unless it is stored.
+    forward.__signature__ = inspect.signature(compute)  # type: ignore[attr-defined]  # functions may have it
     return forward
 
 
@@ -183,6 +230,7 @@ class Attend(Batchable):
     @_traceable
     def forward(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, pattern: Pattern) -> tuple[Tensor, Tensor]:
         """Compute the output and the normalisers."""
+        pattern = _repeat_table(pattern, q.shape[:-3].numel())
         o, normaliser = backend.forward(_four(q), _four(k), _four(v), pattern, _two(padding))
         return o.view(*q.shape[:-1], v.shape[-1]).to(q.dtype), normaliser.view(*q.shape[:-1], 2)
 
@@ -204,12 +252,11 @@ class Attend(Batchable):
         _refuse_nested_forward_mode()
         q, k, v, *rest = ctx.saved_tensors
         tangents = (torch.zeros_like(x) if t is None else t for x, t in ((q, dq), (k, dk), (v, dv)))
-        do = Pushforward.apply(q, k, v, *rest, *tangents, ctx.pattern)
-        return do, None
+        return Pushforward.apply(q, k, v, *rest, *tangents, ctx.pattern)[0], None
 
 
 class Pushforward(Batchable):
-    """The forward mode of `Attend`: (dq, dk, dv) → do."""
+    """The forward mode of `Attend`: (dq, dk, dv) → do, and the row sums of P∘ds, which `Curvature` needs."""
 
     @staticmethod
     @_traceable
@@ -224,29 +271,31 @@ class Pushforward(Batchable):
         dk: Tensor,
         dv: Tensor,
         pattern: Pattern,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """Compute the tangent of the output."""
-        do = _linearise(q, k, v, padding, o, normaliser, pattern).jvp(*(_four(t) for t in (dq, dk, dv)))
-        return do.view(o.shape).to(o.dtype)
+        linearised = _linearise(q, k, v, padding, o, normaliser, pattern)
+        do, means = linearised.jvp_with_means(*(_four(t) for t in (dq, dk, dv)))
+        return do.view(o.shape).to(o.dtype), means.view(o.shape[:-1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save the tensors that derivatives need."""
         *tensors, ctx.pattern = inputs
-        _save(ctx, *tensors)
+        _save(ctx, *tensors, *output)
+        ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Any, ...]:
         """Compute the reverse mode."""
-        *at, dq, dk, dv = ctx.saved_tensors
-        curvature = Curvature.apply(*at, dq, dk, dv, g, ctx.pattern)
+        *at, dq, dk, dv, do, means = ctx.saved_tensors
+        curvature = Curvature.apply(*at, dq, dk, dv, do, means, g, ctx.pattern)
         pullback = Pullback.apply(*at, g, ctx.pattern)
         return *curvature, None, None, None, *pullback, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        """Refuse forward mode of forward mode."""
-        _refuse("forward mode of forward mode")
+        """Refuse a third derivative."""
+        _refuse("third derivative")
 
 
 class Pullback(Batchable):
@@ -278,10 +327,10 @@ class Pullback(Batchable):
     def backward(ctx: Any, hq: Tensor, hk: Tensor, hv: Tensor) -> tuple[Any, ...]:
         """Compute the reverse mode."""
         *at, g = ctx.saved_tensors
-        dg = Pushforward.apply(*at, hq, hk, hv, ctx.pattern) if ctx.needs_input_grad[6] else None
+        dg, means = Pushforward.apply(*at, hq, hk, hv, ctx.pattern)
         curvature = (None, None, None)
         if any(ctx.needs_input_grad[:3]):
-            curvature = Curvature.apply(*at, hq, hk, hv, g, ctx.pattern)
+            curvature = Curvature.apply(*at, hq, hk, hv, dg, means, g, ctx.pattern)
         return *curvature, None, None, None, dg, None
 
     @staticmethod
@@ -300,7 +349,8 @@ class Pullback(Batchable):
         _refuse_nested_forward_mode()
         *at, g = ctx.saved_tensors
         tangents = [torch.zeros_like(x) if t is None else t for x, t in zip(at[:3], (dq, dk, dv), strict=True)]
-        out: tuple[Tensor, ...] = Curvature.apply(*at, *tangents, g, ctx.pattern)
+        along = Pushforward.apply(*at, *tangents, ctx.pattern)
+        out: tuple[Tensor, ...] = Curvature.apply(*at, *tangents, *along, g, ctx.pattern)
         if dg is not None:
             out = tuple(a + b for a, b in zip(out, Pullback.apply(*at, dg, ctx.pattern), strict=True))
         return out
@@ -321,16 +371,21 @@ class Curvature(Batchable):
         dq: Tensor,
         dk: Tensor,
         dv: Tensor,
+        do: Tensor,
+        means: Tensor,
         g: Tensor,
         pattern: Pattern,
     ) -> tuple[Tensor, ...]:
         """Compute the derivative of the cotangents."""
-        grads = _linearise(q, k, v, padding, o, normaliser, pattern).hvp(*(_four(t) for t in (dq, dk, dv, g)))
+        linearised = _linearise(q, k, v, padding, o, normaliser, pattern)
+        along = _four(do), means.reshape(-1, *means.shape[-2:])
+        grads = linearised.hvp(_four(dq), _four(dk), _four(dv), _four(g), along)
         return tuple(t.view(x.shape).to(x.dtype) for t, x in zip(grads, (q, k, v), strict=True))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save nothing: there is no further derivative."""
+        """Save the outputs, whose shapes `jvp` needs."""
+        ctx.save_for_forward(*output)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> NoReturn:
@@ -338,15 +393,46 @@ class Curvature(Batchable):
         _refuse("third derivative")
 
     @staticmethod
-    def jvp(ctx: Any, *_: Any) -> NoReturn:
-        """Refuse a third derivative."""
-        _refuse("third derivative")
+    def jvp(ctx: Any, *_: Any) -> tuple[Tensor, ...]:
+        """Return NaN inside a dual level, and refuse a third derivative of `torch.func`."""
+        # A backward pass inside `forward_ad.dual_level()` also computes tangents of the gradients, which are third
+        # derivatives. Its caller wants the gradients, and anyone who reads their tangents finds NaN.
+        if retrieve_all_functorch_interpreters():
+            _refuse("third derivative")
+        return tuple(torch.full_like(x, torch.nan) for x in ctx.saved_tensors)
 
 
 def _linearise(
     q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, o: Tensor, normaliser: Tensor, pattern: Pattern
 ) -> backend.FusedLinearisation | blockwise.Linearisation:
+    pattern = _repeat_table(pattern, q.shape[:-3].numel())
     return backend.linearise(_four(q), _four(k), _four(v), _four(o), _four(normaliser), pattern, _two(padding))
+
+
+def _autocast(t: Tensor) -> Tensor:
+    """Return t in the dtype of `torch.autocast`, where that is enabled, as PyTorch's own attention takes it."""
+    device = t.device.type
+    if not torch.is_autocast_enabled(device) or not t.is_floating_point() or t.dtype == torch.float64:
+        return t
+    return t.to(torch.get_autocast_dtype(device))
+
+
+def _flatten_table(pattern: Pattern, lead: tuple[int, ...]) -> Pattern:
+    """Return the pattern with a table that has leading axes flattened to (b or 1, h or 1, n, m)."""
+    table = pattern.score_bias
+    if not isinstance(table, Tensor) or table.dim() <= 3:
+        return pattern
+    if table.shape[:-3].numel() > 1:
+        table = table.expand(*lead, *table.shape[-3:])
+    return dataclasses.replace(pattern, score_bias=table.reshape(-1, *table.shape[-3:]))
+
+
+def _repeat_table(pattern: Pattern, b: int) -> Pattern:
+    """Return the pattern with a table for b sequences, where `vmap` has added a leading axis."""
+    table = pattern.score_bias
+    if not isinstance(table, Tensor) or table.dim() < 4 or table.shape[0] in (1, b):
+        return pattern
+    return dataclasses.replace(pattern, score_bias=table.repeat(b // table.shape[0], 1, 1, 1))
 
 
 def _four(t: Tensor) -> Tensor:

@@ -75,5 +75,7 @@ class Pattern:
             bias = self.score_bias[..., i[0, 0] : i[-1, 0] + 1, j[0, 0] : j[0, -1] + 1]
         else:
             bias = torch.as_tensor(self.score_bias(i, j))
-        bias = bias.detach().to(device=i.device, dtype=dtype)
+        bias = bias.detach().to(device=i.device)
+        # A boolean table is True where a pair counts.
+        bias = torch.where(bias, 0.0, -torch.inf).to(dtype) if bias.dtype == torch.bool else bias.to(dtype)
         return bias if bias.dim() >= 3 else bias.unsqueeze(0)

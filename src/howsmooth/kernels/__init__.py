@@ -16,7 +16,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-__all__ = ["forward", "jvp", "vjp", "unsupported", "DTYPES", "MAX_WIDTH"]
+__all__ = ["forward", "jvp", "vjp", "hvp", "unsupported", "DTYPES", "MAX_WIDTH"]
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # By the bytes of an operand. Wider float32 heads need more registers than there are, and ended in illegal accesses.
@@ -52,7 +52,7 @@ def unsupported(
         k: Keys (b, hkv, m, k).
         v: Values (b, hkv, m, w).
         *others: Tangents, cotangents and outputs of the same call.
-        score_bias: A bias added to the scores; the kernels do not support one.
+        score_bias: A table added to the scores, or a boolean mask; the kernels do not support a function.
         padding: Boolean mask (b, m), true where a key counts.
         precision: "native", "precise" or None, as in `forward`.
 
@@ -61,11 +61,11 @@ def unsupported(
 
     Example:
         >>> x = torch.zeros(1, 2, 4, 300, dtype=torch.float64)
-        >>> unsupported(x, x, x, score_bias=torch.zeros(4, 4))
-        'the kernels do not support a score_bias'
+        >>> unsupported(x, x, x, score_bias=lambda i, j: i - j)
+        'the kernels take a score_bias as a table, got a function'
     """
-    if score_bias is not None:
-        return "the kernels do not support a score_bias"
+    if score_bias is not None and not isinstance(score_bias, Tensor):
+        return "the kernels take a score_bias as a table, got a function"
     if _is_triton_missing():
         return "triton is not installed"
     if any(t.dim() != 4 for t in (q, k, v)):
@@ -88,6 +88,13 @@ def unsupported(
             return f"the kernels take bfloat16, float16 or float32, got {t.dtype}"
     if padding is not None and (padding.dtype != torch.bool or padding.shape != (q.shape[0], k.shape[2])):
         return f"padding is bool ({q.shape[0]}, {k.shape[2]}), got {padding.dtype} {tuple(padding.shape)}"
+    if isinstance(score_bias, Tensor) and (
+        score_bias.dtype not in (*DTYPES, torch.bool) or score_bias.device != q.device
+    ):
+        return (
+            f"a score_bias is bool, bfloat16, float16 or float32 on {q.device}, got {score_bias.dtype} on "
+            f"{score_bias.device}"
+        )
     if q.device.type != "cuda" or torch.version.hip is not None:
         return f"the kernels are written for NVIDIA GPUs, got tensors on {q.device}"
     major, minor = torch.cuda.get_device_capability(q.device)
@@ -110,6 +117,7 @@ def forward(
     softcap: float | None = None,
     offset: int = 0,
     padding: Tensor | None = None,
+    bias: Tensor | None = None,
     precision: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -127,6 +135,7 @@ def forward(
         softcap: Soft cap of the scores, `softcap · tanh(s / softcap)`; None for none.
         offset: Position of the first query among the keys.
         padding: Boolean mask (b, m), true where a key counts; None if all do.
+        bias: A table of shape (b or 1, h or 1, n, m): added to the scores, or boolean and True where a pair counts.
         precision: "native" multiplies operands as they are, and float32 ones rounded to tf32; "precise" is accurate to
             1e-5 in float32. None means native for half precision and precise for float32.
         out_dtype: Dtype of the output; None for that of q.
@@ -136,7 +145,7 @@ def forward(
         log Σ exp(s − largest). A row that sees no key gives 0 and (0, +∞).
     """
     output, normaliser = _launch().forward(
-        q, k, v, scale, causal, window, softcap, offset, padding, precision, out_dtype
+        q, k, v, scale, causal, window, softcap, offset, padding, precision, out_dtype, bias=bias
     )
     return output, normaliser
 
@@ -157,9 +166,10 @@ def jvp(
     softcap: float | None = None,
     offset: int = 0,
     padding: Tensor | None = None,
+    bias: Tensor | None = None,
     precision: str | None = None,
     out_dtype: torch.dtype | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Compute the derivative of the output along the tangents dq, dk, dv.
 
     Args:
@@ -177,19 +187,95 @@ def jvp(
         softcap: As in `forward`.
         offset: As in `forward`.
         padding: As in `forward`.
+        bias: As in `forward`.
         precision: As in `forward`.
         out_dtype: As in `forward`.
 
     Returns:
-        The derivative (b, h, n, w), or (t, b, h, n, w) for t tangents.
+        The derivative (b, h, n, w), or (t, b, h, n, w) for t tangents; and the row sums of P∘ds, (b, h, n) or
+        (t, b, h, n) in float32, which `hvp` needs.
 
     Raises:
         InputError: If the numbers of tangents differ.
     """
-    do: Tensor = _launch().jvp(
-        q, k, v, o, normaliser, dq, dk, dv, scale, causal, window, softcap, offset, padding, precision, out_dtype
+    do, mu = _launch().jvp(
+        q,
+        k,
+        v,
+        o,
+        normaliser,
+        dq,
+        dk,
+        dv,
+        scale,
+        causal,
+        window,
+        softcap,
+        offset,
+        padding,
+        precision,
+        out_dtype,
+        bias=bias,
     )
-    return do
+    return do, mu
+
+
+def hvp(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    normaliser: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    do: Tensor,
+    mu: Tensor,
+    h: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    offset: int = 0,
+    padding: Tensor | None = None,
+    bias: Tensor | None = None,
+    precision: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of ⟨h, do⟩ in q, k and v, where do is the derivative along (dq, dk, dv).
+
+    Args:
+        q: Queries, as in `forward`.
+        k: Keys, as in `forward`.
+        v: Values, as in `forward`.
+        o: The output of `forward`.
+        normaliser: The normaliser of `forward`.
+        dq: Tangent of q.
+        dk: Tangent of k.
+        dv: Tangent of v.
+        do: The derivative that `jvp` returns for these tangents.
+        mu: The row sums that `jvp` returns for these tangents.
+        h: Cotangent of do, (b, h, n, w).
+        scale: As in `forward`.
+        causal: As in `forward`.
+        window: As in `forward`.
+        softcap: As in `forward`.
+        offset: As in `forward`.
+        padding: As in `forward`.
+        bias: As in `forward`.
+        precision: As in `forward`.
+        out_dtype: As in `forward`.
+
+    Returns:
+        The gradients, of the shapes of q, k and v.
+    """
+    gq, gk, gv = _launch().hvp(
+        *(q, k, v, o, normaliser, dq, dk, dv, do, mu, h),
+        *(scale, causal, window, softcap, offset, padding, precision, out_dtype),
+        bias=bias,
+    )
+    return gq, gk, gv
 
 
 def vjp(
@@ -206,6 +292,7 @@ def vjp(
     softcap: float | None = None,
     offset: int = 0,
     padding: Tensor | None = None,
+    bias: Tensor | None = None,
     precision: str | None = None,
     out_dtype: torch.dtype | None = None,
     implementation: str | None = None,
@@ -225,6 +312,7 @@ def vjp(
         softcap: As in `forward`.
         offset: As in `forward`.
         padding: As in `forward`.
+        bias: As in `forward`.
         precision: As in `forward`.
         out_dtype: As in `forward`.
         implementation: "triton" for these kernels, "cudnn" or "flash" for PyTorch's fused backward passes; None takes
@@ -234,6 +322,32 @@ def vjp(
         The cotangents (dq, dk, dv), of the shapes of q, k and v.
     """
     dq, dk, dv = _launch().vjp(
-        q, k, v, o, normaliser, g, scale, causal, window, softcap, offset, padding, precision, out_dtype, implementation
+        q,
+        k,
+        v,
+        o,
+        normaliser,
+        g,
+        scale,
+        causal,
+        window,
+        softcap,
+        offset,
+        padding,
+        precision,
+        out_dtype,
+        implementation,
+        bias=bias,
     )
     return dq, dk, dv
+
+
+def empty_like(like: Tensor, heads: int, n: int, width: int, dtype: torch.dtype) -> Tensor:
+    """Return an uninitialised tensor (b, heads, n, width).
+
+    In memory the heads are inside the tokens if they are so in `like`, as a projection leaves them.
+    """
+    b, inside = like.shape[0], like.stride(1) < like.stride(2)
+    shape = (b, n, heads, width) if inside else (b, heads, n, width)
+    out = torch.empty(shape, dtype=dtype, device=like.device)
+    return out.transpose(1, 2) if inside else out

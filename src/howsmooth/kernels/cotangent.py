@@ -15,7 +15,9 @@ from howsmooth.kernels.device import (
     exponents,
     in_bits,
     key_range,
+    load_bias,
     load_rows,
+    plus_bias,
     product,
     query_range,
     seen,
@@ -34,6 +36,9 @@ def dq_step(
     k_ptr,
     v_ptr,
     padding_ptr,
+    bias_ptr,
+    bias_n,
+    n,
     j,
     i,
     m,
@@ -55,6 +60,7 @@ def dq_step(
     CAPPED: tl.constexpr,
     PRESCALED: tl.constexpr,
     PRECISION: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     """Add one block of keys to dq, still without the factor of its row."""
     k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
@@ -63,9 +69,10 @@ def dq_step(
     dp = product(g, tl.trans(v), None, PRECISION)
     if CAPPED:
         s, slope = capped(s, scale, cap, PRESCALED)
+    columns = j + tl.arange(0, KEYS)
     exponent = exponents(s, largest[:, None], scale, CAPPED, PRESCALED)
+    exponent = plus_bias(exponent, load_bias(bias_ptr, i, columns, bias_n, n, m, BIASED), BIASED)
     if CHECKED:
-        columns = j + tl.arange(0, KEYS)
         ok = seen(i[:, None], columns[None, :], m, offset, window, padding_ptr, CAUSAL, WINDOW, PADDED)
         exponent = tl.where(ok, exponent, float("-inf"))
     ds = tl.exp2(exponent) * (dp - r[:, None])
@@ -104,6 +111,10 @@ def dq_kernel(
     dq_h,
     dq_n,
     padding_b,
+    bias_ptr,
+    bias_b,
+    bias_h,
+    bias_n,
     heads,
     groups,
     n,
@@ -125,6 +136,7 @@ def dq_kernel(
     PRESCALED: tl.constexpr,
     TAIL: tl.constexpr,
     PRECISION: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     """Compute dq for a block of queries of one head, and write the rows for `dkdv_kernel`."""
     blocks = tl.cdiv(n, ROWS)
@@ -138,6 +150,7 @@ def dq_kernel(
     k_ptr += b * k_b + h // groups * k_h
     v_ptr += b * v_b + h // groups * v_h
     padding_ptr += b * padding_b
+    bias_ptr += b * bias_b + h * bias_h
     i = first + tl.arange(0, ROWS)
     row = tl.cast(line, tl.int64) * n + i
 
@@ -156,105 +169,52 @@ def dq_kernel(
     acc = tl.zeros([ROWS, BLOCK_K], tl.float32)
 
     begin, lo, hi, end = key_range(first, m, offset, window, ROWS, KEYS, CAUSAL, WINDOW, PADDED)
-    if WINDOW and not PADDED:
-        for j in range(begin, lo, KEYS):
-            acc = dq_step(
-                acc,
-                q,
-                g,
-                largest,
-                r,
-                k_ptr,
-                v_ptr,
-                padding_ptr,
-                j,
-                i,
-                m,
-                k_n,
-                v_n,
-                scale,
-                cap,
-                offset,
-                window,
-                True,
-                K,
-                W,
-                BLOCK_K,
-                BLOCK_W,
-                KEYS,
-                CAUSAL,
-                WINDOW,
-                PADDED,
-                CAPPED,
-                PRESCALED,
-                PRECISION,
-            )
-    if not PADDED:
-        for j in range(lo, hi, KEYS):
-            acc = dq_step(
-                acc,
-                q,
-                g,
-                largest,
-                r,
-                k_ptr,
-                v_ptr,
-                padding_ptr,
-                j,
-                i,
-                m,
-                k_n,
-                v_n,
-                scale,
-                cap,
-                offset,
-                window,
-                False,
-                K,
-                W,
-                BLOCK_K,
-                BLOCK_W,
-                KEYS,
-                CAUSAL,
-                WINDOW,
-                PADDED,
-                CAPPED,
-                PRESCALED,
-                PRECISION,
-            )
-    if TAIL:
-        for j in range(hi, end, KEYS):
-            acc = dq_step(
-                acc,
-                q,
-                g,
-                largest,
-                r,
-                k_ptr,
-                v_ptr,
-                padding_ptr,
-                j,
-                i,
-                m,
-                k_n,
-                v_n,
-                scale,
-                cap,
-                offset,
-                window,
-                True,
-                K,
-                W,
-                BLOCK_K,
-                BLOCK_W,
-                KEYS,
-                CAUSAL,
-                WINDOW,
-                PADDED,
-                CAPPED,
-                PRESCALED,
-                PRECISION,
-            )
+    for part in tl.static_range(3):  # blocks that only some rows see, that all see, that only some see
+        start = lo
+        stop = hi
+        if part == 0:
+            start = begin
+            stop = lo
+        if part == 2:
+            start = hi
+            stop = end
+        if (part == 0 and WINDOW and not PADDED) or (part == 1 and not PADDED) or (part == 2 and TAIL):
+            for j in range(start, stop, KEYS):
+                acc = dq_step(
+                    acc,
+                    q,
+                    g,
+                    largest,
+                    r,
+                    k_ptr,
+                    v_ptr,
+                    padding_ptr,
+                    bias_ptr,
+                    bias_n,
+                    n,
+                    j,
+                    i,
+                    m,
+                    k_n,
+                    v_n,
+                    scale,
+                    cap,
+                    offset,
+                    window,
+                    part != 1,
+                    K,
+                    W,
+                    BLOCK_K,
+                    BLOCK_W,
+                    KEYS,
+                    CAUSAL,
+                    WINDOW,
+                    PADDED,
+                    CAPPED,
+                    PRESCALED,
+                    PRECISION,
+                    BIASED,
+                )
 
     acc = acc * (tl.exp2(-logarithm) * scale)[:, None]
     store_rows(dq_ptr + b * dq_b + h * dq_h, acc, first, n, dq_n, ROWS, K, BLOCK_K)
@@ -269,6 +229,9 @@ def dkdv_step(
     q_ptr,
     g_ptr,
     rows_ptr,
+    bias_ptr,
+    bias_n,
+    m,
     lines,
     i0,
     j,
@@ -290,6 +253,7 @@ def dkdv_step(
     CAPPED: tl.constexpr,
     PRESCALED: tl.constexpr,
     PRECISION: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     """Add one block of queries to dk and dv."""
     i = i0 + tl.arange(0, KEYS)
@@ -307,6 +271,7 @@ def dkdv_step(
     if CAPPED:
         s, slope = capped(s, scale, cap, PRESCALED)
     exponent = exponents(s, largest[None, :], scale, CAPPED, PRESCALED)
+    exponent = plus_bias(exponent, tl.trans(load_bias(bias_ptr, i, j, bias_n, n, m, BIASED)), BIASED)
     if CHECKED:
         # Keys past the end or padded affect only their own rows of dk and dv, which are not stored or set to zero.
         ok = seen(i[None, :], j[:, None], 2147483647, offset, window, rows_ptr, CAUSAL, WINDOW, False)
@@ -350,6 +315,10 @@ def dkdv_kernel(
     dv_h,
     dv_n,
     padding_b,
+    bias_ptr,
+    bias_b,
+    bias_h,
+    bias_n,
     key_heads,
     groups,
     n,
@@ -371,6 +340,7 @@ def dkdv_kernel(
     PRESCALED: tl.constexpr,
     TAIL: tl.constexpr,
     PRECISION: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     """Compute dk and dv for a block of keys of one head, over all query heads of its group."""
     blocks = tl.cdiv(m, ROWS)
@@ -393,101 +363,51 @@ def dkdv_kernel(
         g_at = g_ptr + b * g_b + query_head * g_h
         row = ((b * key_heads + h) * groups + head) * n
         rows_at = rows_ptr + row
-        if CAUSAL or WINDOW:
-            for i in range(begin, lo, KEYS):
-                dk, dv = dkdv_step(
-                    dk,
-                    dv,
-                    k,
-                    v,
-                    q_at,
-                    g_at,
-                    rows_at,
-                    lines,
-                    i,
-                    j,
-                    n,
-                    q_n,
-                    g_n,
-                    scale,
-                    cap,
-                    offset,
-                    window,
-                    True,
-                    K,
-                    W,
-                    BLOCK_K,
-                    BLOCK_W,
-                    KEYS,
-                    CAUSAL,
-                    WINDOW,
-                    CAPPED,
-                    PRESCALED,
-                    PRECISION,
-                )
-        for i in range(lo, hi, KEYS):
-            dk, dv = dkdv_step(
-                dk,
-                dv,
-                k,
-                v,
-                q_at,
-                g_at,
-                rows_at,
-                lines,
-                i,
-                j,
-                n,
-                q_n,
-                g_n,
-                scale,
-                cap,
-                offset,
-                window,
-                False,
-                K,
-                W,
-                BLOCK_K,
-                BLOCK_W,
-                KEYS,
-                CAUSAL,
-                WINDOW,
-                CAPPED,
-                PRESCALED,
-                PRECISION,
-            )
-        if TAIL:
-            for i in range(hi, end, KEYS):
-                dk, dv = dkdv_step(
-                    dk,
-                    dv,
-                    k,
-                    v,
-                    q_at,
-                    g_at,
-                    rows_at,
-                    lines,
-                    i,
-                    j,
-                    n,
-                    q_n,
-                    g_n,
-                    scale,
-                    cap,
-                    offset,
-                    window,
-                    True,
-                    K,
-                    W,
-                    BLOCK_K,
-                    BLOCK_W,
-                    KEYS,
-                    CAUSAL,
-                    WINDOW,
-                    CAPPED,
-                    PRESCALED,
-                    PRECISION,
-                )
+        for part in tl.static_range(3):  # blocks that only some rows see, that all see, that only some see
+            start = lo
+            stop = hi
+            if part == 0:
+                start = begin
+                stop = lo
+            if part == 2:
+                start = hi
+                stop = end
+            if (part == 0 and (CAUSAL or WINDOW)) or part == 1 or (part == 2 and TAIL):
+                for i in range(start, stop, KEYS):
+                    dk, dv = dkdv_step(
+                        dk,
+                        dv,
+                        k,
+                        v,
+                        q_at,
+                        g_at,
+                        rows_at,
+                        bias_ptr + b * bias_b + query_head * bias_h,
+                        bias_n,
+                        m,
+                        lines,
+                        i,
+                        j,
+                        n,
+                        q_n,
+                        g_n,
+                        scale,
+                        cap,
+                        offset,
+                        window,
+                        part != 1,
+                        K,
+                        W,
+                        BLOCK_K,
+                        BLOCK_W,
+                        KEYS,
+                        CAUSAL,
+                        WINDOW,
+                        CAPPED,
+                        PRESCALED,
+                        PRECISION,
+                        BIASED,
+                    )
 
     dk = dk * scale
     if PADDED:

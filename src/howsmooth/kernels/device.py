@@ -121,6 +121,30 @@ def seen(i, j, m, offset, window, padding_ptr, CAUSAL: tl.constexpr, WINDOW: tl.
 
 
 @triton.jit
+def load_bias(bias_ptr, i, j, stride, n, m, BIASED: tl.constexpr):
+    """Return what a table adds to the exponents of the pairs i, j: 0 without one, −∞ where a boolean one is False."""
+    # One return: Triton compares the types of all of them, also of those in branches that are never taken.
+    if BIASED == 0:
+        bias = tl.zeros([1, 1], tl.float32)
+    else:
+        inside = (i < n)[:, None] & (j < m)[None, :]
+        at = bias_ptr + (tl.cast(i, tl.int64)[:, None] * stride + j[None, :])
+        if BIASED == 2:
+            bias = tl.where(tl.load(at, mask=inside, other=1) != 0, 0.0, float("-inf"))
+        else:
+            bias = tl.load(at, mask=inside, other=0.0).to(tl.float32) * 1.4426950408889634
+    return bias
+
+
+@triton.jit
+def plus_bias(exponent, bias, BIASED: tl.constexpr):
+    """Return exponent + bias; without a table the exponent itself, so that nothing is added."""
+    if BIASED != 0:
+        exponent = exponent + bias
+    return exponent
+
+
+@triton.jit
 def key_range(
     first,
     m,

@@ -12,7 +12,9 @@ from torch.backends.cuda import SDPAParams, can_use_cudnn_attention, can_use_fla
 from triton.runtime import JITFunction
 
 from howsmooth.errors import InputError
+from howsmooth.kernels import empty_like
 from howsmooth.kernels.cotangent import dkdv_kernel, dq_kernel
+from howsmooth.kernels.curvature import keys_kernel, queries_kernel
 from howsmooth.kernels.primal import forward_kernel
 from howsmooth.kernels.tangent import jvp_kernel
 from howsmooth.kernels.tiles import Tiles, choose
@@ -47,16 +49,18 @@ def forward(
     precision: str | None,
     out_dtype: torch.dtype | None,
     tiles: Tiles | None = None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Launch the forward kernel; see `howsmooth.kernels.forward`."""
     b, h, n, width = q.shape
     hkv, m = k.shape[1:3]
     w = v.shape[3]
-    o = _empty(q, h, n, w, out_dtype or q.dtype)
+    o = empty_like(q, h, n, w, out_dtype or q.dtype)
     normaliser = torch.empty(b, h, n, 2, dtype=torch.float32, device=q.device)
     tiles = tiles or choose("forward", q.element_size(), max(width, w), b * h, n, causal)
+    table, kind = _table(bias, q, k)
     constants = _constants(
-        q.dtype, width, w, _are_aligned(q, k, v), scale, causal, window, softcap, padding is not None, precision
+        q.dtype, width, w, _are_aligned(q, k, v), scale, causal, window, softcap, padding is not None, precision, kind
     )
     tail = causal or window is not None or padding is not None or m % tiles.keys != 0
     mask, mask_b = _mask(padding, q)
@@ -76,6 +80,7 @@ def forward(
             *v.stride()[:3],
             *o.stride()[:3],
             mask_b,
+            *table,
             h,
             h // hkv,
             n,
@@ -109,7 +114,8 @@ def jvp(
     precision: str | None,
     out_dtype: torch.dtype | None,
     tiles: Tiles | None = None,
-) -> Tensor:
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Launch the JVP kernel, as often as the tiles' number of tangents requires; see `howsmooth.kernels.jvp`."""
     is_single = dq.dim() == 4
     if is_single:
@@ -120,18 +126,12 @@ def jvp(
     b, h, n, width = q.shape
     hkv, m = k.shape[1:3]
     w = v.shape[3]
-    do = _empty(q, tangents * h, n, w, out_dtype or q.dtype, tangents)
+    do = _empty_tangents(tangents, q, h, n, w, out_dtype or q.dtype)
+    mu = torch.empty(tangents, b, h, n, dtype=torch.float32, device=q.device)
+    aligned = _are_aligned(q, k, v, dq, dk, dv)
+    table, kind = _table(bias, q, k)
     constants = _constants(
-        q.dtype,
-        width,
-        w,
-        _are_aligned(q, k, v, dq, dk, dv),
-        scale,
-        causal,
-        window,
-        softcap,
-        padding is not None,
-        precision,
+        q.dtype, width, w, aligned, scale, causal, window, softcap, padding is not None, precision, kind
     )
     normaliser = normaliser.contiguous()
     mask, mask_b = _mask(padding, q)
@@ -158,6 +158,7 @@ def jvp(
                 xk,
                 xv,
                 xo,
+                mu[done:],
                 *q.stride()[:3],
                 *k.stride()[:3],
                 *v.stride()[:3],
@@ -166,7 +167,9 @@ def jvp(
                 *xk.stride()[:4],
                 *xv.stride()[:4],
                 *xo.stride()[:4],
+                mu.stride(0),
                 mask_b,
+                *table,
                 h,
                 h // hkv,
                 n,
@@ -181,7 +184,7 @@ def jvp(
             **constants,
         )
         done += now
-    return do[0] if is_single else do
+    return (do[0], mu[0]) if is_single else (do, mu)
 
 
 def vjp(
@@ -201,8 +204,11 @@ def vjp(
     out_dtype: torch.dtype | None,
     implementation: str | None = None,
     tiles: tuple[Tiles, Tiles] | None = None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launch the two VJP kernels, or PyTorch's fused backward pass; see `howsmooth.kernels.vjp`."""
+    if implementation is None and bias is not None:
+        implementation = "triton"
     if implementation is None:
         implementation = _fastest_backward(q, k, v, g, causal, window, softcap, offset, padding, out_dtype)
     if implementation != "triton":
@@ -211,11 +217,22 @@ def vjp(
     hkv, m = k.shape[1:3]
     w = v.shape[3]
     dtype = out_dtype or q.dtype
-    dq, dk, dv = _empty(q, h, n, width, dtype), _empty(k, hkv, m, width, dtype), _empty(v, hkv, m, w, dtype)
+    dq, dk, dv = empty_like(q, h, n, width, dtype), empty_like(k, hkv, m, width, dtype), empty_like(v, hkv, m, w, dtype)
     rows = torch.empty(3, b, h, n, dtype=torch.float32, device=q.device)
     normaliser = normaliser.contiguous()
+    table, kind = _table(bias, q, k)
     constants = _constants(
-        q.dtype, width, w, _are_aligned(q, k, v, g), scale, causal, window, softcap, padding is not None, precision
+        q.dtype,
+        width,
+        w,
+        _are_aligned(q, k, v, g),
+        scale,
+        causal,
+        window,
+        softcap,
+        padding is not None,
+        precision,
+        kind,
     )
     mask, mask_b = _mask(padding, q)
     pattern = (float(scale), softcap or 0.0, offset, window or 0)
@@ -244,6 +261,7 @@ def vjp(
             *g.stride()[:3],
             *dq.stride()[:3],
             mask_b,
+            *table,
             h,
             h // hkv,
             n,
@@ -273,6 +291,7 @@ def vjp(
             *dk.stride()[:3],
             *dv.stride()[:3],
             mask_b,
+            *table,
             hkv,
             h // hkv,
             n,
@@ -283,6 +302,81 @@ def vjp(
         **constants,
     )
     return dq, dk, dv
+
+
+def hvp(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    normaliser: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    do: Tensor,
+    mu: Tensor,
+    h: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    offset: int,
+    padding: Tensor | None,
+    precision: str | None,
+    out_dtype: torch.dtype | None,
+    tiles: tuple[Tiles, Tiles] | None = None,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the two kernels of the second derivative; see `kernels.hvp`."""
+    b, heads, n, width = q.shape
+    hkv, m = k.shape[1:3]
+    w = v.shape[3]
+    dtype = out_dtype or q.dtype
+    gq, gk, gv = (
+        empty_like(q, heads, n, width, dtype),
+        empty_like(k, hkv, m, width, dtype),
+        empty_like(v, hkv, m, w, dtype),
+    )
+    rows = torch.empty(4, b, heads, n, dtype=torch.float32, device=q.device)
+    normaliser, mu = normaliser.contiguous(), mu.contiguous()
+    aligned = _are_aligned(q, k, v, dq, dk, dv, h)
+    table, kind = _table(bias, q, k)
+    constants = _constants(
+        q.dtype, width, w, aligned, scale, causal, window, softcap, padding is not None, precision, kind
+    )
+    mask, mask_b = _mask(padding, q)
+    pattern = (float(scale), softcap or 0.0, offset, window or 0)
+    by_query, by_key = tiles or (
+        choose("hvp queries", q.element_size(), max(width, w), b * heads, n, causal),
+        choose("hvp keys", q.element_size(), max(width, w), b * hkv, m, causal),
+    )
+    strides = [t.stride()[:3] for t in (q, k, v, o, dq, dk, dv, do, h, gq, gk, gv)]
+    sq, sk, sv, so, sdq, sdk, sdv, sdo, sh, sgq, sgk, sgv = strides
+    _run(
+        queries_kernel,
+        b * heads * -(-n // by_query.rows),
+        by_query,
+        (
+            *(q, k, v, mask, o, normaliser, dq, dk, dv, do, mu, h, rows, gq),
+            *(*sq, *sk, *sv, *so, *sdq, *sdk, *sdv, *sdo, *sh, *sgq),
+            *(mask_b, *table, heads, heads // hkv, n, m, *pattern),
+        ),
+        TAIL=causal or window is not None or padding is not None or m % by_query.keys != 0,
+        **constants,
+    )
+    _run(
+        keys_kernel,
+        b * hkv * -(-m // by_key.rows),
+        by_key,
+        (
+            *(q, k, v, mask, dq, dk, dv, h, rows, mu, gk, gv),
+            *(*sq, *sk, *sv, *sdq, *sdk, *sdv, *sh, *sgk, *sgv),
+            *(mask_b, *table, hkv, heads // hkv, n, m, *pattern),
+        ),
+        TAIL=window is not None or n % by_key.keys != 0,
+        **constants,
+    )
+    return gq, gk, gv
 
 
 def _fastest_backward(
@@ -391,6 +485,7 @@ def _constants(
     softcap: float | None,
     padded: bool,
     precision: str | None,
+    table_kind: int,
 ) -> dict[str, Any]:
     """Return the compile-time arguments of the kernels. PRESCALED: q is scaled beforehand, which rounds nothing."""
     if dtype != torch.float32 or precision == "native":
@@ -413,20 +508,25 @@ def _constants(
         CAPPED=softcap is not None,
         PRESCALED=power_of_two and dtype != torch.float16,  # in float16 small numbers could underflow
         PRECISION=precision,
+        BIASED=table_kind,
     )
 
 
-def _empty(like: Tensor, h: int, n: int, w: int, dtype: torch.dtype, tangents: int | None = None) -> Tensor:
-    """Return an uninitialised tensor (b, h, n, w), or (t, b, h/t, n, w) with tangents.
+def _empty_tangents(tangents: int, like: Tensor, h: int, n: int, w: int, dtype: torch.dtype) -> Tensor:
+    """Return an uninitialised tensor (t, b, h, n, w), each tangent laid out as `kernels.empty_like` does."""
+    stacked = like.as_strided((tangents * like.shape[0], *like.shape[1:]), (0, *like.stride()[1:]))
+    return empty_like(stacked, h, n, w, dtype).unflatten(0, (tangents, like.shape[0]))
 
-    In memory the heads are inside the tokens if they are so in `like`, as a projection leaves them.
-    """
-    b, heads_inside = like.shape[0], like.stride(1) < like.stride(2)
-    lead = () if tangents is None else (tangents,)
-    h = h if tangents is None else h // tangents
-    shape = (*lead, b, n, h, w) if heads_inside else (*lead, b, h, n, w)
-    out = torch.empty(shape, dtype=dtype, device=like.device)
-    return out.transpose(-3, -2) if heads_inside else out
+
+def _table(bias: Tensor | None, q: Tensor, k: Tensor) -> tuple[tuple[Any, ...], int]:
+    """Return a table of scores as the kernels take it, with its strides, and its kind: none, additive or boolean."""
+    if bias is None:
+        return (q, 0, 0, 0), 0  # any pointer will do
+    kind = 2 if bias.dtype == torch.bool else 1
+    bias = bias.view(torch.uint8) if kind == 2 else bias
+    bias = bias if bias.stride(-1) == 1 or bias.shape[-1] == 1 else bias.contiguous()
+    bias = bias.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    return (bias, *bias.stride()[:3]), kind
 
 
 def _mask(padding: Tensor | None, q: Tensor) -> tuple[Tensor, int]:

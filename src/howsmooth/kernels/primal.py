@@ -10,7 +10,9 @@ from howsmooth.kernels.device import (
     exponents,
     in_bits,
     key_range,
+    load_bias,
     load_rows,
+    plus_bias,
     product,
     seen,
     store_rows,
@@ -27,6 +29,9 @@ def forward_step(
     k_ptr,
     v_ptr,
     padding_ptr,
+    bias_ptr,
+    bias_n,
+    n,
     j,
     i,
     m,
@@ -48,6 +53,7 @@ def forward_step(
     CAPPED: tl.constexpr,
     PRESCALED: tl.constexpr,
     PRECISION: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     """Add one block of keys to the accumulator, the row sums and the row maxima."""
     k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
@@ -55,15 +61,16 @@ def forward_step(
     if CAPPED:
         s, _ = capped(s, scale, cap, PRESCALED)
     zero = tl.zeros([1, 1], tl.float32)
+    columns = j + tl.arange(0, KEYS)
+    bias = load_bias(bias_ptr, i, columns, bias_n, n, m, BIASED)
     if CHECKED:
-        columns = j + tl.arange(0, KEYS)
         ok = seen(i[:, None], columns[None, :], m, offset, window, padding_ptr, CAUSAL, WINDOW, PADDED)
-        bits = tl.where(ok, exponents(s, zero, scale, CAPPED, PRESCALED), float("-inf"))
+        bits = tl.where(ok, plus_bias(exponents(s, zero, scale, CAPPED, PRESCALED), bias, BIASED), float("-inf"))
     else:
-        bits = exponents(s, zero, scale, CAPPED, PRESCALED)
+        bits = plus_bias(exponents(s, zero, scale, CAPPED, PRESCALED), bias, BIASED)
     new = tl.maximum(top, tl.max(bits, 1))
     at = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen nothing yet
-    e = tl.exp2(exponents(s, at[:, None], scale, CAPPED, PRESCALED))
+    e = tl.exp2(plus_bias(exponents(s, at[:, None], scale, CAPPED, PRESCALED), bias, BIASED))
     if CHECKED:
         e = tl.where(ok, e, 0.0)
     shrink = tl.exp2(top - at)
@@ -94,6 +101,10 @@ def forward_kernel(
     o_h,
     o_n,
     padding_b,
+    bias_ptr,
+    bias_b,
+    bias_h,
+    bias_n,
     heads,
     groups,
     n,
@@ -115,6 +126,7 @@ def forward_kernel(
     PRESCALED: tl.constexpr,
     TAIL: tl.constexpr,
     PRECISION: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     """Compute the output and the normaliser for a block of queries of one head."""
     blocks = tl.cdiv(n, ROWS)
@@ -128,6 +140,7 @@ def forward_kernel(
     k_ptr += b * k_b + h // groups * k_h
     v_ptr += b * v_b + h // groups * v_h
     padding_ptr += b * padding_b
+    bias_ptr += b * bias_b + h * bias_h
     i = first + tl.arange(0, ROWS)
 
     q = load_rows(q_ptr + b * q_b + h * q_h, first, n, q_n, ROWS, K, BLOCK_K, True)
@@ -136,102 +149,51 @@ def forward_kernel(
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     begin, lo, hi, end = key_range(first, m, offset, window, ROWS, KEYS, CAUSAL, WINDOW, PADDED)
-    if WINDOW and not PADDED:
-        for j in range(begin, lo, KEYS):
-            acc, total, top = forward_step(
-                acc,
-                total,
-                top,
-                q,
-                k_ptr,
-                v_ptr,
-                padding_ptr,
-                j,
-                i,
-                m,
-                k_n,
-                v_n,
-                scale,
-                cap,
-                offset,
-                window,
-                True,
-                K,
-                W,
-                BLOCK_K,
-                BLOCK_W,
-                KEYS,
-                CAUSAL,
-                WINDOW,
-                PADDED,
-                CAPPED,
-                PRESCALED,
-                PRECISION,
-            )
-    if not PADDED:
-        for j in range(lo, hi, KEYS):
-            acc, total, top = forward_step(
-                acc,
-                total,
-                top,
-                q,
-                k_ptr,
-                v_ptr,
-                padding_ptr,
-                j,
-                i,
-                m,
-                k_n,
-                v_n,
-                scale,
-                cap,
-                offset,
-                window,
-                False,
-                K,
-                W,
-                BLOCK_K,
-                BLOCK_W,
-                KEYS,
-                CAUSAL,
-                WINDOW,
-                PADDED,
-                CAPPED,
-                PRESCALED,
-                PRECISION,
-            )
-    if TAIL:
-        for j in range(hi, end, KEYS):
-            acc, total, top = forward_step(
-                acc,
-                total,
-                top,
-                q,
-                k_ptr,
-                v_ptr,
-                padding_ptr,
-                j,
-                i,
-                m,
-                k_n,
-                v_n,
-                scale,
-                cap,
-                offset,
-                window,
-                True,
-                K,
-                W,
-                BLOCK_K,
-                BLOCK_W,
-                KEYS,
-                CAUSAL,
-                WINDOW,
-                PADDED,
-                CAPPED,
-                PRESCALED,
-                PRECISION,
-            )
+    for part in tl.static_range(3):  # blocks that only some rows see, that all see, that only some see
+        start = lo
+        stop = hi
+        if part == 0:
+            start = begin
+            stop = lo
+        if part == 2:
+            start = hi
+            stop = end
+        if (part == 0 and WINDOW and not PADDED) or (part == 1 and not PADDED) or (part == 2 and TAIL):
+            for j in range(start, stop, KEYS):
+                acc, total, top = forward_step(
+                    acc,
+                    total,
+                    top,
+                    q,
+                    k_ptr,
+                    v_ptr,
+                    padding_ptr,
+                    bias_ptr,
+                    bias_n,
+                    n,
+                    j,
+                    i,
+                    m,
+                    k_n,
+                    v_n,
+                    scale,
+                    cap,
+                    offset,
+                    window,
+                    part != 1,
+                    K,
+                    W,
+                    BLOCK_K,
+                    BLOCK_W,
+                    KEYS,
+                    CAUSAL,
+                    WINDOW,
+                    PADDED,
+                    CAPPED,
+                    PRESCALED,
+                    PRECISION,
+                    BIASED,
+                )
 
     empty = total == 0.0
     o = acc / tl.where(empty, 1.0, total)[:, None]

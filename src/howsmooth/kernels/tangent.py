@@ -13,7 +13,9 @@ from howsmooth.kernels.device import (
     exponents,
     in_bits,
     key_range,
+    load_bias,
     load_rows,
+    plus_bias,
     product,
     seen,
     store_rows,
@@ -25,6 +27,7 @@ from howsmooth.kernels.device import (
 def jvp_step(
     accs,
     sums,
+    means,
     q,
     dqs,
     largest,
@@ -33,6 +36,9 @@ def jvp_step(
     dk_ptr,
     dv_ptr,
     padding_ptr,
+    bias_ptr,
+    bias_n,
+    n,
     j,
     i,
     m,
@@ -59,6 +65,7 @@ def jvp_step(
     CAPPED: tl.constexpr,
     PRESCALED: tl.constexpr,
     PRECISION: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     """Add one block of keys to the accumulators and row sums of all tangents."""
     k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
@@ -66,9 +73,10 @@ def jvp_step(
     s = product(q, tl.trans(k), None, PRECISION)
     if CAPPED:
         s, slope = capped(s, scale, cap, PRESCALED)
+    columns = j + tl.arange(0, KEYS)
     exponent = exponents(s, largest[:, None], scale, CAPPED, PRESCALED)
+    exponent = plus_bias(exponent, load_bias(bias_ptr, i, columns, bias_n, n, m, BIASED), BIASED)
     if CHECKED:
-        columns = j + tl.arange(0, KEYS)
         ok = seen(i[:, None], columns[None, :], m, offset, window, padding_ptr, CAUSAL, WINDOW, PADDED)
         exponent = tl.where(ok, exponent, float("-inf"))
     e = tl.exp2(exponent)  # P times the row's Σ exp, which is divided out at the end
@@ -76,6 +84,7 @@ def jvp_step(
     # Triton compiles tuples that grow. Their types are comments, since Triton would evaluate an annotation.
     new_accs = ()  # type: tuple[tl.tensor, ...]
     new_sums = ()  # type: tuple[tl.tensor, ...]
+    new_means = ()  # type: tuple[tl.tensor, ...]
     for t in tl.static_range(T):
         dk = load_rows(dk_ptr + t * dk_t, j, m, stride_dk, KEYS, K, BLOCK_K, CHECKED).to(k.dtype)
         dv = load_rows(dv_ptr + t * dv_t, j, m, stride_dv, KEYS, W, BLOCK_W, CHECKED).to(v.dtype)
@@ -86,12 +95,15 @@ def jvp_step(
         if not PRESCALED:
             ds = ds * scale
         # Rounded before it is summed: where a row sees one key, w v and the row sum's o have to cancel.
-        w = (e * ds).to(v.dtype)
+        exact = e * ds
+        w = exact.to(v.dtype)
         acc = product(p, dv, accs[t], PRECISION)
         acc = product(w, v, acc, PRECISION)
         new_accs = new_accs + (acc,)
         new_sums = new_sums + (sums[t] + tl.sum(w.to(tl.float32), 1),)
-    return new_accs, new_sums
+        # The second derivative subtracts this sum from ds, which is not rounded there.
+        new_means = new_means + (means[t] + tl.sum(exact, 1),)
+    return new_accs, new_sums, new_means
 
 
 @triton.jit
@@ -106,6 +118,7 @@ def jvp_kernel(
     dk_ptr,
     dv_ptr,
     do_ptr,
+    mu_ptr,
     q_b,
     q_h,
     q_n,
@@ -134,7 +147,12 @@ def jvp_kernel(
     do_b,
     do_h,
     do_n,
+    mu_t,
     padding_b,
+    bias_ptr,
+    bias_b,
+    bias_h,
+    bias_n,
     heads,
     groups,
     n,
@@ -157,6 +175,7 @@ def jvp_kernel(
     PRESCALED: tl.constexpr,
     TAIL: tl.constexpr,
     PRECISION: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     """Compute the derivatives along T tangents for a block of queries of one head."""
     blocks = tl.cdiv(n, ROWS)
@@ -174,6 +193,7 @@ def jvp_kernel(
     dv_ptr += b * dv_b + h // groups * dv_h
     do_ptr += b * do_b + h * do_h
     padding_ptr += b * padding_b
+    bias_ptr += b * bias_b + h * bias_h
     dq_t = tl.cast(dq_t, tl.int64)
     dk_t = tl.cast(dk_t, tl.int64)
     dv_t = tl.cast(dv_t, tl.int64)
@@ -186,137 +206,76 @@ def jvp_kernel(
     dqs = ()  # type: tuple[tl.tensor, ...]
     accs = ()  # type: tuple[tl.tensor, ...]
     sums = ()  # type: tuple[tl.tensor, ...]
+    means = ()  # type: tuple[tl.tensor, ...]
     for t in tl.static_range(T):
         dq = load_rows(dq_ptr + t * dq_t, first, n, dq_n, ROWS, K, BLOCK_K, True).to(q.dtype)
         dqs = dqs + (times_scale(dq, scale, PRESCALED),)
         accs = accs + (tl.zeros([ROWS, BLOCK_W], tl.float32),)
         sums = sums + (tl.zeros([ROWS], tl.float32),)
+        means = means + (tl.zeros([ROWS], tl.float32),)
     q = times_scale(q, scale, PRESCALED)
 
     begin, lo, hi, end = key_range(first, m, offset, window, ROWS, KEYS, CAUSAL, WINDOW, PADDED)
-    if WINDOW and not PADDED:
-        for j in range(begin, lo, KEYS):
-            accs, sums = jvp_step(
-                accs,
-                sums,
-                q,
-                dqs,
-                largest,
-                k_ptr,
-                v_ptr,
-                dk_ptr,
-                dv_ptr,
-                padding_ptr,
-                j,
-                i,
-                m,
-                k_n,
-                v_n,
-                dk_n,
-                dv_n,
-                dk_t,
-                dv_t,
-                scale,
-                cap,
-                offset,
-                window,
-                True,
-                K,
-                W,
-                BLOCK_K,
-                BLOCK_W,
-                KEYS,
-                T,
-                CAUSAL,
-                WINDOW,
-                PADDED,
-                CAPPED,
-                PRESCALED,
-                PRECISION,
-            )
-    if not PADDED:
-        for j in range(lo, hi, KEYS):
-            accs, sums = jvp_step(
-                accs,
-                sums,
-                q,
-                dqs,
-                largest,
-                k_ptr,
-                v_ptr,
-                dk_ptr,
-                dv_ptr,
-                padding_ptr,
-                j,
-                i,
-                m,
-                k_n,
-                v_n,
-                dk_n,
-                dv_n,
-                dk_t,
-                dv_t,
-                scale,
-                cap,
-                offset,
-                window,
-                False,
-                K,
-                W,
-                BLOCK_K,
-                BLOCK_W,
-                KEYS,
-                T,
-                CAUSAL,
-                WINDOW,
-                PADDED,
-                CAPPED,
-                PRESCALED,
-                PRECISION,
-            )
-    if TAIL:
-        for j in range(hi, end, KEYS):
-            accs, sums = jvp_step(
-                accs,
-                sums,
-                q,
-                dqs,
-                largest,
-                k_ptr,
-                v_ptr,
-                dk_ptr,
-                dv_ptr,
-                padding_ptr,
-                j,
-                i,
-                m,
-                k_n,
-                v_n,
-                dk_n,
-                dv_n,
-                dk_t,
-                dv_t,
-                scale,
-                cap,
-                offset,
-                window,
-                True,
-                K,
-                W,
-                BLOCK_K,
-                BLOCK_W,
-                KEYS,
-                T,
-                CAUSAL,
-                WINDOW,
-                PADDED,
-                CAPPED,
-                PRESCALED,
-                PRECISION,
-            )
+    for part in tl.static_range(3):  # blocks that only some rows see, that all see, that only some see
+        start = lo
+        stop = hi
+        if part == 0:
+            start = begin
+            stop = lo
+        if part == 2:
+            start = hi
+            stop = end
+        if (part == 0 and WINDOW and not PADDED) or (part == 1 and not PADDED) or (part == 2 and TAIL):
+            for j in range(start, stop, KEYS):
+                accs, sums, means = jvp_step(
+                    accs,
+                    sums,
+                    means,
+                    q,
+                    dqs,
+                    largest,
+                    k_ptr,
+                    v_ptr,
+                    dk_ptr,
+                    dv_ptr,
+                    padding_ptr,
+                    bias_ptr,
+                    bias_n,
+                    n,
+                    j,
+                    i,
+                    m,
+                    k_n,
+                    v_n,
+                    dk_n,
+                    dv_n,
+                    dk_t,
+                    dv_t,
+                    scale,
+                    cap,
+                    offset,
+                    window,
+                    part != 1,
+                    K,
+                    W,
+                    BLOCK_K,
+                    BLOCK_W,
+                    KEYS,
+                    T,
+                    CAUSAL,
+                    WINDOW,
+                    PADDED,
+                    CAPPED,
+                    PRESCALED,
+                    PRECISION,
+                    BIASED,
+                )
 
     inverse = tl.exp2(-1.4426950408889634 * tl.load(norm_at + 1, mask=i < n, other=0.0))
     o = load_rows(o_ptr + b * o_b + h * o_h, first, n, o_n, ROWS, W, BLOCK_W, True).to(tl.float32)
     for t in tl.static_range(T):
         do = (accs[t] - sums[t][:, None] * o) * inverse[:, None]
         store_rows(do_ptr + t * do_t, do, first, n, do_n, ROWS, W, BLOCK_W)
+        # rowsum(P∘ds), which the second derivative needs
+        mu_at = mu_ptr + t * tl.cast(mu_t, tl.int64) + tl.cast(line, tl.int64) * n + i
+        tl.store(mu_at, means[t] * inverse, mask=i < n)

@@ -61,6 +61,19 @@ TABLE: dict[tuple[str, int, int], Tiles] = {
     ("dkdv", 2, 256): Tiles(64, 16, 8, 2),
     ("dkdv", 4, 64): Tiles(128, 64, 8, 3),
     ("dkdv", 4, 128): Tiles(64, 16, 4, 2),
+    ("hvp queries", 2, 64): Tiles(64, 64, 4, 2),
+    ("hvp queries causal", 2, 64): Tiles(128, 64, 8, 3),
+    ("hvp queries", 2, 128): Tiles(128, 64, 8, 2),
+    ("hvp queries", 2, 256): Tiles(64, 16, 8, 1),
+    ("hvp queries", 4, 64): Tiles(64, 32, 4, 2),
+    ("hvp queries", 4, 128): Tiles(32, 16, 4, 1),
+    ("hvp keys", 2, 64): Tiles(64, 64, 4, 3),
+    ("hvp keys causal", 2, 64): Tiles(64, 64, 4, 2),
+    ("hvp keys", 2, 128): Tiles(128, 32, 8, 3),
+    ("hvp keys causal", 2, 128): Tiles(128, 32, 8, 2),
+    ("hvp keys", 2, 256): Tiles(64, 16, 8, 1),
+    ("hvp keys", 4, 64): Tiles(64, 32, 4, 2),
+    ("hvp keys", 4, 128): Tiles(32, 16, 4, 1),
 }
 
 # Fewer programs than this do not fill the multiprocessors of a large GPU.

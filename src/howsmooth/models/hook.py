@@ -218,9 +218,12 @@ def attention_forward(
             )
     if indices is not None:
         attention_mask = _restrict_to_indices(attention_mask, indices, key.shape[-2], module)
-    if _DETACH.get():
+    # A compiler does not trace context variables; they are for measuring, which is not compiled.
+    recording = torch.compiler.is_compiling()
+    observer, head, detach = (None, None, False) if recording else (_OBSERVER.get(), _ONLY_HEAD.get(), _DETACH.get())
+    heads = query.shape[1]
+    if detach:
         key, value = key.detach(), value.detach()
-    head, heads = _ONLY_HEAD.get(), query.shape[1]
     if head is not None:
         shared = head * key.shape[1] // heads
         query, key, value = query[:, head : head + 1], key[:, shared : shared + 1], value[:, shared : shared + 1]
@@ -246,7 +249,7 @@ def attention_forward(
     if head is not None:
         output = F.pad(output, (0, 0, head, heads - head - 1))
     output = output.contiguous()
-    if (observer := _OBSERVER.get()) is not None:
+    if observer is not None:
         observer(module, output)
     return output, None
 
@@ -360,8 +363,9 @@ def _simple_pattern(mask_function: MaskFunction) -> tuple[bool, int | None] | No
         return True, None
     if mask_function is bidirectional_mask_function:
         return False, None
-    # A window is a closure, and_masks(overlay(width), base): functions are recognised by their code objects.
-    if _code(mask_function) is not and_masks(causal_mask_function).__code__:
+    # A window is a closure, and_masks(overlay(width), base): functions are recognised by their code objects. A compiler
+    # does not read closures, and there transformers adds a test for packed sequences, which needs a table anyway.
+    if torch.compiler.is_compiling() or _code(mask_function) is not and_masks(causal_mask_function).__code__:
         return None
     parts = _captured(mask_function, "mask_functions")
     if len(parts) != 2:

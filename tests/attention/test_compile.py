@@ -1,0 +1,156 @@
+"""`torch.compile(fullgraph=True)` and `torch.export` record attention and its derivatives without a graph break."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+
+from howsmooth import SelfAttention, attend, register
+from tests.attention.cases import normal
+from tests.tolerances import assert_close
+
+PATTERNS = {
+    "full": {},
+    "causal": dict(causal=True),
+    "window and soft cap": dict(causal=True, window=4, softcap=2.0),
+    "padding": dict(padding=torch.tensor([True, True, False, True, True, True, False])),
+    "table": dict(score_bias=normal(50, 7, 7)),
+    "function": dict(score_bias=lambda i, j: 0.1 * (i - j)),
+}
+
+
+def compiled(f):
+    """Record the whole function; the graph is then run by PyTorch's own operators, without a C compiler."""
+    torch._dynamo.reset()
+    return torch.compile(f, fullgraph=True, backend="aot_eager")
+
+
+def jvp_of(f):
+    def jvp(q, k, v, dq, dk, dv):
+        return torch.func.jvp(f, (q, k, v), (dq, dk, dv))
+
+    return jvp
+
+
+def loss_gradients(jvp, at, along):
+    """The six gradients of a loss of the output and of its tangent."""
+    leaves = [t.clone().requires_grad_() for t in (*at, *along)]
+    o, do = jvp(*leaves)
+    return torch.autograd.grad(o.square().sum() + do.pow(3).sum(), leaves)
+
+
+@pytest.fixture
+def inputs():
+    shapes = ((2, 4, 7, 3), (2, 2, 7, 3), (2, 2, 7, 5))
+    return [normal(i, *shape) for i, shape in enumerate(shapes)], [normal(10 + i, *s) for i, s in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("options", PATTERNS.values(), ids=PATTERNS)
+def test_the_compiled_function_and_its_derivatives_are_those_of_eager_mode(options, inputs):
+    at, along = inputs
+
+    def f(q, k, v):
+        return attend(q, k, v, **options)
+
+    assert_close(compiled(f)(*at), f(*at))
+    leaves = [t.clone().requires_grad_() for t in at]
+    cotangent = normal(20, 2, 4, 7, 5)
+    for found, expected in zip(
+        torch.autograd.grad(compiled(f)(*leaves), leaves, cotangent),
+        torch.autograd.grad(f(*leaves), leaves, cotangent),
+        strict=True,
+    ):
+        assert_close(found, expected)
+    for found, expected in zip(compiled(jvp_of(f))(*at, *along), jvp_of(f)(*at, *along), strict=True):
+        assert_close(found, expected)
+    pairs = zip(loss_gradients(compiled(jvp_of(f)), at, along), loss_gradients(jvp_of(f), at, along), strict=True)
+    for found, expected in pairs:
+        assert_close(found, expected)
+
+
+def test_a_tangent_of_the_values_alone(inputs):
+    (q, k, v), (_, _, dv) = inputs
+
+    def jvp(v, dv):
+        return torch.func.jvp(lambda v: attend(q, k, v), (v,), (dv,))
+
+    for found, expected in zip(compiled(jvp)(v, dv), jvp(v, dv), strict=True):
+        assert_close(found, expected)
+
+
+def test_a_dual_level(inputs):
+    at, along = inputs
+
+    def jvp(*tensors):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(attend(*map(forward_ad.make_dual, tensors[:3], tensors[3:])))
+
+    for found, expected in zip(compiled(jvp)(*at, *along), jvp(*at, *along), strict=True):
+        assert_close(found, expected)
+
+
+def test_export(inputs):
+    at, _ = inputs
+
+    class Attention(torch.nn.Module):
+        def forward(self, q, k, v):
+            return attend(q, k, v, causal=True)
+
+    program = torch.export.export(Attention(), tuple(at))
+    assert "howsmooth.attention" in str(program.graph)
+    assert_close(program.module()(*at), attend(*at, causal=True))
+
+
+def test_a_layer():
+    f = SelfAttention(*(normal(i, 6, 6) for i in range(4)), heads=2, causal=True)
+    x, dx = normal(8, 5, 6), normal(9, 5, 6)
+    assert_close(compiled(f)(x), f(x))
+    jvp = compiled(lambda x, dx: torch.func.jvp(f, (x,), (dx,)))
+    for found, expected in zip(jvp(x, dx), torch.func.jvp(f, (x,), (dx,)), strict=True):
+        assert_close(found, expected)
+    program = torch.export.export(f, (x,))
+    assert_close(program.module()(x), f(x))
+
+
+def test_the_operators_follow_the_rules_of_torch_library(inputs):
+    from howsmooth.attention import library
+
+    (q, k, v), (dq, dk, dv) = inputs
+    settings = (None, None, 0.5, True, None, None, 0)
+    o, normaliser = library.attention(q, k, v, *settings)
+    do, mu = library.attention_jvp(q, k, v, o, normaliser, dq, dk, dv, *settings)
+    calls = [
+        (library.attention, (q, k, v)),
+        (library.attention_jvp, (q, k, v, o, normaliser, dq, dk, dv)),
+        (library.attention_vjp, (q, k, v, o, normaliser, o)),
+        (library.attention_hvp, (q, k, v, o, normaliser, dq, dk, dv, do, mu, o)),
+    ]
+    for operator, tensors in calls:
+        torch.library.opcheck(operator, (*tensors, *settings), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_a_transformers_model():
+    transformers = pytest.importorskip("transformers")
+    register()
+    config = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attn_implementation="howsmooth",
+    )
+    torch.manual_seed(0)
+    network = transformers.LlamaModel(config).double().eval()
+    x = normal(1, 1, 6, 16)
+
+    def f(x):
+        return network(inputs_embeds=x, use_cache=False).last_hidden_state
+
+    assert_close(compiled(f)(x), f(x))
+    jvp = compiled(lambda x, dx: torch.func.jvp(f, (x,), (dx,)))
+    dx = normal(2, 1, 6, 16)
+    for found, expected in zip(jvp(x, dx), torch.func.jvp(f, (x,), (dx,)), strict=True):
+        assert_close(found, expected)

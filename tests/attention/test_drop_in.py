@@ -1,0 +1,116 @@
+"""`howsmooth.scaled_dot_product_attention` against PyTorch's, with its conventions, dtypes and errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from howsmooth import InputError, attend, replace_sdpa, scaled_dot_product_attention
+from tests.attention.cases import normal
+from tests.tolerances import assert_close
+
+Q, K, V = normal(1, 2, 4, 6, 5), normal(2, 2, 4, 10, 5), normal(3, 2, 4, 10, 7)
+SQUARE = [normal(i, 2, 4, 6, 5) for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        dict(is_causal=True),
+        dict(scale=0.3),
+        dict(attn_mask=normal(4, 6, 10)),
+        dict(attn_mask=normal(4, 1, 10)),
+        dict(attn_mask=normal(5, 4, 6, 10) > -0.5),
+        dict(attn_mask=normal(6, 2, 4, 6, 10)),
+        dict(attn_mask=normal(7, 2, 1, 6, 10) > -0.5),
+    ],
+    ids=str,
+)
+def test_outputs_and_derivatives_are_those_of_pytorch(options):
+    """With 6 queries and 10 keys: a causal mask is aligned at the top left."""
+
+    def derivatives(f):
+        leaves = [t.clone().requires_grad_() for t in (Q, K, V)]
+        output = f(*leaves, **options)
+        first = torch.autograd.grad(output, leaves, normal(8, 2, 4, 6, 7), create_graph=True)
+        return output, *first, *torch.autograd.grad(sum((t * t).sum() for t in first), leaves)
+
+    for found, expected in zip(
+        derivatives(scaled_dot_product_attention), derivatives(F.scaled_dot_product_attention), strict=True
+    ):
+        assert_close(found, expected)
+
+
+def test_the_alignment_differs_from_attend():
+    top_left = scaled_dot_product_attention(Q, K, V, is_causal=True)
+    assert_close(top_left, attend(Q, K, V, causal=True, offset=0))
+    assert (top_left - attend(Q, K, V, causal=True)).abs().max() > 0.1
+
+
+def test_shared_keys_and_tensors_without_heads():
+    k, v = K[:, :2], V[:, :2]
+    expected = F.scaled_dot_product_attention(Q, k, v, enable_gqa=True)
+    assert_close(scaled_dot_product_attention(Q, k, v, enable_gqa=True), expected)
+    assert_close(
+        scaled_dot_product_attention(Q[0, 0], K[0, 0], V[0, 0]),
+        F.scaled_dot_product_attention(Q[0, 0], K[0, 0], V[0, 0]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: scaled_dot_product_attention(*SQUARE, dropout_p=0.1), r"dropout_p = 0, got 0.1"),
+        (
+            lambda: scaled_dot_product_attention(*SQUARE, attn_mask=normal(1, 6, 6), is_causal=True),
+            "attn_mask or is_causal, got both",
+        ),
+        (
+            lambda: scaled_dot_product_attention(Q, K[:, :2], V[:, :2]),
+            "as many key heads as query heads, got 2 and 4; pass enable_gqa=True",
+        ),
+        (
+            lambda: scaled_dot_product_attention(*SQUARE, attn_mask=normal(1, 6, 7)),
+            r"attn_mask of shape \(…, 6, 6\), got \(6, 7\)",
+        ),
+        (
+            lambda: scaled_dot_product_attention(*SQUARE, attn_mask=normal(1, 3, 6, 6)),
+            r"a score_bias table of shape \(6, 6\) or, broadcast, \(2, 4, 6, 6\), got \(3, 6, 6\)",
+        ),
+        (
+            lambda: scaled_dot_product_attention(*SQUARE, attn_mask=normal(1, 6, 6).requires_grad_()),
+            "requires a gradient",
+        ),
+    ],
+)
+def test_what_is_not_supported_is_refused(call, match):
+    with pytest.raises(InputError, match=match):
+        call()
+
+
+def test_replaced_inside_the_context_only():
+    q, k, v = SQUARE
+    with replace_sdpa():
+        inside = torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, k, v), (q,), (q,))
+        with pytest.raises(InputError, match="dropout_p"):
+            F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+    for found, expected in zip(inside, torch.func.jvp(lambda x: attend(x, k, v), (q,), (q,)), strict=True):
+        assert_close(found, expected)
+    assert F.scaled_dot_product_attention(q, k, v, dropout_p=0.5).shape == q.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_gives_the_dtype_and_the_accuracy_of_pytorch(dtype):
+    q, k, v = (t.float() for t in SQUARE)
+    truth = attend(*SQUARE)
+    with torch.autocast("cpu", dtype=dtype):
+        found, theirs = attend(q, k, v), F.scaled_dot_product_attention(q, k, v)
+    assert found.dtype == theirs.dtype == dtype
+    assert (found - truth).norm() <= 2 * (theirs - truth).norm() + 1e-3 * truth.norm()  # exact: both are rounded
+
+
+def test_autocast_leaves_float64_alone():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert attend(*SQUARE).dtype == torch.float64
