@@ -89,7 +89,7 @@ def compare(out: dict) -> None:
             row: dict = {"what": name, "heads": heads, "width": width, "n": n, "dtype": str(dtype)}
             for who, f in (("howsmooth", attend), ("math", math_attention)):
                 try:
-                    row[who] = measure(lambda f=f, t=tensors: derivative(f, t)) | {
+                    row[who] = measure(lambda f=f, t=tensors, d=derivative: d(f, t)) | {
                         "error": error(derivative(f, short), truth)
                     }
                 except torch.OutOfMemoryError:

@@ -22,7 +22,7 @@ X = torch.zeros(1, 2, 4, 8)
         (torch.float64, Pattern(1.0), "take bfloat16, float16 or float32 in all of q, k, v, got torch.float64"),
         (torch.float32, Pattern(1.0, score_bias=lambda i, j: i - j), "take a score_bias as a table, got a function"),
     ],
-    ids=str,
+    ids=["device", "half precision", "float64", "function"],
 )
 def test_the_reason_why_kernels_are_not_used(dtype, pattern, reason):
     pytest.importorskip("triton", reason=reasons.TRITON)

@@ -26,7 +26,7 @@ SQUARE = [normal(i, 2, 4, 6, 5) for i in range(3)]
         dict(attn_mask=normal(6, 2, 4, 6, 10)),
         dict(attn_mask=normal(7, 2, 1, 6, 10) > -0.5),
     ],
-    ids=str,
+    ids=["plain", "causal", "scale", "table", "row", "boolean by head", "table by sequence", "boolean by sequence"],
 )
 def test_outputs_and_derivatives_are_those_of_pytorch(options):
     """With 6 queries and 10 keys: a causal mask is aligned at the top left."""
@@ -99,6 +99,20 @@ def test_replaced_inside_the_context_only():
     for found, expected in zip(inside, torch.func.jvp(lambda x: attend(x, k, v), (q,), (q,)), strict=True):
         assert_close(found, expected)
     assert F.scaled_dot_product_attention(q, k, v, dropout_p=0.5).shape == q.shape
+
+
+def test_modules_of_pytorch_and_imported_names_are_reached():
+    imported = F.scaled_dot_product_attention
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).double()
+    x, dx = normal(1, 2, 5, 8), normal(2, 2, 5, 8)
+    with replace_sdpa():
+        y, dy = torch.func.jvp(layer, (x,), (dx,))
+        _, direct = torch.func.jvp(lambda x: imported(x, x, x), (x,), (dx,))
+    assert F.scaled_dot_product_attention is imported
+    step = 1e-6
+    assert_close(y, layer(x))
+    assert_close(dy, (layer(x + step * dx) - layer(x - step * dx)) / (2 * step), tol=1e-7)
+    assert direct.shape == x.shape
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -7,10 +7,11 @@ PyTorch takes tensors without an axis of heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -47,6 +48,7 @@ def scaled_dot_product_attention(
         InputError: Dropout, a mask together with `is_causal`, shapes that do not fit, a mask that requires a gradient.
 
     Example:
+        >>> import torch
         >>> q, k, v = torch.randn(3, 2, 5, 8, dtype=torch.float64).unbind()
         >>> theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         >>> torch.allclose(scaled_dot_product_attention(q, k, v, is_causal=True), theirs)
@@ -81,25 +83,42 @@ def scaled_dot_product_attention(
     return output if has_heads else output.squeeze(0)
 
 
-class replace_sdpa(TorchFunctionMode):
-    """Inside the context, `torch.nn.functional.scaled_dot_product_attention` is howsmooth's.
+_PYTORCH_SDPA = F.scaled_dot_product_attention
 
-    For code that one does not own, such as a diffusers pipeline: it then has a forward mode, and a fused second
-    derivative on a GPU. Calls that howsmooth does not support raise an `InputError`; nothing is replaced silently.
 
-    Example:
-        >>> f = torch.nn.functional.scaled_dot_product_attention
-        >>> q = torch.randn(2, 5, 8)
-        >>> with replace_sdpa():
-        ...     o, do = torch.func.jvp(f, (q, q, q), (q, q, q))
-        >>> do.shape
-        torch.Size([2, 5, 8])
-    """
+class _Intercept(TorchFunctionMode):
+    """Catch calls by code that imported the function by its name, which replacing an attribute does not reach."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call howsmooth in place of PyTorch's attention, and everything else as it is."""
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            return scaled_dot_product_attention(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        function = scaled_dot_product_attention if func is _PYTORCH_SDPA else func
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def replace_sdpa() -> Iterator[None]:
+    """Replace `torch.nn.functional.scaled_dot_product_attention` by howsmooth's inside the context.
+
+    For code that one does not own, such as a diffusers pipeline: it then has a forward mode, and a fused second
+    derivative on a GPU. The function is replaced for all threads of the process. Calls that howsmooth does not support
+    raise an `InputError`.
+
+    Example:
+        >>> import torch
+        >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> x = torch.randn(1, 5, 8)
+        >>> with replace_sdpa():
+        ...     y, dy = torch.func.jvp(lambda x: layer(x, x, x, need_weights=False)[0], (x,), (x,))
+        >>> dy.shape
+        torch.Size([1, 5, 8])
+    """
+    before = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = scaled_dot_product_attention
+    try:
+        # Inside a function of PyTorch that a mode intercepts, modes are switched off: hence the attribute as well.
+        with _Intercept():
+            yield
+    finally:
+        F.scaled_dot_product_attention = before
