@@ -61,7 +61,7 @@ types: $(VENV)/.ready-test
 	$(BIN)/python -m mypy
 
 unit: $(VENV)/.ready-test
-	$(PYTEST) $(UNIT)
+	$(PYTEST) $(UNIT) $(if $(COVERAGE),$(patsubst %,--cov=howsmooth.%,spectral bounds transport texts) --cov-report=term)
 
 test-stress: $(VENV)/.ready-test browser
 	$(BIN)/python -m tests.stress $(if $(STRESS),--runs "$(STRESS)") $(TESTS)

@@ -15,7 +15,14 @@ from tests.tolerances import less
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-LAZY = ("howsmooth", "howsmooth.attack", "howsmooth.studies", "howsmooth.studies.figures", "howsmooth.texts")
+LAZY = (
+    "howsmooth",
+    "howsmooth.attack",
+    "howsmooth.report",
+    "howsmooth.studies",
+    "howsmooth.studies.figures",
+    "howsmooth.texts",
+)
 
 
 @pytest.mark.parametrize("name", howsmooth.__all__)

@@ -349,5 +349,5 @@ def _compare(criteria: dict[str, float]) -> tuple[str | None, dict[str, float], 
         name for name in ("constant", "logarithm") if excess.get(name, math.inf) - excess[POWER] < _WEAK_EVIDENCE
     ]
     if alternatives:
-        return best, excess, None, f"cannot be told from {' or '.join(f'a {name}' for name in alternatives)}"
+        return best, excess, None, f"indistinguishable from {' or '.join(f'a {name}' for name in alternatives)}"
     return best, excess, True, "a power law"

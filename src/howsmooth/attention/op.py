@@ -230,7 +230,7 @@ class Attend(Batchable):
     @_traceable
     def forward(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, pattern: Pattern) -> tuple[Tensor, Tensor]:
         """Compute the output and the normalisers."""
-        pattern = _repeat_table(pattern, q.shape[:-3].numel())
+        pattern = _repeat_table(pattern, math.prod(q.shape[:-3]))
         o, normaliser = backend.forward(_four(q), _four(k), _four(v), pattern, _two(padding))
         return o.view(*q.shape[:-1], v.shape[-1]).to(q.dtype), normaliser.view(*q.shape[:-1], 2)
 
@@ -405,7 +405,7 @@ class Curvature(Batchable):
 def _linearise(
     q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, o: Tensor, normaliser: Tensor, pattern: Pattern
 ) -> backend.FusedLinearisation | blockwise.Linearisation:
-    pattern = _repeat_table(pattern, q.shape[:-3].numel())
+    pattern = _repeat_table(pattern, math.prod(q.shape[:-3]))
     return backend.linearise(_four(q), _four(k), _four(v), _four(o), _four(normaliser), pattern, _two(padding))
 
 
@@ -422,7 +422,7 @@ def _flatten_table(pattern: Pattern, lead: tuple[int, ...]) -> Pattern:
     table = pattern.score_bias
     if not isinstance(table, Tensor) or table.dim() <= 3:
         return pattern
-    if table.shape[:-3].numel() > 1:
+    if math.prod(table.shape[:-3]) > 1:
         table = table.expand(*lead, *table.shape[-3:])
     return dataclasses.replace(pattern, score_bias=table.reshape(-1, *table.shape[-3:]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -195,7 +196,7 @@ def integrate(
     Returns:
         The integrals, (…, m, d_out).
     """
-    pairs = points.shape[-2] * max(1, x.shape[:-2].numel())
+    pairs = points.shape[-2] * max(1, math.prod(x.shape[:-2]))
     rows = max(1, BLOCK_PAIRS // pairs)
     pieces = []
     for first in range(0, x.shape[-2], rows):

@@ -20,3 +20,6 @@ _COMMANDS = {
 )
 def command() -> None:
     """Find inputs on which attention is far less smooth than on text, or certify that none is near."""
+
+
+__all__ = ["command"]

@@ -22,3 +22,6 @@ _COMMANDS = {
 )
 def command() -> None:
     """Follow tokens through many layers of attention: as an ODE, as a flow of densities, or in a real model."""
+
+
+__all__ = ["command"]

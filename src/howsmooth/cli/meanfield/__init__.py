@@ -22,3 +22,6 @@ _COMMANDS = {
 )
 def command() -> None:
     """Study attention as a map of probability measures: the constants in the limit of infinite length."""
+
+
+__all__ = ["command"]
