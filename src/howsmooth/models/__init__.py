@@ -14,7 +14,6 @@ from howsmooth.models.loading import load
 from howsmooth.models.locations import EMBEDDED
 from howsmooth.models.maps import KINDS, MapAt, OwnTokenMap
 from howsmooth.models.model import Model
-from howsmooth.texts.cutting import TokenChunk
 
 __all__ = [
     "load",
@@ -30,7 +29,6 @@ __all__ = [
     "PrefixCache",
     "LanguageHead",
     "AttentionFile",
-    "TokenChunk",
     "EMBEDDED",
     "cache_root",
 ]

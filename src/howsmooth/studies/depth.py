@@ -28,7 +28,8 @@ from howsmooth.texts.corpora import Corpus
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from howsmooth.models import Chain, Model, TokenChunk
+    from howsmooth.models import Chain, Model
+    from howsmooth.texts.cutting import TokenChunk
 
 TOLERANCES = (0.1, 0.3, 0.6)  # distances between directions, from 0 to 2: angles of 6°, 17° and 35°
 MAX_LAYERS_ALL_DEPTHS = 12  # by default growth is computed at every depth of models with at most so many layers

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.models import Model, TokenChunk
+from howsmooth.models import Model
 from howsmooth.studies.provenance import provenance
 from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
-from howsmooth.texts.cutting import Cutter
+from howsmooth.texts.cutting import Cutter, TokenChunk
 
 DRAW_BLOCK = 1024  # random tokens are drawn in blocks of this size; changing it changes the tokens of every seed
 RANDOM_TEXT = "random normalised tokens"  # the field `text` of records without a text

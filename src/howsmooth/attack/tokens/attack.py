@@ -11,8 +11,7 @@ from howsmooth.attack.objectives import Flip, TextObjective
 from howsmooth.attack.tokens.edits import Edit, Limits, SentenceSimilarity
 from howsmooth.attack.tokens.methods import Method, Probe
 from howsmooth.attack.tokens.problem import Candidate, TargetModel, TextProblem
-from howsmooth.models import TokenChunk
-from howsmooth.texts.cutting import surrounding_special_tokens, word
+from howsmooth.texts.cutting import TokenChunk, surrounding_special_tokens, word
 
 if TYPE_CHECKING:
     from howsmooth.models import Model

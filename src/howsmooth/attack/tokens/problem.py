@@ -31,7 +31,8 @@ from howsmooth.models import PrefixCache, TokenEmbedding
 
 if TYPE_CHECKING:
     from howsmooth.attack.tokens.edits import SentenceSimilarity
-    from howsmooth.models import Model, TokenChunk
+    from howsmooth.models import Model
+    from howsmooth.texts.cutting import TokenChunk
 
 MAX_BATCH = 8  # sequences in one forward pass
 GRADIENT_NOISE = 1e-2  # relative to the root mean square of the embeddings, where the gradient at the text is zero
