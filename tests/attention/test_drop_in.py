@@ -49,6 +49,14 @@ def test_the_alignment_differs_from_attend():
     assert (top_left - attend(Q, K, V, causal=True)).abs().max() > 0.1
 
 
+def test_vmap_over_sequences_that_have_tables_of_their_own():
+    table = normal(9, 2, 1, 6, 6)
+    q, k, v = ([normal(10 * i + j, 2, 4, 6, 5) for j in range(3)] for i in range(3))
+    found = torch.func.vmap(lambda q, k, v: attend(q, k, v, score_bias=table))(*map(torch.stack, (q, k, v)))
+    for i, one in enumerate(zip(q, k, v, strict=True)):
+        assert_close(found[i], attend(*one, score_bias=table))
+
+
 def test_shared_keys_and_tensors_without_heads():
     k, v = K[:, :2], V[:, :2]
     expected = F.scaled_dot_product_attention(Q, k, v, enable_gqa=True)

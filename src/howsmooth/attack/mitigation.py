@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +21,6 @@ from howsmooth.attention import L2Attention, SelfAttention, attend
 from howsmooth.errors import InputError
 
 VALUES = ("own", "tied")
-PARAMETERS = (
-    *("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo", "heads", "kv_heads", "scale"),
-    *("causal", "window", "rotary", "softcap", "score_bias"),
-)
 
 
 class DistanceAttention:
@@ -164,7 +159,7 @@ class Cap(Mitigation):
         self._check(f)
         heads = {"q": f.heads, "k": f.kv_heads, "v": f.kv_heads}
         weights = {f"w{letter}": self._clip(getattr(f, f"w{letter}"), heads[letter]) for letter in self.of}
-        return replace_weights(f, **weights)
+        return f.replaced(**weights)
 
     def _clip(self, w: Tensor, heads: int) -> Tensor:
         """Clip the singular values of each head's rows of w."""
@@ -201,7 +196,7 @@ class Temperature(Mitigation):
     def __call__(self, f: SelfAttention) -> SelfAttention:
         """Return the layer with a smaller scale."""
         self._check(f)
-        return replace_weights(f, scale=f.scale / self.T)
+        return f.replaced(scale=f.scale / self.T)
 
 
 @dataclass(frozen=True)
@@ -247,8 +242,3 @@ class L2(Mitigation):
             )
         wo = torch.eye(f.d, dtype=f.dtype, device=f.device) if f.wo is None else f.wo
         return L2Attention(f.wq, f.wv, wo, heads=f.heads)
-
-
-def replace_weights(f: SelfAttention, **changes: Any) -> SelfAttention:
-    """Return the layer with some of its weights or settings replaced."""
-    return SelfAttention(**({name: getattr(f, name) for name in PARAMETERS} | changes))

@@ -19,7 +19,6 @@ from howsmooth.attack.ascent import Ascent, ascend
 from howsmooth.attack.checks import check_count, check_seed, shift_seed
 from howsmooth.attack.configurations import Configuration, castin, far_token, two_point
 from howsmooth.attack.constraints import Constraint, Ellipsoid, Near, token_norms
-from howsmooth.attack.mitigation import replace_weights
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError
@@ -211,8 +210,7 @@ def layer_in_coordinates(f: SelfAttention, constraint: Constraint) -> SelfAttent
     def offset(w: Tensor, b: Tensor | None) -> Tensor:
         return w @ bias if b is None else w @ bias + b
 
-    return replace_weights(
-        f,
+    return f.replaced(
         wq=weight(f.wq),
         wk=weight(f.wk),
         wv=weight(f.wv),

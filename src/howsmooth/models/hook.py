@@ -280,16 +280,7 @@ def _attend_biased(
         raise InputError(
             f"expected a position_bias of shape ({batch} or 1, heads, {n}, {m}), got {tuple(bias.shape)}; reshape it"
         )
-    bias = bias.to(query.dtype).expand(-1, -1, n, m)
-    if bias.shape[0] == 1:
-        return attend(query, key, value, padding=padding, score_bias=bias[0], **pattern)
-    paddings = [None] * batch if padding is None else padding
-    return torch.stack(
-        [
-            attend(q, k, v, padding=p, score_bias=row, **pattern)
-            for q, k, v, p, row in zip(query, key, value, paddings, bias, strict=True)
-        ]
-    )
+    return attend(query, key, value, padding=padding, score_bias=bias.expand(-1, -1, n, m), **pattern)
 
 
 def _attend_4d_mask(
@@ -302,9 +293,9 @@ def _attend_4d_mask(
     **scores: Any,
 ) -> torch.Tensor:
     """Compute attention with a 4D mask, boolean (True: visible) or additive."""
-    if mask.dtype == torch.bool:
+    if mask.dtype == torch.bool and bias is not None:
         mask = torch.where(mask, 0.0, float("-inf"))
-    elif not mask.is_floating_point():
+    elif mask.dtype != torch.bool and not mask.is_floating_point():
         raise InputError(
             f"expected a 4D mask that is boolean or additive (floating point), got {mask.dtype}; say which "
             "by mask.bool() or a float mask of 0 and -inf"
@@ -316,7 +307,8 @@ def _attend_4d_mask(
         )
     if _has_derivative(mask):
         return _attend_dense(query, key, value, mask if bias is None else mask + bias, **scores)
-    mask = mask.to(query.dtype)
+    if mask.is_floating_point():
+        mask = mask.to(query.dtype)
     return _attend_biased(query, key, value, mask if bias is None else mask + bias.to(query.dtype), None, **scores)
 
 
