@@ -1,15 +1,18 @@
 """How fast are the kernels, compared with a plain matrix product and with PyTorch's attention in the same run?
 
 A JVP or VJP is counted as five products of n² · width per head (half of that under a causal mask) for every
-implementation. The percentage is the share of the rate of the bf16 matrix product at the start of the run. The error in
-the same row is relative to float64, of the same call at n = 1,999 with up to four heads. Times are medians by CUDA
-events, warm, on random data. Cases that fail or are not installed are reported, and the others still run.
+implementation. The percentage is the share of the rate of a bf16 matrix product, measured for as short a time. The
+error in the same row is relative to float64, of the same call at n = 1,999 with up to four heads. Times are medians by
+CUDA events, warm, on random data. Cases that fail or are not installed are reported, and the others still run.
 
     python benchmarks/gpu.py [--quick] [--only jvp,vjp] [--out benchmarks/results]
     python benchmarks/gpu.py --lengths [--from 7] [--to 20] [--seconds 560]
+    python benchmarks/gpu.py --ceiling
 
-`--quick` takes about two minutes. `--lengths` measures only time and memory against n (`gpu_lengths.py`). GiB is the
-peak memory of a call beyond what was allocated before it. `gpu_tiles.py` searches for tiles.
+`--quick` takes about two minutes. `--lengths` measures only time and memory against n (`gpu_lengths.py`). `--ceiling`
+compares kernels and product cold, in a short burst and sustained, one after the other in one process: a card that is
+busy for seconds lowers its clock, so that the same product has several rates. GiB is the peak memory of a call beyond
+what was allocated before it. `gpu_tiles.py` searches for tiles.
 """
 
 from __future__ import annotations
@@ -194,6 +197,58 @@ def ceilings(quick: bool) -> dict:
     ROWS.append(row)
     show(row)
     return found
+
+
+def shares_of_the_ceiling() -> None:
+    """Compare the kernels with the matrix product in three modes: cold, twenty calls in a row, and for two seconds."""
+    from howsmooth import kernels
+
+    a, b = (torch.randn(8192, 8192, device="cuda").to(torch.bfloat16) for _ in range(2))
+    rates: dict[str, float] = {}
+    for h, n, width in ((12, 65536, 64), (24, 16384, 128)):
+        q, k, v, dq, dk, dv, g = tensors(h, n, width, torch.bfloat16, 7)
+        options = dict(scale=width**-0.5)
+        o, normaliser = kernels.forward(q, k, v, **options)
+        do, mu = kernels.jvp(q, k, v, o, normaliser, dq, dk, dv, **options)
+        at = (q, k, v, o, normaliser)
+        cases = {
+            "product 8192³": (2 * 8192**3, lambda a=a, b=b: a @ b),
+            "forward": (flops(2, h, n, width, False), lambda at=at, o=options: kernels.forward(*at[:3], **o)),
+            "forward, Triton": (
+                flops(2, h, n, width, False),
+                lambda at=at, o=options: kernels.forward(*at[:3], implementation="triton", **o),
+            ),
+            "jvp": (
+                flops(5, h, n, width, False),
+                lambda at=at, t=(dq, dk, dv), o=options: kernels.jvp(*at, *t, with_means=False, **o),
+            ),
+            "vjp": (flops(5, h, n, width, False), lambda at=at, g=g, o=options: kernels.vjp(*at, g, **o)),
+            "hvp": (
+                flops(15, h, n, width, False),
+                lambda at=at, t=(dq, dk, dv, do, mu, g), o=options: kernels.hvp(*at, *t, **o),
+            ),
+        }
+        for mode in ("cold", "short", "sustained"):
+            for name, (operations, call) in cases.items():
+                call()
+                torch.cuda.synchronize()
+                once = time_twice(call)[1]
+                repeat = {"cold": 1, "short": min(20, max(1, int(300 / once))), "sustained": max(1, int(2000 / once))}
+                if mode == "cold":
+                    time.sleep(1.5)
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                for _ in range(repeat[mode]):
+                    call()
+                end.record()
+                torch.cuda.synchronize()
+                ms = start.elapsed_time(end) / repeat[mode]
+                rate = operations / ms * 1e-9
+                rates[name] = rate
+                label = name if name.startswith("product") else f"{name} n {n} h {h} width {width}"
+                row = dict(name=f"{mode:9s} {label}", ms=ms, tflops=rate, share=rate / rates["product 8192³"])
+                ROWS.append(row)
+                show(row)
 
 
 def flops(products: int, h: int, n: int, width: int, causal: bool) -> float:
@@ -479,6 +534,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", help="comma-separated words: only cases with one of them in their name")
     parser.add_argument("--lengths", action="store_true", help="only time and memory against n")
+    parser.add_argument("--ceiling", action="store_true", help="only the rates of kernels and of a matrix product")
     parser.add_argument("--from", dest="first", type=int, default=7, help="with --lengths: start at 2 to this power")
     parser.add_argument("--to", dest="last", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=560.0, help="with --lengths: limit of the total time")
@@ -498,13 +554,16 @@ def main() -> None:
         return
     only = [word for word in arguments.only.split(",") if word]
     results = dict(facts)
+    name = "ceiling" if arguments.ceiling else "quick" if arguments.quick else "full"
     try:
-        ceiling = ceilings(arguments.quick)["bf16"]
-        run_cases(arguments.quick, ceiling, only)
+        if arguments.ceiling:
+            shares_of_the_ceiling()
+        else:
+            run_cases(arguments.quick, ceilings(arguments.quick)["bf16"], only)
     finally:
         folder = Path(arguments.out)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"gpu-{'quick' if arguments.quick else 'full'}.json"
+        path = folder / f"gpu-{name}.json"
         path.write_text(json.dumps(results | {"rows": ROWS}, indent=1) + "\n", encoding="utf-8")
         print(f"written to {path.name}")
 

@@ -81,23 +81,23 @@ def sweep_call(kind: str, tiles, h: int, n: int, width: int, dtype_name: str, ca
 
     dtype = getattr(torch, dtype_name)
     q, k, v, dq, dk, dv, g = tensors(h, n, width, dtype, 7)
-    rest = (width**-0.5, causal, None, None, 0, None, precision, None)
+    options = launch.Options(scale=width**-0.5, causal=causal, precision=precision)
     if kind == "forward":
-        return lambda: launch.forward(q, k, v, *rest, tiles=tiles)
-    o, normaliser = launch.forward(q, k, v, *rest)
+        return lambda: launch.forward(q, k, v, options, tiles=tiles)
+    o, normaliser = launch.forward(q, k, v, options, implementation="triton")
     if kind == "jvp":
-        return lambda: launch.jvp(q, k, v, o, normaliser, dq, dk, dv, *rest, tiles=tiles)
+        return lambda: launch.jvp(q, k, v, o, normaliser, dq, dk, dv, options, tiles=tiles, with_means=False)
     if kind == "jvps":
         several = [torch.stack([t] * 4) for t in (dq, dk, dv)]
-        return lambda: launch.jvp(q, k, v, o, normaliser, *several, *rest, tiles=tiles)
+        return lambda: launch.jvp(q, k, v, o, normaliser, *several, options, tiles=tiles, with_means=False)
     if kind.startswith("hvp"):
-        do, mu = launch.jvp(q, k, v, o, normaliser, dq, dk, dv, *rest)
+        do, mu = launch.jvp(q, k, v, o, normaliser, dq, dk, dv, options)
         own = [choose(name, q.element_size(), width, h, n, causal) for name in ("hvp queries", "hvp keys")]
         pair = (tiles, own[1]) if kind == "hvp queries" else (own[0], tiles)
-        return lambda: launch.hvp(q, k, v, o, normaliser, dq, dk, dv, do, mu, g, *rest, tiles=pair)
+        return lambda: launch.hvp(q, k, v, o, normaliser, dq, dk, dv, do, mu, g, options, tiles=pair)
     own = [choose(name, q.element_size(), width, h, n, causal) for name in ("dq", "dkdv")]
     pair = (tiles, own[1]) if kind == "dq" else (own[0], tiles)
-    return lambda: launch.vjp(q, k, v, o, normaliser, g, *rest, "triton", tiles=pair)
+    return lambda: launch.vjp(q, k, v, o, normaliser, g, options, "triton", tiles=pair)
 
 
 def failure(job) -> str | None:

@@ -28,7 +28,14 @@ if TYPE_CHECKING:
         texts,
         transport,
     )
-    from howsmooth.attention import Rotary, SelfAttention, attend, replace_sdpa, scaled_dot_product_attention
+    from howsmooth.attention import (
+        Rotary,
+        SelfAttention,
+        SparseMask,
+        attend,
+        replace_sdpa,
+        scaled_dot_product_attention,
+    )
     from howsmooth.errors import InputError, NotConverged
     from howsmooth.lipschitz import Estimate, lipschitz_penalty, local_lipschitz, token_gains
     from howsmooth.measurements import Measurements, measure, read
@@ -40,6 +47,7 @@ __getattr__, __dir__ = attach(
         "SelfAttention": "howsmooth.attention",
         "Rotary": "howsmooth.attention",
         "attend": "howsmooth.attention",
+        "SparseMask": "howsmooth.attention",
         "scaled_dot_product_attention": "howsmooth.attention",
         "replace_sdpa": "howsmooth.attention",
         "local_lipschitz": "howsmooth.lipschitz",
@@ -75,6 +83,7 @@ __all__ = [
     "SelfAttention",
     "Rotary",
     "attend",
+    "SparseMask",
     "scaled_dot_product_attention",
     "replace_sdpa",
     "local_lipschitz",

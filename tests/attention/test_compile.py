@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 
-from howsmooth import SelfAttention, attend, register
+from howsmooth import SelfAttention, SparseMask, attend, register
 from tests.attention.cases import normal
 from tests.tolerances import assert_close
 
@@ -17,6 +17,8 @@ PATTERNS = {
     "padding": dict(padding=torch.tensor([True, True, False, True, True, True, False])),
     "table": dict(score_bias=normal(50, 7, 7)),
     "function": dict(score_bias=lambda i, j: 0.1 * (i - j)),
+    "sparse": dict(mask=SparseMask.from_function(lambda i, j: (i + j) % 3 != 1, 7)),
+    "sinks": dict(sinks=normal(51, 4)),
 }
 
 
@@ -79,6 +81,19 @@ def test_a_tangent_of_the_values_alone(inputs):
         assert_close(found, expected)
 
 
+def test_the_gradients_of_a_table_and_of_sinks(inputs):
+    at, along = inputs
+    leaves = [t.requires_grad_() for t in (normal(50, 4, 7, 7), normal(51, 4))]
+
+    def loss(q, k, v, dq, dk, dv, table, sinks):
+        o, do = torch.func.jvp(lambda q, k, v: attend(q, k, v, score_bias=table, sinks=sinks), (q, k, v), (dq, dk, dv))
+        return o.square().sum() + do.pow(3).sum()
+
+    expected = torch.autograd.grad(loss(*at, *along, *leaves), leaves)
+    for found, wanted in zip(torch.autograd.grad(compiled(loss)(*at, *along, *leaves), leaves), expected, strict=True):
+        assert_close(found, wanted)
+
+
 def test_a_dual_level(inputs):
     at, along = inputs
 
@@ -117,17 +132,59 @@ def test_the_operators_follow_the_rules_of_torch_library(inputs):
     from howsmooth.attention import library
 
     (q, k, v), (dq, dk, dv) = inputs
-    settings = (None, None, 0.5, True, None, None, 0)
-    o, normaliser = library.attention(q, k, v, *settings)
-    do, mu = library.attention_jvp(q, k, v, o, normaliser, dq, dk, dv, *settings)
-    calls = [
-        (library.attention, (q, k, v)),
-        (library.attention_jvp, (q, k, v, o, normaliser, dq, dk, dv)),
-        (library.attention_vjp, (q, k, v, o, normaliser, o)),
-        (library.attention_hvp, (q, k, v, o, normaliser, dq, dk, dv, do, mu, o)),
-    ]
-    for operator, tensors in calls:
-        torch.library.opcheck(operator, (*tensors, *settings), test_utils=("test_schema", "test_faketensor"))
+    mask = SparseMask.from_function(lambda i, j: (i + j) % 3 != 1, 7)
+    for table, sparse in ((None, []), (normal(50, 1, 4, 7, 7), mask.tensors())):
+        settings = (None, table, sparse, 0.5, True, None, None, 0)
+        o, normaliser, lse = library.attention(q, k, v, *settings, True)
+        do, mu = library.attention_jvp(q, k, v, o, normaliser, dq, dk, dv, table, *settings, False)
+        calls = [
+            (library.attention, (q, k, v), True),
+            (library.attention_jvp, (q, k, v, o, normaliser, dq, dk, dv, table), False),
+            (library.attention_vjp, (q, k, v, o, normaliser, o, lse), table is not None),
+            (library.attention_hvp, (q, k, v, o, normaliser, dq, dk, dv, table, do, mu, o, lse), table is not None),
+        ]
+        for operator, tensors, flag in calls:
+            checks = ("test_schema", "test_faketensor", "test_autograd_registration")
+            torch.library.opcheck(operator, (*tensors, *settings, flag), test_utils=checks)
+
+
+def test_vmap_of_the_operator(inputs):
+    from howsmooth.attention import library
+
+    (q, k, v), _ = inputs
+    table, mask = normal(50, 1, 4, 7, 7), SparseMask.from_function(lambda i, j: (i + j) % 3 != 1, 7)
+
+    def f(q, table):
+        return library.attention(q, k, v, None, table, mask.tensors(), 0.5, True, None, None, 0, True)
+
+    several, tables = torch.stack([q, q.sin()], 2), torch.stack([table, table.cos()])
+    found = torch.vmap(f, in_dims=(2, 0))(several, tables)
+    for index in range(2):
+        for mine, expected in zip(found, f(several[:, :, index], tables[index]), strict=True):
+            assert_close(mine[index], expected)
+
+    def gradients(q):
+        o, normaliser, lse = f(q, table)
+        settings = (None, table, mask.tensors(), 0.5, True, None, None, 0)
+        return library.attention_vjp(q, k, v, o, normaliser, o, lse, *settings, True)
+
+    found = torch.vmap(gradients, in_dims=2)(several)
+    for index in range(2):  # that of the table is one for each sample, though they share it
+        for mine, expected in zip(found, gradients(several[:, :, index]), strict=True):
+            assert_close(mine[index], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_of_the_operator(dtype):
+    from howsmooth.attention import library
+
+    q, k, v = (normal(i, 1, 2, 5, 4).float() for i in range(3))
+    settings = (None, None, [], 0.5, False, None, None, 0, False)
+    with torch.autocast("cpu", dtype=dtype):
+        found = library.attention(q, k, v, *settings)[0]
+        theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    assert found.dtype == theirs.dtype == dtype
+    assert_close(found, library.attention(*(t.to(dtype) for t in (q, k, v)), *settings)[0])
 
 
 def test_a_transformers_model():

@@ -87,10 +87,6 @@ def test_shared_keys_and_tensors_without_heads():
             lambda: scaled_dot_product_attention(*SQUARE, attn_mask=normal(1, 3, 6, 6)),
             r"a score_bias table of shape \(6, 6\) or, broadcast, \(2, 4, 6, 6\), got \(3, 6, 6\)",
         ),
-        (
-            lambda: scaled_dot_product_attention(*SQUARE, attn_mask=normal(1, 6, 6).requires_grad_()),
-            "requires a gradient",
-        ),
     ],
 )
 def test_what_is_not_supported_is_refused(call, match):

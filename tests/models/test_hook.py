@@ -304,6 +304,32 @@ def test_soft_cap_and_scale_reach_attend():
     assert not torch.allclose(want, attend(q, k, v, scale=0.7, window=3))
 
 
+def test_sinks_agree_with_eager():
+    from transformers import GptOssConfig, GptOssModel
+
+    config = GptOssConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        sliding_window=4,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    network = GptOssModel(config)
+    for layer in network.layers:
+        torch.nn.init.normal_(layer.self_attn.sinks, std=2.0)
+    # The experts of this family have no float64.
+    eager, ours = (copied.float() for copied in eager_and_ours(network))
+    ids = torch.arange(1, N + 1).unsqueeze(0)
+    assert close(ours(ids).last_hidden_state, eager(ids).last_hidden_state, FLOAT32)
+
+
 def test_refusals_name_a_remedy():
     _, ours = eager_and_ours(tiny_network("gpt2"))
     ours.train()

@@ -15,13 +15,16 @@ from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.jacobian import AttentionJacobian, abstract_jacobian
 from howsmooth.attention.l2 import L2Attention
 from howsmooth.attention.normalisation import Normalisation
-from howsmooth.attention.op import attend
+from howsmooth.attention.op import attend, attend_with_lse
 from howsmooth.attention.rotary import Rotary
+from howsmooth.attention.sparse import SparseMask
 from howsmooth.attention.weighted import WeightedAttention
 
 __all__ = [
     "SelfAttention",
     "attend",
+    "attend_with_lse",
+    "SparseMask",
     "scaled_dot_product_attention",
     "replace_sdpa",
     "AttentionJacobian",

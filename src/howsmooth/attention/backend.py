@@ -5,7 +5,8 @@ Both have the same inputs and outputs and may be mixed.
 
 from __future__ import annotations
 
-from typing import TypedDict
+import functools
+import warnings
 
 import torch
 from torch import Tensor
@@ -17,10 +18,23 @@ from howsmooth.attention.pattern import Pattern
 
 
 def unsupported_reason(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, padding: Tensor | None = None) -> str | None:
-    """Return why the kernels do not support these tensors, or None if they do."""
+    """Return why the kernels do not support these tensors, or None if they do; warn once if that costs time."""
     if get_proxy_mode() is not None:
         return "a graph is being recorded"
-    return kernels.unsupported(q, k, v, score_bias=pattern.score_bias, padding=padding)
+    reason = kernels.unsupported(q, k, v, score_bias=pattern.score_bias, padding=padding)
+    if reason is not None and q.device.type == "cuda" and q.dtype in kernels.DTYPES:
+        warn_of_slow_path(reason)
+    return reason
+
+
+@functools.cache
+def warn_of_slow_path(reason: str) -> None:
+    """Warn, once for each reason, that a GPU runs attention as PyTorch operations. float64 has no faster way."""
+    warnings.warn(
+        f"attention runs in blocks of PyTorch operations, not in fused kernels, which is slower: {reason}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def forward(
@@ -33,7 +47,7 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Compute the output (b, h, n, w) and the normalisers (b, h, n, 2); arguments as in `blockwise.forward`."""
     if unsupported_reason(q, k, v, pattern, padding) is None:
-        return kernels.forward(q, k, v, padding=padding, **_kernel_options(pattern))
+        return kernels.forward(q, k, v, **_kernel_options(pattern, padding))
     return blockwise.forward(upcast_half(q), upcast_half(k), upcast_half(v), pattern, padding, keep)
 
 
@@ -86,39 +100,49 @@ class FusedLinearisation:
         self.q, self.k, self.v, self.o, self.normaliser = q, k, v, o, normaliser
         self.pattern, self.padding = pattern, padding
         self.out_dtype = torch.float32 if float32_output else None
-        self.options = _kernel_options(pattern)
+        self.options = _kernel_options(pattern, padding, self.out_dtype)
 
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
         """Compute the tangent do along (dq, dk, dv)."""
-        return self.jvp_with_means(dq, dk, dv)[0]
+        return self._jvp(dq, dk, dv, with_means=False)[0]
 
-    def jvp_with_means(self, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
+    def jvp_with_means(
+        self, dq: Tensor, dk: Tensor, dv: Tensor, d_table: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Compute the tangent do along (dq, dk, dv), and the row sums of P∘ds, (b, h, n)."""
+        if d_table is not None:
+            return self._blockwise("a tangent of a table").jvp_with_means(dq, dk, dv, d_table)
+        do, means = self._jvp(dq, dk, dv, with_means=True)
+        assert means is not None
+        return do, means
+
+    def _jvp(self, dq: Tensor, dk: Tensor, dv: Tensor, with_means: bool) -> tuple[Tensor, Tensor | None]:
         dq, dk, dv = (_with_contiguous_rows(t.to(self.q.dtype)) for t in (dq, dk, dv))
         at = self.q, self.k, self.v, self.o, self.normaliser
-        return kernels.jvp(*at, dq, dk, dv, padding=self.padding, out_dtype=self.out_dtype, **self.options)
+        return kernels.jvp(*at, dq, dk, dv, with_means=with_means, **self.options)
 
-    def vjp(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the cotangents (dq, dk, dv) for g."""
+    def vjp(self, g: Tensor, g_lse: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the cotangents (dq, dk, dv) for g, and for the cotangent `g_lse` of the log-sum-exp, (b, h, n)."""
         # PyTorch's own backward, the fastest where it applies, has no other output dtype than that of its inputs.
-        dq, dk, dv = kernels.vjp(
-            self.q,
-            self.k,
-            self.v,
-            self.o,
-            self.normaliser,
-            _with_contiguous_rows(g.to(self.q.dtype)),
-            padding=self.padding,
-            **self.options,
-        )
+        g = _with_contiguous_rows(g.to(self.q.dtype))
+        at = self.q, self.k, self.v, self.o, self.normaliser
+        options: kernels.KernelOptions = {**self.options, "out_dtype": None}
+        dq, dk, dv = kernels.vjp(*at, g, g_lse=g_lse, **options)
         if self.out_dtype is None:
             return dq, dk, dv
         return dq.to(self.out_dtype), dk.to(self.out_dtype), dv.to(self.out_dtype)
 
     def hvp(
-        self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor, along: tuple[Tensor, Tensor] | None = None
+        self,
+        dq: Tensor,
+        dk: Tensor,
+        dv: Tensor,
+        g: Tensor,
+        along: tuple[Tensor, Tensor] | None = None,
+        g_lse: Tensor | None = None,
+        d_table: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the derivative of vjp(g) along (dq, dk, dv).
+        """Compute the derivative of vjp(g, g_lse) along (dq, dk, dv).
 
         Args:
             dq: tangent of q.
@@ -126,22 +150,43 @@ class FusedLinearisation:
             dv: tangent of v.
             g: cotangent of the output.
             along: the result of `jvp_with_means` for these tangents, if it is known.
+            g_lse: cotangent of the log-sum-exp, (b, h, n).
+            d_table: tangent of the table that is added to the scores.
         """
+        if d_table is not None:
+            slow = self._blockwise("a tangent of a table")
+            return slow.hvp(dq, dk, dv, g, along, g_lse, d_table)
         do, mu = self.jvp_with_means(dq, dk, dv) if along is None else along
         dq, dk, dv, do, g = (_with_contiguous_rows(t.to(self.q.dtype)) for t in (dq, dk, dv, do, g))
         at = self.q, self.k, self.v, self.o, self.normaliser
-        return kernels.hvp(*at, dq, dk, dv, do, mu, g, padding=self.padding, out_dtype=self.out_dtype, **self.options)
+        return kernels.hvp(*at, dq, dk, dv, do, mu, g, h_lse=g_lse, **self.options)
 
+    def table_gradient(
+        self,
+        g: Tensor,
+        shape: tuple[int, int],
+        g_lse: Tensor | None = None,
+        along: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None,
+    ) -> Tensor:
+        """Compute the gradient of ⟨g, o⟩ in the table; arguments as in `blockwise.Linearisation.table_gradient`."""
+        table = self.options.get("bias")
+        if table is None or self.pattern.mask is not None or (along is not None and along[3] is not None):
+            slow = self._blockwise("the gradient of a table with a sparse mask, or along a tangent of the table")
+            return slow.table_gradient(g, shape, g_lse, along)
+        options: kernels.KernelOptions = {**self.options, "bias": table.expand(*shape, *table.shape[-2:])}
+        g = _with_contiguous_rows(g.to(self.q.dtype))
+        at = self.q, self.k, self.v, self.o, self.normaliser
+        tangents = None
+        if along is not None:
+            do, mu = self.jvp_with_means(*along[:3])
+            dq, dk, dv = (_with_contiguous_rows(t.to(self.q.dtype)) for t in along[:3])
+            tangents = (dq, dk, dv, do, mu)
+        return kernels.table_gradient(*at, g, g_lse=g_lse, along=tangents, **options)
 
-class KernelOptions(TypedDict):
-    """The arguments of the kernels that determine scores and masks."""
-
-    scale: float
-    causal: bool
-    window: int | None
-    softcap: float | None
-    offset: int
-    bias: Tensor | None
+    def _blockwise(self, what: str) -> blockwise.Linearisation:
+        warn_of_slow_path(f"the kernels do not have {what}")
+        q, k, v, o = (upcast_half(t) for t in (self.q, self.k, self.v, self.o))
+        return blockwise.Linearisation(q, k, v, o, self.normaliser, self.pattern, self.padding)
 
 
 def upcast_half(t: Tensor) -> Tensor:
@@ -149,14 +194,22 @@ def upcast_half(t: Tensor) -> Tensor:
     return t.float() if t.dtype.itemsize < 4 else t
 
 
-def _kernel_options(pattern: Pattern) -> KernelOptions:
+def _kernel_options(
+    pattern: Pattern, padding: Tensor | None, out_dtype: torch.dtype | None = None
+) -> kernels.KernelOptions:
+    table = pattern.score_bias.detach() if isinstance(pattern.score_bias, Tensor) else None
+    if table is not None:
+        table = table.reshape(*(1,) * (4 - table.dim()), *table.shape)
     return {
         "scale": pattern.scale,
         "causal": pattern.causal,
         "window": pattern.window,
         "softcap": pattern.softcap,
         "offset": pattern.offset,
-        "bias": pattern.score_bias.detach() if isinstance(pattern.score_bias, Tensor) else None,
+        "padding": padding,
+        "bias": table,
+        "sparse": None if pattern.mask is None else pattern.mask.kernel_arguments(),
+        "out_dtype": out_dtype,
     }
 
 

@@ -157,8 +157,13 @@ class Linearisation:
         """Compute the tangent do, of the shape of o, along (dq, dk, dv), of the shapes of (q, k, v)."""
         return self.jvp_with_means(dq, dk, dv)[0]
 
-    def jvp_with_means(self, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the tangent do along (dq, dk, dv), and the row sums of P∘ds, (b, h, n)."""
+    def jvp_with_means(
+        self, dq: Tensor, dk: Tensor, dv: Tensor, d_table: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the tangent do along (dq, dk, dv), and the row sums of P∘ds, (b, h, n): that of the log-sum-exp.
+
+        `d_table` is a tangent of the table that is added to the scores.
+        """
         dq, dk, dv = (t.to(self.q.dtype) for t in (dq, dk, dv))
         h, hkv = self.q.shape[1], self.k.shape[1]
         out, means = torch.zeros_like(self.o), self.normaliser.new_zeros(self.q.shape[:-1])
@@ -166,51 +171,58 @@ class Linearisation:
         both_k = torch.cat([self.k, dk], -1)
         for block in self.blocks():
             ds = fold(both_q[:, :, block.first : block.last], hkv) @ both_k[:, :, block.start : block.stop].mT
-            w, mean = centred(block.through_cap(ds), block.p)
+            w, mean = centred(self._plus_table(block.through_cap(ds), d_table, block), block.p)
             means[:, :, block.first : block.last] = unfold(mean, h).squeeze(-1)
             do = times(w, self.v[:, :, block.start : block.stop])
             do += times(block.p, dv[:, :, block.start : block.stop])
             out[:, :, block.first : block.last] = unfold(do, h)
         return out, means
 
-    def vjp(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the cotangents (dq, dk, dv), of the shapes of (q, k, v), for g, of the shape of o."""
+    def vjp(self, g: Tensor, g_lse: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the cotangents (dq, dk, dv), of the shapes of (q, k, v), for g, of the shape of o.
+
+        `g_lse` is a cotangent of the log-sum-exp, (b, h, n), whose derivative in the scores is P.
+        """
         g = g.to(self.q.dtype)
         h, hkv, scale = self.q.shape[1], self.k.shape[1], self.pattern.scale
         dq, dk, dv = torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
         for block in self.blocks():
             keys, g_rows = slice(block.start, block.stop), fold(g[:, :, block.first : block.last], hkv)
-            d = block.through_cap(centred(g_rows @ self.v[:, :, keys].mT, block.p)[0])
+            d = centred(g_rows @ self.v[:, :, keys].mT, block.p)[0]
+            if g_lse is not None:
+                d = d.addcmul_(block.p, fold(g_lse[:, :, block.first : block.last, None].to(d.dtype), hkv))
+            d = block.through_cap(d)
             dq[:, :, block.first : block.last] = unfold(times(d, self.k[:, :, keys]), h)
             dk[:, :, keys] += times(d.mT, fold(self.q[:, :, block.first : block.last], hkv))
             dv[:, :, keys] += times(block.p.mT, g_rows)
         return dq.mul_(scale), dk.mul_(scale), dv
 
     def hvp(
-        self, dq: Tensor, dk: Tensor, dv: Tensor, g: Tensor, along: tuple[Tensor, Tensor] | None = None
+        self,
+        dq: Tensor,
+        dk: Tensor,
+        dv: Tensor,
+        g: Tensor,
+        along: tuple[Tensor, Tensor] | None = None,
+        g_lse: Tensor | None = None,
+        d_table: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the derivative of vjp(g) along (dq, dk, dv), which names with a dot denote.
+        """Compute the derivative of vjp(g, g_lse) along (dq, dk, dv, d_table), which names with a dot denote.
 
         `along`, the result of `jvp_with_means` for these tangents, is not needed here: a block has complete rows.
         """
         dq, dk, dv, g = (t.to(self.q.dtype) for t in (dq, dk, dv, g))
         h, hkv, scale = self.q.shape[1], self.k.shape[1], self.pattern.scale
         hq, hk, hv = torch.zeros_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
-        r = (g * self.o).sum(-1, keepdim=True)
+        r = self._row_products(g, g_lse)
         both_q = torch.cat([scale * dq, self.scaled], -1)
         both_k = torch.cat([self.k, dk], -1)
         for block in self.blocks():
             rows, keys = slice(block.first, block.last), slice(block.start, block.stop)
             g_rows, q_rows, dq_rows = (fold(t[:, :, rows], hkv) for t in (g, self.q, dq))
             raw_dot = fold(both_q[:, :, rows], hkv) @ both_k[:, :, keys].mT
-            s_dot = block.through_cap(raw_dot)
-            p_dot = block.p * (s_dot - (block.p * s_dot).sum(-1, keepdim=True))
-            spread = g_rows @ self.v[:, :, keys].mT - fold(r[:, :, rows], hkv)
-            spread_dot = g_rows @ dv[:, :, keys].mT
-            # The derivative of r is rowsum(Ṗ∘(g vᵀ) + P∘(g dvᵀ)). The rows of Ṗ sum to 0, so that g vᵀ may be centred.
-            r_dot = (p_dot * spread + block.p * spread_dot).sum(-1, keepdim=True)
-            d = block.p * spread
-            d_dot = p_dot * spread + block.p * (spread_dot - r_dot)
+            s_dot = self._plus_table(block.through_cap(raw_dot), d_table, block)
+            d, d_dot, p_dot = self._score_cotangents(block, s_dot, g_rows, dv, r)
             if block.tanh is not None and self.pattern.softcap is not None:
                 bend = -2 * block.tanh * block.slope / self.pattern.softcap
                 d_dot = d_dot * block.slope + d * bend * raw_dot
@@ -220,11 +232,77 @@ class Linearisation:
             hv[:, :, keys] += p_dot.mT @ g_rows
         return hq.mul_(scale), hk.mul_(scale), hv
 
+    def table_gradient(
+        self,
+        g: Tensor,
+        shape: tuple[int, int],
+        g_lse: Tensor | None = None,
+        along: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None,
+    ) -> Tensor:
+        """Compute the gradient of ⟨g, o⟩ in the table that is added to the scores.
+
+        Args:
+            g: cotangent of the output.
+            shape: sequences and heads of the table, 1 where it is shared.
+            g_lse: cotangent of the log-sum-exp, (b, h, n).
+            along: tangents (dq, dk, dv, d_table), for the derivative of the gradient along them.
+
+        Returns:
+            The gradient, (*shape, n, m).
+        """
+        g = g.to(self.q.dtype)
+        b, h, n, _ = self.q.shape
+        hkv, m = self.k.shape[1:3]
+        out = self.q.new_zeros(*shape, n, m)
+        r = self._row_products(g, g_lse)
+        for block in self.blocks():
+            rows, keys = slice(block.first, block.last), slice(block.start, block.stop)
+            if block.start == block.stop:
+                continue
+            g_rows = fold(g[:, :, rows], hkv)
+            if along is None:
+                d = block.p * (g_rows @ self.v[:, :, keys].mT - fold(r[:, :, rows], hkv))
+            else:
+                dq, dk, dv, d_table = along
+                dq, dk, dv = (t.to(self.q.dtype) for t in (dq, dk, dv))
+                ds = fold(self.pattern.scale * dq[:, :, rows], hkv) @ self.k[:, :, keys].mT
+                ds += fold(self.scaled[:, :, rows], hkv) @ dk[:, :, keys].mT
+                s_dot = self._plus_table(block.through_cap(ds), d_table, block)
+                d = self._score_cotangents(block, s_dot, g_rows, dv, r)[1]
+            d = d.view(b, h, block.last - block.first, block.stop - block.start)
+            out[:, :, rows, keys] = d.sum_to_size(*shape, *d.shape[2:])
+        return out
+
+    def _row_products(self, g: Tensor, g_lse: Tensor | None) -> Tensor:
+        """Return rowsum(g∘o), less the cotangent of the log-sum-exp."""
+        r = (g * self.o).sum(-1, keepdim=True)
+        return r if g_lse is None else r - g_lse.unsqueeze(-1).to(r.dtype)
+
+    def _plus_table(self, ds: Tensor, d_table: Tensor | None, block: Block) -> Tensor:
+        """Add the tangent of the table to that of the scores."""
+        if d_table is None:
+            return ds
+        b, h, rows, keys = *self.q.shape[:2], block.last - block.first, block.stop - block.start
+        tangent = d_table[..., block.first : block.last, block.start : block.stop].to(ds.dtype)
+        return (ds.view(b, h, rows, keys) + tangent).view(ds.shape)
+
+    def _score_cotangents(
+        self, block: Block, s_dot: Tensor, g_rows: Tensor, dv: Tensor, r: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the cotangent d of the scores, its derivative, and that of P, for scores that change by s_dot."""
+        rows, keys = slice(block.first, block.last), slice(block.start, block.stop)
+        p_dot = block.p * (s_dot - (block.p * s_dot).sum(-1, keepdim=True))
+        spread = g_rows @ self.v[:, :, keys].mT - fold(r[:, :, rows], self.k.shape[1])
+        spread_dot = g_rows @ dv[:, :, keys].mT
+        # The derivative of r is rowsum(Ṗ∘(g vᵀ) + P∘(g dvᵀ)). The rows of Ṗ sum to 0, so that g vᵀ may be centred.
+        r_dot = (p_dot * spread + block.p * spread_dot).sum(-1, keepdim=True)
+        return block.p * spread, p_dot * spread + block.p * (spread_dot - r_dot), p_dot
+
 
 def spans(q: Tensor, k: Tensor, pattern: Pattern) -> Iterator[tuple[int, int]]:
     """Yield the ranges [first, last) of queries of the blocks."""
     b, h, n, _ = q.shape
-    rows = block_rows(b, h, n, k.shape[2], pattern.causal or pattern.window is not None)
+    rows = block_rows(b, h, n, k.shape[2], pattern.hides_pairs)
     for first in range(0, n, rows):
         yield first, min(first + rows, n)
 
@@ -260,7 +338,7 @@ def block_scores(
     if pattern.softcap is not None:
         tanh = (s / pattern.softcap).tanh_()
         s = pattern.softcap * tanh
-    if start < stop and (pattern.score_bias is not None or pattern.causal or pattern.window is not None):
+    if start < stop and (pattern.score_bias is not None or pattern.hides_pairs):
         i = torch.arange(first, last, device=s.device).unsqueeze(1)
         j = torch.arange(start, stop, device=s.device).unsqueeze(0)
         by_head = s.view(b, h, last - first, stop - start)

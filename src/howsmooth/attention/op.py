@@ -1,38 +1,30 @@
-"""`attend`: softmax attention by the fastest implementation that supports the call, differentiable to second order.
-
-Four maps, each the derivative of another. Two orders are exact, and a third raises an error:
-
-    Attend       (q, k, v)            → o
-    Pushforward  (q, k, v; dq, dk, dv) → do, μ       forward mode of Attend
-    Pullback     (q, k, v; g)          → dq, dk, dv  reverse mode of Attend; the transpose of Pushforward
-    Curvature    (q, k, v; dq, dk, dv; g)            the derivative of Pullback along (dq, dk, dv)
-
-The Hessian of ⟨g, o⟩ is symmetric, so that Curvature is the reverse mode of Pushforward and both modes of Pullback.
-The output o and the normalisers of the rows are passed as arguments so that they are not recomputed. The derivatives in
-q, k and v below are total derivatives, which is why those in o and the normalisers are None.
-"""
+"""`attend`: softmax attention by the fastest implementation that supports the call, differentiable to second order."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
-from torch._C._functorch import TransformType, _unwrap_for_grad, _wrap_for_grad
-from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters, temporarily_pop_interpreter_stack
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch._C._functorch import TransformType, _unwrap_for_grad, _wrap_for_grad, peek_interpreter_stack
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-from howsmooth.attention import backend, blockwise, library
-from howsmooth.attention.pattern import Pattern, ScoreBias
+from howsmooth.attention import library
+from howsmooth.attention.autograd import Attend, Pushforward, needs_means, transforms
+from howsmooth.attention.pattern import Pattern, ScoreBias, ScoreFunction
+from howsmooth.attention.sparse import SparseMask
 from howsmooth.errors import InputError
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    Mask = SparseMask | BlockMask | Tensor
+
+_CONVERTED: WeakKeyDictionary[Any, SparseMask] = WeakKeyDictionary()
 
 
 def attend(
@@ -45,7 +37,9 @@ def attend(
     window: int | None = None,
     softcap: float | None = None,
     score_bias: ScoreBias | None = None,
+    mask: Mask | None = None,
     padding: Tensor | None = None,
+    sinks: Tensor | None = None,
     offset: int | None = None,
 ) -> Tensor:
     """Compute softmax attention in memory that is linear in the number of tokens.
@@ -61,9 +55,14 @@ def attend(
         causal: whether a query sees only the keys up to its own position, i + `offset`.
         window: a query sees only keys less than `window` positions away.
         softcap: scores become softcap·tanh(score/softcap), before offsets and masks.
-        score_bias: constant offsets of the scores: a function of the indices i (n, 1) and j (1, m) whose result
-            broadcasts to (h, n, m), or a table of that shape. Entries may be −∞.
+        score_bias: offsets of the scores: a table that broadcasts to (…, h, n, m), with a gradient if it requires one,
+            or a function of the indices i (n, 1) and j (1, m), constant, whose result broadcasts to (h, n, m). Entries
+            may be −∞.
+        mask: which pairs count: a `SparseMask`, a `BlockMask` of flex attention, or a boolean table that broadcasts to
+            (…, h, n, m). Blocks of a sparse mask that no pair needs are not computed.
         padding: True where the key is real, (…, m). A query that sees no key has the output 0.
+        sinks: scores (h,) of one more key for each head, whose value is 0: it takes weight from the others, as in
+            gpt-oss.
         offset: position of query 0 among the keys; m − n by default, so that the last query meets the last key.
 
     Returns:
@@ -77,8 +76,86 @@ def attend(
         >>> attend(q, k, v, causal=True)[0, 0]
         tensor([1., 0., 0.], dtype=torch.float64)
     """
+    found = _evaluate(
+        q, k, v, scale, causal, window, softcap, score_bias, mask, padding, offset, with_lse=sinks is not None
+    )
+    if sinks is None:
+        return found[0]
+    o, lse = found
+    if sinks.shape not in ((1,), lse.shape[-2:-1]) or not sinks.is_floating_point():
+        raise InputError(f"attend: expected sinks of shape ({lse.shape[-2]},), got {sinks.dtype} {tuple(sinks.shape)}")
+    # exp(sink) in the denominator of the softmax multiplies the output by 1 / (1 + exp(sink − lse)).
+    kept = torch.sigmoid(lse - sinks.to(lse.dtype).unsqueeze(-1)).unsqueeze(-1)
+    return (o * kept).to(o.dtype)
+
+
+def attend_with_lse(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    score_bias: ScoreBias | None = None,
+    mask: Mask | None = None,
+    padding: Tensor | None = None,
+    offset: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute attention and the log-sum-exp of the scores of each query, both with all derivatives.
+
+    Attention over several sets of keys can be merged from these two.
+
+    Args:
+        q: queries, as in `attend`.
+        k: keys, as in `attend`.
+        v: values, as in `attend`.
+        scale: as in `attend`.
+        causal: as in `attend`.
+        window: as in `attend`.
+        softcap: as in `attend`.
+        score_bias: as in `attend`.
+        mask: as in `attend`.
+        padding: as in `attend`.
+        offset: as in `attend`.
+
+    Returns:
+        The output (…, h, n, w) and the log-sum-exp (…, h, n), in float32 for half precision; −∞ for a query that sees
+        no key.
+
+    Example:
+        >>> x = torch.zeros(1, 4, 2)
+        >>> attend_with_lse(x, x, x)[1].exp()
+        tensor([[4., 4., 4., 4.]])
+    """
+    o, lse = _evaluate(q, k, v, scale, causal, window, softcap, score_bias, mask, padding, offset, with_lse=True)
+    return o, lse
+
+
+def _evaluate(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    score_bias: ScoreBias | None,
+    mask: Mask | None,
+    padding: Tensor | None,
+    offset: int | None,
+    with_lse: bool,
+) -> tuple[Tensor, ...]:
+    """Return (o,), or (o, lse) if asked for; see `attend`."""
     q, k, v = _autocast(q), _autocast(k), _autocast(v)
-    pattern = pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset)
+    if isinstance(mask, Tensor):
+        if score_bias is not None or mask.dtype != torch.bool:
+            raise InputError(
+                f"attend: expected a boolean mask and no score_bias beside it, got {mask.dtype}; put −∞ into the table"
+            )
+        score_bias, mask = mask, None
+    pattern = pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset, _sparse(mask))
     lead = q.shape[:-3]
     if not lead == k.shape[:-3] == v.shape[:-3]:  # torch.broadcast_shapes alone takes as long as a small kernel
         lead = torch.broadcast_shapes(lead, k.shape[:-3], v.shape[:-3])
@@ -90,43 +167,98 @@ def attend(
                 f"real, got {padding.dtype} of shape {tuple(padding.shape)}"
             )
         padding = padding.expand(*lead, k.shape[-2])
-    pattern = _flatten_table(pattern, lead)
+    table = None
+    if isinstance(pattern.score_bias, Tensor):
+        table = pattern.score_bias
+        table = table.reshape(*(1,) * (len(lead) + 3 - table.dim()), *table.shape)
+        pattern = dataclasses.replace(pattern, score_bias=None)
     if torch.compiler.is_compiling():
-        recorded = library.recorded(_four(q), _four(k), _four(v), _two(padding), pattern)
-        return recorded.view(*q.shape[:-1], v.shape[-1])
-    if forward_ad._current_level >= 0 and (level := _only_jvp_level()) is not None:
-        return _attend_below(level, q, k, v, padding, pattern)
-    output: Tensor = Attend.apply(q, k, v, padding, pattern)[0]
-    return output
+        return library.recorded(q, k, v, padding, table, pattern, with_lse)
+    if forward_ad._current_level >= 0:
+        around = transforms()
+        if around == [TransformType.Jvp]:
+            return _evaluate_dual(peek_interpreter_stack().level(), q, k, v, padding, table, pattern, with_lse)
+        if not around and not _records(q, k, v, table):
+            return _evaluate_dual(None, q, k, v, padding, table, pattern, with_lse)
+    elif not _records(q, k, v, table) and peek_interpreter_stack() is None:
+        return _without_normaliser(Attend.forward(q, k, v, padding, table, pattern, with_lse))
+    return _without_normaliser(Attend.apply(q, k, v, padding, table, pattern, with_lse))
 
 
-def _only_jvp_level() -> int | None:
-    """Return the level of `torch.func.jvp` if that is the only transform of `torch.func` around this call."""
-    transforms = retrieve_all_functorch_interpreters()
-    if len(transforms) != 1 or transforms[0].key() != TransformType.Jvp:
-        return None
-    level: int = transforms[0].level()
-    return level
+def _records(*tensors: Tensor | None) -> bool:
+    """Return whether autograd records operations on these tensors for a backward pass."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def _attend_below(level: int, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, pattern: Pattern) -> Tensor:
-    """Compute the output and its tangent below `torch.func.jvp`, where functorch does not intercept the functions.
+def _without_normaliser(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (found[0], *found[2:])
 
-    The result is that of `Attend` under the transform, whose bookkeeping in Python takes longer than small kernels.
+
+def _evaluate_dual(
+    level: int | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    padding: Tensor | None,
+    table: Tensor | None,
+    pattern: Pattern,
+    with_lse: bool,
+) -> tuple[Tensor, ...]:
+    """Compute the output and its tangent below `torch.func.jvp` of that level, or in a plain dual level.
+
+    The result is that of `Attend` there, whose bookkeeping in Python takes longer than small kernels.
     """
-    duals = [forward_ad.unpack_dual(t) for t in (q, k, v)]
-    primals: list[Tensor] = [_unwrap_for_grad(dual.primal, level) for dual in duals]
-    tangents = [None if dual.tangent is None else _unwrap_for_grad(dual.tangent, level) for dual in duals]
-    padding, do = None if padding is None else _unwrap_for_grad(padding, level), None
-    with temporarily_pop_interpreter_stack():
-        o, normaliser = Attend.apply(*primals, padding, pattern)
-        if any(t is not None for t in tangents):
-            along = [torch.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
-            do = Pushforward.apply(*primals, padding, o, normaliser, *along, pattern)[0]
-    output: Tensor = _wrap_for_grad(o, level)
-    if do is not None:
-        output = forward_ad.make_dual(output, _wrap_for_grad(do, level))
-    return output
+    at, along = [], []
+    for t in (q, k, v, padding, table):
+        primal, tangent = (None, None) if t is None else forward_ad.unpack_dual(t)
+        if level is not None:
+            primal = None if primal is None else _unwrap_for_grad(primal, level)
+            tangent = None if tangent is None else _unwrap_for_grad(tangent, level)
+        at.append(primal)
+        along.append(tangent)
+    if level is None:
+        outputs = _value_and_tangent(at, along, pattern, with_lse)
+    else:
+        with temporarily_pop_interpreter_stack():
+            outputs = _value_and_tangent(at, along, pattern, with_lse)
+    found = []
+    for value, tangent in outputs:
+        if level is not None:
+            value = _wrap_for_grad(value, level)
+            tangent = None if tangent is None else _wrap_for_grad(tangent, level)
+        found.append(value if tangent is None else forward_ad.make_dual(value, tangent))
+    return tuple(found)
+
+
+def _value_and_tangent(
+    at: list[Any], along: list[Any], pattern: Pattern, with_lse: bool
+) -> list[tuple[Tensor, Tensor | None]]:
+    """Return the output, and the log-sum-exp if asked for, each with its tangent."""
+    dq, dk, dv, _, d_table = along
+    records = _records(*at[:3], at[4], dq, dk, dv, d_table)
+    compute, push = (Attend.apply, Pushforward.apply) if records else (Attend.forward, Pushforward.forward)
+    o, normaliser, *lse = compute(*at, pattern, with_lse)
+    values = [o, *lse]
+    if dq is None and dk is None and dv is None and d_table is None:
+        return [(value, None) for value in values]
+    tangents = [torch.zeros_like(x) if t is None else t for x, t in zip(at[:3], (dq, dk, dv), strict=True)]
+    with_means = with_lse or needs_means(*at[:3], at[4], *tangents)
+    pushed = push(*at, o, normaliser, *tangents, d_table, pattern, with_means)
+    return list(zip(values, pushed, strict=False))
+
+
+def _sparse(mask: SparseMask | BlockMask | None) -> SparseMask | None:
+    """Return the mask as a `SparseMask`; that of a `BlockMask` is made once."""
+    if mask is None or isinstance(mask, SparseMask):
+        return mask
+    if not hasattr(mask, "kv_num_blocks"):
+        raise InputError(
+            "attend: expected a SparseMask, a BlockMask of torch.nn.attention.flex_attention or a boolean table as "
+            f"mask, got {type(mask).__name__}"
+        )
+    if mask not in _CONVERTED:
+        _CONVERTED[mask] = SparseMask.from_block_mask(mask)
+    return _CONVERTED[mask]
 
 
 def pattern_of(
@@ -139,6 +271,7 @@ def pattern_of(
     softcap: float | None,
     score_bias: ScoreBias | None,
     offset: int | None = None,
+    mask: SparseMask | None = None,
 ) -> Pattern:
     """Return the pattern for these q, k and v; refuse arguments that do not fit each other. See `attend`."""
     wrong = []
@@ -170,243 +303,37 @@ def pattern_of(
             wrong.append(
                 f"a score_bias table of shape ({n}, {m}) or, broadcast, {tuple(full)}, got {tuple(score_bias.shape)}"
             )
-    if score_bias is not None and _requires_gradient(score_bias, q.device):
-        wrong.append("a constant score_bias, got one that requires a gradient, which would be lost; detach it")
+        if score_bias.device != q.device:
+            wrong.append(f"a score_bias on {q.device}, got one on {score_bias.device}")
+    elif score_bias is not None and _requires_gradient(score_bias, q.device):
+        wrong.append(
+            "a constant function as score_bias, got one that requires a gradient, which would be lost; pass a table, "
+            "or detach it"
+        )
+    if not q.device == k.device == v.device:
+        wrong.append(f"q, k, v on one device, got {q.device}, {k.device}, {v.device}")
+    if mask is not None:
+        sequences, heads = mask.blocks.shape[:2]
+        b = math.prod(torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3]))
+        if (mask.n, mask.m) != (q.shape[-2], k.shape[-2]) or heads not in (1, q.shape[-3]) or sequences not in (1, b):
+            wrong.append(
+                f"a mask of {q.shape[-2]} × {k.shape[-2]} pairs for 1 or {b} sequences and 1 or {q.shape[-3]} heads, "
+                f"got {mask.n} × {mask.m} for {sequences} and {heads}"
+            )
+        if mask.device != q.device:
+            wrong.append(f"a mask on {q.device}, got one on {mask.device}; move it by mask.to(…)")
     if wrong:
         raise InputError("attend: expected " + "; ".join(wrong))
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if not math.isfinite(scale):
         raise InputError(f"attend: expected a finite scale, got {scale}")
     offset = k.shape[-2] - q.shape[-2] if offset is None else offset
-    return Pattern(scale, bool(causal), window, softcap, score_bias, offset)
+    return Pattern(scale, bool(causal), window, softcap, score_bias, offset, mask)
 
 
-def _requires_gradient(score_bias: ScoreBias, device: torch.device) -> bool:
-    if isinstance(score_bias, Tensor):
-        return score_bias.requires_grad
+def _requires_gradient(score_bias: ScoreFunction, device: torch.device) -> bool:
     first = torch.zeros(1, 1, dtype=torch.int64, device=device)
     return torch.as_tensor(score_bias(first, first)).requires_grad
-
-
-def _traceable(compute: Callable[..., T]) -> Callable[..., T]:
-    """Replace in-place writes while a graph is recorded, whose targets `torch.func.linearize` would fold."""
-
-    @functools.wraps(compute)
-    def forward(*args: Any) -> T:
-        result: T = (torch.func.functionalize(compute) if get_proxy_mode() is not None else compute)(*args)
-        return result
-
-    # PyTorch inspects the signature at every call, which takes longer than a small kernel unless it is stored.
-    forward.__signature__ = inspect.signature(compute)  # type: ignore[attr-defined]  # functions may have it
-    return forward
-
-
-class Batchable(torch.autograd.Function):
-    """A differentiable map of tensors with any leading axes, so that `vmap` is one more leading axis."""
-
-    if TYPE_CHECKING:  # torch leaves it untyped
-
-        @classmethod
-        def apply(cls, *args: Any) -> Any:
-            """Apply the map."""
-
-    @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """Apply the map to tensors with the mapped axis in front."""
-
-        def lead(arg: Any, dim: int | None) -> Any:
-            if not isinstance(arg, Tensor):
-                return arg
-            return arg.expand(info.batch_size, *arg.shape) if dim is None else arg.movedim(dim, 0)
-
-        out = cls.apply(*(lead(arg, dim) for arg, dim in zip(args, in_dims, strict=True)))
-        return out, (0,) * len(out) if isinstance(out, tuple) else 0
-
-
-class Attend(Batchable):
-    """(q, k, v) → o, with the normalisers of the rows."""
-
-    @staticmethod
-    @_traceable
-    def forward(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, pattern: Pattern) -> tuple[Tensor, Tensor]:
-        """Compute the output and the normalisers."""
-        pattern = _repeat_table(pattern, math.prod(q.shape[:-3]))
-        o, normaliser = backend.forward(_four(q), _four(k), _four(v), pattern, _two(padding))
-        return o.view(*q.shape[:-1], v.shape[-1]).to(q.dtype), normaliser.view(*q.shape[:-1], 2)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save the tensors that derivatives need."""
-        *tensors, ctx.pattern = inputs
-        _save(ctx, *tensors, *output)
-        ctx.mark_non_differentiable(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Any, ...]:
-        """Compute the reverse mode."""
-        return *Pullback.apply(*ctx.saved_tensors, g, ctx.pattern), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, dq: Tensor | None, dk: Tensor | None, dv: Tensor | None, *_: Any) -> tuple[Any, None]:
-        """Compute the forward mode."""
-        _refuse_nested_forward_mode()
-        q, k, v, *rest = ctx.saved_tensors
-        tangents = (torch.zeros_like(x) if t is None else t for x, t in ((q, dq), (k, dk), (v, dv)))
-        return Pushforward.apply(q, k, v, *rest, *tangents, ctx.pattern)[0], None
-
-
-class Pushforward(Batchable):
-    """The forward mode of `Attend`: (dq, dk, dv) → do, and the row sums of P∘ds, which `Curvature` needs."""
-
-    @staticmethod
-    @_traceable
-    def forward(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        padding: Tensor | None,
-        o: Tensor,
-        normaliser: Tensor,
-        dq: Tensor,
-        dk: Tensor,
-        dv: Tensor,
-        pattern: Pattern,
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the tangent of the output."""
-        linearised = _linearise(q, k, v, padding, o, normaliser, pattern)
-        do, means = linearised.jvp_with_means(*(_four(t) for t in (dq, dk, dv)))
-        return do.view(o.shape).to(o.dtype), means.view(o.shape[:-1])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save the tensors that derivatives need."""
-        *tensors, ctx.pattern = inputs
-        _save(ctx, *tensors, *output)
-        ctx.mark_non_differentiable(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Any, ...]:
-        """Compute the reverse mode."""
-        *at, dq, dk, dv, do, means = ctx.saved_tensors
-        curvature = Curvature.apply(*at, dq, dk, dv, do, means, g, ctx.pattern)
-        pullback = Pullback.apply(*at, g, ctx.pattern)
-        return *curvature, None, None, None, *pullback, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
-        """Refuse a third derivative."""
-        _refuse("third derivative")
-
-
-class Pullback(Batchable):
-    """The reverse mode of `Attend`: g → (dq, dk, dv)."""
-
-    @staticmethod
-    @_traceable
-    def forward(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        padding: Tensor | None,
-        o: Tensor,
-        normaliser: Tensor,
-        g: Tensor,
-        pattern: Pattern,
-    ) -> tuple[Tensor, ...]:
-        """Compute the cotangents of q, k and v."""
-        grads = _linearise(q, k, v, padding, o, normaliser, pattern).vjp(_four(g))
-        return tuple(t.view(x.shape).to(x.dtype) for t, x in zip(grads, (q, k, v), strict=True))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save the tensors that derivatives need."""
-        *tensors, ctx.pattern = inputs
-        _save(ctx, *tensors)
-
-    @staticmethod
-    def backward(ctx: Any, hq: Tensor, hk: Tensor, hv: Tensor) -> tuple[Any, ...]:
-        """Compute the reverse mode."""
-        *at, g = ctx.saved_tensors
-        dg, means = Pushforward.apply(*at, hq, hk, hv, ctx.pattern)
-        curvature = (None, None, None)
-        if any(ctx.needs_input_grad[:3]):
-            curvature = Curvature.apply(*at, hq, hk, hv, dg, means, g, ctx.pattern)
-        return *curvature, None, None, None, dg, None
-
-    @staticmethod
-    def jvp(
-        ctx: Any,
-        dq: Tensor | None,
-        dk: Tensor | None,
-        dv: Tensor | None,
-        _padding: Any,
-        _o: Any,
-        _normaliser: Any,
-        dg: Tensor | None,
-        _pattern: Any,
-    ) -> tuple[Any, ...]:
-        """Compute the forward mode."""
-        _refuse_nested_forward_mode()
-        *at, g = ctx.saved_tensors
-        tangents = [torch.zeros_like(x) if t is None else t for x, t in zip(at[:3], (dq, dk, dv), strict=True)]
-        along = Pushforward.apply(*at, *tangents, ctx.pattern)
-        out: tuple[Tensor, ...] = Curvature.apply(*at, *tangents, *along, g, ctx.pattern)
-        if dg is not None:
-            out = tuple(a + b for a, b in zip(out, Pullback.apply(*at, dg, ctx.pattern), strict=True))
-        return out
-
-
-class Curvature(Batchable):
-    """The derivative of `Pullback` along (dq, dk, dv)."""
-
-    @staticmethod
-    @_traceable
-    def forward(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        padding: Tensor | None,
-        o: Tensor,
-        normaliser: Tensor,
-        dq: Tensor,
-        dk: Tensor,
-        dv: Tensor,
-        do: Tensor,
-        means: Tensor,
-        g: Tensor,
-        pattern: Pattern,
-    ) -> tuple[Tensor, ...]:
-        """Compute the derivative of the cotangents."""
-        linearised = _linearise(q, k, v, padding, o, normaliser, pattern)
-        along = _four(do), means.reshape(-1, *means.shape[-2:])
-        grads = linearised.hvp(_four(dq), _four(dk), _four(dv), _four(g), along)
-        return tuple(t.view(x.shape).to(x.dtype) for t, x in zip(grads, (q, k, v), strict=True))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save the outputs, whose shapes `jvp` needs."""
-        ctx.save_for_forward(*output)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> NoReturn:
-        """Refuse a third derivative."""
-        _refuse("third derivative")
-
-    @staticmethod
-    def jvp(ctx: Any, *_: Any) -> tuple[Tensor, ...]:
-        """Return NaN inside a dual level, and refuse a third derivative of `torch.func`."""
-        # A backward pass inside `forward_ad.dual_level()` also computes tangents of the gradients, which are third
-        # derivatives. Its caller wants the gradients, and anyone who reads their tangents finds NaN.
-        if retrieve_all_functorch_interpreters():
-            _refuse("third derivative")
-        return tuple(torch.full_like(x, torch.nan) for x in ctx.saved_tensors)
-
-
-def _linearise(
-    q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, o: Tensor, normaliser: Tensor, pattern: Pattern
-) -> backend.FusedLinearisation | blockwise.Linearisation:
-    pattern = _repeat_table(pattern, math.prod(q.shape[:-3]))
-    return backend.linearise(_four(q), _four(k), _four(v), _four(o), _four(normaliser), pattern, _two(padding))
 
 
 def _autocast(t: Tensor) -> Tensor:
@@ -415,51 +342,3 @@ def _autocast(t: Tensor) -> Tensor:
     if not torch.is_autocast_enabled(device) or not t.is_floating_point() or t.dtype == torch.float64:
         return t
     return t.to(torch.get_autocast_dtype(device))
-
-
-def _flatten_table(pattern: Pattern, lead: tuple[int, ...]) -> Pattern:
-    """Return the pattern with a table that has leading axes flattened to (b or 1, h or 1, n, m)."""
-    table = pattern.score_bias
-    if not isinstance(table, Tensor) or table.dim() <= 3:
-        return pattern
-    if math.prod(table.shape[:-3]) > 1:
-        table = table.expand(*lead, *table.shape[-3:])
-    return dataclasses.replace(pattern, score_bias=table.reshape(-1, *table.shape[-3:]))
-
-
-def _repeat_table(pattern: Pattern, b: int) -> Pattern:
-    """Return the pattern with a table for b sequences, where `vmap` has added a leading axis."""
-    table = pattern.score_bias
-    if not isinstance(table, Tensor) or table.dim() < 4 or table.shape[0] in (1, b):
-        return pattern
-    return dataclasses.replace(pattern, score_bias=table.repeat(b // table.shape[0], 1, 1, 1))
-
-
-def _four(t: Tensor) -> Tensor:
-    """Reshape (…, h, n, c) to (b, h, n, c)."""
-    return t.reshape(-1, *t.shape[-3:])
-
-
-def _two(padding: Tensor | None) -> Tensor | None:
-    """Reshape (…, m) to (b, m)."""
-    return None if padding is None else padding.reshape(-1, padding.shape[-1])
-
-
-def _save(ctx: Any, *tensors: Tensor | None) -> None:
-    ctx.save_for_backward(*tensors)
-    ctx.save_for_forward(*tensors)
-
-
-def _refuse(what: str) -> NoReturn:
-    raise NotImplementedError(
-        f"attend has no {what}, which would silently be wrong. Two orders are exact, in reverse over reverse, forward "
-        "over reverse and reverse over forward; use one of these"
-    )
-
-
-def _refuse_nested_forward_mode() -> None:
-    # PyTorch runs the jvp of a custom function with forward mode switched off, so that an outer forward mode would
-    # silently lose its tangent.
-    modes = [level.key() for level in retrieve_all_functorch_interpreters()]
-    if modes.count(TransformType.Jvp) > 1:
-        _refuse("forward mode of forward mode")

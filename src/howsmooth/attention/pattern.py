@@ -9,6 +9,8 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
+from howsmooth.attention.sparse import SparseMask
+
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
 ScoreBias = ScoreFunction | Tensor
 
@@ -37,6 +39,7 @@ class Pattern:
         softcap: bound of the scores before offsets.
         score_bias: offsets β, as a table or as a function of the indices.
         offset: position of query 0 among the keys.
+        mask: a block-sparse mask, which the others restrict further.
     """
 
     scale: float
@@ -45,10 +48,16 @@ class Pattern:
     softcap: float | None = None
     score_bias: ScoreBias | None = None
     offset: int = 0
+    mask: SparseMask | None = None
+
+    @property
+    def hides_pairs(self) -> bool:
+        """Whether some pairs may be hidden by position, so that blocks of few queries see fewer keys."""
+        return self.causal or self.window is not None or self.mask is not None
 
     def visible_range(self, first: int, last: int, keys: int) -> tuple[int, int]:
         """Return a range [start, stop) that contains all keys visible to the queries [first, last)."""
-        start, stop = 0, keys
+        start, stop = (0, keys) if self.mask is None else self.mask.key_range(first, last)
         if self.causal:
             stop = min(stop, self.offset + last)
         elif self.window is not None:
@@ -59,13 +68,17 @@ class Pattern:
         return min(start, stop), stop
 
     def visible(self, i: Tensor, j: Tensor) -> Tensor | None:
-        """Return which of the pairs i (n, 1), j (1, m) are visible, (n, m), or None if all are."""
+        """Return which of the pairs i (n, 1), j (1, m) are visible, as (n, m) or (b or 1, h or 1, n, m), or None."""
+        found = None
+        if self.mask is not None:
+            found = self.mask.visible(int(i[0, 0]), int(i[-1, 0]) + 1, int(j[0, 0]), int(j[0, -1]) + 1)
         if not self.causal and self.window is None:
-            return None
+            return found
         distance = j - (i + self.offset)  # positive where the key comes after the query
-        if self.window is None:
-            return distance <= 0
-        return (distance <= 0 if self.causal else distance < self.window) & (distance > -self.window)
+        near = distance <= 0 if self.window is None or self.causal else distance < self.window
+        if self.window is not None:
+            near = near & (distance > -self.window)
+        return near if found is None else found & near
 
     def bias(self, i: Tensor, j: Tensor, dtype: torch.dtype) -> Tensor | None:
         """Return the offsets β_ij for i (n, 1), j (1, m), as (h or 1, n, m), or None if there are none."""

@@ -1,10 +1,10 @@
-"""Triton kernels: attention, its derivative and the transpose of that, without anything of size n² in memory.
+"""Triton kernels: attention and its first two derivatives, without anything of size n² in memory.
 
 Tensors have exactly four axes, q (b, h, n, k), k (b, hkv, m, k), v (b, hkv, m, w), and any strides with the last one 1.
 Call `unsupported` first: it returns the reason why the kernels do not support given arguments, or None. `README.md`
 beside this file has the derivation. Triton is imported at the first launch, so the package imports without it.
 
-The arguments that `forward`, `jvp` and `vjp` share are described at `forward`.
+The arguments that all kernels share are described at `KernelOptions`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from __future__ import annotations
 import functools
 import importlib.util
 from types import ModuleType
+from typing import Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-__all__ = ["forward", "jvp", "vjp", "hvp", "unsupported", "DTYPES", "MAX_WIDTH"]
+from howsmooth.kernels.tiles import SHARED_MEMORY
+
+__all__ = ["forward", "jvp", "vjp", "hvp", "table_gradient", "unsupported", "KernelOptions", "DTYPES", "MAX_WIDTH"]
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # By the bytes of an operand. Wider float32 heads need more registers than there are, and ended in illegal accesses.
 MAX_WIDTH = {2: 256, 4: 128}
-CAPABILITIES = (9, 10)  # major compute capabilities whose shared memory the tiles fit
 
 
 @functools.cache
@@ -64,30 +66,34 @@ def unsupported(
         >>> unsupported(x, x, x, score_bias=lambda i, j: i - j)
         'the kernels take a score_bias as a table, got a function'
     """
+    # This runs at every call, and takes as long as a small kernel: hence no loops over three tensors.
     if score_bias is not None and not isinstance(score_bias, Tensor):
         return "the kernels take a score_bias as a table, got a function"
     if _is_triton_missing():
         return "triton is not installed"
-    if any(t.dim() != 4 for t in (q, k, v)):
+    if not q.dim() == k.dim() == v.dim() == 4:
         return "the kernels take tensors of four axes"
-    if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
-        return f"the kernels take bfloat16, float16 or float32 in all of q, k, v, got {q.dtype}, {k.dtype}, {v.dtype}"
-    if precision == "precise" and q.dtype != torch.float32:
-        return f"precise products are for float32, got {q.dtype}"
+    dtype = q.dtype
+    if dtype not in DTYPES or k.dtype != dtype or v.dtype != dtype:
+        return f"the kernels take bfloat16, float16 or float32 in all of q, k, v, got {dtype}, {k.dtype}, {v.dtype}"
+    if precision == "precise" and dtype != torch.float32:
+        return f"precise products are for float32, got {dtype}"
     if precision not in (None, "native", "precise"):
         return f"precision is native or precise, got {precision}"
-    widest = MAX_WIDTH[q.element_size()]
-    if max(q.shape[-1], v.shape[-1]) > widest:
-        return f"heads in {q.dtype} are at most {widest} wide in the kernels, got {q.shape[-1]} and {v.shape[-1]}"
-    if min(q.numel(), k.numel(), v.numel()) == 0:
+    (b, _, n, width), (_, _, m, w) = q.shape, v.shape
+    widest = MAX_WIDTH[dtype.itemsize]
+    if width > widest or w > widest:
+        return f"heads in {dtype} are at most {widest} wide in the kernels, got {width} and {w}"
+    if 0 in (b, n, m, width, w):
         return "a tensor is empty"
     for t in (q, k, v, *others):
-        if t.stride(-1) != 1 and t.shape[-1] != 1:
-            return f"the entries of a head must be contiguous, got a last stride of {t.stride(-1)}"
+        if t.stride(3) != 1 and t.shape[3] != 1:
+            return f"the entries of a head must be contiguous, got a last stride of {t.stride(3)}"
+    for t in others:
         if t.dtype not in DTYPES:
             return f"the kernels take bfloat16, float16 or float32, got {t.dtype}"
-    if padding is not None and (padding.dtype != torch.bool or padding.shape != (q.shape[0], k.shape[2])):
-        return f"padding is bool ({q.shape[0]}, {k.shape[2]}), got {padding.dtype} {tuple(padding.shape)}"
+    if padding is not None and (padding.dtype != torch.bool or padding.shape != (b, m)):
+        return f"padding is bool ({b}, {m}), got {padding.dtype} {tuple(padding.shape)}"
     if isinstance(score_bias, Tensor) and (
         score_bias.dtype not in (*DTYPES, torch.bool) or score_bias.device != q.device
     ):
@@ -95,31 +101,55 @@ def unsupported(
             f"a score_bias is bool, bfloat16, float16 or float32 on {q.device}, got {score_bias.dtype} on "
             f"{score_bias.device}"
         )
-    if q.device.type != "cuda" or torch.version.hip is not None:
-        return f"the kernels are written for NVIDIA GPUs, got tensors on {q.device}"
-    major, minor = torch.cuda.get_device_capability(q.device)
-    if major not in CAPABILITIES:
-        return (
-            "the kernels' tiles are for GPUs with 227 KiB of shared memory (compute capability 9 and 10), got "
-            f"{major}.{minor}"
-        )
+    return _unsupported_device(q.device)
+
+
+@functools.cache
+def _unsupported_device(device: torch.device) -> str | None:
+    """Return why the kernels do not run on a device, or None if they do."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return f"the kernels are written for NVIDIA GPUs, got tensors on {device}"
+    major, minor = torch.cuda.get_device_capability(device)
+    if 10 * major + minor not in SHARED_MEMORY:
+        known = ", ".join(f"{c / 10:.1f}" for c in SHARED_MEMORY)
+        return f"the kernels have tiles for GPUs of compute capability {known}, got {major}.{minor}"
     return None
 
 
+class KernelOptions(TypedDict, total=False):
+    """The arguments that all kernels share.
+
+    Attributes:
+        scale: Factor of the scores.
+        causal: Whether query i sees only keys j ≤ i + offset.
+        window: Query i sees only keys j with |j − (i + offset)| < window; None for no window.
+        softcap: Soft cap of the scores, `softcap · tanh(s / softcap)`; None for none.
+        offset: Position of the first query among the keys.
+        padding: Boolean mask (b, m), true where a key counts; None if all do.
+        bias: A table of shape (b or 1, h or 1, n, m): added to the scores, or boolean and True where a pair counts.
+        sparse: A block-sparse mask, five tensors: tiles (t, 128, 128) of uint8, and two lists of blocks, by queries and
+            by keys. A list is `starts` (b or 1, h or 1, blocks, 3) and `entries` (e, 2), both int32. The blocks that
+            block i sees are entries starts[i, 0] … starts[i, 2] − 1, each with the index of its tile, or −1 if all of
+            its pairs count. Those before starts[i, 1] lie inside n × m, and all of their pairs count.
+        precision: "native" multiplies operands as they are, and float32 ones rounded to tf32; "precise" is accurate to
+            1e-5 in float32. None means native for half precision and precise for float32.
+        out_dtype: Dtype of the output; None for that of q.
+    """
+
+    scale: Required[float]
+    causal: bool
+    window: int | None
+    softcap: float | None
+    offset: int
+    padding: Tensor | None
+    bias: Tensor | None
+    sparse: tuple[Tensor, ...] | None
+    precision: str | None
+    out_dtype: torch.dtype | None
+
+
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    causal: bool = False,
-    window: int | None = None,
-    softcap: float | None = None,
-    offset: int = 0,
-    padding: Tensor | None = None,
-    bias: Tensor | None = None,
-    precision: str | None = None,
-    out_dtype: torch.dtype | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, implementation: str | None = None, **options: Unpack[KernelOptions]
 ) -> tuple[Tensor, Tensor]:
     """Compute attention and the normaliser of each row.
 
@@ -129,24 +159,16 @@ def forward(
         q: Queries (b, h, n, k).
         k: Keys (b, hkv, m, k); hkv divides h.
         v: Values (b, hkv, m, w).
-        scale: Factor of the scores.
-        causal: Whether query i sees only keys j ≤ i + offset.
-        window: Query i sees only keys j with |j − (i + offset)| < window; None for no window.
-        softcap: Soft cap of the scores, `softcap · tanh(s / softcap)`; None for none.
-        offset: Position of the first query among the keys.
-        padding: Boolean mask (b, m), true where a key counts; None if all do.
-        bias: A table of shape (b or 1, h or 1, n, m): added to the scores, or boolean and True where a pair counts.
-        precision: "native" multiplies operands as they are, and float32 ones rounded to tf32; "precise" is accurate to
-            1e-5 in float32. None means native for half precision and precise for float32.
-        out_dtype: Dtype of the output; None for that of q.
+        implementation: "triton" for these kernels, "cudnn" for cuDNN's forward pass; None takes the faster one that
+            computes the same function.
+        **options: Scores and masks, see `KernelOptions`.
 
     Returns:
         The output (b, h, n, w), and (b, h, n, 2) in float32 with the largest score of each row and
-        log Σ exp(s − largest). A row that sees no key gives 0 and (0, +∞).
+        log Σ exp(s − largest); cuDNN gives their sum and 0. A row that sees no key gives 0 and (0, +∞).
     """
-    output, normaliser = _launch().forward(
-        q, k, v, scale, causal, window, softcap, offset, padding, precision, out_dtype, bias=bias
-    )
+    launch = _launch()
+    output, normaliser = launch.forward(q, k, v, launch.Options(**options), implementation=implementation)
     return output, normaliser
 
 
@@ -160,16 +182,9 @@ def jvp(
     dk: Tensor,
     dv: Tensor,
     *,
-    scale: float,
-    causal: bool = False,
-    window: int | None = None,
-    softcap: float | None = None,
-    offset: int = 0,
-    padding: Tensor | None = None,
-    bias: Tensor | None = None,
-    precision: str | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor]:
+    with_means: bool = True,
+    **options: Unpack[KernelOptions],
+) -> tuple[Tensor, Tensor | None]:
     """Compute the derivative of the output along the tangents dq, dk, dv.
 
     Args:
@@ -181,43 +196,53 @@ def jvp(
         dq: Tangent of q, or t tangents (t, b, h, n, k).
         dk: Tangent of k, or t tangents.
         dv: Tangent of v, or t tangents.
-        scale: As in `forward`.
-        causal: As in `forward`.
-        window: As in `forward`.
-        softcap: As in `forward`.
-        offset: As in `forward`.
-        padding: As in `forward`.
-        bias: As in `forward`.
-        precision: As in `forward`.
-        out_dtype: As in `forward`.
+        with_means: Whether to compute the row sums, which take 5 % of the time.
+        **options: Scores and masks, see `KernelOptions`.
 
     Returns:
         The derivative (b, h, n, w), or (t, b, h, n, w) for t tangents; and the row sums of P∘ds, (b, h, n) or
-        (t, b, h, n) in float32, which `hvp` needs.
+        (t, b, h, n) in float32: the derivative of the log-sum-exp, which `hvp` needs.
 
     Raises:
         InputError: If the numbers of tangents differ.
     """
-    do, mu = _launch().jvp(
-        q,
-        k,
-        v,
-        o,
-        normaliser,
-        dq,
-        dk,
-        dv,
-        scale,
-        causal,
-        window,
-        softcap,
-        offset,
-        padding,
-        precision,
-        out_dtype,
-        bias=bias,
-    )
+    launch = _launch()
+    do, mu = launch.jvp(q, k, v, o, normaliser, dq, dk, dv, launch.Options(**options), with_means=with_means)
     return do, mu
+
+
+def vjp(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    normaliser: Tensor,
+    g: Tensor,
+    *,
+    g_lse: Tensor | None = None,
+    implementation: str | None = None,
+    **options: Unpack[KernelOptions],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Apply the transpose of `jvp` to the cotangent g.
+
+    Args:
+        q: Queries, as in `forward`.
+        k: Keys, as in `forward`.
+        v: Values, as in `forward`.
+        o: The output of `forward`.
+        normaliser: The normaliser of `forward`.
+        g: Cotangent of the output, (b, h, n, w).
+        g_lse: Cotangent of the log-sum-exp, (b, h, n).
+        implementation: "triton" for these kernels, "cudnn" or "flash" for PyTorch's fused backward passes; None takes
+            the fastest that computes the same function.
+        **options: Scores and masks, see `KernelOptions`.
+
+    Returns:
+        The cotangents (dq, dk, dv), of the shapes of q, k and v.
+    """
+    launch = _launch()
+    dq, dk, dv = launch.vjp(q, k, v, o, normaliser, g, launch.Options(**options), implementation, g_lse=g_lse)
+    return dq, dk, dv
 
 
 def hvp(
@@ -233,15 +258,8 @@ def hvp(
     mu: Tensor,
     h: Tensor,
     *,
-    scale: float,
-    causal: bool = False,
-    window: int | None = None,
-    softcap: float | None = None,
-    offset: int = 0,
-    padding: Tensor | None = None,
-    bias: Tensor | None = None,
-    precision: str | None = None,
-    out_dtype: torch.dtype | None = None,
+    h_lse: Tensor | None = None,
+    **options: Unpack[KernelOptions],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of ⟨h, do⟩ in q, k and v, where do is the derivative along (dq, dk, dv).
 
@@ -257,28 +275,19 @@ def hvp(
         do: The derivative that `jvp` returns for these tangents.
         mu: The row sums that `jvp` returns for these tangents.
         h: Cotangent of do, (b, h, n, w).
-        scale: As in `forward`.
-        causal: As in `forward`.
-        window: As in `forward`.
-        softcap: As in `forward`.
-        offset: As in `forward`.
-        padding: As in `forward`.
-        bias: As in `forward`.
-        precision: As in `forward`.
-        out_dtype: As in `forward`.
+        h_lse: Cotangent of mu, (b, h, n).
+        **options: Scores and masks, see `KernelOptions`.
 
     Returns:
         The gradients, of the shapes of q, k and v.
     """
-    gq, gk, gv = _launch().hvp(
-        *(q, k, v, o, normaliser, dq, dk, dv, do, mu, h),
-        *(scale, causal, window, softcap, offset, padding, precision, out_dtype),
-        bias=bias,
-    )
+    launch = _launch()
+    at = q, k, v, o, normaliser, dq, dk, dv, do, mu, h
+    gq, gk, gv = launch.hvp(*at, launch.Options(**options), h_lse=h_lse)
     return gq, gk, gv
 
 
-def vjp(
+def table_gradient(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -286,18 +295,11 @@ def vjp(
     normaliser: Tensor,
     g: Tensor,
     *,
-    scale: float,
-    causal: bool = False,
-    window: int | None = None,
-    softcap: float | None = None,
-    offset: int = 0,
-    padding: Tensor | None = None,
-    bias: Tensor | None = None,
-    precision: str | None = None,
-    out_dtype: torch.dtype | None = None,
-    implementation: str | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Apply the transpose of `jvp` to the cotangent g.
+    g_lse: Tensor | None = None,
+    along: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None,
+    **options: Unpack[KernelOptions],
+) -> Tensor:
+    """Compute the gradient of ⟨g, o⟩, or of ⟨g, do⟩, in the table `bias`.
 
     Args:
         q: Queries, as in `forward`.
@@ -305,41 +307,17 @@ def vjp(
         v: Values, as in `forward`.
         o: The output of `forward`.
         normaliser: The normaliser of `forward`.
-        g: Cotangent of the output, (b, h, n, w).
-        scale: As in `forward`.
-        causal: As in `forward`.
-        window: As in `forward`.
-        softcap: As in `forward`.
-        offset: As in `forward`.
-        padding: As in `forward`.
-        bias: As in `forward`.
-        precision: As in `forward`.
-        out_dtype: As in `forward`.
-        implementation: "triton" for these kernels, "cudnn" or "flash" for PyTorch's fused backward passes; None takes
-            the fastest that computes the same function.
+        g: Cotangent of the output, or of do.
+        g_lse: Cotangent of the log-sum-exp, or of its derivative, (b, h, n).
+        along: (dq, dk, dv, do, mu), tangents and what `jvp` returns for them, for the gradient of ⟨g, do⟩.
+        **options: Scores and masks, see `KernelOptions`; without a sparse mask.
 
     Returns:
-        The cotangents (dq, dk, dv), of the shapes of q, k and v.
+        The gradient, of the shape of the table.
     """
-    dq, dk, dv = _launch().vjp(
-        q,
-        k,
-        v,
-        o,
-        normaliser,
-        g,
-        scale,
-        causal,
-        window,
-        softcap,
-        offset,
-        padding,
-        precision,
-        out_dtype,
-        implementation,
-        bias=bias,
-    )
-    return dq, dk, dv
+    launch = _launch()
+    gradient: Tensor = launch.table_gradient(q, k, v, o, normaliser, g, launch.Options(**options), g_lse, along)
+    return gradient
 
 
 def empty_like(like: Tensor, heads: int, n: int, width: int, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,8 @@ With P, the scores' derivative ds = c′ scale (dq kᵀ + q dkᵀ), and all prod
 A soft cap with slope c′ and second derivative c″ replaces d by c′∘d, and d′ by c′∘d′ + c″∘d∘(ds / c′).
 `queries_kernel` loops over keys for a block of queries, `keys_kernel` over queries for a block of keys. Both compute
 five products of n · m · width for the scores and their derivatives; the first adds two for its output, the second
-three. Nothing is added atomically, so the result is the same at every run. do and μ come from the jvp kernel.
+three. Nothing is added atomically, so the result is the same at every run. do and μ come from the jvp kernel. A
+cotangent ℓ of the derivative μ of the log-sum-exp enters as in `cotangent.py`: rowsum(h∘o) − ℓ in place of rowsum(h∘o).
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ import triton
 import triton.language as tl
 
 from howsmooth.kernels.device import (
-    capped,
     exponents,
     in_bits,
     key_range,
-    load_bias,
+    listed_range,
     load_rows,
-    plus_bias,
+    located,
+    masked,
+    part_range,
     product,
     query_range,
-    seen,
+    score_derivative,
+    scores,
     store_rows,
     times_scale,
 )
@@ -57,63 +60,44 @@ def queries_step(
     mu,
     r,
     c,
-    k_ptr,
-    v_ptr,
-    dk_ptr,
-    dv_ptr,
-    padding_ptr,
-    bias_ptr,
-    bias_n,
-    n,
-    j,
+    keys,
+    tangents,
     i,
-    m,
-    k_n,
-    v_n,
-    dk_n,
-    dv_n,
-    scale,
-    cap,
-    offset,
-    window,
+    j,
+    tile,
+    masks,
+    limits,
+    factors,
     CHECKED: tl.constexpr,
-    K: tl.constexpr,
-    W: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-    KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr,
-    PADDED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    PRESCALED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BIASED: tl.constexpr,
+    SHAPE: tl.constexpr,
+    SCORES: tl.constexpr,
+    MASKS: tl.constexpr,
 ):
     """Add the contribution of one block of keys to the gradient of q."""
+    k_ptr, k_n, v_ptr, v_n = keys
+    dk_ptr, dk_n, dv_ptr, dv_n = tangents
+    K: tl.constexpr = SHAPE[0]
+    W: tl.constexpr = SHAPE[1]
+    BLOCK_K: tl.constexpr = SHAPE[2]
+    BLOCK_W: tl.constexpr = SHAPE[3]
+    KEYS: tl.constexpr = SHAPE[4]
+    CAPPED: tl.constexpr = SCORES[0]
+    PRESCALED: tl.constexpr = SCORES[1]
+    PRECISION: tl.constexpr = SCORES[2]
+    m = limits[1]
     k = load_rows(k_ptr, j, m, k_n, KEYS, K, BLOCK_K, CHECKED)
     dk = load_rows(dk_ptr, j, m, dk_n, KEYS, K, BLOCK_K, CHECKED).to(k.dtype)
     v = load_rows(v_ptr, j, m, v_n, KEYS, W, BLOCK_W, CHECKED)
     dv = load_rows(dv_ptr, j, m, dv_n, KEYS, W, BLOCK_W, CHECKED).to(v.dtype)
-    s = product(q, tl.trans(k), None, PRECISION)
-    raw = product(dq, tl.trans(k), None, PRECISION)
-    raw = product(q, tl.trans(dk), raw, PRECISION)
+    s, slope = scores(q, k, factors, SCORES)
+    raw = score_derivative(q, dq, k, dk, factors, SCORES)
     a = product(h, tl.trans(v), None, PRECISION) - r[:, None]
-    t = product(h, tl.trans(dv), None, PRECISION)
-    t = t - c[:, None]
-    if not PRESCALED:
-        raw = raw * scale
-    slope = s
-    if CAPPED:
-        s, slope = capped(s, scale, cap, PRESCALED)
-    columns = j + tl.arange(0, KEYS)
-    exponent = exponents(s, largest[:, None], scale, CAPPED, PRESCALED)
-    exponent = plus_bias(exponent, load_bias(bias_ptr, i, columns, bias_n, n, m, BIASED), BIASED)
-    if CHECKED:
-        ok = seen(i[:, None], columns[None, :], m, offset, window, padding_ptr, CAUSAL, WINDOW, PADDED)
-        exponent = tl.where(ok, exponent, float("-inf"))
+    t = product(h, tl.trans(dv), None, PRECISION) - c[:, None]
+    columns = (j + tl.arange(0, KEYS))[None, :]
+    exponent = exponents(s, largest[:, None], factors[0], CAPPED, PRESCALED)
+    exponent = masked(exponent, i[:, None], columns, tile, masks, limits, CHECKED, MASKS)
     e = tl.exp2(exponent)  # P times the row's Σ exp, which is divided out at the end
-    _, d, u = differentials(raw, a, t, mu[:, None], s, slope, cap, CAPPED)
+    _, d, u = differentials(raw, a, t, mu[:, None], s, slope, factors[1], CAPPED)
     acc = product((e * u).to(k.dtype), k, acc, PRECISION)
     return product((e * d).to(k.dtype), dk, acc, PRECISION)
 
@@ -123,7 +107,6 @@ def queries_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
-    padding_ptr,
     o_ptr,
     norm_ptr,
     dq_ptr,
@@ -132,8 +115,14 @@ def queries_kernel(
     do_ptr,
     mu_ptr,
     h_ptr,
+    lse_ptr,
     rows_ptr,
     gq_ptr,
+    padding_ptr,
+    bias_ptr,
+    tiles_ptr,
+    starts_ptr,
+    entries_ptr,
     q_b,
     q_h,
     q_n,
@@ -165,10 +154,11 @@ def queries_kernel(
     gq_h,
     gq_n,
     padding_b,
-    bias_ptr,
     bias_b,
     bias_h,
     bias_n,
+    starts_b,
+    starts_h,
     heads,
     groups,
     n,
@@ -181,16 +171,18 @@ def queries_kernel(
     W: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_W: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
+    CAPPED: tl.constexpr,
+    PRESCALED: tl.constexpr,
+    PRECISION: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     PADDED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    PRESCALED: tl.constexpr,
-    TAIL: tl.constexpr,
-    PRECISION: tl.constexpr,
     BIASED: tl.constexpr,
+    SPARSE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    LSE: tl.constexpr,
 ):
     """Compute the gradient of q for one block of queries, and store what the other kernel needs of each row."""
     blocks = tl.cdiv(n, ROWS)
@@ -201,14 +193,13 @@ def queries_kernel(
     first = block * ROWS
     b = tl.cast(line // heads, tl.int64)
     head = tl.cast(line % heads, tl.int64)
-    k_ptr += b * k_b + head // groups * k_h
-    v_ptr += b * v_b + head // groups * v_h
-    dk_ptr += b * dk_b + head // groups * dk_h
-    dv_ptr += b * dv_b + head // groups * dv_h
-    padding_ptr += b * padding_b
-    bias_ptr += b * bias_b + head * bias_h
+    shared = head // groups
     i = first + tl.arange(0, ROWS)
     row = tl.cast(line, tl.int64) * n + i
+    keys = (k_ptr + b * k_b + shared * k_h, k_n, v_ptr + b * v_b + shared * v_h, v_n)
+    tangents = (dk_ptr + b * dk_b + shared * dk_h, dk_n, dv_ptr + b * dv_b + shared * dv_h, dv_n)
+    masks = (padding_ptr + b * padding_b, bias_ptr + b * bias_b + head * bias_h, bias_n, tiles_ptr)
+    limits = (n, m, offset, window)
 
     q = load_rows(q_ptr + b * q_b + head * q_h, first, n, q_n, ROWS, K, BLOCK_K, True)
     dq = load_rows(dq_ptr + b * dq_b + head * dq_h, first, n, dq_n, ROWS, K, BLOCK_K, True).to(q.dtype)
@@ -217,6 +208,8 @@ def queries_kernel(
     do = load_rows(do_ptr + b * do_b + head * do_h, first, n, do_n, ROWS, W, BLOCK_W, True).to(tl.float32)
     r = tl.sum(h.to(tl.float32) * o, 1)
     c = tl.sum(h.to(tl.float32) * do, 1)
+    if LSE:
+        r = r - tl.load(lse_ptr + row, mask=i < n, other=0.0)
     h = h.to(q.dtype)
     q = times_scale(q, scale, PRESCALED)
     dq = times_scale(dq, scale, PRESCALED)
@@ -230,18 +223,14 @@ def queries_kernel(
     tl.store(rows_ptr + 3 * lines + row, c, mask=i < n)
     acc = tl.zeros([ROWS, BLOCK_K], tl.float32)
 
-    begin, lo, hi, end = key_range(first, m, offset, window, ROWS, KEYS, CAUSAL, WINDOW, PADDED)
-    for part in tl.static_range(3):  # keys that some rows see, that all rows see, that some rows see
-        start = lo
-        stop = hi
-        if part == 0:
-            start = begin
-            stop = lo
-        if part == 2:
-            start = hi
-            stop = end
-        if (part == 0 and WINDOW and not PADDED) or (part == 1 and not PADDED) or (part == 2 and TAIL):
-            for j in range(start, stop, KEYS):
+    ranges = key_range(first, limits, ROWS, KEYS, (CAUSAL, WINDOW, PADDED, BIASED, SPARSE))
+    if SPARSE:
+        ranges = listed_range(starts_ptr + b * starts_b + head * starts_h, first, SPARSE, PARTS)
+    for part in tl.static_range(3):
+        if (PARTS >> part) & 1:
+            start, stop = part_range(ranges, part)
+            for at in range(start, stop, KEYS):
+                j, tile = located(at, entries_ptr, first, SPARSE, False)
                 acc = queries_step(
                     acc,
                     q,
@@ -251,38 +240,18 @@ def queries_kernel(
                     mu,
                     r,
                     c,
-                    k_ptr,
-                    v_ptr,
-                    dk_ptr,
-                    dv_ptr,
-                    padding_ptr,
-                    bias_ptr,
-                    bias_n,
-                    n,
-                    j,
+                    keys,
+                    tangents,
                     i,
-                    m,
-                    k_n,
-                    v_n,
-                    dk_n,
-                    dv_n,
-                    scale,
-                    cap,
-                    offset,
-                    window,
+                    j,
+                    tile,
+                    masks,
+                    limits,
+                    (scale, cap),
                     part != 1,
-                    K,
-                    W,
-                    BLOCK_K,
-                    BLOCK_W,
-                    KEYS,
-                    CAUSAL,
-                    WINDOW,
-                    PADDED,
-                    CAPPED,
-                    PRESCALED,
-                    PRECISION,
-                    BIASED,
+                    (K, W, BLOCK_K, BLOCK_W, KEYS),
+                    (CAPPED, PRESCALED, PRECISION),
+                    (CAUSAL, WINDOW, PADDED, BIASED, SPARSE),
                 )
 
     inverse = (tl.exp2(-logarithm) * scale)[:, None]
@@ -297,43 +266,36 @@ def keys_step(
     v,
     dk,
     dv,
-    q_ptr,
-    dq_ptr,
-    h_ptr,
+    queries,
     rows_ptr,
-    bias_ptr,
-    bias_n,
-    m,
     mu_ptr,
     lines,
-    i0,
+    first,
     j,
-    n,
-    q_n,
-    dq_n,
-    h_n,
-    scale,
-    cap,
-    offset,
-    window,
+    tile,
+    masks,
+    limits,
+    factors,
     CHECKED: tl.constexpr,
-    K: tl.constexpr,
-    W: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-    KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr,
-    CAPPED: tl.constexpr,
-    PRESCALED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BIASED: tl.constexpr,
+    SHAPE: tl.constexpr,
+    SCORES: tl.constexpr,
+    MASKS: tl.constexpr,
 ):
     """Add the contribution of one block of queries to the gradients of k and v."""
-    i = i0 + tl.arange(0, KEYS)
-    q = load_rows(q_ptr, i0, n, q_n, KEYS, K, BLOCK_K, CHECKED)
-    dq = load_rows(dq_ptr, i0, n, dq_n, KEYS, K, BLOCK_K, CHECKED).to(q.dtype)
-    h = load_rows(h_ptr, i0, n, h_n, KEYS, W, BLOCK_W, CHECKED).to(v.dtype)
+    q_ptr, q_n, dq_ptr, dq_n, h_ptr, h_n = queries
+    K: tl.constexpr = SHAPE[0]
+    W: tl.constexpr = SHAPE[1]
+    BLOCK_K: tl.constexpr = SHAPE[2]
+    BLOCK_W: tl.constexpr = SHAPE[3]
+    KEYS: tl.constexpr = SHAPE[4]
+    CAPPED: tl.constexpr = SCORES[0]
+    PRESCALED: tl.constexpr = SCORES[1]
+    PRECISION: tl.constexpr = SCORES[2]
+    n = limits[0]
+    i = first + tl.arange(0, KEYS)
+    q = load_rows(q_ptr, first, n, q_n, KEYS, K, BLOCK_K, CHECKED)
+    dq = load_rows(dq_ptr, first, n, dq_n, KEYS, K, BLOCK_K, CHECKED).to(q.dtype)
+    h = load_rows(h_ptr, first, n, h_n, KEYS, W, BLOCK_W, CHECKED).to(v.dtype)
     if CHECKED:
         largest = tl.load(rows_ptr + i, mask=i < n, other=0.0)
         logarithm = tl.load(rows_ptr + lines + i, mask=i < n, other=float("inf"))
@@ -346,24 +308,14 @@ def keys_step(
         r = tl.load(rows_ptr + 2 * lines + i)
         c = tl.load(rows_ptr + 3 * lines + i)
         mu = tl.load(mu_ptr + i)
-    s = product(k, tl.trans(q), None, PRECISION)
-    slope = s
-    if CAPPED:
-        s, slope = capped(s, scale, cap, PRESCALED)
-    exponent = exponents(s, largest[None, :], scale, CAPPED, PRESCALED)
-    exponent = plus_bias(exponent, tl.trans(load_bias(bias_ptr, i, j, bias_n, n, m, BIASED)), BIASED)
-    if CHECKED:
-        # Keys past the end or padded spoil only their own rows of the outputs, which are not stored or set to zero.
-        ok = seen(i[None, :], j[:, None], 2147483647, offset, window, rows_ptr, CAUSAL, WINDOW, False)
-        exponent = tl.where(ok, exponent, float("-inf"))
+    s, slope = scores(k, q, factors, SCORES)
+    exponent = exponents(s, largest[None, :], factors[0], CAPPED, PRESCALED)
+    exponent = masked(exponent, i[None, :], j[:, None], tile, masks, limits, CHECKED, MASKS)
     p = tl.exp2(exponent - logarithm[None, :])
-    raw = product(k, tl.trans(dq), None, PRECISION)
-    raw = product(dk, tl.trans(q), raw, PRECISION)
-    if not PRESCALED:
-        raw = raw * scale
+    raw = score_derivative(k, dk, q, dq, factors, SCORES)
     a = product(v, tl.trans(h), None, PRECISION) - r[None, :]
-    t = product(dv, tl.trans(h), None, PRECISION)
-    ds, d, u = differentials(raw, a, t - c[None, :], mu[None, :], s, slope, cap, CAPPED)
+    t = product(dv, tl.trans(h), None, PRECISION) - c[None, :]
+    ds, d, u = differentials(raw, a, t, mu[None, :], s, slope, factors[1], CAPPED)
     gv = product((p * ds).to(v.dtype), h, gv, PRECISION)
     gk = product((p * u).to(q.dtype), q, gk, PRECISION)
     gk = product((p * d).to(q.dtype), dq, gk, PRECISION)
@@ -375,7 +327,6 @@ def keys_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
-    padding_ptr,
     dq_ptr,
     dk_ptr,
     dv_ptr,
@@ -384,6 +335,11 @@ def keys_kernel(
     mu_ptr,
     gk_ptr,
     gv_ptr,
+    padding_ptr,
+    bias_ptr,
+    tiles_ptr,
+    starts_ptr,
+    entries_ptr,
     q_b,
     q_h,
     q_n,
@@ -412,10 +368,11 @@ def keys_kernel(
     gv_h,
     gv_n,
     padding_b,
-    bias_ptr,
     bias_b,
     bias_h,
     bias_n,
+    starts_b,
+    starts_h,
     key_heads,
     groups,
     n,
@@ -428,16 +385,17 @@ def keys_kernel(
     W: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_W: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
+    CAPPED: tl.constexpr,
+    PRESCALED: tl.constexpr,
+    PRECISION: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     PADDED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    PRESCALED: tl.constexpr,
-    TAIL: tl.constexpr,
-    PRECISION: tl.constexpr,
     BIASED: tl.constexpr,
+    SPARSE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
     """Compute the gradients of k and v for one block of keys, over all heads of its group."""
     blocks = tl.cdiv(m, ROWS)
@@ -446,6 +404,7 @@ def keys_kernel(
     b = tl.cast(line // key_heads, tl.int64)
     key_head = tl.cast(line % key_heads, tl.int64)
     j = first + tl.arange(0, ROWS)
+    limits = (n, m, offset, window)
     k = load_rows(k_ptr + b * k_b + key_head * k_h, first, m, k_n, ROWS, K, BLOCK_K, True)
     v = load_rows(v_ptr + b * v_b + key_head * v_h, first, m, v_n, ROWS, W, BLOCK_W, True)
     dk = load_rows(dk_ptr + b * dk_b + key_head * dk_h, first, m, dk_n, ROWS, K, BLOCK_K, True).to(k.dtype)
@@ -455,22 +414,29 @@ def keys_kernel(
     gk = tl.zeros([ROWS, BLOCK_K], tl.float32)
     gv = tl.zeros([ROWS, BLOCK_W], tl.float32)
 
-    begin, lo, hi, end = query_range(first, n, offset, window, ROWS, KEYS, CAUSAL, WINDOW)
+    ranges = query_range(first, limits, ROWS, KEYS, (CAUSAL, WINDOW, False, BIASED, SPARSE))
     lines = tl.cast(tl.num_programs(0) // blocks, tl.int64) * groups * n
     for group in range(0, groups):
         head = key_head * groups + group
         row = ((b * key_heads + key_head) * groups + group) * n
+        queries = (
+            q_ptr + b * q_b + head * q_h,
+            q_n,
+            dq_ptr + b * dq_b + head * dq_h,
+            dq_n,
+            h_ptr + b * h_b + head * h_h,
+            h_n,
+        )
+        masks = (padding_ptr, bias_ptr + b * bias_b + head * bias_h, bias_n, tiles_ptr)
+        here = ranges
+        if SPARSE:
+            here = listed_range(starts_ptr + b * starts_b + head * starts_h, first, SPARSE, PARTS)
         for part in tl.static_range(3):
-            start = lo
-            stop = hi
-            if part == 0:
-                start = begin
-                stop = lo
-            if part == 2:
-                start = hi
-                stop = end
-            if (part == 0 and (CAUSAL or WINDOW)) or part == 1 or (part == 2 and TAIL):
-                for i in range(start, stop, KEYS):
+            if (PARTS >> part) & 1:
+                start, stop = part_range(here, part)
+                for at in range(start, stop, KEYS):
+                    i, tile = located(at, entries_ptr, first, SPARSE, True)
+                    # Padded keys affect only their own rows of the outputs, which are set to zero below.
                     gk, gv = keys_step(
                         gk,
                         gv,
@@ -478,37 +444,20 @@ def keys_kernel(
                         v,
                         dk,
                         dv,
-                        q_ptr + b * q_b + head * q_h,
-                        dq_ptr + b * dq_b + head * dq_h,
-                        h_ptr + b * h_b + head * h_h,
+                        queries,
                         rows_ptr + row,
-                        bias_ptr + b * bias_b + head * bias_h,
-                        bias_n,
-                        m,
                         mu_ptr + row,
                         lines,
                         i,
                         j,
-                        n,
-                        q_n,
-                        dq_n,
-                        h_n,
-                        scale,
-                        cap,
-                        offset,
-                        window,
+                        tile,
+                        masks,
+                        limits,
+                        (scale, cap),
                         part != 1,
-                        K,
-                        W,
-                        BLOCK_K,
-                        BLOCK_W,
-                        KEYS,
-                        CAUSAL,
-                        WINDOW,
-                        CAPPED,
-                        PRESCALED,
-                        PRECISION,
-                        BIASED,
+                        (K, W, BLOCK_K, BLOCK_W, KEYS),
+                        (CAPPED, PRESCALED, PRECISION),
+                        (CAUSAL, WINDOW, False, BIASED, SPARSE),
                     )
 
     gk = gk * scale

@@ -103,8 +103,50 @@ def capped(s, scale, cap, PRESCALED: tl.constexpr):
 
 
 @triton.jit
-def seen(i, j, m, offset, window, padding_ptr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PADDED: tl.constexpr):
-    """Return which of the pairs i, j (shaped to broadcast against each other) are visible."""
+def scores(a, b, factors, SCORES: tl.constexpr):
+    """Return a bᵀ, or the capped scores in units of log 2; and the slope of the cap (a bᵀ itself without one)."""
+    scale, cap = factors
+    CAPPED: tl.constexpr = SCORES[0]
+    PRESCALED: tl.constexpr = SCORES[1]
+    PRECISION: tl.constexpr = SCORES[2]
+    s = product(a, tl.trans(b), None, PRECISION)
+    slope = s
+    if CAPPED:
+        s, slope = capped(s, scale, cap, PRESCALED)
+    return s, slope
+
+
+@triton.jit
+def score_derivative(a, da, b, db, factors, SCORES: tl.constexpr):
+    """Return scale (da bᵀ + a dbᵀ), the derivative of the scores before the cap."""
+    scale, cap = factors
+    PRESCALED: tl.constexpr = SCORES[1]
+    PRECISION: tl.constexpr = SCORES[2]
+    ds = product(da, tl.trans(b), None, PRECISION)
+    ds = product(a, tl.trans(db), ds, PRECISION)
+    if not PRESCALED:
+        ds = ds * scale
+    return ds
+
+
+@triton.jit
+def seen(i, j, tile, masks, limits, MASKS: tl.constexpr):
+    """Return which of the pairs i, j (shaped to broadcast against each other) are visible.
+
+    Args:
+        i: Queries.
+        j: Keys.
+        tile: Where the pairs begin among the tiles of a sparse mask, −1 if all of them are visible there.
+        masks: (pointer to the padding, pointer to the table, stride of its rows, pointer to the sparse mask's tiles).
+        limits: (n, m, offset, window).
+        MASKS: (causal, window, padded, kind of the table, side of a sparse mask's tiles), 0 for what there is not.
+    """
+    n, m, offset, window = limits
+    padding_ptr, bias_ptr, bias_n, tiles_ptr = masks
+    CAUSAL: tl.constexpr = MASKS[0]
+    WINDOW: tl.constexpr = MASKS[1]
+    PADDED: tl.constexpr = MASKS[2]
+    SPARSE: tl.constexpr = MASKS[4]
     ok = j < m
     if PADDED:
         ok = ok & (tl.load(padding_ptr + j, mask=ok, other=0) != 0)
@@ -117,18 +159,29 @@ def seen(i, j, m, offset, window, padding_ptr, CAUSAL: tl.constexpr, WINDOW: tl.
         ok = ok & (ahead > -window)
         if not CAUSAL:
             ok = ok & (ahead < window)
+    if SPARSE:
+        # Offsets from ranges, which Triton knows to be contiguous, unlike i and j.
+        if j.shape[0] == 1:
+            inside = tl.arange(0, i.shape[0])[:, None] * SPARSE + tl.arange(0, j.shape[1])[None, :]
+        else:
+            inside = tl.arange(0, i.shape[1])[None, :] * SPARSE + tl.arange(0, j.shape[0])[:, None]
+        pairs = tl.load(tiles_ptr + (tile + inside), mask=(inside >= 0) & (tile >= 0), other=1)
+        ok = ok & (pairs != 0)
     return ok
 
 
 @triton.jit
-def load_bias(bias_ptr, i, j, stride, n, m, BIASED: tl.constexpr):
+def load_bias(i, j, masks, limits, MASKS: tl.constexpr):
     """Return what a table adds to the exponents of the pairs i, j: 0 without one, −∞ where a boolean one is False."""
+    n, m, offset, window = limits
+    padding_ptr, bias_ptr, bias_n, tiles_ptr = masks
+    BIASED: tl.constexpr = MASKS[3]
     # One return: Triton compares the types of all of them, also of those in branches that are never taken.
     if BIASED == 0:
         bias = tl.zeros([1, 1], tl.float32)
     else:
-        inside = (i < n)[:, None] & (j < m)[None, :]
-        at = bias_ptr + (tl.cast(i, tl.int64)[:, None] * stride + j[None, :])
+        inside = (i < n) & (j < m)
+        at = bias_ptr + (tl.cast(i, tl.int64) * bias_n + j)
         if BIASED == 2:
             bias = tl.where(tl.load(at, mask=inside, other=1) != 0, 0.0, float("-inf"))
         else:
@@ -137,30 +190,26 @@ def load_bias(bias_ptr, i, j, stride, n, m, BIASED: tl.constexpr):
 
 
 @triton.jit
-def plus_bias(exponent, bias, BIASED: tl.constexpr):
-    """Return exponent + bias; without a table the exponent itself, so that nothing is added."""
-    if BIASED != 0:
-        exponent = exponent + bias
+def masked(exponent, i, j, tile, masks, limits, CHECKED: tl.constexpr, MASKS: tl.constexpr):
+    """Return the exponents plus the table, and −∞ where a pair is hidden; arguments as in `seen`."""
+    if MASKS[3] != 0:
+        exponent = exponent + load_bias(i, j, masks, limits, MASKS)
+    if CHECKED:
+        exponent = tl.where(seen(i, j, tile, masks, limits, MASKS), exponent, float("-inf"))
     return exponent
 
 
 @triton.jit
-def key_range(
-    first,
-    m,
-    offset,
-    window,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr,
-    PADDED: tl.constexpr,
-):
+def key_range(first, limits, ROWS: tl.constexpr, KEYS: tl.constexpr, MASKS: tl.constexpr):
     """Return the ranges begin ≤ lo ≤ hi ≤ end of the keys of a block of queries, in whole blocks of keys.
 
     No query sees a key outside [begin, end), and all queries see all of [lo, hi). Only `end` need not be the edge of a
     block.
     """
+    n, m, offset, window = limits
+    CAUSAL: tl.constexpr = MASKS[0]
+    WINDOW: tl.constexpr = MASKS[1]
+    PADDED: tl.constexpr = MASKS[2]
     begin = 0
     end = m
     lo = 0
@@ -182,10 +231,11 @@ def key_range(
 
 
 @triton.jit
-def query_range(
-    first, n, offset, window, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr
-):
+def query_range(first, limits, ROWS: tl.constexpr, KEYS: tl.constexpr, MASKS: tl.constexpr):
     """Return the same ranges for a block of keys first … first+ROWS−1 and the queries that see them."""
+    n, m, offset, window = limits
+    CAUSAL: tl.constexpr = MASKS[0]
+    WINDOW: tl.constexpr = MASKS[1]
     begin = 0
     end = n
     lo = 0
@@ -212,3 +262,53 @@ def block_edges(begin, lo, hi, end, KEYS: tl.constexpr):
     lo = tl.minimum(tl.maximum((lo + KEYS - 1) // KEYS * KEYS, begin), edge)
     hi = tl.minimum(tl.maximum(tl.maximum(hi, 0) // KEYS * KEYS, lo), edge)
     return begin, lo, hi, end
+
+
+@triton.jit
+def part_range(ranges, PART: tl.constexpr):
+    """Return the range of a loop: blocks that only some rows see (0), that all see (1), that only some see (2)."""
+    begin, lo, hi, end = ranges
+    start = lo
+    stop = hi
+    if PART == 0:
+        start = begin
+        stop = lo
+    if PART == 2:
+        start = hi
+        stop = end
+    return start, stop
+
+
+@triton.jit
+def listed_range(starts_ptr, first, SPARSE: tl.constexpr, PARTS: tl.constexpr):
+    """Return the ranges of the loops under a sparse mask: blocks that need no check, and those that do.
+
+    The loop variable counts the keys of the listed blocks; `located` returns where they are.
+    """
+    at = starts_ptr + first // SPARSE * 3
+    start = tl.load(at) * SPARSE
+    middle = start
+    if (PARTS >> 1) & 1:
+        middle = tl.load(at + 1) * SPARSE
+    return start, start, middle, tl.load(at + 2) * SPARSE
+
+
+@triton.jit
+def located(at, entries_ptr, first, SPARSE: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """Return the first key of a step of the loop, and where its pairs with the rows from `first` on begin in the tiles.
+
+    Without a sparse mask these are `at` and −1. In a transposed loop, rows are keys and steps are over queries.
+    """
+    tile = tl.cast(-1, tl.int64)
+    if SPARSE:
+        entry = entries_ptr + at // SPARSE * 2
+        index = tl.cast(tl.load(entry + 1), tl.int64)
+        inside = at % SPARSE
+        row = first % SPARSE
+        if TRANSPOSED:
+            begin = inside * SPARSE + row
+        else:
+            begin = row * SPARSE + inside
+        tile = tl.where(index >= 0, index * (SPARSE * SPARSE) + begin, tile)
+        at = tl.load(entry) * SPARSE + inside
+    return at, tile

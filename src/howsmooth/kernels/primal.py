@@ -6,14 +6,16 @@ import triton
 import triton.language as tl
 
 from howsmooth.kernels.device import (
-    capped,
     exponents,
     in_bits,
     key_range,
+    listed_range,
     load_bias,
     load_rows,
-    plus_bias,
+    located,
+    part_range,
     product,
+    scores,
     seen,
     store_rows,
     times_scale,
@@ -26,56 +28,52 @@ def forward_step(
     total,
     top,
     q,
-    k_ptr,
-    v_ptr,
-    padding_ptr,
-    bias_ptr,
-    bias_n,
-    n,
-    j,
+    keys,
     i,
-    m,
-    stride_k,
-    stride_v,
-    scale,
-    cap,
-    offset,
-    window,
+    j,
+    tile,
+    masks,
+    limits,
+    factors,
     CHECKED: tl.constexpr,
-    K: tl.constexpr,
-    W: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-    KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr,
-    PADDED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    PRESCALED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BIASED: tl.constexpr,
+    SHAPE: tl.constexpr,
+    SCORES: tl.constexpr,
+    MASKS: tl.constexpr,
 ):
     """Add one block of keys to the accumulator, the row sums and the row maxima."""
-    k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
-    s = product(q, tl.trans(k), None, PRECISION)
-    if CAPPED:
-        s, _ = capped(s, scale, cap, PRESCALED)
-    zero = tl.zeros([1, 1], tl.float32)
-    columns = j + tl.arange(0, KEYS)
-    bias = load_bias(bias_ptr, i, columns, bias_n, n, m, BIASED)
+    k_ptr, k_n, v_ptr, v_n = keys
+    scale, cap = factors
+    K: tl.constexpr = SHAPE[0]
+    W: tl.constexpr = SHAPE[1]
+    BLOCK_K: tl.constexpr = SHAPE[2]
+    BLOCK_W: tl.constexpr = SHAPE[3]
+    KEYS: tl.constexpr = SHAPE[4]
+    CAPPED: tl.constexpr = SCORES[0]
+    PRESCALED: tl.constexpr = SCORES[1]
+    PRECISION: tl.constexpr = SCORES[2]
+    m = limits[1]
+    k = load_rows(k_ptr, j, m, k_n, KEYS, K, BLOCK_K, CHECKED)
+    s, _ = scores(q, k, factors, SCORES)
+    rows = i[:, None]
+    columns = (j + tl.arange(0, KEYS))[None, :]
+    bits = exponents(s, tl.zeros([1, 1], tl.float32), scale, CAPPED, PRESCALED)
+    if MASKS[3] != 0:
+        bias = load_bias(rows, columns, masks, limits, MASKS)
+        bits = bits + bias
     if CHECKED:
-        ok = seen(i[:, None], columns[None, :], m, offset, window, padding_ptr, CAUSAL, WINDOW, PADDED)
-        bits = tl.where(ok, plus_bias(exponents(s, zero, scale, CAPPED, PRESCALED), bias, BIASED), float("-inf"))
-    else:
-        bits = plus_bias(exponents(s, zero, scale, CAPPED, PRESCALED), bias, BIASED)
+        ok = seen(rows, columns, tile, masks, limits, MASKS)
+        bits = tl.where(ok, bits, float("-inf"))
     new = tl.maximum(top, tl.max(bits, 1))
     at = tl.where(new == float("-inf"), 0.0, new)  # a row that has seen nothing yet
-    e = tl.exp2(plus_bias(exponents(s, at[:, None], scale, CAPPED, PRESCALED), bias, BIASED))
+    exponent = exponents(s, at[:, None], scale, CAPPED, PRESCALED)
+    if MASKS[3] != 0:
+        exponent = exponent + bias
+    e = tl.exp2(exponent)
     if CHECKED:
         e = tl.where(ok, e, 0.0)
     shrink = tl.exp2(top - at)
     total = total * shrink + tl.sum(e, 1)
-    v = load_rows(v_ptr, j, m, stride_v, KEYS, W, BLOCK_W, CHECKED)
+    v = load_rows(v_ptr, j, m, v_n, KEYS, W, BLOCK_W, CHECKED)
     acc = product(e.to(v.dtype), v, acc * shrink[:, None], PRECISION)
     return acc, total, new
 
@@ -85,9 +83,13 @@ def forward_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
-    padding_ptr,
     o_ptr,
     norm_ptr,
+    padding_ptr,
+    bias_ptr,
+    tiles_ptr,
+    starts_ptr,
+    entries_ptr,
     q_b,
     q_h,
     q_n,
@@ -101,10 +103,11 @@ def forward_kernel(
     o_h,
     o_n,
     padding_b,
-    bias_ptr,
     bias_b,
     bias_h,
     bias_n,
+    starts_b,
+    starts_h,
     heads,
     groups,
     n,
@@ -117,16 +120,17 @@ def forward_kernel(
     W: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_W: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
+    CAPPED: tl.constexpr,
+    PRESCALED: tl.constexpr,
+    PRECISION: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     PADDED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    PRESCALED: tl.constexpr,
-    TAIL: tl.constexpr,
-    PRECISION: tl.constexpr,
     BIASED: tl.constexpr,
+    SPARSE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
     """Compute the output and the normaliser for a block of queries of one head."""
     blocks = tl.cdiv(n, ROWS)
@@ -137,62 +141,40 @@ def forward_kernel(
     first = block * ROWS
     b = tl.cast(line // heads, tl.int64)
     h = tl.cast(line % heads, tl.int64)
-    k_ptr += b * k_b + h // groups * k_h
-    v_ptr += b * v_b + h // groups * v_h
-    padding_ptr += b * padding_b
-    bias_ptr += b * bias_b + h * bias_h
     i = first + tl.arange(0, ROWS)
+    keys = (k_ptr + b * k_b + h // groups * k_h, k_n, v_ptr + b * v_b + h // groups * v_h, v_n)
+    masks = (padding_ptr + b * padding_b, bias_ptr + b * bias_b + h * bias_h, bias_n, tiles_ptr)
+    limits = (n, m, offset, window)
 
     q = load_rows(q_ptr + b * q_b + h * q_h, first, n, q_n, ROWS, K, BLOCK_K, True)
     q = times_scale(q, scale, PRESCALED)
     acc = tl.zeros([ROWS, BLOCK_W], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], float("-inf"), tl.float32)
-    begin, lo, hi, end = key_range(first, m, offset, window, ROWS, KEYS, CAUSAL, WINDOW, PADDED)
-    for part in tl.static_range(3):  # blocks that only some rows see, that all see, that only some see
-        start = lo
-        stop = hi
-        if part == 0:
-            start = begin
-            stop = lo
-        if part == 2:
-            start = hi
-            stop = end
-        if (part == 0 and WINDOW and not PADDED) or (part == 1 and not PADDED) or (part == 2 and TAIL):
-            for j in range(start, stop, KEYS):
+    ranges = key_range(first, limits, ROWS, KEYS, (CAUSAL, WINDOW, PADDED, BIASED, SPARSE))
+    if SPARSE:
+        ranges = listed_range(starts_ptr + b * starts_b + h * starts_h, first, SPARSE, PARTS)
+    for part in tl.static_range(3):
+        if (PARTS >> part) & 1:
+            start, stop = part_range(ranges, part)
+            for at in range(start, stop, KEYS):
+                j, tile = located(at, entries_ptr, first, SPARSE, False)
                 acc, total, top = forward_step(
                     acc,
                     total,
                     top,
                     q,
-                    k_ptr,
-                    v_ptr,
-                    padding_ptr,
-                    bias_ptr,
-                    bias_n,
-                    n,
-                    j,
+                    keys,
                     i,
-                    m,
-                    k_n,
-                    v_n,
-                    scale,
-                    cap,
-                    offset,
-                    window,
+                    j,
+                    tile,
+                    masks,
+                    limits,
+                    (scale, cap),
                     part != 1,
-                    K,
-                    W,
-                    BLOCK_K,
-                    BLOCK_W,
-                    KEYS,
-                    CAUSAL,
-                    WINDOW,
-                    PADDED,
-                    CAPPED,
-                    PRESCALED,
-                    PRECISION,
-                    BIASED,
+                    (K, W, BLOCK_K, BLOCK_W, KEYS),
+                    (CAPPED, PRESCALED, PRECISION),
+                    (CAUSAL, WINDOW, PADDED, BIASED, SPARSE),
                 )
 
     empty = total == 0.0

@@ -9,15 +9,17 @@ import triton
 import triton.language as tl
 
 from howsmooth.kernels.device import (
-    capped,
     exponents,
     in_bits,
     key_range,
-    load_bias,
+    listed_range,
     load_rows,
-    plus_bias,
+    located,
+    masked,
+    part_range,
     product,
-    seen,
+    score_derivative,
+    scores,
     store_rows,
     times_scale,
 )
@@ -31,54 +33,39 @@ def jvp_step(
     q,
     dqs,
     largest,
-    k_ptr,
-    v_ptr,
-    dk_ptr,
-    dv_ptr,
-    padding_ptr,
-    bias_ptr,
-    bias_n,
-    n,
-    j,
+    keys,
+    tangents,
     i,
-    m,
-    stride_k,
-    stride_v,
-    stride_dk,
-    stride_dv,
-    dk_t,
-    dv_t,
-    scale,
-    cap,
-    offset,
-    window,
+    j,
+    tile,
+    masks,
+    limits,
+    factors,
     CHECKED: tl.constexpr,
-    K: tl.constexpr,
-    W: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-    KEYS: tl.constexpr,
+    SHAPE: tl.constexpr,
+    SCORES: tl.constexpr,
+    MASKS: tl.constexpr,
     T: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr,
-    PADDED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    PRESCALED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BIASED: tl.constexpr,
+    MEANS: tl.constexpr,
 ):
     """Add one block of keys to the accumulators and row sums of all tangents."""
-    k = load_rows(k_ptr, j, m, stride_k, KEYS, K, BLOCK_K, CHECKED)
-    v = load_rows(v_ptr, j, m, stride_v, KEYS, W, BLOCK_W, CHECKED)
-    s = product(q, tl.trans(k), None, PRECISION)
-    if CAPPED:
-        s, slope = capped(s, scale, cap, PRESCALED)
-    columns = j + tl.arange(0, KEYS)
-    exponent = exponents(s, largest[:, None], scale, CAPPED, PRESCALED)
-    exponent = plus_bias(exponent, load_bias(bias_ptr, i, columns, bias_n, n, m, BIASED), BIASED)
-    if CHECKED:
-        ok = seen(i[:, None], columns[None, :], m, offset, window, padding_ptr, CAUSAL, WINDOW, PADDED)
-        exponent = tl.where(ok, exponent, float("-inf"))
+    k_ptr, k_n, v_ptr, v_n = keys
+    dk_ptr, dk_n, dk_t, dv_ptr, dv_n, dv_t = tangents
+    K: tl.constexpr = SHAPE[0]
+    W: tl.constexpr = SHAPE[1]
+    BLOCK_K: tl.constexpr = SHAPE[2]
+    BLOCK_W: tl.constexpr = SHAPE[3]
+    KEYS: tl.constexpr = SHAPE[4]
+    CAPPED: tl.constexpr = SCORES[0]
+    PRESCALED: tl.constexpr = SCORES[1]
+    PRECISION: tl.constexpr = SCORES[2]
+    m = limits[1]
+    k = load_rows(k_ptr, j, m, k_n, KEYS, K, BLOCK_K, CHECKED)
+    v = load_rows(v_ptr, j, m, v_n, KEYS, W, BLOCK_W, CHECKED)
+    s, slope = scores(q, k, factors, SCORES)
+    columns = (j + tl.arange(0, KEYS))[None, :]
+    exponent = exponents(s, largest[:, None], factors[0], CAPPED, PRESCALED)
+    exponent = masked(exponent, i[:, None], columns, tile, masks, limits, CHECKED, MASKS)
     e = tl.exp2(exponent)  # P times the row's Σ exp, which is divided out at the end
     p = e.to(v.dtype)
     # Triton compiles tuples that grow. Their types are comments, since Triton would evaluate an annotation.
@@ -86,14 +73,11 @@ def jvp_step(
     new_sums = ()  # type: tuple[tl.tensor, ...]
     new_means = ()  # type: tuple[tl.tensor, ...]
     for t in tl.static_range(T):
-        dk = load_rows(dk_ptr + t * dk_t, j, m, stride_dk, KEYS, K, BLOCK_K, CHECKED).to(k.dtype)
-        dv = load_rows(dv_ptr + t * dv_t, j, m, stride_dv, KEYS, W, BLOCK_W, CHECKED).to(v.dtype)
-        ds = product(dqs[t], tl.trans(k), None, PRECISION)
-        ds = product(q, tl.trans(dk), ds, PRECISION)
+        dk = load_rows(dk_ptr + t * dk_t, j, m, dk_n, KEYS, K, BLOCK_K, CHECKED).to(k.dtype)
+        dv = load_rows(dv_ptr + t * dv_t, j, m, dv_n, KEYS, W, BLOCK_W, CHECKED).to(v.dtype)
+        ds = score_derivative(q, dqs[t], k, dk, factors, SCORES)
         if CAPPED:
             ds = ds * slope
-        if not PRESCALED:
-            ds = ds * scale
         # Rounded before it is summed: where a row sees one key, w v and the row sum's o have to cancel.
         exact = e * ds
         w = exact.to(v.dtype)
@@ -101,8 +85,11 @@ def jvp_step(
         acc = product(w, v, acc, PRECISION)
         new_accs = new_accs + (acc,)
         new_sums = new_sums + (sums[t] + tl.sum(w.to(tl.float32), 1),)
-        # The second derivative subtracts this sum from ds, which is not rounded there.
-        new_means = new_means + (means[t] + tl.sum(exact, 1),)
+        mean = means[t]
+        if MEANS:
+            # The second derivative subtracts this sum from ds, which is not rounded there.
+            mean = mean + tl.sum(exact, 1)
+        new_means = new_means + (mean,)
     return new_accs, new_sums, new_means
 
 
@@ -111,7 +98,6 @@ def jvp_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
-    padding_ptr,
     o_ptr,
     norm_ptr,
     dq_ptr,
@@ -119,6 +105,11 @@ def jvp_kernel(
     dv_ptr,
     do_ptr,
     mu_ptr,
+    padding_ptr,
+    bias_ptr,
+    tiles_ptr,
+    starts_ptr,
+    entries_ptr,
     q_b,
     q_h,
     q_n,
@@ -149,10 +140,11 @@ def jvp_kernel(
     do_n,
     mu_t,
     padding_b,
-    bias_ptr,
     bias_b,
     bias_h,
     bias_n,
+    starts_b,
+    starts_h,
     heads,
     groups,
     n,
@@ -165,17 +157,19 @@ def jvp_kernel(
     W: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_W: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    T: tl.constexpr,
+    CAPPED: tl.constexpr,
+    PRESCALED: tl.constexpr,
+    PRECISION: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     PADDED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    PRESCALED: tl.constexpr,
-    TAIL: tl.constexpr,
-    PRECISION: tl.constexpr,
     BIASED: tl.constexpr,
+    SPARSE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    T: tl.constexpr,
+    MEANS: tl.constexpr,
 ):
     """Compute the derivatives along T tangents for a block of queries of one head."""
     blocks = tl.cdiv(n, ROWS)
@@ -186,19 +180,18 @@ def jvp_kernel(
     first = block * ROWS
     b = tl.cast(line // heads, tl.int64)
     h = tl.cast(line % heads, tl.int64)
-    k_ptr += b * k_b + h // groups * k_h
-    v_ptr += b * v_b + h // groups * v_h
     dq_ptr += b * dq_b + h * dq_h
     dk_ptr += b * dk_b + h // groups * dk_h
     dv_ptr += b * dv_b + h // groups * dv_h
     do_ptr += b * do_b + h * do_h
-    padding_ptr += b * padding_b
-    bias_ptr += b * bias_b + h * bias_h
     dq_t = tl.cast(dq_t, tl.int64)
     dk_t = tl.cast(dk_t, tl.int64)
     dv_t = tl.cast(dv_t, tl.int64)
     do_t = tl.cast(do_t, tl.int64)
     i = first + tl.arange(0, ROWS)
+    keys = (k_ptr + b * k_b + h // groups * k_h, k_n, v_ptr + b * v_b + h // groups * v_h, v_n)
+    masks = (padding_ptr + b * padding_b, bias_ptr + b * bias_b + h * bias_h, bias_n, tiles_ptr)
+    limits = (n, m, offset, window)
 
     q = load_rows(q_ptr + b * q_b + h * q_h, first, n, q_n, ROWS, K, BLOCK_K, True)
     norm_at = norm_ptr + (tl.cast(line, tl.int64) * n + i) * 2
@@ -215,18 +208,14 @@ def jvp_kernel(
         means = means + (tl.zeros([ROWS], tl.float32),)
     q = times_scale(q, scale, PRESCALED)
 
-    begin, lo, hi, end = key_range(first, m, offset, window, ROWS, KEYS, CAUSAL, WINDOW, PADDED)
-    for part in tl.static_range(3):  # blocks that only some rows see, that all see, that only some see
-        start = lo
-        stop = hi
-        if part == 0:
-            start = begin
-            stop = lo
-        if part == 2:
-            start = hi
-            stop = end
-        if (part == 0 and WINDOW and not PADDED) or (part == 1 and not PADDED) or (part == 2 and TAIL):
-            for j in range(start, stop, KEYS):
+    ranges = key_range(first, limits, ROWS, KEYS, (CAUSAL, WINDOW, PADDED, BIASED, SPARSE))
+    if SPARSE:
+        ranges = listed_range(starts_ptr + b * starts_b + h * starts_h, first, SPARSE, PARTS)
+    for part in tl.static_range(3):
+        if (PARTS >> part) & 1:
+            start, stop = part_range(ranges, part)
+            for at in range(start, stop, KEYS):
+                j, tile = located(at, entries_ptr, first, SPARSE, False)
                 accs, sums, means = jvp_step(
                     accs,
                     sums,
@@ -234,41 +223,20 @@ def jvp_kernel(
                     q,
                     dqs,
                     largest,
-                    k_ptr,
-                    v_ptr,
-                    dk_ptr,
-                    dv_ptr,
-                    padding_ptr,
-                    bias_ptr,
-                    bias_n,
-                    n,
-                    j,
+                    keys,
+                    (dk_ptr, dk_n, dk_t, dv_ptr, dv_n, dv_t),
                     i,
-                    m,
-                    k_n,
-                    v_n,
-                    dk_n,
-                    dv_n,
-                    dk_t,
-                    dv_t,
-                    scale,
-                    cap,
-                    offset,
-                    window,
+                    j,
+                    tile,
+                    masks,
+                    limits,
+                    (scale, cap),
                     part != 1,
-                    K,
-                    W,
-                    BLOCK_K,
-                    BLOCK_W,
-                    KEYS,
+                    (K, W, BLOCK_K, BLOCK_W, KEYS),
+                    (CAPPED, PRESCALED, PRECISION),
+                    (CAUSAL, WINDOW, PADDED, BIASED, SPARSE),
                     T,
-                    CAUSAL,
-                    WINDOW,
-                    PADDED,
-                    CAPPED,
-                    PRESCALED,
-                    PRECISION,
-                    BIASED,
+                    MEANS,
                 )
 
     inverse = tl.exp2(-1.4426950408889634 * tl.load(norm_at + 1, mask=i < n, other=0.0))
@@ -276,6 +244,7 @@ def jvp_kernel(
     for t in tl.static_range(T):
         do = (accs[t] - sums[t][:, None] * o) * inverse[:, None]
         store_rows(do_ptr + t * do_t, do, first, n, do_n, ROWS, W, BLOCK_W)
-        # rowsum(P∘ds), which the second derivative needs
-        mu_at = mu_ptr + t * tl.cast(mu_t, tl.int64) + tl.cast(line, tl.int64) * n + i
-        tl.store(mu_at, means[t] * inverse, mask=i < n)
+        if MEANS:
+            # rowsum(P∘ds), which the second derivative needs
+            mu_at = mu_ptr + t * tl.cast(mu_t, tl.int64) + tl.cast(line, tl.int64) * n + i
+            tl.store(mu_at, means[t] * inverse, mask=i < n)

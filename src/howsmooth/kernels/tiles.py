@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Rows and columns of the blocks that a sparse mask lists. Tiles divide them.
+SPARSE_BLOCK = 128
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -28,7 +31,8 @@ class Tiles:
 
 # (kernel, bytes of an operand, width of the wider of key and value) → tiles: the fastest on an H200 at n = 16,384, for
 # float32 at n = 8,192 (width 256, and width 128 in float32, were not swept). "short" is for few programs: fewer rows
-# each, so that all multiprocessors have some. "causal" is listed where other tiles are faster under a causal mask.
+# each, so that all multiprocessors have some. "causal" is listed where other tiles are faster under a causal mask,
+# "masked" where those without a table or a sparse mask would need too much shared memory with one.
 # float32 has a warp for 16 rows everywhere: with 8 warps on 64 rows for dk and dv, the transpose took 27 ms instead of
 # 17. It has no tiles 256 wide: see `kernels.MAX_WIDTH`.
 TABLE: dict[tuple[str, int, int], Tiles] = {
@@ -74,13 +78,46 @@ TABLE: dict[tuple[str, int, int], Tiles] = {
     ("hvp keys", 2, 256): Tiles(64, 16, 8, 1),
     ("hvp keys", 4, 64): Tiles(64, 32, 4, 2),
     ("hvp keys", 4, 128): Tiles(32, 16, 4, 1),
+    ("jvp masked", 4, 64): Tiles(128, 32, 8, 2),
+    ("jvps masked", 4, 64): Tiles(128, 32, 8, 2),
+    ("hvp queries masked", 2, 128): Tiles(128, 32, 8, 2),
+    ("table", 2, 64): Tiles(64, 64, 4, 2),
+    ("table", 2, 128): Tiles(64, 64, 4, 2),
+    ("table", 2, 256): Tiles(64, 32, 4, 1),
+    ("table", 4, 64): Tiles(64, 32, 4, 2),
+    ("table", 4, 128): Tiles(32, 32, 4, 1),
 }
+
+# Shared memory of one program, in bytes, by compute capability.
+SHARED_MEMORY = {
+    80: 163 << 10,
+    86: 99 << 10,
+    87: 163 << 10,
+    89: 99 << 10,
+    90: 227 << 10,
+    100: 227 << 10,
+    103: 227 << 10,
+    120: 99 << 10,
+    121: 99 << 10,
+}
+# Other tiles for GPUs with less shared memory. `benchmarks/gpu_compile.py` compiles all of them for these GPUs; none of
+# them has run there.
+LESS_MEMORY: dict[int, dict[tuple[str, int, int], Tiles]] = {163 << 10: {}, 99 << 10: {}}
 
 # Fewer programs than this do not fill the multiprocessors of a large GPU.
 FEW_PROGRAMS = 264
 
 
-def choose(kernel: str, itemsize: int, width: int, heads: int, length: int, causal: bool = False) -> Tiles:
+def choose(
+    kernel: str,
+    itemsize: int,
+    width: int,
+    heads: int,
+    length: int,
+    causal: bool = False,
+    capability: tuple[int, int] | None = None,
+    masked: bool = False,
+) -> Tiles:
     """Return the tiles of a kernel.
 
     Args:
@@ -90,6 +127,8 @@ def choose(kernel: str, itemsize: int, width: int, heads: int, length: int, caus
         heads: Number of heads over all sequences.
         length: Number of rows of a head.
         causal: Whether the mask is causal.
+        capability: Compute capability of the GPU; None for one with the most shared memory.
+        masked: Whether there is a table of scores or a sparse mask.
 
     Example:
         >>> choose("jvp", 2, 64, heads=12, length=65536)
@@ -99,10 +138,21 @@ def choose(kernel: str, itemsize: int, width: int, heads: int, length: int, caus
         >>> choose("jvps", 2, 64, heads=12, length=65536, causal=True).tangents
         2
     """
+    table = table_of(capability)
     column = 64 if width <= 64 else 128 if width <= 128 else 256
-    tiles = TABLE[kernel, itemsize, column]
+    tiles = table[kernel, itemsize, column]
     if causal:
-        tiles = TABLE.get((f"{kernel} causal", itemsize, column), tiles)
+        tiles = table.get((f"{kernel} causal", itemsize, column), tiles)
+    if masked:
+        tiles = table.get((f"{kernel} masked", itemsize, column), tiles)
     if heads * -(-length // tiles.rows) < FEW_PROGRAMS:
-        tiles = TABLE.get((f"{kernel} short", itemsize, column), tiles)
+        tiles = table.get((f"{kernel} short", itemsize, column), tiles)
     return tiles
+
+
+def table_of(capability: tuple[int, int] | None) -> dict[tuple[str, int, int], Tiles]:
+    """Return the tiles for GPUs of a compute capability."""
+    if capability is None:
+        return TABLE
+    smaller = LESS_MEMORY.get(SHARED_MEMORY.get(10 * capability[0] + capability[1], 0))
+    return TABLE if smaller is None else TABLE | smaller

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.autograd import forward_ad
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import (
     and_masks,
@@ -36,7 +35,7 @@ from howsmooth.errors import InputError
 
 NAME, NAME_WITH_TABLES = "howsmooth", "howsmooth_tables"
 # Arguments of other attention functions that change the result: ignoring one would give a wrong result silently.
-_UNSUPPORTED = ("s_aux", "cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k", "block_indices")
+_UNSUPPORTED = ("cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k", "block_indices")
 
 Observer = Callable[[torch.nn.Module, torch.Tensor], None]
 MaskFunction = Callable[..., Any]
@@ -179,6 +178,7 @@ def attention_forward(
     sliding_window: int | None = None,
     softcap: float | None = None,
     position_bias: torch.Tensor | None = None,
+    s_aux: torch.Tensor | None = None,
     indices: torch.Tensor | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
@@ -196,6 +196,7 @@ def attention_forward(
         sliding_window: The width of the window, if the mask does not determine it.
         softcap: The soft cap of the scores.
         position_bias: (b or 1, h, n or 1, m), added to the scores, as in T5.
+        s_aux: (h,), the scores of the heads' sinks, as in gpt-oss.
         indices: (b, n, ·), the keys that each query may see, as in DeepSeek-V3.2; needs a 4D mask.
         **others: Further arguments that families pass. Those that would change the result are refused.
 
@@ -228,7 +229,8 @@ def attention_forward(
         shared = head * key.shape[1] // heads
         query, key, value = query[:, head : head + 1], key[:, shared : shared + 1], value[:, shared : shared + 1]
         position_bias, attention_mask = (_select_head(table, head) for table in (position_bias, attention_mask))
-    scores: dict[str, Any] = dict(scale=scaling, softcap=softcap)
+        s_aux = None if s_aux is None else s_aux[head : head + 1]
+    scores: dict[str, Any] = dict(scale=scaling, softcap=softcap, sinks=s_aux)
     pattern = getattr(attention_mask, "howsmooth_pattern", None)
     if attention_mask is not None and attention_mask.ndim == 4:
         output = _attend_4d_mask(query, key, value, position_bias, mask=attention_mask, **scores)
@@ -270,11 +272,6 @@ def _attend_biased(
     """Compute attention with a table (b or 1, h or 1, n or 1, m) added to the scores."""
     if bias is None:
         return attend(query, key, value, padding=padding, **pattern)
-    if _has_derivative(bias):
-        raise InputError(
-            "expected a position_bias that does not depend on the tokens, got one whose derivative would "
-            "be lost; choose another family (howsmooth models)"
-        )
     batch, n, m = query.shape[0], query.shape[-2], key.shape[-2]
     if bias.ndim != 4 or bias.shape[0] not in (1, batch) or bias.shape[2] not in (1, n) or bias.shape[3] != m:
         raise InputError(
@@ -305,33 +302,9 @@ def _attend_4d_mask(
         raise InputError(
             f"expected a mask of shape ({batch}, 1 or heads, {n}, {m}), got {tuple(mask.shape)}; reshape it"
         )
-    if _has_derivative(mask):
-        return _attend_dense(query, key, value, mask if bias is None else mask + bias, **scores)
     if mask.is_floating_point():
         mask = mask.to(query.dtype)
     return _attend_biased(query, key, value, mask if bias is None else mask + bias.to(query.dtype), None, **scores)
-
-
-def _attend_dense(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    table: torch.Tensor,
-    *,
-    scale: float | None,
-    softcap: float | None,
-) -> torch.Tensor:
-    """Compute attention in plain operations: `attend` is not differentiable in a table that depends on x (Doge)."""
-    key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value))
-    scores = (query.shape[-1] ** -0.5 if scale is None else scale) * query @ key.mT
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    return torch.softmax(scores + table.to(scores.dtype), -1) @ value
-
-
-def _has_derivative(table: torch.Tensor) -> bool:
-    """Return whether a derivative passes through a table, in reverse or in forward mode."""
-    return table.requires_grad or forward_ad.unpack_dual(table).tangent is not None
 
 
 def _restrict_to_indices(

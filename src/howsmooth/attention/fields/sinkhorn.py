@@ -17,9 +17,9 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from howsmooth.attention import backend
+from howsmooth.attention.autograd import Batchable
 from howsmooth.attention.fields.field import BilinearField
 from howsmooth.attention.fields.softmax import attend_one_head
-from howsmooth.attention.op import Batchable
 from howsmooth.attention.pattern import Pattern
 from howsmooth.errors import InputError, NotConverged
 
