@@ -4,7 +4,10 @@ All candidates are compiled first, in 14 processes, and compared with float64 th
 results does not count. float32 is tried with several compositions of its products
 (`howsmooth.kernels.launch.FLOAT32_PRODUCTS`).
 
-    python benchmarks/gpu_tiles.py [--kinds jvp,jvps,dq,dkdv,forward] [--dtype bfloat16] [--seconds 420] [--out folder]
+    python benchmarks/gpu_tiles.py [--kinds jvp,jvps,dq,dkdv,forward] [--dtype bfloat16] [--masks full,causal]
+                                   [--seconds 420] [--out folder]
+
+The mask `sparse` is a sparse mask of ten documents packed into one sequence.
 """
 
 from __future__ import annotations
@@ -21,7 +24,11 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gpu import flops, machine, relative, second_truths, tensors, time_twice, truths
+from gpu import flops, machine, relative, tensors, time_twice
+
+from howsmooth import SparseMask
+from howsmooth.attention import blockwise
+from howsmooth.attention.pattern import Pattern
 
 PRECISIONS = {"bfloat16": (None,), "float16": (None,), "float32": ("tf32x3", "f16x3", "bf16x3")}
 # Errors up to this are rounding. f16x3 is tried for its speed: small probabilities may still underflow in float16.
@@ -74,14 +81,21 @@ def candidates(kind: str, width: int, itemsize: int) -> list:
     return found
 
 
-def sweep_call(kind: str, tiles, h: int, n: int, width: int, dtype_name: str, causal: bool, precision=None):
+def documents(n: int) -> SparseMask:
+    """Return the mask of ten documents whose ends are not those of blocks."""
+    return SparseMask.documents(torch.arange(n, device="cuda") // (n // 10 + 7))
+
+
+def sweep_call(kind: str, tiles, h: int, n: int, width: int, dtype_name: str, mask: str, precision=None):
     """Return a closure that launches this kernel (for dq and dkdv both, the other one with its own tiles)."""
     from howsmooth.kernels import launch
     from howsmooth.kernels.tiles import choose
 
     dtype = getattr(torch, dtype_name)
     q, k, v, dq, dk, dv, g = tensors(h, n, width, dtype, 7)
-    options = launch.Options(scale=width**-0.5, causal=causal, precision=precision)
+    causal = mask == "causal"
+    sparse = documents(n).kernel_arguments() if mask == "sparse" else None
+    options = launch.Options(scale=width**-0.5, causal=causal, precision=precision, sparse=sparse)
     if kind == "forward":
         return lambda: launch.forward(q, k, v, options, tiles=tiles)
     o, normaliser = launch.forward(q, k, v, options, implementation="triton")
@@ -111,11 +125,14 @@ def failure(job) -> str | None:
     try:
         out = sweep_call(*job)()
         torch.cuda.synchronize()
-        kind, _, h, n, width, dtype, causal, precision = job
+        kind, _, h, n, width, dtype, mask, precision = job
         two = [t[:, :2] for t in tensors(h, n, width, getattr(torch, dtype), 7)]
-        o, do, pulled = truths(*two, width**-0.5, causal)
-        if kind.startswith("hvp"):
-            pulled = second_truths(*two, width**-0.5, causal)
+        pattern = Pattern(width**-0.5, mask == "causal", mask=documents(n) if mask == "sparse" else None)
+        q, k, v, dq, dk, dv, g = (t.double() for t in two)
+        o, normaliser = blockwise.forward(q, k, v, pattern)
+        linearised = blockwise.Linearisation(q, k, v, o, normaliser, pattern)
+        do = linearised.jvp(dq, dk, dv)
+        pulled = linearised.hvp(dq, dk, dv, g) if kind.startswith("hvp") else linearised.vjp(g)
         pairs = {
             "forward": lambda: [(out[0], o)],
             "jvp": lambda: [(out[0], do)],
@@ -142,18 +159,18 @@ def compile_all(jobs: list) -> list[str | None]:
     return reasons
 
 
-def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
+def sweep(kinds, dtype: str, masks: list[str], seconds: float, out: dict) -> None:
     """Time all candidates that work, and print the five best of each kind."""
     shapes = [(12, 64), (32, 128)] if dtype != "float32" else [(12, 64)]
     n, began = 16384 if dtype != "float32" else 8192, time.time()
-    masks = (False, True) if dtype != "float32" else (False,)
     jobs = [
-        (kind, tiles, h, 2048, width, dtype, causal, precision)
+        (kind, tiles, h, 2048, width, dtype, mask, precision)
         for h, width in shapes
         for kind in kinds
-        for causal in masks
+        for mask in masks
         for precision in PRECISIONS[dtype]
         for tiles in candidates(kind, width, getattr(torch, dtype).itemsize)
+        if mask != "sparse" or (tiles.keys >= 32 and tiles.rows // 16 == tiles.warps and tiles.stages < 4)
     ]
     print(f"{len(jobs)} candidates; compiling in 14 processes", flush=True)
     reasons = compile_all(jobs)
@@ -179,11 +196,11 @@ def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
                 failed.append((*map(str, job), str(reason)[:100]))
             call = None
         timed.sort(key=lambda pair: pair[0])
-        kind, h, width, dtype, causal, precision = key
+        kind, h, width, dtype, mask, precision = key
         products = {"forward": 2, "jvp": 5, "jvps": 17, "hvp queries": 15, "hvp keys": 15}.get(kind, 5)
-        print(f"{kind} width {width} {dtype}{f' {precision}' if precision else ''}{' causal' if causal else ''}")
+        print(f"{kind} width {width} {dtype}{f' {precision}' if precision else ''} {mask}")
         for ms, tiles in timed[:5]:
-            rate = flops(products, h, n, width, causal) / ms * 1e-9
+            rate = flops(products, h, n, width, mask == "causal") / ms * 1e-9
             print(f"   {ms:8.3f} ms  {rate:6.1f} TFLOP/s  {tiles}", flush=True)
         out.setdefault("sweep", []).append(
             dict(
@@ -192,7 +209,7 @@ def sweep(kinds, dtype: str, seconds: float, out: dict) -> None:
                 n=n,
                 width=width,
                 dtype=dtype,
-                causal=causal,
+                mask=mask,
                 precision=precision,
                 times=[[ms, str(tiles)] for ms, tiles in timed],
             )
@@ -205,6 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", default="jvp,jvps,dq,dkdv,forward")
     parser.add_argument("--dtype", default="bfloat16", choices=list(PRECISIONS))
+    parser.add_argument("--masks", default="full,causal", help="of full, causal and sparse")
     parser.add_argument("--seconds", type=float, default=420, help="when to stop")
     parser.add_argument("--commit", help="commit to record if git is not available")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
@@ -214,7 +232,8 @@ def main() -> None:
     results = machine(arguments.commit)
     print("  ".join(f"{name} {value}" for name, value in results.items()))
     try:
-        sweep([kind for kind in arguments.kinds.split(",") if kind], arguments.dtype, arguments.seconds, results)
+        kinds, masks = arguments.kinds.split(","), arguments.masks.split(",")
+        sweep(kinds, arguments.dtype, masks, arguments.seconds, results)
     finally:
         folder = Path(arguments.out)
         folder.mkdir(parents=True, exist_ok=True)

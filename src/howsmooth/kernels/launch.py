@@ -87,9 +87,7 @@ def forward(
     w = v.shape[3]
     o = empty_like(q, h, n, w, options.out_dtype or q.dtype)
     normaliser = torch.empty(b, h, n, 2, dtype=torch.float32, device=q.device)
-    tiles = tiles or choose(
-        "forward", q.element_size(), max(width, w), b * h, n, options.causal, _capability(q), options.loads_pairs
-    )
+    tiles = tiles or _choose("forward", q, v, b * h, n, options)
     _over_queries(forward_kernel, tiles, (q, k, v, o, normaliser), (q, k, v, o), options, _are_aligned(q, k, v))
     return o, normaliser
 
@@ -108,42 +106,34 @@ def jvp(
     with_means: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """Launch the JVP kernel, as often as the tiles' number of tangents requires; see `howsmooth.kernels.jvp`."""
-    is_single = dq.dim() == 4
-    if is_single:
-        dq, dk, dv = dq[None], dk[None], dv[None]
+    b, h, n, _ = q.shape
+    w, dtype = v.shape[3], options.out_dtype or q.dtype
+    normaliser = normaliser.contiguous()
+    aligned = _are_aligned(q, k, v, dq, dk, dv)
+    if dq.dim() == 4:
+        do = empty_like(q, h, n, w, dtype)
+        mu = torch.empty(b, h, n, dtype=torch.float32, device=q.device) if with_means else None
+        tiles = tiles or _choose("jvp", q, v, b * h, n, options)
+        strides = (0, *dq.stride()[:3], 0, *dk.stride()[:3], 0, *dv.stride()[:3], 0, *do.stride()[:3], 0)
+        tensors = (q, k, v, o, normaliser, dq, dk, dv, do, do if mu is None else mu)
+        _over_queries(jvp_kernel, tiles, tensors, (q, k, v, o), options, aligned, (1, with_means), strides)
+        return do, mu
     tangents = dq.shape[0]
     if dk.shape[0] != tangents or dv.shape[0] != tangents:
         raise InputError(f"jvp: expected as many dk and dv as dq, got {tangents}, {dk.shape[0]} and {dv.shape[0]}")
-    b, h, n, width = q.shape
-    w = v.shape[3]
-    do = _empty_tangents(tangents, q, h, n, w, options.out_dtype or q.dtype)
+    do = _empty_tangents(tangents, q, h, n, w, dtype)
     mu = torch.empty(tangents, b, h, n, dtype=torch.float32, device=q.device) if with_means else None
-    aligned = _are_aligned(q, k, v, dq, dk, dv)
-    normaliser = normaliser.contiguous()
     done = 0
     while done < tangents:
         left = tangents - done
-        chosen = tiles or choose(
-            *("jvp" if left == 1 else "jvps", q.element_size(), max(width, w), b * h, n, options.causal), _capability(q)
-        )
+        chosen = tiles or _choose("jvp" if left == 1 else "jvps", q, v, b * h, n, options)
         now = min(left, chosen.tangents)
         now = 1 << (now.bit_length() - 1)  # a power of two
         xq, xk, xv, xo = dq[done:], dk[done:], dv[done:], do[done:]
-        means = xo if mu is None else mu[done:]
         strides = (*xq.stride()[:4], *xk.stride()[:4], *xv.stride()[:4], *xo.stride()[:4], b * h * n)
-        _over_queries(
-            jvp_kernel,
-            chosen,
-            (q, k, v, o, normaliser, xq, xk, xv, xo, means),
-            (q, k, v, o),
-            options,
-            aligned,
-            (now, with_means),
-            strides,
-        )
+        tensors = (q, k, v, o, normaliser, xq, xk, xv, xo, xo if mu is None else mu[done:])
+        _over_queries(jvp_kernel, chosen, tensors, (q, k, v, o), options, aligned, (now, with_means), strides)
         done += now
-    if is_single:
-        return do[0], None if mu is None else mu[0]
     return do, mu
 
 
@@ -172,12 +162,7 @@ def vjp(
     rows = torch.empty(3, b, h, n, dtype=torch.float32, device=q.device)
     lse = rows if g_lse is None else g_lse.float().contiguous()
     aligned = _are_aligned(q, k, v, g)
-    by_query, by_key = tiles or (
-        choose("dq", q.element_size(), max(width, w), b * h, n, options.causal, _capability(q), options.loads_pairs),
-        choose(
-            "dkdv", q.element_size(), max(width, w), b * hkv, m, options.causal, _capability(q), options.loads_pairs
-        ),
-    )
+    by_query, by_key = tiles or (_choose("dq", q, v, b * h, n, options), _choose("dkdv", q, v, b * hkv, m, options))
     _over_queries(
         dq_kernel,
         by_query,
@@ -222,19 +207,8 @@ def hvp(
     mu = mu.contiguous()
     aligned = _are_aligned(q, k, v, dq, dk, dv, h)
     by_query, by_key = tiles or (
-        choose(
-            "hvp queries",
-            q.element_size(),
-            max(width, w),
-            b * heads,
-            n,
-            options.causal,
-            _capability(q),
-            options.loads_pairs,
-        ),
-        choose(
-            "hvp keys", q.element_size(), max(width, w), b * hkv, m, options.causal, _capability(q), options.loads_pairs
-        ),
+        _choose("hvp queries", q, v, b * heads, n, options),
+        _choose("hvp keys", q, v, b * hkv, m, options),
     )
     _over_queries(
         queries_kernel,
@@ -279,7 +253,7 @@ def table_gradient(
         r = r - g_lse
     dq, dk, dv, do, mu = along if along is not None else (q, k, v, o, r)
     c = r if along is None else (g.float() * do.float()).sum(-1)
-    tiles = tiles or choose("table", q.element_size(), max(width, w), b * h, n, False, _capability(q))
+    tiles = tiles or _choose("table", q, v, b * h, n, options)
     constants = _constants(q.dtype, width, w, _are_aligned(q, k, v, g, dq, dk, dv), options)
     pointers, numbers = _mask_arguments(q, k, options, over_keys=False)
     _run(
@@ -421,6 +395,12 @@ def _strides(*tensors: Tensor) -> tuple[int, ...]:
 
 def _are_aligned(*tensors: Tensor) -> bool:
     return all(t.stride(-2) % ALIGNMENT == 0 and t.data_ptr() % ALIGNMENT == 0 for t in tensors)
+
+
+def _choose(kernel: str, q: Tensor, v: Tensor, heads: int, length: int, options: Options) -> Tiles:
+    width = max(q.shape[3], v.shape[3])
+    masks = options.causal, _capability(q), options.loads_pairs
+    return choose(kernel, q.element_size(), width, heads, length, *masks)
 
 
 def _capability(t: Tensor) -> tuple[int, int] | None:
