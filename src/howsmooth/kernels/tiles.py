@@ -32,7 +32,8 @@ class Tiles:
 # (kernel, bytes of an operand, width of the wider of key and value) → tiles: the fastest on an H200 at n = 16,384, for
 # float32 at n = 8,192 (width 256, and width 128 in float32, were not swept). "short" is for few programs: fewer rows
 # each, so that all multiprocessors have some. "causal" is listed where other tiles are faster under a causal mask,
-# "masked" where those without a table or a sparse mask would need too much shared memory with one.
+# "masked" where they are faster with a sparse mask (ten documents), or where the others need too much shared memory with
+# a table or a sparse mask.
 # float32 has a warp for 16 rows everywhere: with 8 warps on 64 rows for dk and dv, the transpose took 27 ms instead of
 # 17. It has no tiles 256 wide: see `kernels.MAX_WIDTH`.
 TABLE: dict[tuple[str, int, int], Tiles] = {
@@ -78,6 +79,10 @@ TABLE: dict[tuple[str, int, int], Tiles] = {
     ("hvp keys", 2, 256): Tiles(64, 16, 8, 1),
     ("hvp keys", 4, 64): Tiles(64, 32, 4, 2),
     ("hvp keys", 4, 128): Tiles(32, 16, 4, 1),
+    ("forward masked", 2, 128): Tiles(64, 32, 4, 2),
+    ("jvp masked", 2, 64): Tiles(64, 32, 4, 3),
+    ("dkdv masked", 2, 64): Tiles(64, 64, 4, 2),
+    ("dq masked", 2, 128): Tiles(64, 64, 4, 2),
     ("jvp masked", 4, 64): Tiles(128, 32, 8, 2),
     ("jvps masked", 4, 64): Tiles(128, 32, 8, 2),
     ("hvp queries masked", 2, 128): Tiles(128, 32, 8, 2),
