@@ -159,11 +159,12 @@ class Pushforward(Batchable):
     @staticmethod
     def backward(ctx: Any, h: Tensor | None, h_lse: Tensor | None = None) -> tuple[Any, ...]:
         """Compute the reverse mode."""
-        *at, dq, dk, dv, d_table, do = ctx.saved_tensors[:12]
         if h is None and h_lse is None:
             return (None,) * 13
+        saved = ctx.saved_tensors  # read once: activation checkpointing allows no more
+        *at, dq, dk, dv, d_table, do = saved[:12]
         if ctx.with_means:
-            means = ctx.saved_tensors[12]
+            means = saved[12]
         else:
             _, means = Pushforward.apply(*at, dq, dk, dv, d_table, ctx.pattern, True)
         h = torch.zeros_like(do) if h is None else h
