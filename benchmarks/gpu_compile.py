@@ -42,7 +42,7 @@ def kernel_of(kind: str):
         "hvp queries": (curvature.queries_kernel, (False,)),
         "hvp keys": (curvature.keys_kernel, ()),
         "table": (table.table_kernel, (True,)),
-    }[kind.replace(" causal", "").replace(" short", "").replace(" masked", "")]
+    }[" ".join(word for word in kind.split() if word not in ("causal", "short", "sparse", "biased"))]
 
 
 def compiled(
@@ -112,6 +112,14 @@ def check(job: tuple) -> dict:
     return dict(job=job, fits=fits, **found)
 
 
+def is_used(kind: str, itemsize: int, width: int, biased: bool, sparse: bool) -> bool:
+    """Return whether a line of the table is used with a table of scores, with a sparse mask, or without both."""
+    if kind.endswith((" biased", " sparse")):
+        return (kind.endswith(" biased") and biased) or (kind.endswith(" sparse") and sparse)
+    special = f"{kind} {'biased' if biased else 'sparse'}"
+    return not (biased or sparse) or (special, itemsize, width) not in TABLE
+
+
 def main() -> int:
     """Compile the table for all capabilities asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -126,8 +134,7 @@ def main() -> int:
         (kind, itemsize, width, tiles, capability, arguments.biased, arguments.sparse)
         for capability in capabilities
         for (kind, itemsize, width), tiles in table_of((capability // 10, capability % 10)).items()
-        if kind.startswith(arguments.only)
-        and not ((arguments.biased or arguments.sparse) and (f"{kind} masked", itemsize, width) in TABLE)
+        if kind.startswith(arguments.only) and is_used(kind, itemsize, width, arguments.biased, arguments.sparse)
     ]
     bad = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:

@@ -143,7 +143,6 @@ def test_bad_tokens_are_refused_by_name(x, padding, message):
         (dict(scale=float("inf")), "finite scale"),
         (dict(score_bias=normal(1, 9, 9)), "score_bias table"),
         (dict(score_bias=normal(1, 5, 3, 3)), "score_bias table"),
-        (dict(score_bias=normal(1, 3, 3).requires_grad_()), "detach it"),
     ],
 )
 def test_invalid_options_are_refused_by_the_map_and_its_jacobian(changes, message):

@@ -21,7 +21,8 @@ def unsupported_reason(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, paddin
     """Return why the kernels do not support these tensors, or None if they do; warn once if that costs time."""
     if get_proxy_mode() is not None:
         return "a graph is being recorded"
-    reason = kernels.unsupported(q, k, v, score_bias=pattern.score_bias, padding=padding)
+    is_sparse = pattern.mask is not None
+    reason = kernels.unsupported(q, k, v, score_bias=pattern.score_bias, padding=padding, sparse=is_sparse)
     if reason is not None and q.device.type == "cuda" and q.dtype in kernels.DTYPES:
         warn_of_slow_path(reason)
     return reason

@@ -17,7 +17,7 @@ from typing import Required, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from howsmooth.kernels.tiles import SHARED_MEMORY
+from howsmooth.kernels.tiles import LESS_MEMORY, SHARED_MEMORY
 
 __all__ = ["forward", "jvp", "vjp", "hvp", "table_gradient", "unsupported", "KernelOptions", "DTYPES", "MAX_WIDTH"]
 
@@ -46,6 +46,7 @@ def unsupported(
     score_bias: object | None = None,
     padding: Tensor | None = None,
     precision: str | None = None,
+    sparse: bool = False,
 ) -> str | None:
     """Return why the kernels do not support these arguments, or None if they do.
 
@@ -57,6 +58,7 @@ def unsupported(
         score_bias: A table added to the scores, or a boolean mask; the kernels do not support a function.
         padding: Boolean mask (b, m), true where a key counts.
         precision: "native", "precise" or None, as in `forward`.
+        sparse: Whether there is a sparse mask.
 
     Returns:
         The reason in one line, or None.
@@ -101,18 +103,20 @@ def unsupported(
             f"a score_bias is bool, bfloat16, float16 or float32 on {q.device}, got {score_bias.dtype} on "
             f"{score_bias.device}"
         )
-    return _unsupported_device(q.device)
+    return _unsupported_device(q.device, sparse or score_bias is not None)
 
 
 @functools.cache
-def _unsupported_device(device: torch.device) -> str | None:
-    """Return why the kernels do not run on a device, or None if they do."""
+def _unsupported_device(device: torch.device, loads_pairs: bool) -> str | None:
+    """Return why the kernels do not run on a device, or None if they do; with a table or a sparse mask or without."""
     if device.type != "cuda" or torch.version.hip is not None:
         return f"the kernels are written for NVIDIA GPUs, got tensors on {device}"
     major, minor = torch.cuda.get_device_capability(device)
     if 10 * major + minor not in SHARED_MEMORY:
         known = ", ".join(f"{c / 10:.1f}" for c in SHARED_MEMORY)
         return f"the kernels have tiles for GPUs of compute capability {known}, got {major}.{minor}"
+    if loads_pairs and SHARED_MEMORY[10 * major + minor] in LESS_MEMORY:
+        return f"tables and sparse masks need more shared memory than compute capability {major}.{minor} has"
     return None
 
 

@@ -59,9 +59,9 @@ class Options:
     out_dtype: torch.dtype | None = None
 
     @property
-    def loads_pairs(self) -> bool:
-        """Whether a table of scores or tiles of a sparse mask are loaded, which needs more shared memory."""
-        return self.bias is not None or self.sparse is not None
+    def kind(self) -> str | None:
+        """What else is loaded for each pair, which needs more shared memory: a table, or tiles of a sparse mask."""
+        return "biased" if self.bias is not None else "sparse" if self.sparse is not None else None
 
     @property
     def is_plain(self) -> bool:
@@ -399,7 +399,7 @@ def _are_aligned(*tensors: Tensor) -> bool:
 
 def _choose(kernel: str, q: Tensor, v: Tensor, heads: int, length: int, options: Options) -> Tiles:
     width = max(q.shape[3], v.shape[3])
-    masks = options.causal, _capability(q), options.loads_pairs
+    masks = options.causal, _capability(q), options.kind
     return choose(kernel, q.element_size(), width, heads, length, *masks)
 
 
