@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from howsmooth.kernels.tiles import SHARED_MEMORY, TABLE, Tiles, table_of
+from howsmooth.kernels.tiles import LESS_MEMORY, SHARED_MEMORY, TABLE, Tiles, table_of
 
 # Pointers by the type of their elements: half-precision data, float32 sums, masks.
 FLOAT32 = {"norm_ptr", "mu_ptr", "rows_ptr", "lse_ptr", "r_ptr", "c_ptr"}
@@ -134,7 +134,9 @@ def main() -> int:
         (kind, itemsize, width, tiles, capability, arguments.biased, arguments.sparse)
         for capability in capabilities
         for (kind, itemsize, width), tiles in table_of((capability // 10, capability % 10)).items()
-        if kind.startswith(arguments.only) and is_used(kind, itemsize, width, arguments.biased, arguments.sparse)
+        if kind.startswith(arguments.only)
+        and is_used(kind, itemsize, width, arguments.biased, arguments.sparse)
+        and not (kind == "table" and SHARED_MEMORY[capability] in LESS_MEMORY)  # no tables there
     ]
     bad = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
