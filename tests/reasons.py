@@ -33,5 +33,5 @@ PEFT = extra("peft", "test")
 PLAYWRIGHT = extra("playwright", "test")
 TRITON = extra("triton", "test") + " (Linux on x86_64)"
 MINILM = embedded("minilm")
-TRANSFORMERS = "needs transformers, which is not installed: pip install transformers"
+TRANSFORMERS = extra("transformers", "models")
 PILLOW = "needs Pillow, which is not installed: pip install pillow"

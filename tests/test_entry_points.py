@@ -18,6 +18,8 @@ README = ROOT / "README.md"
 LAZY = (
     "howsmooth",
     "howsmooth.attack",
+    "howsmooth.dynamics",
+    "howsmooth.models",
     "howsmooth.report",
     "howsmooth.studies",
     "howsmooth.studies.figures",

@@ -22,7 +22,8 @@ LAYERS = (
     ("explorer",),
     ("cli",),
 )
-OPEN = {"errors", "fits", "lazy", "records", "texts"}  # every package may import these; they import only each other
+# Every package may import these; they import only each other.
+OPEN = {"errors", "extras", "fits", "lazy", "records", "texts"}
 ENTRY_POINTS = {"__init__", "__main__", "measurements"}  # may import everything
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "transformers": ("models",),

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from howsmooth.extras import missing_package
+
 
 def attach(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package whose names are imported on first use.
@@ -21,8 +23,8 @@ def attach(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], An
         modules: For each name, the module that defines it. A module listed under its own name is returned itself.
 
     Returns:
-        The two functions. `__getattr__` raises an AttributeError that lists the names for any other name; `__dir__`
-        returns the package's `__all__`.
+        The two functions. `__getattr__` raises an AttributeError that lists the names for any other name, and an error
+        that says what to install if a name needs a package that is missing; `__dir__` returns the package's `__all__`.
 
     Example:
         >>> lookup, names = attach("json", {"JSONDecoder": "json.decoder", "scanner": "json.scanner"})
@@ -34,7 +36,10 @@ def attach(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], An
     def getattr_(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
-        module = importlib.import_module(modules[name])
+        try:
+            module = importlib.import_module(modules[name])
+        except ModuleNotFoundError as error:
+            raise missing_package(error, f"for {package}.{name}") or error from None
         return module if modules[name] == f"{package}.{name}" else getattr(module, name)
 
     def dir_() -> list[str]:

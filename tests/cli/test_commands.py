@@ -108,19 +108,45 @@ def test_doctor_names_versions_devices_and_models(howsmooth):
 
     result = howsmooth("doctor")
     assert result.code == 0
-    for word in (package.__version__, torch.__version__, "transformers", "blockwise", "minilm", "smollm2", "cache"):
+    for word in (
+        package.__version__,
+        torch.__version__,
+        "transformers",
+        "attention, cpu",
+        "minilm",
+        "smollm2",
+        "cache",
+    ):
         assert word in result.out
 
 
-def test_doctor_reports_whether_the_kernels_can_run(howsmooth):
+def test_doctor_says_which_implementation_of_attention_runs_on_each_device(howsmooth):
     import torch
 
     from howsmooth import kernels
 
-    x = torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16, device="cuda" if torch.cuda.is_available() else "cpu")
-    why = kernels.unsupported(x, x, x)
-    line = " ".join(howsmooth("doctor").out.split())
-    assert (f"none will serve: {why}" if why else "serve on the gpu: bfloat16") in line
+    for device in ("cpu", "cuda:0") if torch.cuda.is_available() else ("cpu",):
+        x = torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16, device=device)
+        why = kernels.unsupported(x, x, x)
+        line = " ".join(howsmooth("doctor").out.split())
+        runs = (
+            f"every dtype: blocks of queries in PyTorch; {why}" if why else "bfloat16: Triton kernels, heads up to 256"
+        )
+        assert f"attention, {device} {runs}" in line
+
+
+def test_doctor_names_the_reason_for_each_dtype(monkeypatch):
+    """On a device where the kernels run; `meta` stands for a GPU."""
+    from howsmooth import kernels
+    from howsmooth.studies.provenance import attention_on
+
+    monkeypatch.setattr(kernels, "unsupported", lambda q, *_, **__: "no doubles" if q.dtype.itemsize == 8 else None)
+    assert attention_on("meta").splitlines() == [
+        "bfloat16: Triton kernels, heads up to 256 wide",
+        "float16: Triton kernels, heads up to 256 wide",
+        "float32: Triton kernels, heads up to 128 wide",
+        "float64: blocks of queries in PyTorch; no doubles",
+    ]
 
 
 def test_models_shows_every_family(howsmooth):

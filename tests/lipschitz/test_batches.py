@@ -1,11 +1,13 @@
 """One rule for batches: three axes are a batch of independent samples for every map, unless `batched` overrides it."""
 
+import inspect
 import math
+import typing
 
 import pytest
 import torch
 
-from howsmooth import InputError, local_lipschitz
+from howsmooth import Estimate, InputError, local_lipschitz
 from howsmooth.lipschitz import jacobian
 from tests.attention.cases import LAYERS, layer, normal
 from tests.tolerances import FLOAT32, assert_close, at_most
@@ -118,3 +120,17 @@ def test_padding_and_product_dtype_are_refused_for_a_batch_that_is_one_input():
         local_lipschitz(f, x, batched=False, padding=torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(InputError, match="product_dtype"):
         local_lipschitz(f, x, batched=False, product_dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (3, 4, 6)])
+def test_the_annotated_types_are_returned(shape):
+    """`batched` determines the type of the result; the overloads take the other arguments of the function."""
+    f, x = layer("two heads"), normal(50, *shape)
+    for g in (f, torch.tanh):
+        assert isinstance(local_lipschitz(g, x, batched=False), Estimate)
+    assert isinstance(local_lipschitz(torch.tanh, x, batched=True), list)
+    single, batch, either = typing.get_overloads(local_lipschitz)
+    names = {*inspect.signature(local_lipschitz).parameters} - {"f", "x", "batched"}
+    for overload in (single, batch, either):
+        (options,) = typing.get_args(typing.get_type_hints(overload)["options"])
+        assert names == set(options.__annotations__)

@@ -230,12 +230,39 @@ def test_random_maps_and_broken_derivatives_are_refused():
 
 def test_maps_that_refuse_float64_are_measured_in_their_own_dtype():
     def stubborn(y):
-        assert y.dtype == torch.float32
+        assert y.dtype == torch.float32, "float32 only"
         return torch.tanh(y)
 
-    estimate = local_lipschitz(stubborn, torch.zeros(2, 3))
+    refused = r"does not run in float64 \(AssertionError: float32 only.*\); "
+    with pytest.warns(UserWarning, match=refused + "the interval allows for rounding without a reference"):
+        estimate = local_lipschitz(stubborn, torch.zeros(2, 3))
     assert math.isclose(estimate.value, 1.0, rel_tol=1e-4) and estimate.lower <= 1 <= estimate.upper
-    assert math.isclose(estimate.check(1e-2), 1.0, rel_tol=1e-3)
+    with pytest.warns(UserWarning, match=refused + "it is evaluated in float32"):
+        assert math.isclose(estimate.check(1e-2), 1.0, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("refusal", [RuntimeError, NotImplementedError, TypeError, ValueError, KeyError])
+def test_the_error_of_a_map_that_refuses_float64_is_named(refusal):
+    def stubborn(y):
+        if y.dtype == torch.float64:
+            raise refusal
+        return torch.tanh(y)
+
+    with pytest.warns(UserWarning, match=rf"does not run in float64 \({refusal.__name__}\)"):
+        local_lipschitz(stubborn, torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("error", [AttributeError, ZeroDivisionError, IndexError, MemoryError])
+@pytest.mark.parametrize("casts", [False, True])
+def test_an_error_in_float64_that_is_not_about_dtypes_is_raised(error, casts):
+    def broken(y):
+        if y.dtype == torch.float64:
+            raise error("a mistake")
+        return torch.tanh(y.bfloat16() if casts else y)
+
+    with pytest.raises(error, match="a mistake") as raised:
+        local_lipschitz(broken, torch.zeros(2, 3), strict=False)
+    assert raised.value.__notes__ == ["It was raised when the map was evaluated in float64 instead of its own dtype."]
 
 
 def test_not_converging_raises_or_returns_the_partial_estimate():

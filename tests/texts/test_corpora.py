@@ -59,9 +59,9 @@ def test_without_data_folder_and_packages_the_error_names_a_remedy(tmp_path, mon
     monkeypatch.delenv(DATA, raising=False)
     monkeypatch.setitem(sys.modules, "nltk", None)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=rf"NLTK is not installed.*{DATA}.*alice\.txt"):
+    with pytest.raises(InputError, match=rf"expected nltk .*howsmooth\[datasets\].*{DATA}.*alice\.txt"):
         read_corpus("alice")
-    with pytest.raises(InputError, match="pip install datasets"):
+    with pytest.raises(InputError, match=r"pip install 'howsmooth\[datasets\]', or give a file"):
         read_corpus("hf:some/dataset")
 
 

@@ -12,6 +12,7 @@ from howsmooth.attention.fields import (
     SoftmaxField,
 )
 from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.implementation import Implementation, implementation
 from howsmooth.attention.jacobian import AttentionJacobian, abstract_jacobian
 from howsmooth.attention.l2 import L2Attention
 from howsmooth.attention.normalisation import Normalisation
@@ -27,6 +28,8 @@ __all__ = [
     "SparseMask",
     "scaled_dot_product_attention",
     "replace_sdpa",
+    "implementation",
+    "Implementation",
     "AttentionJacobian",
     "Rotary",
     "Normalisation",

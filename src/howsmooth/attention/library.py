@@ -329,9 +329,8 @@ def recorded(
     q, k, v = (t.reshape(-1, *t.shape[-3:]) for t in (q, k, v))
     padding = None if padding is None else padding.reshape(-1, m)
     values, tangents = _recorded(q, k, v, padding, table, sparse, pattern, with_lse)
-    shapes = [shape, shape[:-1]]
     found = []
-    for value, tangent, size in zip(values, tangents, shapes, strict=False):
+    for value, tangent, size in zip(values, tangents, [shape, shape[:-1]][: len(values)], strict=True):
         value = value.view(size)
         found.append(value if tangent is None else forward_ad.make_dual(value, tangent.view(size)))
     return tuple(found)

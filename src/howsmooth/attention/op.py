@@ -299,7 +299,8 @@ def pattern_of(
         lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
         full = torch.Size((*lead, heads, n, m))
         fits = score_bias.shape[-2:] == (n, m) and score_bias.dim() <= len(full)
-        if not fits or any(a not in (1, b) for a, b in zip(score_bias.shape[::-1], full[::-1], strict=False)):
+        last = full[len(full) - score_bias.dim() :]  # Dynamo of torch 2.7 takes every zip for a strict one
+        if not fits or any(a not in (1, b) for a, b in zip(score_bias.shape, last, strict=True)):
             wrong.append(
                 f"a score_bias table of shape ({n}, {m}) or, broadcast, {tuple(full)}, got {tuple(score_bias.shape)}"
             )

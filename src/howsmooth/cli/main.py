@@ -10,6 +10,7 @@ import click
 from howsmooth import __version__
 from howsmooth.cli.lazy import Entry, LazyGroup
 from howsmooth.errors import InputError
+from howsmooth.extras import missing_package
 
 _COMMANDS = {
     "measure": Entry("measure", "Measure the attention layers of a model on a text."),
@@ -55,6 +56,12 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()
     except InputError as error:
         _print_error(str(error))
+        code = EXIT_BAD_INPUT
+    except ModuleNotFoundError as error:
+        missing = missing_package(error, "for this command")
+        if missing is None:
+            raise
+        _print_error(str(missing))
         code = EXIT_BAD_INPUT
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())

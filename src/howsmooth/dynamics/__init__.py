@@ -1,7 +1,8 @@
 """Depth: tokens as particles under attention, Gaussian flows, densities, clusters."""
 
+from typing import TYPE_CHECKING
+
 from howsmooth.dynamics.continuity import DensityFlow, density_flow
-from howsmooth.dynamics.example import Example, integrate_example, read_example
 from howsmooth.dynamics.fixed_steps import steps_of
 from howsmooth.dynamics.gaussian import GaussianState, blow_up_time, covariance_at
 from howsmooth.dynamics.gaussian_flow import BlowUp, GaussianFlow, ParticleComparison, compare_particles, gaussian_flow
@@ -24,6 +25,10 @@ from howsmooth.dynamics.mean_field import ConvergenceRate, MeanFieldConvergence,
 from howsmooth.dynamics.renormalised import Renormalised
 from howsmooth.dynamics.trajectory import Interrupted, Trajectory
 from howsmooth.dynamics.velocity import Velocity
+from howsmooth.lazy import attach
+
+if TYPE_CHECKING:
+    from howsmooth.dynamics.example import Example, integrate_example, read_example
 
 __all__ = [
     "integrate",
@@ -63,3 +68,13 @@ __all__ = [
     "integrate_example",
     "Example",
 ]
+
+# Examples are read from files, which pydantic checks.
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "read_example": "howsmooth.dynamics.example",
+        "integrate_example": "howsmooth.dynamics.example",
+        "Example": "howsmooth.dynamics.example",
+    },
+)

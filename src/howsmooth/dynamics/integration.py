@@ -29,6 +29,7 @@ from howsmooth.dynamics.trajectory import (
 )
 from howsmooth.dynamics.velocity import Layer, Piece, Velocity, as_velocity
 from howsmooth.errors import InputError
+from howsmooth.extras import require
 
 SCIPY = ("rk45", "dop853", "lsoda", "radau")
 SOLVERS = (*SCIPY, "torchdiffeq", *SCHEMES)
@@ -273,12 +274,9 @@ def _with_torchdiffeq(
     progress: Callable[[float], None] | None,
 ) -> Tensor | None:
     """Return the tokens at the end of the piece, or None; from frame to frame, on the tokens' device."""
-    try:
-        from torchdiffeq import odeint
-    except ImportError:
-        raise InputError(
-            "expected torchdiffeq for solver='torchdiffeq', got none installed; pip install 'howsmooth[flow]'"
-        ) from None
+    require("torchdiffeq", purpose="for solver='torchdiffeq'")
+    from torchdiffeq import odeint
+
     check_first_velocity(piece, piece.start, x)
     t, budget = piece.start, 7 * max_steps  # evaluations; a step of Dormand and Prince takes up to seven
     last = (t, x)  # the state after the last accepted step

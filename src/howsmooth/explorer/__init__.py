@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from howsmooth.errors import InputError
 from howsmooth.explorer.catalog import Limits
+from howsmooth.extras import require
 
 __all__ = ["explorer", "launch", "Limits"]
 
@@ -48,12 +48,7 @@ def _page() -> Any:
     import os
 
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
-    try:
-        import gradio  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "expected gradio for the explorer, got none installed; pip install 'howsmooth[explore]'"
-        ) from None
+    require("gradio", purpose="for the explorer")
     from howsmooth.explorer import page
 
     return page

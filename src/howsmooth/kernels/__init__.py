@@ -71,8 +71,6 @@ def unsupported(
     # This runs at every call, and takes as long as a small kernel: hence no loops over three tensors.
     if score_bias is not None and not isinstance(score_bias, Tensor):
         return "the kernels take a score_bias as a table, got a function"
-    if _is_triton_missing():
-        return "triton is not installed"
     if not q.dim() == k.dim() == v.dim() == 4:
         return "the kernels take tensors of four axes"
     dtype = q.dtype
@@ -111,6 +109,8 @@ def _unsupported_device(device: torch.device, loads_pairs: bool) -> str | None:
     """Return why the kernels do not run on a device, or None if they do; with a table or a sparse mask or without."""
     if device.type != "cuda" or torch.version.hip is not None:
         return f"the kernels are written for NVIDIA GPUs, got tensors on {device}"
+    if _is_triton_missing():
+        return "triton is not installed"
     major, minor = torch.cuda.get_device_capability(device)
     if 10 * major + minor not in SHARED_MEMORY:
         known = ", ".join(f"{c / 10:.1f}" for c in SHARED_MEMORY)

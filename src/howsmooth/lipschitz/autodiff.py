@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from howsmooth.errors import InputError
-from howsmooth.lipschitz.casts import CastDetector, evaluated_in_float64
+from howsmooth.lipschitz.casts import CastDetector, evaluated_in_float64, warn_of_refusal
 from howsmooth.spectral import LinearOperator
 from howsmooth.spectral.operator import refuse_autocast
 
@@ -24,7 +24,8 @@ class AutodiffJacobian(LinearOperator):
     forward mode, J v is the derivative of `g ↦ Jᵀg`, through a second graph that is also recorded once.
 
     If f casts to a coarser dtype than that of x, J is the Jacobian without these casts: f is evaluated in float64, and
-    `perturbed` is the Jacobian with the casts. If f does not run in float64, J is the Jacobian with the casts.
+    `perturbed` is the Jacobian with the casts. If f does not run in float64, J is the Jacobian with the casts, and a
+    warning names the error.
 
     The memory of the graphs is unknown, so a memory plan counts only the vectors of the solver.
 
@@ -96,7 +97,8 @@ class AutodiffJacobian(LinearOperator):
             self.f = lambda x: f_float64(x.double()).to(x.dtype)
             self._record()
             self._f_with_casts = f
-        except Exception:  # a map may raise anything on a dtype that it does not support
+        except Exception as error:
+            warn_of_refusal(error, "its casts are measured as part of it, and the interval allows for their rounding")
             self.f, self.roundoff = f, unit
             self._record()
 
@@ -154,7 +156,8 @@ class AutodiffJacobian(LinearOperator):
             return None
         try:
             reference = self._unchecked(in_float64(self.f), self.x.double())
-        except Exception:  # a map may raise anything on a dtype that it does not support
+        except Exception as error:
+            warn_of_refusal(error, "the interval allows for rounding without a reference")
             return None
         return reference if reference._output.dtype == torch.float64 else None
 

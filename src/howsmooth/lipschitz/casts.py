@@ -8,6 +8,7 @@ and a normalisation that computes in float32.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,25 @@ def evaluated_in_float64(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Te
             return f(x)
 
     return f_float64
+
+
+def warn_of_refusal(error: Exception, instead: str) -> None:
+    """Warn that a map does not run in float64, naming its error.
+
+    Args:
+        error: What the map raised in float64. Maps refuse a dtype by a RuntimeError or a NotImplementedError as PyTorch
+            does, by a check of their own, or by a lookup that has no such key.
+        instead: What is done without float64.
+
+    Raises:
+        Exception: The error itself if it is none of these.
+    """
+    if not isinstance(error, RuntimeError | TypeError | ValueError | KeyError | AssertionError):
+        error.add_note("It was raised when the map was evaluated in float64 instead of its own dtype.")
+        raise error
+    line = next(iter(str(error).splitlines()), "")
+    named = type(error).__name__ + (f": {line}" if line else "")
+    warnings.warn(f"the map does not run in float64 ({named}); {instead}", stacklevel=3)
 
 
 class _Float64Mode(TorchFunctionMode):

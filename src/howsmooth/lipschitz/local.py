@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import EllipsisType
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from howsmooth.attention import AttentionJacobian, SelfAttention
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz.autodiff import AutodiffJacobian, frobenius_norm, in_float64
+from howsmooth.lipschitz.casts import warn_of_refusal
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.token_selection import TokenIndex, select_tokens
 from howsmooth.spectral import SingularTriplets, singular_values
@@ -21,6 +22,38 @@ from howsmooth.spectral.operator import refuse_autocast
 
 Map = SelfAttention | Callable[[Tensor], Tensor]
 F = TypeVar("F")
+
+
+class _Options(TypedDict, total=False):
+    """The keyword arguments of `local_lipschitz` that do not affect the type of its result."""
+
+    k: int
+    tol: float
+    confidence: float
+    tokens: TokenIndex
+    output_tokens: TokenIndex
+    padding: Tensor | None
+    stop: str
+    max_steps: int | None
+    max_memory: int | None
+    product_dtype: torch.dtype | None
+    seed: int
+    strict: bool
+    progress: Callable[..., Any] | None
+
+
+@overload
+def local_lipschitz(f: Map, x: Tensor, *, batched: Literal[False], **options: Unpack[_Options]) -> Estimate: ...
+
+
+@overload
+def local_lipschitz(f: Map, x: Tensor, *, batched: Literal[True], **options: Unpack[_Options]) -> list[Estimate]: ...
+
+
+@overload
+def local_lipschitz(
+    f: Map, x: Tensor, *, batched: bool | None = None, **options: Unpack[_Options]
+) -> Estimate | list[Estimate]: ...
 
 
 def local_lipschitz(
@@ -245,5 +278,6 @@ def _evaluate_in_float64(f: Map, x: Tensor, padding: Tensor | None, dtype: torch
     f_float64 = in_float64(f)
     try:
         return f_float64(x)
-    except Exception:  # a map may raise anything on a dtype that it does not support
+    except Exception as error:
+        warn_of_refusal(error, f"it is evaluated in {str(dtype).removeprefix('torch.')}")
         return f(x.to(dtype))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -182,9 +182,7 @@ def compare_norms(
     """Compare `‖D‖` of a map at x (n, d) with the norms of `own`, the batch of the n operators `∂₁G(x_i, μ)`."""
     half_confidence = 1 - (1 - confidence) / 2
     norms = spectral_norms(own, tol=tol, confidence=half_confidence, seed=seed)
-    norm = cast(  # a single estimate, since x is a single input
-        Estimate, local_lipschitz(whole, x, tol=tol, confidence=half_confidence, seed=seed, strict=False)
-    )
+    norm = local_lipschitz(whole, x, tol=tol, confidence=half_confidence, batched=False, seed=seed, strict=False)
     return Splitting(_decision(norm, norms), norm, norms, int(norms.value.argmax()))
 
 

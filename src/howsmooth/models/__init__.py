@@ -1,19 +1,45 @@
 """Models: pretrained or random transformers, the maps of their layers, and the tokens that enter them.
 
-The only package that imports transformers.
+The only package that imports transformers, and only when a name that needs it is first used.
 """
 
 from __future__ import annotations
 
-from howsmooth.models.cache import cache_root
-from howsmooth.models.embedding import LanguageHead, PrefixCache, TokenEmbedding
-from howsmooth.models.gpt2_file import AttentionFile
-from howsmooth.models.hook import register
-from howsmooth.models.layers import Chain, layer_chain, replace_attention
-from howsmooth.models.loading import load
-from howsmooth.models.locations import EMBEDDED
-from howsmooth.models.maps import KINDS, MapAt, OwnTokenMap
-from howsmooth.models.model import Model
+from typing import TYPE_CHECKING
+
+from howsmooth.lazy import attach
+
+if TYPE_CHECKING:
+    from howsmooth.models.cache import cache_root
+    from howsmooth.models.embedded import EMBEDDED
+    from howsmooth.models.embedding import LanguageHead, PrefixCache, TokenEmbedding
+    from howsmooth.models.gpt2_file import AttentionFile
+    from howsmooth.models.hook import register
+    from howsmooth.models.layers import Chain, layer_chain, replace_attention
+    from howsmooth.models.loading import load
+    from howsmooth.models.maps import KINDS, MapAt, OwnTokenMap
+    from howsmooth.models.model import Model
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "load": "howsmooth.models.loading",
+        "Model": "howsmooth.models.model",
+        "MapAt": "howsmooth.models.maps",
+        "KINDS": "howsmooth.models.maps",
+        "register": "howsmooth.models.hook",
+        "layer_chain": "howsmooth.models.layers",
+        "Chain": "howsmooth.models.layers",
+        "replace_attention": "howsmooth.models.layers",
+        "OwnTokenMap": "howsmooth.models.maps",
+        "TokenEmbedding": "howsmooth.models.embedding",
+        "PrefixCache": "howsmooth.models.embedding",
+        "LanguageHead": "howsmooth.models.embedding",
+        "AttentionFile": "howsmooth.models.gpt2_file",
+        "EMBEDDED": "howsmooth.models.embedded",
+        "cache_root": "howsmooth.models.cache",
+    },
+)
 
 __all__ = [
     "load",

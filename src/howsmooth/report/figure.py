@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from howsmooth.errors import InputError
+from howsmooth.extras import require
 from howsmooth.report.chart import Axis, Chart, Colour, Series
 from howsmooth.report.charts import bounds_charts, check_panel_count, growth_charts
 from howsmooth.report.rows import exponent, model_name
@@ -80,12 +81,9 @@ _PANEL_STYLES = {
 
 def check_plot_path(path: str, option: str = "--plot") -> None:
     """Raise InputError if matplotlib is not installed or cannot write this file type; called before computing."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-    except ImportError:
-        raise InputError(
-            f"expected matplotlib for {option}, got none installed; pip install 'howsmooth[plot]'"
-        ) from None
+    require("matplotlib", purpose=f"for {option}")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     if Path(path).suffix.lstrip(".").lower() not in FigureCanvasAgg.get_supported_filetypes():
         raise InputError(f"expected a plot file ending in .png, .svg or .pdf for {option}, got {path!r}")
 

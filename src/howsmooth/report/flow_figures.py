@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from howsmooth.errors import InputError
+from howsmooth.extras import require
 from howsmooth.report.chart import Axis, Band, Chart, LineStyle, Series
 from howsmooth.report.figure import THEMES, Theme, apply_theme, draw
 from howsmooth.report.flow_tables import chunk_key, of_kind
@@ -188,12 +189,9 @@ def _draw_curves(
 
 def check_animation_path(path: str, option: str = "--animate") -> None:
     """Raise InputError if this animation cannot be written; called before computing."""
-    try:
-        from matplotlib import animation
-    except ImportError:
-        raise InputError(
-            f"expected matplotlib for {option}, got none installed; pip install 'howsmooth[plot]'"
-        ) from None
+    require("matplotlib", purpose=f"for {option}")
+    from matplotlib import animation
+
     suffix = Path(path).suffix.lower()
     if suffix not in (".gif", ".mp4"):
         raise InputError(f"expected a file ending in .gif or .mp4 for {option}, got {path!r}")

@@ -7,7 +7,7 @@ An operator represents one matrix J (rows, cols), or a batch of them of one shap
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -37,7 +37,15 @@ def product_roundoff(dtype: torch.dtype, device: torch.device) -> float:
     unit = torch.finfo(dtype).eps
     if backend is None or dtype != torch.float32:
         return unit
-    return REDUCED_PRECISION_ROUNDOFF.get(backend.matmul.fp32_precision, unit)
+    return REDUCED_PRECISION_ROUNDOFF.get(_float32_precision(backend), unit)
+
+
+def _float32_precision(backend: Any) -> str:
+    """Return the name of the format that a backend rounds the factors of a float32 product to."""
+    try:
+        return cast(str, backend.matmul.fp32_precision)
+    except AttributeError:  # before PyTorch 2.9 there was one setting for all backends
+        return {"highest": "ieee", "high": "tf32", "medium": "bf16"}[torch.get_float32_matmul_precision()]
 
 
 class LinearOperator:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from howsmooth.errors import InputError
+from howsmooth.extras import require
 from howsmooth.records import csv_line, flat_cell, json_line, parse_json, read_lines, record_error
 from howsmooth.studies.store import Store
 
@@ -260,14 +261,10 @@ def _from_parquet(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise InputError(
-            "expected the package pyarrow for Parquet, got none; pip install 'howsmooth[parquet]', or "
-            "export to .csv or .jsonl"
-        ) from None
+    require("pyarrow", purpose="for Parquet", otherwise="or export to .csv or .jsonl")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     return pa, pq
 
 

@@ -12,17 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import howsmooth
+from howsmooth.extras import EXTRAS, install
 
-_BASE = ("numpy", "scipy", "torch", "safetensors", "transformers", "tokenizers", "click", "rich", "pydantic")
-_EXTRAS = {
-    "plot": ("matplotlib",),
-    "gguf": ("gguf", "accelerate"),
-    "parquet": ("pyarrow",),
-    "ray": ("ray",),
-    "explore": ("gradio",),
-    "datasets": ("datasets", "nltk"),
-    "test": ("pytest", "hypothesis"),
-}
+_CORE = ("numpy", "scipy", "torch")
 
 
 @dataclass(frozen=True)
@@ -70,11 +62,11 @@ def commit() -> str | None:
 
 def packages() -> Iterator[Part]:
     """Yield the packages that howsmooth needs, then those of its extras."""
-    for package in _BASE:
+    for package in _CORE:
         yield Part(package, _installed(package), "reinstall howsmooth", required=True)
-    for extra, names in _EXTRAS.items():
-        for package in names:
-            yield Part(package, _installed(package), f"pip install 'howsmooth[{extra}]'")
+    for packages_of_extra in EXTRAS.values():
+        for package in packages_of_extra:
+            yield Part(package, _installed(package), install(package))
 
 
 def embedded_models() -> Iterator[Part]:
@@ -91,31 +83,41 @@ def embedded_models() -> Iterator[Part]:
 
 
 def machine() -> dict[str, str]:
-    """Return the cores, the GPU, and which implementation of attention runs on them."""
+    """Return the cores, the GPUs, and which implementation of attention runs on each device."""
     import torch
 
-    gpu = torch.cuda.is_available()
+    gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    others = ["mps"] if torch.backends.mps.is_available() else []
     return {
         "cpu": f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads",
-        "gpu": torch.cuda.get_device_name(0) if gpu else "none that torch can use",
-        "attention": "blockwise, wherever the kernels do not serve",
-        "kernels": _kernels("cuda" if gpu else "cpu"),
+        **{gpu: torch.cuda.get_device_name(gpu) for gpu in gpus},
+        **({} if gpus else {"gpu": "none with CUDA that torch can use"}),
+        "triton": _installed("triton") or "not installed; PyTorch's builds for NVIDIA GPUs on Linux bring it",
+        **{f"attention, {device}": attention_on(device) for device in ("cpu", *others, *gpus)},
     }
 
 
-def _kernels(device: str) -> str:
-    """Return whether the kernels run on a device, or the reason why they do not."""
+def attention_on(device: str) -> str:
+    """Return which implementation of attention runs on a device, one line for each, and why not the kernels.
+
+    Example:
+        >>> print(attention_on("cpu").partition(";")[0])
+        every dtype: blocks of queries in PyTorch
+    """
     import torch
 
     from howsmooth import kernels
+    from howsmooth.attention.implementation import implementation_on
 
-    x = torch.zeros(1, 1, 1, 64, device=device, dtype=torch.bfloat16)
-    why = kernels.unsupported(x, x, x)
-    if why is not None:
-        return f"none will serve: {why}"
-    return (
-        f"serve on the gpu: bfloat16 and float16 up to {kernels.MAX_WIDTH[2]} wide, "
-        f"float32 up to {kernels.MAX_WIDTH[4]} (triton {_installed('triton') or 'of unknown version'})"
+    dtypes = {dtype: implementation_on(device, dtype) for dtype in kernels.DTYPES}
+    if all(found.reason for found in dtypes.values()):
+        found = dtypes[torch.float32]
+        return f"every dtype: {found.name}; {found.reason}"
+    dtypes[torch.float64] = implementation_on(device, torch.float64)
+    return "\n".join(
+        f"{str(dtype).removeprefix('torch.')}: {found.name}"
+        + (f"; {found.reason}" if found.reason else f", heads up to {kernels.MAX_WIDTH[dtype.itemsize]} wide")
+        for dtype, found in dtypes.items()
     )
 
 

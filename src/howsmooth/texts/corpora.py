@@ -22,6 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from howsmooth.errors import InputError
+from howsmooth.extras import require
 
 FORMATS = ("auto", "text", "ag_news")
 DATA = "HOWSMOOTH_DATA"  # environment variable: a folder with the files of the paper's corpora
@@ -186,10 +187,9 @@ def _read_paper_corpus(name: str) -> tuple[str, ...]:
 
 
 def _read_nltk_alice() -> tuple[str, ...]:
-    try:
-        import nltk
-    except ImportError:
-        raise InputError("NLTK is not installed") from None
+    require("nltk", purpose="to read it from NLTK's corpora")
+    import nltk
+
     book = "carroll-alice.txt"
     try:
         return (nltk.corpus.gutenberg.raw(book),)
@@ -201,13 +201,9 @@ def _read_nltk_alice() -> tuple[str, ...]:
 
 
 def _read_dataset(name: str, split: str, column: str | None, subset: str | None) -> tuple[str, ...]:
-    try:
-        import datasets
-    except ImportError:
-        raise InputError(
-            f"expected the package datasets to read {name!r} from the hub, got none; "
-            "pip install datasets, or give a file"
-        ) from None
+    require("datasets", purpose=f"to read {name!r} from the hub", otherwise="or give a file")
+    import datasets
+
     try:
         table = datasets.load_dataset(name, subset, split=split)
     except Exception as error:  # exceptions of the library, of the hub and of the network

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from howsmooth.errors import InputError, NotConverged
+from howsmooth.errors import NotConverged
+from howsmooth.extras import require
 
 Vector = npt.NDArray[np.float64]  # (n,)
 Matrix = npt.NDArray[np.float64]  # (n, m)
@@ -167,14 +168,10 @@ def _feasible_potentials(cost: Matrix, f: Vector) -> tuple[Matrix, Vector, Vecto
 
 
 def import_pot() -> ModuleType:
-    """Return the module `ot` of POT, or raise an InputError if it is not installed."""
-    try:
-        import ot
-    except ImportError:
-        raise InputError(
-            "expected POT for transport between different masses, got an installation without it; "
-            "install it: pip install 'howsmooth[transport]'"
-        ) from None
+    """Return the module `ot` of POT, or raise MissingPackage if it is not installed."""
+    require("POT", purpose="for transport between different masses")
+    import ot
+
     module: ModuleType = ot
     return module
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from howsmooth.attack.checks import check_seed
@@ -24,6 +22,7 @@ from howsmooth.attack.feature.attacks import Attack
 from howsmooth.attack.feature.problem import Budget, FeatureProblem, Target, count_perturbed_tokens
 from howsmooth.attack.objectives import FeatureObjective, OutputChange
 from howsmooth.errors import InputError
+from howsmooth.extras import require
 
 FILE_FORMAT = 1
 MIN_ROUNDING_UNITS = 100  # a smaller change may be mostly rounding
@@ -179,6 +178,9 @@ def save_attack(attack: FeatureAttack, path: str | os.PathLike[str], more: dict[
         path: the file.
         more: further entries of the record.
     """
+    require("safetensors", purpose="to save attacks")
+    from safetensors.torch import save_file
+
     metadata = {
         "format": str(FILE_FORMAT),
         "record": json.dumps(attack.as_record() | (more or {}), ensure_ascii=False),
@@ -195,6 +197,9 @@ def save_attack(attack: FeatureAttack, path: str | os.PathLike[str], more: dict[
 
 def read_attack_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
     """Return (record, origin, tensors) of a file that `save_attack` wrote."""
+    require("safetensors", purpose="to read saved attacks")
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

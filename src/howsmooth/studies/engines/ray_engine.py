@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from howsmooth.errors import InputError
+from howsmooth.extras import require
 from howsmooth.studies.engines.in_flight import InFlight, Result, error_message, failed_results
 
 CONNECT_TIMEOUT = 5.0  # seconds for a cluster to answer at its port
@@ -37,13 +38,10 @@ def ray_engine(
         gpus: GPUs of one Ray task.
         retries: How often a task is run again whose worker or node was lost.
     """
-    try:
-        import ray
-        from ray.exceptions import RayError, RayTaskError
-    except ImportError:
-        raise InputError(
-            "expected Ray for this engine, got none; pip install 'howsmooth[ray]', or use the local engine"
-        ) from None
+    require("ray", purpose="for this engine", otherwise="or use the local engine")
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
     connect = not ray.is_initialized()
     if connect:
         _check_address(address)
