@@ -7,6 +7,7 @@
 #   make coverage     every test, with the share of lines and branches that they reach
 #   make test-stress  the suite under disturbances; STRESS="busy threads-8+shuffled" and TESTS=tests/cli choose
 #   make docs         builds the site into site/, strictly
+#   make notebooks    executes the notebooks and stores their outputs in them
 # Where there is a GPU, with a torch that knows it:
 #   make test-gpu VENV=…   the kernels on the GPU, in several processes
 PYTHON ?= python3
@@ -35,7 +36,7 @@ $(shell rm -f $(VENV)/.made $(VENV)/.ready-*)
 endif
 endif
 
-.PHONY: demo test coverage check lint format types unit test-stress docs test-gpu versions browser setup clean
+.PHONY: demo test coverage check lint format types unit test-stress docs notebooks test-gpu versions browser setup clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready-demo
@@ -68,6 +69,9 @@ test-stress: $(VENV)/.ready-test browser
 
 docs: $(VENV)/.ready-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(SITE)
+
+notebooks: $(VENV)/.ready-test
+	$(BIN)/python notebooks
 
 # What the tests run on, for the log of continuous integration.
 versions: $(VENV)/.ready-test

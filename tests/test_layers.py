@@ -23,8 +23,8 @@ LAYERS = (
     ("cli",),
 )
 # Every package may import these; they import only each other.
-OPEN = {"errors", "extras", "fits", "lazy", "records", "texts"}
-ENTRY_POINTS = {"__init__", "__main__", "measurements"}  # may import everything
+OPEN = {"display", "errors", "extras", "fits", "lazy", "records", "texts"}
+ENTRY_POINTS = {"__init__", "__main__", "measurements", "tracking"}  # may import everything
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "transformers": ("models",),
     "tokenizers": ("models",),

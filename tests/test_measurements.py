@@ -100,8 +100,11 @@ def test_a_text_is_given_by_name_or_as_a_string(found, tiny, river, given):
 def test_a_model_is_given_by_name_loaded_or_as_a_transformers_model(found, tiny, river):
     model = howsmooth.load(tiny)
     assert same(found, howsmooth.measure(model, river, **FEW))
-    whole = howsmooth.measure(model.network, river, **FEW, tokenizer=tiny)
-    assert [record["value"] for record in whole] == pytest.approx([record["value"] for record in found], rel=1e-6)
+    for given, tokenizer in ((model.network, tiny), (model.network, model.tokenizer), (tiny, model.tokenizer)):
+        whole = howsmooth.measure(given, river, **FEW, tokenizer=tokenizer)
+        assert [record["value"] for record in whole] == pytest.approx([record["value"] for record in found], rel=1e-6)
+    with pytest.raises(howsmooth.InputError, match="expected tokenizer only with a model that is yet to be loaded"):
+        howsmooth.measure(model, river, **FEW, tokenizer=model.tokenizer)
 
 
 def test_numpy_and_torch_values_are_accepted(found, tiny, river):
@@ -155,9 +158,11 @@ def test_tables_in_a_notebook(found):
 
     html = found._repr_html_()
     assert html.count("<table>") == 2 == html.count("</table>"), "the constants, and their growth"
+    assert html.count("<svg") == 1 == html.count('class="words"'), "the growth, and the worst direction over the text"
     for n in FEW["lengths"]:
         assert number(max(record["value"] for record in found if record["n"] == n)) in html
-    assert Measurements([])._repr_html_() == "<p>Measurements(0 records of nothing at n = –)</p>"
+    assert "<svg" not in found[:2]._repr_html_(), "one length"
+    assert Measurements([])._repr_html_().endswith("<p>Measurements(0 records of nothing at n = –)</p></div>")
     hostile = Measurements([{**record, "model": "<script>"} for record in found])
     assert "<script>" not in hostile._repr_html_()
 

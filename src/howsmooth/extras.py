@@ -21,6 +21,9 @@ EXTRAS = {
     "flow": ("torchdiffeq",),
     "explore": ("gradio",),
     "datasets": ("datasets", "nltk"),
+    "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
+    "notebook": ("nbclient", "nbformat", "ipykernel"),
     "test": ("pytest", "hypothesis"),
 }
 _MODULES = {"POT": "ot"}  # where the name to import is another

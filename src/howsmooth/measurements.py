@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
+
+from howsmooth.display import Displayed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from howsmooth.fits import Law
     from howsmooth.models import Model
     from howsmooth.texts import Corpus
+    from howsmooth.tracking import Callback
 
 __all__ = ["measure", "read", "Measurements"]
 
@@ -30,10 +32,11 @@ _MAX_LENGTHS = 8  # lengths that the repr lists
 
 
 @dataclass(frozen=True, eq=False)
-class Measurements(Sequence[dict[str, Any]]):
+class Measurements(Displayed, Sequence[dict[str, Any]]):
     """A sequence of records, one plain dictionary per estimate, with laws, tables, figures, pages and files.
 
-    `str()` gives the tables that the terminal shows; Jupyter shows them as HTML.
+    `str()` gives the tables that the terminal shows. A notebook shows them with the growth chart, and the tokens of the
+    largest constant coloured by their share of the worst direction.
 
     Attributes:
         records: The records, as `howsmooth.records` defines them. Those of `measure` have, among others, `value`,
@@ -90,17 +93,6 @@ class Measurements(Sequence[dict[str, Any]]):
         stream = io.StringIO()
         Console(file=stream, width=100).print(self._summary())
         return stream.getvalue()
-
-    def _repr_html_(self) -> str:
-        """Return the same tables as HTML, which Jupyter shows."""
-        from rich.console import Group
-
-        from howsmooth.report.table import Table
-
-        shown = self._summary()
-        parts = shown.renderables if isinstance(shown, Group) else [shown]
-        tables = "".join(part.html() for part in parts if isinstance(part, Table))
-        return f"<p>{escape(repr(self))}</p>{tables}"
 
     def _summary(self) -> RenderableType:
         from howsmooth.report.measurement_tables import summary
@@ -164,6 +156,26 @@ class Measurements(Sequence[dict[str, Any]]):
         file.write_text(report_page(self.records, title=title, notes=self.notes), encoding="utf-8")
         return file
 
+    def log(self, callback: Callback, step: int | None = None, *, prefix: str = "howsmooth") -> None:
+        """Pass the numbers to a callback, such as those of `howsmooth.tracking`.
+
+        Args:
+            callback: Called once as `callback(values, step)`: `howsmooth.tracking.TensorBoard`,
+                `howsmooth.tracking.WeightsAndBiases`, or any function. The values are those of
+                `howsmooth.tracking.scalars`.
+            step: The training step, if there is one.
+            prefix: First part of the names of the values.
+
+        Example:
+            >>> import howsmooth
+            >>> found = howsmooth.measure("minilm", layers=[0], lengths=[8], samples=1)
+            >>> found.log(lambda values, step: print(step, sorted(values)[-1]), step=100)
+            100 howsmooth/lipschitz/layer_0/n_8/value
+        """
+        from howsmooth.tracking import scalars
+
+        callback(scalars(self.records, prefix), step)
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the records to a file, in the format given by the ending of its name, and return its path.
 
@@ -216,8 +228,8 @@ def measure(
             How: `tol` (relative width of the interval), `confidence`, `product_dtype`, `stop`, `max_steps`,
             `max_memory`, `seed`.
 
-            For a model that has yet to be loaded: `dtype`, `device`, `revision`, `tokenizer`, `trust_remote_code`,
-            `allow_pickle`, `causal`.
+            For a model that has yet to be loaded: `dtype`, `device`, `revision`, `tokenizer` (a name, or one that is in
+            memory), `trust_remote_code`, `allow_pickle`, `causal`.
 
     Returns:
         The records, one for each layer (or head), length and sample, with their laws, figure and page.
@@ -247,10 +259,16 @@ def measure(
             f"expected one model and one text, measured in this process, got {several!r}; for several, or "
             "for other processes, run a study (howsmooth.studies.run_study)"
         )
+    tokenizer = fields.pop("tokenizer", None)
     loading = {name: _to_plain(fields.pop(name)) for name in _LOADING if name in fields}
-    if isinstance(model, Model) and loading:
+    objects = {}  # a tokenizer that is in memory is not part of the spec
+    if isinstance(tokenizer, (str, os.PathLike)):
+        loading["tokenizer"] = os.fspath(tokenizer)
+    elif tokenizer is not None:
+        objects["tokenizer"] = tokenizer
+    if isinstance(model, Model) and (loading or objects):
         raise InputError(
-            f"expected {next(iter(loading))} only with a model that is yet to be loaded, got it with "
+            f"expected {next(iter(loading | objects))} only with a model that is yet to be loaded, got it with "
             f"{model!r}; give it to howsmooth.load"
         )
     named = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
@@ -265,10 +283,10 @@ def measure(
         declared["texts"] = [os.fspath(text)]
     spec = spec_of(declared, "measure")
     corpora = (corpus,) if corpus is not None else read_texts(spec)
-    if named is not None:
+    if named is not None and not objects:
         loaded = cached_model(load_arguments(spec, spec.models[0]))
     else:
-        loaded = model if isinstance(model, Model) else load(model, **loading)
+        loaded = model if isinstance(model, Model) else load(model, **loading, **objects)
     records = []
     for record in records_of(prepare_model(spec, loaded, next(iter(corpora), None))):
         records.append(record)

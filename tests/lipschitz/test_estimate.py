@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from howsmooth import InputError, local_lipschitz
+from howsmooth import InputError, local_lipschitz, token_gains
 from howsmooth.lipschitz import TopToken, mean_field_lipschitz
 from tests.attention.cases import layer, normal
 from tests.tolerances import assert_close
@@ -33,15 +33,7 @@ def test_repr_without_an_upper_end(estimate):
     from dataclasses import replace
 
     open_ended = replace(estimate, upper=None, status="lower bound only")
-    assert "upper=None" in repr(open_ended) and "?]" in open_ended._repr_html_() and open_ended.width is None
-
-
-def test_html_is_escaped_and_has_no_colours(estimate):
-    shown = estimate.with_tokens(WORDS)._repr_html_()
-    assert "&lt;b&gt;&amp;" in estimate.with_tokens(["<b>&"] * 4)._repr_html_()
-    assert f"{estimate.value:.6g}" in shown and "top tokens" in shown and "converged" in shown
-    assert "color" not in shown and "style" not in shown
-    assert "top tokens" not in estimate._repr_html_()
+    assert "upper=None" in repr(open_ended) and "≥ " in open_ended._repr_html_() and open_ended.width is None
 
 
 def test_float(estimate):
@@ -98,3 +90,14 @@ def test_a_wrong_number_of_tokens_is_refused(estimate):
         estimate.top_tokens(0)
     with pytest.raises(InputError, match=r"\(n, d\)"):
         local_lipschitz(torch.sin, normal(1, 2, 3, 4), batched=False).with_tokens(["a"] * 3)
+
+
+def test_gains_of_the_same_tokens_are_kept_for_the_display(estimate):
+    gains = token_gains(layer("two heads"), normal(50, 4, 6))
+    assert estimate.with_tokens(WORDS, gains).gains is gains
+    assert gains.with_tokens(WORDS).tokens == tuple(WORDS) and gains.tokens is None
+    with pytest.raises(InputError, match="expected 4 strings, one for each token, got 3 strings"):
+        gains.with_tokens(WORDS[:3])
+    others = token_gains(layer("two heads"), normal(50, 3, 6))
+    with pytest.raises(InputError, match="expected the gains of 4 tokens, got 3"):
+        estimate.with_tokens(WORDS, others)

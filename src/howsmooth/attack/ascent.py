@@ -30,6 +30,7 @@ from howsmooth.attack.checks import check_count, check_masses, check_seed, descr
 from howsmooth.attack.constraints import Constraint, token_norms
 from howsmooth.attention import AttentionJacobian, SelfAttention
 from howsmooth.attention.weighted import WeightedAttention, WeightedJacobian, root_weights
+from howsmooth.display import Displayed
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Estimate, local_lipschitz
 from howsmooth.lipschitz.local import Map, promote_half
@@ -49,7 +50,7 @@ MAX_CERTIFICATES, CERTIFICATE_SEED_OFFSET = 3, 1_000_003
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Ascent:
+class Ascent(Displayed):
     """The input with the largest constant found, its certificate, and the history of the ascent.
 
     Attributes:

@@ -9,7 +9,7 @@ from torch import Tensor
 from howsmooth.attention import L2Attention, SelfAttention
 from howsmooth.bounds import castin2024, geshkovski2023, kim2021, mean_field, normalisation, this_project, yudin2025
 from howsmooth.bounds.ball import BallCertificate, certify_ball, vacuous_eps
-from howsmooth.bounds.bound import Bound, Refused
+from howsmooth.bounds.bound import Bound, Bounds, Refused
 from howsmooth.bounds.conditions import check_tokens
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.two_points import two_points
@@ -21,6 +21,7 @@ __all__ = [
     "vacuous_eps",
     "two_points",
     "Bound",
+    "Bounds",
     "Refused",
     "BallCertificate",
     "LayerForm",
@@ -64,7 +65,7 @@ def every(
     radius: float,
     x: Tensor | None = None,
     padding: Tensor | None = None,
-) -> list[Bound | Refused]:
+) -> Bounds:
     """Return all bounds for a layer, on the ball and at x if given; a bound that does not apply is its refusal.
 
     Args:
@@ -88,7 +89,7 @@ def every(
         'this_project.upper_in_n_and_a: expected attention without a mask, got causal attention'
     """
     if isinstance(f, L2Attention):
-        return [kim2021.l2_infinity(f, n), kim2021.l2_two(f, n)]
+        return Bounds([kim2021.l2_infinity(f, n), kim2021.l2_two(f, n)])
     form = form_of(f)
     if x is not None:
         check_tokens(x, form.d)
@@ -97,7 +98,7 @@ def every(
                 f"expected x with n = {n!r} tokens, got {len(x)}; bounds on the ball and at x are for "
                 "one length: give n=len(x)"
             )
-    results = [_bound_or_refusal(bound, form, n, radius) for bound in BALL_BOUNDS]
+    results = Bounds(_bound_or_refusal(bound, form, n, radius) for bound in BALL_BOUNDS)
     if x is not None:
         results += [_bound_or_refusal(bound, form, x, padding) for bound in LOCAL_BOUNDS]
         if padding is None:

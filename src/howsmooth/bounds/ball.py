@@ -20,6 +20,7 @@ from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.head_on_ball import HeadOnBall, LayerAtTokens
 from howsmooth.bounds.norms import UNIT_ROUNDOFF, spectral_norm
 from howsmooth.bounds.overlap import CombinedHeads
+from howsmooth.display import Displayed
 from howsmooth.errors import InputError
 
 BALL = "for |x'_i − x_i| ≤ ε"
@@ -28,7 +29,7 @@ MAX_RELATIVE_EPS = 1e6  # of the radius: where `vacuous_eps` stops its search
 
 
 @dataclass(frozen=True)
-class BallCertificate:
+class BallCertificate(Displayed):
     """The smallest of several upper bounds over the ball, and all of them.
 
     Attributes:

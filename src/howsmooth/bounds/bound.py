@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from howsmooth.display import Displayed
 from howsmooth.errors import InputError
 
 SIDES = ("lower", "upper")
@@ -13,7 +14,7 @@ LARGEST_LOG = math.log(1.7976931348623157e308)  # of a float64
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(Displayed):
     """A bound on a Lipschitz constant of attention, with the set it is valid on and its source.
 
     Attributes:
@@ -72,6 +73,27 @@ class Refused(InputError):
         """Compose the message from the four attributes."""
         super().__init__(f"{bound}: expected {condition}, got {got}; {remedy}")
         self.bound, self.condition, self.got, self.remedy = bound, condition, got, remedy
+
+
+class Bounds(list["Bound | Refused"], Displayed):
+    """The bounds of a layer in the order of docs/bounds.md; one that does not apply is its refusal.
+
+    Example:
+        >>> two = Bound("two", math.log(2), "upper", "at X", (), "an example")
+        >>> found = Bounds([two, Refused("three", "a mask", "none", "give one")])
+        >>> found.applicable == [two], [refusal.bound for refusal in found.refused]
+        (True, ['three'])
+    """
+
+    @property
+    def applicable(self) -> list[Bound]:
+        """The bounds that apply."""
+        return [bound for bound in self if isinstance(bound, Bound)]
+
+    @property
+    def refused(self) -> list[Refused]:
+        """The refusals of the bounds that do not apply."""
+        return [bound for bound in self if isinstance(bound, Refused)]
 
 
 def log(x: float) -> float:

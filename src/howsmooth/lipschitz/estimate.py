@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from howsmooth.display import Displayed
 from howsmooth.errors import InputError
 from howsmooth.spectral.result import REMEDY, SingularTriplets
+
+if TYPE_CHECKING:
+    from howsmooth.lipschitz.gains import TokenGains
 
 _RECORD_FIELDS = (
     "value",
@@ -44,8 +47,18 @@ class TopToken(NamedTuple):
     share: float
 
 
+def check_token_strings(strings: Sequence[str], n: int) -> tuple[str, ...]:
+    """Return the strings as a tuple; raise an InputError unless there is one for each of n tokens."""
+    if isinstance(strings, str) or len(strings) != n:
+        got = "a single string" if isinstance(strings, str) else f"{len(strings)} strings"
+        raise InputError(
+            f"with_tokens: expected {n} strings, one for each token, got {got}; special tokens count as well"
+        )
+    return tuple(strings)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Estimate:
+class Estimate(Displayed):
     """The local Lipschitz constant `‖D_X f‖₂` at one input, with a certified interval.
 
     With probability `confidence` over the solver's random starting vectors, the constant lies in `[lower, upper]`.
@@ -75,6 +88,7 @@ class Estimate:
         triplets: The solver's result, with all k singular values and vectors.
         finite_difference: `η ↦ ‖f(X + ηU) − f(X − ηU)‖ / 2η`; None after unpickling.
         tokens: The tokens as strings, one for each row of x; see `with_tokens`.
+        gains: The gains of the single tokens, for the notebook display; see `with_tokens`.
     """
 
     value: float
@@ -96,6 +110,7 @@ class Estimate:
     triplets: SingularTriplets
     finite_difference: Callable[[float], float] | None
     tokens: tuple[str, ...] | None = field(default=None)
+    gains: TokenGains | None = field(default=None)
 
     @property
     def width(self) -> float | None:
@@ -114,21 +129,26 @@ class Estimate:
         """What to do about the status."""
         return REMEDY[self.status]
 
-    def with_tokens(self, strings: Sequence[str]) -> Estimate:
+    def with_tokens(self, strings: Sequence[str], gains: TokenGains | None = None) -> Estimate:
         """Return a copy with the tokens as strings, which `top_tokens` and the notebook display use.
 
         Args:
             strings: One string for each row of x, special tokens included.
+            gains: The result of `token_gains` at the same input; a notebook then colours the tokens by gain, too.
 
         Raises:
-            InputError: If the number of strings is not the number of tokens.
+            InputError: If the number of strings or of gains is not the number of tokens.
         """
         shares = self.shares
-        if isinstance(strings, str) or shares.dim() != 1 or len(strings) != len(shares):
-            expected = f"{len(shares)} strings, one for each token" if shares.dim() == 1 else "an input of shape (n, d)"
-            got = "a single string" if isinstance(strings, str) else f"{len(strings)} strings"
-            raise InputError(f"with_tokens: expected {expected}, got {got}; special tokens count as well")
-        return replace(self, tokens=tuple(strings))
+        if shares.dim() != 1:
+            raise InputError(f"with_tokens: expected an input of shape (n, d), got shares {tuple(shares.shape)}")
+        checked = check_token_strings(strings, len(shares))
+        if gains is not None and len(gains.value) != len(shares):
+            raise InputError(
+                f"with_tokens: expected the gains of {len(shares)} tokens, got {len(gains.value)}; compute them at the "
+                "same input"
+            )
+        return replace(self, tokens=checked, gains=gains)
 
     def top_tokens(self, k: int = 3) -> list[TopToken]:
         """Return the k tokens with the largest shares of the direction, largest first.
@@ -182,25 +202,6 @@ class Estimate:
             f"Estimate(value={self.value:.6g}, lower={self.lower:.6g}, upper={upper}, "
             f"confidence={self.confidence:.6g}, status={self.status!r})"
         )
-
-    def _repr_html_(self) -> str:
-        """Return a small table for notebooks, in the colours of the page."""
-        upper = "?" if self.upper is None else f"{self.upper:.6g}"
-        rows = {
-            "local Lipschitz constant": f"{self.value:.6g}",
-            "interval": f"[{self.lower:.6g}, {upper}]",
-            "confidence": f"{self.confidence:.6g}",
-            "status": self.status,
-            "relative": f"{self.relative:.6g}",
-        }
-        if self.tokens is not None:
-            rows["top tokens"] = ", ".join(
-                f"{token} ({share:.0%}, position {position})" for token, position, share in self.top_tokens()
-            )
-        cells = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items()
-        )
-        return f"<table>{cells}</table>"
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes without the map, which may be large or impossible to pickle."""

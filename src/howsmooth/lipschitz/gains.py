@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
+from howsmooth.display import Displayed
 from howsmooth.errors import InputError, NotConverged
+from howsmooth.lipschitz.estimate import check_token_strings
 from howsmooth.lipschitz.local import Map, jacobian, promote_half
 from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
 from howsmooth.spectral.result import CONVERGED, REMEDY
@@ -18,7 +20,7 @@ TOKENS_PER_BATCH = 32  # tokens solved at once; a product needs the memory of th
 
 
 @dataclass(frozen=True, eq=False)
-class TokenGains:
+class TokenGains(Displayed):
     """One norm per token, each with an interval.
 
     All intervals together are valid with probability `confidence`.
@@ -31,6 +33,7 @@ class TokenGains:
         upper: Upper ends, (n,).
         confidence: Probability that all intervals contain their norms.
         status: Status of the solve of each token.
+        tokens: The tokens as strings; see `with_tokens`.
     """
 
     of: str
@@ -39,11 +42,23 @@ class TokenGains:
     upper: Tensor
     confidence: float
     status: list[str]
+    tokens: tuple[str, ...] | None = None
 
     @property
     def largest(self) -> float:
         """The largest norm of all tokens."""
         return float(self.value.max())
+
+    def with_tokens(self, strings: Sequence[str]) -> TokenGains:
+        """Return a copy with the tokens as strings, which the notebook display uses.
+
+        Args:
+            strings: One string for each token, special tokens included.
+
+        Raises:
+            InputError: If the number of strings is not the number of tokens.
+        """
+        return replace(self, tokens=check_token_strings(strings, len(self.value)))
 
 
 def token_gains(

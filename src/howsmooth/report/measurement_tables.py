@@ -71,13 +71,18 @@ _FIELD_TEXTS = {
 
 def summary(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> RenderableType:
     """Return the output of `howsmooth measure`: for each model and quantity a table, and the growth laws below it."""
+    return Group(*summary_parts(records, laws))
+
+
+def summary_parts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> list[RenderableType]:
+    """Return the parts of `summary`: tables, or lines of text where there is no law."""
     parts: list[RenderableType] = []
     grouped_laws = laws_by_quantity(laws)
     for key, group in by_quantity(records).items():
         parts.append(measurements_table(group))
         if key in grouped_laws:
             parts.append(growth_table(grouped_laws[key], symbol(key[1])))
-    return Group(*parts)
+    return parts
 
 
 def measurements_table(records: Sequence[dict[str, Any]]) -> Table:

@@ -21,6 +21,7 @@ from howsmooth.attack.checks import check_seed
 from howsmooth.attack.feature.attacks import Attack
 from howsmooth.attack.feature.problem import Budget, FeatureProblem, Target, count_perturbed_tokens
 from howsmooth.attack.objectives import FeatureObjective, OutputChange
+from howsmooth.display import Displayed
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 
@@ -30,7 +31,7 @@ NUMBERS = ("spent", "touched", "change", "gain", "clean", "attacked", "calls", "
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureAttack:
+class FeatureAttack(Displayed):
     """One attack on one target with one budget.
 
     Attributes:

@@ -11,6 +11,7 @@ from howsmooth.attack.objectives import Flip, TextObjective
 from howsmooth.attack.tokens.edits import Edit, Limits, SentenceSimilarity
 from howsmooth.attack.tokens.methods import Method, Probe
 from howsmooth.attack.tokens.problem import Candidate, TargetModel, TextProblem
+from howsmooth.display import Displayed
 from howsmooth.texts.cutting import TokenChunk, surrounding_special_tokens, word
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ DEFAULT_CALLS = 40
 
 
 @dataclass(frozen=True)
-class TokenAttack:
+class TokenAttack(Displayed):
     """The best edits that a method found within its calls.
 
     If no edit within the limits was found, `edits` is empty, the value is the clean one, and `notes["none"]` says so.
