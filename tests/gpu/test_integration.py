@@ -162,6 +162,20 @@ def test_local_lipschitz_agrees_with_the_cpu(causal, used):
     assert at_most(0.9 * truth, early.lower, truth)
 
 
+@pytest.mark.parametrize("product_dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_half_precision_is_certified(causal, product_dtype):
+    """In half precision or, where the gap is too small, in float32; float16 rounds vectors of any size alike."""
+    f, x = layer(causal=causal)
+    truth = float(torch.linalg.matrix_norm(f.converted(dtype=torch.float64).jacobian(x.double()).dense(), 2))
+    f, x = f.converted(device=DEVICE), x.to(DEVICE)
+    found = local_lipschitz(f, x, product_dtype=product_dtype, tol=1e-2)
+    assert found.status == "converged" and at_most(found.lower, truth, found.upper)
+    operator, v = f.jacobian(x, product_dtype=product_dtype), normal(21, 60 * 24).float().to(DEVICE)
+    for product in (operator.matvec, operator.rmatvec):
+        assert_near((2.0**20 * product(2.0**-20 * v),), (product(v).double(),), 1e-3)
+
+
 def test_a_transformers_model_in_bf16(used):
     pytest.importorskip("transformers", reason=reasons.TRANSFORMERS)
     from tests.models.tiny import tiny_network

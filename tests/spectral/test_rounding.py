@@ -167,23 +167,17 @@ def in_bf16(matrix, declared=True):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("name", ["separated", "repeated top"])
-def test_products_in_half_precision_are_measured_against_their_float32_reference(name, k):
-    matrix = matrix_with(SPECTRA[name])
-    truth = largest(matrix, k)
-    for seed in range(10):
-        found = singular_values(in_bf16(matrix), k=k, tol=1e-5, strict=False, seed=seed)
-        assert at_most(found.lower, truth) and at_most(truth, found.upper) and found.status == "precision limit"
-        assert found.width[0] < 0.1
-    if name == "separated":
-        wrong = 0
-        for seed in range(5):
-            undeclared = singular_values(in_bf16(matrix, declared=False), k=k, tol=1e-5, strict=False, seed=seed)
-            outside = torch.maximum(undeclared.lower - truth, truth - undeclared.upper) / truth
-            wrong += undeclared.status == "contradicted" or bool(
-                (outside > 1e-6).any()
-            )  # at best a contradiction is noticed
-        assert wrong
+def test_products_in_half_precision_have_to_be_declared(k):
+    """Declared, they are certified by their reference (see `test_deflation`); undeclared, the interval is wrong."""
+    matrix = matrix_with(SPECTRA["separated"])
+    truth, wrong = largest(matrix.float(), k), 0
+    for seed in range(5):
+        found = singular_values(in_bf16(matrix), k=k, tol=1e-4, seed=seed)
+        assert found.status == "converged" and at_most(found.lower, truth) and at_most(truth, found.upper)
+        undeclared = singular_values(in_bf16(matrix, declared=False), k=k, tol=1e-4, strict=False, seed=seed)
+        outside = torch.maximum(undeclared.lower - truth, truth - undeclared.upper) / truth
+        wrong += undeclared.status == "contradicted" or bool((outside > 1e-6).any())  # at best it is noticed
+    assert wrong
 
 
 def test_half_precision_is_enough_for_a_coarse_interval():

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # The probabilities of a layer are stored between products if they take at most this many bytes: at 12 heads in
 # float32 that is up to n = 1182. Beyond that they are recomputed in each product.
 MAX_STORED_PROBABILITY_BYTES = 64 << 20
+# Size of the largest entry of tangents and cotangents in half precision. Sums over n cotangents of this size, which are
+# rounded to half precision again, must stay below 65,504; entries 2¹⁰ times smaller keep all of their bits.
+LARGEST_HALF_ENTRY = 2.0**-4
 
 
 class AttentionJacobian(LinearOperator):
@@ -80,7 +83,10 @@ class AttentionJacobian(LinearOperator):
             o, normaliser = backend.forward(q, k, v, pattern, rows, kept)
         for name, t in (("tokens", x), ("scores", normaliser[..., 0]), ("output", o)):
             if not torch.isfinite(t).all():
-                raise InputError(f"expected finite {name}, got NaN or ∞; check the tokens and weights of this layer")
+                raise InputError(
+                    f"expected finite {name}{f' in {product_dtype}' if self.rounded else ''}, got NaN or ∞; check the "
+                    "tokens and weights of this layer" + (", or use bfloat16 or float32" if self.rounded else "")
+                )
         # Scores have an error of a few units of roundoff of their size, and so have P and the terms that cancel in J.
         largest = float(normaliser[..., 0].abs().max())
         self.hidden = 4 * self.roundoff * largest
@@ -117,7 +123,11 @@ class AttentionJacobian(LinearOperator):
         dq, dk, dv = self._heads(e @ self.w_in.T)
         if self.rotary is not None:
             dq, dk = self.rotary(dq), self.rotary(dk)
+        if self.rounded:
+            (dq, dk, dv), exponent = _scaled_for_half(dq, dk, dv)
         do = self.linearised.jvp(dq, dk, dv).transpose(1, 2).flatten(2)
+        if self.rounded:
+            do = do.ldexp(exponent[..., 0])
         return (do if self.w_out is None else do @ self.w_out.T).reshape(*self.batch, -1)
 
     @torch.no_grad()
@@ -125,6 +135,9 @@ class AttentionJacobian(LinearOperator):
         """Compute Jᵀ u: (batch…, n·d_out) → (batch…, n·d)."""
         g = u.reshape(-1, self.n, self.d_out)
         g = (g if self.w_out is None else g @ self.w_out).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        if self.rounded:
+            (g,), exponent = _scaled_for_half(g)
+            return self._to_tokens(*self.linearised.vjp(g)).ldexp(exponent[..., 0]).reshape(*self.batch, -1)
         return self._to_tokens(*self.linearised.vjp(g)).reshape(*self.batch, -1)
 
     @torch.no_grad()
@@ -173,6 +186,17 @@ class AttentionJacobian(LinearOperator):
         return q, k, v
 
 
+def _scaled_for_half(*tensors: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return tensors (b, h, n, ·) times 2^−exponent, and the exponents (b, 1, 1, 1).
+
+    The largest entry of each sequence becomes LARGEST_HALF_ENTRY to twice that. A product does not depend on the size
+    of its vectors then, and float16, with its few exponents, neither overflows nor underflows.
+    """
+    largest = torch.stack([t.abs().amax((1, 2, 3)) for t in tensors]).amax(0)
+    exponent = (torch.frexp(largest / LARGEST_HALF_ENTRY).exponent - 1)[:, None, None, None]
+    return [t.ldexp(-exponent) for t in tensors], exponent
+
+
 @torch.no_grad()
 def abstract_jacobian(attention: SelfAttention, n: int, product_dtype: torch.dtype | None = None) -> LinearOperator:
     """Return the shape, dtype and memory of D_X f at n tokens, as an operator without products.
@@ -201,6 +225,7 @@ def abstract_jacobian(attention: SelfAttention, n: int, product_dtype: torch.dty
         (n * a.d_out, n * a.d), dtype=dtype, device=a.device, workspace=memory.workspace, held=memory.held
     )
     operator.reference_itemsize, operator.reference_bytes = memory.reference_itemsize, memory.reference_bytes
+    operator.roundoff = max(operator.roundoff, torch.finfo(product_dtype or dtype).eps)
     return operator
 
 

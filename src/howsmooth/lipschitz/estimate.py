@@ -129,6 +129,11 @@ class Estimate(Displayed):
         """What to do about the status."""
         return REMEDY[self.status]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the solver did differently from what was asked for, such as products in another dtype."""
+        return self.triplets.notes
+
     def with_tokens(self, strings: Sequence[str], gains: TokenGains | None = None) -> Estimate:
         """Return a copy with the tokens as strings, which `top_tokens` and the notebook display use.
 

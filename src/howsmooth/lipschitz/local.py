@@ -102,9 +102,11 @@ def local_lipschitz(
             `‖Jᵀu − σv‖ ≤ tol·σ`.
         max_steps: Maximal number of Lanczos steps; enough for `tol` by default.
         max_memory: Bytes that the solver may use.
-        product_dtype: Dtype of the products with J and Jᵀ; for a `SelfAttention` only. torch.bfloat16, on a GPU, is
-            faster: the value is then evaluated in float32, and the interval includes the measured effect of rounding
-            (with stop="residual" `upper` is None). torch.float32 omits the float64 reference, which dominates the time
+        product_dtype: Dtype of the products with J and Jᵀ; for a `SelfAttention` only. torch.float16 or bfloat16, on a
+            GPU, is faster: the value and a few probes are evaluated in float32, and the gap to the next singular value
+            absorbs the rounding of the other products. Where the gap is too small, or a product overflows, the solve
+            is repeated in float32, and `Estimate.notes` states this (with stop="residual" nothing is probed, and
+            `upper` is None). torch.float32 omits the float64 reference, which dominates the time
             for long sequences; the interval then includes an a-priori allowance for rounding.
         seed: Seed of the random starting vectors.
         strict: True: raise NotConverged, with the result so far in `partial`, if `tol` is not reached. False: return

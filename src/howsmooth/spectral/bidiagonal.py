@@ -12,6 +12,7 @@ Reference: Golub and Kahan 1965; Simon and Zha 2000 for the one-sided orthogonal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from scipy.linalg import eigh_tridiagonal
 
+from howsmooth.spectral.certificate import smallest_bound
 from howsmooth.spectral.products import Products, safe_divide
 
 if TYPE_CHECKING:
@@ -29,7 +31,13 @@ if TYPE_CHECKING:
 
 MAX_CHUNK_VECTORS = 8  # vectors allocated at once: at a million tokens each has 3 GiB
 REORTHOGONALISATION_THRESHOLD = 0.7  # orthogonalise again if less than this part of the norm is left
+CHECK_EVERY_STEP_UNTIL = 40  # steps; after q > 40 steps the interval is computed at every ⌈q/40⌉-th
 COUPLING_FLOOR = 4  # in units of rounding of λ₁; a smaller computed β̂ is not distinguishable from zero
+
+
+def is_check_due(step: int) -> bool:
+    """Return whether Ritz values and bounds are to be computed at this step."""
+    return step % math.ceil(step / CHECK_EVERY_STEP_UNTIL) == 0
 
 
 class Basis:
@@ -84,17 +92,21 @@ class Ritz:
     Attributes:
         values: Ritz values (b, q), ascending.
         last_entries: The last entry of each eigenvector, (b, q).
-        top_vector: The eigenvector of the largest value, (b, q).
+        vectors: The eigenvectors as columns, (b, q, q).
     """
 
     values: NDArray[np.float64]
     last_entries: NDArray[np.float64]
-    top_vector: NDArray[np.float64]
+    vectors: NDArray[np.float64]
 
     @property
     def top(self) -> NDArray[np.float64]:
         """The largest Ritz value of each member, (b,)."""
         return self.values[:, -1]
+
+    def largest_vectors(self, count: int) -> list[NDArray[np.float64]]:
+        """Return the eigenvectors (b, q) of the `count` largest values, or of all if there are fewer."""
+        return [self.vectors[:, :, -1 - j] for j in range(min(count, self.vectors.shape[2]))]
 
 
 class Bidiagonalisation:
@@ -224,7 +236,32 @@ class Bidiagonalisation:
         # One by one: a threaded dense solver takes far longer for matrices as small as these.
         pairs = [eigh_tridiagonal(*entries) for entries in zip(diagonal, off_diagonal, strict=True)]
         values, vectors = (np.stack(parts) for parts in zip(*pairs, strict=True))
-        return Ritz(np.maximum(values, 0) * unit, vectors[:, -1, :], vectors[:, :, -1])
+        return Ritz(np.maximum(values, 0) * unit, vectors[:, -1, :], vectors)
+
+    def eigenvalue_bound(self, ritz: Ritz, delta: float, done: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        """Return upper bounds (b,) on λ₁ of the operator as applied, on the complement of the deflated vectors.
+
+        Where the process terminated, the Krylov space is invariant and contains λ₁ up to rounding with probability
+        one. Elsewhere, however small β̂ is, the bound is that of the certificate.
+
+        Args:
+            ritz: The current Ritz pairs.
+            delta: Failure probability.
+            done: Members whose bound is not needed; it is infinite for them.
+        """
+        bound = np.where(self.terminated, ritz.top * (1 + COUPLING_FLOOR * self.epsilon), np.inf)
+        pending = np.flatnonzero(~self.terminated if done is None else ~self.terminated & ~done)
+        if len(pending):
+            ratio = smallest_bound(
+                ritz.values[pending],
+                ritz.last_entries[pending],
+                self.floored_coupling(ritz.top)[pending],
+                self.products.operator.shape[1],
+                delta,
+                orthogonal=self.is_fully_stored,
+            )
+            bound[pending] = ritz.top[pending] * ratio
+        return bound
 
     def vector(self, weights: NDArray[np.float64]) -> Float[Tensor, "b cols"]:
         """Return Σ_j weights_j v_j, normalised; a second pass recomputes the vectors that were not stored."""

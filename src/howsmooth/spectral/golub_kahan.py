@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.spectral.bidiagonal import COUPLING_FLOOR, Bidiagonalisation, Ritz
-from howsmooth.spectral.certificate import is_bound_within, smallest_bound
+from howsmooth.spectral.bidiagonal import Bidiagonalisation, Ritz, is_check_due
+from howsmooth.spectral.certificate import is_bound_within
+from howsmooth.spectral.deflation import DeflatedSolve
 from howsmooth.spectral.memory import MemoryPlan, plan
-from howsmooth.spectral.operator import LinearOperator, refuse_autocast
-from howsmooth.spectral.products import Products, gaussian_vectors, rayleigh_ritz, solver_generator
+from howsmooth.spectral.operator import LinearOperator, is_rounded_further, refuse_autocast
+from howsmooth.spectral.products import NonFiniteProduct, Products, gaussian_vectors, rayleigh_ritz, solver_generator
 from howsmooth.spectral.result import (
     CONTRADICTED,
     CONVERGED,
@@ -36,10 +37,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    Progress = Callable[[int, Tensor, Tensor], None]
+
 STOPS = ("interval", "residual")
 MAX_RETRIES = 12  # further solves, each from another start, where the attained values contradict the interval
 CONTRADICTION_MARGIN = 1e-9  # relative excess of an attained σ² over its bound that counts as a contradiction
-CHECK_EVERY_STEP_UNTIL = 40  # steps; after q > 40 steps the interval is computed at every ⌈q/40⌉-th
 
 
 def singular_values(
@@ -53,7 +55,7 @@ def singular_values(
     max_memory: int | None = None,
     seed: int | torch.Generator = 0,
     strict: bool = True,
-    progress: Callable[[int, Tensor, Tensor], None] | None = None,
+    progress: Progress | None = None,
 ) -> SingularTriplets:
     """Compute the k largest singular values of an operator, or of each in a batch, with certified intervals.
 
@@ -65,6 +67,10 @@ def singular_values(
     Triplets after the first come from J (I − VVᵀ), V being the right vectors found, each from a new random start. The
     norm of that operator bounds σ_i from above for every V (Courant–Fischer), so a repeated singular value is found
     with its multiplicity. The singular values of J V bound σ_1 … σ_k from below (interlacing).
+
+    Where products are rounded further than the vectors and the operator has a reference without that rounding, the
+    spectral gap absorbs it (`spectral/deflation.py`); if the gap is too small, the solve is repeated with the products
+    of the reference, and `notes` states this.
 
     Args:
         operator: The operator, or a batch of them, in float32 or float64.
@@ -97,14 +103,24 @@ def singular_values(
     _check_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress)
     budget = plan(operator, max_memory, max_steps, k=k, tol=tol, confidence=confidence, stop=stop)
     generator, seed_used = solver_generator(seed)
-    result, contradicted = _Solve(operator, k, tol, confidence, stop, budget, generator, progress).run()
-    for _ in range(MAX_RETRIES):
-        if not contradicted.any():
-            break
-        retry, still = _Solve(operator, k, tol, confidence, stop, budget, generator, progress).run()
-        result, contradicted = _replace_members(result, contradicted, retry), contradicted & still
-    if contradicted.any():
-        result = _without_upper(result, contradicted)
+    reference = operator.precise() if stop == "interval" and is_rounded_further(operator) else None
+    if reference is None or operator.casts:
+        result = _solve_with_retries(operator, k, tol, confidence, stop, budget, generator, progress)
+    else:
+        reference_memory = None if max_memory is None else max_memory - operator.held
+        reference_budget = plan(reference, reference_memory, max_steps, k=k, tol=tol, confidence=confidence, stop=stop)
+        result = _solve_deflated(
+            operator,
+            reference,
+            k,
+            tol,
+            confidence,
+            budget,
+            reference_budget,
+            max_steps is not None,
+            generator,
+            progress,
+        )
     result = replace(result, seed=seed_used, seconds=time.perf_counter() - began)
     failed = [status for status in result.statuses if status in TOLERANCE_NOT_REACHED]
     if strict and failed:
@@ -122,6 +138,88 @@ def singular_values(
     return result
 
 
+def _solve_with_retries(
+    operator: LinearOperator,
+    k: int,
+    tol: float,
+    confidence: float,
+    stop: str,
+    budget: MemoryPlan,
+    generator: torch.Generator,
+    progress: Progress | None,
+) -> SingularTriplets:
+    """Solve, and again from other starts for the members whose attained values contradict the interval."""
+    result, contradicted = _Solve(operator, k, tol, confidence, stop, budget, generator, progress).run()
+    for _ in range(MAX_RETRIES):
+        if not contradicted.any():
+            break
+        retry, still = _Solve(operator, k, tol, confidence, stop, budget, generator, progress).run()
+        result, contradicted = _replace_members(result, contradicted, retry), contradicted & still
+    return _without_upper(result, contradicted) if contradicted.any() else result
+
+
+def _solve_deflated(
+    operator: LinearOperator,
+    reference: LinearOperator,
+    k: int,
+    tol: float,
+    confidence: float,
+    budget: MemoryPlan,
+    reference_budget: MemoryPlan,
+    are_steps_limited: bool,
+    generator: torch.Generator,
+    progress: Progress | None,
+) -> SingularTriplets:
+    """Solve with rounded products, and with those of the reference where the spectral gap does not absorb the rounding.
+
+    Each of the two solves has half of the failure probability, since the first one decides whether there is a second.
+    """
+    half = confidence + (1 - confidence) / 2
+    solve = DeflatedSolve(operator, reference, k, tol, 1 - half, budget, generator, progress)
+    try:
+        found, reason = solve.run(), "the spectral gap is too small for their rounding"
+    except NonFiniteProduct:
+        found, reason = None, "one of them is not finite"
+    result, failed = None, np.ones(solve.products.members, dtype=bool)
+    if found is not None:
+        reached = is_reached(found.upper - found.lower, found.value, found.upper, tol)
+        statuses = [
+            CONVERGED if is_fine else STEP_LIMIT if at_limit else PRECISION_LIMIT
+            for is_fine, at_limit in zip(reached, found.at_step_limit, strict=True)
+        ]
+        result = _make_triplets(
+            solve.products,
+            *(found.value, found.lower, found.upper, found.residual, found.u, found.v),
+            confidence=confidence,
+            statuses=statuses,
+            steps=solve.steps,
+            count=solve.products.count + solve.reference.count,
+        )
+        failed = ~found.is_certified & ~(found.at_step_limit & are_steps_limited)
+        if not failed.any():
+            return result
+
+    def continued(step: int, lower: Tensor, upper: Tensor) -> None:
+        if progress is not None:
+            progress(solve.steps + step, lower, upper)
+
+    further = None if progress is None else continued
+    retry = _solve_with_retries(reference, k, tol, half, "interval", reference_budget, generator, further)
+    retry = replace(retry, u=retry.u.to(operator.dtype), v=retry.v.to(operator.dtype), dtype=operator.dtype)
+    members = f"{failed.sum()} of {len(failed)} operators: " if len(failed) > 1 else ""
+    name = str(reference.dtype).removeprefix("torch.")
+    note = f"{members}rounded products did not suffice ({reason}), and those in {name} were used"
+    if result is not None:
+        retry = _replace_members(result, failed, retry)
+    else:
+        retry = replace(
+            retry,
+            steps=retry.steps + solve.steps,
+            products=retry.products + solve.products.count + solve.reference.count,
+        )
+    return replace(retry, confidence=confidence, notes=(note,))
+
+
 class _Solve:
     """One solve for all batch members: the triplets found so far and the current model of rounding."""
 
@@ -134,7 +232,7 @@ class _Solve:
         stop: str,
         budget: MemoryPlan,
         generator: torch.Generator,
-        progress: Callable[[int, Tensor, Tensor], None] | None,
+        progress: Progress | None,
     ) -> None:
         self.operator, self.tol, self.confidence, self.stop = operator, tol, confidence, stop
         self.k, self.budget, self.progress = k, budget, progress
@@ -194,14 +292,13 @@ class _Solve:
             if first and q == 1:
                 self._refuse_underflow(process.alphas[0])
             is_last = q >= self.budget.max_steps
-            is_check_due = q % math.ceil(q / CHECK_EVERY_STEP_UNTIL) == 0
-            if not (is_last or process.terminated.all() or is_check_due):
+            if not (is_last or process.terminated.all() or is_check_due(q)):
                 continue
             ritz = process.ritz()
             self.largest = np.maximum(self.largest, np.sqrt(ritz.top))
             if not (is_last or self.progress is not None or self._may_be_done(process, ritz, done)):
                 continue
-            bound = np.minimum(bound, self._bound(process, ritz, done))
+            bound = np.minimum(bound, process.eigenvalue_bound(ritz, self.start_delta, done))
             done = self._is_done(process, ritz, bound)
             if not is_probed and (done.all() or is_last):
                 self._measure_rounding(process, ritz)
@@ -213,7 +310,7 @@ class _Solve:
         self.steps += q
         self.hit_step_limit |= ~done
         self.uppers.append(self.rounding.upper(bound, self.largest))
-        self.found.append(process.vector(ritz.top_vector))
+        self.found.append(process.vector(ritz.largest_vectors(1)[0]))
 
     def _refuse_underflow(self, norm: NDArray[np.float64]) -> None:
         """Raise InputError for subnormal products, which round more coarsely, unless a reference measures this."""
@@ -244,26 +341,6 @@ class _Solve:
             orthogonal=process.is_fully_stored,
         )
         return bool(is_within.any())
-
-    def _bound(self, process: Bidiagonalisation, ritz: Ritz, done: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return upper bounds on λ₁ of the operator as applied; infinite for members that are done.
-
-        Where the process terminated, the Krylov space is invariant and contains λ₁ up to rounding with probability
-        one. Elsewhere, however small β̂ is, the bound is that of the certificate.
-        """
-        bound = np.where(process.terminated, ritz.top * (1 + COUPLING_FLOOR * self.epsilon), np.inf)
-        pending = np.flatnonzero(~process.terminated & ~done)
-        if len(pending):
-            ratio = smallest_bound(
-                ritz.values[pending],
-                ritz.last_entries[pending],
-                process.floored_coupling(ritz.top)[pending],
-                self.operator.shape[1],
-                self.start_delta,
-                orthogonal=process.is_fully_stored,
-            )
-            bound[pending] = ritz.top[pending] * ratio
-        return bound
 
     def _is_done(self, process: Bidiagonalisation, ritz: Ritz, bound: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return the members for which further steps are not needed, or could not help."""
@@ -306,10 +383,9 @@ class _Solve:
 
     def _report(self, step: int, ritz: Ritz, bound: NDArray[np.float64]) -> None:
         if self.progress is not None:
-            batch, unit = self.operator.batch, self.products.unit
-            lower = self.rounding.lower(np.sqrt(ritz.top), self.largest) * unit
-            upper = self.rounding.upper(bound, self.largest) * unit
-            self.progress(step, torch.from_numpy(lower).reshape(batch), torch.from_numpy(upper).reshape(batch))
+            lower = self.rounding.lower(np.sqrt(ritz.top), self.largest)
+            upper = self.rounding.upper(bound, self.largest)
+            self.progress(step, self.products.batched(lower), self.products.batched(upper))
 
     def result(self) -> tuple[SingularTriplets, NDArray[np.bool_]]:
         """Evaluate the vectors found, in float64 if there is a reference, and compute the intervals."""
@@ -326,30 +402,18 @@ class _Solve:
         slack = np.asarray(self.rounding.perturbation).reshape(-1, 1)
         contradicted: NDArray[np.bool_] = (attained**2 - slack > bounds**2 * (1 + CONTRADICTION_MARGIN)).any(axis=1)
         # Products that are rounded further than the vectors, by an amount that was not measured, give no upper bound.
-        is_unmeasured = self.operator.roundoff > self.epsilon and not self.measures_rounding
+        is_unmeasured = is_rounded_further(self.operator) and not self.measures_rounding
         if is_unmeasured:
             upper = np.full_like(upper, np.inf)
         statuses = self._statuses(value, lower, upper, residual, is_unmeasured)
 
-        batch, dtype, device = self.operator.batch, self.operator.dtype, self.operator.device
-
-        def batched(numbers: NDArray[np.float64]) -> Tensor:
-            return torch.from_numpy(numbers * self.products.unit[:, None]).reshape(*batch, self.k)
-
-        triplets = SingularTriplets(
-            value=batched(value),
-            lower=batched(lower),
-            upper=batched(upper),
-            residual=batched(residual),
-            u=u.to(dtype=dtype, device=device).reshape(*batch, self.k, -1),
-            v=v.to(dtype=dtype, device=device).reshape(*batch, self.k, -1),
+        triplets = _make_triplets(
+            self.products,
+            *(value, lower, upper, residual, u, v),
             confidence=self.confidence,
-            status=statuses if batch else statuses[0],
+            statuses=statuses,
             steps=self.steps,
-            products=self.products.count + (0 if self.reference is None else self.reference.count),
-            dtype=dtype,
-            seed=None,
-            seconds=0.0,
+            count=self.products.count + (0 if self.reference is None else self.reference.count),
         )
         return triplets, contradicted
 
@@ -361,9 +425,7 @@ class _Solve:
         residual: NDArray[np.float64],
         is_unmeasured: bool,
     ) -> list[str]:
-        is_negligible = upper <= self.tol * value[:, :1]
-        is_reached = upper - lower <= self.tol * value if self.stop == "interval" else residual <= self.tol * value
-        reached: NDArray[np.bool_] = np.all(is_reached | is_negligible, axis=1)
+        reached = is_reached(upper - lower if self.stop == "interval" else residual, value, upper, self.tol)
         if self.stop == "interval":
             names = (CONVERGED, STEP_LIMIT, PRECISION_LIMIT)
         elif is_unmeasured:
@@ -374,6 +436,48 @@ class _Solve:
             names[0] if is_fine else names[1] if at_limit else names[2]
             for is_fine, at_limit in zip(reached, self.hit_step_limit, strict=True)
         ]
+
+
+def is_reached(
+    error: NDArray[np.float64], value: NDArray[np.float64], upper: NDArray[np.float64], tol: float
+) -> NDArray[np.bool_]:
+    """Return (b,) whether all k errors are at most tol of their values, or the values negligible beside the first."""
+    reached: NDArray[np.bool_] = np.all((error <= tol * value) | (upper <= tol * value[:, :1]), axis=1)
+    return reached
+
+
+def _make_triplets(
+    products: Products,
+    value: NDArray[np.float64],
+    lower: NDArray[np.float64],
+    upper: NDArray[np.float64],
+    residual: NDArray[np.float64],
+    u: Tensor,
+    v: Tensor,
+    *,
+    confidence: float,
+    statuses: list[str],
+    steps: int,
+    count: int,
+) -> SingularTriplets:
+    """Return the result in the shape of the batch, from numbers in units of the products."""
+    operator = products.operator
+    batch, k = operator.batch, value.shape[1]
+    return SingularTriplets(
+        value=products.batched(value),
+        lower=products.batched(lower),
+        upper=products.batched(upper),
+        residual=products.batched(residual),
+        u=u.to(dtype=operator.dtype, device=operator.device).reshape(*batch, k, -1),
+        v=v.to(dtype=operator.dtype, device=operator.device).reshape(*batch, k, -1),
+        confidence=confidence,
+        status=statuses if batch else statuses[0],
+        steps=steps,
+        products=count,
+        dtype=operator.dtype,
+        seed=None,
+        seconds=0.0,
+    )
 
 
 def _replace_members(

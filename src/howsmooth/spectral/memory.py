@@ -9,9 +9,10 @@ import torch
 from howsmooth.errors import InputError
 from howsmooth.spectral.bidiagonal import MAX_CHUNK_VECTORS
 from howsmooth.spectral.certificate import sufficient_steps
-from howsmooth.spectral.operator import LinearOperator
+from howsmooth.spectral.operator import LinearOperator, is_rounded_further
 
 MIN_STORED_VECTORS = 3
+MAX_EXTRA_VECTORS = 2  # deflated beyond the k that are asked for, where products are rounded (`deflation`)
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,11 @@ def plan(
     is_probed = operator.reference_itemsize > 0 and stop == "interval"
     in_flight = members * (size * (7 * cols + 5 * rows) + (8 * (3 * cols + 2 * rows) if is_probed else 0))
     widest = max(size, operator.reference_itemsize)
-    evaluation = members * widest * (4 * cols + 3 * rows if k == 1 else (4 * k + 2) * cols + (5 * k + 2) * rows)
-    found = members * size * (2 * k * cols if k > 1 else cols)
+    is_deflated = is_probed and is_rounded_further(operator)
+    evaluated = k + MAX_EXTRA_VECTORS if is_deflated else k
+    evaluation = (4 * cols + 3 * rows) if evaluated == 1 else (4 * evaluated + 2) * cols + (5 * evaluated + 2) * rows
+    evaluation *= members * widest
+    found = members * size * (evaluated * (cols + rows) if is_deflated else 2 * k * cols if k > 1 else cols)
     workspace = operator.workspace * widest // size
     held = operator.held + operator.reference_bytes
     fixed = found + max(in_flight, evaluation)

@@ -48,6 +48,11 @@ def _float32_precision(backend: Any) -> str:
         return {"highest": "ieee", "high": "tf32", "medium": "bf16"}[torch.get_float32_matmul_precision()]
 
 
+def is_rounded_further(operator: LinearOperator) -> bool:
+    """Return whether products are rounded further than the vectors, as those in half precision are."""
+    return operator.roundoff > torch.finfo(operator.dtype).eps
+
+
 class LinearOperator:
     """A matrix-free linear map J with its adjoint.
 

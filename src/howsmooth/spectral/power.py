@@ -152,7 +152,7 @@ def warm_triplet(
     process = Bidiagonalisation(products, start, stored=steps)
     while process.steps < steps and not process.terminated.all():
         process.step()
-    v = process.vector(process.ritz().top_vector)
+    v = process.vector(process.ritz().largest_vectors(1)[0])
     image = products.forward(v)
     sigma = products.norm(image, "J v")
     u = safe_divide(image, sigma)

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 MAX_SQUARABLE = 1e100  # norms up to this, and down to its inverse, can be squared and summed in float64
 
 
+class NonFiniteProduct(InputError):
+    """A product overflowed or is NaN."""
+
+
 class Products:
     """Products of one operator with a flat batch of vectors (b, ·), counted, and divided by a unit for each member.
 
@@ -75,13 +79,18 @@ class Products:
             )
         return image.detach().reshape(self.members, sizes[1])
 
+    def batched(self, numbers: NDArray[np.float64]) -> Tensor:
+        """Return numbers (b,) or (b, k) in units of the products as a tensor (*batch,) or (*batch, k)."""
+        unit = self.unit.reshape(-1, *[1] * (numbers.ndim - 1))
+        return torch.from_numpy(numbers * unit).reshape(self.operator.batch + numbers.shape[1:])
+
     def norm(self, vector: Float[Tensor, "b size"], name: str) -> NDArray[np.float64]:
         """Return the norms (b,) in float64.
 
         Norms whose squares overflow or underflow in float64 are computed again, in units of the largest entry.
 
         Raises:
-            InputError: If a norm is not finite; `name` is the vector's name in the message.
+            NonFiniteProduct: If a norm is not finite; `name` is the vector's name in the message.
         """
         norms: Numbers = torch.linalg.vector_norm(vector, dim=-1, dtype=torch.float64).cpu().numpy()
         unreliable = np.flatnonzero(~((norms >= 1 / MAX_SQUARABLE) & (norms <= MAX_SQUARABLE)))
@@ -94,7 +103,7 @@ class Products:
         if len(not_finite):
             batch = self.operator.batch
             where = [tuple(int(i) for i in np.unravel_index(w, batch)) for w in not_finite[:5]] if batch else []
-            raise InputError(
+            raise NonFiniteProduct(
                 f"expected finite products, got NaN or infinity in {name}"
                 + (f" of batch member {', '.join(map(str, where))}" if batch else "")
                 + "; check the inputs of the operator for non-finite entries"

@@ -77,6 +77,7 @@ class SingularTriplets:
         dtype: Dtype of the operator.
         seed: Seed of the random start.
         seconds: Wall-clock time of the solve.
+        notes: What the solver did differently from what was asked for, such as products in another dtype.
     """
 
     value: Float[Tensor, "*batch k"]
@@ -92,6 +93,7 @@ class SingularTriplets:
     dtype: torch.dtype
     seed: int | None
     seconds: float
+    notes: tuple[str, ...] = ()
 
     @property
     def statuses(self) -> list[str]:
@@ -129,4 +131,5 @@ class SingularTriplets:
             f"  {status}; confidence {self.confidence:.6g}, {self.steps} steps, {self.products} products, "
             f"{self.seconds:.3g} s, seed {self.seed}"
         )
+        lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)

@@ -116,9 +116,12 @@ class Perturbation:
             self.largest = np.maximum(self.largest, self._difference(z, *_gram_product(products, z, "")))
             self.count += 1
 
-    def bound(self, delta: float) -> NDArray[np.float64]:
-        """Return a bound (b,) on ‖E‖ that fails with probability at most delta."""
-        factor = delta ** (-1 / self.count) * math.sqrt(2 / math.pi)
+    def bound(self, delta: float, count: int | None = None) -> NDArray[np.float64]:
+        """Return a bound (b,) on ‖E‖ that fails with probability at most delta.
+
+        With a larger `count` than the probes drawn, it is what the bound would be if further ones show no more.
+        """
+        factor = delta ** (-1 / (count or self.count)) * math.sqrt(2 / math.pi)
         return np.asarray(factor * self.largest)
 
     def _difference(self, z: Tensor, image: Tensor, scale: NDArray[np.float64]) -> NDArray[np.float64]:
