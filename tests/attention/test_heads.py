@@ -28,11 +28,11 @@ def test_operator_transpose_and_autograd_give_the_reference(name, padding):
 def test_blocks_and_stored_probabilities_do_not_change_products(name, monkeypatch):
     f, x, v = layer(name), normal(50, 4, 6), normal(51, 24)
     whole = f.jacobian(x)
-    assert whole.linearised.kept
+    assert whole.linearised.kept and whole.dense_products
     monkeypatch.setattr(blockwise, "BLOCK_SCORES", 1)
-    monkeypatch.setattr(jacobian, "MAX_STORED_PROBABILITY_BYTES", 0)
+    monkeypatch.setattr(jacobian, "MAX_STORED_PROBABILITIES", 0)
     cut = f.jacobian(x)
-    assert cut.linearised.kept is None
+    assert cut.linearised.kept is None and cut.dense_products is None
     for _ in range(2):
         assert_close(cut.matvec(v), whole.matvec(v))
         assert_close(cut.rmatvec(whole.matvec(v)), whole.rmatvec(whole.matvec(v)))

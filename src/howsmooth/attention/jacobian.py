@@ -5,6 +5,7 @@ The estimate needs shapes only, so that a study can plan before it computes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from howsmooth.attention import backend, blockwise
+from howsmooth.attention.dense_products import DenseProducts, flush_tiny, rounded_block
 from howsmooth.attention.op import pattern_of
 from howsmooth.errors import InputError
 from howsmooth.spectral import LinearOperator
@@ -20,9 +22,9 @@ from howsmooth.spectral import LinearOperator
 if TYPE_CHECKING:
     from howsmooth.attention.heads import SelfAttention
 
-# The probabilities of a layer are stored between products if they take at most this many bytes: at 12 heads in
-# float32 that is up to n = 1182. Beyond that they are recomputed in each product.
-MAX_STORED_PROBABILITY_BYTES = 64 << 20
+# The probabilities of a layer are stored between products if there are at most this many (80 MiB in float32, 160 MiB in
+# float64): at 12 heads that is up to n = 1321. Beyond that they are recomputed in each product.
+MAX_STORED_PROBABILITIES = 20 << 20
 # Size of the largest entry of tangents and cotangents in half precision. Sums over n cotangents of this size, which are
 # rounded to half precision again, must stay below 65,504; entries 2¹⁰ times smaller keep all of their bits.
 LARGEST_HALF_ENTRY = 2.0**-4
@@ -42,6 +44,8 @@ class AttentionJacobian(LinearOperator):
         product_dtype: dtype of products. In half precision, for speed on a GPU, q, k, v and their tangents and
             cotangents are rounded, vectors are not, and `precise` is the operator without that rounding. The dtype of x
             declares its products precise enough: there is no reference, and rounding is bounded instead of measured.
+        reference: the same derivative in float64 with stored probabilities. The tensors of this one are then those of
+            the reference, rounded once, and `precise` returns it.
 
     Raises:
         InputError: if no kernel supports products in half precision, tokens or scores are not finite, or scores are too
@@ -54,8 +58,9 @@ class AttentionJacobian(LinearOperator):
         x: Tensor,
         padding: Tensor | None = None,
         product_dtype: torch.dtype | None = None,
+        reference: AttentionJacobian | None = None,
     ) -> None:
-        """Compute the output and the normalisers of attention at x."""
+        """Compute the output and the normalisers of attention at x, or round those of the reference."""
         a = self.attention = attention
         self.x, self.padding, self.n = x, padding, x.shape[-2]
         # Read once: attributes of a module are slow, and an in-place .to() must not change an operator in use.
@@ -64,12 +69,16 @@ class AttentionJacobian(LinearOperator):
         self.head_counts = (a.heads, a.kv_heads, a.kv_heads)
         self.rotary = None if a.rotary is None else a.rotary.shallow_copy()
         self.bo = None if a.bo is None else a.bo.detach()
-        self.product_dtype = product_dtype
+        self.product_dtype, self.reference = product_dtype, reference
         self.rounded = product_dtype is not None and product_dtype != x.dtype
         super().__init__((self.n * a.d_out, self.n * a.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2])
         self.roundoff = max(self.roundoff, torch.finfo(product_dtype or x.dtype).eps)
         with torch.no_grad():
-            q, k, v = (t.reshape(-1, *t.shape[-3:]).to(product_dtype or t.dtype) for t in a.project(x))
+            if reference is None:
+                q, k, v = (t.reshape(-1, *t.shape[-3:]).to(product_dtype or t.dtype) for t in a.project(x))
+            else:
+                at = reference.linearised
+                q, k, v = at.q.to(x.dtype), at.k.to(x.dtype), at.v.to(x.dtype)
             pattern = pattern_of(q, k, v, **a.pattern())
             rows = None if padding is None else padding.reshape(-1, self.n)
             reason = backend.unsupported_reason(q, k, v, pattern, rows)
@@ -80,8 +89,18 @@ class AttentionJacobian(LinearOperator):
                 )
             stored = stored_probability_bytes(a, self.n, q.shape[0], q.element_size(), reason is None)
             kept: list[blockwise.Block] | None = [] if stored else None
-            o, normaliser = backend.forward(q, k, v, pattern, rows, kept)
-        for name, t in (("tokens", x), ("scores", normaliser[..., 0]), ("output", o)):
+            if reference is None:
+                o, normaliser = backend.forward(q, k, v, pattern, rows, kept)
+            else:
+                o, normaliser = at.o.to(x.dtype), at.normaliser.to(x.dtype)
+                kept = [rounded_block(block, x.dtype) for block in reference.blocks()]
+            if kept is not None and self.dtype == torch.float32:
+                for block in kept:
+                    flush_tiny(block.p)
+        checked = [("tokens", x), ("scores", normaliser[..., 0]), ("output", o)]
+        if reference is not None:  # which may be finite where float32 is not
+            checked += [("queries", q), ("keys", k), ("values", v)]
+        for name, t in checked:
             if not torch.isfinite(t).all():
                 raise InputError(
                     f"expected finite {name}{f' in {product_dtype}' if self.rounded else ''}, got NaN or ∞; check the "
@@ -105,6 +124,10 @@ class AttentionJacobian(LinearOperator):
             self.linearised = blockwise.Linearisation(q, k, v, o, normaliser, pattern, rows, kept)
         self.w_in = torch.cat([w.detach() for w in (a.wq, a.wk, a.wv)])
         self.w_out = None if a.wo is None else a.wo.detach()
+        self.dense_products: DenseProducts | None = None
+        if kept is not None and x.device.type == "cpu" and isinstance(self.linearised, blockwise.Linearisation):
+            self.dense_products = DenseProducts(self.linearised, self.w_in, self.w_out, self.rotary)
+            self.has_gram = self.dense_products.gains_by_gram(self.dtype)
         memory = estimate_memory(a, self.n, self.dtype, product_dtype, q.shape[0], fused=reason is None)
         self.workspace, self.held = memory.workspace, memory.held
         self.reference_itemsize, self.reference_bytes = memory.reference_itemsize, memory.reference_bytes
@@ -120,6 +143,8 @@ class AttentionJacobian(LinearOperator):
     def matvec(self, v: Tensor) -> Tensor:
         """Compute J v: (batch…, n·d) → (batch…, n·d_out)."""
         e = v.reshape(-1, self.n, self.d)
+        if self.dense_products is not None:
+            return self.dense_products.forward(e).reshape(*self.batch, -1)
         dq, dk, dv = self._heads(e @ self.w_in.T)
         if self.rotary is not None:
             dq, dk = self.rotary(dq), self.rotary(dk)
@@ -134,11 +159,21 @@ class AttentionJacobian(LinearOperator):
     def rmatvec(self, u: Tensor) -> Tensor:
         """Compute Jᵀ u: (batch…, n·d_out) → (batch…, n·d)."""
         g = u.reshape(-1, self.n, self.d_out)
+        if self.dense_products is not None:
+            return self.dense_products.adjoint(g).reshape(*self.batch, -1)
         g = (g if self.w_out is None else g @ self.w_out).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         if self.rounded:
             (g,), exponent = _scaled_for_half(g)
             return self._to_tokens(*self.linearised.vjp(g)).ldexp(exponent[..., 0]).reshape(*self.batch, -1)
         return self._to_tokens(*self.linearised.vjp(g)).reshape(*self.batch, -1)
+
+    @torch.no_grad()
+    def gram(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute JᵀJ v (batch…, n·d) up to a factor (batch…); see `LinearOperator.gram`."""
+        if self.dense_products is None:
+            raise RuntimeError("expected stored probabilities, got none")
+        image, factor = self.dense_products.gram(v.reshape(-1, self.n, self.d))
+        return image.reshape(*self.batch, -1), factor.reshape(self.batch)
 
     @torch.no_grad()
     def gradient(self, u: Tensor, v: Tensor) -> Tensor:
@@ -163,6 +198,8 @@ class AttentionJacobian(LinearOperator):
 
     def precise(self) -> AttentionJacobian | None:
         """Return the same derivative in float64, or, if products are in half precision, without their rounding."""
+        if self.reference is not None:
+            return self.reference
         if self.rounded:
             return AttentionJacobian(self.attention, self.x, self.padding, self.dtype)
         if self.product_dtype is not None:
@@ -170,6 +207,12 @@ class AttentionJacobian(LinearOperator):
         if self.dtype == torch.float64:
             return self
         return AttentionJacobian(self.attention.converted(dtype=torch.float64), self.x.double(), self.padding)
+
+    def blocks(self) -> Iterator[blockwise.Block]:
+        """Yield the probabilities in blocks of queries, stored or recomputed."""
+        if not isinstance(self.linearised, blockwise.Linearisation):
+            raise RuntimeError("expected attention in blocks of queries, got kernels, which form no probabilities")
+        yield from self.linearised.blocks()
 
     def _to_tokens(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
         """Apply the transpose of the projections to cotangents of (q, k, v), with the result (b, n, d)."""
@@ -184,6 +227,32 @@ class AttentionJacobian(LinearOperator):
             for part, h in zip(torch.split(t, self.widths, -1), self.head_counts, strict=True)
         )
         return q, k, v
+
+
+def jacobian_with_reference(
+    attention: SelfAttention, x: Tensor, padding: Tensor | None = None, product_dtype: torch.dtype | None = None
+) -> AttentionJacobian:
+    """Return D_X f for a solve that will compare it with its float64 reference.
+
+    Where the probabilities are stored, in float32 on a CPU, both are made of one evaluation in float64. This is faster
+    than two, and the rounding of float32 that the solve measures is several times smaller where scores are large.
+
+    Args:
+        attention: the layer f.
+        x: tokens (n, d), or (b, n, d) for a batch of operators.
+        padding: True where the token is real, (n) or (b, n).
+        product_dtype: as in `SelfAttention.jacobian`.
+
+    Returns:
+        The operator.
+    """
+    sequences = x.shape[:-2].numel()
+    is_cpu = x.device.type == "cpu" and x.dtype == torch.float32 and product_dtype is None
+    if not is_cpu or not stored_probability_bytes(attention, x.shape[-2], sequences, 8, fused=False):
+        return attention.jacobian(x, padding, product_dtype)
+    attention.check_tokens(x, padding)
+    reference = AttentionJacobian(attention.converted(dtype=torch.float64), x.double(), padding)
+    return AttentionJacobian(attention, x, padding, reference=reference)
 
 
 def _scaled_for_half(*tensors: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -248,8 +317,9 @@ class MemoryEstimate:
 
 def stored_probability_bytes(attention: SelfAttention, n: int, sequences: int, itemsize: int, fused: bool) -> int:
     """Return the bytes of the probabilities that are stored between products; 0 if they are not."""
-    size = sequences * attention.heads * n * n * itemsize * (1 if attention.softcap is None else 2)
-    return size if not fused and size <= MAX_STORED_PROBABILITY_BYTES else 0
+    # With a soft cap, its tanh and its slope are stored too.
+    count = sequences * attention.heads * n * n * (1 if attention.softcap is None else 3)
+    return count * itemsize if not fused and count <= MAX_STORED_PROBABILITIES else 0
 
 
 def estimate_memory(
@@ -287,9 +357,13 @@ def estimate_memory(
     projected, weights = sequences * n * entries, entries * attention.d * single
 
     def held(itemsize: int, fused: bool) -> int:
-        # The kernels need q, k, v and the output; blocks have copies of some, and small layers their probabilities.
+        # The kernels need q, k, v and the output; blocks have copies of some. Small layers store their probabilities, a
+        # further copy, and the transpose and Gram matrix of the output projection.
         tensors = itemsize * projected * 3 // 2 if fused else itemsize * 2 * projected
         stored = stored_probability_bytes(attention, n, sequences, itemsize, fused)
+        if stored:
+            inner = attention.heads * len(attention.wv) // attention.kv_heads
+            stored += itemsize * (projected + (0 if attention.wo is None else inner * (attention.d_out + inner)))
         return tensors + weights * max(itemsize, 4) // single + stored
 
     if fused and reference_itemsize < 8:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import AttentionJacobian, SelfAttention
+from howsmooth.attention.jacobian import jacobian_with_reference
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz.autodiff import AutodiffJacobian, frobenius_norm, in_float64
 from howsmooth.lipschitz.casts import warn_of_refusal
@@ -128,7 +129,7 @@ def local_lipschitz(
         >>> [round(float(estimate), 6) for estimate in local_lipschitz(torch.sin, torch.stack([0 * x, x]))]
         [1.0, 0.540302]
     """
-    operator = jacobian(f, x, padding, product_dtype, batched=batched)
+    operator = jacobian(f, x, padding, product_dtype, batched=batched, with_reference=True)
     x, y = operator.x, operator.image
     selection = select_tokens(operator, x, y, tokens, output_tokens, padding)
 
@@ -166,6 +167,7 @@ def jacobian(
     product_dtype: torch.dtype | None = None,
     *,
     batched: bool | None = None,
+    with_reference: bool = False,
 ) -> AttentionJacobian | AutodiffJacobian:
     """Return the Jacobian of f at x as a matrix-free operator.
 
@@ -176,6 +178,7 @@ def jacobian(
         padding: Boolean mask (n,) or (b, n), True for real tokens; for a `SelfAttention` only.
         product_dtype: Dtype of the products; for a `SelfAttention` only.
         batched: Whether the first axis of x is a batch of independent samples; by default, if x has three axes.
+        with_reference: Whether the operator will be compared with its float64 reference, as `local_lipschitz` does.
 
     Returns:
         An operator of shape (outputs, inputs), or a batch of b such operators.
@@ -198,7 +201,8 @@ def jacobian(
     f, x = promote_half(f, x)
     batched_by_default = x.dim() == 3
     if isinstance(f, SelfAttention) and batched in (None, batched_by_default):
-        return f.jacobian(x, padding, product_dtype)
+        make = jacobian_with_reference if with_reference else SelfAttention.jacobian
+        return make(f, x, padding, product_dtype)
     if product_dtype is not None:
         raise InputError("expected product_dtype only with a SelfAttention; other maps are differentiated as they are")
     if padding is not None:

@@ -7,6 +7,13 @@ the component β̂_j = α_j β_j outside that span. Each v_j is orthogonalised a
 kept: a loss of orthogonality among them perturbs the relation for M by α_j times that loss. This is of the size of
 rounding, since the loss is rounding divided by α_j.
 
+An operator with a product M v of its own (`has_gram`) gives the same T by the three-term recurrence
+
+    M v_j = β̂_{j−1} v_{j−1} + α̂_j v_j + β̂_j v_{j+1}
+
+for less. Rounding then moves T by units of λ₁, which is harmless for the largest value alone. A smaller one may drown
+in it, so that with deflated vectors, where the largest value is gone, the process has the form above.
+
 Reference: Golub and Kahan 1965; Simon and Zha 2000 for the one-sided orthogonalisation.
 """
 
@@ -15,14 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from scipy.linalg import eigh_tridiagonal
 
 from howsmooth.spectral.certificate import smallest_bound
-from howsmooth.spectral.products import Products, safe_divide
+from howsmooth.spectral.products import Products, column, safe_divide
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -74,7 +81,7 @@ class Basis:
     def project_out(self, w: Float[Tensor, "b cols"]) -> None:
         """Subtract from w, in place, its projection on the stored vectors."""
         for _, chunk in self._filled_chunks():
-            w.sub_((chunk.mT @ (chunk @ w.unsqueeze(-1))).squeeze(-1))
+            w.unsqueeze(-1).baddbmm_(chunk.mT, chunk @ w.unsqueeze(-1), alpha=-1)
 
     def combine(self, weights: Float[Tensor, "b count"]) -> Float[Tensor, "b cols"]:
         """Return Σ_j weights_j v_j over the first stored vectors, as many as there are weights."""
@@ -109,6 +116,45 @@ class Ritz:
         return [self.vectors[:, :, -1 - j] for j in range(min(count, self.vectors.shape[2]))]
 
 
+class State(NamedTuple):
+    """What the recurrence needs to go on from v_j.
+
+    Attributes:
+        v: v_j, (b, cols).
+        previous: u_{j−1}, (b, rows), or v_{j−1}, (b, cols), in the three-term recurrence.
+        coefficient: β_{j−1} or β̂_{j−1}, the factor of `previous`, (b,).
+    """
+
+    v: Tensor
+    previous: Tensor
+    coefficient: NDArray[np.float64]
+
+
+class Step(NamedTuple):
+    """What one step computes from a `State`.
+
+    Attributes:
+        diagonal: Entry α̂_j of T, (b,).
+        coupling: Entry β̂_j of T, (b,).
+        w: A multiple of v_{j+1}, (b, cols).
+        norm: Its norm, (b,).
+        previous: The next `State.previous`.
+        coefficient: The next `State.coefficient`.
+    """
+
+    diagonal: NDArray[np.float64]
+    coupling: NDArray[np.float64]
+    w: Tensor
+    norm: NDArray[np.float64]
+    previous: Tensor
+    coefficient: NDArray[np.float64]
+
+    @property
+    def following(self) -> State:
+        """The state after the step."""
+        return State(safe_divide(self.w, self.norm), self.previous, self.coefficient)
+
+
 class Bidiagonalisation:
     """The Golub–Kahan–Lanczos process: `step` advances it, `ritz` gives Ritz pairs, `vector` a Ritz vector.
 
@@ -131,8 +177,10 @@ class Bidiagonalisation:
         self.products = products
         self.deflated = deflated
         self.basis = Basis(stored)
-        self.alphas: list[NDArray[np.float64]] = []
-        self.betas: list[NDArray[np.float64]] = []
+        self.is_gram_fused = deflated is None and products.operator.has_gram
+        self.diagonal: list[NDArray[np.float64]] = []  # α̂_j
+        self.couplings: list[NDArray[np.float64]] = []  # β̂_j
+        self.coefficients: list[NDArray[np.float64]] = []  # of the states after each step
         members, (rows, cols) = products.members, products.operator.shape
         # Not rows + 1, where exact arithmetic would terminate: with clustered singular values rounding has hidden
         # some of them by then, and only a basis of the whole space is certain to contain all.
@@ -144,16 +192,16 @@ class Bidiagonalisation:
         self.deflate(start)
         self.deflate(start)
         self.start_norm = products.norm(start, "the start")
-        self.start = self.v = safe_divide(start, self.start_norm)
-        self.first_image: Tensor | None = None  # Jᵀu_1; M v_1 is α_1 times this
-        self.u = start.new_zeros(members, rows)
-        self.basis.append(self.v)
-        self._last_stored_state = (self.v, self.u, np.zeros(members))
+        self.start = safe_divide(start, self.start_norm)
+        self.first_product: tuple[Tensor, NDArray[np.float64]] | None = None  # M v_1, as a vector and a factor
+        self.basis.append(self.start)
+        zero = start.new_zeros(members, cols if self.is_gram_fused else rows)
+        self.state = self._last_stored_state = State(self.start, zero, np.zeros(members))
 
     @property
     def steps(self) -> int:
         """Number of steps so far."""
-        return len(self.alphas)
+        return len(self.diagonal)
 
     @property
     def is_fully_stored(self) -> bool:
@@ -166,61 +214,78 @@ class Bidiagonalisation:
             deflated = self.deflated.to(w.dtype)
             w.sub_((deflated.mT @ (deflated @ w.unsqueeze(-1))).squeeze(-1))
 
-    def _orthogonalise(self, w: Tensor) -> None:
-        """Project the deflated and the stored vectors out of w, in place, twice if there was cancellation.
+    def _orthogonalise(self, w: Tensor, v: Tensor, is_v_stored: bool) -> NDArray[np.float64]:
+        """Project v, the deflated and the stored vectors out of w, in place, and return its norm.
 
         After one pass their remaining part is rounding of what was removed. It matters only where most of w was
-        removed.
+        removed: then a second pass follows.
         """
-        for _ in range(2):
-            before = torch.linalg.vector_norm(w, dim=-1, dtype=torch.float64)
-            self.deflate(w)
-            self.basis.project_out(w)
-            after = torch.linalg.vector_norm(w, dim=-1, dtype=torch.float64)
-            if (after >= REORTHOGONALISATION_THRESHOLD * before).all():
-                break
-
-    def _advance(
-        self, v: Tensor, u: Tensor, beta: NDArray[np.float64], is_v_stored: bool
-    ) -> tuple[NDArray[np.float64], Tensor, NDArray[np.float64], Tensor]:
-        """Return α_j, u_j, β_j and w = β_j v_{j+1} from v_j, u_{j−1} and β_{j−1}."""
-        products = self.products
-        w = products.forward(v)
-        w = w - torch.from_numpy(beta).to(w)[:, None] * u
-        alpha = products.norm(w, "J v")
-        u = safe_divide(w, alpha)
-        w = products.adjoint(u)
-        if self.first_image is None:
-            self.first_image = w
-        w = w - torch.from_numpy(alpha).to(w)[:, None] * v
         if not is_v_stored:
             w.sub_((w * v).sum(dim=-1, keepdim=True) * v)
-        self._orthogonalise(w)
-        return alpha, u, products.norm(w, "Jᵀ u"), w
+        for _ in range(2):
+            before = torch.linalg.vector_norm(w, dim=-1)
+            self.deflate(w)
+            self.basis.project_out(w)
+            norm = self.products.norm(w, "JᵀJ v" if self.is_gram_fused else "Jᵀ u")
+            if (norm >= REORTHOGONALISATION_THRESHOLD * before.cpu().numpy()).all():
+                break
+        return norm
+
+    def _advance(self, state: State, is_v_stored: bool) -> Step:
+        """Return the step from v_j."""
+        return (self._advance_by_gram if self.is_gram_fused else self._advance_by_factors)(state, is_v_stored)
+
+    def _advance_by_factors(self, state: State, is_v_stored: bool) -> Step:
+        """Return the step from v_j by a product with J and one with Jᵀ."""
+        products, (v, u, beta) = self.products, state
+        image = products.forward(v)
+        w = torch.addcmul(image, u, column(beta, image), value=-1)
+        alpha = products.norm(w, "J v")
+        u = safe_divide(w, alpha)
+        image = products.adjoint(u)
+        if self.first_product is None:
+            self.first_product = image, alpha
+        w = torch.addcmul(image, v, column(alpha, image), value=-1)
+        norm = self._orthogonalise(w, v, is_v_stored)
+        return Step(alpha**2 + beta**2, alpha * norm, w, norm, u, norm)
+
+    def _advance_by_gram(self, state: State, is_v_stored: bool) -> Step:
+        """Return the step from v_j by a product with M, in units of its factor, in which nothing overflows."""
+        v, previous, beta = state
+        image, factor = self.products.gram(v, fused=True)
+        if self.first_product is None:
+            self.first_product = image, factor
+        unit = np.where(factor > 0, factor, 1.0)
+        alpha = (image * v).sum(dim=-1, dtype=torch.float64).cpu().numpy()
+        w = torch.addcmul(image, v, column(alpha, image), value=-1)
+        w.addcmul_(previous, column(beta / unit, image), value=-1)
+        norm = self._orthogonalise(w, v, is_v_stored)
+        return Step(np.maximum(alpha, 0) * factor, norm * factor, w, norm, v, norm * factor)
 
     def step(self) -> None:
         """Advance every member by one step."""
         is_v_stored = self.basis.count == self.steps + 1
-        previous_beta = self.betas[-1] if self.betas else np.zeros(len(self.v))
         if is_v_stored:
-            self._last_stored_state = (self.v, self.u, previous_beta)
-        alpha, u, beta, w = self._advance(self.v, self.u, previous_beta, is_v_stored)
-
-        alpha, beta = np.where(self.terminated, 0.0, alpha), np.where(self.terminated, 0.0, beta)
-        self.scale = np.maximum(self.scale, alpha**2 + previous_beta**2)
-        self.terminated |= alpha * beta == 0
+            self._last_stored_state = self.state
+        done = self._advance(self.state, is_v_stored)
+        diagonal = np.where(self.terminated, 0.0, done.diagonal)
+        self.scale = np.maximum(self.scale, diagonal)
+        self.terminated |= done.coupling == 0
         if is_v_stored and self.steps + 1 >= self.max_dimension:
             self.terminated[:] = True  # the basis spans the whole space: what is left of w is rounding
-        beta = np.where(self.terminated, 0.0, beta)
-        self.alphas.append(alpha)
-        self.betas.append(beta)
-        self.v, self.u = safe_divide(w, beta), u
+        coupling, norm, coefficient = (
+            np.where(self.terminated, 0.0, numbers) for numbers in (done.coupling, done.norm, done.coefficient)
+        )
+        self.diagonal.append(diagonal)
+        self.couplings.append(coupling)
+        self.coefficients.append(coefficient)
+        self.state = done._replace(norm=norm, coefficient=coefficient).following
         if is_v_stored and self.steps < self.max_dimension:
-            self.basis.append(self.v)
+            self.basis.append(self.state.v)
 
     def coupling(self) -> NDArray[np.float64]:
         """Return β̂_1 … β̂_q, (b, q): the norm of the component of M v_j outside the first j basis vectors."""
-        return np.stack(self.alphas, axis=1) * np.stack(self.betas, axis=1)
+        return np.stack(self.couplings, axis=1)
 
     def floored_coupling(self, top: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return `coupling` (b, q), raised to its rounding: in a certificate a larger β̂ only weakens the bound."""
@@ -228,11 +293,9 @@ class Bidiagonalisation:
 
     def ritz(self) -> Ritz:
         """Return the eigenpairs of T = BᵀB."""
-        coupling = self.coupling()
-        previous_betas = np.pad(np.stack(self.betas, axis=1)[:, :-1], ((0, 0), (1, 0)))
         unit = np.where(self.scale > 0, self.scale, 1.0)[:, None]  # T is formed in units of its largest entry
-        diagonal = (np.stack(self.alphas, axis=1) ** 2 + previous_betas**2) / unit
-        off_diagonal = (coupling / unit)[:, :-1]
+        diagonal = np.stack(self.diagonal, axis=1) / unit
+        off_diagonal = self.coupling()[:, :-1] / unit
         # One by one: a threaded dense solver takes far longer for matrices as small as these.
         pairs = [eigh_tridiagonal(*entries) for entries in zip(diagonal, off_diagonal, strict=True)]
         values, vectors = (np.stack(parts) for parts in zip(*pairs, strict=True))
@@ -268,10 +331,10 @@ class Bidiagonalisation:
         coefficients = torch.from_numpy(weights).to(self.start)
         stored = min(self.basis.count, self.steps)
         total = self.basis.combine(coefficients[:, :stored])
-        v, u, beta = self._last_stored_state
+        state = self._last_stored_state
         for j in range(stored, self.steps):
-            _, u, _, w = self._advance(v, u, beta, is_v_stored=j == stored)
-            beta = self.betas[j - 1]
-            v = safe_divide(w, beta)
-            total += coefficients[:, j, None] * v
+            done = self._advance(state, is_v_stored=j == stored)
+            beta = self.coefficients[j - 1]  # zero where the first pass terminated
+            state = done._replace(norm=np.where(beta > 0, done.norm, 0.0), coefficient=beta).following
+            total += coefficients[:, j, None] * state.v
         return safe_divide(total, self.products.norm(total, "a Ritz vector"))

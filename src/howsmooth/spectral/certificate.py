@@ -76,6 +76,11 @@ def lanczos_polynomial(
     kept. This bound is never smaller. It needs only the recurrence and ‖v_{q+1}‖ = 1, and both hold also if v_{q+1}
     has components along earlier vectors.
 
+    No sharper bound follows from the entries of T. They determine 2q moments of the spectral measure of the start, and
+    1/Σ_{j≤q} p_j(x)², their Christoffel function, is the largest weight at x of any measure with these moments. It is
+    attained by the Gauss–Radau quadrature with a node at x: for every x from λ₁ to the bound there are an operator with
+    the top eigenvalue x and a start with |b| ≥ c that give the same T.
+
     With the eigenpairs (θ_i, s_i) of T_q the sum has a closed form: (x − T_q) (p_0 … p_{q−1})ᵀ = β̂_q p_q(x) e_q
     gives Σ_{j≤q} p_j² = p_q² (1 + β̂_q² Σ_i s_{qi}²/(x − θ_i)²), where p_q(x) = Π (x − θ_i) / Π β̂_j.
 

@@ -290,7 +290,7 @@ class _Solve:
             process.step()
             q = process.steps
             if first and q == 1:
-                self._refuse_underflow(process.alphas[0])
+                self._refuse_underflow(np.sqrt(process.diagonal[0]))
             is_last = q >= self.budget.max_steps
             if not (is_last or process.terminated.all() or is_check_due(q)):
                 continue

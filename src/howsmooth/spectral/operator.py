@@ -56,8 +56,8 @@ def is_rounded_further(operator: LinearOperator) -> bool:
 class LinearOperator:
     """A matrix-free linear map J with its adjoint.
 
-    Subclasses implement `matvec` and `rmatvec`, and `precise` or `perturbed` where they can. The sizes in bytes are
-    estimates for `plan`.
+    Subclasses implement `matvec` and `rmatvec`, and `gram`, `precise` or `perturbed` where they can. The sizes in bytes
+    are estimates for `plan`.
 
     Args:
         shape: (rows, cols) of J.
@@ -79,6 +79,7 @@ class LinearOperator:
         roundoff: Unit of rounding of the products; larger than that of the vectors if products are rounded further.
         hidden: A relative error of the operator itself, however it is applied.
         casts: Whether J is computed with casts to a coarser dtype, whose effect `perturbed` shows.
+        has_gram: Whether `gram` is implemented.
 
     Raises:
         InputError: If a size is not positive.
@@ -103,6 +104,7 @@ class LinearOperator:
         self.reference_itemsize = 0 if dtype == torch.float64 else 8
         self.reference_bytes = 0 if dtype == torch.float64 else 8 * self.held // torch.finfo(dtype).bits * 8
         self.roundoff, self.hidden, self.casts = product_roundoff(self.dtype, self.device), 0.0, False
+        self.has_gram = False
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
             raise InputError(
                 f"expected a shape and a batch of positive sizes, got shape {self.shape} and "
@@ -115,6 +117,13 @@ class LinearOperator:
 
     def rmatvec(self, u: Float[Tensor, "*batch rows"]) -> Float[Tensor, "*batch cols"]:
         """Return the product Jᵀ u."""
+        raise NotImplementedError
+
+    def gram(self, v: Float[Tensor, "*batch cols"]) -> tuple[Float[Tensor, "*batch cols"], Float[Tensor, "*batch"]]:
+        """Return JᵀJ v as a vector and a positive factor of it, in float64, where this costs less than two products.
+
+        The factor is of the size of ‖J v‖, so that the vector overflows no earlier than J v does.
+        """
         raise NotImplementedError
 
     def precise(self) -> LinearOperator | None:
@@ -275,6 +284,7 @@ class _RestrictedOperator(LinearOperator):
         self.full, self.rows, self.cols = full, rows, cols
         self.copy_rounding(full)
         self.reference_itemsize, self.reference_bytes = full.reference_itemsize, full.reference_bytes
+        self.has_gram = full.has_gram and rows is None
 
     def _scatter(self, part: Tensor, index: Tensor | None, size: int) -> Tensor:
         if index is None:
@@ -290,6 +300,10 @@ class _RestrictedOperator(LinearOperator):
     def rmatvec(self, u: Float[Tensor, "*batch rows"]) -> Float[Tensor, "*batch cols"]:
         image = self.full.rmatvec(self._scatter(u, self.rows, self.full.shape[0]))
         return image if self.cols is None else image[..., self.cols]
+
+    def gram(self, v: Float[Tensor, "*batch cols"]) -> tuple[Float[Tensor, "*batch cols"], Float[Tensor, "*batch"]]:
+        image, factor = self.full.gram(self._scatter(v, self.cols, self.full.shape[1]))
+        return image if self.cols is None else image[..., self.cols], factor
 
     def precise(self) -> LinearOperator | None:
         full = self.full.precise()

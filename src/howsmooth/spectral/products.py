@@ -65,8 +65,31 @@ class Products:
         """Return Jᵀ u / unit."""
         return self._divide_by_unit(self._apply(self.operator.rmatvec, u, self.operator.shape, "rmatvec"))
 
+    def gram(
+        self, v: Float[Tensor, "b cols"], *, fused: bool, suffix: str = ""
+    ) -> tuple[Float[Tensor, "b cols"], NDArray[np.float64]]:
+        """Return M v / unit² as a vector and a factor (b,) of it, since M v may overflow a dtype in which J v does not.
+
+        Args:
+            v: Vectors (b, cols).
+            fused: Whether to use the operator's own `gram`, whose rounding differs from that of two products.
+            suffix: Appended to the names of the vectors in error messages.
+
+        Raises:
+            InputError: If a product is not finite.
+        """
+        if not fused:
+            w = self.forward(v)
+            norm = self.norm(w, "J v" + suffix)
+            return self.adjoint(safe_divide(w, norm)), norm
+        self.count += 2
+        image, factor = self.operator.gram(v.reshape(*self.operator.batch, -1))
+        image, factors = image.reshape(v.shape), factor.reshape(-1).cpu().numpy()
+        self._refuse_non_finite(factors, "J v" + suffix)
+        return self._divide_by_unit(image), factors / self.unit
+
     def _divide_by_unit(self, image: Tensor) -> Tensor:
-        return image if np.all(self.unit == 1) else image / torch.from_numpy(self.unit).to(image)[:, None]
+        return image if np.all(self.unit == 1) else image / column(self.unit, image)
 
     def _apply(self, product: Callable[[Tensor], Tensor], vector: Tensor, sizes: tuple[int, int], name: str) -> Tensor:
         self.count += 1
@@ -99,6 +122,10 @@ class Products:
             peak = torch.linalg.vector_norm(selected, ord=math.inf, dim=-1, keepdim=True)
             peak = torch.where(peak > 0, peak, 1.0)
             norms[unreliable] = (torch.linalg.vector_norm(selected / peak, dim=-1) * peak[:, 0]).cpu().numpy()
+        self._refuse_non_finite(norms, name)
+        return norms
+
+    def _refuse_non_finite(self, norms: NDArray[np.float64], name: str) -> None:
         not_finite = np.flatnonzero(~np.isfinite(norms))
         if len(not_finite):
             batch = self.operator.batch
@@ -108,13 +135,16 @@ class Products:
                 + (f" of batch member {', '.join(map(str, where))}" if batch else "")
                 + "; check the inputs of the operator for non-finite entries"
             )
-        return norms
+
+
+def column(numbers: NDArray[np.float64], like: Tensor) -> Tensor:
+    """Return numbers (b,) as a column (b, 1) in the dtype and on the device of a tensor."""
+    return torch.from_numpy(numbers).to(like)[:, None]
 
 
 def safe_divide(vector: Float[Tensor, "b size"], divisor: NDArray[np.float64]) -> Float[Tensor, "b size"]:
     """Return vector / divisor for each member, and zero where the divisor is zero."""
-    nonzero = torch.from_numpy(np.where(divisor > 0, divisor, np.inf)).to(vector)
-    return vector / nonzero[:, None]
+    return vector / column(np.where(divisor > 0, divisor, np.inf), vector)
 
 
 def solver_generator(seed: int | torch.Generator) -> tuple[torch.Generator, int]:
@@ -180,5 +210,5 @@ def rayleigh_ritz(products: Products, vectors: list[Float[Tensor, "b cols"]], re
 
 def _residual(products: Products, value: NDArray[np.float64], u: Tensor, v: Tensor) -> NDArray[np.float64]:
     image = products.adjoint(u.to(products.operator.dtype))
-    defect = image - torch.from_numpy(value).to(v)[:, None] * v
+    defect = image - column(value, v) * v
     return products.norm(defect, "Jᵀ u")

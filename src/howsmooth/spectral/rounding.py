@@ -31,7 +31,7 @@ import torch
 
 from howsmooth.spectral.bidiagonal import Bidiagonalisation
 from howsmooth.spectral.operator import LinearOperator
-from howsmooth.spectral.products import Products, gaussian_vectors, safe_divide
+from howsmooth.spectral.products import Products, column, gaussian_vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,10 +102,10 @@ class Perturbation:
 
     def __init__(self, process: Bidiagonalisation, reference: Products) -> None:
         """Evaluate the first probe."""
-        if process.first_image is None:
+        if process.first_product is None:
             raise RuntimeError("expected a process after its first step, got one before")
         self.process, self.reference, self.count = process, reference, 1
-        self.largest = process.start_norm * self._difference(process.start, process.first_image, process.alphas[0])
+        self.largest = process.start_norm * self._difference(process.start, *process.first_product)
 
     def extend(self, count: int, generator: torch.Generator) -> None:
         """Draw further probes until there are `count` of them."""
@@ -113,7 +113,8 @@ class Perturbation:
         while self.count < count:
             z = gaussian_vectors(products, generator)
             self.process.deflate(z)
-            self.largest = np.maximum(self.largest, self._difference(z, *_gram_product(products, z, "")))
+            applied = products.gram(z, fused=self.process.is_gram_fused)
+            self.largest = np.maximum(self.largest, self._difference(z, *applied))
             self.count += 1
 
     def bound(self, delta: float, count: int | None = None) -> NDArray[np.float64]:
@@ -124,19 +125,15 @@ class Perturbation:
         factor = delta ** (-1 / (count or self.count)) * math.sqrt(2 / math.pi)
         return np.asarray(factor * self.largest)
 
-    def _difference(self, z: Tensor, image: Tensor, scale: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return ‖E z‖ for each member, where M z was applied as scale · image."""
+    def _difference(self, z: Tensor, image: Tensor, factor: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return ‖E z‖ for each member, where M z was applied as factor · image."""
         dtype = self.reference.operator.dtype
         suffix = " in float64" if dtype == torch.float64 else " by the reference"
-        reference_image, factor = _gram_product(self.reference, z.to(dtype), suffix)
-        difference = reference_image.double() * torch.from_numpy(factor).to(z.device)[:, None]
-        difference -= torch.from_numpy(scale).to(z.device)[:, None] * image
+        reference_image, reference_factor = self.reference.gram(
+            z.to(dtype), fused=self.reference.operator.has_gram, suffix=suffix
+        )
+        difference = reference_image.to(torch.float64)
+        difference = difference * column(reference_factor, difference)
+        difference.addcmul_(image.double(), -column(factor, difference))
         self.process.deflate(difference)
         return self.reference.norm(difference, "JᵀJ v" + suffix)
-
-
-def _gram_product(products: Products, z: Tensor, suffix: str) -> tuple[Tensor, NDArray[np.float64]]:
-    """Return M z as a vector and a factor (b,) for it, since M z may overflow a dtype in which J z does not."""
-    w = products.forward(z)
-    norm = products.norm(w, "J v" + suffix)
-    return products.adjoint(safe_divide(w, norm)), norm
