@@ -2,9 +2,9 @@
 
     python -m experiments.figures.explore [--out docs/images]
 
-`explore-light.png` shows the tab of layers with a token moved, `explore-dark.png` the growth of a layer between its
-bounds, `explore-phone.png` the first tab at the width of a phone. Needs playwright and a chromium ($CHROMIUM, or in
-$PATH).
+`explore-light.png` shows the tab of layers, the text in its two colourings and a token moved, `explore-dark.png` the
+growth of a layer between its bounds, `explore-phone.png` the first tab at the width of a phone. Needs playwright and a
+chromium ($CHROMIUM, or in $PATH).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def layers(page: Page) -> None:
     wait_for_text(page, "measure-status", "Measured on")
     page.click("[data-layer='0']")
     wait_for_text(page, "measure-status", "All heads")
-    page.click("[data-token='24']")
+    page.click("[data-place='0-27']")
     wait_for_text(page, "measure-status", "was moved")
 
 
@@ -43,7 +43,7 @@ def growth(page: Page) -> None:
     page.fill("#growth-layer input", "4")
     page.keyboard.press("Tab")
     page.click("#growth-run")
-    wait_for_text(page, "growth-status", "exponent")
+    wait_for_text(page, "growth-status", "theory allows")
     page.wait_for_timeout(500)  # until the images are decoded
 
 
@@ -55,7 +55,7 @@ def take_screenshot(
         viewport={"width": width, "height": height}, color_scheme=theme, device_scale_factor=1 if width > 1000 else 2
     )
     page = context.new_page()
-    page.set_default_timeout(120_000)
+    page.set_default_timeout(600_000)
     page.goto(address)
     page.wait_for_selector("#measure-run")
     act(page)
@@ -77,9 +77,9 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium"), args=["--no-sandbox"]
         )
-        take_screenshot(browser, address, out / "explore-light.png", layers, width=1280, height=1360, theme="light")
+        take_screenshot(browser, address, out / "explore-light.png", layers, width=1280, height=1740, theme="light")
         take_screenshot(browser, address, out / "explore-dark.png", growth, width=1280, height=1400, theme="dark")
-        take_screenshot(browser, address, out / "explore-phone.png", layers, width=390, height=1600, theme="light")
+        take_screenshot(browser, address, out / "explore-phone.png", layers, width=390, height=2100, theme="light")
         browser.close()
     page.close()
 

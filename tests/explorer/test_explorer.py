@@ -13,7 +13,8 @@ from howsmooth.explorer import Limits, html
 from howsmooth.explorer.app import App, Cancellation, Cancellations, Cancelled, Session
 from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Choice, doubling_lengths, parse_numbers, prepare
-from howsmooth.studies import measure, move_one_token
+from howsmooth.report.token_figure import gain_colouring, share_colouring
+from howsmooth.studies import measure, move_each_token, move_one_token
 from tests.tolerances import at_most, same_record
 
 TEXT = "The harbour was quiet, and the keeper counted the ships. " * 8
@@ -166,6 +167,18 @@ def test_a_moved_token_has_its_gain(catalog):
         move_one_token(work.model, work.text, work.settings, 12)
 
 
+@pytest.mark.parametrize("map", ["attention", "block"])
+def test_the_gains_of_all_tokens_are_those_of_each(catalog, map):
+    work = prepare(Choice("minilm", TEXT, "1", map=map, length=8), catalog)
+    found = move_each_token(work.model, work.text, work.settings)
+    assert found["status"] == "converged" and found["words"] == list(work.model.chunks(TEXT, 8, 1)[0].words)
+    for position in (0, 3, 7):
+        alone = move_one_token(work.model, work.text, work.settings, position)
+        assert at_most(alone["lower"], found["upper"][position]) and at_most(found["lower"][position], alone["upper"])
+    (whole,) = measure(work.model, work.text, work.settings)
+    assert at_most(max(found["lower"]), whole["upper"])
+
+
 def test_cancelling_ends_the_loop_before_the_next_solve(catalog):
     work, cancellation, found = prepare(Choice("minilm", TEXT, "all", length=12), catalog), Cancellation(), []
     with pytest.raises(Cancelled):
@@ -173,6 +186,32 @@ def test_cancelling_ends_the_loop_before_the_next_solve(catalog):
             found.append(record)
             cancellation.stop()
     assert len(found) == 1
+
+
+def test_cancelling_ends_a_running_solve_before_its_next_product(catalog, monkeypatch):
+    """The worker stands before a product when the request comes: it computes no further product of that solve."""
+    from howsmooth.attention import AttentionJacobian
+
+    app, products = App(catalog), []
+
+    def counted(operator, v, matvec=AttentionJacobian.matvec):
+        products.append("J v")
+        if len(products) == 3:
+            app.cancellations.stop("visitor")
+        return matvec(operator, v)
+
+    monkeypatch.setattr(AttentionJacobian, "matvec", counted)
+
+    def compute(cancellation):
+        work = prepare(Choice("minilm", TEXT, "0", length=12), catalog)
+        for record in measure(work.model, work.text, work.settings):  # no callback of the loop itself
+            yield {"table": record}
+
+    assert [*app.run("visitor", "status", compute)] == [{"status": html.message("Cancelled. What was computed stays.")}]
+    assert len(products) == 3
+    products.clear()
+    monkeypatch.undo()
+    assert "table" in next(app.run("visitor", "status", compute))  # the next computation runs
 
 
 def test_a_visitor_has_one_computation_at_a_time():
@@ -229,7 +268,9 @@ def test_markup_in_records_is_escaped(make):
     }
     for text in (
         html.constants([record]),
-        html.token_buttons([HOSTILE], [1.0], caption=HOSTILE),
+        html.token_texts([HOSTILE], [share_colouring([1.0]), gain_colouring([1.0], 2.0)]),
+        html.largest_gains([HOSTILE], share_colouring([1.0]), gain_colouring([1.0], 2.0)),
+        html.save_line([html.text_download(HOSTILE, HOSTILE, HOSTILE)], HOSTILE),
         html.message(HOSTILE, "warn"),
         html.progress(0, 1, HOSTILE),
         html.command_line(HOSTILE),
@@ -244,18 +285,32 @@ def test_markup_in_records_is_escaped(make):
 
 def test_layers_and_tokens_are_buttons(make):
     table = html.constants([make(layer, 8, 0, relative=1.0) for layer in (0, 3)], selected=3)
-    assert re.findall(r'data-layer="(\d)" aria-pressed="(\w+)"', table) == [("0", "false"), ("3", "true")]
-    words = html.token_buttons(["a", "b"], [0.25, 0.75], selected=1, caption="")
-    assert re.findall(r'data-token="(\d)" style="--share:([\d.]+)" aria-pressed="(\w+)"', words) == [
-        ("0", "0.333", "false"),
-        ("1", "1.000", "true"),
+    assert re.findall(r'data-layer="(\d)" data-place="\d" aria-pressed="(\w+)"', table) == [
+        ("0", "false"),
+        ("3", "true"),
     ]
-    assert html.token_buttons(["a"], [0.0]).count("<button") == 1 and html.constants([]) == ""
+    words = html.token_texts(["a", "b"], [share_colouring([0.005, 0.5]), gain_colouring([1.0, 4.0], 5.0)], selected=1)
+    assert re.findall(r'data-place="([\d-]+)" style="--share:([\d.]+)" aria-pressed="(\w+)"', words) == [
+        ("0-0", "0.500", "false"),  # two of four decades below the largest
+        ("0-1", "1.000", "true"),
+        ("1-0", "0.000", "false"),  # the smallest gain
+        ("1-1", "1.000", "true"),
+    ]
+    assert words.count("log scale") == 2 and "20 % <span" in words and "</span> 80 %, log scale" in words
+    assert "0.5 % " not in words.split("</h3>")[0] and 'title="0: 0.50 %"' in words
+    assert html.token_texts(["a"], [share_colouring([0.0])]).count("<button") == 1 and html.constants([]) == ""
+
+
+def test_a_token_with_a_small_share_and_a_large_gain_is_listed():
+    shares, gains = share_colouring([0.997, 0.003, 0.0]), gain_colouring([3.0, 2.48, 0.1], 4.0)
+    listed = html.largest_gains(["the", "bridge", "is"], shares, gains, count=2)
+    row = next(row for row in listed.split("<tr>") if "bridge" in row)
+    assert "62 %" in row and "0.30 %" in row and "<code>is</code>" not in listed
 
 
 def test_each_visitor_has_a_folder_for_the_report(catalog, records):
     app = App(catalog)
-    assert app.report("x", Session()) == {"value": None, "interactive": False}
+    assert app.report("x", Session()) == {"value": None, "visible": False}
     for visitor in ("../../escape", "/etc/x", None):
         path = Path(app.report(visitor, Session(records=records))["value"])
         assert path.resolve().is_relative_to(app.reports.resolve()) and "<title>" in path.read_text(encoding="utf-8")

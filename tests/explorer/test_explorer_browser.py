@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -40,16 +41,22 @@ def opened():
         yield found
 
 
-@pytest.fixture
-def visit(opened, address):
+@contextmanager
+def open_page(opened, address, query="", wait_for="#measure-run"):
     """A page without console errors that loads nothing from other machines."""
     with Page(opened) as visited:
         page = visited.page
-        page.goto(address)
-        page.wait_for_selector("#measure-run")
+        page.goto(address + query)
+        page.wait_for_selector(wait_for)
         yield page
         assert visited.errors == []
         assert [url for url in visited.requests if not url.startswith((address, "data:", "blob:"))] == []
+
+
+@pytest.fixture
+def visit(opened, address):
+    with open_page(opened, address) as page:
+        yield page
 
 
 def fill(page, **fields) -> None:
@@ -119,24 +126,31 @@ def test_layers_and_tokens_open_by_keyboard(visit):
     visit.keyboard.press("Enter")
     wait_for_text(visit, "measure-status", "All heads of layer 1")
     assert visit.locator("#heads tbody tr").count() == 12
-    visit.focus("#words [data-token='2']")
+    visit.focus("#words [data-place='1-2']")
     visit.keyboard.press("Enter")
     wait_for_text(visit, "token", "moved alone, by ε")
-    assert visit.locator("#words [data-token='2']").get_attribute("aria-pressed") == "true"
-    assert visit.evaluate("document.activeElement.dataset.token") == "2"  # the focus is kept
+    assert visit.locator("#words [data-token='2'][aria-pressed=true]").count() == 2
+    assert visit.evaluate("document.activeElement.dataset.place") == "1-2"  # the focus is kept
 
 
-def test_cancelling_stops_the_worker_and_the_page_stays_responsive(visit, monkeypatch):
-    gate, asked, ended, steps = threading.Semaphore(1), threading.Event(), threading.Event(), []
+def test_cancelling_stops_a_running_solve_and_the_page_stays_responsive(visit, monkeypatch):
+    """The second solve waits before one of its products until the test has cancelled."""
+    inside, go, asked, ended = (threading.Event() for _ in range(4))
+    steps, products = [], []
 
     def gated(flag, *step, check=Cancellation.check):
-        gate.acquire()  # the first step may pass; the second waits until the test has cancelled
+        if step:  # before a solve
+            steps.append(step)
+        else:  # before a product
+            products.append(len(steps))
+            if len(steps) == 2 and products.count(2) == 3:
+                inside.set()
+                go.wait()
         try:
-            check(flag, *step)
+            check(flag)
         except Cancelled:
             ended.set()
             raise
-        steps.append(step)
 
     def stop(flag, stop=Cancellation.stop):
         stop(flag)
@@ -144,23 +158,84 @@ def test_cancelling_stops_the_worker_and_the_page_stays_responsive(visit, monkey
 
     monkeypatch.setattr(Cancellation, "check", gated)
     monkeypatch.setattr(Cancellation, "stop", stop)
+    assert not visit.is_visible("#measure-cancel")  # nothing runs
     fill(visit, text=TEXT, layers="all")
     visit.click("#measure-run")
     visit.wait_for_selector("#constants tbody tr")
+    inside.wait()
     visit.get_by_role("tab", name="Growth").click()  # the page is not blocked
-    assert visit.is_visible("#growth-run")
+    visit.wait_for_selector("#growth-run")
     visit.get_by_role("tab", name="Layers").click()
     visit.click("#measure-cancel")
     asked.wait()
-    gate.release(1000)
+    go.set()
     ended.wait()
     wait_for_text(visit, "measure-status", "Cancelled. What was computed stays.")
-    assert len(steps) == 1 and visit.locator("#constants tbody tr").count() == 1
+    visit.wait_for_selector("#measure-cancel", state="hidden")
+    assert len(steps) == 2 and products.count(2) == 3  # no product after the request
+    assert visit.locator("#constants tbody tr").count() == 1
 
     monkeypatch.undo()
     fill(visit, layers="0")
     visit.click("#measure-run")  # the queue is free again
     wait_for_text(visit, "measure-status", "Measured on all")
+
+
+def test_both_colourings_and_the_largest_gains_are_shown_without_a_click(visit):
+    fill(visit, text=TEXT, layers="0")
+    visit.click("#measure-run")
+    wait_for_text(visit, "measure-status", "Measured on all")
+    assert visit.locator("#words .hs-text").count() == 2
+    assert visit.locator("#words .hs-legend").all_inner_texts()[0].endswith("log scale")
+    assert visit.locator("#words [data-token]").count() == 2 * visit.locator("#words [data-place^='0-']").count()
+    headings = visit.locator("#words th").all_inner_texts()
+    assert headings == ["token", "alone", "of the constant", "of the worst direction"]
+    assert all("%" in row for row in visit.locator("#words tbody tr").all_inner_texts())
+
+
+def test_the_files_of_a_view_and_its_link(visit, opened, address):
+    fill(visit, text=TEXT, layers="0,1")
+    visit.fill("#length input[type=number]", "12")
+    visit.keyboard.press("Tab")
+    visit.click("#measure-run")
+    wait_for_text(visit, "measure-status", "Measured on")
+    visit.click("#constants [data-layer='0']")
+    wait_for_text(visit, "measure-status", "All heads of layer 0")
+    files = {}
+    for anchor in visit.locator("#measure-save a[download]").all():
+        with visit.expect_download() as waiting:
+            anchor.click()
+        files[waiting.value.suggested_filename] = waiting.value.path().read_bytes()
+    assert sorted(files) == ["layers.csv", "layers.py", "tokens.csv", "tokens.png", "tokens.svg"]
+    assert files["tokens.png"].startswith(b"\x89PNG") and b"<svg" in files["tokens.svg"][:600]
+    assert files["tokens.csv"].decode().splitlines()[0].startswith("position,token,share,gain,gain_lower")
+    compile(files["layers.py"].decode(), "layers.py", "exec")
+
+    before = visit.locator("#words .hs-legend").all_inner_texts()
+    with open_page(opened, address, visit.get_attribute("#measure-save .hs-link", "href")) as again:
+        wait_for_text(again, "measure-status", "Measured on")
+        assert again.input_value("#text textarea") == TEXT and again.input_value("#length input[type=number]") == "12"
+        assert again.inner_text("#constants [aria-pressed=true]") == "layer 0"
+        assert again.locator("#words .hs-legend").all_inner_texts() == before
+
+
+def test_a_link_to_another_tab(opened, address):
+    with open_page(opened, address, "?show=regimes&sizes=0.5,2&scores=positive&power=6", "#regimes-status") as page:
+        wait_for_text(page, "regimes-status", "Exact for two points")
+        assert page.is_checked("#scores input[value=positive]") and not page.is_visible("#text")
+
+
+def test_a_wrong_link_is_rejected(opened, address):
+    with open_page(opened, address, "?show=measure&model=<b>x</b>&length=12", "#notice .hs-warn") as page:
+        assert "expected a model among minilm, smollm2, got '<b>x</b>'" in page.inner_text("#notice")
+        assert page.locator("#notice b").count() == 0 and page.locator("#constants tbody tr").count() == 0
+
+
+def test_the_model_and_the_text_are_shown_only_where_they_act(visit):
+    for name, shown in (("Measures", False), ("Growth", True), ("Flows", False), ("Layers", True)):
+        visit.get_by_role("tab", name=name).click()
+        visit.wait_for_selector("#text", state="visible" if shown else "hidden")
+    assert visit.input_value("#text textarea") != ""
 
 
 def test_html_in_the_text_is_escaped(visit):
@@ -232,14 +307,22 @@ def test_no_local_file_is_served_and_uploads_are_rejected(visit, address):
     assert sent.status >= 400
 
 
-def test_every_field_has_a_label_and_the_page_fits_a_small_screen(opened, address):
-    with Page(opened, width=390, height=844, theme="dark") as visited:
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_field_has_a_label_and_nothing_overflows(opened, address, width, theme):
+    with Page(opened, width=width, height=844, theme=theme) as visited:
         page = visited.page
-        page.goto(address)
-        page.wait_for_selector("#measure-run")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.goto(f"{address}?show=measure&layers=0&length=24")
+        page.wait_for_selector("#measure-status")
+        wait_for_text(page, "measure-status", "Measured on")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        # Text that is wider than its button, cell or line; tables of many columns may scroll.
+        overflowing = page.evaluate("""() => [...document.querySelectorAll(
+            'button, .hs-message, .hs-legend, .hs-save, .hs-text, #words .hs-scroll, #constants .hs-scroll, h1, h3')]
+            .filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1).map(e => e.outerHTML.slice(0, 200))""")
+        assert overflowing == []
         nameless = page.evaluate("""() => [...document.querySelectorAll('input, textarea, select')]
             .filter(e => e.offsetParent && !(e.labels && e.labels.length) && !e.getAttribute('aria-label')
                          && !e.getAttribute('aria-labelledby')).map(e => e.outerHTML)""")
         assert nameless == []
-        assert page.evaluate("document.body.classList.contains('dark')") and visited.errors == []
+        assert page.evaluate("document.body.classList.contains('dark')") == (theme == "dark") and visited.errors == []

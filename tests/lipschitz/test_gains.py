@@ -8,7 +8,7 @@ from tests.attention.cases import layer, normal
 from tests.tolerances import at_most
 
 
-@pytest.fixture(params=[32, 3], ids=["together", "in parts"])
+@pytest.fixture(params=[16, 3], ids=["together", "in parts"])
 def _parts(request, monkeypatch):
     monkeypatch.setattr(gains, "TOKENS_PER_BATCH", request.param)
 

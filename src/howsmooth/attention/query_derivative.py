@@ -65,7 +65,7 @@ class QueryDerivative(LinearOperator):
     def matvec(self, v: Tensor) -> Tensor:
         """Apply each operator: (n, d) → (n, d_out)."""
         a = self.attention
-        dq = self._rotate((v @ a.wq.T).unflatten(-1, (a.heads, -1)), transposed=False)
+        dq = self.rotate((v @ a.wq.T).unflatten(-1, (a.heads, -1)))
         do = (self.factors[self.tokens] @ dq.unsqueeze(-1)).squeeze(-1).flatten(-2)
         return do if a.wo is None else do @ a.wo.T
 
@@ -75,7 +75,7 @@ class QueryDerivative(LinearOperator):
         a = self.attention
         g = (u if a.wo is None else u @ a.wo).unflatten(-1, (a.heads, -1))
         dq = (self.factors[self.tokens].mT @ g.unsqueeze(-1)).squeeze(-1)
-        return self._rotate(dq, transposed=True).flatten(-2) @ a.wq
+        return self.rotate(dq, transposed=True).flatten(-2) @ a.wq
 
     def at(self, tokens: Tensor) -> QueryDerivative:
         """Return the operators of some of the tokens, with the same factors."""
@@ -94,7 +94,7 @@ class QueryDerivative(LinearOperator):
         left = _triangular(left)
         right = _triangular(a.wq.T)  # (r, h·k)
         rotated = right.expand(len(self.tokens), -1, -1).unflatten(-1, (a.heads, -1))  # (n, r, h, k)
-        rotated = self._rotate(rotated.transpose(0, 1), transposed=False)  # (r, n, h, k)
+        rotated = self.rotate(rotated.transpose(0, 1))  # (r, n, h, k)
         inner = torch.einsum("nhwk,rnhk->nhwr", self.factors[self.tokens], rotated).flatten(1, 2)
         return left @ inner
 
@@ -104,8 +104,8 @@ class QueryDerivative(LinearOperator):
             return self
         return QueryDerivative(self.attention.converted(dtype=torch.float64), self.x.double(), self.tokens)
 
-    def _rotate(self, dq: Tensor, transposed: bool) -> Tensor:
-        """Rotate dq (…, n, h, k) of these tokens by their positions."""
+    def rotate(self, dq: Tensor, *, transposed: bool = False) -> Tensor:
+        """Rotate queries or keys (…, n, h, k) of these tokens by their positions, or apply the transpose."""
         rotary = self.attention.rotary
         if rotary is None:
             return dq

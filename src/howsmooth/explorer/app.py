@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,22 @@ from howsmooth.errors import InputError, NotConverged
 from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Choice
 from howsmooth.explorer.html import message
+from howsmooth.explorer.links import TEXT, Parser, View, checked, link
 from howsmooth.report.web_page import report_page
+from howsmooth.spectral import before_each_product
 
 QUEUE = "compute"  # one queue for all computations; one runs at a time
 
 
-class Cancelled(Exception):
-    """Raised in a worker whose computation was cancelled."""
+class Cancelled(BaseException):
+    """Raised in a worker whose computation was cancelled.
+
+    Not an Exception: what runs between the solver and the page turns any Exception into the failure of one task.
+    """
 
 
 class Cancellation:
-    """A request to stop a computation: set by the button, checked by the worker before every step.
+    """A request to stop a computation: set by the button, checked before every step and every product of a solver.
 
     Example:
         >>> cancellation = Cancellation()
@@ -84,6 +89,7 @@ class Session:
         records: Measurements of layers, as `measure` yields them.
         heads: Measurements of the heads of each layer.
         bounds: Bounds, as `bound` yields them.
+        gains: The gain of each token, of the layers for which it is computed, as `move_each_token` returns it.
         layer: The selected layer; None before the first measurement.
     """
 
@@ -91,6 +97,7 @@ class Session:
     records: list[dict[str, Any]] = field(default_factory=list)
     heads: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     bounds: list[dict[str, Any]] = field(default_factory=list)
+    gains: dict[int, dict[str, Any]] = field(default_factory=dict)
     layer: int | None = None
 
     def record(self, layer: int | None) -> dict[str, Any] | None:
@@ -122,6 +129,9 @@ class App:
         cancellations: The current computations.
         model: Gradio component for the name of the model.
         text: Gradio component for the text.
+        default_text: The text that the form contains at first.
+        views: The forms that a link can fill in.
+        components: The gradio components of the parameters of each view.
         session: Gradio state with the `Session` of the visitor.
         download: Gradio button for the report.
         reports: Temporary folder for reports, with a folder for each visitor.
@@ -131,6 +141,9 @@ class App:
     cancellations: Cancellations = field(default_factory=Cancellations)
     model: Any = None
     text: Any = None
+    default_text: str = ""
+    views: list[View] = field(default_factory=list)
+    components: dict[str, dict[str, Any]] = field(default_factory=dict)
     session: Any = None
     download: Any = None
     reports: Path = field(default_factory=lambda: Path(tempfile.mkdtemp()))
@@ -145,7 +158,14 @@ class App:
         """Yield the updates of `compute`; bad input and cancelling end it with a message in `status`."""
         cancellation = self.cancellations.start(visitor)
         try:
-            yield from compute(cancellation)
+            updates = compute(cancellation)
+            while True:
+                # Around each step, not around the loop: gradio continues a generator in another context.
+                with before_each_product(cancellation.check):
+                    update = next(updates, None)
+                if update is None:
+                    return
+                yield update
         except Cancelled:
             yield {status: message("Cancelled. What was computed stays.")}
         except (InputError, NotConverged) as error:
@@ -157,11 +177,25 @@ class App:
     def report(self, visitor: str | None, session: Session) -> dict[str, Any]:
         """Write the report of the session to a file of the visitor and return the settings of the download button."""
         if not session.all_records:
-            return {"value": None, "interactive": False}
+            return {"value": None, "visible": False}
         path = self._folder(visitor) / "howsmooth-report.html"
         path.parent.mkdir(exist_ok=True)
         path.write_text(report_page(session.all_records), encoding="utf-8")
-        return {"value": str(path), "interactive": True}
+        return {"value": str(path), "visible": True}
+
+    def register(self, name: str, tab: str, fields: Mapping[str, tuple[Any, Parser]]) -> None:
+        """Add a form that a link can fill in: its parameters, each with its component and parser."""
+        self.views.append(View(name, tab, {field: parser for field, (_, parser) in fields.items()}))
+        self.components[name] = {field: component for field, (component, _) in fields.items()}
+
+    @property
+    def model_and_text(self) -> dict[str, tuple[Any, Parser]]:
+        """The parameters of every view that measures a model on a text."""
+        return {"model": (self.model, checked(self.catalog.location)), "text": (self.text, TEXT)}
+
+    def link(self, view: str, values: Mapping[str, Any]) -> str | None:
+        """Return the link to a view with those of the values that it has; None if the text is too long."""
+        return link(view, {name: values.get(name) for name in self.components[view]}, self.default_text)
 
     def leave(self, visitor: str | None) -> None:
         """Stop the computation of a visitor and remove their report."""

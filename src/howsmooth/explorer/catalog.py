@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from howsmooth.attack.objectives import TEXT_OBJECTIVES
 from howsmooth.errors import InputError
 from howsmooth.models import EMBEDDED, Model, load
 
@@ -87,6 +88,19 @@ class ModelCatalog:
             return name
         more = "" if self.limits.hub else "; a server started with --hub also takes names on the Hugging Face Hub"
         raise InputError(f"expected a model among {', '.join(self.names())}, got {name[:80]!r}{more}")
+
+    def objectives(self, name: str) -> list[str]:
+        """Return the objectives of attacks on tokens that a model has: those on the next token need a language head.
+
+        A model that is not in the list is not loaded, and all objectives are returned.
+        """
+        if name not in self.names():
+            return list(TEXT_OBJECTIVES)
+        try:
+            _ = self.load(name).language_head
+        except InputError:
+            return [objective for objective, kind in TEXT_OBJECTIVES.items() if not kind.uses_last_token]
+        return list(TEXT_OBJECTIVES)
 
     def _local(self) -> dict[str, Path]:
         found = {}

@@ -14,6 +14,7 @@ from howsmooth.studies.spec import Spec, spec_of
 from howsmooth.texts.corpora import Corpus
 
 MAPS = ("attention", "normed", "block", "layer")
+TOKENS = ("all", "no-special", "no-first")
 SHORTEST_LENGTH = 8
 
 

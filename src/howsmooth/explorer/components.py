@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
-from howsmooth.explorer.app import QUEUE, App
+from howsmooth.explorer.app import QUEUE, App, Cancellation
 from howsmooth.explorer.html import message
 
 PRIVATE = {"api_visibility": "private", "show_progress": "hidden"}  # the page has its own progress bars
@@ -18,15 +19,24 @@ let pressed = null;
 element.addEventListener('click', (event) => {
   const button = event.target.closest('[data-%s]');
   if (!button) return;
-  pressed = button.dataset.%s;
-  trigger('select', {index: Number(pressed)});
+  pressed = button.dataset.place;
+  trigger('select', {index: Number(button.dataset.%s)});
 });
 watch('value', () => {
-  const again = pressed === null ? null : element.querySelector(`[data-%s="${pressed}"]`);
+  const again = pressed === null ? null : element.querySelector(`[data-place="${pressed}"]`);
   pressed = null;
   if (again) again.focus({preventScroll: true});
 });
 """
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The run and cancel buttons of a form, and the status line below them."""
+
+    run: gr.Button
+    cancel: gr.Button
+    status: gr.HTML
 
 
 def computing(status: gr.HTML) -> dict[str, Any]:
@@ -47,33 +57,47 @@ def output(name: str, **settings: Any) -> gr.HTML:
 
 def clickable_output(name: str, attribute: str) -> gr.HTML:
     """Create an HTML output whose buttons with a `data-ATTRIBUTE` trigger `select` with `{"index": value}`."""
-    return output(name, js_on_load=_CLICK_SCRIPT % (attribute, attribute, attribute))
+    return output(name, js_on_load=_CLICK_SCRIPT % (attribute, attribute))
 
 
-def run_and_cancel(name: str, label: str) -> tuple[gr.Button, gr.Button, gr.HTML]:
-    """Create the run and cancel buttons and the status line below them."""
-    with gr.Row():
+def run_and_cancel(name: str, label: str) -> Controls:
+    """Create the run button of a form, the cancel button, which is shown while it runs, and the status line."""
+    with gr.Row(elem_classes="hs-buttons"):
         run = gr.Button(
-            label, variant="primary", elem_id=f"{name}-run", scale=0, min_width=190, elem_classes="hs-button"
+            label, variant="primary", elem_id=f"{name}-run", scale=0, min_width=120, elem_classes="hs-button"
         )
-        cancel = gr.Button("Cancel", elem_id=f"{name}-cancel", scale=0, min_width=110, elem_classes="hs-button")
-    return run, cancel, output(f"{name}-status", min_height=28)
+        cancel = gr.Button(
+            "Cancel", elem_id=f"{name}-cancel", scale=0, min_width=90, elem_classes="hs-button", visible=False
+        )
+    return Controls(run, cancel, output(f"{name}-status", min_height=28))
 
 
-def cancel_on_click(app: App, button: gr.Button, status: gr.HTML, events: Sequence[Any]) -> None:
-    """Make a button stop the worker before its next step, and remove waiting events from the queue."""
+def run_with_cancel(
+    app: App, controls: Controls, visitor: str | None, compute: Callable[[Cancellation], Iterator[dict[Any, Any]]]
+) -> Iterator[dict[Any, Any]]:
+    """Yield the updates of `App.run`, with the cancel button visible until they end."""
+    yield {controls.cancel: gr.update(visible=True)}
+    try:
+        yield from app.run(visitor, controls.status, compute)
+    except Exception:
+        yield {controls.cancel: gr.update(visible=False)}
+        raise
+    yield {controls.cancel: gr.update(visible=False)}
 
-    def stop(request: gr.Request) -> str:
+
+def cancel_on_click(app: App, controls: Controls, events: Sequence[Any]) -> None:
+    """Make the cancel button stop the worker before its next product, and remove waiting events from the queue."""
+
+    def stop(request: gr.Request) -> tuple[str, Any]:
         app.cancellations.stop(request.session_hash)
-        return message("Cancelled. What was computed stays.")
+        return message("Cancelled. What was computed stays."), gr.update(visible=False)
 
-    button.click(stop, None, status, cancels=list(events), queue=False, **PRIVATE)
+    controls.cancel.click(stop, None, [controls.status, controls.cancel], cancels=list(events), queue=False, **PRIVATE)
 
 
 def run_on_click(
     app: App,
-    button: gr.Button,
-    status: gr.HTML,
+    controls: Controls,
     compute: Callable[..., Iterator[dict[Any, Any]]],
     inputs: list[Any],
     outputs: list[Any],
@@ -82,6 +106,8 @@ def run_on_click(
 
     def listener(request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
         visitor = request.session_hash
-        yield from app.run(visitor, status, lambda cancellation: compute(cancellation, visitor, *values))
+        yield from run_with_cancel(app, controls, visitor, lambda cancellation: compute(cancellation, visitor, *values))
 
-    return button.click(listener, inputs, [status, *outputs], **computing(status))
+    # The cancel button is also there while the computation waits in the queue.
+    clicked = controls.run.click(lambda: gr.update(visible=True), None, controls.cancel, queue=False, **PRIVATE)
+    return clicked.then(listener, inputs, [controls.status, controls.cancel, *outputs], **computing(controls.status))

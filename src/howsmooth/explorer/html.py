@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -14,6 +15,7 @@ from howsmooth.report.figure import save_figure
 from howsmooth.report.rows import ACCEPTED_STATUSES, confidence_text, interval, number
 from howsmooth.report.rows import token as shortened
 from howsmooth.report.table import Column, Table
+from howsmooth.report.token_figure import Colouring, share_colouring
 
 
 def progress(done: int, total: int, doing: str) -> str:
@@ -68,7 +70,7 @@ def constants(records: Sequence[dict[str, Any]], selected: int | None = None, *,
                 Column(
                     "layer",
                     lambda r: Markup(
-                        '<button type="button" data-layer="{0}" aria-pressed="{1}">layer {0}</button>'
+                        '<button type="button" data-layer="{0}" data-place="{0}" aria-pressed="{1}">layer {0}</button>'
                     ).format(r["layer"], "true" if r["layer"] == selected else "false"),
                     "left",
                     when=not heads,
@@ -108,18 +110,50 @@ def bar(value: float, largest: float) -> str:
     return f'<span class="hs-bar" aria-hidden="true"><i style="width:{share:.1f}%"></i></span>'
 
 
-def token_buttons(
-    tokens: Sequence[str], shares: Sequence[float], selected: int | None = None, caption: str = ""
-) -> str:
-    """Return the text with a button for each token, coloured by its share of the worst direction."""
-    top = max(shares, default=0) or 1.0
-    buttons = "".join(
-        f'<button type="button" data-token="{i}" style="--share:{share / top:.3f}" '
-        f'aria-pressed="{"true" if i == selected else "false"}" aria-label="token {i}, {escape(word)}, '
-        f'{percent(share)} of the worst direction" title="{i}: {percent(share)}">{escape(shortened(word, 30))}</button>'
-        for i, (word, share) in enumerate(zip(tokens, shares, strict=True))
+def token_texts(words: Sequence[str], colourings: Sequence[Colouring], selected: int | None = None) -> str:
+    """Return the text once for each colouring, side by side, with a button for each token."""
+    spoken = [
+        ", ".join(f"{colouring.title}: {colouring.percent(colouring.values[i])}" for colouring in colourings)
+        for i in range(len(words))
+    ]
+    texts = []
+    for place, colouring in enumerate(colourings):
+        buttons = "".join(
+            f'<button type="button" data-token="{i}" data-place="{place}-{i}" style="--share:{shade:.3f}" '
+            f'aria-pressed="{"true" if i == selected else "false"}" aria-label="token {i}, {escape(word)}. '
+            f'{escape(spoken[i])}" title="{i}: {colouring.percent(value)}">{escape(shortened(word, 30))}</button>'
+            for i, (word, value, shade) in enumerate(zip(words, colouring.values, colouring.intensities, strict=True))
+        )
+        low, high = map(escape, colouring.ends)
+        texts.append(
+            f'<section class="hs-text"><h3>{escape(colouring.title)}</h3>'
+            f'<p class="hs-legend">{low} <span class="hs-scale" aria-hidden="true"></span> {high}, log scale</p>'
+            f'<div class="hs-tokens">{buttons}</div></section>'
+        )
+    return f'<div class="hs-texts">{"".join(texts)}</div>'
+
+
+def largest_gains(words: Sequence[str], shares: Colouring, gains: Colouring, count: int = 5) -> str:
+    """Return the table of the tokens with the largest gains, with their shares of the worst direction."""
+    order = sorted(range(len(words)), key=lambda i: -gains.values[i])[:count]
+    return table(
+        Table(
+            "The tokens that change the output most when they move alone",
+            [
+                Column(
+                    "token",
+                    lambda i: Markup('<code>{}</code> <span class="hs-muted">at {}</span>').format(
+                        shortened(words[i]), i
+                    ),
+                    "left",
+                ),
+                Column("alone", lambda i: strong(number(gains.values[i], 3))),
+                Column("of the constant", lambda i: gains.percent(gains.values[i])),
+                Column("of the worst direction", lambda i: shares.percent(shares.values[i])),
+            ],
+            order,
+        )
     )
-    return f'<p class="hs-message hs-note">{escape(caption)}</p><div class="hs-tokens">{buttons}</div>'
 
 
 def token_effect(record: dict[str, Any], share: float, constant: float) -> str:
@@ -139,7 +173,7 @@ def token_effect(record: dict[str, Any], share: float, constant: float) -> str:
                 shortened(record["token"], 30), record["position"], record["layer"]
             ),
         ),
-        ("share of the worst direction", percent(share)),
+        ("share of the worst direction", share_colouring([share]).percent(share)),
         (
             "moved alone, by ε",
             strong(number(record["value"]))
@@ -161,14 +195,54 @@ def token_effect(record: dict[str, Any], share: float, constant: float) -> str:
     return f'<div class="hs-facts">{table(facts_table)}</div>'
 
 
-def percent(share: float) -> str:
-    """Format a share as a percentage.
+@dataclass(frozen=True)
+class Download:
+    """A file that the page itself contains.
 
-    Example:
-        >>> percent(0.2512), percent(0.0213), percent(1e-7)
-        ('25 %', '2.1 %', 'below 0.1 %')
+    Attributes:
+        label: What the link says.
+        name: Name of the file.
+        kind: Its media type.
+        content: Its bytes.
     """
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %" if share >= 0.001 else "below 0.1 %"
+
+    label: str
+    name: str
+    kind: str
+    content: bytes
+
+    @property
+    def anchor(self) -> str:
+        """The link."""
+        data = base64.b64encode(self.content).decode("ascii")
+        return f'<a download="{escape(self.name)}" href="data:{self.kind};base64,{data}">{escape(self.label)}</a>'
+
+
+def text_download(label: str, name: str, text: str) -> Download:
+    """Return a download of a text file: CSV or Python."""
+    kind = "text/csv;charset=utf-8" if name.endswith(".csv") else "text/x-python;charset=utf-8"
+    return Download(label, name, kind, text.encode("utf-8"))
+
+
+def figure_downloads(draw: Callable[[str], Any], name: str, what: str = "") -> list[Download]:
+    """Return the figure of the light theme as PNG and as SVG."""
+    found = []
+    for kind, media in (("png", "image/png"), ("svg", "image/svg+xml")):
+        buffer = io.BytesIO()
+        draw("light").savefig(buffer, format=kind, facecolor="white")
+        found.append(Download(f"{what} {kind.upper()}".strip(), f"{name}.{kind}", media, buffer.getvalue()))
+    return found
+
+
+def save_line(downloads: Sequence[Download], link: str | None) -> str:
+    """Return the line of links that save a view: its files, and the link that restores it, None if it is too long."""
+    items = [download.anchor for download in downloads]
+    items.append(
+        f'<a class="hs-link" href="{escape(link)}">Link to this view</a>'
+        if link is not None
+        else '<span class="hs-muted">the text is too long for a link</span>'
+    )
+    return f'<p class="hs-save"><span class="hs-muted">Save</span> {" ".join(items)}</p>'
 
 
 def picture(draw: Callable[[str], Any], alt: str) -> str:

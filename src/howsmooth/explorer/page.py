@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -11,6 +12,9 @@ import gradio as gr
 from howsmooth.errors import InputError
 from howsmooth.explorer.app import App, Session
 from howsmooth.explorer.catalog import Limits, ModelCatalog
+from howsmooth.explorer.components import PRIVATE, output
+from howsmooth.explorer.html import message
+from howsmooth.explorer.links import read_link
 from howsmooth.explorer.model_tabs import attack_tab, growth_tab, layers_tab
 from howsmooth.explorer.theory_tabs import flow_tab, measures_tab
 from howsmooth.texts import default_text
@@ -23,6 +27,18 @@ _TABS = (
     ("Flows", flow_tab),
     ("Attacks", attack_tab),
 )
+_WITHOUT_MODEL = ("Measures", "Flows")  # tabs on which the model and the text have no effect
+# Clicks the run button of a view as soon as its tab is built, which takes a few frames.
+_RUN_SCRIPT = """
+(name) => {
+  const click = (frames) => {
+    const button = document.getElementById(`${name}-run`);
+    if (button) button.click();
+    else if (frames) requestAnimationFrame(() => click(frames - 1));
+  };
+  if (name) click(600);
+}
+"""
 _SYSTEM = ("system-ui", "-apple-system", "Segoe UI", "Liberation Sans", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "DejaVu Sans Mono", "monospace")
 
@@ -38,7 +54,9 @@ def build(limits: Limits) -> gr.Blocks:
             apply_default_css=False,
         )
         app.session = gr.State(Session())
-        with gr.Row():
+        app.default_text = _first_sentences(120)
+        notice = output("notice")
+        with gr.Row(elem_id="source") as source:
             names = app.catalog.names()
             app.model = gr.Dropdown(
                 names,
@@ -51,7 +69,7 @@ def build(limits: Limits) -> gr.Blocks:
                 min_width=220,
             )
             app.text = gr.Textbox(
-                _first_sentences(120),
+                app.default_text,
                 label="Text",
                 lines=3,
                 max_lines=8,
@@ -60,16 +78,52 @@ def build(limits: Limits) -> gr.Blocks:
                 min_width=280,
                 info=f"the first {limits.max_tokens:,} tokens at most are measured",
             )
-        with gr.Tabs():
-            for name, tab in _TABS:
-                with gr.Tab(name, elem_id=f"tab-{name.lower()}"):
-                    tab(app)
+        with gr.Tabs() as tabs:
+            for name, build_tab in _TABS:
+                with gr.Tab(name, id=name, elem_id=f"tab-{name.lower()}") as tab:
+                    offer_objectives = build_tab(app)
+                shown = name not in _WITHOUT_MODEL
+                tab.select(partial(gr.update, visible=shown), None, source, queue=False, **PRIVATE)
+                if offer_objectives is not None:
+                    offer_objectives(tab.select)
+                    offer_objectives(app.model.change)
+        run = gr.Textbox(visible="hidden", elem_id="run")  # not a State: the script reads it
+        _restore_from_link(app, page, notice, source, tabs, run)
 
         def leave(request: gr.Request) -> None:
             app.leave(request.session_hash)
 
         page.unload(leave)
     return page.queue(default_concurrency_limit=1, max_size=limits.waiting)
+
+
+def _restore_from_link(
+    app: App, page: gr.Blocks, notice: gr.HTML, source: gr.Row, tabs: gr.Tabs, run: gr.Textbox
+) -> None:
+    """Fill in the form that the link of the page names, and click its run button."""
+
+    def restore(request: gr.Request) -> dict[Any, Any]:
+        try:
+            opened = read_link(request.query_params.multi_items(), app.views)
+        except InputError as error:
+            return {notice: message(str(error), "warn")}
+        if opened is None:
+            return {notice: ""}
+        view, values = opened
+        filled = {app.components[view.name][name]: value for name, value in values.items()}
+        # A name that is not in the list may be one on the Hub: a link must not start a download.
+        is_offered = values.get("model", app.catalog.names()[0]) in app.catalog.names()
+        return {
+            **filled,
+            notice: "" if is_offered else message("Press the button to load the model that this link names."),
+            tabs: gr.update(selected=view.tab),
+            source: gr.update(visible=view.tab not in _WITHOUT_MODEL),
+            run: view.name if is_offered else "",
+        }
+
+    components = {component for fields in app.components.values() for component in fields.values()}
+    loaded = page.load(restore, None, [notice, source, tabs, run, *components], queue=False, **PRIVATE)
+    loaded.then(None, run, None, js=_RUN_SCRIPT)
 
 
 def _first_sentences(words: int) -> str:

@@ -10,10 +10,11 @@ import gradio as gr
 from howsmooth.dynamics import integrate_example, read_example, trajectory_records
 from howsmooth.dynamics.instruments.records import view_and_labels
 from howsmooth.errors import InputError
-from howsmooth.explorer import html
+from howsmooth.explorer import exports, html
 from howsmooth.explorer.app import App, Cancellation
 from howsmooth.explorer.choice import parse_numbers
 from howsmooth.explorer.components import cancel_on_click, output, run_and_cancel, run_on_click
+from howsmooth.explorer.links import checked, one_of, real_number, whole_number
 from howsmooth.lipschitz.criterion import line_splitting_grid
 from howsmooth.report.flow_page import flow_page, particle_scene
 from howsmooth.report.mean_field_figures import line_figure, regimes_figure, title
@@ -21,6 +22,7 @@ from howsmooth.report.mean_field_tables import scientific
 from howsmooth.report.table import Column, Table
 from howsmooth.studies import lengths_up_to, regimes
 
+SCORES = ("negative", "positive")
 N_LENGTHS = 41  # on each curve
 N_CELLS = 240  # of each axis of the picture
 EXAMPLES = {
@@ -39,23 +41,41 @@ def measures_tab(app: App) -> None:
     with gr.Accordion("Regimes: from √n to the plateau", open=True):
         with gr.Row():
             sizes = gr.Textbox("0.5,2,8,32", label="γR², one curve for each", elem_id="sizes", max_lines=1)
-            scores = gr.Radio(["negative", "positive"], value="negative", label="Sign of A", elem_id="scores")
+            scores = gr.Radio(list(SCORES), value="negative", label="Sign of A", elem_id="scores")
             power = gr.Slider(2, 60, value=40, step=1, label="Lengths up to 10 to the power of", elem_id="power")
-        run, cancel, status = run_and_cancel("regimes", "Draw the regimes")
+        regimes_controls = run_and_cancel("regimes", "Draw the regimes")
         curves = output("regimes")
+        regimes_save = output("regimes-save")
     with gr.Accordion("Splitting: two atoms on a line", open=True):
         with gr.Row():
             a = gr.Slider(-2, 2, value=-1, step=0.1, label="a, of the score a·x·y", elem_id="split-a")
             masses = gr.Textbox("1,1", label="Masses of the two atoms", elem_id="split-masses", max_lines=1)
             extent = gr.Slider(1, 12, value=4, step=0.5, label="Half the width of the picture", elem_id="split-extent")
-        split, stop, split_status = run_and_cancel("split", "Draw where they split")
+        split_controls = run_and_cancel("split", "Draw where they split")
         plane = output("splitting")
+        split_save = output("split-save")
+    app.register(
+        "regimes",
+        "Measures",
+        {
+            "sizes": (sizes, checked(lambda value: parse_numbers(value, "γR²"))),
+            "scores": (scores, one_of(SCORES)),
+            "power": (power, whole_number(2, 60)),
+        },
+    )
+    app.register(
+        "split",
+        "Measures",
+        {"a": (a, real_number(-2, 2)), "masses": (masses, checked(two_masses)), "extent": (extent, real_number(1, 12))},
+    )
 
     def draw_regimes(
         cancellation: Cancellation, _visitor: str | None, sizes: str, scores: str, power: float
     ) -> Iterator[dict[Any, Any]]:
+        status = regimes_controls.status
         chosen = parse_numbers(sizes, "γR²")
         total, found = len(chosen) * N_LENGTHS, []
+        yield {regimes_save: ""}
         for record in regimes(chosen, lengths_up_to(power, N_LENGTHS), scores, progress=cancellation.check):
             cancellation.check()
             found.append(record)
@@ -72,44 +92,72 @@ def measures_tab(app: App) -> None:
             ],
             list(ends.values()),
         )
+
+        def draw(theme: str) -> Any:
+            return regimes_figure(found, theme=theme)
+
         yield {
             status: html.message("Exact for two points; grey is √n.", "done"),
-            curves: html.pictures(
-                html.picture(
-                    lambda theme: regimes_figure(found, theme=theme), "Constant against length up to the plateau"
-                )
-            )
+            curves: html.pictures(html.picture(draw, "Constant against length up to the plateau"))
             + html.table(ends_table),
+        }
+        values = {"sizes": sizes, "scores": scores, "power": int(power), "count": N_LENGTHS}
+        yield {
+            regimes_save: html.save_line(
+                [
+                    *html.figure_downloads(draw, "regimes"),
+                    html.text_download("CSV", "regimes.csv", exports.csv(found, list(found[0]))),
+                    html.text_download("Python", "regimes.py", exports.python_code("regimes", values)),
+                ],
+                app.link("regimes", values),
+            )
         }
 
     def draw_splitting(
         _cancellation: Cancellation, _visitor: str | None, a: float, masses: str, extent: float
     ) -> Iterator[dict[Any, Any]]:
-        chosen = parse_numbers(masses, "the masses", limit=2)
-        pair = tuple(float(part) for part in masses.split(","))  # equal masses are kept
-        if len(pair) != 2:
-            raise InputError(f"expected two masses such as 1,3, got {len(chosen)}")
+        status, pair = split_controls.status, two_masses(masses)
         if a == 0:
             raise InputError("expected a score a·x·y with a other than 0, got 0; move the slider")
-        yield {split_status: html.progress(0, 1, "the plane")}
+        yield {status: html.progress(0, 1, "the plane"), split_save: ""}
         axis, found = line_splitting_grid(extent, N_CELLS, a, pair)
         drawn = [{"title": title(a, pair), "axis": axis, "ratio": found.ratio}]
         share, top = float(found.splits.double().mean()), float(found.ratio.max())
+
+        def draw(theme: str) -> Any:
+            return line_figure(drawn, theme=theme)
+
         yield {
-            split_status: html.message(
-                f"{100 * share:.3g} % of the square splits; the largest ratio is {top:.4g}.", "done"
-            ),
-            plane: html.pictures(
-                html.picture(lambda theme: line_figure(drawn, theme=theme), "Where two atoms on a line split")
-            ),
+            status: html.message(f"{100 * share:.3g} % of the square splits; the largest ratio is {top:.4g}.", "done"),
+            plane: html.pictures(html.picture(draw, "Where two atoms on a line split")),
+        }
+        values = {"a": a, "masses": masses, "extent": extent, "cells": N_CELLS}
+        points, ratio = axis.tolist(), found.ratio.tolist()
+        ratios = [{"y": y, **dict(zip(points, row, strict=True))} for y, row in zip(points, ratio, strict=True)]
+        yield {
+            split_save: html.save_line(
+                [
+                    *html.figure_downloads(draw, "splitting"),
+                    html.text_download("CSV", "splitting.csv", exports.csv(ratios, list(ratios[0]))),
+                    html.text_download("Python", "splitting.py", exports.python_code("split", values)),
+                ],
+                app.link("split", values),
+            )
         }
 
-    cancel_on_click(
-        app, cancel, status, [run_on_click(app, run, status, draw_regimes, [sizes, scores, power], [curves])]
-    )
-    cancel_on_click(
-        app, stop, split_status, [run_on_click(app, split, split_status, draw_splitting, [a, masses, extent], [plane])]
-    )
+    drawn = run_on_click(app, regimes_controls, draw_regimes, [sizes, scores, power], [curves, regimes_save])
+    cancel_on_click(app, regimes_controls, [drawn])
+    split = run_on_click(app, split_controls, draw_splitting, [a, masses, extent], [plane, split_save])
+    cancel_on_click(app, split_controls, [split])
+
+
+def two_masses(text: str) -> tuple[float, float]:
+    """Parse the masses of two atoms, which may be equal; raise InputError for anything else."""
+    parse_numbers(text, "the masses", limit=2)
+    parts = [float(part) for part in text.split(",")]
+    if len(parts) != 2:
+        raise InputError(f"expected two masses such as 1,3, got {len(parts)}")
+    return parts[0], parts[1]
 
 
 def flow_tab(app: App) -> None:
@@ -118,16 +166,28 @@ def flow_tab(app: App) -> None:
         example = gr.Dropdown(list(EXAMPLES.items()), value="sphere", label="What forms", elem_id="flow-example")
         count = gr.Slider(4, MAX_TOKENS, value=40, step=1, label="Tokens", elem_id="flow-tokens")
         seed = gr.Number(0, label="Seed", precision=0, minimum=0, elem_id="flow-seed", min_width=120)
-    run, cancel, status = run_and_cancel("flow", "Follow the flow")
+    controls = run_and_cancel("flow", "Follow the flow")
     frame = output("flow")
+    save = output("flow-save")
+    app.register(
+        "flow",
+        "Flows",
+        {
+            "example": (example, one_of(list(EXAMPLES.values()))),
+            "tokens": (count, whole_number(4, MAX_TOKENS)),
+            "seed": (seed, whole_number(0, 10**9 - 1)),
+        },
+    )
 
     def compute(
         cancellation: Cancellation, _visitor: str | None, example: str, count: float, seed: float
     ) -> Iterator[dict[Any, Any]]:
+        status = controls.status
         # Accept only names in the list: any other would be used as a path.
         name = example if example in EXAMPLES.values() else "sphere"
-        declared = read_example(name).replace("tokens", count=min(int(count), MAX_TOKENS), seed=int(seed or 0))
-        yield {status: html.progress(0, 2, "integrating")}
+        values = {"example": name, "tokens": min(int(count), MAX_TOKENS), "seed": int(seed or 0)}
+        declared = read_example(name).replace("tokens", count=values["tokens"], seed=values["seed"])
+        yield {status: html.progress(0, 2, "integrating"), save: ""}
         trajectory, field = integrate_example(declared, progress=cancellation.check)
         yield {status: html.progress(1, 2, "computing statistics")}
         records = []
@@ -151,6 +211,13 @@ def flow_tab(app: App) -> None:
         yield {
             status: html.message(ending[0].upper() + ending[1:], "done"),
             frame: html.sandboxed_frame(flow_page([scene]), title),
+            save: html.save_line(
+                [
+                    html.text_download("CSV", "flow.csv", exports.csv(records, list(records[0]))),
+                    html.text_download("Python", "flow.py", exports.python_code("flow", values)),
+                ],
+                app.link("flow", values),
+            ),
         }
 
-    cancel_on_click(app, cancel, status, [run_on_click(app, run, status, compute, [example, count, seed], [frame])])
+    cancel_on_click(app, controls, [run_on_click(app, controls, compute, [example, count, seed], [frame, save])])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
+from howsmooth.attention.token_columns import TokenColumns
 from howsmooth.display import Displayed
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz.estimate import check_token_strings
@@ -16,7 +17,7 @@ from howsmooth.lipschitz.local import Map, jacobian, promote_half
 from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
 from howsmooth.spectral.result import CONVERGED, REMEDY
 
-TOKENS_PER_BATCH = 32  # tokens solved at once; a product needs the memory of this many sequences
+TOKENS_PER_BATCH = 16  # tokens solved at once: enough for batched products, and vectors that stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,9 @@ def token_gains(
 ) -> TokenGains:
     """Compute the norm of each token's block column, or block row, of the Jacobian of f at x.
 
+    The tokens are solved in batches. For the block columns of a `SelfAttention` a product uses that only one token
+    moves (`howsmooth.attention.token_columns`); for other maps, and block rows, it is a product with all of J.
+
     Args:
         f: A `SelfAttention` or another torch callable.
         x: Tokens (n, d).
@@ -107,10 +111,9 @@ def token_gains(
     values, lowers, uppers = list[Tensor](), list[Tensor](), list[Tensor]()
     status = list[str]()
     token_confidence = 1 - (1 - confidence) / n  # union bound: the failure probability is divided among the tokens
+    blocks_of = _token_blocks(f, x, of)
     for tokens in torch.arange(n, device=x.device).split(TOKENS_PER_BATCH):
-        found = singular_values(
-            _token_blocks(f, x, tokens, of), tol=tol, confidence=token_confidence, seed=seed, strict=False
-        )
+        found = singular_values(blocks_of(tokens), tol=tol, confidence=token_confidence, seed=seed, strict=False)
         for parts, part in ((values, found.value), (lowers, found.lower), (uppers, found.upper)):
             parts.append(part[:, 0])
         status += found.status
@@ -125,18 +128,19 @@ def token_gains(
     return gains
 
 
-def _token_blocks(f: Map, x: Tensor, tokens: Tensor, of: str) -> LinearOperator:
-    """Return a batch of operators: for each token its block column of J, or the transpose of its block row."""
+def _token_blocks(f: Map, x: Tensor, of: str) -> Callable[[Tensor], LinearOperator]:
+    """Return a function of tokens to a batch of operators: their block columns of J, or transposed block rows."""
+    n = x.shape[0]
     if isinstance(f, SelfAttention):
+        if of == "input":
+            return TokenColumns(f, x, torch.arange(min(n, TOKENS_PER_BATCH))).at
         # One copy of the sequence per token, so that one batched product serves all tokens.
-        return _blocks(f.jacobian(x.expand(len(tokens), *x.shape)), x.shape[0], tokens, of)
+        return lambda tokens: _blocks(f.jacobian(x.expand(len(tokens), *x.shape)), n, tokens, of)
     J = jacobian(f, x)
     output = J.image.shape
-    if of == "output" and (len(output) != 2 or output[0] != x.shape[0]):
-        raise InputError(
-            f"expected an output of shape ({x.shape[0]}, width), one token for each of x, got {tuple(output)}"
-        )
-    return _blocks(J, x.shape[0], tokens, of)
+    if of == "output" and (len(output) != 2 or output[0] != n):
+        raise InputError(f"expected an output of shape ({n}, width), one token for each of x, got {tuple(output)}")
+    return lambda tokens: _blocks(J, n, tokens, of)
 
 
 def _blocks(J: LinearOperator, n: int, tokens: Tensor, of: str) -> LinearOperator:

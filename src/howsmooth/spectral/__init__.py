@@ -4,6 +4,7 @@ from howsmooth.spectral.golub_kahan import singular_values
 from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import FunctionOperator, LinearOperator, MatrixOperator, restrict
 from howsmooth.spectral.power import attained_p_norm, power_method, warm_triplet
+from howsmooth.spectral.products import before_each_product
 from howsmooth.spectral.result import SingularTriplets
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "restrict",
     "plan",
     "MemoryPlan",
+    "before_each_product",
     "warm_triplet",
     "power_method",
     "attained_p_norm",

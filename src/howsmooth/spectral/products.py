@@ -1,13 +1,16 @@
 """Products of an operator with vectors as the solvers use them: counted, scaled and checked.
 
-Also the solver's own random generator, and `rayleigh_ritz`, which evaluates the singular values attained on given
-right vectors together with their residuals.
+`before_each_product` calls a function of the caller before each of them, which may stop the solve. Also the solver's
+own random generator, and `rayleigh_ritz`, which evaluates the singular values attained on given right vectors together
+with their residuals.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +28,33 @@ if TYPE_CHECKING:
     Triplets = tuple[Numbers, Numbers, Float[Tensor, "b k rows"], Float[Tensor, "b k cols"]]
 
 MAX_SQUARABLE = 1e100  # norms up to this, and down to its inverse, can be squared and summed in float64
+
+_hook: ContextVar[Callable[[], object] | None] = ContextVar("hook", default=None)
+
+
+@contextmanager
+def before_each_product(hook: Callable[[], object]) -> Iterator[None]:
+    """Call `hook()` before each product of the solvers in this context; an exception that it raises ends the solve.
+
+    Other threads are not affected. Make the exception a subclass of BaseException if code between the caller and the
+    solver handles every Exception.
+
+    Args:
+        hook: Function without arguments.
+
+    Example:
+        >>> from howsmooth.spectral import MatrixOperator, singular_values
+        >>> calls = []
+        >>> with before_each_product(lambda: calls.append(1)):
+        ...     found = singular_values(MatrixOperator(torch.eye(3)))
+        >>> len(calls) == found.products
+        True
+    """
+    token = _hook.set(hook)
+    try:
+        yield
+    finally:
+        _hook.reset(token)
 
 
 class NonFiniteProduct(InputError):
@@ -92,6 +122,9 @@ class Products:
         return image if np.all(self.unit == 1) else image / column(self.unit, image)
 
     def _apply(self, product: Callable[[Tensor], Tensor], vector: Tensor, sizes: tuple[int, int], name: str) -> Tensor:
+        hook = _hook.get()
+        if hook is not None:
+            hook()
         self.count += 1
         image = product(vector.reshape(*self.operator.batch, sizes[0]))
         expected = (*self.operator.batch, sizes[1])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from howsmooth.studies.spec import QUANTITIES, Spec, read_study, spec_of
     from howsmooth.studies.splitting import splittings
     from howsmooth.studies.store import Store
-    from howsmooth.studies.token_effects import move_one_token, repeated_tokens
+    from howsmooth.studies.token_effects import move_each_token, move_one_token, repeated_tokens
 
 __getattr__, __dir__ = attach(
     __name__,
@@ -47,6 +47,7 @@ __getattr__, __dir__ = attach(
         "bound": "howsmooth.studies.layer_bounds",
         "worst_cases": "howsmooth.studies.ball_attacks",
         "balls": "howsmooth.studies.ball_attacks",
+        "move_each_token": "howsmooth.studies.token_effects",
         "move_one_token": "howsmooth.studies.token_effects",
         "repeated_tokens": "howsmooth.studies.token_effects",
         "splittings": "howsmooth.studies.splitting",
@@ -81,6 +82,7 @@ __all__ = [
     "bound",
     "worst_cases",
     "balls",
+    "move_each_token",
     "move_one_token",
     "repeated_tokens",
     "splittings",

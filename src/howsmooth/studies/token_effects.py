@@ -1,4 +1,4 @@
-"""Effects of single tokens: one token that is perturbed alone, and one token that is repeated in the text."""
+"""Effects of single tokens: one token or each that is perturbed alone, and one token that is repeated in the text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from howsmooth.errors import InputError
+from howsmooth.lipschitz import token_gains
 from howsmooth.studies.inputs import ProgressCallback, chosen_layers, run_fields
 from howsmooth.studies.quantities import all_shares, estimate_at
 from howsmooth.studies.spec import Spec
@@ -15,12 +17,13 @@ from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
+    from howsmooth.texts.cutting import TokenChunk
 
 
 def move_one_token(model: Model, corpus: Corpus, spec: Spec, position: int) -> dict[str, Any]:
     """Measure ‖J[:, j]‖₂, the largest change of the output per unit of change in token j alone.
 
-    `howsmooth.token_gains` computes this for all tokens.
+    `move_each_token` does this for all tokens at once.
 
     Args:
         model: The model.
@@ -43,29 +46,76 @@ def move_one_token(model: Model, corpus: Corpus, spec: Spec, position: int) -> d
         >>> record["status"], len(record["response_shares"])
         ('converged', 8)
     """
-    n, layer = spec.lengths[0], chosen_layers(model, spec)[0]
+    n = spec.lengths[0]
     if not 0 <= position < n:
         raise InputError(f"expected a token between 0 and {n - 1}, got {position}; choose one of the text")
-    chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
-    f: Any
-    if spec.is_attention:
-        f, x = model.attention(layer, n), model.activations(chunk, [layer])[layer]
-    else:
-        at = model.map_at(chunk, layer, spec.kind)
-        f, x = at.f, at.x
+    chunk, f, x = _first_map(model, corpus, spec)
     estimate = estimate_at(f, x, tokens=[position], **spec.accuracy, strict=False, max_memory=spec.max_memory)
     return {
-        "model": model.name,
-        "layer": layer,
-        "head": None,
-        "map": spec.kind,
-        "n": n,
+        **_map_fields(model, corpus, spec),
         "position": position,
         "token": chunk.words[position],
         **estimate.as_record(),
-        **run_fields(model, corpus, spec),
         "response_shares": all_shares(estimate.response.double().square().sum(-1)),
         "words": list(chunk.words),
+    }
+
+
+def move_each_token(model: Model, corpus: Corpus, spec: Spec, *, tol: float = 1e-2) -> dict[str, Any]:
+    """Measure ‖J[:, j]‖₂ for every token j: the constant of the map when only that token moves.
+
+    Args:
+        model: The model.
+        corpus: The text.
+        spec: Its first layer and first length are measured.
+        tol: Relative width of each interval.
+
+    Returns:
+        The record. `gains`, `lower` and `upper` have one number for each token; with probability `confidence` all
+        intervals hold. `status` is that of the first token that did not converge, or "converged".
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> record = move_each_token(model, text, spec_of({"layers": [0], "lengths": [8]}))
+        >>> record["status"], len(record["gains"])
+        ('converged', 8)
+    """
+    chunk, f, x = _first_map(model, corpus, spec)
+    accuracy = spec.accuracy
+    found = token_gains(f, x, tol=tol, confidence=accuracy["confidence"], seed=accuracy["seed"], strict=False)
+    return {
+        **_map_fields(model, corpus, spec),
+        "tol": tol,
+        "gains": found.value.tolist(),
+        "lower": found.lower.tolist(),
+        "upper": found.upper.tolist(),
+        "confidence": found.confidence,
+        "status": next((status for status in found.status if status != "converged"), "converged"),
+        "words": list(chunk.words),
+    }
+
+
+def _first_map(model: Model, corpus: Corpus, spec: Spec) -> tuple[TokenChunk, Any, Tensor]:
+    """Return the first chunk of a spec, and the map of its first layer with the tokens that enter it."""
+    n, layer = spec.lengths[0], chosen_layers(model, spec)[0]
+    chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
+    if spec.is_attention:
+        return chunk, model.attention(layer, n), model.activations(chunk, [layer])[layer]
+    at = model.map_at(chunk, layer, spec.kind)
+    return chunk, at.f, at.x
+
+
+def _map_fields(model: Model, corpus: Corpus, spec: Spec) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "layer": chosen_layers(model, spec)[0],
+        "head": None,
+        "map": spec.kind,
+        "n": spec.lengths[0],
+        **run_fields(model, corpus, spec),
     }
 
 
