@@ -13,7 +13,6 @@
 PYTHON ?= python3
 VENV   ?= .venv
 DEMO   ?= demo
-SITE   ?= site
 TESTS  ?=
 STRESS ?=
 
@@ -68,7 +67,7 @@ test-stress: $(VENV)/.ready-test browser
 	$(BIN)/python -m tests.stress $(if $(STRESS),--runs "$(STRESS)") $(TESTS)
 
 docs: $(VENV)/.ready-test
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(SITE)
+	$(BIN)/python -m zensical build --strict
 
 notebooks: $(VENV)/.ready-test
 	$(BIN)/python notebooks
@@ -96,7 +95,7 @@ test-gpu:
 setup: $(VENV)/.ready-test
 
 clean:
-	rm -rf $(VENV) $(DEMO) $(SITE) build dist htmlcov .coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DEMO) site .cache build dist htmlcov .coverage .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The stamps make a second run start at once; a changed pin installs again.
 $(VENV)/.ready-demo: $(VENV)/.ready-models

@@ -54,9 +54,9 @@ def test_names_and_defaults_are_those_of_the_command():
     from howsmooth.cli.measure import MEASURE_FIELDS, command
     from howsmooth.cli.options import LOADING_FIELDS
 
-    options = {option.name for option in command.params} - {"model"}
+    options = {option.name for option in command.params} - {"model", "threads", "quiet", "verbose"}
     fields = {*MEASURE_FIELDS, *LOADING_FIELDS}
-    assert fields <= options and {name for name in options - fields if not name.endswith("_path")} == set()
+    assert fields <= options and {name for name in options - fields if not name.endswith("_path")} == {"style"}
     docstring = inspect.getdoc(howsmooth.measure)
     for name in fields - {"texts"}:
         assert f"`{name}`" in docstring, f"{name} is not in the docstring"

@@ -32,8 +32,8 @@ from howsmooth.dynamics import (
 )
 from howsmooth.dynamics.example import EXAMPLE_NAMES, Attention, Tokens, field_of, tokens_of, unmet_expectations
 from howsmooth.dynamics.instruments import view_and_labels
-from howsmooth.report.figure import THEMES
-from howsmooth.report.flow_figures import apply_theme, draw_paths, save_animation
+from howsmooth.report.flow_figures import draw_paths, save_animation
+from howsmooth.report.style import THEMES, apply_theme
 
 COLOURS = THEMES["light"]
 KINDS = ("softmax", "masked", "l2", "sinkhorn", "linear", "sigmoid")

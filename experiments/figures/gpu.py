@@ -17,7 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 
-from howsmooth.report.figure import THEMES, format_length_axes
+from howsmooth.report.figure import format_length_axes
+from howsmooth.report.style import THEMES
 
 CALLS = {
     ("forward", "bf16"): "forward",

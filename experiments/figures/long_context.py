@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 
 from howsmooth.fits import fit_law
-from howsmooth.report.figure import THEMES, format_length_axes
+from howsmooth.report.figure import format_length_axes
+from howsmooth.report.style import THEMES
 
 NAMES = {
     "random": "random normalised tokens, fresh ones at each n",

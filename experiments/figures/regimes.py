@@ -21,7 +21,8 @@ from matplotlib.figure import Figure
 from howsmooth import SelfAttention
 from howsmooth.attack import Ball, worst_case
 from howsmooth.bounds import this_project
-from howsmooth.report.figure import THEMES, format_length_axes
+from howsmooth.report.figure import format_length_axes
+from howsmooth.report.style import THEMES
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
 LAYER = SelfAttention(-ONE, ONE, ONE, scale=1.0)

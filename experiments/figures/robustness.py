@@ -21,7 +21,8 @@ from matplotlib.ticker import LogFormatterMathtext, LogLocator, MultipleLocator,
 import howsmooth
 from howsmooth.attack import linearity
 from howsmooth.attack.feature import Target
-from howsmooth.report.figure import THEMES, format_length_axes
+from howsmooth.report.figure import format_length_axes
+from howsmooth.report.style import THEMES
 from howsmooth.studies import resolve, spec_of
 from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack
 from howsmooth.texts.corpora import read_corpus

@@ -1,9 +1,9 @@
-"""Measured constants between their bounds, layer by layer: MiniLM, SmolLM2 and GPT-2's attention weights.
+"""Measured constants and worst cases with their bounds, layer by layer: MiniLM, SmolLM2 and GPT-2's attention weights.
 
-    python -m experiments.figures.tightness [--n 64] [--gpt2 gpt2_attention.safetensors] [--out docs/images]
+    python -m experiments.figures.tightness [--n 64] [--gpt2 gpt2_attention.safetensors] [--out docs/images] [--redraw]
 
 The inputs of GPT-2's layers are random tokens, normalised by their own LayerNorm; those of the other two come from the
-embedded text. Without --gpt2 its panel is replaced by a note.
+embedded text. Without --gpt2 it has no panels. The numbers are in `tightness.json`; --redraw draws them again.
 """
 
 from __future__ import annotations
@@ -11,27 +11,30 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatterMathtext, LogLocator
+from matplotlib.axes import Axes
 
 import howsmooth
 from howsmooth.attack import Ellipsoid, worst_case
 from howsmooth.bounds import Bound, LayerForm, every
 from howsmooth.bounds.normalisation import radius
+from howsmooth.bounds.titles import title_of
 from howsmooth.models import AttentionFile
-from howsmooth.report.figure import THEMES, format_length_axes
+from howsmooth.report.figure import format_length_axes, save_figure
+from howsmooth.report.style import THEMES, finish_figure, legend_options, new_figure
 from howsmooth.texts import default_text
 
-SHOWN = {  # bound → colour index and marker
-    "this_project.local": (0, "s"),
-    "yudin2025.local": (4, "s"),
-    "this_project.upper": (1, "^"),
-    "this_project.theorem1_with_bias": (5, "^"),
-    "this_project.two_point_lower": (2, "v"),
+SHOWN = {  # row of the figure → bound → colour index and marker
+    "worst case in the ball": {
+        "this_project.theorem1_with_bias": (5, "^"),
+        "this_project.upper": (1, "^"),
+        "this_project.two_point_lower": (2, "v"),
+    },
+    "at these tokens": {"yudin2025.local": (4, "s"), "this_project.local": (0, "s")},
 }
 
 
@@ -73,7 +76,10 @@ def measure(model: str, layers: Iterable[tuple], n: int, restarts: int, steps: i
             }
         )
         shown = "  ".join(
-            f"{name.split('.')[-1]} {math.exp(min(bounds[name], 700)):.4g}" for name in SHOWN if name in bounds
+            f"{name.split('.')[-1]} {math.exp(min(bounds[name], 700)):.4g}"
+            for names in SHOWN.values()
+            for name in names
+            if name in bounds
         )
         print(
             f"{model:8} layer {layer:2}  R {R:6.1f}  on tokens {on_tokens.value:8.4g}  worst {worst.value:8.4g}  "
@@ -83,70 +89,64 @@ def measure(model: str, layers: Iterable[tuple], n: int, restarts: int, steps: i
     return rows
 
 
-def draw(n: int, gpt2: Path | None, out: Path, restarts: int, steps: int) -> None:
-    """Measure all layers and draw them."""
+def compute(n: int, gpt2: Path | None, restarts: int, steps: int) -> dict[str, list[dict]]:
+    """Measure all layers, by the title of their panel."""
     results = {
         "MiniLM on text": measure("minilm", layers_of("minilm", n, None), n, restarts, steps),
         "SmolLM2 on text": measure("smollm2", layers_of("smollm2", n, [0, 5, 10, 15, 20, 25, 29]), n, restarts, steps),
-        "GPT-2, random normalised tokens": []
-        if gpt2 is None
-        else measure("gpt2", layers_of_gpt2(gpt2, n), n, restarts, steps),
     }
+    if gpt2 is not None:
+        results["GPT-2, random normalised tokens"] = measure("gpt2", layers_of_gpt2(gpt2, n), n, restarts, steps)
+    return results
+
+
+def draw(results: dict[str, list[dict]], out: Path) -> None:
+    """Draw the worst cases above the measured constants: they are different constants, with different bounds."""
     colours = THEMES["light"]
-    figure = Figure(figsize=(12.6, 4.9), dpi=160, layout="constrained", facecolor=colours["background"])
-    panels = figure.subplots(1, len(results), sharey=True)
-    for panel, (title, rows) in zip(panels, results.items(), strict=True):
-        panel.set_title(title, loc="left", fontsize=11, fontweight="bold", color=colours["foreground"])
-        if not rows:
-            panel.text(0.5, 0.5, "weights not given", ha="center", transform=panel.transAxes, color=colours["muted"])
-            panel.axis("off")
-            continue
-        columns = range(len(rows))
-        panel.vlines(
-            columns,
-            [r["on_tokens"]["value"] for r in rows],
-            [r["worst"]["value"] for r in rows],
-            color=colours["grid"],
-            linewidth=5,
-            zorder=1,
-        )
-        for name, (index, marker) in SHOWN.items():
-            at = [(i, math.exp(r["bounds"][name])) for i, r in enumerate(rows) if name in r["bounds"]]
-            if at:
-                mark = "≥" if name.endswith("lower") else "≤"
-                panel.plot(
-                    *zip(*at, strict=True),
-                    marker,
-                    color=colours["palette"][index],
-                    markersize=6,
-                    label=f"{mark} {name}",
-                )
-        panel.plot(
-            columns, [r["on_tokens"]["value"] for r in rows], "o", color=colours["foreground"], label="measured there"
-        )
-        panel.plot(
-            columns,
-            [r["worst"]["value"] for r in rows],
-            "*",
-            color=colours["foreground"],
-            markersize=10,
-            label="worst case found by ascent",
-        )
-        panel.set_yscale("log")
-        format_length_axes(panel, [{"n": i} for i in columns], colours)
-        panel.yaxis.set_major_locator(LogLocator(base=10))
-        panel.yaxis.set_major_formatter(LogFormatterMathtext())
-        panel.set_xticks(list(columns), [str(r["layer"]) for r in rows])
-        panel.set_xlabel("layer", color=colours["foreground"])
-    panels[0].set_ylabel(f"Lipschitz constant, n = {n}", color=colours["foreground"], fontsize=11)
+    figure = new_figure(12.6, 7.6, colours, rows=2)
+    panels = figure.subplots(
+        len(SHOWN), len(results), sharey="row", squeeze=False, width_ratios=[2 + len(rows) for rows in results.values()]
+    )
+    for row, (scope, names) in enumerate(SHOWN.items()):
+        for panel, (title, rows) in zip(panels[row], results.items(), strict=True):
+            _draw_panel(panel, rows, names, scope)
+            panel.set_title(
+                textwrap.fill(title, 22) if row == 0 else "",
+                loc="left",
+                fontsize=11,
+                fontweight="bold",
+                color=colours["foreground"],
+            )
+        panels[row][0].set_ylabel(f"Lipschitz constant, n = {next(iter(results.values()))[0]['n']}\n{scope}")
     handles = {
-        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+        label: handle for panel in panels.flat for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=9.5)
-    out.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out / "tightness.png", facecolor=figure.get_facecolor())
-    (out / "tightness.json").write_text(json.dumps(results, indent=1, ensure_ascii=False))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, **legend_options(colours))
+    save_figure(finish_figure(figure, "", colours), out / "tightness.png")
     print(f"drew {out / 'tightness.png'}")
+
+
+def _draw_panel(panel: Axes, rows: list[dict], names: dict[str, tuple[int, str]], scope: str) -> None:
+    colours, columns = THEMES["light"], range(len(rows))
+    for name, (index, marker) in names.items():
+        at = [(i, math.exp(r["bounds"][name])) for i, r in enumerate(rows) if name in r["bounds"]]
+        if at:
+            label = f"{'≥' if name.endswith('lower') else '≤'} {title_of(name)}"
+            panel.plot(*zip(*at, strict=True), marker, color=colours["palette"][index], markersize=6, label=label)
+    local = scope == "at these tokens"
+    panel.plot(
+        columns,
+        [r["on_tokens" if local else "worst"]["value"] for r in rows],
+        "o" if local else "*",
+        color=colours["foreground"],
+        markersize=6 if local else 10,
+        label="measured" if local else "largest found by ascent, over outputs of the LayerNorm",
+    )
+    panel.set_yscale("log")
+    format_length_axes(panel, [{"n": i} for i in columns], colours)
+    panel.set_xticks(list(columns), [str(r["layer"]) for r in rows])
+    panel.set_xlim(-0.5, len(rows) - 0.5)
+    panel.set_xlabel("layer")
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -157,8 +157,14 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     parser.add_argument("--restarts", type=int, default=8)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--redraw", action="store_true", help="draw the numbers in OUT/tightness.json")
     arguments = parser.parse_args(given)
-    draw(arguments.n, arguments.gpt2, arguments.out, arguments.restarts, arguments.steps)
+    numbers = arguments.out / "tightness.json"
+    if not arguments.redraw:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        found = compute(arguments.n, arguments.gpt2, arguments.restarts, arguments.steps)
+        numbers.write_text(json.dumps(found, indent=1, ensure_ascii=False))
+    draw(json.loads(numbers.read_text()), arguments.out)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Both return `Measurements`: records with their growth laws, tables, figure, page
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["measure", "read", "Measurements"]
 
-_LOADING = ("dtype", "device", "revision", "tokenizer", "trust_remote_code", "allow_pickle", "causal")
+_LOADING = ("dtype", "device", "revision", "tokenizer", "part", "trust_remote_code", "allow_pickle", "causal")
 _MAX_NAME = 200  # characters of a name or path; a longer string is the text itself
 _MAX_LENGTHS = 8  # lengths that the repr lists
 
@@ -121,24 +122,29 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
 
         return pd.DataFrame.from_records(self.records)
 
-    def plot(self, path: str | os.PathLike[str] | None = None, *, theme: str = "light") -> Figure:
+    def plot(
+        self, path: str | os.PathLike[str] | None = None, *, theme: str = "light", style: str = "screen"
+    ) -> Figure:
         """Plot the constants against n, with their growth laws.
 
         Args:
             path: Also write the figure to this file (png, svg or pdf).
-            theme: "light" or "dark".
+            theme: Colours: "light" or "dark".
+            style: Sizes: "screen", "paper" or "slides".
 
         Returns:
             The matplotlib figure. Needs `howsmooth[plot]`.
 
         Raises:
-            InputError: The path has another ending, or there is nothing to plot.
+            InputError: The path has another ending, there is no such style, or there is nothing to plot.
         """
         from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
+        from howsmooth.report.style import figure_style
 
         if path is not None:
             check_plot_path(os.fspath(path), "path")
-        figure = growth_figure(self._measurement_records, self.fits, theme=theme)
+        with figure_style(style):
+            figure = growth_figure(self._measurement_records, self.fits, theme=theme)
         if path is not None:
             save_figure(figure, os.fspath(path))
         return figure
@@ -222,14 +228,15 @@ def measure(
             "block", "layer" or "model"), `tokens` that may move ("all", "no-special", "no-first"), `quantities`.
 
             On which input: `lengths` n in tokens, `samples` per length, `cutting` of the text ("consecutive",
-            "documents", "prefixes"), `special_tokens` ("add" or "none"), `inputs` ("text", or "normalised" for random
-            tokens).
+            "documents", "prefixes"), `special_tokens` ("add" or "none"), `inputs` ("text", "ids" for random token ids,
+            which a model without a tokenizer gets, "normalised" for random tokens), `images` or `audio` (a file or a
+            folder).
 
             How: `tol` (relative width of the interval), `confidence`, `product_dtype`, `stop`, `max_steps`,
             `max_memory`, `seed`.
 
             For a model that has yet to be loaded: `dtype`, `device`, `revision`, `tokenizer` (a name, or one that is in
-            memory), `trust_remote_code`, `allow_pickle`, `causal`.
+            memory), `part`, `trust_remote_code`, `allow_pickle`, `causal`.
 
     Returns:
         The records, one for each layer (or head), length and sample, with their laws, figure and page.
@@ -248,9 +255,10 @@ def measure(
     """
     from howsmooth.errors import InputError
     from howsmooth.models import Model, load
-    from howsmooth.studies.plan import load_arguments, prepare_model, read_texts
+    from howsmooth.studies.inputs import adapt_to_model
+    from howsmooth.studies.plan import load_arguments, prepare_model
     from howsmooth.studies.run import records_of
-    from howsmooth.studies.spec import spec_of
+    from howsmooth.studies.spec import read_texts, spec_of
     from howsmooth.studies.worker import cached_model
 
     several = next((name for name in ("models", "texts", "engine", "base") if name in fields), None)
@@ -287,6 +295,9 @@ def measure(
         loaded = cached_model(load_arguments(spec, spec.models[0]))
     else:
         loaded = model if isinstance(model, Model) else load(model, **loading, **objects)
+    spec, note = (spec, None) if corpus is not None else adapt_to_model(loaded, spec)
+    if note is not None:
+        warnings.warn(note, stacklevel=2)
     records = []
     for record in records_of(prepare_model(spec, loaded, next(iter(corpora), None))):
         records.append(record)

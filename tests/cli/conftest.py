@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,6 +40,15 @@ def tiny(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
+def bare(tiny, tmp_path_factory) -> str:
+    """The folder of the same model without a tokenizer."""
+    folder = tmp_path_factory.mktemp("bare")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(Path(tiny) / name, folder / name)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def text_file(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("text") / "river.txt"
     path.write_text(TEXT, encoding="utf-8")
@@ -47,7 +57,7 @@ def text_file(tmp_path_factory) -> str:
 
 @pytest.fixture
 def howsmooth(capfd) -> Callable[..., SimpleNamespace]:
-    """Run the command in this process; unexpected errors are raised."""
+    """Run the command in this process; unexpected errors are raised. `errors` is stderr without "loading MODEL"."""
     from howsmooth.cli import main
 
     def run(line: str = "", *more: str) -> SimpleNamespace:
@@ -55,7 +65,8 @@ def howsmooth(capfd) -> Callable[..., SimpleNamespace]:
         with pytest.raises(SystemExit) as left:
             main([*shlex.split(line), *more])
         printed = capfd.readouterr()
-        return SimpleNamespace(code=left.value.code, out=printed.out, err=printed.err)
+        errors = [line for line in printed.err.splitlines() if not line.startswith("loading ")]
+        return SimpleNamespace(code=left.value.code, out=printed.out, err=printed.err, errors=errors)
 
     return run
 

@@ -71,7 +71,7 @@ def test_tables(howsmooth, tiny, text_file):
 def test_bad_input(howsmooth, tiny, text_file, line, message):
     command, *options = line.split(" ", 1)
     result = howsmooth(f"attack {command} {tiny} --text {text_file} {' '.join(options)}")
-    assert result.code == 2 and message in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and message in result.err and len(result.errors) == 1
 
 
 def test_a_folder_that_cannot_be_created(howsmooth, tiny, text_file):

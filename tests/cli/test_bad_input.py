@@ -13,7 +13,7 @@ from tests import reasons
 def assert_rejected(result, *words: str) -> None:
     """Assert that the run ended with exit code 2 and one line that contains all these words."""
     assert result.code == 2, (result.code, result.err)
-    error_line = result.err.strip().splitlines()
+    error_line = result.errors
     assert len(error_line) == 1 and error_line[0].startswith("howsmooth: "), result.err
     assert "Traceback" not in result.err
     assert result.out == ""

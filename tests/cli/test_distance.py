@@ -99,7 +99,7 @@ def test_tables(howsmooth, tiny, text_file, tmp_path):
 )
 def test_bad_input_is_one_line_and_code_2(howsmooth, tiny, line, message):
     result = howsmooth(f"meanfield distance {tiny} {line}")
-    assert result.code == 2 and message in result.err and len(result.err.strip().splitlines()) == 1
+    assert result.code == 2 and message in result.err and len(result.errors) == 1
 
 
 def test_weights_that_do_not_sum_to_one_name_the_option(howsmooth, tmp_path):

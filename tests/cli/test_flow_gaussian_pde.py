@@ -109,4 +109,4 @@ def test_pde_that_leaves_its_grid_shows_the_part_before(howsmooth, tmp_path):
 )
 def test_bad_input_is_one_line(howsmooth, line, message):
     result = howsmooth(f"flow {line}")
-    assert result.code == 2 and message in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and message in result.err and len(result.errors) == 1

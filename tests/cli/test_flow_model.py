@@ -82,7 +82,7 @@ def test_some_depths_and_a_dark_figure(howsmooth, tiny, river, tmp_path):
 )
 def test_bad_input_is_one_line(howsmooth, tiny, river, line, words):
     shown = howsmooth(line.format(tiny=tiny, river=river))
-    assert shown.code == 2 and words in shown.err and len(shown.err.strip().splitlines()) == 1
+    assert shown.code == 2 and words in shown.err and len(shown.errors) == 1
 
 
 def test_real_weights_move_particles(howsmooth, tiny, river, tmp_path):

@@ -103,7 +103,7 @@ def test_a_failed_expectation_is_reported(howsmooth, tmp_path):
 )
 def test_bad_input_is_one_line(howsmooth, line, words):
     shown = howsmooth(line)
-    assert shown.code == 2 and words in shown.err and len(shown.err.strip().splitlines()) == 1
+    assert shown.code == 2 and words in shown.err and len(shown.errors) == 1
 
 
 @pytest.mark.parametrize(

@@ -51,4 +51,4 @@ def test_bad_input_is_one_line_and_exit_code_2(howsmooth, line, message):
     import re
 
     ran = howsmooth(f"meanfield {line}")
-    assert ran.code == 2 and re.search(message, ran.err) and len(ran.err.strip().splitlines()) == 1
+    assert ran.code == 2 and re.search(message, ran.err) and len(ran.errors) == 1

@@ -136,4 +136,4 @@ def test_which(howsmooth):
 )
 def test_bad_input(howsmooth, tiny, text_file, line, message):
     result = howsmooth(f"meanfield splitting {line.format(tiny=tiny)}")
-    assert result.code == 2 and message in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and message in result.err and len(result.errors) == 1

@@ -5,38 +5,49 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
 import howsmooth
 from tests import reasons
+from tests.browser import Page as Visit
+from tests.browser import browser
 from tests.docs.comparison import ROOT, script
 
-pytest.importorskip("mkdocs", reason=reasons.extra("mkdocs", "docs"))
+pytest.importorskip("zensical", reason=reasons.extra("zensical", "docs"))
 pytest.importorskip("mkdocstrings", reason=reasons.extra("mkdocstrings", "docs"))
 
 BUILD_OFFLINE = """
 import socket
 def refuse(*_): raise OSError("the site is built offline")
 socket.socket.connect = refuse
-from mkdocs.__main__ import cli
+from zensical.main import cli
 cli()
 """
+SOURCES = ("mkdocs.yml", "docs", "CONTRIBUTING.md", "CHANGELOG.md", "experiments/README.md")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-c", BUILD_OFFLINE, "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True)
+    for source in SOURCES:  # the site is written beside its sources, so that they are copied
+        (folder / source).parent.mkdir(exist_ok=True)
+        (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, folder / source)
+    (folder / "src").symlink_to(ROOT / "src")
+    command = [sys.executable, "-c", BUILD_OFFLINE, "build", "--strict"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    built = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True)
     assert built.returncode == 0, built.stdout + built.stderr
-    return folder
+    assert "No issues found" in built.stdout + built.stderr
+    return folder / "site"
 
 
 class Page(HTMLParser):
@@ -100,14 +111,42 @@ def test_every_page_is_in_the_navigation(site):
     assert {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")} == pages
 
 
-@pytest.mark.parametrize("package", [*(name for name in PACKAGES if name != "report"), "measurements"])
+@pytest.mark.parametrize("package", [*PACKAGES, "measurements"])
 def test_the_reference_has_every_public_name(site, package):
-    hooks, module = script("hooks.py"), importlib.import_module(f"howsmooth.{package}")
+    extension, module = script("site_extension.py"), importlib.import_module(f"howsmooth.{package}")
     anchors = Page((site / "reference" / f"{package}.html").read_text()).anchors
-    names = [name for name in hooks.public(module) if not inspect.ismodule(getattr(module, name))]
+    names = [name for name in extension.public(module) if not inspect.ismodule(getattr(module, name))]
     documented = [name for name in names if package != "kernels" or callable(getattr(module, name))]
     assert documented
-    assert [name for name in documented if hooks.where(module, name, getattr(module, name)) not in anchors] == []
+    assert [name for name in documented if extension.where(module, name, getattr(module, name)) not in anchors] == []
+
+
+def test_search_works_from_a_folder(site):
+    """A page opened as file:// finds other pages, without a request to the network."""
+    with browser() as opened, Visit(opened) as visited:
+        visited.page.goto((site / "howto" / "my_model.html").as_uri())
+        visited.page.get_by_role("button", name="Search").first.click()
+        visited.page.get_by_placeholder("Search").fill("mass splitting")
+        visited.page.locator('a:has(mark)[href*="splitting.html"]').first.wait_for()
+        assert visited.errors == [] and all(url.startswith("file:") for url in visited.requests)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_fit_a_phone(site, theme):
+    """No page is wider than the window; wide tables and listings scroll on their own."""
+    with browser() as opened, Visit(opened, width=390, height=844, theme=theme) as visited:
+        for name in ("index", "bounds", "gallery", "comparison", "notation", "reference/lipschitz", "commands/bound"):
+            visited.page.goto((site / f"{name}.html").as_uri())
+            wide = visited.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+            assert wide <= 0, name
+
+
+def test_the_reference_is_in_order_of_importance(site):
+    """The pages and the table of entry points follow `howsmooth.__all__`, which begins with what users need first."""
+    index = Page((site / "reference" / "index.html").read_text(encoding="utf-8"))
+    pages = [link for link in index.links if re.fullmatch(r"[a-z]+\.html", link) and link != "index.html"]
+    assert list(dict.fromkeys(pages))[: len(PACKAGES) + 1] == [f"{name}.html" for name in ("measurements", *PACKAGES)]
+    assert howsmooth.__all__[:4] == ["measure", "read", "Measurements", "local_lipschitz"]
 
 
 @pytest.mark.parametrize(
@@ -129,11 +168,40 @@ def test_the_check_can_fail(tmp_path, html):
 
 def test_formulas_become_mathml():
     """The input is that of `pymdownx.arithmatex`: escaped characters are restored, and the display style is kept."""
-    content = script("hooks.py").on_page_content
+    content = script("site_extension.py").with_mathml
     inline = content(r'<p>so <span class="arithmatex">\(a &lt; b_1\)</span></p>')
     assert inline.startswith("<p>so <math") and 'display="inline"' in inline and "&#x0003C;" in inline
     block = content('<div class="arithmatex">\\[\n\\sqrt{n}\n\\]</div>')
-    assert block.startswith("<math") and 'display="block"' in block and "<msqrt>" in block
+    assert block.startswith('<div class="formula"><math') and 'display="block"' in block and "<msqrt>" in block
+
+
+@pytest.mark.parametrize(
+    "formula, mathml",
+    [
+        ("w_ij", "<msub><mi>w</mi><mrow><mi>i</mi><mi>j</mi></mrow></msub>"),
+        ("√3 ‖V‖", '<msqrt><mn>3</mn></msqrt><mspace width="0.12em"/><mo stretchy="false">‖</mo><mi>V</mi>'),
+        ("(a + n)^½", '<msup><mo stretchy="false">)</mo><mfrac><mn>1</mn><mn>2</mn></mfrac></msup>'),
+        ("e^{−2s}", "<msup><mi>e</mi><mrow><mo>−</mo><mn>2</mn><mi>s</mi></mrow></msup>"),
+        ("max_i x < 1", '<msub><mi>max</mi><mi>i</mi></msub><mspace width="0.12em"/><mi>x</mi>'),
+        ("with a causal mask", "<mtext>with</mtext>"),
+        ("p₍₁₎", "<msub><mi>p</mi><mrow><mi>(</mi><mn>1</mn><mi>)</mi></mrow></msub>"),
+    ],
+)
+def test_unicode_formulas_become_mathml(formula, mathml):
+    found = script("unicode_math.py").to_mathml(formula)
+    assert mathml in found and ElementTree.fromstring(found).tag == "math"
+
+
+def test_formulas_of_docstrings_and_tables_are_typeset(site):
+    """Source text stays in Unicode; listings of code and of commands stay listings."""
+    reference = (site / "reference" / "bounds.html").read_text(encoding="utf-8")
+    assert reference.count('<div class="formula"><math') >= 15 and "√3 ‖V‖ (m" not in reference
+    table = (
+        (site / "bounds.html").read_text(encoding="utf-8").partition("<th>statement</th>")[2].partition("</table>")[0]
+    )
+    assert table.count("<math") >= 17
+    for page in ("contributing", "howto/my_model", "gallery", "measuring"):
+        assert '<div class="formula">' not in (site / f"{page}.html").read_text(encoding="utf-8")
 
 
 def test_every_formula_is_converted(site):
@@ -147,9 +215,9 @@ def test_no_text_is_misread_as_markup(site):
 
 
 def test_references_are_read_without_tex():
-    hooks = script("hooks.py")
+    extension = script("site_extension.py")
     bib = (ROOT / "src" / "howsmooth" / "references.bib").read_text()
-    entries = list(hooks.read_bib(bib))
+    entries = list(extension.read_bib(bib))
     assert len(entries) == bib.count("\n@") + 1
-    shown = "\n".join(map(hooks.reference, entries))
+    shown = "\n".join(map(extension.reference, entries))
     assert "Peyre\u0301" in shown and "\\" not in shown and "{" not in shown

@@ -76,9 +76,9 @@ def test_invalid_inputs_are_refused(vit, whisper, tmp_path):
     bert = load(ZOO["bert"].network(torch.float32))
     for call, match in (
         (lambda: bert.images(), "expected a vision model"),
-        (lambda: bert.sounds(), "log-mel features, got 'bert'"),
+        (lambda: bert.sounds(), "a model that takes sounds, got 'bert'"),
         (lambda: vit.chunks("A text.", 4), "expected a text model, got .*, which takes vision"),
-        (lambda: vit.images(tmp_path / "absent"), "expected a folder of images"),
+        (lambda: vit.images(tmp_path / "absent"), "expected a file or a folder of images"),
         (lambda: vit.images(count=0), "at least 1"),
         (lambda: vit.map_at([1, 2, 3], 0), "an image .* got list"),
         (lambda: vit.map_at(torch.zeros(8, 8), 0), r"got shape \(8, 8\)"),

@@ -21,7 +21,7 @@ def model(request, tiny_folders):
 
 def test_the_shipped_text():
     text = default_text()
-    assert 1400 <= len(text.split()) <= 1700 and text.isascii()
+    assert 4000 <= len(text.split()) <= 4600 and text.isascii()
 
 
 def test_chunks_are_consecutive_and_have_special_tokens(model):
@@ -79,6 +79,17 @@ def test_numpy_integers_are_layer_numbers(model):
     assert torch.equal(model.attention(layer).wq, model.attention(1).wq)  # exact: the same weights
     (key,) = model.activations([7, 8], np.array([1]))
     assert type(key) is int
+
+
+def test_inputs_of_token_ids(model):
+    (chunk,) = model.chunks(default_text(), 12, 1)
+    expected = model.activations(chunk, [1])[1]
+    for ids in (chunk, chunk.ids, chunk.ids.tolist()):
+        assert close(model.inputs(ids, 1), expected, FLOAT32)
+    assert close(model.inputs(chunk.ids, 1, 5), model.activations(chunk.ids[:5], [1])[1], FLOAT32)
+    for wrong, n in ((chunk.ids[None], None), (chunk.ids, 13), (chunk.ids, 0)):
+        with pytest.raises(InputError, match=r"expected token numbers \(n,\)"):
+            model.inputs(wrong, 1, n)
 
 
 @pytest.mark.parametrize("layer", [-1, 3, 1.0, "0", True, np.int64(3), np.float64(1), np.True_, None])

@@ -20,7 +20,7 @@ from howsmooth.report.charts import (
 from howsmooth.report.page_tables import tables_of
 from howsmooth.report.web_page import page_charts
 from tests import reasons
-from tests.tolerances import assert_close
+from tests.tolerances import assert_close, less
 
 
 def test_growth_chart_contains_samples_intervals_and_laws(records, growth):
@@ -76,19 +76,45 @@ def test_reference_lines_start_below_the_points_and_end_inside():
     assert line.x[1] < 512 and annotation.text == "√n"
 
 
+def test_bounds_at_the_text_and_on_the_worst_case_are_in_different_charts(bounds):
+    """A lower bound on the worst case is above the measured constant: in one chart it would look violated."""
+    here, worst = bounds_charts(bounds)[:2]
+    assert (here.title, worst.title) == ("layer 0, at this text", "layer 0, worst case in the ball, R = 4.50")
+    assert [series.label for series in here.series] == ["measured at this text", "≤ local bound"]
+    assert [series.label for series in worst.series] == ["≥ two-point example", "≤ sharper Theorem 1"]
+    for chart in (here, worst):
+        lowest_upper = [min(s.y[i] for s in chart.series if s.label.startswith("≤")) for i in range(3)]
+        others = [series.y for series in chart.series if not series.label.startswith("≤")]
+        assert all(less(y[i], lowest_upper[i]) for y in others for i in range(3))
+    assert len(worst.bands) == 1 and not here.bands
+
+
+def test_random_tokens_are_not_called_a_text(bounds):
+    here = bounds_charts([{**record, "inputs": "normalised"} for record in bounds])[0]
+    assert here.title == "layer 0, at these tokens" and here.series[0].label == "measured at these tokens"
+
+
 def test_distant_bounds_are_listed_in_the_notes(bounds):
     far = [
         {**record, "bound": "far", "log_value": 5000.0, "log_ratio": 4999.0}
         for record in bounds
-        if record["bound"] == "local"
+        if record["bound"] == "this_project.upper"
     ]
-    chart = bounds_charts([*bounds, *far])[0]
-    assert [series.label for series in chart.series] == [
-        "measured on the text",
-        "≥ two_point_lower, on B_R^n",
-        "≤ local, on B_R^n",
+    chart = bounds_charts([*bounds, *far])[1]
+    assert chart.notes == ["Off the scale at n = 32: ≤ far\u00a010^2171."]
+    assert [series.label for series in chart.series] == ["≥ two-point example", "≤ sharper Theorem 1"]
+
+
+def test_bounds_about_other_constants_are_only_in_the_table(bounds):
+    """A supremum over n may be above the bounds at each n, and a limit of large radius below the constant."""
+    others = [
+        {**record, "bound": name, "holds": holds}
+        for record in bounds
+        if record["bound"] == "this_project.two_point_lower"
+        for name, holds in (("sup", "sup over n"), ("limit", "at tX, t → ∞"))
     ]
-    assert chart.notes == ["off the scale, at n = 32:", "far 10^2171"] and len(chart.bands) == 1
+    drawn = {series.label for chart in bounds_charts([*bounds, *others]) for series in chart.series}
+    assert not drawn & {"≥ sup", "≥ limit"}
 
 
 def test_heat_maps_show_medians_and_the_largest_head(make):
@@ -110,8 +136,12 @@ def test_heat_maps_show_medians_and_the_largest_head(make):
 
 def test_tightness_has_a_row_for_each_bound(bounds):
     chart = tightness_chart(bounds)
-    assert chart.y_axis.tick_labels == ["≤ local", "≥ two_point_lower"]
-    assert_close([series.x[0] for series in chart.series[1:]], [3.5, 0.5], tol=1e-9)
+    # from the bottom: the bounds at the text are above those on the worst case
+    assert chart.y_axis.tick_labels == ["≤ sharper Theorem 1", "≥ two-point example", "≤ local bound"]
+    drawn = [series for series in chart.series[1:] if series.x]
+    assert_close([series.x[0] for series in drawn], [400.0, 20.0, 3.5], tol=1e-9)
+    assert [series.colour for series in drawn] == [1, 1, 0]
+    assert [s.label for s in chart.series if s.label] == ["bounds at this text", "bounds on the worst case"]
 
 
 def test_json_is_strict_and_keeps_the_title(records, growth, bounds):
@@ -130,13 +160,16 @@ def test_series_of_the_page_refer_to_rows_of_its_table(records, bounds):
     assert len(charts["bounds"]) == 2
 
 
-@pytest.mark.parametrize("theme", ["light", "dark", "paper"])
-def test_matplotlib_draws_the_same_points_in_every_theme(records, growth, theme):
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("style", ["screen", "paper", "slides"])
+def test_matplotlib_draws_the_same_points_in_every_style(records, growth, theme, style):
     pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     from howsmooth.report.figure import draw
+    from howsmooth.report.style import figure_style
 
     chart = growth_chart(records, growth)
-    (panel,) = draw([chart], theme=theme).axes
+    with figure_style(style):
+        (panel,) = draw([chart], theme=theme).axes
     medians = [[*zip(*series.medians(), strict=True)] for series in chart.series]
     drawn = [[*zip(*line.get_data(), strict=True)] for line in panel.lines]
     assert all(curve in drawn for curve in medians) and panel.get_xscale() == panel.get_yscale() == "log"
@@ -156,5 +189,5 @@ def test_a_message_replaces_a_chart_without_data():
     pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     from howsmooth.report.figure import draw
 
-    (panel,) = draw([Chart("gone", Axis(""), Axis(""), message="missing: no weights")], size="small").axes
+    (panel,) = draw([Chart("gone", Axis(""), Axis(""), message="missing: no weights")], many_panels=True).axes
     assert panel.texts[0].get_text() == "missing: no weights" and panel.lines[:] == []

@@ -64,3 +64,12 @@ def test_plot_paths_are_checked():
     for name in ("growth", "growth.docx"):
         with pytest.raises(InputError, match="png"):
             check_plot_path(name)
+
+
+def test_pgf_needs_tex(monkeypatch):
+    """Without TeX, matplotlib would fail after everything has been computed."""
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(InputError, match=r"expected xelatex for a .pgf file, got none installed; install TeX, or name"):
+        check_plot_path("growth.pgf")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    check_plot_path("growth.pgf")

@@ -12,9 +12,10 @@ from tests import reasons
 
 pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
 
-from howsmooth.report.figure import THEMES, save_figure
+from howsmooth.report.figure import save_figure
 from howsmooth.report.mean_field_figures import masked_figure, regimes_figure
 from howsmooth.report.mean_field_tables import masked_table, regimes_table, scientific
+from howsmooth.report.style import THEMES
 from howsmooth.studies import lengths_up_to
 
 REGIMES = [

@@ -168,7 +168,7 @@ def test_caveats_name_the_problems(make, bounds):
     assert "beyond the positions" in caveats_of([make(0, 8, 0, extrapolated=True)])[0].text
     assert "step limit" in texts and "Raise max_steps" in texts and "lower bound only" in texts
     assert "1 intervals have no finite upper end" in texts and "half of it is missing." in texts
-    assert "theorem1_upper" in texts and "one head, got 12" in texts
+    assert "Castin et al. 2024, Theorem 1" in texts and "one head, got 12" in texts
     levels = [caveat.level for caveat in caveats]
     assert levels == sorted(levels, key=lambda level: level != "warning") and "note" in levels
     assert caveats_of([make(0, 8, 0)]) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
@@ -102,3 +103,19 @@ def test_unknown_sources_are_refused(source, words):
         read_corpus(source)
     with pytest.raises(InputError, match="format"):
         read_corpus("embedded", format="pdf")
+
+
+def test_the_generated_text_does_not_repeat_and_grows():
+    from howsmooth.texts import generated_text
+
+    text = generated_text(5000)
+    sentences = re.findall(r"[^.]+\.", text)
+    assert len(text.split()) >= 5000 and len(set(sentences)) == len(sentences)
+    assert generated_text(6000).startswith(text)
+    assert read_corpus("generated:5000").documents == (text,)
+
+
+def test_a_file_named_generated_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "generated").write_text("A text of mine.")
+    assert read_corpus("generated").documents == ("A text of mine.",)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from howsmooth.bounds.titles import title_of
 from howsmooth.display import Displayed
 from howsmooth.errors import InputError
 
@@ -49,13 +50,18 @@ class Bound(Displayed):
             )
 
     @property
+    def title(self) -> str:
+        """The name that tables and figures show."""
+        return title_of(self.name)
+
+    @property
     def value(self) -> float | None:
         """The bound itself; None where only its logarithm fits into a float."""
         return None if (value := exp(self.log_value)) == math.inf else value
 
     def as_record(self) -> dict[str, Any]:
         """Return the fields as plain Python values, under the names of the record schema."""
-        names = ("name", "value", "log_value", "side", "holds", "norm", "reference")
+        names = ("name", "title", "value", "log_value", "side", "holds", "norm", "reference")
         return {name: getattr(self, name) for name in names} | {"conditions": list(self.conditions)}
 
 
@@ -73,6 +79,11 @@ class Refused(InputError):
         """Compose the message from the four attributes."""
         super().__init__(f"{bound}: expected {condition}, got {got}; {remedy}")
         self.bound, self.condition, self.got, self.remedy = bound, condition, got, remedy
+
+    @property
+    def title(self) -> str:
+        """The name of the bound that tables show."""
+        return title_of(self.bound)
 
 
 class Bounds(list["Bound | Refused"], Displayed):

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howsmooth.cli.options import chosen_style, style_option
+from howsmooth.cli.runtime import runtime_options
+
 if TYPE_CHECKING:
     from howsmooth.cli.outputs import Record
     from howsmooth.cli.run import CommandRun
@@ -20,15 +23,18 @@ SPECS: tuple[dict[str, Any], ...] = (
 
 @click.command(name="demo", short_help="Measure two embedded models: table, plot and page.")
 @click.option("--out", "folder", metavar="DIR", default="demo", show_default=True, help="Folder for the results.")
+@style_option
 @click.option(
     "--svg", "svg_path", metavar="FILE", hidden=True, help="An SVG image of the table as the terminal shows it."
 )
+@runtime_options()
 def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; write a plot, the records and a page."""
     from howsmooth.cli.outputs import RecordFile, check_writable, make_folder, save_console_svg, write_page
     from howsmooth.cli.run import CommandRun, make_console, print_line
     from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
     from howsmooth.report.measurement_tables import summary
+    from howsmooth.report.style import figure_style
 
     out = make_folder(folder, "--out")
     plot_path, records_path, page_path = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
@@ -53,7 +59,7 @@ def command(folder: str, svg_path: str | None) -> int:
                 break
     finally:
         if run.records:
-            with run.defer_write_errors(plot_path, "--out"):
+            with run.defer_write_errors(plot_path, "--out"), figure_style(chosen_style()):
                 save_figure(growth_figure(run.records, growth_laws(run.records)), plot_path)
             with run.defer_write_errors(page_path, "--out"):
                 write_page(page_path, report_page(run.records))
@@ -70,7 +76,7 @@ def command(folder: str, svg_path: str | None) -> int:
 
 def _measure(run: CommandRun, spec_values: dict[str, Any]) -> list[Record]:
     """Measure one of the specs and return its records."""
-    from howsmooth.cli.options import load_model_and_text
+    from howsmooth.cli.loading import load_model_and_text
     from howsmooth.cli.run import Computation, print_overview
     from howsmooth.studies.plan import prepare_model
     from howsmooth.studies.run import records_of

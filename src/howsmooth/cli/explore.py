@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from howsmooth.cli.parameter_types import Bytes, Count
+from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1", "[::1]")
@@ -43,6 +44,7 @@ _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1", "[::1]")
     "--port", type=Count(1, 65535), metavar="NUMBER", help="Port to listen on.  [default: the first free one from 7860]"
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
+@runtime_options()
 def command(
     folders: tuple[str, ...],
     hub: bool,
@@ -57,7 +59,7 @@ def command(
     The page runs on this machine, loads nothing from the network, runs no code that comes with models, and reads only
     the files of the models on offer. Ctrl-C ends it.
     """
-    from howsmooth.cli.run import make_console, print_line
+    from howsmooth.cli.run import make_console, print_line, print_warning
     from howsmooth.explorer import Limits, explorer, launch
 
     stderr = make_console(stderr=True)
@@ -70,11 +72,10 @@ def command(
             f"expected a free port to listen on at {address}, got none ({error}); use another --port"
         ) from None
     if host not in _LOOPBACK_HOSTS:
-        print_line(
+        print_warning(
             stderr,
-            f"howsmooth: warning: listening on {host}: anyone who can reach this machine can run computations on it; "
-            "there is no password",
-            style="yellow",
+            f"warning: listening on {host}: anyone who can reach this machine can run computations on it; there is no "
+            "password",
         )
     print_line(stderr, f"howsmooth: the explorer is at {address} (Ctrl-C ends it)")
     page.block_thread()

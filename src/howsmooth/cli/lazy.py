@@ -1,11 +1,13 @@
-"""Command groups that import a command only when it is called, so that `--help` is fast."""
+"""Commands and functions that are imported only when they are called, so that `--help` and errors are fast."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class Entry(NamedTuple):
@@ -39,7 +41,34 @@ class LazyGroup(click.Group):
         module, _, attribute = self.entries[name].location.partition(":")
         return getattr(importlib.import_module(f"howsmooth.cli.{module}"), attribute or "command")
 
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands, or the group's own options, that start with what was typed; no command is imported."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(context, incomplete)
+        return [
+            CompletionItem(name, help=entry.short_help)
+            for name, entry in self.entries.items()
+            if name.startswith(incomplete)
+        ]
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the names and short help of the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.short_help) for name, entry in self.entries.items()])
+
+
+def deferred(location: str) -> Callable[..., Any]:
+    """Return a function that imports the one at "module:name" when it is called.
+
+    Tables and figures import torch or scipy; a command must be able to report an error in its options before that.
+
+    Example:
+        >>> deferred("math:sqrt")(4.0)
+        2.0
+    """
+    module, _, name = location.partition(":")
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*arguments, **options)
+
+    return call

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import click
 
+from howsmooth.cli.completion import MODELS, TEXTS, complete, complete_model
 from howsmooth.errors import InputError
 from howsmooth.studies.spec import EngineSpec, ModelSpec, Spec, spec_of
 
-if TYPE_CHECKING:
-    from howsmooth.models import Model
-    from howsmooth.texts.corpora import Corpus
-
 MODEL_HELP = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub,
     random:NAME for an architecture with random weights, or a .safetensors file of GPT-2's attention layers."""
-LOADING_FIELDS = ("dtype", "device", "revision", "tokenizer", "trust_remote_code", "allow_pickle")
+LOADING_FIELDS = ("dtype", "device", "revision", "tokenizer", "part", "trust_remote_code", "allow_pickle")
 ENGINE_FIELDS = ("engine", "address", "workers", "threads", "cpus", "gpus")
 SOLVER_FIELDS = ("tol", "confidence", "seed")
 CHUNK_FIELDS = ("texts", "special_tokens", "lengths", "samples")
@@ -33,6 +30,10 @@ OUTPUT_OPTIONS = {  # option: metavar and help
     "plot": ("FILE", "A figure (png, svg, pdf)"),
     "report": ("FILE.html", "A self-contained HTML page"),
 }
+
+STYLE_NAMES = ("screen", "paper", "slides")  # keys of howsmooth.report.style.STYLES
+STYLE_HELP = "Sizes of figures: paper is 3.3 inches wide, or 6.75 with several panels; slides are 16:9."
+_STYLE_KEY = "howsmooth.style"
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -46,6 +47,12 @@ def apply_options(*options: Decorator) -> Decorator:
         return command
 
     return decorate
+
+
+def model_argument(default: str | None = "minilm", *, metavar: str = "MODEL") -> Decorator:
+    """Return a decorator that adds the argument for one model, which the shell completes."""
+    name = metavar.lower().replace(".toml", "").replace("|", "_or_")
+    return click.argument(name, metavar=f"[{metavar}]", default=default, required=False, shell_complete=complete_model)
 
 
 def spec_options(*fields: str, **defaults: Any) -> Decorator:
@@ -89,7 +96,9 @@ def _spec_option(name: str, default: Any) -> Decorator:
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     choices = _literal_values(field.annotation)
     metavar = extra.get("metavar") or ("|".join(choices) if choices else name.upper())
-    return click.option(_option_name(name), name, metavar=str(metavar), help=help_text)
+    words = {"models": MODELS, "texts": TEXTS, "tokenizer": MODELS}.get(name, choices)
+    completer = complete(words, paths=name == "tokenizer" or any(word in str(metavar) for word in ("FILE", "DIR")))
+    return click.option(_option_name(name), name, metavar=str(metavar), help=help_text, shell_complete=completer)
 
 
 def _option_name(field: str) -> str:
@@ -110,6 +119,28 @@ def format_default(default: Any) -> str:
     return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
 
 
+def _keep_style(context: click.Context, option: click.Parameter, name: str) -> None:
+    context.meta[_STYLE_KEY] = name
+
+
+# The value is kept in the context, for `chosen_style`: commands draw in the current style and do not pass it on.
+style_option = click.option(
+    "--style",
+    type=click.Choice(STYLE_NAMES),
+    default="screen",
+    show_default=True,
+    expose_value=False,
+    callback=_keep_style,
+    help=STYLE_HELP,
+)
+
+
+def chosen_style() -> str:
+    """Return the value of `--style` of the command that runs."""
+    context = click.get_current_context(silent=True)
+    return "screen" if context is None else str(context.meta.get(_STYLE_KEY, "screen"))
+
+
 def output_options(*names: str, **contents: str) -> Decorator:
     """Return a decorator that adds options for output files.
 
@@ -121,9 +152,10 @@ def output_options(*names: str, **contents: str) -> Decorator:
     def output_option(name: str) -> Decorator:
         metavar, help_text = OUTPUT_OPTIONS[name]
         help_text += f": {contents[name]}." if name in contents else "."
-        return click.option(f"--{name}", f"{name}_path", metavar=metavar, help=help_text)
+        completer = complete(paths=True)
+        return click.option(f"--{name}", f"{name}_path", metavar=metavar, help=help_text, shell_complete=completer)
 
-    return apply_options(*map(output_option, names))
+    return apply_options(*map(output_option, names), *([style_option] if "plot" in names else []))
 
 
 def spec_from_options(options: dict[str, Any], **defaults: Any) -> Spec:
@@ -136,7 +168,10 @@ def spec_from_options(options: dict[str, Any], **defaults: Any) -> Spec:
     Raises:
         InputError: If a value is invalid; the message names the option.
     """
-    return spec_of({**defaults, **study_keys(options)}, name=_option_of_key)
+    keys = study_keys(options)
+    spec = spec_of({**defaults, **keys}, name=_option_of_key)
+    spec.model_fields_set.difference_update(defaults.keys() - keys.keys())  # it contains what the user chose
+    return spec
 
 
 def study_keys(options: dict[str, Any]) -> dict[str, Any]:
@@ -208,32 +243,3 @@ set_option = click.option(
     metavar="KEY=VALUE",
     help="Any key of the study file, the value as TOML; may be repeated.",
 )
-
-
-def load_model_and_text(spec: Spec) -> tuple[Model, Corpus | None, Spec]:
-    """Load the one model and the text of a command.
-
-    Returns:
-        The model, the text (None if tokens are random), and the spec with its layers and heads as numbers, checked
-        against both.
-    """
-    from howsmooth.studies.inputs import resolve
-    from howsmooth.studies.plan import load_arguments, read_texts
-    from howsmooth.studies.worker import cached_model
-
-    try:
-        corpus = next(iter(read_texts(spec)), None)
-    except InputError as error:
-        raise InputError(f"--text: {error}") from None
-    model = cached_model(load_arguments(spec, spec.models[0]))
-    return model, corpus, resolve(model, corpus, spec)
-
-
-def load_model_with_text(spec: Spec) -> tuple[Model, Corpus, Spec]:
-    """Load the model and the text of a command that needs a text; see `load_model_and_text`."""
-    model, corpus, resolved_spec = load_model_and_text(spec)
-    if corpus is None:
-        raise InputError(
-            f"expected a model that reads text, got {model.name}, a file of attention layers; use a whole model"
-        )
-    return model, corpus, resolved_spec

@@ -12,24 +12,26 @@ from howsmooth.cli.options import (
     ENGINE_FIELDS,
     LOADING_FIELDS,
     engine_options,
-    load_model_and_text,
     loading_options,
+    model_argument,
     output_options,
     overrides,
     set_option,
     spec_from_options,
     spec_options,
 )
+from howsmooth.cli.runtime import runtime_options, use_default_threads
 from howsmooth.errors import InputError
 
 
 @click.command(name="plan", short_help="Estimate the time and memory of a study or a measurement.")
-@click.argument("study_or_model", metavar="STUDY.toml|MODEL", default="minilm")
+@model_argument(metavar="STUDY.toml|MODEL")
 @spec_options(*MEASURE_FIELDS)
 @engine_options
 @loading_options
 @set_option
 @output_options("json")
+@runtime_options(engine=True)
 def command(
     study_or_model: str,
     settings: tuple[str, ...],
@@ -41,29 +43,39 @@ def command(
     """Estimate the time and memory of a study or a measurement, and show what the estimate is based on.
 
     Takes a study file, or a model with the options of `howsmooth measure`. For a model, a short solve and a few
-    products are timed on the device; lengths that do not fit in its memory are an error.
+    products are timed on the device, on random token ids where the default text is too short; lengths that do not fit
+    in its memory are an error.
     """
+    from howsmooth.cli.loading import check_models, load_model_and_text
     from howsmooth.cli.outputs import record_files
-    from howsmooth.cli.run import make_console
+    from howsmooth.cli.run import make_console, print_line
 
     _check_applicable_options(study_or_model, settings, options)
     trust: dict[str, Any] = {"trust_remote_code": bool(trust_remote_code), "allow_pickle": bool(allow_pickle)}
     files = record_files(json_path, None)
     if study_or_model.endswith(".toml"):
-        from howsmooth.report.plan_tables import plan_table
-        from howsmooth.studies.plan import prepare
         from howsmooth.studies.spec import read_study
 
-        make_console().print(plan_table(prepare(read_study(study_or_model, overrides(settings, options)), **trust)))
+        study = read_study(study_or_model, overrides(settings, options))
+        check_models(study)
+        use_default_threads(max(study.lengths), workers=study.engine.workers)
+
+        from howsmooth.report.plan_tables import plan_table
+        from howsmooth.studies.plan import prepare
+
+        stderr = make_console(stderr=True)
+        plan = prepare(study, log=lambda line: print_line(stderr, line, style="dim"), **trust)
+        make_console().print(plan_table(plan))
         return
     spec = spec_from_options({**options, **trust, "model": study_or_model})
+    start = time.perf_counter()
+    model, corpus, resolved = load_model_and_text(spec, allow_short_text=True)
+    loading = time.perf_counter() - start
+
     from howsmooth.report.plan_tables import forecast_line, forecast_table
     from howsmooth.studies.costs import PLAN_PAIR_SECONDS, CostModel
     from howsmooth.studies.plan import prepare_model
 
-    start = time.perf_counter()
-    model, corpus, resolved = load_model_and_text(spec)
-    loading = time.perf_counter() - start
     forecast = CostModel(
         model, prepare_model(resolved, model, corpus).planned_models[0], max_pair_seconds=PLAN_PAIR_SECONDS
     ).forecast(loading)

@@ -10,15 +10,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
-from howsmooth.report.plan_tables import duration, plan_table
-from howsmooth.studies.run import Progress
+from howsmooth.cli.lazy import deferred
 
 if TYPE_CHECKING:
+    from howsmooth.studies.run import Progress
     from howsmooth.studies.spec import Spec
     from howsmooth.studies.store import Store
 
 EXIT_FAILED_TASKS = 1
 _SECONDS_BETWEEN_LINES = 30.0  # of progress, where there is no terminal
+duration = deferred("howsmooth.report.plan_tables:duration")
 
 
 class StudyProgressBar:
@@ -98,8 +99,17 @@ def run_and_store(study: Spec, path: Path, message: str | None = None, **trust: 
         message: A line to print first.
         trust: `trust_remote_code` and `allow_pickle`, as given on the command line.
     """
+    from howsmooth.cli.loading import check_models, check_texts
     from howsmooth.cli.main import EXIT_INTERRUPTED
-    from howsmooth.cli.run import make_console, print_line
+    from howsmooth.cli.run import make_console, print_line, print_warning
+    from howsmooth.cli.runtime import use_default_threads
+
+    check_models(study)
+    if not any(text.source.startswith(("-", "hf:")) for text in study.texts):  # those can be read once, or slowly
+        check_texts(study)
+    use_default_threads(max(study.lengths), workers=study.engine.workers)
+
+    from howsmooth.report.plan_tables import plan_table
     from howsmooth.studies.plan import prepare
     from howsmooth.studies.run import run_study
     from howsmooth.studies.store import Store
@@ -107,7 +117,7 @@ def run_and_store(study: Spec, path: Path, message: str | None = None, **trust: 
     stderr, interrupted = make_console(stderr=True), False
     with Store.write(path) as store:  # first of all, so that a second run of the study fails at once
         for line in filter(None, (message, store.recovered)):
-            print_line(stderr, f"howsmooth: {line}", style="yellow")
+            print_warning(stderr, line)
         plan = prepare(study, log=lambda line: print_line(stderr, line, style="dim"), **trust)
         store.plan(plan.spec.model_dump(mode="json"), plan.tasks())
         stderr.print(plan_table(plan, store.counts()["done"]))
@@ -119,10 +129,10 @@ def run_and_store(study: Spec, path: Path, message: str | None = None, **trust: 
         counts = store.counts()
         print_line(stderr, f"{path}: {progress_line(counts)}, {duration(bar.elapsed)}")
         for line in failure_lines(store.failures()):
-            print_line(stderr, f"howsmooth: {line}", style="yellow")
+            print_warning(stderr, line)
         print_tables(store, make_console())
     if interrupted:
-        print_line(stderr, f"howsmooth: interrupted; resume with: howsmooth study resume {path}")
+        print_warning(stderr, f"interrupted; resume with: howsmooth study resume {path}")
         return EXIT_INTERRUPTED
     return EXIT_FAILED_TASKS if counts["done"] < counts["planned"] else 0
 

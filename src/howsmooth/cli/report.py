@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from howsmooth.cli.options import STYLE_HELP, STYLE_NAMES
+
 
 @click.command(name="report", short_help="Write records as an HTML page, CSV tables and figures.")
 @click.argument("paths", metavar="STORE|JSON…", nargs=-1, required=True)
@@ -18,9 +20,15 @@ import click
 )
 @click.option("--tables", "csv_folder", metavar="DIR", help="Also write each table as a CSV file.")
 @click.option("--figures", "figure_folder", metavar="DIR", help="Also write vector figures for a paper (pdf).")
+@click.option("--style", type=click.Choice(STYLE_NAMES), default="paper", show_default=True, help=STYLE_HELP)
 @click.option("--title", metavar="TEXT", help="Title of the page.")
 def command(
-    paths: tuple[str, ...], page_path: str | None, csv_folder: str | None, figure_folder: str | None, title: str | None
+    paths: tuple[str, ...],
+    page_path: str | None,
+    csv_folder: str | None,
+    figure_folder: str | None,
+    style: str,
+    title: str | None,
 ) -> int:
     """Write records as one self-contained HTML file with a light and a dark theme, for offline use and printing.
 
@@ -72,6 +80,6 @@ def command(
         from howsmooth.report.paper import write_figures
 
         with translate_write_errors(folders["--figures"], "--figures"):
-            written = write_figures(read.records, folders["--figures"])
+            written = write_figures(read.records, folders["--figures"], style)
         print_line(stderr, f"drew {', '.join(map(str, written))}")
     return 0

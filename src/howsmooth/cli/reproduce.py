@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.options import spec_from_options, spec_options
+from howsmooth.cli.options import chosen_style, spec_from_options, spec_options, style_option
+from howsmooth.cli.runtime import runtime_options, use_default_threads
 from howsmooth.errors import InputError
 
 STORE_NAME = "reproduce.sqlite"
@@ -21,8 +22,10 @@ FIGURE_DEFAULTS = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"
 @click.option("--out", "folder", metavar="DIR", default="reproduced", show_default=True, help="Folder for the results.")
 @click.option("--data", metavar="DIR", help="Folder with alice.txt and ag_news_test.csv.  [default: $HOWSMOOTH_DATA]")
 @click.option("--gpt2-attention", metavar="FILE", help="GPT-2's attention layers (safetensors), for synthetic inputs.")
-@spec_options("workers")
+@spec_options("workers", "threads")
+@style_option
 @click.option("--quick", is_flag=True, help="A few short lengths and two samples in this process: minutes, not hours.")
+@runtime_options(engine=True)
 def command(
     figures: tuple[str, ...], folder: str, data: str | None, gpt2_attention: str | None, quick: bool, **options: Any
 ) -> int:
@@ -34,7 +37,7 @@ def command(
     """
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.outputs import make_folder
-    from howsmooth.cli.run import make_console, print_line
+    from howsmooth.cli.run import make_console, print_line, print_warning
     from howsmooth.report.figure import check_plot_path
     from howsmooth.studies.figures import figure_names, read_figure
     from howsmooth.studies.store import Store
@@ -44,9 +47,11 @@ def command(
     if gpt2_attention is not None and not Path(gpt2_attention).is_file():
         raise InputError(f"expected a file for --gpt2-attention, got {gpt2_attention}; check the path")
     spec = spec_from_options(options)
+    use_default_threads(max(spec.lengths), workers=0 if quick else spec.engine.workers)
 
     from howsmooth.cli.progress import StudyProgressBar
     from howsmooth.report.reproduction import write_figure, write_index
+    from howsmooth.report.style import figure_style
     from howsmooth.studies.figures import Options, run_figure
 
     figure_options = Options.of_spec(
@@ -63,7 +68,7 @@ def command(
     stderr, out, made = make_console(stderr=True), make_folder(folder, "--out"), []
     with Store.write(out / STORE_NAME) as store:
         if store.recovered:
-            print_line(stderr, f"howsmooth: {store.recovered}", style="yellow")
+            print_warning(stderr, store.recovered)
         try:
             for figure in chosen_figures:
                 with StudyProgressBar(stderr) as bar:
@@ -74,10 +79,11 @@ def command(
                         progress=bar.show,
                         log=lambda line: print_line(stderr, line, style="dim"),
                     )
-                made.append((outcome, write_figure(outcome, out)))
+                with figure_style(chosen_style()):
+                    made.append((outcome, write_figure(outcome, out)))
                 write_index(made, out)
         except KeyboardInterrupt:
-            print_line(stderr, "howsmooth: interrupted; run the same command again to continue")
+            print_warning(stderr, "interrupted; run the same command again to continue")
             return EXIT_INTERRUPTED
     stdout = make_console()
     for outcome, pictures in made:

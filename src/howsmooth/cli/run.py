@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from howsmooth.cli.display import RecordDisplay
 from howsmooth.cli.main import EXIT_INTERRUPTED
+from howsmooth.cli.options import chosen_style
 from howsmooth.cli.outputs import (
     Reader,
     Record,
@@ -24,6 +25,7 @@ from howsmooth.cli.outputs import (
     write_error,
     write_page,
 )
+from howsmooth.cli.runtime import current_runtime
 from howsmooth.errors import InputError
 from howsmooth.report.rows import ACCEPTED_STATUSES, counted, model_name
 
@@ -55,6 +57,8 @@ class Computation(NamedTuple):
 def make_console(*, stderr: bool = False, record: bool = False, width: int | None = None) -> Console:
     """Return a console for stdout or stderr, as wide as the terminal or `WIDTH_WITHOUT_TERMINAL`.
 
+    With `--quiet`, the console of stderr prints warnings only (`print_warning`).
+
     Args:
         stderr: Whether the console prints to stderr.
         record: Whether it records its output, for `save_console_svg`.
@@ -63,12 +67,20 @@ def make_console(*, stderr: bool = False, record: bool = False, width: int | Non
     stream = sys.stderr if stderr else sys.stdout
     if width is None and not stream.isatty():
         width = WIDTH_WITHOUT_TERMINAL
-    return Console(file=stream, width=width, highlight=False, record=record)
+    quiet = stderr and current_runtime().quiet
+    return Console(file=stream, width=width, highlight=False, record=record, quiet=quiet)
 
 
 def print_line(console: Console, line: str, style: str = "") -> None:
     """Print one line without wrapping it and without interpreting markup."""
     console.print(line, style=style, markup=False, soft_wrap=True)
+
+
+def print_warning(console: Console, line: str) -> None:
+    """Print one line with the name of the program, also with `--quiet`."""
+    quiet, console.quiet = console.quiet, False
+    print_line(console, f"howsmooth: {line}", style="yellow")
+    console.quiet = quiet
 
 
 @dataclass
@@ -83,6 +95,7 @@ class CommandRun:
         write_errors: For each path that could not be written, the error.
         record_noun: What a record is called when records are counted.
         caveats: Lines of warning about the records; by default, about tolerances that were not reached.
+        live_table: Returns the table that a terminal shows while records are computed.
     """
 
     files: Sequence[RecordFile]
@@ -92,6 +105,7 @@ class CommandRun:
     write_errors: dict[str, InputError] = field(default_factory=dict)
     record_noun: str = "estimate"
     caveats: Callable[[list[Record]], Iterable[str]] | None = None
+    live_table: Callable[[list[Record]], Any] | None = None
 
     @contextmanager
     def defer_write_errors(self, path: str | Path, option: str) -> Iterator[None]:
@@ -112,21 +126,25 @@ class CommandRun:
             computation: What to compute.
             describe: Turns the arguments of the progress callback into a text; by default they are n, layer and head.
         """
-        name = model_name(computation.name)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        records_on_screen = any(file.path == "-" for file in self.files) and sys.stdout.isatty()
+        display = RecordDisplay(
+            self.stderr,
+            model_name(computation.name),
+            computation.total,
+            record_noun=self.record_noun,
+            describe=describe,
+            table=self.live_table,
+            live=not records_on_screen,
+            verbose=current_runtime().verbose,
+        )
         try:
-            with Progress(*columns, console=self.stderr, disable=not self.stderr.is_terminal, transient=True) as bar:
-                task = bar.add_task(name, total=computation.total)
-
-                def show_progress(*position: Any) -> None:
-                    bar.update(task, description=f"{name} {(describe or _describe_solve)(*position)}")
-
-                for record in computation.records(show_progress):
+            with display:
+                for record in computation.records(display.show_position):
                     self._write(record)
                     self.records.append(record)
                     if self.write_errors:
                         break
-                    bar.advance(task)
+                    display.add(record)
         except KeyboardInterrupt:
             self.interrupted = True
 
@@ -155,16 +173,16 @@ class CommandRun:
         if self.records:
             caveats = self.caveats(self.records) if self.caveats else _tolerance_caveats(self.records, self.record_noun)
             for line in caveats:
-                print_line(self.stderr, f"howsmooth: {line}", style="yellow")
+                print_warning(self.stderr, line)
         if self.write_errors:
             first, *others = self.write_errors.values()
             for error in others:
-                print_line(self.stderr, f"howsmooth: {error}")
+                print_warning(self.stderr, str(error))
             raise first
         if not self.interrupted:
             return 0
         where = f"kept in {' and '.join(counts)}" if counts else "shown above" if self.records else "none kept"
-        print_line(self.stderr, f"howsmooth: interrupted after {counted(len(self.records), self.record_noun)}, {where}")
+        print_warning(self.stderr, f"interrupted after {counted(len(self.records), self.record_noun)}, {where}")
         return EXIT_INTERRUPTED
 
 
@@ -184,10 +202,13 @@ def print_overview(spec: Spec, model: Model, stderr: Console, plan: Plan | None 
         maps += " × " + counted(len(spec.heads), "head")
     lengths = ", ".join(str(n) for n in spec.lengths)
     memory = "" if plan is None else f", at most {show_bytes(plan.planned_models[0].solve_bytes)} of memory for a solve"
-    if spec.inputs == "normalised":
-        tokens = "random tokens"
-    else:
-        tokens = f"special tokens {'added' if spec.adds_special_tokens else 'not added'}"
+    tokens = {
+        "text": f"special tokens {'added' if spec.adds_special_tokens else 'not added'}",
+        "ids": "random token ids",
+        "normalised": "random tokens",
+        "images": "images",
+        "audio": "sounds",
+    }[spec.inputs]
     variants = 1 if plan is None else plan.count // spec.estimates  # quantities and choices of tokens
     each = f" × {variants} quantities or choices of tokens" if variants > 1 else ""
     print_line(
@@ -198,11 +219,10 @@ def print_overview(spec: Spec, model: Model, stderr: Console, plan: Plan | None 
         style="dim",
     )
     if spec.inputs == "normalised" and model.positions is not None and max(spec.lengths) > model.positions:
-        print_line(
+        print_warning(
             stderr,
-            f"howsmooth: note: {model_name(model.name)} was trained with {model.positions} positions; records beyond "
-            "them are marked extrapolated",
-            style="yellow",
+            f"note: {model_name(model.name)} was trained with {model.positions} positions; records beyond them are "
+            "marked extrapolated",
         )
 
 
@@ -219,6 +239,7 @@ def run_command(
     read_existing: Reader | None = None,
     writers: dict[str, Callable[[str, list[Record]], None]] | None = None,
     caveats: Callable[[list[Record]], Iterable[str]] | None = None,
+    live_table: Callable[[list[Record]], Any] | None = None,
 ) -> int:
     """Check the output files, compute the records, and write table, figure and page; return the exit code.
 
@@ -238,6 +259,7 @@ def run_command(
         read_existing: Reads the records of an existing --json file, which makes the command resumable.
         writers: Functions of path and records that write the outputs of further options.
         caveats: Returns lines of warning about the records; by default, about tolerances that were not reached.
+        live_table: Returns the table that a terminal shows while records are computed; by default `table`.
     """
     check_distinct_files(outputs)
     for option, path in (inputs or {}).items():
@@ -246,7 +268,7 @@ def run_command(
     files = record_files(outputs.get("--json"), outputs.get("--csv"), read_existing)
     _check_other_outputs(outputs)
     stderr = make_console(stderr=True)
-    run = CommandRun(files, stderr, record_noun=record_noun, caveats=caveats)
+    run = CommandRun(files, stderr, record_noun=record_noun, caveats=caveats, live_table=live_table or table)
     existing = [record for file in files for record in file.existing]
     computation = prepare(stderr, existing)
     try:
@@ -300,20 +322,15 @@ def _write_figure_and_page(
     plot_path, page_path = outputs.get("--plot"), outputs.get("--report")
     if plot_path and plot is not None:
         from howsmooth.report.figure import save_figure
+        from howsmooth.report.style import figure_style
 
-        with run.defer_write_errors(plot_path, "--plot"):
+        with run.defer_write_errors(plot_path, "--plot"), figure_style(chosen_style()):
             save_figure(plot(run.records), plot_path)
             print_line(run.stderr, f"drew {plot_path}")
     if page_path and page is not None:
         with run.defer_write_errors(page_path, "--report"):
             write_page(Path(page_path), page(run.records))
             print_line(run.stderr, f"wrote the report {page_path}")
-
-
-def _describe_solve(n: int, layer: int | None, head: int | None) -> str:
-    """Return the position of a solve, such as "layer 3 head 1, n = 64"."""
-    where = "" if layer is None else f"layer {layer}, " if head is None else f"layer {layer} head {head}, "
-    return f"{where}n = {n}"
 
 
 def _tolerance_caveats(records: Sequence[Record], record_noun: str) -> Iterator[str]:

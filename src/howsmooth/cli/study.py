@@ -9,6 +9,7 @@ import click
 
 from howsmooth.cli.measure import MEASURE_FIELDS
 from howsmooth.cli.options import apply_options, engine_options, overrides, set_option, spec_options
+from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
 _store_option = click.option(
@@ -43,6 +44,7 @@ def command() -> None:
 @_store_option
 @_trust_options
 @_override_options
+@runtime_options(engine=True)
 def run(
     file: str, store: str | None, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **options: Any
 ) -> int:
@@ -64,6 +66,7 @@ def run(
 @_trust_options
 @engine_options
 @set_option
+@runtime_options(engine=True)
 def resume(
     store_or_study: str, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **options: Any
 ) -> int:
@@ -152,6 +155,7 @@ def ls(folder: str) -> None:
 @click.option("--full", is_flag=True, help="Also load the models and divide the texts into chunks.")
 @_trust_options
 @_override_options
+@runtime_options(engine=True)
 def validate(
     file: str, full: bool, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **options: Any
 ) -> None:

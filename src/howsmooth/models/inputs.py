@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import wave
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,17 @@ from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 
 from howsmooth.errors import InputError
+from howsmooth.models.files import list_files
 from howsmooth.models.locations import ModelLocation, locate
 from howsmooth.models.network import quiet_transformers
 from howsmooth.texts.cutting import TokenChunk
 
-_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-_AXES = {"vision": ("an image (c, h, w)", "pixel_values"), "audio": ("features (mel, frames)", "input_features")}
+_INPUTS = {  # by the name of the network's input: what one of them is, and the number of its axes
+    "pixel_values": ("an image (c, h, w)", 3),
+    "input_features": ("features (mel, frames)", 2),
+    "input_values": ("a waveform (t,)", 1),
+}
+_RATE, _GENERATED_SECONDS = 16_000, 2.0  # of generated waveforms
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,11 @@ class Processor:
 
 
 def images(
-    config: Any, processor: Processor, folder: str | os.PathLike[str] | None, count: int | None, seed: int
+    config: Any, processor: Processor, path: str | os.PathLike[str] | None, count: int | None, seed: int
 ) -> Tensor:
-    """Return images (count, c, h, w): the first of a folder by name, or smooth random ones."""
+    """Return images (count, c, h, w): of a file, the first of a folder by name, or smooth random ones."""
     _check_count(count)
-    if folder is None:
+    if path is None:
         size = getattr(config, "image_size", 224)
         height, width = (size, size) if isinstance(size, int) else size
         return smooth_images(count or 1, height, width, getattr(config, "num_channels", 3), seed)
@@ -68,16 +73,8 @@ def images(
         raise InputError("expected Pillow to read image files, got none; run: pip install pillow")
     from PIL import Image, UnidentifiedImageError
 
-    root = Path(folder)
-    if not root.is_dir():
-        raise InputError(f"expected a folder of images, got {str(folder)!r}, which is none; check the path")
-    files = sorted(path for path in root.iterdir() if path.suffix.lower() in _IMAGES)
-    if len(files) < (count or 1):
-        raise InputError(
-            f"expected {count or 1} images in {str(folder)!r}, got {len(files)}; add some, or ask for fewer"
-        )
     pictures = []
-    for file in files[:count]:
+    for file in list_files("images", path, count):
         try:
             with Image.open(file) as image:
                 pictures.append(image.convert("RGB"))
@@ -106,26 +103,91 @@ def smooth_images(count: int, height: int, width: int, channels: int = 3, seed: 
     return total / total.std((-2, -1), keepdim=True).clamp_min(1e-6)
 
 
-def sounds(config: Any, processor: Processor, audio: Any, count: int | None, seed: int) -> Tensor:
-    """Return log-mel features (count, mel, frames) of mono sounds at the extractor's rate, or generated ones."""
-    if not hasattr(config, "num_mel_bins"):
+def sounds(network: Any, processor: Processor, audio: Any, count: int | None, seed: int) -> Tensor:
+    """Return the inputs of a speech network for mono sounds: log-mel features (count, mel, frames) or waveforms.
+
+    Args:
+        network: The network.
+        processor: Its feature extractor.
+        audio: Samples at the extractor's rate, (t,), or a list of such; a WAV file or a folder of them; None to
+            generate sounds.
+        count: How many sounds; by default all that are given, or one.
+        seed: The seed of generated sounds.
+    """
+    config, main_input = network.config, network.main_input_name
+    if main_input not in ("input_features", "input_values"):
         raise InputError(
-            f"expected a model that takes log-mel features, got {config.model_type!r}; give the tensors "
-            "it takes as a dict"
+            f"expected a model that takes sounds, got {config.model_type!r}; give the tensors it takes as a dict"
         )
     _check_count(count)
     if audio is None:
-        frames = 2 * config.max_source_positions
+        if main_input == "input_values":
+            return _smooth_waves(count or 1, round(_GENERATED_SECONDS * _RATE), seed)
         # Smooth in time and frequency, within the range of Whisper's feature extractor.
-        features = smooth_images(count or 1, config.num_mel_bins, frames, 1, seed)[:, 0]
-        return 0.5 * features.clamp(-2, 2)
-    several = isinstance(audio, (list, tuple)) and len(audio) and not np.isscalar(audio[0])
-    waves: list[np.ndarray] = [np.asarray(wave, dtype=np.float32) for wave in (audio if several else [audio])][:count]
-    for wave in waves:
-        if wave.ndim != 1 or not wave.size or not np.isfinite(wave).all():
-            raise InputError(f"expected a mono sound as finite samples (t,), got shape {wave.shape}; mix and trim it")
+        frames = 2 * config.max_source_positions
+        return 0.5 * smooth_images(count or 1, config.num_mel_bins, frames, 1, seed)[:, 0].clamp(-2, 2)
     extractor = processor.read(AutoFeatureExtractor, "feature extractor")
-    return extractor(waves, sampling_rate=extractor.sampling_rate, return_tensors="pt")["input_features"]
+    if isinstance(audio, (str, os.PathLike)):
+        waves = [read_wave(file, extractor.sampling_rate) for file in list_files("audio", audio, count)]
+    else:
+        several = isinstance(audio, (list, tuple)) and len(audio) and not np.isscalar(audio[0])
+        waves = [np.asarray(samples, dtype=np.float32) for samples in (audio if several else [audio])][:count]
+    for samples in waves:
+        if samples.ndim != 1 or not samples.size or not np.isfinite(samples).all():
+            raise InputError(
+                f"expected a mono sound as finite samples (t,), got shape {samples.shape}; mix and trim it"
+            )
+    if main_input == "input_values":  # their lengths are not padded: all are cut to the shortest
+        shortest = min(map(len, waves))
+        waves = [samples[:shortest] for samples in waves]
+    return extractor(waves, sampling_rate=extractor.sampling_rate, return_tensors="pt")[main_input]
+
+
+def read_wave(file: str | os.PathLike[str], rate: int) -> np.ndarray:
+    """Return the samples (t,) of a WAV file with PCM samples, from −1 to 1; channels are averaged.
+
+    Args:
+        file: The file.
+        rate: The sampling rate that it must have.
+
+    Raises:
+        InputError: The file cannot be read, or has another rate.
+    """
+    try:
+        with wave.open(os.fspath(file), "rb") as stream:
+            found, channels, width = stream.getframerate(), stream.getnchannels(), stream.getsampwidth()
+            raw = np.frombuffer(stream.readframes(stream.getnframes()), dtype=np.uint8)
+    except (wave.Error, EOFError, OSError) as error:
+        raise InputError(
+            f"expected a WAV file with PCM samples, got {str(file)!r} ({error or 'it ends early'}); convert it, for "
+            f"example with ffmpeg -i IN -ar {rate} OUT.wav"
+        ) from None
+    if found != rate:
+        raise InputError(
+            f"expected a sampling rate of {rate} Hz, got {found} Hz in {str(file)!r}; convert it, for example with "
+            f"ffmpeg -i IN -ar {rate} OUT.wav"
+        )
+    samples = raw[: len(raw) // (width * channels) * width * channels].reshape(-1, width)
+    if width == 1:  # unsigned
+        values = samples[:, 0].astype(np.float64) / 128 - 1
+    else:  # little-endian two's complement, moved to the upper bytes of 32 bits
+        padded = np.zeros((len(samples), 4), dtype=np.uint8)
+        padded[:, 4 - width :] = samples
+        values = padded.view("<i4")[:, 0] / 2.0**31
+    return values.reshape(-1, channels).mean(-1).astype(np.float32)
+
+
+def _smooth_waves(count: int, length: int, seed: int) -> Tensor:
+    """Return random waveforms (count, length) with mean 0 and variance 1: tones whose loudness rises and falls."""
+    generator = torch.Generator().manual_seed(seed)
+    time = torch.arange(length) / _RATE
+    total = torch.zeros(count, length)
+    for _ in range(20):
+        pitch = 80 * 2 ** (5 * torch.rand(count, 1, generator=generator))
+        phase, slow = torch.rand(2, count, 1, generator=generator)
+        total += torch.sin(2 * math.pi * (pitch * time + phase)) * torch.sin(math.pi * (2 + 3 * slow) * time) ** 2
+    total -= total.mean(-1, keepdim=True)
+    return total / total.std(-1, keepdim=True).clamp_min(1e-6)
 
 
 def token_numbers(tokens: Any, vocabulary: int, positions: int) -> Tensor:
@@ -172,14 +234,18 @@ def input_ndim(tokens: Any) -> int:
     return torch.as_tensor(tokens).ndim
 
 
-def as_batch(input: Any, modality: str) -> Tensor:
-    """Return one or more images or features as a batch, checked."""
-    what, key = _AXES.get(modality, ("a tensor", modality))
-    axes = {"vision": 3, "audio": 2}.get(modality)
+def as_batch(input: Any, main_input: str) -> Tensor:
+    """Return one or more images, features or waveforms as a batch, checked.
+
+    Args:
+        input: One of them, or a batch.
+        main_input: The name of the network's input.
+    """
+    what, axes = _INPUTS.get(main_input, ("a tensor", None))
     if not isinstance(input, Tensor) or not input.is_floating_point() or axes is None:
         raise InputError(
             f"expected {what} as a floating tensor, got {type(input).__name__}; use model.images() or "
-            f"model.sounds(), or give a dict with {key}"
+            f"model.sounds(), or give a dict with {main_input}"
         )
     if input.ndim not in (axes, axes + 1) or not torch.isfinite(input).all():
         raise InputError(f"expected {what}, finite, or a batch of them, got shape {tuple(input.shape)}")

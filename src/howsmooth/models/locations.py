@@ -12,7 +12,6 @@ from huggingface_hub import constants
 
 from howsmooth.errors import InputError
 from howsmooth.models.embedded import EMBEDDED, MPNET_REQUIREMENTS, assemble_mpnet, embedded_path, sha256_of
-from howsmooth.models.gguf_file import convert_gguf
 
 
 @dataclass(frozen=True)
@@ -55,26 +54,39 @@ def locate(name: str, revision: str | None, cache_dir: str | os.PathLike[str] | 
         return _gguf(path, cache_dir, origin) if path.suffix == ".gguf" else _folder(path, origin)
     if name == "mpnet":
         return _folder(assemble_mpnet(cache_dir), {"kind": "embedded", "package": " ".join(MPNET_REQUIREMENTS)})
+    check_path(name)
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         return _gguf(path, cache_dir, {"kind": "gguf", "path": str(path)})
+    return _folder(path, {"kind": "folder", "path": str(path)}) if path.is_dir() else _hub(name, revision)
+
+
+def check_path(name: str) -> None:
+    """Raise InputError if a name is a path that does not exist, or that is not a model."""
+    path = Path(name).expanduser()
     if path.is_dir():
-        return _folder(path, {"kind": "folder", "path": str(path)})
-    if path.is_file():
+        _check_folder(path)
+    elif path.suffix == ".gguf":
+        if not path.is_file():
+            raise InputError(f"expected a GGUF file, got {str(path)!r}, which does not exist; check the path")
+    elif path.is_file():
         raise InputError(
             f"expected a model folder, a .gguf file or a name, got the file {name!r}; give the folder it lies in"
         )
-    if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1 or "\\" in name:
+    elif name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1 or "\\" in name:
         raise InputError(f"expected a model folder, got {name!r}, which does not exist; check the path")
-    return _hub(name, revision)
 
 
-def _folder(path: Path, origin: dict[str, Any]) -> ModelLocation:
+def _check_folder(path: Path) -> None:
     if not (path / "config.json").is_file():
         hint = next((f"; it contains {file.name}: give that file" for file in path.glob("*.gguf")), "")
         raise InputError(
             f"expected a model folder with a config.json, got {str(path)!r} without one{hint or '; check the path'}"
         )
+
+
+def _folder(path: Path, origin: dict[str, Any]) -> ModelLocation:
+    _check_folder(path)
     files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
     form = "safetensors" if any(file.suffix == ".safetensors" for file in files) else "pickle"
     source = {**origin, "weights": form, "sha256": {file.name: sha256_of(file) for file in files}}
@@ -82,6 +94,8 @@ def _folder(path: Path, origin: dict[str, Any]) -> ModelLocation:
 
 
 def _gguf(path: Path, cache_dir: str | os.PathLike[str] | None, origin: dict[str, Any]) -> ModelLocation:
+    from howsmooth.models.gguf_file import convert_gguf  # imports torch; errors about names and folders need none
+
     converted = convert_gguf(path, cache_dir)
     source = {**origin, "weights": converted.weights, "sha256": {path.name: converted.sha256}}
     return ModelLocation(str(converted.folder), source, local_only=True, tried="the dequantised copy of a GGUF file")

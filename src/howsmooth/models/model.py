@@ -19,6 +19,7 @@ from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models import inputs
 from howsmooth.models.embedding import LanguageHead, language_head
+from howsmooth.models.files import missing_tokenizer
 from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_kind, check_tokens, map_at, read_norm
 from howsmooth.models.network import choose_part, instrumented_copy, use_4d_masks
 from howsmooth.models.sites import ForwardFailed, Site, find_sites
@@ -106,6 +107,11 @@ class Model:
         )
 
     reads_text = True  # False for a file that contains attention layers only
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens of the vocabulary; InputError if the model takes no text."""
+        return self._text_limits()[1]
 
     @property
     def layer_numbers(self) -> tuple[int, ...]:
@@ -242,28 +248,33 @@ class Model:
             return norm.converted()
 
     def images(
-        self, folder: str | os.PathLike[str] | None = None, count: int | None = None, seed: int = 0
+        self, path: str | os.PathLike[str] | None = None, count: int | None = None, seed: int = 0
     ) -> torch.Tensor:
-        """Return images (count, c, h, w) for a vision model, from a folder or generated.
+        """Return images (count, c, h, w) for a vision model, from files or generated.
 
         Args:
-            folder: A folder of image files; None to generate smooth random images.
+            path: An image file, or a folder of them; None to generate smooth random images.
             count: How many images; by default all of the folder, or one.
             seed: The seed of generated images.
         """
         self._require_modality("vision")
-        made = inputs.images(self.network.config, self._processor, folder, count, seed)
+        made = inputs.images(self.network.config, self._processor, path, count, seed)
         return made.to(self.device, self.dtype)
 
     def sounds(self, audio: Any = None, count: int | None = None, seed: int = 0) -> torch.Tensor:
-        """Return log-mel features (count, mel, frames) for a speech model, of given sounds or generated.
+        """Return the inputs of a speech model, of given sounds or generated.
 
         Args:
-            audio: One mono sound at the model's sampling rate (t,), or a list of them; None to generate features.
+            audio: One mono sound at the model's sampling rate (t,), or a list of them; a WAV file, or a folder of
+                them; None to generate sounds.
             count: How many sounds; by default all that are given, or one.
-            seed: The seed of generated features.
+            seed: The seed of generated sounds.
+
+        Returns:
+            Log-mel features (count, mel, frames) for Whisper and its like; for models that read waveforms these
+            themselves, (count, t), cut to the shortest.
         """
-        made = inputs.sounds(self.network.config, self._processor, audio, count, seed)
+        made = inputs.sounds(self.network, self._processor, audio, count, seed)
         return made.to(self.device, self.dtype)
 
     def tokenize(self, text: str) -> list[int]:
@@ -303,20 +314,42 @@ class Model:
         return self._last_cutter[1]
 
     def inputs(
-        self, text: str, layer: int, n: int | None = None, special_tokens: bool = True
+        self,
+        text: str | TokenChunk | Sequence[int] | torch.Tensor,
+        layer: int,
+        n: int | None = None,
+        special_tokens: bool = True,
     ) -> Float[torch.Tensor, "n d"]:
         """Return the input of attention at a layer, for a text (GPT-2, Llama: after the first norm).
 
         Args:
-            text: The text.
+            text: The text, or its token numbers (n,): a tensor, a list or a chunk, which need no tokenizer.
             layer: The number of the layer.
             n: How many tokens; by default the whole text, truncated to the model's positions with a warning.
-            special_tokens: Whether to include the special tokens of the model's tokenizer.
+            special_tokens: Whether to include the special tokens of the model's tokenizer; token numbers are taken as
+                they are.
 
         Returns:
             The tokens, (n, d).
+
+        Raises:
+            InputError: There is no such layer, the text is too short, or the numbers are not those of tokens.
+
+        Example:
+            >>> import howsmooth
+            >>> model = howsmooth.load("minilm")
+            >>> model.inputs([101, 2009, 2001, 2397, 102], layer=2).shape
+            torch.Size([5, 384])
         """
         layer = self.check_layer(layer)
+        if not isinstance(text, str):
+            ids = self.token_ids(text)
+            if ids.ndim != 1 or (n is not None and not 1 <= n <= len(ids)):
+                raise InputError(
+                    f"expected token numbers (n,), at least {n or 1} of them, got shape {tuple(ids.shape)}; give one "
+                    "sequence, and n up to its length"
+                )
+            return self.activations(ids[:n], [layer])[layer]
         if n is None:
             cutter = self.cutter(text, special_tokens=special_tokens)
             n = cutter.tokens + cutter.special_count
@@ -436,7 +469,11 @@ class Model:
         if isinstance(input, dict):
             return inputs.move_inputs(input, self.device, self.dtype)
         if self.modality != "text":
-            return {self.network.main_input_name: inputs.as_batch(input, self.modality).to(self.device, self.dtype)}
+            return {
+                self.network.main_input_name: inputs.as_batch(input, self.network.main_input_name).to(
+                    self.device, self.dtype
+                )
+            }
         ids = self.token_ids(input)
         ids = ids if ids.ndim == 2 else ids[None]
         if not self._scope:
@@ -513,11 +550,7 @@ class Model:
         if self.tokenizer is None:
             # Random weights go with any vocabulary: suggest the tokenizer that is always available.
             suggested = "minilm" if self.source.get("kind") == "random" else "NAME"
-            raise InputError(
-                f"expected a tokenizer for {self.name!r}, got none ({self._tokenizer_missing}); name a folder or "
-                f"a hub model that has one: --tokenizer {suggested} on the command line, "
-                f"tokenizer={suggested!r} in load()"
-            )
+            raise missing_tokenizer(self.name, self._tokenizer_missing, suggested)
         return self.tokenizer
 
 

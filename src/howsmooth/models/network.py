@@ -73,8 +73,10 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
     }
     stacks = ("encoder", "decoder") if network.config.is_encoder_decoder else ()
     known = stacks or tuple(inner)
-    if asked not in known and (asked is not None or inner):
+    whole = () if known else (_MODALITY.get(network.main_input_name),)  # the one part of a network without parts
+    if asked not in known + whole and (asked is not None or inner):
         choice = " or ".join(f"part={part!r}" for part in known) or "no part, since it has one stack of layers"
+        choice += f" (--part {' or '.join(known)})" if known else ""
         cross = "; cross attention between the two is no self-map of tokens" if stacks else ""
         raise InputError(f"model {name!r}: expected {choice}, got {asked!r}{cross}")
     if asked in inner:

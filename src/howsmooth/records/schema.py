@@ -103,6 +103,7 @@ class BoundRecord(Record):
 
     sample: Count
     bound: str
+    title: str | None = None  # the name for readers
     side: str | None
     holds: str | None
     value: float | None

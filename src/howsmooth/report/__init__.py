@@ -13,9 +13,10 @@ from howsmooth.lazy import attach
 if TYPE_CHECKING:
     from howsmooth.report.chart import Annotation, Axis, Band, Chart, HeatMap, ReferenceSlope, Series
     from howsmooth.report.charts import bounds_charts, growth_charts, heat_maps, tightness_chart
-    from howsmooth.report.figure import bounds_figure, draw, growth_figure, paper_style, save_figure
+    from howsmooth.report.figure import bounds_figure, draw, growth_figure, save_figure
     from howsmooth.report.page_tables import tables_of
     from howsmooth.report.paper import write_figures
+    from howsmooth.report.style import figure_style
     from howsmooth.report.table import Column, Table
     from howsmooth.report.web_page import report_page, write_csv
 
@@ -26,8 +27,8 @@ __getattr__, __dir__ = attach(
         "growth_figure": "howsmooth.report.figure",
         "bounds_figure": "howsmooth.report.figure",
         "draw": "howsmooth.report.figure",
+        "figure_style": "howsmooth.report.style",
         "save_figure": "howsmooth.report.figure",
-        "paper_style": "howsmooth.report.figure",
         "write_figures": "howsmooth.report.paper",
         "growth_charts": "howsmooth.report.charts",
         "bounds_charts": "howsmooth.report.charts",
@@ -52,8 +53,8 @@ __all__ = [
     "growth_figure",
     "bounds_figure",
     "draw",
+    "figure_style",
     "save_figure",
-    "paper_style",
     "write_figures",
     "growth_charts",
     "bounds_charts",

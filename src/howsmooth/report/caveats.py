@@ -76,7 +76,7 @@ def _unbounded(records: Sequence[dict[str, Any]]) -> list[Caveat]:
 def _refused_bounds(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     bounds = [record for record in records if record["kind"] == "bound"]
     return [
-        Caveat("note", f"Outside its conditions, so there is no such bound here: {', '.join(names)}. " + _sentence(why))
+        Caveat("note", f"Outside its conditions, so there is no such bound here: {'; '.join(names)}. " + _sentence(why))
         for why, names in refusals(bounds).items()
     ]
 

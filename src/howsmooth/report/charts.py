@@ -30,6 +30,9 @@ from howsmooth.report.rows import (
     magnitude,
     map_name,
     model_name,
+    number,
+    scope_text,
+    signed_title,
     symbol,
 )
 
@@ -42,8 +45,8 @@ _LINESTYLES: tuple[LineStyle, ...] = ("solid", "dashed", "dotted", "dashdot")
 METRICS: dict[str, Callable[[Iterable[float]], float]] = {"median over samples": median, "largest sample": max}
 _MAX_PANELS = 12
 _MAX_LEGEND_ENTRIES = 12
-_MAX_LOG_RATIO = math.log(1e5)  # a bound further from the measured constant is listed in a note, not drawn
-_MAX_LOG_VALUE = 700  # exp of it is still finite
+_MAX_LOG_RATIO = math.log(1e5)  # a bound further from the constant, or from other bounds, is listed in a note
+_BALL_SCOPES = ("on B_R^n", "for all n")  # of bounds on the worst case at each n
 # √n is the worst case at a fixed radius; n^(1/4) has half its exponent.
 _REFERENCE_SLOPES = (ReferenceSlope(0.5, "√n"), ReferenceSlope(0.25, "n$^{1/4}$", "dotted"))
 
@@ -171,79 +174,121 @@ def check_panel_count(maps: int) -> None:
 
 
 def bounds_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
-    """Return a `bounds_chart` for each map of one model; a bound has the same colour and line style in all charts."""
+    """Return the `map_bounds_charts` of each map of one model; a bound has the same colour and line style in all."""
     maps = bound_rows(records)
-    names = list(dict.fromkeys(row.bound for rows in maps.values() for row in rows if _is_near(row)))
-    return [bounds_chart(rows, map_name(*key), names) for key, rows in maps.items()]
+    titles = list(dict.fromkeys(row.title for rows in maps.values() for row in _drawn_rows(rows)))
+    return [chart for key, rows in maps.items() for chart in map_bounds_charts(rows, map_name(*key), titles)]
 
 
-def bounds_chart(rows: Sequence[BoundRow], title: str, names: Sequence[str] = ()) -> Chart:
-    """Return the chart of one map: the measured constant with its interval, and its lower and upper bounds.
+def map_bounds_charts(rows: Sequence[BoundRow], name: str, titles: Sequence[str] = ()) -> list[Chart]:
+    """Return the charts of one map: bounds at the measured tokens, and bounds on the worst case in the ball.
 
-    Bounds too far from the measured constant are listed in the notes instead of drawn.
+    The constants are different ones: a lower bound on the worst case may be far above the measured constant. Bounds
+    too far from the others are listed in the notes instead of drawn; a chart without bounds is left out.
 
     Args:
         rows: Bounds of one map, as `bound_rows` returns them.
-        title: Title of the chart.
-        names: Names of bounds in the order of their colours; by default in the order of the rows.
+        name: Name of the map.
+        titles: Titles of bounds in the order of their colours; by default in the order of the rows.
     """
+    drawn = _drawn_rows(rows)
+    titles = titles or [row.title for row in drawn]
     cells = {n: cell for row in rows for n, cell in row.cells.items()}
     lengths = sorted(cells)
-    names = names or list(dict.fromkeys(row.bound for row in rows if _is_near(row)))
+    charts = [_local_bounds_chart(rows, [row for row in drawn if row.is_local], name, titles, lengths)]
+    if any(not row.is_local for row in drawn):
+        charts.append(_worst_case_chart(rows, [row for row in drawn if not row.is_local], name, titles, lengths))
+    return charts
+
+
+def _local_bounds_chart(
+    rows: Sequence[BoundRow], drawn: Sequence[BoundRow], name: str, titles: Sequence[str], lengths: list[int]
+) -> Chart:
+    cells = {n: cell for row in rows for n, cell in row.cells.items()}
     measured = [cells[n]["measured"] for n in lengths]
-    series = [
-        Series(
-            lengths,
-            [one["value"] for one in measured],
-            [one["lower"] for one in measured],
-            [_finite_or_none(one["upper"]) for one in measured],
-            label="measured on the text",
-            show_markers=True,
-            marker_index=0,
-            linestyle="solid",
-            colour="foreground",
-        )
-    ]
-    for row in rows:
-        if _is_near(row):  # bounds may coincide: successive ones differ in colour and in line style
-            own_lengths, index = sorted(row.cells), names.index(row.bound)
-            series.append(
-                Series(
-                    own_lengths,
-                    [math.exp(row.cells[n]["log_value"]) for n in own_lengths],
-                    linestyle=_LINESTYLES[index % len(_LINESTYLES)],
-                    label=f"{'≥' if row.side == 'lower' else '≤'} {row.bound}, {row.holds}",
-                    linewidth=1.6,
-                    colour=index % PALETTE_SIZE,
-                )
-            )
-    lower, upper = _tightest(rows, lengths, "lower"), _tightest(rows, lengths, "upper")
-    off_scale = [
-        f"{row.bound} {magnitude(row.cells[max(row.cells)]['log_value'])}" for row in rows if not _is_near(row)
-    ]
+    here = scope_text(cells[lengths[0]], "at X")
+    constant = Series(
+        lengths,
+        [one["value"] for one in measured],
+        [one["lower"] for one in measured],
+        [_finite_or_none(one["upper"]) for one in measured],
+        label=f"measured {here}",
+        show_markers=True,
+        marker_index=0,
+        linestyle="solid",
+        colour="foreground",
+    )
+    off_scale = _off_scale([row for row in rows if row.is_local and row not in drawn], lengths)
     return Chart(
-        title,
+        f"{name}, {here}",
         Axis(LENGTH_LABEL, "log", lengths),
         Axis(LIPSCHITZ_LABEL, "log"),
-        series,
-        bands=[Band(lengths, lower, upper, "the constant on B_R^n lies here")] if lower and upper else [],
-        notes=[f"off the scale, at n = {lengths[-1]}:", *off_scale] if off_scale else [],
-        caption=f"{title}{f'; off the scale, and only in the table: {len(off_scale)}' if off_scale else ''}.",
+        [constant, *(_bound_series(row, titles) for row in drawn)],
+        notes=off_scale,
+        caption=f"{name}: the constant {here} and its bounds there. {' '.join(off_scale)}".strip(),
     )
 
 
-def _is_near(row: BoundRow) -> bool:
-    """Return whether a bound is close enough to the measured constant to be drawn with it."""
-    return all(
-        abs(cell["log_ratio"]) < _MAX_LOG_RATIO and abs(cell["log_value"]) < _MAX_LOG_VALUE
-        for cell in row.cells.values()
+def _worst_case_chart(
+    rows: Sequence[BoundRow], drawn: Sequence[BoundRow], name: str, titles: Sequence[str], lengths: list[int]
+) -> Chart:
+    lower, upper = _tightest(drawn, lengths, "lower"), _tightest(drawn, lengths, "upper")
+    radii = [cell["R"] for row in drawn for cell in row.cells.values()]
+    ends = " … ".join(dict.fromkeys((number(min(radii), 3), number(max(radii), 3))))
+    off_scale = _off_scale([row for row in rows if row.holds in _BALL_SCOPES and row not in drawn], lengths)
+    return Chart(
+        f"{name}, worst case in the ball, R = {ends}",
+        Axis(LENGTH_LABEL, "log", lengths),
+        Axis("largest  ‖D$_X$f‖$_2$  with all  |x$_i$| ≤ R", "log"),
+        [_bound_series(row, titles) for row in drawn],
+        bands=[Band(lengths, lower, upper, "the worst case is in here")] if lower and upper else [],
+        notes=off_scale,
+        caption=f"{name}: bounds on the largest constant over all inputs of n tokens of norm R at most, not on the "
+        f"constant measured above. {' '.join(off_scale)}".strip(),
     )
+
+
+def _bound_series(row: BoundRow, titles: Sequence[str]) -> Series:
+    """Return the line of a bound; bounds may coincide, so that successive ones differ in colour and in line style."""
+    lengths, index = sorted(row.cells), titles.index(row.title)
+    return Series(
+        lengths,
+        [math.exp(row.cells[n]["log_value"]) for n in lengths],
+        linestyle=_LINESTYLES[index % len(_LINESTYLES)],
+        label=row.title,
+        linewidth=1.6,
+        colour=index % PALETTE_SIZE,
+    )
+
+
+def _drawn_rows(rows: Sequence[BoundRow]) -> list[BoundRow]:
+    """Return the bounds that are drawn: those at the measured tokens and in the ball that are near enough.
+
+    Left out are bounds on a supremum over n and on the limit of large radius, which are about other constants.
+    """
+    local = [row for row in rows if row.is_local and abs(_log_range(row, "log_ratio")[1]) < _MAX_LOG_RATIO]
+    ball = [row for row in rows if row.holds in _BALL_SCOPES]
+    least = min((_log_range(row, "log_value")[0] for row in ball), default=0.0)
+    return [*local, *(row for row in ball if _log_range(row, "log_value")[1] < min(least + _MAX_LOG_RATIO, 700))]
+
+
+def _log_range(row: BoundRow, name: str) -> tuple[float, float]:
+    values = [cell[name] for cell in row.cells.values()]
+    return min(values), max(values)
+
+
+def _off_scale(rows: Sequence[BoundRow], lengths: Sequence[int]) -> list[str]:
+    """Return a line about the bounds that are too far away to be drawn."""
+    if not rows:
+        return []
+    far = ", ".join(f"{row.title}\u00a0{magnitude(row.cells[max(row.cells)]['log_value'])}" for row in rows)
+    return [f"Off the scale at n = {lengths[-1]}: {far}."]
 
 
 def _tightest(rows: Sequence[BoundRow], lengths: list[int], side: str) -> list[float] | None:
-    """Return the tightest bound of one side on the whole ball at each length; None if a length has none."""
+    """Return the tightest bound of one side at each length; None if a length has none."""
     tightest = max if side == "lower" else min
-    chosen = [row for row in rows if row.side == side and row.holds == "on B_R^n" and _is_near(row)]
+    chosen = [row for row in rows if row.side == side]
     if not all(any(n in row.cells for row in chosen) for n in lengths):
         return None
     return [math.exp(tightest(row.cells[n]["log_value"] for row in chosen if n in row.cells)) for n in lengths]
@@ -298,23 +343,25 @@ def _heat_map(records: Sequence[dict[str, Any]], column: str, title: str, metric
 def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
     """Return the chart of bound / measured constant for each bound: median and range over maps, lengths and samples.
 
-    Returns None if no record has a finite ratio.
+    Bounds at the measured tokens are above those on the worst case, which are about another constant. Returns None if
+    no record has a finite ratio.
     """
-    ratios: dict[tuple[str, str], list[float]] = {}
+    ratios: dict[tuple[bool, str], list[float]] = {}
     for record in records:
         if record["log_ratio"] is not None and math.isfinite(record["log_ratio"]):
-            ratios.setdefault((record["side"], record["bound"]), []).append(record["log_ratio"])
+            ratios.setdefault((record["holds"] != "at X", signed_title(record)), []).append(record["log_ratio"])
     if not ratios:
         return None
-    order = sorted(ratios, key=lambda key: (key[0] == "lower", median(ratios[key])))
+    order = sorted(ratios, key=lambda key: (key[0], median(ratios[key])), reverse=True)  # from the bottom to the top
     drawn = [key for key in order if max(ratios[key]) < math.log(1e12)]
     x_max = max([math.exp(max(ratios[key])) for key in drawn], default=10.0)
     series, annotations = (
         [Series([1, 1], [-0.5, len(order) - 0.5], linestyle="solid", linewidth=0.7, colour="foreground")],
         [],
     )
+    scopes = [scope_text(records[0], "at X"), "worst case"]
     for row, key in enumerate(order):
-        colour, log_ratios = int(key[0] == "lower"), ratios[key]
+        worst, log_ratios = int(key[0]), ratios[key]
         if key in drawn:
             low, middle, high = (math.exp(value) for value in (min(log_ratios), median(log_ratios), max(log_ratios)))
             series.append(
@@ -324,19 +371,29 @@ def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
                     [low],
                     [high],
                     show_markers=True,
-                    marker_index=2 if colour else 4,
-                    colour=colour,
+                    marker_index=worst,
+                    colour=worst,
                     horizontal_intervals=True,
                 )
             )
         else:
             power = f"$10^{{{median(log_ratios) / math.log(10):.0f}}}$ →"
-            annotations.append(Annotation(x_max, row, power, "right", colour))
-    names = [f"{'≥' if side == 'lower' else '≤'} {name.removeprefix('this_project.')}" for side, name in order]
+            annotations.append(Annotation(x_max, row, power, "right", worst))
+    for worst in sorted({int(key[0]) for key in order}):
+        series.append(
+            Series(
+                (),
+                (),
+                label=f"bounds {'on the ' * worst}{scopes[worst]}",
+                show_markers=True,
+                marker_index=worst,
+                colour=worst,
+            )
+        )
     return Chart(
         model_name(records[0]["model"]),
-        Axis("bound over the measured constant", "log"),
-        Axis("", tick_labels=names),
+        Axis("bound / measured constant", "log"),
+        Axis("", tick_labels=[title for _, title in order]),
         series,
         annotations=annotations,
     )

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.report.charts import rate_chart
-from howsmooth.report.figure import THEMES, Theme, apply_theme, draw, save_figure
+from howsmooth.report.figure import draw, save_figure
 from howsmooth.report.flow_figures import check_animation_path, save_frames
 from howsmooth.report.flow_tables import rate_records
+from howsmooth.report.style import (
+    THEMES,
+    Theme,
+    apply_theme,
+    current_style,
+    figure_style,
+    finish_figure,
+    legend_options,
+    new_animation_figure,
+    new_figure,
+)
+from howsmooth.report.ticks import set_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,18 +46,25 @@ def gaussian_flow_figure(
         title: Title above the panels.
         theme: Key of `THEMES`.
     """
-    from matplotlib.figure import Figure
-
     colours = THEMES[theme]
-    figure = Figure(figsize=(11.0, 4.8), dpi=160, layout="constrained", facecolor=colours["background"])
+    figure = new_figure(11.0, _ellipses_height(record) if record["d"] > 1 else 4.8, colours)
     left, right = figure.subplots(1, 2, width_ratios=(1.2, 1))
     if record["d"] == 1:
         _draw_band(left, record, tokens, colours)
     else:
         _draw_ellipses(left, record, tokens, colours)
     _draw_eigenvalues(right, record, colours)
-    figure.suptitle(title, color=colours["foreground"], fontsize=13, fontweight="bold", x=0.01, ha="left")
-    return figure
+    return finish_figure(figure, title, colours)
+
+
+def _ellipses_height(record: dict[str, Any]) -> float:
+    """Return the height in inches of a figure whose left panel is as wide, relative to its height, as the ellipses."""
+    import numpy
+
+    means, covariances = numpy.array(record["means"]), numpy.array(record["covariances"])
+    outlines = numpy.concatenate([_gaussian_outline(means[k], covariances[k]) for k in drawable_frames(record)])
+    width, height = numpy.ptp(outlines, 0)
+    return float(numpy.clip(1.0 + 5.0 * height / width, 3.4, 5.2))
 
 
 def save_gaussian_animation(
@@ -54,26 +72,20 @@ def save_gaussian_animation(
 ) -> None:
     """Write an animation with one frame for each saved time: the ellipse and the particles; in d = 1 the density."""
     import numpy
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     check_animation_path(str(path))
     colours = THEMES[theme]
     frames = drawable_frames(record)
     means, covariances = numpy.array(record["means"]), numpy.array(record["covariances"])
-    figure = Figure(figsize=(5.6, 5.2), dpi=110, layout="constrained", facecolor=colours["background"])
-    FigureCanvasAgg(figure)
-    panel = figure.subplots()
-    apply_theme(panel, colours)
-    panel.set_title(textwrap.fill(title, 56), color=colours["foreground"], fontsize=10.5, fontweight="bold", loc="left")
+    figure, panel = new_animation_figure(title, colours)
     outlines = [_gaussian_outline(means[k], covariances[k]) for k in frames]
     low, high = numpy.min([o.min(0) for o in outlines], 0), numpy.max([o.max(0) for o in outlines], 0)
     margin = 0.15 * (high - low) + 1e-9
     if record["d"] > 1:  # a square, with equal scales
         margin = 0.6 * (high - low).max() - (high - low) / 2
     panel.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
-    panel.set_xlabel("$x_1$" if record["d"] > 1 else "x", color=colours["foreground"])
-    panel.set_ylabel("$x_2$" if record["d"] > 1 else "density", color=colours["foreground"])
+    panel.set_xlabel("$x_1$" if record["d"] > 1 else "x")
+    panel.set_ylabel("$x_2$" if record["d"] > 1 else "density")
     if record["d"] > 1:
         panel.set_aspect("equal", adjustable="box")
     (line,) = panel.plot([], [], color=colours["palette"][1], linewidth=2.2, zorder=4)
@@ -148,13 +160,11 @@ def _draw_ellipses(panel: Axes, record: dict[str, Any], tokens: NDArray | None, 
             zorder=3,
             label=f"t = {record['times'][k]:.3g}",
         )
-    panel.set_xlabel("$x_1$", color=colours["foreground"])
-    panel.set_ylabel("$x_2$   (two standard deviations)", color=colours["foreground"])
+    panel.set_xlabel("$x_1$")
+    panel.set_ylabel("$x_2$   (two standard deviations)")
     panel.set_aspect("equal", adjustable="datalim")
     apply_theme(panel, colours)
-    panel.legend(
-        frameon=False, labelcolor=colours["foreground"], fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5)
-    )
+    panel.legend(**legend_options(colours), loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _draw_band(panel: Axes, record: dict[str, Any], tokens: NDArray | None, colours: Theme) -> None:
@@ -175,15 +185,14 @@ def _draw_band(panel: Axes, record: dict[str, Any], tokens: NDArray | None, colo
         label="two standard deviations",
     )
     panel.plot(times, mean, color=colours["palette"][0], linewidth=2, label="mean")
-    panel.set_xlabel("time t", color=colours["foreground"])
-    panel.set_ylabel("x", color=colours["foreground"])
+    panel.set_xlabel("time t")
+    panel.set_ylabel("x")
     apply_theme(panel, colours)
-    panel.legend(frameon=False, labelcolor=colours["foreground"], fontsize=9)
+    panel.legend(**legend_options(colours))
 
 
 def _draw_eigenvalues(panel: Axes, record: dict[str, Any], colours: Theme) -> None:
     import numpy
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     values = numpy.linalg.eigvalsh(numpy.array(record["covariances"]))[:, ::-1]
     floor = 1e-12 * values.max()
@@ -209,17 +218,14 @@ def _draw_eigenvalues(panel: Axes, record: dict[str, Any], colours: Theme) -> No
             textcoords="offset points",
             xycoords=("data", "axes fraction"),
             color=colours["foreground"],
-            fontsize=9,
+            fontsize=current_style().legend_size,
         )
     panel.set_yscale("log")
-    narrow_range = values.max() < 100 * max(float(numpy.where(values > floor, values, numpy.inf).min()), floor)
-    panel.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5) if narrow_range else (1,)))
-    panel.yaxis.set_minor_locator(NullLocator())
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.set_xlabel("time t", color=colours["foreground"])
-    panel.set_ylabel("eigenvalues of the covariance", color=colours["foreground"])
+    set_log_ticks(panel.yaxis, *panel.get_ylim())
+    panel.set_xlabel("time t")
+    panel.set_ylabel("eigenvalues of the covariance")
     apply_theme(panel, colours)
-    panel.legend(frameon=False, labelcolor=colours["foreground"], fontsize=9)
+    panel.legend(**legend_options(colours))
 
 
 def density_figure(
@@ -234,15 +240,10 @@ def density_figure(
         title: Title above the panels.
         theme: Key of `THEMES`.
     """
-    from matplotlib.figure import Figure
-
     colours = THEMES[theme]
-    figure = Figure(
-        figsize=(11.0, 4.6 if record["d"] == 1 else 3.4), dpi=160, layout="constrained", facecolor=colours["background"]
-    )
+    figure = new_figure(11.0, 4.6 if record["d"] == 1 else 3.4, colours)
     (_draw_density_1d if record["d"] == 1 else _draw_density_2d)(figure, record, values, tokens, colours)
-    figure.suptitle(title, color=colours["foreground"], fontsize=13, fontweight="bold", x=0.01, ha="left")
-    return figure
+    return finish_figure(figure, title, colours)
 
 
 def rate_figure(records: Sequence[dict[str, Any]], *, title: str, theme: str = "light") -> Figure:
@@ -250,10 +251,14 @@ def rate_figure(records: Sequence[dict[str, Any]], *, title: str, theme: str = "
     return draw([rate_chart(records, title)], theme=theme, width=7.0, height=4.6 + 0.22 * (len(records) + 1))
 
 
-def save_rate_figure(path: str | Path, records: Sequence[dict[str, Any]], *, title: str, theme: str = "light") -> None:
+def save_rate_figure(
+    path: str | Path, records: Sequence[dict[str, Any]], *, title: str, theme: str = "light", style: str = "screen"
+) -> None:
     """Write the figure of the convergence rate; does nothing if the run was interrupted before the rate was fitted."""
     fitted = rate_records(records)
-    if fitted:
+    if not fitted:
+        return
+    with figure_style(style):
         save_figure(rate_figure(fitted, title=title, theme=theme), path)
 
 
@@ -267,15 +272,9 @@ def save_density_animation(
     theme: str = "light",
 ) -> None:
     """Write an animation of a density with one frame for each saved time; see `density_figure`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     check_animation_path(str(path))
     colours = THEMES[theme]
-    figure = Figure(figsize=(5.6, 5.2), dpi=110, layout="constrained", facecolor=colours["background"])
-    FigureCanvasAgg(figure)
-    panel = figure.subplots()
-    panel.set_title(textwrap.fill(title, 56), color=colours["foreground"], fontsize=10.5, fontweight="bold", loc="left")
+    figure, panel = new_animation_figure(title, colours)
     time_text = panel.text(
         0.98,
         0.02,
@@ -290,8 +289,8 @@ def save_density_animation(
         x = _cell_centres(record, 0)
         (line,) = panel.plot(x, values[0], color=colours["palette"][0], linewidth=2)
         panel.set(ylim=(0, 1.05 * values.max()), xlim=_axis_limits(record, values, 0))
-        panel.set_xlabel("x", color=colours["foreground"])
-        panel.set_ylabel("density", color=colours["foreground"])
+        panel.set_xlabel("x")
+        panel.set_ylabel("density")
         apply_theme(panel, colours)
 
         def show(frame: int) -> None:
@@ -328,14 +327,14 @@ def _draw_density_1d(
         colour = colormaps["viridis"](0.85 * share / (_N_CURVES - 1))
         left.plot(x, values[k], color=colour, linewidth=1.8, label=f"t = {times[k]:.3g}")
         if tokens is not None and share == _N_CURVES - 1:
-            counts, edges = numpy.histogram(tokens[k, :, 0], bins=40, density=True)
+            counts, edges = numpy.histogram(tokens[k, :, 0], bins=_bins(tokens.shape[1]), density=True)
             left.stairs(counts, edges, fill=True, color=colour, alpha=0.25, label=f"{tokens.shape[1]} particles")
-    left.set_xlabel("x", color=colours["foreground"])
-    left.set_ylabel("density", color=colours["foreground"])
+    left.set_xlabel("x")
+    left.set_ylabel("density")
     left.set_ylim(bottom=0)
     left.set_xlim(*_axis_limits(record, values, 0))
     apply_theme(left, colours)
-    left.legend(frameon=False, labelcolor=colours["foreground"], fontsize=9)
+    left.legend(**legend_options(colours))
     image = right.imshow(
         values.T,
         origin="lower",
@@ -347,12 +346,16 @@ def _draw_density_1d(
     if tokens is not None:
         right.plot(times, tokens[:, :40, 0], color="white", linewidth=0.5, alpha=0.7)
     right.set_ylim(*_axis_limits(record, values, 0))
-    right.set_xlabel("time t", color=colours["foreground"])
-    right.set_ylabel("x", color=colours["foreground"])
-    right.tick_params(colors=colours["foreground"], labelsize=9)
+    right.set_xlabel("time t")
+    right.set_ylabel("x")
+    apply_theme(right, colours, grid=False)
     bar = figure.colorbar(image, ax=right, label="density")
-    bar.ax.tick_params(colors=colours["foreground"], labelsize=9)
-    bar.ax.yaxis.label.set_color(colours["foreground"])
+    apply_theme(bar.ax, colours, grid=False)
+
+
+def _bins(count: int) -> int:
+    """Return the number of bins of a histogram of so many particles."""
+    return min(40, max(8, round(math.sqrt(count))))
 
 
 def _draw_density_2d(
@@ -364,17 +367,19 @@ def _draw_density_2d(
         _draw_density(panel, record, values[k], values[k].max(), colours)
         if tokens is not None:
             panel.scatter(*tokens[k, :_MAX_PARTICLES_ON_DENSITY].T, s=2.5, color="white", alpha=0.7, linewidth=0)
-        panel.set_title(f"t = {record['times'][k]:.3g}", color=colours["foreground"], fontsize=10)
-        panel.set_ylabel("y" if share == 0 else "", color=colours["foreground"])
+        panel.set_title(
+            f"t = {record['times'][k]:.3g}", color=colours["foreground"], fontsize=current_style().label_size
+        )
+        panel.set_ylabel("y" if share == 0 else "")
         panel.set(xlim=_axis_limits(record, values, 0), ylim=_axis_limits(record, values, 1))
 
 
 def _draw_density(panel: Axes, record: dict[str, Any], values: NDArray, value_max: float, colours: Theme) -> Any:
     (x0, y0), (x1, y1) = record["low"], record["high"]
     image = panel.imshow(values.T, origin="lower", cmap="viridis", extent=(x0, x1, y0, y1), vmin=0, vmax=value_max)
-    panel.set_xlabel("x", color=colours["foreground"])
-    panel.set_ylabel("y", color=colours["foreground"])
-    panel.tick_params(colors=colours["foreground"], labelsize=9)
+    panel.set_xlabel("x")
+    panel.set_ylabel("y")
+    apply_theme(panel, colours, grid=False)
     return image
 
 

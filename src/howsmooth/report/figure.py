@@ -1,95 +1,64 @@
-"""Draw charts with matplotlib, in a light or dark theme or at the column width of a paper."""
+"""Draw charts with matplotlib, in the style of `howsmooth.report.style`."""
 
 from __future__ import annotations
 
 import math
+import re
+import shutil
 import textwrap
 from collections.abc import Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.report.chart import Axis, Chart, Colour, Series
 from howsmooth.report.charts import bounds_charts, check_panel_count, growth_charts
 from howsmooth.report.rows import exponent, model_name
+from howsmooth.report.style import (
+    STYLES,
+    THEMES,
+    Style,
+    Theme,
+    apply_theme,
+    characters,
+    current_style,
+    legend_options,
+    new_figure,
+    set_heading,
+)
+from howsmooth.report.ticks import length_ticks, separate_tick_labels, set_log_ticks, tick_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from howsmooth.fits import Law
 
-Theme: TypeAlias = dict[str, Any]  # colours "background", "foreground", "muted", "grid"; the tuple "palette"
-
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINESTYLES = {"solid": "-", "dashed": (0, (5, 2.5)), "dotted": (0, (1, 1.8)), "dashdot": (0, (5, 2, 1, 2)), "": "none"}
-_MAX_TICKS = 7  # on the x-axis of a small panel
 _MESSAGE_HEIGHT = 2.0  # inches, of a row of panels that contain only a message
-# The colour-blind-safe palette of Okabe and Ito without yellow (too pale on white) and black (invisible on dark).
-_LIGHT_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-THEMES: dict[str, Theme] = {
-    "light": {
-        "background": "#ffffff",
-        "foreground": "#1f2328",
-        "muted": "#8b949e",
-        "grid": "#e4e7eb",
-        "palette": _LIGHT_PALETTE,
-    },
-    "dark": {
-        "background": "#14181d",
-        "foreground": "#e3e7ec",
-        "muted": "#7d8590",
-        "grid": "#2a3038",
-        "palette": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2"),
-    },
-    "paper": {
-        "background": "#ffffff",
-        "foreground": "#000000",
-        "muted": "#767676",
-        "grid": "#e4e7eb",
-        "palette": _LIGHT_PALETTE,
-    },
-}
-
-
-@dataclass(frozen=True)
-class _PanelStyle:
-    """Font sizes in points, line widths and marker sizes of a panel."""
-
-    title_size: float
-    label_size: float
-    tick_size: float
-    legend_size: float
-    line_scale: float  # multiplies the width of every line
-    marker_size: float
-    legend_columns: int
-    samples_as_band: bool = False  # draw the range of samples as a band instead of one marker for each
-
-
-_PANEL_STYLES = {
-    "large": _PanelStyle(13, 11, 10, 9.5, 1.0, 5.5, 2),
-    "small": _PanelStyle(9.5, 9, 8, 7.5, 0.85, 3.6, 1),
-    "paper": _PanelStyle(8, 7.5, 7, 6.8, 0.65, 3.0, 2, samples_as_band=True),
-}
+_MAX_BOUND_ROWS = 3  # maps, each with its two panels in a row; more maps are two to a row
 
 
 def check_plot_path(path: str, option: str = "--plot") -> None:
     """Raise InputError if matplotlib is not installed or cannot write this file type; called before computing."""
     require("matplotlib", purpose=f"for {option}")
+    from matplotlib import rcParams
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    if Path(path).suffix.lstrip(".").lower() not in FigureCanvasAgg.get_supported_filetypes():
+    suffix = Path(path).suffix.lstrip(".").lower()
+    if suffix not in FigureCanvasAgg.get_supported_filetypes():
         raise InputError(f"expected a plot file ending in .png, .svg or .pdf for {option}, got {path!r}")
+    if suffix == "pgf" and shutil.which(rcParams["pgf.texsystem"]) is None:
+        raise InputError(
+            f"expected {rcParams['pgf.texsystem']} for a .pgf file, got none installed; install TeX, or name a .pdf "
+            f"for {option}"
+        )
 
 
 def save_figure(figure: Figure, path: Any) -> None:
-    """Write the figure to a path or a binary stream, with its own background colour."""
+    """Write a figure to a path or a binary stream, with its own background colour."""
     figure.savefig(path, facecolor=figure.get_facecolor())
 
 
@@ -99,7 +68,7 @@ def growth_figure(records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, 
     Args:
         records: Measurements, as `howsmooth.measure` returns them.
         laws: Fitted laws by curve, as `howsmooth.fits.growth_laws` returns them.
-        theme: Key of `THEMES`: "light", "dark" or "paper".
+        theme: Key of `THEMES`: "light" or "dark".
     """
     charts = growth_charts(records, laws)
     legend_lines = max(math.ceil(sum(bool(series.label) for series in chart.series) / 2) for chart in charts)
@@ -107,14 +76,15 @@ def growth_figure(records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, 
 
 
 def bounds_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """Draw `bounds_charts`: bounds and the measured constant of one model, one panel for each map."""
-    charts = bounds_charts(records)
-    check_panel_count(len(charts))
+    """Draw `bounds_charts`: for each map of one model, bounds at the measured tokens and on the worst case."""
+    maps = len({(record["layer"], record["head"]) for record in records})
+    check_panel_count(maps)
     return draw(
-        charts,
+        bounds_charts(records),
         theme=theme,
-        width=4.6,
-        height=4.2,
+        columns=2 if maps <= _MAX_BOUND_ROWS else 4,
+        width=5.4,
+        height=4.0,
         shared_legend=True,
         title=f"{model_name(records[0]['model'])}: bounds and the measured constant",
     )
@@ -128,19 +98,19 @@ def draw(
     width: float = 5.4,
     height: float = 4.6,
     title: str = "",
-    size: str = "large",
+    many_panels: bool = False,
     shared_legend: bool = False,
 ) -> Figure:
-    """Draw charts as panels of one figure, row by row.
+    """Draw charts as panels of one figure, row by row, in the style of `figure_style`.
 
     Args:
         charts: One chart for each panel.
-        theme: Key of `THEMES`: "light", "dark" or "paper".
+        theme: Key of `THEMES`: "light" or "dark".
         columns: Largest number of panels in a row.
-        width: Width of a panel in inches.
-        height: Height of a panel in inches.
+        width: Width of a panel on a screen, in inches.
+        height: Height of a panel on a screen, in inches.
         title: Title above all panels.
-        size: "large" for a few panels, "small" for many; ignored by the theme "paper".
+        many_panels: Whether there are many small panels, which have smaller text on a screen.
         shared_legend: Whether there is one legend for all panels instead of one for each.
 
     Example:
@@ -150,61 +120,73 @@ def draw(
         >>> [panel.get_title(loc="left") for panel in figure.axes]
         ['A model']
     """
-    from matplotlib.figure import Figure
-
-    colours, style = THEMES[theme], _PANEL_STYLES["paper" if theme == "paper" else size]
-    columns = min(columns, len(charts))
+    colours, style = THEMES[theme], current_style(many_panels=many_panels)
+    columns = min(columns, len(charts), style.max_columns)
     n_rows = math.ceil(len(charts) / columns)
     rows = [charts[i * columns : (i + 1) * columns] for i in range(n_rows)]
     heights = [_MESSAGE_HEIGHT if all(chart.message for chart in row) else height for row in rows]
-    extra_height = 1.6 if shared_legend else 0.5 if title else 0.0
-    figure = Figure(
-        figsize=(width if theme == "paper" else max(6.4, width * columns), sum(heights) + extra_height),
-        dpi=100 if size == "small" else 160,
-        layout="constrained",
-        facecolor=colours["background"],
-    )
-    panels = figure.subplots(
-        n_rows, columns, squeeze=False, sharey=shared_legend, gridspec_kw={"height_ratios": heights}
-    ).flatten()
+    legend_below = shared_legend or (len(charts) == 1 and style is not STYLES["screen"])
+    extra_height = 1.2 if shared_legend else 0.5 if title else 0.0
+    figure = new_figure(max(6.4, width * columns), sum(heights) + extra_height, colours, rows=n_rows, style=style)
+    panels = list(figure.subplots(n_rows, columns, squeeze=False, gridspec_kw={"height_ratios": heights}).flatten())
+    panel_width = figure.get_figwidth() / columns
     for index, (panel, chart) in enumerate(zip(panels, charts, strict=False)):
-        _draw_panel(panel, chart, colours, style, own_legend=not shared_legend)
-        heading = textwrap.fill(chart.title, 44) if theme == "paper" else chart.title
+        _draw_panel(panel, chart, colours, style, panel_width, own_legend=not legend_below)
+        heading = _wrap(chart.title, 0.88 * panel_width, style.title_size)
         panel.set_title(heading, color=colours["foreground"], fontsize=style.title_size, fontweight="bold", loc="left")
-        if index % columns == 0 and not chart.message:
-            panel.set_ylabel(chart.y_axis.label, color=colours["foreground"], fontsize=style.label_size)
+        left = charts[index - 1] if index % columns else None
+        if not chart.message and (left is None or left.y_axis.label != chart.y_axis.label):
+            label = _fit_label(chart.y_axis.label, 0.75 * figure.get_figheight() / n_rows, style.label_size)
+            panel.set_ylabel(label, color=colours["foreground"], fontsize=style.label_size)
     for panel in panels[len(charts) :]:
         panel.set_visible(False)
-    if shared_legend or theme == "paper":
-        entries = {
-            label: handle
-            for panel in panels[: len(charts)]
-            for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-        }
-        if entries:
-            figure.legend(
-                entries.values(),
-                entries.keys(),
-                loc="outside lower center",
-                frameon=False,
-                ncols=min(max(columns, style.legend_columns if theme == "paper" else 1), 3),
-                labelcolor=colours["foreground"],
-                fontsize=style.legend_size,
-            )
+    if legend_below:
+        _draw_shared_legend(figure, panels[: len(charts)], max(columns, style.legend_columns), colours, style)
     if title:
-        figure.suptitle(title, color=colours["foreground"], fontsize=13, fontweight="bold", x=0.01, ha="left")
-    return figure
+        set_heading(figure, title, colours)
+    return separate_tick_labels(figure)
 
 
-def _draw_panel(panel: Axes, chart: Chart, colours: Theme, style: _PanelStyle, own_legend: bool) -> None:
-    apply_theme(panel, colours, style.tick_size)
+def _draw_shared_legend(figure: Figure, panels: Sequence[Axes], columns: int, colours: Theme, style: Style) -> None:
+    """Draw one legend below all panels; equal entries of several panels appear once."""
+    entries = {
+        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    if entries:
+        figure.legend(
+            entries.values(),
+            entries.keys(),
+            loc="outside lower center",
+            ncols=min(columns, 3),
+            **legend_options(colours, style),
+        )
+
+
+def _wrap(text: str, width: float, size: float) -> str:
+    """Break the lines of a text so that they fit into a width in inches, and typeset its powers."""
+    return _typeset("\n".join(textwrap.fill(line, characters(width, size)) for line in text.split("\n")))
+
+
+def _fit_label(label: str, height: float, size: float) -> str:
+    """Break an axis label at its first double space if it is longer than the height of its panel in inches."""
+    shown = re.sub(r"\$[_^]\{?([^$}]*)\}?\$", r"\1", label)
+    return label if len(shown) <= characters(height, size) else label.replace("  ", "\n", 1)
+
+
+def _typeset(text: str) -> str:
+    """Write powers and roots in the notation of matplotlib: n^0.25 as n$^{0.25}$."""
+    return re.sub(r"(?<=\w)\^(-?[\d.]+\d|\d)", r"$^{\1}$", text).replace("√n", "$\\sqrt{n}$")
+
+
+def _draw_panel(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_width: float, own_legend: bool) -> None:
+    apply_theme(panel, colours, style)
     if chart.message:
-        _draw_message(panel, chart.message, colours)
+        _draw_message(panel, chart.message, colours, style)
         return
-    _format_axis(
-        panel, panel.xaxis, chart.x_axis, style, colours, _value_ratio(chart, "x"), base=2 if chart.x_axis.ticks else 10
-    )
-    _format_axis(panel, panel.yaxis, chart.y_axis, style, colours, _value_ratio(chart, "y"))
+    for axis, declared in ((panel.xaxis, chart.x_axis), (panel.yaxis, chart.y_axis)):
+        if declared.scale == "log":
+            getattr(panel, f"set_{axis.axis_name}scale")("log")
+    panel.set_xlabel(chart.x_axis.label, color=colours["foreground"], fontsize=style.label_size)
     samples = [series for series in chart.series if series.has_samples]
     for band in chart.bands:
         panel.fill_between(
@@ -227,7 +209,7 @@ def _draw_panel(panel: Axes, chart: Chart, colours: Theme, style: _PanelStyle, o
         _draw_series(panel, series, colours["muted"], "", chart.is_detailed, style)
     for annotation in (*chart.annotations, *(annotation for _, annotation in reference_lines)):
         panel.annotate(
-            annotation.text.replace("√n", "$\\sqrt{n}$"),
+            _typeset(annotation.text),
             (annotation.x, annotation.y),
             xytext=(6 if annotation.align == "left" else 0, 0),
             textcoords="offset points",
@@ -241,28 +223,32 @@ def _draw_panel(panel: Axes, chart: Chart, colours: Theme, style: _PanelStyle, o
         panel.text(
             0.03,
             0.97,
-            chart.corner_text,
+            _typeset(chart.corner_text),
             transform=panel.transAxes,
             va="top",
             fontsize=style.legend_size,
             color=colours["foreground"],
         )
     _set_limits(panel, chart)
-    if own_legend and style is not _PANEL_STYLES["paper"]:
-        _draw_legend(panel, chart, colours, style)
-    elif chart.notes and not own_legend:
+    for axis, declared in ((panel.xaxis, chart.x_axis), (panel.yaxis, chart.y_axis)):
+        _set_ticks(axis, declared)
+    if own_legend:
+        _draw_legend(panel, chart, colours, style, panel_width)
+    elif chart.notes:
         panel.annotate(
-            "\n".join(chart.notes),
-            (0, -0.2),
+            "\n".join(_wrap(note, 0.9 * panel_width, style.legend_size) for note in chart.notes),
+            (0, 0),
+            xytext=(0, -3.4 * style.label_size),
             xycoords="axes fraction",
+            textcoords="offset points",
             va="top",
-            fontsize=7.5,
+            fontsize=style.legend_size,
             color=colours["muted"],
             annotation_clip=False,
         )
 
 
-def _draw_series(panel: Axes, series: Series, colour: Any, marker: str, is_detailed: bool, style: _PanelStyle) -> None:
+def _draw_series(panel: Axes, series: Series, colour: Any, marker: str, is_detailed: bool, style: Style) -> None:
     line_only = series.has_samples and not is_detailed
     x, y = series.medians() if series.has_samples else (series.x, series.y)
     width = (0.6 if line_only else series.linewidth) * style.line_scale
@@ -309,11 +295,11 @@ def _draw_series(panel: Axes, series: Series, colour: Any, marker: str, is_detai
             linewidth=width,
             markeredgewidth=0.8 if series.hollow_markers else 0,
             markerfacecolor="none" if series.hollow_markers else colour,
-            label=series.label + power,
+            label=_typeset(series.label) + power,
         )
 
 
-def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: _PanelStyle) -> None:
+def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: Style) -> None:
     values = series.x if series.horizontal_intervals else series.y
     errors: tuple[list[float], list[float]] | None = None
     if series.lower and not series.hollow_markers:
@@ -359,49 +345,32 @@ def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: 
     )
 
 
-def _draw_message(panel: Axes, message: str, colours: Theme) -> None:
+def _draw_message(panel: Axes, message: str, colours: Theme, style: Style) -> None:
     text = "\n".join("\n".join(textwrap.wrap(part, 62)[:7]) for part in message.split("\n"))
-    panel.text(0.03, 0.95, text, transform=panel.transAxes, va="top", fontsize=7.5, color=colours["foreground"])
+    panel.text(
+        0.03, 0.95, text, transform=panel.transAxes, va="top", fontsize=style.legend_size, color=colours["foreground"]
+    )
     panel.set(xticks=[], yticks=[], facecolor=colours["grid"])
 
 
-def _format_axis(
-    panel: Axes, axis: Any, declared: Axis, style: _PanelStyle, colours: Theme, value_ratio: float = 1.0, base: int = 10
-) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+def _set_ticks(axis: Any, declared: Axis) -> None:
+    """Set the ticks of an axis whose limits are known."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-    name = axis.axis_name
-    if declared.scale == "log":
-        getattr(panel, f"set_{name}scale")("log", base=base)
-    ticks = list(declared.ticks)
-    if style is not _PANEL_STYLES["large"] and len(ticks) > _MAX_TICKS:
-        powers = [2**k for k in range(1, 30) if ticks[0] <= 2**k <= ticks[-1]]
-        ticks = powers if len(powers) > 2 else ticks[:: math.ceil(len(ticks) / _MAX_TICKS)]
     if declared.tick_labels:
         axis.set_ticks(range(len(declared.tick_labels)), declared.tick_labels)
     elif declared.scale == "exponents":
         axis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        axis.set_major_formatter(FuncFormatter(lambda p, _: f"$10^{{{p:.0f}}}$" if abs(p) > 1e-9 else "1"))
-    elif ticks:
-        axis.set_ticks(ticks)
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_major_formatter(FuncFormatter(lambda power, _: "1" if abs(power) < 1e-9 else f"$10^{{{power:.0f}}}$"))
+    elif declared.ticks:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
+        axis.set_ticks(length_ticks(declared.ticks))
     elif declared.scale == "log":
-        wide_range = value_ratio > (1e6 if style is _PANEL_STYLES["large"] else 1e3)
-        axis.set_major_locator(LogLocator(base=10, subs=(1,) if wide_range else (1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        set_log_ticks(axis, *axis.get_view_interval())
     else:
         axis.set_major_locator(MaxNLocator(5, integer=declared.integer_ticks))
-        axis.set_major_formatter(ScalarFormatter(useOffset=False))
-    axis.set_minor_formatter(NullFormatter())
-    panel.minorticks_off()
-    if name == "x":
-        panel.set_xlabel(declared.label, color=colours["foreground"], fontsize=style.label_size)
-
-
-def _value_ratio(chart: Chart, name: str) -> float:
-    """Return the largest over the smallest positive value along an axis."""
-    values = [value for series in chart.series for value in getattr(series, name) if value > 0]
-    return max(values) / min(values) if values else 1.0
+        axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(round(value, 12))))
+    axis.set_minor_locator(NullLocator())
 
 
 def _set_limits(panel: Axes, chart: Chart) -> None:
@@ -412,68 +381,31 @@ def _set_limits(panel: Axes, chart: Chart) -> None:
         panel.set_xlim(chart.x_axis.ticks[0] / 2, chart.x_axis.ticks[0] * 2)
 
 
-def _draw_legend(panel: Axes, chart: Chart, colours: Theme, style: _PanelStyle) -> None:
+def _draw_legend(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_width: float) -> None:
     for line in chart.notes:
-        panel.plot([], [], " ", label=line)
+        panel.plot([], [], " ", label=_wrap(line, 0.9 * panel_width, style.legend_size))
     if not panel.get_legend_handles_labels()[0]:
         return
-    position: dict[str, Any] = (
-        {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13)}
-        if style is _PANEL_STYLES["large"]
-        else {"loc": "upper left", "bbox_to_anchor": (-0.08, -0.16), "labelspacing": 0.35}
-    )
+    place = (0.5, -3.4) if style.legend_columns > 1 else (-0.08, -3.2)  # in widths of the panel, in font sizes below it
     legend = panel.legend(
         title=chart.legend_title or None,
-        frameon=False,
-        labelcolor=colours["foreground"],
-        fontsize=style.legend_size,
         handlelength=2.2,
-        ncols=style.legend_columns,
-        **position,
+        ncols=min(style.legend_columns, 2),
+        loc="upper center" if style.legend_columns > 1 else "upper left",
+        bbox_to_anchor=(place[0], 0.0),
+        borderaxespad=-place[1] * style.label_size / style.legend_size,
+        labelspacing=0.35,
+        **legend_options(colours, style),
     )
-    legend.get_title().set(color=colours["muted"], fontsize=9)
-
-
-@contextmanager
-def paper_style() -> Iterator[None]:
-    """Apply the style sheet for figures in a paper to matplotlib within a `with` block.
-
-    Example:
-        >>> import matplotlib
-        >>> with paper_style():
-        ...     matplotlib.rcParams["figure.figsize"]
-        [3.3, 2.5]
-    """
-    from matplotlib import style
-
-    with as_file(files("howsmooth.report").joinpath("howsmooth.mplstyle")) as sheet, style.context(str(sheet)):
-        yield
-
-
-def apply_theme(panel: Axes, colours: Theme, size: float = 9) -> None:
-    """Apply the colours of a theme to a panel, remove its frame and draw a grid; `size` is that of tick labels."""
-    panel.set_facecolor(colours["background"])
-    panel.tick_params(colors=colours["foreground"], labelsize=size, length=0, which="both")
-    panel.grid(True, color=colours["grid"], linewidth=0.8)
-    panel.set_axisbelow(True)
-    for side in panel.spines.values():
-        side.set_visible(False)
+    legend.get_title().set(color=colours["muted"], fontsize=style.legend_size)
 
 
 def format_length_axes(panel: Axes, records: Sequence[dict[str, Any]], colours: Theme) -> None:
     """Format a panel that was drawn directly with matplotlib: ticks at the records' lengths, a logarithmic y-axis."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    apply_theme(panel, colours, 10)
-    _format_axis(
-        panel,
-        panel.xaxis,
-        Axis("length n (tokens)", ticks=sorted({record["n"] for record in records})),
-        _PANEL_STYLES["large"],
-        colours,
-    )
-    panel.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.set_xlabel("length n (tokens)")
+    apply_theme(panel, colours)
+    _set_ticks(panel.xaxis, Axis("", ticks=sorted({record["n"] for record in records})))
+    _set_ticks(panel.yaxis, Axis("", "log"))
 
 
 def series_colours(count: int, colours: Theme) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -11,9 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.report.chart import Axis, Band, Chart, LineStyle, Series
-from howsmooth.report.figure import THEMES, Theme, apply_theme, draw
+from howsmooth.report.figure import draw
 from howsmooth.report.flow_tables import chunk_key, of_kind
 from howsmooth.report.rows import model_name
+from howsmooth.report.style import (
+    THEMES,
+    Theme,
+    apply_theme,
+    finish_figure,
+    legend_options,
+    new_animation_figure,
+    new_figure,
+)
+from howsmooth.report.ticks import set_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,20 +91,17 @@ def flow_figure(
         title: Title above the panels.
         theme: Key of `THEMES`.
     """
-    from matplotlib.figure import Figure
-
     colours = THEMES[theme]
-    figure = Figure(figsize=(11.0, 5.2), dpi=160, layout="constrained", facecolor=colours["background"])
+    figure = new_figure(11.0, 5.2, colours)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.25, 1))
     draw_paths(figure.add_subplot(grid[:, 0]), [r["t"] for r in records], paths, names, labels, colours)
     counts, sizes = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
     _draw_curves(counts, records, COUNTS, colours, are_counts=True)
-    counts.set_ylabel("how many", color=colours["foreground"])
+    counts.set_ylabel("how many")
     _draw_curves(sizes, records, SIZES, colours, are_counts=False)
-    sizes.set_ylabel("how large", color=colours["foreground"])
-    sizes.set_xlabel("depth t", color=colours["foreground"])
-    figure.suptitle(title, color=colours["foreground"], fontsize=13, fontweight="bold", x=0.01, ha="left")
-    return figure
+    sizes.set_ylabel("how large")
+    sizes.set_xlabel("depth t")
+    return finish_figure(figure, title, colours)
 
 
 def draw_paths(
@@ -108,8 +114,8 @@ def draw_paths(
     if paths.shape[2] == 1:
         for k, colour in enumerate(token_colours):
             panel.plot(times, paths[:, k, 0], color=colour, linewidth=linewidth, alpha=0.8)
-        panel.set_xlabel("depth t", color=colours["foreground"])
-        panel.set_ylabel(names[0], color=colours["foreground"])
+        panel.set_xlabel("depth t")
+        panel.set_ylabel(names[0])
     else:
         for k, colour in enumerate(token_colours):
             panel.plot(paths[:, k, 0], paths[:, k, 1], color=colour, linewidth=linewidth, alpha=0.35, zorder=1)
@@ -126,8 +132,8 @@ def draw_paths(
             zorder=3,
             label="last tokens",
         )
-        panel.set_xlabel(names[0], color=colours["foreground"])
-        panel.set_ylabel(names[1], color=colours["foreground"])
+        panel.set_xlabel(names[0])
+        panel.set_ylabel(names[1])
         fit_scales(panel, paths)
     apply_theme(panel, colours)
 
@@ -177,14 +183,10 @@ def _draw_curves(
     panel.set_xlim(records[0]["t"], records[-1]["t"] or 1.0)
     if drawn:
         panel.set_yscale("log")
-        panel.legend(frameon=False, labelcolor=colours["foreground"], fontsize=8.5)
-    if are_counts:
-        from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-        panel.set_ylim(bottom=0.8)
-        panel.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
-        panel.yaxis.set_minor_locator(NullLocator())
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        if are_counts:
+            panel.set_ylim(bottom=0.8)
+        set_log_ticks(panel.yaxis, *panel.get_ylim())
+        panel.legend(**legend_options(colours))
 
 
 def check_animation_path(path: str, option: str = "--animate") -> None:
@@ -213,9 +215,7 @@ def save_animation(
 
     The arguments are those of `flow_figure`, with the depths as `times`.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
-    from matplotlib.figure import Figure
 
     check_animation_path(str(path))
     colours = THEMES[theme]
@@ -223,18 +223,14 @@ def save_animation(
     paths, token_colours = paths[:, ::step], cluster_colours(labels, colours)[::step]
     if paths.shape[2] == 1:  # depth on the x-axis
         paths, names = _against_depth(times, paths), ("depth t", names[0])
-    figure = Figure(figsize=(5.6, 5.2), dpi=110, layout="constrained", facecolor=colours["background"])
-    FigureCanvasAgg(figure)
-    panel = figure.subplots()
+    figure, panel = new_animation_figure(title, colours)
     low, high = paths.min((0, 1)), paths.max((0, 1))
     margin = 0.06 * (high - low) + 1e-9
     panel.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
     if names[0] != "depth t":
         fit_scales(panel, paths, "box")  # "box" keeps the limits, which cover all frames
-    panel.set_xlabel(names[0], color=colours["foreground"])
-    panel.set_ylabel(names[1], color=colours["foreground"])
-    apply_theme(panel, colours)
-    panel.set_title(textwrap.fill(title, 56), color=colours["foreground"], fontsize=10.5, fontweight="bold", loc="left")
+    panel.set_xlabel(names[0])
+    panel.set_ylabel(names[1])
     trails = LineCollection([], colors=token_colours, linewidths=0.9, alpha=0.45)
     panel.add_collection(trails)
     x, y = paths[0].T
@@ -276,35 +272,58 @@ def _against_depth(times: Sequence[float], paths: NDArray) -> NDArray:
 def depth_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
     """Draw `depth_charts`, one row for each model."""
     charts = depth_charts(records)
-    models = len({record["model"] for record in records})
-    return draw(charts, theme=theme, columns=len(charts) // models, width=4.1, height=4.2, size="small")
+    models = list(dict.fromkeys(record["model"] for record in records))
+    return draw(
+        charts,
+        theme=theme,
+        columns=len(charts) // len(models),
+        width=4.1,
+        height=4.2,
+        many_panels=True,
+        title=f"{model_name(models[0])}, n = {_lengths_text(records)}" if len(models) == 1 else "",
+    )
+
+
+def _lengths_text(records: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(map(str, sorted({record["n"] for record in records})))
 
 
 def depth_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
     """Return three or four charts for each model; several chunks of text share a chart."""
     has_growth = any(record["own"] is not None for record in records)
     charts = []
-    for model in dict.fromkeys(record["model"] for record in records):
+    models = list(dict.fromkeys(record["model"] for record in records))
+    for model in models:
         runs = [list(group) for _, group in groupby((r for r in records if r["model"] == model), key=chunk_key)]
         lengths = sorted({record["n"] for run in runs for record in run})
-        x = Axis("layers passed" + (", norm" if runs[0][-1]["normed"] else ""), integer_ticks=True)
-        name = f"{model_name(model)}, n = {', '.join(map(str, lengths))}"
+        x = Axis("layers passed" + (", then the final norm" if runs[0][-1]["normed"] else ""), integer_ticks=True)
+        name = "" if len(models) == 1 else f"{model_name(model)}, n = {', '.join(map(str, lengths))}: "
         lines = [
             [series for run in runs for series in part(run, labelled=run is runs[0])]
             for part in (_sizes, _directions, _clusters, _growth)
         ]
         low = min((value for series in lines[1] for value in series.y), default=0.0)
         charts += [
-            Chart("Size of tokens", x, Axis(name, "log"), lines[0]),
-            Chart("Directions", x, Axis("", lower_limit=min(0.0, low - 0.05), upper_limit=1.05), lines[1]),
-            Chart("Clusters of directions", x, Axis("", lower_limit=0, upper_limit=1.08 * lengths[-1]), lines[2]),
+            Chart(f"{name}size of tokens", x, Axis("norm of a token", "log"), lines[0]),
+            Chart(
+                f"{name}directions of tokens",
+                x,
+                Axis("cosine, distance or share", lower_limit=min(0.0, low - 0.05), upper_limit=1.05),
+                lines[1],
+            ),
+            Chart(
+                f"{name}clusters of directions",
+                x,
+                Axis("number of clusters", lower_limit=0, upper_limit=1.08 * lengths[-1]),
+                lines[2],
+            ),
         ]
         if has_growth:
             charts.append(
                 Chart(
-                    "Growth of a perturbation",
+                    f"{name}growth of a perturbation",
                     x,
-                    Axis("", "log"),
+                    Axis("output change / input change", "log"),
                     lines[3],
                     bands=[
                         Band(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.lipschitz.splitting import SPLITS
 from howsmooth.report.chart import PALETTE_SIZE, Annotation, Axis, Chart, LineStyle, Series
 from howsmooth.report.charts import LENGTH_LABEL
-from howsmooth.report.figure import THEMES, Theme, draw
+from howsmooth.report.figure import draw
 from howsmooth.report.rows import LOG10, model_name
+from howsmooth.report.style import THEMES, Theme, apply_theme, current_style, finish_figure, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +139,10 @@ def distance_chart(records: Sequence[dict[str, Any]]) -> Chart:
     letter = records[0]["distance"]
     shown = [r for r in records if r["layer"] is None or r["quotient"] is not None]
     exponents = list(dict.fromkeys(r["p"] for r in shown))
-    first, second = (Path(name).name for name in records[0].get("texts") or records[0]["files"])
+    first, second = (
+        "the embedded text" if name == "embedded" else Path(name).name
+        for name in records[0].get("texts") or records[0]["files"]
+    )
     model = "" if records[0]["model"] is None else f"{model_name(records[0]['model'])}: "
     title = f"{model}how far apart are " + (f"{first} and {second}" if first != second else f"two chunks of {first}")
     if records[0]["layer"] is None:
@@ -237,15 +241,11 @@ def line_figure(pictures: Sequence[dict[str, Any]], *, theme: str = "light") -> 
         pictures: Dictionaries with "title", "axis" of shape (points,) and "ratio" of shape (points, points).
         theme: Key of `THEMES`.
     """
-    from matplotlib.figure import Figure
-
     colours = THEMES[theme]
     colour_map, norm = _splitting_colours(theme, LINE_RATIO_RANGE)
     columns = min(3, len(pictures))
     n_rows = -(-len(pictures) // columns)
-    figure = Figure(
-        figsize=(4.3 * columns + 0.9, 4.2 * n_rows), dpi=160, layout="constrained", facecolor=colours["background"]
-    )
+    figure = new_figure(4.3 * columns + 0.9, 4.2 * n_rows, colours)
     panels = figure.subplots(n_rows, columns, squeeze=False).flatten()
     for panel, picture in zip(panels, pictures, strict=False):
         axis, ratio = (picture[name].numpy() for name in ("axis", "ratio"))
@@ -263,18 +263,16 @@ def line_figure(pictures: Sequence[dict[str, Any]], *, theme: str = "light") -> 
         panel.set_title(
             f"{picture['title']}\n{100 * share:.2g} % splits, ratio up to {float(ratio.max()):.5g}",
             loc="left",
-            fontsize=10.5,
+            fontsize=current_style().legend_size,
             color=colours["foreground"],
         )
-        panel.set_xlabel("first atom x", color=colours["foreground"])
-        panel.set_ylabel("second atom y", color=colours["foreground"])
-        panel.tick_params(colors=colours["foreground"], length=0)
-        for side in panel.spines.values():
-            side.set_visible(False)
+        panel.set_xlabel("first atom x")
+        panel.set_ylabel("second atom y")
+        apply_theme(panel, colours, grid=False)
     for panel in panels[len(pictures) :]:
         panel.set_visible(False)
     _add_colour_bar(figure, image, panels[: len(pictures)], colours, LINE_RATIO_RANGE)
-    return figure
+    return finish_figure(figure, "", colours)
 
 
 def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
@@ -283,7 +281,6 @@ def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> 
     Circles mark heads whose ratio is certified to be above 1.
     """
     import numpy
-    from matplotlib.figure import Figure
 
     colours = THEMES[theme]
     colour_map, norm = _splitting_colours(theme, HEADS_RATIO_RANGE)
@@ -293,11 +290,11 @@ def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> 
     columns = 1 if len(layers) > 15 else min(3, len(lengths))
     n_rows = -(-len(lengths) // columns)
     cell = max(0.22, min(0.45, 9 / max(len(layers), len(heads))))
-    figure = Figure(
-        figsize=(max(3.6, cell * len(layers) + 1.2) * columns + 1.0, max(2.4, cell * len(heads) + 1.3) * n_rows + 0.4),
-        dpi=160,
-        layout="constrained",
-        facecolor=colours["background"],
+    figure = new_figure(
+        max(3.6, cell * len(layers) + 1.2) * columns + 1.0,
+        max(2.4, cell * len(heads) + 1.3) * n_rows + 0.4,
+        colours,
+        rows=n_rows,
     )
     panels = figure.subplots(n_rows, columns, squeeze=False).flatten()
     for panel, n in zip(panels, lengths, strict=False):
@@ -311,34 +308,26 @@ def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> 
                 grid[row, column] = numpy.nanmax([grid[row, column], record["ratio"]])
                 if record["verdict"] == SPLITS:
                     panel.plot(column, row, "o", markerfacecolor="none", color=colours["foreground"], markersize=9)
-        image = panel.imshow(grid, origin="lower", cmap=colour_map, norm=norm, aspect="equal")
-        panel.set_title(f"n = {n}", loc="left", fontsize=11, fontweight="bold", color=colours["foreground"])
+        image = panel.imshow(grid, origin="lower", cmap=colour_map, norm=norm, aspect="auto")
+        panel.set_title(
+            f"n = {n}", loc="left", fontsize=current_style().label_size, fontweight="bold", color=colours["foreground"]
+        )
         panel.set_xticks(range(len(layers)), [str(layer) for layer in layers])
         panel.set_yticks(range(len(heads)), ["all heads" if head < 0 else str(head) for head in heads])
-        panel.set_xlabel("layer", color=colours["foreground"])
-        panel.set_ylabel("" if heads == [-1] else "head", color=colours["foreground"])
-        panel.tick_params(colors=colours["foreground"], length=0, labelsize=9)
-        for side in panel.spines.values():
-            side.set_visible(False)
+        panel.set_xlabel("layer")
+        panel.set_ylabel("" if heads == [-1] else "head")
+        apply_theme(panel, colours, grid=False)
     for panel in panels[len(lengths) :]:
         panel.set_visible(False)
-    figure.suptitle(
-        f"{model_name(records[0]['model'])}: does it split?",
-        x=0.01,
-        ha="left",
-        fontsize=13,
-        fontweight="bold",
-        color=colours["foreground"],
-    )
     _add_colour_bar(figure, image, panels[: len(lengths)], colours, HEADS_RATIO_RANGE)
-    return figure
+    return finish_figure(figure, f"{model_name(records[0]['model'])}: does it split?", colours)
 
 
 def _add_colour_bar(
     figure: Figure, image: Any, panels: Iterable[Axes], colours: Theme, limits: tuple[float, float]
 ) -> None:
     bar = figure.colorbar(image, ax=list(panels), shrink=0.8, extend="both" if limits[0] > 0 else "max")
-    bar.set_label("max$_i$ ‖∂₁G(x$_i$, μ)‖ / ‖D‖:  splits above 1", color=colours["foreground"])
+    bar.set_label("max$_i$ ‖∂₁G(x$_i$, μ)‖ / ‖D‖:  splits above 1")
     bar.set_ticks([limits[0], (1 + limits[0]) / 2, 1.0, (1 + limits[1]) / 2, limits[1]])
-    bar.ax.tick_params(colors=colours["foreground"], length=0)
+    apply_theme(bar.ax, colours, grid=False)
     bar.outline.set_visible(False)

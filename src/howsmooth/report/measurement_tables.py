@@ -30,6 +30,7 @@ from howsmooth.report.rows import (
     number,
     ratio_text,
     refusals,
+    scope_text,
     special_tokens_text,
     symbol,
     text_name,
@@ -199,7 +200,7 @@ def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
             parts.append(_bounds_table(model, key, rows))
         for reason, names in refusals(group).items():
             line = Text("Refused: ", style="yellow").append(reason, style="default")
-            parts.append(line.append("\n  " + ", ".join(names), style="dim"))
+            parts.append(line.append("\n  " + "; ".join(names), style="dim"))
     return Group(*parts)
 
 
@@ -207,8 +208,9 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow])
     lengths = sorted({n for row in rows for n in row.cells})
     cells = {n: next(row.cells[n] for row in rows if n in row.cells) for n in lengths}
     radii = sorted({number(cell["R"], 3) for cell in cells.values()})
-    lower = [row for row in rows if row.side == "lower"]
+    below = [row for row in rows if row.is_local and row.side == "lower"]
     measured = f"measured, {confidence_text([cells[lengths[0]]['measured']])}"
+    here = scope_text(cells[lengths[0]], "at X")
 
     def value(n: int) -> Column:
         return Column(
@@ -235,20 +237,21 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow])
     heads = f" (mean of {len(shares)} heads, {max(shares):.0%} in the most decided)" if len(shares) > 1 else ""
     decided = f"{sum(shares) / len(shares):.0%} of rows at n = {lengths[-1]} put 0.99 or more on one token{heads}"
     return Table(
-        f"{model_name(model)} {map_name(*key)}: bounds on the ball of radius R = "
+        f"{model_name(model)} {map_name(*key)}: bounds {here}, and on the worst case in the ball of radius R = "
         f"{' … '.join(dict.fromkeys((radii[0], radii[-1])))}{special_tokens_text(cells[lengths[0]])}",
         [
+            Column("bound", lambda row: measured if row is None else row.title, "left", wrap=False, key=True),
             Column(
-                "bound",
-                lambda row: measured if row is None else f"{'≥' if row.side == 'lower' else '≤'} {row.bound}",
+                "holds",
+                lambda row: here if row is None else scope_text(cells[lengths[0]], row.holds),
                 "left",
+                style="dim",
                 wrap=False,
-                key=True,
             ),
-            Column("holds", lambda row: "at X" if row is None else row.holds, "left", style="dim", wrap=False),
             *(column(n) for n in lengths for column in (value, over)),
         ],
-        [*lower, None, *rows[len(lower) :]],  # None: the row of the measured constant
+        [*below, None, *rows[len(below) :]],  # None: the row of the measured constant
+        group=lambda row: row is None or row.is_local,
         row_style=lambda row: "bold green" if row is None else "",
         caption=f"near the large-radius limit: {decided}".replace("%", " %"),
     )

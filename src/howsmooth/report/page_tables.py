@@ -7,6 +7,7 @@ from typing import Any
 
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE, PER_TOKEN
+from howsmooth.report.rows import bound_title, scope_text
 from howsmooth.report.table import Table
 
 _MEASUREMENT_FIELDS = (
@@ -81,8 +82,10 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
                 *_MAP_FIELDS,
                 "sample",
                 "bound",
+                "title",
                 "side",
                 "holds",
+                "scope",
                 "value",
                 "log_value",
                 "ratio",
@@ -200,6 +203,8 @@ def _bound(record: dict[str, Any]) -> dict[str, Any]:
     measured = record["measured"]
     return {
         **record,
+        "title": bound_title(record),
+        "scope": None if record["holds"] is None else scope_text(record),
         "measured": measured["value"],
         "measured_lower": measured["lower"],
         "measured_upper": measured["upper"],

@@ -1,4 +1,4 @@
-"""Figures for a paper: PDF at the width of a column, in the style of howsmooth.mplstyle."""
+"""Figures of records as PDF files, in the style of a paper or of slides."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
 from howsmooth.report.chart import MAX_DETAILED_SERIES, HeatMap
 from howsmooth.report.charts import group_by, growth_chart, heat_maps, is_drawable, tightness_chart
-from howsmooth.report.figure import THEMES, draw, paper_style
+from howsmooth.report.figure import draw, save_figure
 from howsmooth.report.rows import model_name, number
+from howsmooth.report.style import THEMES, apply_theme, characters, current_style, figure_style, new_figure
+from howsmooth.report.ticks import separate_tick_labels, set_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FIGURE_KEY = tuple(name for name in CURVE if name not in ("layer", "head"))
-_COLUMN_WIDTH = 3.3  # inches
+_WIDTH = 5.4  # inches of a figure on a screen; a style has its own width
 _MAX_WRITTEN_COLUMNS = 8  # a heat map with more columns has no numbers in its cells
 
 
-def write_figures(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+def write_figures(records: Sequence[dict[str, Any]], folder: Path, style: str = "paper") -> list[Path]:
     """Write growth.pdf, lengths.pdf, heads.pdf and tightness.pdf as far as there are records for them.
 
     If there are several models, maps or texts, each has its own files, with its name in theirs.
@@ -33,6 +35,7 @@ def write_figures(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]
     Args:
         records: Measurements and bounds.
         folder: Existing folder to write to.
+        style: Key of `howsmooth.report.style.STYLES`.
 
     Returns:
         The paths of the files.
@@ -40,12 +43,12 @@ def write_figures(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]
     measured = [record for record in records if record["kind"] == "measurement" and is_drawable(record)]
     bounds = [record for record in records if record["kind"] == "bound"]
     written = []
-    with paper_style():
+    with figure_style(style):
         for chosen, figures in ((measured, _measurement_figures), (bounds, _bound_figures)):
             for name, part in records_by_figure(chosen).items():
                 for kind, figure in figures(part):
                     written.append(folder / f"{kind}{name}.pdf")
-                    figure.savefig(written[-1])
+                    save_figure(figure, written[-1])
     return written
 
 
@@ -62,10 +65,7 @@ def _measurement_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[st
         )
         title = model if is_detailed else f"{model}: {curves} maps, first layer dark"
         chart = replace(chart, title=title, y_axis=replace(chart.y_axis, label=r"Lip $= \|D_X f\|_2$"))
-        yield (
-            "growth",
-            draw([chart], theme="paper", width=_COLUMN_WIDTH, height=2.4 + 0.13 * math.ceil(curves / 2) * is_detailed),
-        )
+        yield ("growth", draw([chart], width=_WIDTH, height=4.0 + 0.2 * math.ceil(curves / 2) * is_detailed))
     for kind, maps in heat_maps(records).items():
         if maps:
             last = maps[-1]  # the maps of heads are one for each length: take the longest
@@ -75,32 +75,24 @@ def _measurement_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[st
 def _bound_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Figure]]:
     chart = tightness_chart(records)
     if chart is not None:
-        yield (
-            "tightness",
-            draw([chart], theme="paper", width=_COLUMN_WIDTH, height=0.75 + 0.2 * len(chart.y_axis.tick_labels)),
-        )
+        yield ("tightness", draw([chart], width=_WIDTH, height=1.5 + 0.33 * len(chart.y_axis.tick_labels)))
 
 
 def draw_heat_map(heat: HeatMap) -> Figure:
     """Draw a heat map on a logarithmic colour scale, with numbers in the cells if they fit."""
     from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure = Figure(
-        figsize=(_COLUMN_WIDTH, min(4.5, 0.95 + 0.17 * len(heat.rows))),
-        layout="constrained",
-        facecolor=THEMES["paper"]["background"],
-    )
+    colours, style = THEMES["light"], current_style()
+    figure = new_figure(_WIDTH, min(7.0, 1.5 + 0.28 * len(heat.rows)), colours)
     panel: Any = figure.subplots()
     grid = [[math.nan if value is None else value for value in row] for row in heat.values]
     image: Any = panel.imshow(grid, aspect="auto", norm=LogNorm(), cmap="cividis")
-    panel.grid(False)
-    column_step, row_step = math.ceil(len(heat.columns) / 12), math.ceil(len(heat.rows) / 16)
-    panel.set_xticks(range(0, len(heat.columns), column_step), heat.columns[::column_step])
-    panel.set_yticks(range(0, len(heat.rows), row_step), heat.rows[::row_step])
+    panel.set_xticks(range(len(heat.columns)), heat.columns)
+    panel.set_yticks(range(len(heat.rows)), heat.rows)
     panel.set(xlabel=heat.x_axis.label, ylabel=heat.y_axis.label)
-    panel.set_title("\n".join(textwrap.wrap(heat.title, 44)), loc="left")
+    title_width = characters(0.8 * figure.get_figwidth(), style.title_size)
+    panel.set_title(textwrap.fill(heat.title, title_width), loc="left", fontsize=style.title_size, fontweight="bold")
+    apply_theme(panel, colours, grid=False)
     if len(heat.columns) <= _MAX_WRITTEN_COLUMNS:
         for i, row in enumerate(grid):
             for j, value in enumerate(row):
@@ -111,16 +103,15 @@ def draw_heat_map(heat: HeatMap) -> Figure:
                         number(value, 3),
                         ha="center",
                         va="center",
-                        fontsize=6.5,
+                        fontsize=style.legend_size,
                         color="white" if image.norm(value) < 0.5 else "black",
                     )
     bar = figure.colorbar(image, ax=panel, pad=0.02)
-    bar.ax.tick_params(labelsize=6.5, which="both", length=0)
-    bar.set_label("Lip", fontsize=7)
-    bar.ax.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    bar.ax.yaxis.set_minor_formatter(NullFormatter())
-    return figure
+    bar.set_label(r"$\|D_X f\|_2$")
+    apply_theme(bar.ax, colours, grid=False)
+    set_log_ticks(bar.ax.yaxis, image.norm.vmin, image.norm.vmax)
+    bar.outline.set_visible(False)
+    return separate_tick_labels(figure)
 
 
 def records_by_figure(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

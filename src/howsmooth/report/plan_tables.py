@@ -48,7 +48,7 @@ def _models(plan: Plan) -> str:
 def _texts(plan: Plan) -> str:
     spec = plan.spec
     texts = ", ".join(inputs.run_fields["text"] for inputs in plan.planned_models[0].inputs)
-    if spec.inputs == "normalised":
+    if spec.inputs != "text":
         return texts
     return f"{texts}, cut by {spec.cutting}, special tokens {'added' if spec.adds_special_tokens else 'not added'}"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from howsmooth.bounds.titles import title_of
 from howsmooth.records import json_line
 from howsmooth.report.chart import Axis, Chart, Series
 from howsmooth.report.charts import LENGTH_LABEL, group_by, sample_count_text, samples_series
@@ -146,7 +147,7 @@ def draw(panels: list[Panel], outcome: Outcome, *, theme: str = "light") -> Figu
         columns=columns,
         width=4.1,
         height=4.4,
-        size="small",
+        many_panels=True,
         title=outcome.figure.title,
     )
 
@@ -203,33 +204,38 @@ def _growth_chart(panel: Panel, y: str) -> Chart:
 
 
 def _bounds(panel: Panel) -> tuple[list[Series], list[str]]:
-    """Return the bounds near the points as series, and the others as lines of text."""
+    """Return the upper bounds near the points as series, and the others as lines of text.
+
+    The bounds are about the worst case in the ball. A lower bound on it may be above the points, and is not drawn.
+    """
     values = [record["value"] for record in panel.records if record["value"]]
-    low, high = math.log(min(values)) - _MAX_LOG_DISTANCE, math.log(max(values)) + _MAX_LOG_DISTANCE
+    highest = math.log(max(values)) + _MAX_LOG_DISTANCE
     lines, notes = [], []
     for (name,), group in group_by(panel.bounds, "map").items():
         rows = sorted(group, key=lambda bound: bound["n"])
-        short, last = name.removeprefix("this_project."), rows[-1]
-        owner = "" if panel.key[3] is None else ", of the head,"
+        last = rows[-1]
+        title = title_of(name)
         if last["refused"]:
-            notes.append(f"{short}: none ({last['refused'].split('got ')[-1].split(';')[0]})")
+            notes.append(f"{title}: none ({last['refused'].split('got ')[-1].split(';')[0]})")
             continue
         sign = "≥" if last["side"] == "lower" else "≤"
-        label = f"largest on the ball of R = {last['R']:.3g}{owner} {sign} {short}"
-        if all(low < bound["log_value"] < high for bound in rows):
+        if sign == "≤" and all(bound["log_value"] < highest for bound in rows):
             lines.append(
                 Series(
                     [bound["n"] for bound in rows],
                     [bound["value"] for bound in rows],
-                    label=label,
-                    linestyle="dotted" if sign == "≥" else "dashed",
+                    label=f"worst case in the ball ≤ {title}",
+                    linestyle="dashed",
                     linewidth=1.4,
                     colour="muted",
                 )
             )
         else:
-            notes.append(f"{label}:\n{magnitude(last['log_value'])} at n = {last['n']}")
-    return lines, ["off the scale, or none:", *notes] if notes else []
+            notes.append(f"{sign} {magnitude(last['log_value'])} ({title})")
+    if not notes:
+        return lines, []
+    where = f"worst case in the ball of R = {panel.bounds[-1]['R']:.3g}, n = {max(b['n'] for b in panel.bounds)}"
+    return lines, [f"{where}{'' if panel.key[3] is None else ', the head alone'}:", *notes]
 
 
 def _radius_chart(panel: Panel) -> Chart:

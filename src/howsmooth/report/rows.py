@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from howsmooth.bounds.titles import SCOPES, title_of
 from howsmooth.records import CURVE
 from howsmooth.studies.spec import QUANTITIES
 
@@ -88,6 +89,16 @@ class BoundRow:
     cells: dict[int, dict[str, Any]]
 
     @property
+    def title(self) -> str:
+        """The name for readers, with the sign of its side: "≤ local bound"."""
+        return signed_title(next(iter(self.cells.values())))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the bound is about the tokens that were measured, not about the worst case."""
+        return self.holds == "at X"
+
+    @property
     def mean_log_ratio(self) -> float:
         """Mean over lengths of log(bound / measured constant), by which bounds are sorted."""
         return sum(cell["log_ratio"] for cell in self.cells.values()) / len(self.cells)
@@ -106,7 +117,8 @@ def worst_samples(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None], list[BoundRow]]:
     """Return the bounds of each map (layer, head) of one model.
 
-    Lower bounds come first; each side is sorted by `BoundRow.mean_log_ratio`. Bounds that do not apply are omitted.
+    Bounds at the measured tokens come first, then those on the worst case; within both, lower bounds come first, and
+    each side is sorted by `BoundRow.mean_log_ratio`. Bounds that do not apply are omitted.
     """
     cells: dict[tuple, dict[int, dict[str, Any]]] = {}
     for record in worst_samples(records):
@@ -117,8 +129,36 @@ def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None]
     for key, by_length in cells.items():
         maps.setdefault(key[:2], []).append(BoundRow(*key, cells=by_length))
     for rows in maps.values():
-        rows.sort(key=lambda row: (row.side != "lower", row.mean_log_ratio))
+        rows.sort(key=lambda row: (not row.is_local, row.side != "lower", row.mean_log_ratio))
     return dict(sorted(maps.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])))
+
+
+def bound_title(record: dict[str, Any]) -> str:
+    """Return the name of a bound for readers; records of earlier versions have only the function's name."""
+    return record.get("title") or title_of(record["bound"])
+
+
+def signed_title(record: dict[str, Any]) -> str:
+    """Return the name of a bound for readers after the sign of its side.
+
+    Example:
+        >>> signed_title({"bound": "this_project.local", "side": "upper"})
+        '≤ local bound'
+    """
+    return f"{'≥' if record['side'] == 'lower' else '≤'} {bound_title(record)}"
+
+
+def scope_text(record: dict[str, Any], holds: str | None = None) -> str:
+    """Return in words where a bound holds, by default that of the record.
+
+    Example:
+        >>> scope_text({"holds": "at X"}), scope_text({"holds": "at X", "inputs": "normalised"})
+        ('at this text', 'at these tokens')
+    """
+    holds = record["holds"] if holds is None else holds
+    if holds == "at X" and record.get("inputs") == "normalised":
+        return "at these tokens"  # which are random: there is no text
+    return SCOPES.get(holds, holds)
 
 
 def refusals(records: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
@@ -126,7 +166,7 @@ def refusals(records: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
     reasons: dict[str, dict[str, None]] = {}
     for record in records:
         if record["refused"] is not None:
-            reasons.setdefault(record["refused"], {})[record["bound"]] = None
+            reasons.setdefault(record["refused"], {})[bound_title(record)] = None
     return {why: list(names) for why, names in sorted(reasons.items(), key=lambda item: -len(item[1]))}
 
 

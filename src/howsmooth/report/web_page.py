@@ -17,7 +17,7 @@ from markupsafe import Markup
 import howsmooth
 from howsmooth.records import CURVE
 from howsmooth.report.caveats import caveats_of, sources_of
-from howsmooth.report.charts import METRICS, bounds_chart, group_by, growth_chart, heat_maps, is_drawable
+from howsmooth.report.charts import METRICS, group_by, growth_chart, heat_maps, is_drawable, map_bounds_charts
 from howsmooth.report.page_tables import one_row_per_token, pack_columns, tables_of
 from howsmooth.report.rows import bound_rows, map_name, model_name, number
 from howsmooth.report.table import Table
@@ -115,7 +115,7 @@ def page_charts(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> 
         and record["log_value"] is not None
     ]
     charts = [
-        {"map": key, "chart": bounds_chart(rows, map_name(*key[-2:])).to_json()}
+        {"map": key, "charts": [chart.to_json() for chart in map_bounds_charts(rows, map_name(*key[-2:]))]}
         for key, group in group_by(bounds, *_MAP_FIELDS).items()
         for rows in bound_rows(group).values()
     ]

@@ -10,8 +10,9 @@ import torch
 
 from howsmooth.attention import SelfAttention, SoftmaxField
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.studies.inputs import ProgressCallback, select_indices
+from howsmooth.studies.inputs import ProgressCallback
 from howsmooth.studies.provenance import provenance
+from howsmooth.studies.spec import select_indices
 from howsmooth.texts.corpora import Corpus
 from howsmooth.transport import TimedMeasure, TokenMeasure, conditional_distance, push_forward, wasserstein
 

@@ -1,12 +1,14 @@
-"""The tokens that enter a layer: those of a text run through the model, or random tokens in its normalisation.
+"""The tokens that enter a layer, from a text, token ids, images or sounds, or drawn in its own normalisation.
 
-Both kinds of inputs have the same methods, so that the callers do not distinguish them.
+All kinds of inputs have the same methods, so that the callers do not distinguish them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,13 +16,16 @@ from torch import Tensor
 
 from howsmooth.errors import InputError
 from howsmooth.models import Model
+from howsmooth.models.files import check_positions
 from howsmooth.studies.provenance import provenance
-from howsmooth.studies.spec import Spec
+from howsmooth.studies.spec import Spec, select_indices
 from howsmooth.texts.corpora import Corpus
-from howsmooth.texts.cutting import Cutter, TokenChunk
+from howsmooth.texts.cutting import Cutter, TokenChunk, word
 
 DRAW_BLOCK = 1024  # random tokens are drawn in blocks of this size; changing it changes the tokens of every seed
 RANDOM_TEXT = "random normalised tokens"  # the field `text` of records without a text
+RANDOM_IDS = "random token ids"
+TOKEN_NAMES = {"images": "patch", "audio": "frame"}  # what tokens are called where they are no words
 
 ProgressCallback = Callable[[int, int | None, int | None], None]  # called with (n, layer, head) before a computation
 
@@ -40,12 +45,7 @@ class TextInputs:
     def __init__(self, model: Model, corpus: Corpus, spec: Spec):
         """Tokenise the corpus and check that it is long enough."""
         self.model, self.corpus, longest = model, corpus, max(spec.lengths)
-        if model.positions is not None and longest > model.positions:
-            raise InputError(
-                f"expected lengths of at most {model.positions} tokens, the positions of {model.name}, "
-                f"got {longest}; ask for shorter lengths, or for tokens without a text "
-                "(--inputs normalised)"
-            )
+        check_positions(model.name, model.positions, longest)
         self.cutter: Cutter = model.cutter(
             corpus, spec.cutting, longest=longest, special_tokens=spec.adds_special_tokens
         )
@@ -76,6 +76,119 @@ class TextInputs:
     def run_fields(self) -> dict[str, Any]:
         """The fields that all records of a run share."""
         return {"inputs": "text", "text": self.corpus.name, "text_sha256": self.corpus.sha256}
+
+
+class IdInputs:
+    """Random token ids, uniform in the vocabulary: a model without a tokenizer runs on them.
+
+    The first n ids of a longer draw are those of a shorter one.
+
+    Args:
+        model: The model that the ids run through.
+        spec: Lengths and seed.
+
+    Raises:
+        InputError: The model takes no token ids, or a length exceeds its positions.
+    """
+
+    def __init__(self, model: Model, spec: Spec):
+        """Check that the model takes token ids."""
+        self.model, self.seed, self.vocabulary = model, spec.seed, model.vocabulary
+        check_positions(model.name, model.positions, max(spec.lengths))
+
+    def release(self) -> None:
+        """Drop the reference to the model; `chunk` still works."""
+        del self.model
+
+    def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return a sample of n ids."""
+        generator = torch.Generator().manual_seed((1_000_003 * self.seed + sample) % 2**63)
+        blocks = [
+            torch.randint(self.vocabulary, (DRAW_BLOCK,), generator=generator) for _ in range(-(-n // DRAW_BLOCK))
+        ]
+        ids = torch.cat(blocks)[:n]
+        return TokenChunk(ids, torch.zeros(n, dtype=torch.bool), tuple(word(None, token) for token in ids.tolist()))
+
+    def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
+        """Return the inputs of attention, layer -> (n, d), from one forward pass."""
+        return self.model.activations(chunk, layers)
+
+    def attention(self, layer: int, n: int) -> Any:
+        """Return the attention map of a layer for n tokens."""
+        return self.model.attention(layer, n)
+
+    def length_fields(self, n: int) -> dict[str, Any]:
+        """Return the fields that all records of one length share."""
+        return {}
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+        return {
+            "inputs": "ids",
+            "text": RANDOM_IDS,
+            "text_sha256": None,
+            "special_tokens": "none",
+            "drawn": f"uniform in {self.vocabulary} token ids, {DRAW_BLOCK} at a time, seed {self.seed}",
+        }
+
+
+class FeatureInputs:
+    """Images or sounds as a vision or speech model takes them; each is a sample, and their size determines n.
+
+    Args:
+        model: The model.
+        spec: Its `inputs` are "images" or "audio"; a path, the number of samples, the seed of generated ones.
+
+    Raises:
+        InputError: The model takes something else, or a file cannot be read.
+    """
+
+    def __init__(self, model: Model, spec: Spec):
+        """Read or generate all samples, and run the model on the first to count its tokens."""
+        self.model, self.kind = model, spec.inputs
+        path = spec.images if self.kind == "images" else spec.audio
+        make = model.images if self.kind == "images" else model.sounds
+        self.path = None if path is None else spec.path(path)
+        chosen = spec.samples if path is None or "samples" in spec.model_fields_set else None
+        self.features = make(self.path, chosen, spec.seed)[: spec.samples].cpu()
+        self.seed, self.samples = spec.seed, len(self.features)
+        first = model.layer_numbers[0]
+        self.n = model.activations(self.features[0], [first])[first].shape[-2]
+
+    def release(self) -> None:
+        """Drop the reference to the model; `chunk` still works."""
+        del self.model
+
+    def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return a chunk of n tokens without ids."""
+        return TokenChunk.placeholder(n, TOKEN_NAMES[self.kind])
+
+    def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
+        """Return the inputs of attention, layer -> (n, d), from one forward pass."""
+        return self.model.activations(self.features[sample], layers)
+
+    def attention(self, layer: int, n: int) -> Any:
+        """Return the attention map of a layer."""
+        return self.model.map_at(self.features[0], layer).f
+
+    def length_fields(self, n: int) -> dict[str, Any]:
+        """Return the fields that all records of one length share."""
+        return {}
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+        what = "images" if self.kind == "images" else "sounds"
+        generated = self.path is None
+        return {
+            "inputs": self.kind,
+            "text": f"generated {what}" if generated else f"{what} of {Path(self.path or '').name}",
+            "text_sha256": None,
+            "special_tokens": "none",
+            "drawn": f"smooth random {what}, seed {self.seed}" if generated else None,
+            "input_sha256": hashlib.sha256(self.features.float().numpy().tobytes()).hexdigest(),
+        }
 
 
 class NormalisedInputs:
@@ -139,7 +252,51 @@ class NormalisedInputs:
         }
 
 
-Inputs = TextInputs | NormalisedInputs
+Inputs = TextInputs | IdInputs | FeatureInputs | NormalisedInputs
+
+
+def adapt_to_model(model: Model, spec: Spec) -> tuple[Spec, str | None]:
+    """Return the spec with inputs that the model takes, where the user did not choose them, and a note about that.
+
+    Images and sounds have the number of tokens that their size gives: it replaces `lengths`. Their number replaces
+    `samples`, unless that is given.
+
+    Raises:
+        InputError: The user chose inputs that the model does not take, or lengths for images or sounds.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> adapted, note = adapt_to_model(load("minilm"), spec_of({}))
+        >>> adapted.inputs, note
+        ('text', None)
+    """
+    kind = {"vision": "images", "audio": "audio"}.get(model.modality)
+    if kind is None or spec.inputs == "normalised":
+        if spec.inputs in ("images", "audio"):
+            raise InputError(f"expected a model that takes {spec.inputs}, got {model.name}, which takes text")
+        if spec.inputs == "text" and not spec.chooses_inputs and model.reads_text and model.tokenizer is None:
+            return spec.model_copy(update={"inputs": "ids"}), (
+                f"{model.name} has no tokenizer: random token ids are measured in place of a text (--inputs ids); "
+                "give --tokenizer NAME to measure a text"
+            )
+        return spec, None
+    what = "images" if kind == "images" else "sounds"
+    if spec.chooses_inputs and spec.inputs != kind:
+        raise InputError(
+            f"expected {what} for {model.name}, which takes {model.modality}, got {spec.inputs}; give --{kind} PATH"
+        )
+    if "lengths" in spec.model_fields_set:
+        raise InputError(
+            f"expected no lengths (--lengths) with {what}, whose size determines the number of tokens, got "
+            f"{', '.join(map(str, spec.lengths))}; leave them out"
+        )
+    note = None
+    if getattr(spec, kind) is None:
+        note = f"{model.name} takes {what}: generated ones are measured; give --{kind} PATH to measure your own"
+    given = spec.model_copy(update={"inputs": kind})
+    found = FeatureInputs(model, given)
+    return given.model_copy(update={"lengths": (found.n,), "samples": found.samples}), note
 
 
 def inputs_of(model: Model, corpus: Corpus | None, spec: Spec) -> Inputs:
@@ -148,15 +305,20 @@ def inputs_of(model: Model, corpus: Corpus | None, spec: Spec) -> Inputs:
     Raises:
         InputError: The text is too short, the model reads no text, or no token is left to perturb.
     """
-    if spec.inputs == "text":
-        if corpus is None or not model.reads_text:
-            raise InputError(
-                f"expected a model that reads text, got {model.name}, a file of attention layers alone; "
-                "use --inputs normalised"
-            )
-        inputs: Inputs = TextInputs(model, corpus, spec)
-    else:
+    inputs: Inputs
+    if spec.inputs == "normalised":
         inputs = NormalisedInputs(model, spec.seed)
+    elif not model.reads_text or (spec.inputs == "text" and corpus is None):
+        raise InputError(
+            f"expected a model that reads text, got {model.name}, a file of attention layers alone; "
+            "use --inputs normalised"
+        )
+    elif corpus is not None and spec.inputs == "text":
+        inputs = TextInputs(model, corpus, spec)
+    elif spec.inputs == "ids":
+        inputs = IdInputs(model, spec)
+    else:
+        inputs = FeatureInputs(model, spec)
     for n in {min(spec.lengths), max(spec.lengths)}:
         for tokens in spec.tokens:
             perturbed_mask(inputs.chunk(n, 0).special, tokens)
@@ -248,7 +410,7 @@ def sites(
         maps = {layer: inputs.attention(layer, n) for layer in layers}
         for sample in range(spec.samples if samples is None else samples):
             chunk = inputs.chunk(n, sample)
-            activations = inputs.tokens(chunk, sample, layers) if isinstance(inputs, TextInputs) else {}
+            activations = {} if isinstance(inputs, NormalisedInputs) else inputs.tokens(chunk, sample, layers)
             for layer in layers:
                 x = activations[layer] if layer in activations else inputs.tokens(chunk, sample, [layer])[layer]
                 for head in heads:
@@ -280,11 +442,12 @@ def resolve(model: Model, corpus: Corpus | None, spec: Spec) -> Spec:
 
 def run_fields(model: Model, corpus: Corpus | None, spec: Spec) -> dict[str, Any]:
     """Return the fields that all records of a run share, so that each record can be reproduced by itself."""
-    input_fields = (
-        NormalisedInputs(model, spec.seed).run_fields
-        if spec.inputs == "normalised" or corpus is None
-        else {"inputs": "text", "text": corpus.name, "text_sha256": corpus.sha256}
-    )
+    if spec.inputs == "text" and corpus is not None:
+        input_fields: dict[str, Any] = {"inputs": "text", "text": corpus.name, "text_sha256": corpus.sha256}
+    elif spec.inputs in ("text", "normalised"):
+        input_fields = NormalisedInputs(model, spec.seed).run_fields
+    else:
+        input_fields = inputs_of(model, corpus, spec).run_fields
     return {
         "device": str(model.device),
         "model_dtype": str(model.dtype).removeprefix("torch."),
@@ -311,25 +474,3 @@ def chosen_heads(model: Model, spec: Spec) -> tuple[int | None, ...]:
     if spec.kind != "head":
         return (None,)
     return select_indices(spec.heads or "all", tuple(range(model.heads)), f"heads of {model.name}")
-
-
-def select_indices(wanted: Any, available: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """Return the wanted indices, each once; "all" is every available one.
-
-    Raises:
-        InputError: An index is not available, or none is wanted.
-
-    Example:
-        >>> select_indices("all", (0, 1, 2), "layers"), select_indices([2, 0, 2], (0, 1, 2), "layers")
-        ((0, 1, 2), (2, 0))
-    """
-    if isinstance(wanted, str) and wanted == "all":
-        return available
-    unknown = [index for index in wanted if index not in available]
-    if unknown or not wanted:
-        contiguous = available == tuple(range(len(available)))
-        among = f"between 0 and {len(available) - 1}" if contiguous else "among " + ", ".join(map(str, available))
-        raise InputError(
-            f"expected {name} {among}, got {unknown[0] if unknown else 'none'}; choose among them or use all"
-        )
-    return tuple(dict.fromkeys(wanted))

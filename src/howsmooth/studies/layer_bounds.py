@@ -111,6 +111,7 @@ def _bound_fields(outcome: Bound | Refused, measured: dict[str, Any]) -> dict[st
     if isinstance(outcome, Refused):
         return {
             "bound": outcome.bound,
+            "title": outcome.title,
             "side": None,
             "holds": None,
             "value": None,

@@ -12,7 +12,7 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.dynamics.example import Example, InstrumentSettings, Integration, Tokens
 from howsmooth.errors import InputError
-from howsmooth.studies.inputs import select_indices
+from howsmooth.studies.spec import select_indices
 from howsmooth.texts.corpora import Corpus, read_corpus
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,12 +20,22 @@ from howsmooth.models import Model
 from howsmooth.spectral import MemoryPlan, restrict
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
-from howsmooth.studies.inputs import Inputs, TextInputs, chosen_heads, chosen_layers, inputs_of, perturbed_mask
+from howsmooth.studies.inputs import (
+    FeatureInputs,
+    IdInputs,
+    Inputs,
+    TextInputs,
+    chosen_heads,
+    chosen_layers,
+    inputs_of,
+    perturbed_mask,
+)
 from howsmooth.studies.memory import free_memory, solver_memory_limit
 from howsmooth.studies.provenance import provenance
-from howsmooth.studies.spec import QUANTITIES, EngineSpec, ModelSpec, Spec, refuse_untrusted
+from howsmooth.studies.spec import QUANTITIES, EngineSpec, ModelSpec, Spec, read_texts, refuse_untrusted
+from howsmooth.studies.threads import available_cores
 from howsmooth.studies.worker import Bundle, TaskGroup, cached_model, model_identity
-from howsmooth.texts.corpora import Corpus, read_corpus
+from howsmooth.texts.corpora import Corpus
 
 TASK_HASH_VERSION = 2  # part of every task's hash: raise it when the same configuration gives another number
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
@@ -95,7 +104,7 @@ class PlannedModel:
 
     def batch_size(self, n: int) -> int:
         """Return how many samples of n tokens are solved together; it depends on the spec and the model alone."""
-        if self.spec.kind not in ("attention", "head") or self.spec.inputs == "normalised":
+        if self.spec.kind not in ("attention", "head") or self.spec.inputs not in ("text", "ids"):
             return 1
         by_tokens = MAX_BATCH_TOKENS["cpu" if self.device == "cpu" else "other"] // n
         by_memory = (self.spec.max_memory or MAX_BATCH_MEMORY) // max(1, self.memory(n))
@@ -191,10 +200,10 @@ class Plan:
     def _bundle(
         self, planned: PlannedModel, inputs: Inputs, n: int, samples: Iterable[int], seconds_per_task: float
     ) -> Bundle:
-        spec = self.spec
+        spec, samples = self.spec, list(samples)
         chunks = [(sample, inputs.chunk(n, sample)) for sample in samples]
         solver_options = planned.solver_options(n, self.confidence)
-        from_text = isinstance(inputs, TextInputs)
+        has_ids = isinstance(inputs, (TextInputs, IdInputs))
         shared_fields = {
             **self._model_fields(planned),
             **inputs.run_fields,
@@ -216,7 +225,7 @@ class Plan:
             "product_dtype": shared_fields["product_dtype"],
         }
         prefix = json.dumps(hashed, sort_keys=True)  # once for all tasks of the bundle
-        digests = [chunk.digest if from_text else "" for _, chunk in chunks]
+        digests = [chunk.digest if has_ids else "" for _, chunk in chunks]
         groups = tuple(
             TaskGroup(
                 layer,
@@ -238,7 +247,8 @@ class Plan:
             identity=planned.identity,
             map=spec.kind,
             n=n,
-            token_ids=tuple(tuple(chunk.ids.tolist()) for _, chunk in chunks) if from_text else None,
+            token_ids=tuple(tuple(chunk.ids.tolist()) for _, chunk in chunks) if has_ids else None,
+            features=inputs.features[samples] if isinstance(inputs, FeatureInputs) else None,
             special=tuple(tuple(chunk.special.tolist()) for _, chunk in chunks),
             sample_fields=tuple(
                 {"sample": sample, "start": chunk.start, "document": chunk.document} for sample, chunk in chunks
@@ -293,7 +303,7 @@ class Plan:
         Raises:
             InputError: Not even one worker fits in memory.
         """
-        engine, cores = self.spec.engine, len(os.sched_getaffinity(0))
+        engine, cores = self.spec.engine, available_cores()
         free = free_memory()
         fitting = cores if free is None else int(0.9 * free // self.worker_memory)
         on_gpu = any(planned.device != "cpu" for planned in self.planned_models)
@@ -373,21 +383,8 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None) -> Pla
         (8, True)
     """
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"kind": "local", "workers": 0})})
-    corpora = () if spec.inputs == "normalised" else (corpus,) if corpus is not None else read_texts(spec)
+    corpora = () if spec.inputs != "text" else (corpus,) if corpus is not None else read_texts(spec)
     return Plan(spec, (plan_model(spec, spec.models[0], model, corpora, {"name": model.name}),), model=model)
-
-
-def read_texts(spec: Spec) -> tuple[Corpus, ...]:
-    """Return the texts of a spec; none with random tokens."""
-    if spec.inputs == "normalised":
-        return ()
-    if sum(text.source == "-" for text in spec.texts) > 1:
-        raise InputError("expected stdin (-) as one text at most, got it twice; read the others from files")
-    corpora = tuple(read_corpus(spec.path(t.source), **t.model_dump(exclude={"source"})) for t in spec.texts)
-    names = [corpus.name for corpus in corpora]
-    if len(set(names)) < len(names):
-        raise InputError(f"expected texts of different names, got {', '.join(names)}; give one of them a name")
-    return corpora
 
 
 def load_arguments(spec: Spec, model_spec: ModelSpec) -> dict[str, Any]:
@@ -402,6 +399,7 @@ def load_arguments(spec: Spec, model_spec: ModelSpec) -> dict[str, Any]:
         "seed": spec.seed if model_spec.seed is None else model_spec.seed,
         "tokenizer": model_spec.tokenizer and spec.path(model_spec.tokenizer),
         "causal": model_spec.causal,
+        "part": model_spec.part or ("vision" if spec.inputs == "images" else None),
     }
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from howsmooth.errors import InputError, describe_validation_errors
+from howsmooth.texts.corpora import Corpus, read_corpus
 
 MAPS = ("attention", "head", "normed", "block", "layer", "model")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -175,6 +176,10 @@ class ModelSpec(StrictModel):
         str | None,
         Field(description="Another place to take the tokenizer from.", json_schema_extra={"metavar": "NAME"}),
     ] = None
+    part: Annotated[
+        Literal["encoder", "decoder", "vision", "text"] | None,
+        Field(description="Which stack of layers, of a model that has two."),
+    ] = None
     trust_remote_code: Annotated[bool, Field(description="Run code that comes with the model.")] = False
     allow_pickle: Annotated[bool, Field(description="Load weights that are not safetensors.")] = False
     causal: bool = False  # a BERT run as a decoder
@@ -248,7 +253,7 @@ class EngineSpec(StrictModel):
     threads: Annotated[
         Annotated[int, Field(ge=1)] | None,
         Field(
-            description="Threads of each process.  [default: cores divided among the processes]",
+            description="Threads of each process.  [default: 1 up to n = 256, else the cores, divided among processes]",
             json_schema_extra={"metavar": "COUNT"},
         ),
     ] = None
@@ -289,17 +294,31 @@ class Spec(StrictModel):
         BeforeValidator(_as_tables("source")),
         Field(
             min_length=1,
-            description="UTF-8 text: a file, a folder, - for stdin, alice, ag_news, hf:NAME, or embedded.",
+            description="UTF-8 text: a file, a folder, - for stdin, embedded, generated, alice, ag_news, or hf:NAME.",
             json_schema_extra={"metavar": "FILE|-"},
         ),
     ] = (TextSpec(source="embedded"),)
     inputs: Annotated[
-        Literal["text", "normalised"],
+        Literal["text", "ids", "normalised", "images", "audio"],
         Field(
-            description="Inputs of the map: tokens of the text, or random ones through each layer's own normalisation, "
-            "of any length."
+            description="Inputs of the model: a text, random token ids, images or sounds; or of each layer: random "
+            "tokens through its own normalisation, of any length."
         ),
     ] = "text"
+    images: Annotated[
+        Annotated[str, Field(min_length=1)] | None,
+        Field(
+            description="Images for a vision model: a file or a folder.  [default: generated from the seed]",
+            json_schema_extra={"metavar": "FILE|DIR"},
+        ),
+    ] = None
+    audio: Annotated[
+        Annotated[str, Field(min_length=1)] | None,
+        Field(
+            description="Sounds for a speech model: a WAV file or a folder.  [default: generated from the seed]",
+            json_schema_extra={"metavar": "FILE|DIR"},
+        ),
+    ] = None
     cutting: Annotated[
         Literal["consecutive", "documents", "prefixes"],
         Field(description="How chunks are cut: one after the other, a document each, or nested prefixes."),
@@ -398,9 +417,12 @@ class Spec(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _default_inputs(cls, given: Any) -> Any:
-        """Take random tokens if every model is a file of attention layers, which reads no text."""
+        """Take the images or sounds that are given, and random tokens if every model is a file of attention layers."""
         if not isinstance(given, dict) or "inputs" in given or "texts" in given:
             return given
+        for kind in ("images", "audio"):
+            if given.get(kind) is not None:
+                return {**given, "inputs": kind}
         models = given.get("models", ())
         names = [
             model.get("name") if isinstance(model, dict) else getattr(model, "name", model)
@@ -429,10 +451,13 @@ class Spec(StrictModel):
                 f"expected a text for the map {self.kind}, whose tokens come from a model, got inputs = "
                 '"normalised"; measure attention or its heads, or leave inputs out'
             )
-        if self.inputs == "normalised" and [text.source for text in self.texts] != ["embedded"]:
+        if self.inputs != "text" and [text.source for text in self.texts] != ["embedded"]:
             raise ValueError(
-                'expected a text only with inputs = "text", got inputs = "normalised"; leave one of them out'
+                f'expected a text only with inputs = "text", got inputs = "{self.inputs}"; leave one of them out'
             )
+        for kind in ("images", "audio"):
+            if getattr(self, kind) is not None and self.inputs != kind:
+                raise ValueError(f'expected {kind} only with inputs = "{kind}", got inputs = "{self.inputs}"')
         return self
 
     @property
@@ -450,6 +475,11 @@ class Spec(StrictModel):
         """Number of pairs of a map and an input; layers and heads have to be numbers (`resolve`)."""
         heads = 1 if self.heads is None else len(self.heads)
         return len(self.lengths) * self.samples * (1 if self.kind == "model" else len(self.layers)) * heads
+
+    @property
+    def chooses_inputs(self) -> bool:
+        """Whether the inputs were chosen by the user; if not, a model gets what it takes."""
+        return bool({"inputs", "texts", "images", "audio"} & self.model_fields_set)
 
     @property
     def accuracy(self) -> dict[str, Any]:
@@ -541,6 +571,19 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
     return spec_of(merged(declared, overrides or {}), str(path))
 
 
+def read_texts(spec: Spec) -> tuple[Corpus, ...]:
+    """Return the texts of a spec; none with other inputs."""
+    if spec.inputs != "text":
+        return ()
+    if sum(text.source == "-" for text in spec.texts) > 1:
+        raise InputError("expected stdin (-) as one text at most, got it twice; read the others from files")
+    corpora = tuple(read_corpus(spec.path(t.source), **t.model_dump(exclude={"source"})) for t in spec.texts)
+    names = [corpus.name for corpus in corpora]
+    if len(set(names)) < len(names):
+        raise InputError(f"expected texts of different names, got {', '.join(names)}; give one of them a name")
+    return corpora
+
+
 def merged(declared: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """Return the declared values with the overrides applied, table by table."""
     result = dict(declared)
@@ -569,3 +612,25 @@ def refuse_untrusted(study: Spec, **allowed: bool) -> None:
                 f"{', '.join(names)}, got none; it runs code that comes with the model: add {flag} only "
                 "if you trust it"
             )
+
+
+def select_indices(wanted: Any, available: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """Return the wanted indices, each once; "all" is every available one.
+
+    Raises:
+        InputError: An index is not available, or none is wanted.
+
+    Example:
+        >>> select_indices("all", (0, 1, 2), "layers"), select_indices([2, 0, 2], (0, 1, 2), "layers")
+        ((0, 1, 2), (2, 0))
+    """
+    if isinstance(wanted, str) and wanted == "all":
+        return available
+    unknown = [index for index in wanted if index not in available]
+    if unknown or not wanted:
+        contiguous = available == tuple(range(len(available)))
+        among = f"between 0 and {len(available) - 1}" if contiguous else "among " + ", ".join(map(str, available))
+        raise InputError(
+            f"expected {name} {among}, got {unknown[0] if unknown else 'none'}; choose among them or use all"
+        )
+    return tuple(dict.fromkeys(wanted))

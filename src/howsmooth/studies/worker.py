@@ -18,7 +18,7 @@ from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models import Model, load
 from howsmooth.records import make_record
-from howsmooth.studies.inputs import NormalisedInputs, ProgressCallback, perturbed_mask
+from howsmooth.studies.inputs import TOKEN_NAMES, NormalisedInputs, ProgressCallback, perturbed_mask
 from howsmooth.studies.quantities import EvaluationPoint, all_shares, compute_quantity, top_tokens
 from howsmooth.texts.cutting import word
 
@@ -67,7 +67,9 @@ class Bundle:
         identity: What `model_identity` must return for the loaded model: hashes, a revision.
         map: Name of the map, as in `Spec.map`.
         n: Number of tokens.
-        token_ids: Token ids of each sample, (samples, n); None if the tokens are random (`NormalisedInputs`).
+        token_ids: Token ids of each sample, (samples, n); None if there are none.
+        features: Images or features of sounds, (samples, …); None if there are none. Without ids and features, the
+            tokens are random (`NormalisedInputs`).
         special: Which tokens are special tokens, (samples, n).
         sample_fields: Fields of the record that describe the sample, one dictionary per sample.
         groups: The task groups.
@@ -86,6 +88,7 @@ class Bundle:
     groups: tuple[TaskGroup, ...]
     solver_options: dict[str, Any]
     shared_fields: dict[str, Any]
+    features: Tensor | None = None
     seconds: float = 1.0
 
     @property
@@ -176,8 +179,11 @@ def _solve(
 
 def _map_and_input(model: Model, bundle: Bundle, group: TaskGroup, index: int) -> tuple[Any, Tensor]:
     """Return the map of a group and its input (n, d) for the sample with this index in the bundle."""
+    given = None if bundle.features is None else bundle.features[index]
     if bundle.token_ids is not None:
-        at = model.map_at(torch.tensor(bundle.token_ids[index]), group.layer, bundle.map, head=group.head)
+        given = torch.tensor(bundle.token_ids[index])
+    if given is not None:
+        at = model.map_at(given, group.layer, bundle.map, head=group.head)
         return at.f, at.x
     if group.layer is None:
         raise InputError("expected a text for the map model, got random tokens; measure attention or its heads")
@@ -201,9 +207,10 @@ def _record(
 ) -> dict[str, Any]:
     """Return the record of the sample with this index in the bundle."""
     token_ids = None if bundle.token_ids is None else bundle.token_ids[index]
+    no_word = TOKEN_NAMES.get(bundle.shared_fields["inputs"], "drawn")
 
     def word_at(position: int) -> str:
-        return "drawn" if token_ids is None else word(model.tokenizer, token_ids[position])
+        return no_word if token_ids is None else word(model.tokenizer, token_ids[position])
 
     shares = values.pop("direction_shares", None)  # of each token in the squared norm of the singular vector
     has_words = group.record_words and token_ids is not None

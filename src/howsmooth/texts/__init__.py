@@ -12,6 +12,7 @@ from howsmooth.lazy import attach
 if TYPE_CHECKING:
     from howsmooth.texts.corpora import Corpus, default_text, read_corpus
     from howsmooth.texts.cutting import CUTTINGS, Cutter, TokenChunk, surrounding_special_tokens, tokenize, word
+    from howsmooth.texts.generated import generated_text
 
 __getattr__, __dir__ = attach(
     __name__,
@@ -19,6 +20,7 @@ __getattr__, __dir__ = attach(
         "read_corpus": "howsmooth.texts.corpora",
         "Corpus": "howsmooth.texts.corpora",
         "default_text": "howsmooth.texts.corpora",
+        "generated_text": "howsmooth.texts.generated",
         "Cutter": "howsmooth.texts.cutting",
         "TokenChunk": "howsmooth.texts.cutting",
         "CUTTINGS": "howsmooth.texts.cutting",
@@ -32,6 +34,7 @@ __all__ = [
     "read_corpus",
     "Corpus",
     "default_text",
+    "generated_text",
     "Cutter",
     "TokenChunk",
     "CUTTINGS",

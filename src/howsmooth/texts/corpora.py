@@ -2,7 +2,8 @@
 
 A source is one string, interpreted in this order:
 
-    embedded            the text that ships with the package
+    embedded            the text that ships with the package, about 5,000 tokens
+    generated           a generated text of 150,000 words; generated:COUNT has another number of words
     -                   stdin
     alice, ag_news      the paper's corpora: a file in $HOWSMOOTH_DATA, otherwise NLTK and `datasets`
     hf:NAME             a dataset on the Hugging Face Hub
@@ -15,6 +16,7 @@ import csv
 import hashlib
 import io
 import os
+import re
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +25,7 @@ from pathlib import Path
 
 from howsmooth.errors import InputError
 from howsmooth.extras import require
+from howsmooth.texts.generated import DEFAULT_WORDS, generated_text
 
 FORMATS = ("auto", "text", "ag_news")
 DATA = "HOWSMOOTH_DATA"  # environment variable: a folder with the files of the paper's corpora
@@ -31,10 +34,10 @@ _SUFFIXES = (".txt", ".md", ".rst", ".text")
 
 
 def default_text() -> str:
-    """Return the English story that ships with the package, about 1,500 words.
+    """Return the English text that ships with the package, two stories and an essay of about 4,300 words in all.
 
     Example:
-        >>> len(default_text().split()) > 1400
+        >>> len(default_text().split()) > 4000
         True
     """
     return files("howsmooth.texts").joinpath("default.txt").read_text(encoding="utf-8")
@@ -80,7 +83,7 @@ def read_corpus(
     """Read a corpus from a source: a name or a path, as described above.
 
     Args:
-        source: "embedded", "-", "alice", "ag_news", "hf:NAME", or the path of a file or a folder.
+        source: "embedded", "generated", "-", "alice", "ag_news", "hf:NAME", or the path of a file or a folder.
         name: The name of the corpus in records; by default it is derived from the source.
         format: Of a file: "text", "ag_news" (rows of class, title, description), or "auto" (by the file's ending).
         split: Of a dataset on the Hugging Face Hub: which split.
@@ -105,6 +108,9 @@ def read_corpus(
     documents: tuple[str, ...]
     if source == "embedded":
         found, documents = "embedded", (default_text(),)
+    elif re.fullmatch(r"generated(:\d{1,9})?", source) and not os.path.exists(source):
+        words = int(source.partition(":")[2] or DEFAULT_WORDS)
+        found, documents = source, (generated_text(words),)
     elif source == "-":
         found, documents = "stdin", (_decode(sys.stdin.buffer.read(), "stdin"),)
     elif source in PAPER_CORPORA and not os.path.exists(source):

@@ -55,9 +55,9 @@ class TokenChunk:
         return hashlib.sha256(self.ids.numpy().astype(np.int64).tobytes()).hexdigest()[:16]
 
     @classmethod
-    def placeholder(cls, n: int) -> TokenChunk:
-        """Return a chunk for n random vectors, which have no token numbers (-1) and no words."""
-        return cls(torch.full((n,), -1), torch.zeros(n, dtype=torch.bool), ("drawn",) * n)
+    def placeholder(cls, n: int, word: str = "drawn") -> TokenChunk:
+        """Return a chunk for n vectors that have no token numbers (-1); `word` stands for each of them."""
+        return cls(torch.full((n,), -1), torch.zeros(n, dtype=torch.bool), (word,) * n)
 
 
 class _DecodedTokens(Sequence[str]):
@@ -162,9 +162,10 @@ class Cutter:
             what = f"tokens of text ({samples} × {each}, {self.rule})"
         if found < wanted:
             note = f" ({self.special_count} of each n are special)" if self.special_count else ""
+            longer = " (--text generated has any length)" if self.corpus.name == "embedded" else ""
             raise InputError(
                 f"expected {wanted} {what} in {self.corpus.name} for n = {n}{note}, got {found}; give a "
-                "longer text, a smaller n or fewer samples"
+                f"longer text{longer}, a smaller n or fewer samples"
             )
 
     def count(self, n: int) -> int:
@@ -227,7 +228,9 @@ def surrounding_special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def word(tokenizer: Any, token: int) -> str:
-    """Return a token as readable text: no byte-level marks; white space is escaped."""
+    """Return a token as readable text: no byte-level marks; white space is escaped. Without a tokenizer, its number."""
+    if tokenizer is None:
+        return f"#{token}"
     text = tokenizer.decode([token])
     if "\ufffd" in text:  # part of a character, which cannot be decoded alone
         return tokenizer.convert_ids_to_tokens(token)

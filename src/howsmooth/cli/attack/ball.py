@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import (
     CHUNK_FIELDS,
     MODEL_HELP,
     SOLVER_FIELDS,
-    load_model_and_text,
     loading_options,
+    model_argument,
     output_options,
     spec_from_options,
     spec_options,
 )
 from howsmooth.cli.parameter_types import NumberList, ascent_options
+from howsmooth.cli.runtime import runtime_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +35,7 @@ DEFAULTS = {"lengths": "64", "samples": 1}
     "    The certificate is an upper bound on the constant of the ball, and gradient ascent gives a lower bound.\n\n"
     f"    {MODEL_HELP}",
 )
-@click.argument("model", default="minilm")
+@model_argument()
 @spec_options(
     "inputs", *(name for name in CHUNK_FIELDS if name != "samples"), "layers", "heads", *SOLVER_FIELDS, **DEFAULTS
 )
@@ -47,19 +49,24 @@ DEFAULTS = {"lengths": "64", "samples": 1}
 @ascent_options(restarts=4, steps=30)
 @loading_options
 @output_options("json", "csv")
+@runtime_options()
 def command(
     eps: tuple[float, ...], restarts: int, steps: int, json_path: str | None, csv_path: str | None, **options: Any
 ) -> int:
     """Run `howsmooth attack ball` and return its exit code."""
     from howsmooth.cli.run import Computation, print_overview, run_command
-    from howsmooth.report.attack_tables import ball_table
+
+    ball_table = deferred("howsmooth.report.attack_tables:ball_table")
 
     spec = spec_from_options(options, **DEFAULTS)
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
+        from howsmooth.cli.loading import load_model_and_text
+
+        model, corpus, resolved = load_model_and_text(spec, needs_weights=True)
+
         from howsmooth.studies import balls
 
-        model, corpus, resolved = load_model_and_text(spec)
         print_overview(resolved, model, stderr)
         return Computation(
             model.name,

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import (
     CHUNK_FIELDS,
     MODEL_HELP,
     SOLVER_FIELDS,
     apply_options,
-    load_model_with_text,
     loading_options,
+    model_argument,
     output_options,
     spec_from_options,
     spec_options,
 )
 from howsmooth.cli.parameter_types import Count, NameList, NumberList
+from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,11 +77,12 @@ _budget_options = apply_options(
     "random noise and with the certificate.\n\n"
     f"    {MODEL_HELP}",
 )
-@click.argument("model", default="minilm")
+@model_argument()
 @spec_options(*CHUNK_FIELDS, "map", "layers", "heads", *SOLVER_FIELDS, **DEFAULTS)
 @_budget_options
 @loading_options
 @output_options("json", "csv")
+@runtime_options()
 def command(**options: Any) -> int:
     """Run `howsmooth attack layer` and return its exit code."""
     return _run(spec_from_options(options, **DEFAULTS), "output", **options)
@@ -92,7 +95,7 @@ def command(**options: Any) -> int:
     "the text.\n\n"
     f"    {MODEL_HELP}",
 )
-@click.argument("model", default="minilm")
+@model_argument()
 @spec_options(*CHUNK_FIELDS, *SOLVER_FIELDS, **MODEL_DEFAULTS)
 @click.option(
     "--objective",
@@ -104,6 +107,7 @@ def command(**options: Any) -> int:
 @_budget_options
 @loading_options
 @output_options("json", "csv")
+@runtime_options()
 def model_command(objective: str, **options: Any) -> int:
     """Run `howsmooth attack model` and return its exit code."""
     return _run(spec_from_options(options, **MODEL_DEFAULTS, map="model"), objective, **options)
@@ -127,7 +131,8 @@ def _run(
     """Run the attacks on a layer or on the whole model, and return the exit code."""
     from howsmooth.cli.outputs import make_folder
     from howsmooth.cli.run import Computation, run_command
-    from howsmooth.report.attack_tables import feature_table
+
+    feature_table = deferred("howsmooth.report.attack_tables:feature_table")
 
     if touch is not None and touch > min(spec.lengths):
         raise InputError(
@@ -136,9 +141,12 @@ def _run(
     folder = None if folder_name is None else make_folder(folder_name, "--artefacts")
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
-        from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack, named_objective
+        from howsmooth.cli.loading import load_model_with_text
 
         model, corpus, resolved = load_model_with_text(spec)
+
+        from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack, named_objective
+
         chosen_attacks = [named_attack(name, steps, spec.tol) for name in attacks]
         return Computation(
             model.name,

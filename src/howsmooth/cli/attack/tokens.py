@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import (
     CHUNK_FIELDS,
     MODEL_HELP,
-    load_model_with_text,
     loading_options,
+    model_argument,
     output_options,
     spec_from_options,
     spec_options,
 )
 from howsmooth.cli.parameter_types import Count, Number, NumberList
+from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ _MODEL_HELP = MODEL_HELP.replace("minilm (the default) or smollm2", "smollm2 (th
     "    A call is one forward or backward pass of one sequence. Every success is evaluated again from its token ids\n"
     "    before it is reported.",
 )
-@click.argument("model", default="smollm2")
+@model_argument("smollm2")
 @spec_options(*(name for name in CHUNK_FIELDS if name != "special_tokens"), "seed", **DEFAULTS)
 @click.option(
     "--method",
@@ -102,6 +104,7 @@ _MODEL_HELP = MODEL_HELP.replace("minilm (the default) or smollm2", "smollm2 (th
 )
 @loading_options
 @output_options("json", json="attacks already in the file are not repeated")
+@runtime_options()
 def command(
     methods: str,
     objective: str,
@@ -118,12 +121,19 @@ def command(
 ) -> int:
     """Run `howsmooth attack tokens` and return its exit code."""
     from howsmooth.cli.run import Computation, print_line, run_command
-    from howsmooth.report.attack_tables import token_tables
+
+    token_tables = deferred("howsmooth.report.attack_tables:token_tables")
     from howsmooth.report.rows import counted
 
     spec = spec_from_options(options, **DEFAULTS)
     if len(spec.lengths) > 1:
         raise InputError(f"expected one length for attacks on tokens, got {len(spec.lengths)}; run one at a time")
+
+    from howsmooth.cli.loading import check_models
+
+    # A text may be shorter than the length, but has to have more tokens than are edited, without special tokens.
+    shortest = spec.model_copy(update={"lengths": (edits + 1,), "samples": 1, "special_tokens": "none"})
+    check_models(shortest)  # before torch is imported
 
     from howsmooth.attack.tokens import Limits, SentenceSimilarity
     from howsmooth.models import load
@@ -139,9 +149,9 @@ def command(
     )
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
-        # A text may be shorter than the length, but has to have more tokens than are edited, without special tokens.
-        shortest = {"lengths": (limits.edits + 1,), "samples": 1, "special_tokens": "none"}
-        model, text, _ = load_model_with_text(spec.model_copy(update=shortest))
+        from howsmooth.cli.loading import load_model_with_text
+
+        model, text, _ = load_model_with_text(shortest)
         sentence_judge = None if judge is None else SentenceSimilarity(load("minilm"), judge)
         chunks = study.chunks_to_attack(model, text, spec.lengths[0], spec.samples, target, limits)
         print_line(

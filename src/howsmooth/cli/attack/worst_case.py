@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import (
     CHUNK_FIELDS,
     MODEL_HELP,
     SOLVER_FIELDS,
-    load_model_and_text,
     loading_options,
+    model_argument,
     output_options,
     spec_from_options,
     spec_options,
 )
 from howsmooth.cli.parameter_types import Number, ascent_options, radius_option
+from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ DEFAULTS = {"lengths": "64", "samples": 1}
     help="Maximise the local Lipschitz constant over all tokens in a set, by gradient ascent from many starts.\n\n"
     f"    {MODEL_HELP}",
 )
-@click.argument("model", default="minilm")
+@model_argument()
 @spec_options(
     "inputs", *(name for name in CHUNK_FIELDS if name != "samples"), "layers", "heads", *SOLVER_FIELDS, **DEFAULTS
 )
@@ -57,6 +59,7 @@ DEFAULTS = {"lengths": "64", "samples": 1}
 @click.option(
     "--artefacts", "folder_name", metavar="DIR", help="Tensors to save, as safetensors: the tokens that were found."
 )
+@runtime_options()
 def command(
     within: str,
     radius: str | float,
@@ -71,7 +74,8 @@ def command(
     """Run `howsmooth attack worst-case` and return its exit code."""
     from howsmooth.cli.outputs import make_folder
     from howsmooth.cli.run import Computation, print_overview, run_command
-    from howsmooth.report.attack_tables import worst_case_table
+
+    worst_case_table = deferred("howsmooth.report.attack_tables:worst_case_table")
 
     if (eps is None) == (within == "near"):
         raise InputError(
@@ -82,9 +86,12 @@ def command(
     folder = None if folder_name is None else make_folder(folder_name, "--artefacts")
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
+        from howsmooth.cli.loading import load_model_and_text
+
+        model, corpus, resolved = load_model_and_text(spec, needs_weights=True)
+
         from howsmooth.studies import worst_cases
 
-        model, corpus, resolved = load_model_and_text(spec)
         print_overview(resolved, model, stderr)
         return Computation(
             model.name,

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howsmooth.cli.flow.options import MatrixText, animation_options, attention_options
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parameter_types import MAX_NUMBER, Count, Number, NumberList
+from howsmooth.cli.runtime import runtime_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 )
 @output_options("json", "plot", plot="ellipses and eigenvalues")
 @animation_options(animate="ellipses and eigenvalues")
+@runtime_options()
 def command(
     example: str | None,
     mean: tuple[float, ...] | None,
@@ -79,8 +82,10 @@ def command(
 ) -> int:
     """Run `howsmooth flow gaussian` and return its exit code."""
     from howsmooth.cli.run import Computation, run_command
-    from howsmooth.report.density_figures import gaussian_flow_figure, save_gaussian_animation
-    from howsmooth.report.flow_tables import gaussian_tables
+
+    gaussian_flow_figure = deferred("howsmooth.report.density_figures:gaussian_flow_figure")
+    save_gaussian_animation = deferred("howsmooth.report.density_figures:save_gaussian_animation")
+    gaussian_tables = deferred("howsmooth.report.flow_tables:gaussian_tables")
 
     runs: list[GaussianRun] = []
 

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howsmooth.cli.flow.options import theme_option
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import (
     CHUNK_FIELDS,
     MODEL_HELP,
     SOLVER_FIELDS,
-    load_model_with_text,
     loading_options,
+    model_argument,
     output_options,
     spec_from_options,
     spec_options,
 )
 from howsmooth.cli.parameter_types import NumberList
+from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ DEFAULTS = {"lengths": "32", "samples": 1, "tol": 1e-2}
     "perturbation of the input tokens can have grown, compared with the product of the constants of the "
     f"layers.\n\n    {MODEL_HELP}",
 )
-@click.argument("model", default="minilm")
+@model_argument()
 @spec_options(*CHUNK_FIELDS, "tokens", *SOLVER_FIELDS, **DEFAULTS)
 @click.option(
     "--depths",
@@ -59,6 +61,7 @@ DEFAULTS = {"lengths": "32", "samples": 1, "tol": 1e-2}
 @loading_options
 @output_options("json", "csv", "plot", "report", plot="spread and growth along depth", report="the tokens in motion")
 @theme_option
+@runtime_options()
 def command(
     depths: Any,
     no_growth: bool,
@@ -72,9 +75,11 @@ def command(
 ) -> int:
     """Run `howsmooth flow model` and return its exit code."""
     from howsmooth.cli.run import Computation, run_command
-    from howsmooth.report.flow_figures import depth_figure
-    from howsmooth.report.flow_page import check_page_path, depth_page
-    from howsmooth.report.flow_tables import depth_tables
+
+    depth_figure = deferred("howsmooth.report.flow_figures:depth_figure")
+    check_page_path = deferred("howsmooth.report.flow_page:check_page_path")
+    depth_page = deferred("howsmooth.report.flow_page:depth_page")
+    depth_tables = deferred("howsmooth.report.flow_tables:depth_tables")
 
     if no_growth and depths is not None:
         raise InputError("expected --depths or --no-growth, got both; leave one of the two out")
@@ -84,9 +89,12 @@ def command(
     trajectories: list[Any] = []
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
-        from howsmooth.studies import chosen_depths, depth_trajectories
+        from howsmooth.cli.loading import load_model_with_text
 
         model, corpus, resolved = load_model_with_text(spec)
+
+        from howsmooth.studies import chosen_depths, depth_trajectories
+
         chosen = chosen_depths(model, corpus, resolved, depths=() if no_growth else depths, tolerances=tolerances)
 
         def records(progress: ProgressCallback) -> Iterator[Record]:

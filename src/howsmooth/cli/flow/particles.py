@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howsmooth.cli.flow.options import POSITIVE, animation_options, dim_option, kind_option, until_option
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import output_options, spec_options
 from howsmooth.cli.parameter_types import Count, Number, seed_option
+from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -97,6 +99,7 @@ MODEL_PARAMETERS = {
 @output_options("json", "csv", "plot", "report", plot="paths and instruments", report="the tokens in motion")
 @animation_options(animate="the tokens in motion")
 @click.option("--artefacts", "tokens_path", metavar="FILE", help="Tensors to save, as safetensors: depths and tokens.")
+@runtime_options()
 def command(
     example: str | None,
     weights: str | None,
@@ -115,9 +118,11 @@ def command(
 ) -> int:
     """Run `howsmooth flow particles` and return its exit code."""
     from howsmooth.cli.run import Computation, print_line, run_command
-    from howsmooth.report.flow_figures import particle_figure, save_particle_animation
-    from howsmooth.report.flow_page import particle_page
-    from howsmooth.report.flow_tables import particle_tables
+
+    particle_figure = deferred("howsmooth.report.flow_figures:particle_figure")
+    save_particle_animation = deferred("howsmooth.report.flow_figures:save_particle_animation")
+    particle_page = deferred("howsmooth.report.flow_page:particle_page")
+    particle_tables = deferred("howsmooth.report.flow_tables:particle_tables")
 
     _check_option_combinations(example, weights, depth_weights, texts, changes)
     _check_output_names(report_path, tokens_path)
@@ -194,7 +199,7 @@ def _check_option_combinations(
 
 def _check_output_names(report_path: str | None, tokens_path: str | None) -> None:
     """Raise InputError for a file name with the wrong suffix."""
-    from howsmooth.report.flow_page import check_page_path
+    check_page_path = deferred("howsmooth.report.flow_page:check_page_path")
 
     if report_path:
         check_page_path(report_path, "--report")

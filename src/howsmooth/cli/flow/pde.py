@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howsmooth.cli.flow.options import POSITIVE, animation_options, attention_options
-from howsmooth.cli.options import output_options
+from howsmooth.cli.lazy import deferred
+from howsmooth.cli.options import chosen_style, output_options
 from howsmooth.cli.parameter_types import Count, NumberList
+from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     "--plot-rate", "rate_path", metavar="FILE", help="A figure of the distances between particles and density."
 )
 @animation_options(animate="the densities")
+@runtime_options()
 def command(
     example: str | None,
     start: str,
@@ -92,8 +95,11 @@ def command(
 ) -> int:
     """Run `howsmooth flow pde` and return its exit code."""
     from howsmooth.cli.run import Computation, run_command
-    from howsmooth.report.density_figures import density_figure, save_density_animation, save_rate_figure
-    from howsmooth.report.flow_tables import density_tables
+
+    density_figure = deferred("howsmooth.report.density_figures:density_figure")
+    save_density_animation = deferred("howsmooth.report.density_figures:save_density_animation")
+    save_rate_figure = deferred("howsmooth.report.density_figures:save_rate_figure")
+    density_tables = deferred("howsmooth.report.flow_tables:density_tables")
 
     _check_option_combinations(start, slices, particles, rate_path)
     runs: list[DensityRun] = []
@@ -140,7 +146,9 @@ def command(
         caveats=lambda _: (),
         writers={
             "--animate": lambda path, records: save_density_animation(path, records[0], **figure_arguments()),
-            "--plot-rate": lambda path, records: save_rate_figure(path, records, title=runs[0].title, theme=theme),
+            "--plot-rate": lambda path, records: save_rate_figure(
+                path, records, title=runs[0].title, theme=theme, style=chosen_style()
+            ),
         },
     )
 

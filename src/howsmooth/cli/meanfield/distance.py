@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import (
     MODEL_HELP,
-    load_model_with_text,
     loading_options,
+    model_argument,
     output_options,
     spec_from_options,
     spec_options,
 )
 from howsmooth.cli.parameter_types import exponents_option
+from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ DEFAULTS = {"lengths": "64", "samples": 1}
     "\n\n"
     f"    {MODEL_HELP}",
 )
-@click.argument("model", required=False)
+@model_argument(None)
 @spec_options("texts", "special_tokens", "lengths", "layers", "seed", **DEFAULTS)
 @click.option("--other", "other_path", metavar="FILE", help="The other text.  [default: the next chunk of --text]")
 @click.option(
@@ -57,6 +59,7 @@ DEFAULTS = {"lengths": "64", "samples": 1}
 )
 @loading_options
 @output_options("json", "csv", "plot")
+@runtime_options()
 def command(
     model: str | None,
     other_path: str | None,
@@ -71,8 +74,9 @@ def command(
 ) -> int:
     """Run `howsmooth meanfield distance` and return its exit code."""
     from howsmooth.cli.run import Computation, run_command
-    from howsmooth.report.mean_field_figures import distance_figure
-    from howsmooth.report.mean_field_tables import distance_table
+
+    distance_figure = deferred("howsmooth.report.mean_field_figures:distance_figure")
+    distance_table = deferred("howsmooth.report.mean_field_tables:distance_table")
 
     if files and (options["texts"] or other_path or distance != "auto"):
         raise InputError("expected --files, or texts (--text, --other, --distance), got both; leave one out")
@@ -82,14 +86,14 @@ def command(
     file_inputs = {"--files": files[0], "--files ": files[1]} if files else {}
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
-        from howsmooth.studies import file_distances, text_distances
-        from howsmooth.studies.plan import load_arguments
-        from howsmooth.studies.worker import cached_model
+        from howsmooth.cli.loading import load_model, load_model_with_text
         from howsmooth.texts.corpora import read_corpus
 
+        text_distances = deferred("howsmooth.studies.distances:text_distances")
+        file_distances = deferred("howsmooth.studies.distances:file_distances")
         if files:
             first, second = (_read_measure(path, normalise) for path in files)
-            loaded = None if model is None else cached_model(load_arguments(spec, spec.models[0]))
+            loaded = None if model is None else load_model(spec)
             maps = 1 if loaded is None else loaded.layers if spec.layers == "all" else len(spec.layers)
             return Computation(
                 "files" if loaded is None else loaded.name,

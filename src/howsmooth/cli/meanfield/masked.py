@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parameter_types import Count, NumberList, ascent_options, exponents_option, seed_option
+from howsmooth.cli.runtime import runtime_options
 
 
 @click.command(
@@ -36,6 +38,7 @@ from howsmooth.cli.parameter_types import Count, NumberList, ascent_options, exp
 @ascent_options(restarts=6, steps=100)
 @seed_option(0)
 @output_options("json", "csv", "plot")
+@runtime_options()
 def command(
     exponents: tuple[float, ...],
     sizes: tuple[float, ...],
@@ -49,8 +52,9 @@ def command(
 ) -> int:
     """Run `howsmooth meanfield masked` and return its exit code."""
     from howsmooth.cli.run import Computation, run_command
-    from howsmooth.report.mean_field_figures import masked_figure
-    from howsmooth.report.mean_field_tables import masked_table
+
+    masked_figure = deferred("howsmooth.report.mean_field_figures:masked_figure")
+    masked_table = deferred("howsmooth.report.mean_field_tables:masked_table")
     from howsmooth.studies import masked_constants
 
     return run_command(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parameter_types import Count, Number, NumberList
+from howsmooth.cli.runtime import runtime_options
 
 
 @click.command(
@@ -38,6 +40,7 @@ from howsmooth.cli.parameter_types import Count, Number, NumberList
     "--points", type=Count(2), metavar="COUNT", default=61, show_default=True, help="Number of lengths on each curve."
 )
 @output_options("json", "csv", "plot")
+@runtime_options()
 def command(
     gamma_r2: tuple[float, ...],
     scores: str,
@@ -49,8 +52,9 @@ def command(
 ) -> int:
     """Run `howsmooth meanfield regimes` and return its exit code."""
     from howsmooth.cli.run import Computation, run_command
-    from howsmooth.report.mean_field_figures import regimes_figure
-    from howsmooth.report.mean_field_tables import regimes_table
+
+    regimes_figure = deferred("howsmooth.report.mean_field_figures:regimes_figure")
+    regimes_table = deferred("howsmooth.report.mean_field_tables:regimes_table")
     from howsmooth.studies import lengths_up_to, regimes
 
     lengths = lengths_up_to(power, points)

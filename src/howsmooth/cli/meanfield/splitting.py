@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import (
     CHUNK_FIELDS,
     MODEL_HELP,
     SOLVER_FIELDS,
-    load_model_and_text,
-    load_model_with_text,
     loading_options,
+    model_argument,
     output_options,
     spec_from_options,
     spec_options,
 )
 from howsmooth.cli.parameter_types import Count, Number, NumberList
+from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from howsmooth.cli.outputs import Record
 
 DEFAULTS = {"lengths": "64", "samples": 1, "tol": 1e-2}
-OUTPUT_PARAMETERS = {"json_path", "csv_path", "plot_path"}
+OUTPUT_PARAMETERS = {"json_path", "csv_path", "plot_path", "threads", "quiet", "verbose"}  # used in every mode
 PICTURE_PARAMETERS = {"a", "masses", "third", "extent", "points", "masked"}
 
 
@@ -39,7 +40,7 @@ PICTURE_PARAMETERS = {"a", "masses", "third", "extent", "points", "masked"}
     "maps that split.\n\n"
     f"    {MODEL_HELP} A .safetensors file of GPT-2's attention is evaluated at random outputs of its LayerNorm.",
 )
-@click.argument("model", default="minilm")
+@model_argument()
 @click.option("--picture", is_flag=True, help="Draw the plane of two atoms on a line (d = 1, V = 1).")
 @click.option("--which", is_flag=True, help="List which kinds of maps split.")
 @click.option(
@@ -78,6 +79,7 @@ PICTURE_PARAMETERS = {"a", "masses", "third", "extent", "points", "masked"}
 )
 @loading_options
 @output_options("json", "csv", "plot", plot="heads × layers, or the picture")
+@runtime_options()
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -106,8 +108,9 @@ def command(
     arguments: dict[str, Any]
     if picture:
         from howsmooth.lipschitz.criterion import LineSplittingGrid
-        from howsmooth.report.mean_field_figures import picture_figure
-        from howsmooth.report.mean_field_tables import picture_line
+
+        picture_figure = deferred("howsmooth.report.mean_field_figures:picture_figure")
+        picture_line = deferred("howsmooth.report.mean_field_tables:picture_line")
 
         line = LineSplittingGrid(extent, points, a, masses, third, masked)
         arguments = {
@@ -116,7 +119,7 @@ def command(
             "plot": lambda records: picture_figure(line),
         }
     elif which:
-        from howsmooth.report.mean_field_tables import which_table
+        which_table = deferred("howsmooth.report.mean_field_tables:which_table")
         from howsmooth.studies.splitting import SPLITTING_CASES, evaluate_splitting_cases
 
         arguments = {
@@ -138,8 +141,10 @@ def command(
 def _model_arguments(options: dict[str, Any], copies: int | None) -> dict[str, Any]:
     """Return the arguments of `run_command` for a model: its heads or maps, or its text with repeated tokens."""
     from howsmooth.cli.run import Computation
-    from howsmooth.report.mean_field_figures import heads_figure
-    from howsmooth.report.mean_field_tables import repeated_table, splitting_table
+
+    heads_figure = deferred("howsmooth.report.mean_field_figures:heads_figure")
+    repeated_table = deferred("howsmooth.report.mean_field_tables:repeated_table")
+    splitting_table = deferred("howsmooth.report.mean_field_tables:splitting_table")
 
     if copies is not None and options["map"] == "head":
         raise InputError("expected a whole map with --repeat, got --map head; take attention, normed, block or layer")
@@ -148,11 +153,12 @@ def _model_arguments(options: dict[str, Any], copies: int | None) -> dict[str, A
         raise InputError("expected a model that reads text with --repeat, got random tokens; give a whole model")
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
-        from howsmooth.studies.splitting import splittings
-        from howsmooth.studies.token_effects import repeated_tokens
+        from howsmooth.cli.loading import load_model_and_text, load_model_with_text
 
+        splittings = deferred("howsmooth.studies.splitting:splittings")
+        repeated_tokens = deferred("howsmooth.studies.token_effects:repeated_tokens")
         if copies is None:
-            model, corpus, resolved = load_model_and_text(spec)
+            model, corpus, resolved = load_model_and_text(spec, needs_weights=True)
             return Computation(
                 model.name, resolved.estimates, lambda progress: splittings(model, corpus, resolved, progress=progress)
             )

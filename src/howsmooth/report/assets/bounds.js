@@ -12,15 +12,17 @@ function boundsSection(section, chosen) {
   const kept = rows.filter((row) => row.refused === null && row.measured > 0);
   section.replaceChildren(
     make("h2", {}, "Bounds and how tight they are"),
-    make("p", {}, "Each bound beside the constant measured on the text. A bound that holds on a ball need not be close " +
-      "to the constant at one text: the ball holds worse texts."),
+    make("p", {}, "A bound at this text is about the constant that was measured. A bound on the worst case in the ball is " +
+      "about the largest constant over all inputs with tokens of norm R at most, which may be far above the measured one."),
     tightness(),
     make("div", { class: "controls buttons" },
       csvButton("bounds", () => [BOUNDS, columnsOf("bounds")], "CSV of all bounds")),
     make("div", { class: "controls" }, choice("map", maps.map(([key, [row]]) => [key, name(row)]), map,
       (value) => boundsSection(section, { map: value }))));
-  const chart = BOUND_CHARTS.get(map);
-  if (chart) section.append(chartFigure(section, "bounds-of-map", chart, () => [rows, columnsOf("bounds")]));
+  for (const [i, chart] of (BOUND_CHARTS.get(map) || []).entries()) {
+    section.append(make("h3", {}, chart.title),
+      chartFigure(section, ["bounds-of-map", "worst-case-of-map"][i], chart, () => [rows, columnsOf("bounds")]));
+  }
   if (kept.length) section.append(boundTable(kept, name(rows[0])));
 }
 
@@ -35,38 +37,40 @@ function worstSamples(rows) {
 }
 
 const sign = (row) => (row.side === "lower" ? "≥" : "≤");
+const isWorstCase = (row) => row.holds !== "at X"; // not about the measured constant
 const ratioText = (log) => `×${magnitude(log, log > Math.log(99.5) ? 3 : 2)}`;
 
 function tightness() {
-  const groups = [...groupBy(BOUNDS, (row) => row.bound)].map(([bound, rows]) => {
+  const groups = [...groupBy(BOUNDS, (row) => row.bound).values()].map((rows) => {
     const kept = rows.filter((row) => row.log_ratio !== null), logs = kept.map((row) => row.log_ratio);
-    return { bound, kept: kept.length, refused: rows.length - kept.length, side: kept[0]?.side, holds: kept[0]?.holds,
+    return { title: rows[0].title, kept: kept.length, refused: rows.length - kept.length, side: kept[0]?.side,
+      holds: kept[0]?.holds, scope: kept[0]?.scope,
       middle: logs.length ? median(logs) : null, least: logs.reduce((a, b) => Math.min(a, b), Infinity),
       most: logs.reduce((a, b) => Math.max(a, b), -Infinity) };
   });
-  groups.sort((a, b) => (a.middle === null) - (b.middle === null) || (a.side === "upper") - (b.side === "upper")
-    || Math.abs(a.middle) - Math.abs(b.middle));
-  return htmlTable(groups, [["bound", (group) => (group.side ? `${sign(group)} ` : "") + group.bound, ""],
-    ["holds", (group) => group.holds ?? "", ""],
+  groups.sort((a, b) => (a.middle === null) - (b.middle === null) || isWorstCase(a) - isWorstCase(b)
+    || (a.side === "upper") - (b.side === "upper") || Math.abs(a.middle) - Math.abs(b.middle));
+  return htmlTable(groups, [["bound", (group) => (group.side ? `${sign(group)} ` : "") + group.title, ""],
+    ["holds", (group) => group.scope ?? "", ""],
     ["over measured, median", (group) => (group.middle === null ? "" : ratioText(group.middle)), "number"],
     ["from … to", (group) => (group.middle === null ? "" : `${ratioText(group.least)} … ${ratioText(group.most)}`), "number"],
     ["cases", (group) => group.kept || "", "number"],
     ["outside its conditions", (group) => group.refused || "", "number"]],
-  "Tightness: each bound over the measured constant, in all maps, lengths and samples; ×1 is as tight as can be");
+  "Tightness: each bound over the measured constant, in all maps, lengths and samples; at this text, ×1 is as tight as can be");
 }
 
 function boundTable(kept, name) {
   const lengths = ascending(kept.map((row) => row.n)), at = (rows, n) => rows.find((row) => row.n === n);
-  const groups = [...groupBy(kept, (row) => row.bound).values()].sort((a, b) =>
+  const groups = [...groupBy(kept, (row) => row.bound).values()].sort((a, b) => isWorstCase(a[0]) - isWorstCase(b[0]) ||
     (a[0].side === "upper") - (b[0].side === "upper") || a[0].log_value - b[0].log_value);
-  const lower = groups.filter((rows) => rows[0].side === "lower"), measuredRow = null;
+  const below = groups.filter(([row]) => !isWorstCase(row) && row.side === "lower"), measuredRow = null;
   const value = (rows, n) => (at(rows, n) ? magnitude(at(rows, n).log_value) : "");
   const over = (rows, n) => (at(rows, n) ? ratioText(at(rows, n).log_ratio) : "");
-  return htmlTable([...lower, measuredRow, ...groups.slice(lower.length)], [
-    ["bound", (rows) => (rows ? `${sign(rows[0])} ${rows[0].bound}` : "measured on the text"), ""],
-    ["holds", (rows) => (rows ? rows[0].holds : "at X"), ""],
+  return htmlTable([...below, measuredRow, ...groups.slice(below.length)], [
+    ["bound", (rows) => (rows ? `${sign(rows[0])} ${rows[0].title}` : "measured"), ""],
+    ["holds", (rows) => (rows ? rows[0].scope : "at this text"), ""],
     ...lengths.flatMap((n) => [
       [`n = ${n}`, (rows) => (rows ? value(rows, n) : number(at(kept, n).measured)), "number"],
       ["over measured", (rows) => (rows ? over(rows, n) : ""), "number"]])],
-  `${name}: lower bounds, the measured constant, upper bounds`);
+  `${name}: the measured constant and its bounds, then bounds on the worst case`);
 }

@@ -5,7 +5,7 @@ const MEASURED = rowsOf("measurements"), BOUNDS = rowsOf("bounds"), DIRECTIONS =
 const LAWS = new Map(rowsOf("laws").map((law) => [JSON.stringify(CURVE.map((name) => law[name] ?? null)), law]));
 // Charts in the format of chart.py, for each view and for each map with bounds.
 const VIEWS = new Map(DATA.charts.views.map((view) => [JSON.stringify(view.view), view]));
-const BOUND_CHARTS = new Map(DATA.charts.bounds.map(({ map, chart }) => [JSON.stringify(map), chart]));
+const BOUND_CHARTS = new Map(DATA.charts.bounds.map(({ map, charts }) => [JSON.stringify(map), charts]));
 const FIELD_TEXTS = { all: "all tokens move", "no-first": "without the first token", "no-special": "without special tokens",
   lipschitz: "as described", released: "as released" };
 const byId = (name) => document.getElementById(name);

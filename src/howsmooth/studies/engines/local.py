@@ -15,10 +15,10 @@ from multiprocessing import connection, get_context
 from typing import Any
 
 from howsmooth.studies.engines.in_flight import InFlight, Result, error_message, failed_results
+from howsmooth.studies.threads import set_threads, wait_passively
 
 Work = Callable[[Any], Iterable[list[Result]]]
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
 
 
@@ -137,11 +137,9 @@ def _worker_main(pipe: connection.Connection, pickled_work: bytes, threads: int,
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no orphans, even if the driver is killed
         if os.getppid() != driver_pid:
             return
-    for name in _THREAD_VARIABLES:
-        os.environ[name] = str(threads)
+    wait_passively()
+    set_threads(threads)  # before torch is imported, unless the driver's main module has imported it here
     work = pickle.loads(pickled_work)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(threads)
     while True:
         try:
             bundle = pipe.recv()

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs (see mkdocs.yml): content from elsewhere in the repository, and formulas as MathML.
+"""An extension of Python-Markdown for the site (see mkdocs.yml): content of the repository, and formulas as MathML.
 
 A line of one of these forms in a page is replaced by the content that it names:
 
@@ -6,6 +6,8 @@ A line of one of these forms in a page is replaced by the content that it names:
     {{ entry_points }}                  the callables of `howsmooth.__all__`, as a table that links to the reference
     {{ file CONTRIBUTING.md }}          a file of the repository, with its links into docs/ adjusted
     {{ references }}                    the bibliography that `howsmooth cite` prints
+
+It depends on no generator of sites: every one that renders with Python-Markdown can use it.
 """
 
 from __future__ import annotations
@@ -18,31 +20,109 @@ from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import latex2mathml.converter
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.postprocessors import Postprocessor
+from markdown.preprocessors import Preprocessor
 
-if TYPE_CHECKING:
-    from mkdocs.structure.pages import Page
+from docs.unicode_math import to_mathml
 
 ROOT = Path(__file__).resolve().parents[1]
+FORMULA = re.compile(r"[‖√Σ∫ᵀ⟨²½∂^]")  # in each line of a listing that is a formula
+NO_FORMULA = re.compile(r"[#$%:\"']|->|howsmooth|\w\(\w+=")  # in none of them
 
 
-def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Replace the lines of a page that name other content."""
-    return re.sub(r"^\{\{ (\w+) ?(.*?) \}\}$", lambda found: MACROS[found[1]](found[2], page), markdown, flags=re.M)
+class Macros(Preprocessor):
+    """Replaces the lines of a page that name other content."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        """Return the lines of the page."""
+        return expanded("\n".join(lines)).split("\n")
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Convert formulas to MathML, which browsers render without a script or a web font."""
+class Formulas(Postprocessor):
+    """Converts formulas to MathML, which browsers render without a script or a web font."""
+
+    def run(self, text: str) -> str:
+        """Return the HTML of the page."""
+        return with_mathml(with_typeset_listings(with_typeset_tables(text)))
+
+
+class SiteExtension(Extension):
+    """Both of them."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # the name is that of Python-Markdown
+        """Register the processors: macros before everything else, formulas after everything else."""
+        md.preprocessors.register(Macros(md), "howsmooth_macros", 200)
+        md.postprocessors.register(Formulas(md), "howsmooth_formulas", -100)
+
+
+def makeExtension(**options: Any) -> SiteExtension:  # as above
+    """Return the extension, as Python-Markdown asks for it."""
+    return SiteExtension(**options)
+
+
+def expanded(markdown: str) -> str:
+    """Return the Markdown of a page with the named content in place of its macros."""
+    return re.sub(r"^\{\{ (\w+) ?(.*?) \}\}$", lambda found: MACROS[found[1]](found[2]), markdown, flags=re.M)
+
+
+def with_mathml(html: str) -> str:
+    """Return HTML with the formulas of `pymdownx.arithmatex` as MathML."""
     return re.sub(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', _mathml, html, flags=re.DOTALL)
 
 
+def with_typeset_listings(html: str) -> str:
+    """Return HTML in which listings that are formulas in Unicode, as in docstrings, are MathML."""
+    return re.sub(
+        r'<div class="(?:language-text )?highlight">\s*<pre>(?:<span></span>)?<code>(.*?)</code></pre>\s*</div>',
+        _typeset_listing,
+        html,
+        flags=re.DOTALL,
+    )
+
+
+def _typeset_listing(found: re.Match[str]) -> str:
+    lines = unescape(re.sub(r"<[^>]*>", "", found[1])).strip("\n").split("\n")
+    if not all(FORMULA.search(line) and not NO_FORMULA.search(line) for line in lines):
+        return found[0]
+    formulas = "".join(to_mathml(line, display="block") for line in lines)
+    return f'<div class="formula">{formulas}</div>'
+
+
+def with_typeset_tables(html: str) -> str:
+    """Return HTML in which the cells below the heading "statement" are MathML."""
+    return re.sub(r"<table>.*?</table>", _typeset_table, html, flags=re.DOTALL)
+
+
+def _typeset_table(found: re.Match[str]) -> str:
+    headings = re.findall(r"<th[^>]*>(.*?)</th>", found[0])
+    if "statement" not in headings:
+        return found[0]
+    column = headings.index("statement")
+
+    def typeset_row(row: re.Match[str]) -> str:
+        cells = re.findall(r"<td[^>]*>.*?</td>", row[0], flags=re.DOTALL)
+        if not cells:
+            return row[0]
+        inside = unescape(re.sub(r"<[^>]*>", "", cells[column]))
+        parts = re.split(r"(?<=;) |(?<=,) (?=\S+ = )", inside)  # browsers do not break the lines of a formula
+        return row[0].replace(cells[column], f"<td>{'<br>'.join(map(to_mathml, parts))}</td>", 1)
+
+    return re.sub(r"<tr>.*?</tr>", typeset_row, found[0], flags=re.DOTALL)
+
+
 def _mathml(found: re.Match[str]) -> str:
-    return latex2mathml.converter.convert(unescape(found[3]), display="inline" if found[2] == "(" else "block")
+    if found[2] == "(":
+        return latex2mathml.converter.convert(unescape(found[3]), display="inline")
+    formula = latex2mathml.converter.convert(unescape(found[3]), display="block")
+    return f'<div class="formula">{formula}</div>'  # scrolls if it is wider than the page
 
 
-def names(module: str, page: Page) -> str:
+def names(module: str) -> str:
     """Return the reference of a package: one entry for each public name, under the module that defines it."""
     return "\n\n".join(entries(importlib.import_module(module)))
 
@@ -58,7 +138,7 @@ def entries(package: ModuleType, level: int = 2) -> Iterator[str]:
             yield f"::: {where(package, name, thing)}\n    options:\n      heading_level: {level}"
 
 
-def entry_points(_: str, page: Page) -> str:
+def entry_points(_: str) -> str:
     """Return the table of the public callables of `howsmooth`, with the first line of their docstrings."""
     import howsmooth
 
@@ -92,14 +172,18 @@ def where(package: ModuleType, name: str, thing: object) -> str:
     return f"{package.__name__}.{name}"
 
 
-def file(name: str, page: Page) -> str:
-    """Return a file of the repository, with links made relative to the page."""
-    up = "../" * page.file.src_uri.count("/")
+def file(arguments: str) -> str:
+    """Return a file of the repository, with its links into docs/ made relative to the page.
+
+    Args:
+        arguments: The path of the file; for a page in a folder of docs/, then a space and the way up, `../`.
+    """
+    name, _, up = arguments.partition(" ")
     text = (ROOT / name).read_text(encoding="utf-8")
-    return re.sub(r"\]\((?:\.\./)?docs/", f"]({up}", text)
+    return re.sub(r"\]\((?:\.\./)*docs/", f"]({up}", text)
 
 
-def references(_: str, page: Page) -> str:
+def references(_: str) -> str:
     """Return the bibliography as a list, sorted by year, with links to the publisher or to arXiv."""
     bib = (ROOT / "src" / "howsmooth" / "references.bib").read_text(encoding="utf-8")
     by_year = sorted(read_bib(bib), key=lambda entry: (entry["year"], entry["key"]))

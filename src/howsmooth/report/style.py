@@ -1,0 +1,267 @@
+"""The style of figures: sizes for a screen, a paper or slides, and colours for a light or a dark background.
+
+All figures of the package are made by `new_figure`, in the style that `figure_style` sets. Figures of your own, drawn
+with matplotlib, have it as well:
+
+    with figure_style("paper"):
+        growth_figure(records, laws).savefig("growth.pdf")
+
+Fonts in PDF, PS and EPS files are embedded as Type 42 (TrueType), which publishers accept and editors can select; SVG
+files keep their text as text.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from howsmooth.errors import InputError
+from howsmooth.report.ticks import separate_tick_labels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Theme: TypeAlias = dict[str, Any]  # colours "background", "foreground", "muted", "grid"; the tuple "palette"
+
+# The colour-blind-safe palette of Okabe and Ito without yellow (too pale on white) and black (invisible on dark).
+THEMES: dict[str, Theme] = {
+    "light": {
+        "background": "#ffffff",
+        "foreground": "#1f2328",
+        "muted": "#6e7781",
+        "grid": "#e4e7eb",
+        "palette": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"),
+    },
+    "dark": {
+        "background": "#14181d",
+        "foreground": "#e3e7ec",
+        "muted": "#8b949e",
+        "grid": "#2a3038",
+        "palette": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2"),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Style:
+    """Sizes of a figure.
+
+    Attributes:
+        widths: Width in inches of a figure with one column of panels, and of a wider one; None: as declared.
+        aspect: Largest height over width of a figure with one row of panels; None: that of the declared size.
+        heading_size: Font size of the title of the figure, in points, like the following ones.
+        title_size: Font size of the title of a panel.
+        label_size: Font size of axis labels.
+        tick_size: Font size of tick labels.
+        legend_size: Font size of legends and notes.
+        line_scale: Factor for the width of every line.
+        marker_size: Size of markers in points.
+        dpi: Resolution of PNG files.
+        max_columns: Most panels in a row.
+        legend_columns: Columns of the legend of a panel.
+        samples_as_band: Whether the range of samples is drawn as a band instead of one marker for each.
+    """
+
+    widths: tuple[float, float] | None
+    aspect: float | None
+    heading_size: float
+    title_size: float
+    label_size: float
+    tick_size: float
+    legend_size: float
+    line_scale: float
+    marker_size: float
+    dpi: float
+    max_columns: int
+    legend_columns: int = 2
+    samples_as_band: bool = False
+
+
+# "paper": one column of 3.3 inches or the whole text width; "slides": a slide of 16:9, read from the back of a room.
+STYLES = {
+    "screen": Style(None, None, 13, 13, 11, 10, 9.5, 1.0, 5.5, 160, 4),
+    "paper": Style((3.3, 6.75), None, 8.5, 8, 7.5, 7, 6.8, 0.65, 3.0, 300, 2, samples_as_band=True),
+    "slides": Style((10.0, 12.8), 0.58, 20, 18, 17, 15, 14.5, 1.7, 8.5, 120, 2, legend_columns=3),
+}
+_SMALL = Style(None, None, 13, 9.5, 9, 8, 7.5, 0.85, 3.6, 100, 4, legend_columns=1)  # many panels on a screen
+_ANIMATION = Style(None, None, 10.5, 10.5, 10, 9, 9, 1.0, 5.5, 110, 1)
+_ONE_COLUMN = 7.5  # inches: a figure declared wider than this gets the second of the widths
+_HEIGHT_SCALE = 1.1  # in the fixed widths, text takes a larger share of the height
+_SMALLEST_ROW = 5.2  # inches, of each of several rows of panels with large text
+
+_current: ContextVar[str] = ContextVar("style", default="screen")
+
+
+@contextmanager
+def figure_style(name: str) -> Iterator[Style]:
+    """Draw figures in a style within a `with` block: those of the package, and your own drawn with matplotlib.
+
+    Args:
+        name: Key of `STYLES`: "screen" (the default elsewhere), "paper" or "slides".
+
+    Raises:
+        InputError: If there is no such style.
+
+    Example:
+        >>> with figure_style("paper") as style:
+        ...     style.label_size
+        7.5
+    """
+    if name not in STYLES:
+        raise InputError(f"expected a style of {', '.join(STYLES)}, got {name!r}; choose one of these")
+    from matplotlib import rc_context
+
+    token = _current.set(name)
+    try:
+        with rc_context(rc_parameters(STYLES[name])):
+            yield STYLES[name]
+    finally:
+        _current.reset(token)
+
+
+def rc_parameters(style: Style) -> dict[str, Any]:
+    """Return a style as parameters of matplotlib, for figures that a user draws."""
+    from cycler import cycler
+
+    from howsmooth.report.styled_figure import FONT_SETTINGS
+
+    width = style.widths[0] if style.widths else 6.4
+    return {
+        **FONT_SETTINGS,
+        "figure.figsize": (width, min(0.75, style.aspect or 1.0) * width),
+        "figure.dpi": style.dpi,
+        "figure.constrained_layout.use": True,
+        "font.size": style.label_size,
+        "axes.titlesize": style.title_size,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.labelsize": style.label_size,
+        "xtick.labelsize": style.tick_size,
+        "ytick.labelsize": style.tick_size,
+        "legend.fontsize": style.legend_size,
+        "legend.frameon": False,
+        "lines.linewidth": 1.8 * style.line_scale,
+        "lines.markersize": style.marker_size,
+        "axes.linewidth": 0.8 * style.line_scale,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": THEMES["light"]["grid"],
+        "grid.linewidth": 0.8 * style.line_scale,
+        "image.cmap": "cividis",
+        "axes.prop_cycle": cycler(color=THEMES["light"]["palette"]),
+    }
+
+
+def current_style(*, many_panels: bool = False) -> Style:
+    """Return the style that `figure_style` set; on a screen, many panels have smaller text.
+
+    Args:
+        many_panels: Whether the figure has many small panels.
+    """
+    name = _current.get()
+    return _SMALL if many_panels and name == "screen" else STYLES[name]
+
+
+def new_figure(width: float, height: float, theme: Theme, *, rows: int = 1, style: Style | None = None) -> Figure:
+    """Return an empty figure in the current style.
+
+    Args:
+        width: Width on a screen in inches; the other styles have their own widths.
+        height: Height on a screen in inches; the other styles keep the shape.
+        theme: Colours, a value of `THEMES`.
+        rows: Number of rows of panels.
+        style: The style, in place of the current one.
+
+    Example:
+        >>> with figure_style("paper"):
+        ...     new_figure(5.4, 4.6, THEMES["light"]).get_figwidth()
+        3.3
+    """
+    from howsmooth.report.styled_figure import StyledFigure
+
+    style = style or current_style()
+    if style.widths is not None:
+        declared, width = width, style.widths[width > _ONE_COLUMN]
+        height *= _HEIGHT_SCALE * width / declared
+        if style.aspect is not None:
+            height = max(min(height, style.aspect * width), rows * _SMALLEST_ROW if rows > 1 else 0.0)
+    return StyledFigure(figsize=(width, height), dpi=style.dpi, layout="constrained", facecolor=theme["background"])
+
+
+def set_heading(figure: Figure, text: str, theme: Theme) -> None:
+    """Set the title above all panels."""
+    figure.suptitle(
+        text,
+        color=theme["foreground"],
+        fontsize=current_style().heading_size,
+        fontweight="bold",
+        x=0.01,
+        ha="left",
+        wrap=True,
+    )
+
+
+def characters(width: float, size: float) -> int:
+    """Return how many characters of a font size, in points, fit into a width in inches."""
+    return max(20, round(width * 72 / (0.62 * size)))
+
+
+def finish_figure(figure: Figure, heading: str, theme: Theme) -> Figure:
+    """Complete a figure that was drawn directly with matplotlib: its title, line widths and tick labels."""
+    scale = current_style().line_scale
+    for panel in figure.axes:
+        legend = panel.get_legend()
+        for line in (*panel.lines, *(legend.get_lines() if legend else ())):
+            line.set_linewidth(scale * line.get_linewidth())
+    if heading:
+        set_heading(figure, heading, theme)
+    return separate_tick_labels(figure)
+
+
+def new_animation_figure(title: str, theme: Theme) -> tuple[Figure, Axes]:
+    """Return the figure of an animation, and its only panel; animations are for screens, whatever the style."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = new_figure(5.6, 5.2, theme, style=_ANIMATION)
+    FigureCanvasAgg(figure)
+    panel = figure.subplots()
+    apply_theme(panel, theme, _ANIMATION)
+    heading = textwrap.fill(title, characters(5.6, _ANIMATION.title_size))
+    panel.set_title(heading, color=theme["foreground"], fontsize=_ANIMATION.title_size, fontweight="bold", loc="left")
+    return figure, panel
+
+
+def apply_theme(panel: Axes, theme: Theme, style: Style | None = None, *, grid: bool = True) -> None:
+    """Apply colours and sizes to a panel and its labels, and remove its frame.
+
+    Args:
+        panel: The panel, with its axis labels.
+        theme: Colours, a value of `THEMES`.
+        style: Sizes; by default those of the current style.
+        grid: Whether to draw a grid; a picture made of cells has none.
+    """
+    style = style or current_style()
+    panel.set_facecolor(theme["background"])
+    panel.tick_params(colors=theme["foreground"], labelsize=style.tick_size, length=0, which="both")
+    panel.grid(False)
+    if grid:
+        panel.grid(True, color=theme["grid"], linewidth=0.8 * style.line_scale)
+    panel.set_axisbelow(True)
+    for side in panel.spines.values():
+        side.set_visible(False)
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.label.set(color=theme["foreground"], fontsize=style.label_size)
+        axis.get_offset_text().set(color=theme["foreground"], fontsize=style.tick_size)
+
+
+def legend_options(theme: Theme, style: Style | None = None) -> dict[str, Any]:
+    """Return the arguments that all legends share."""
+    size = (style or current_style()).legend_size
+    return {"frameon": False, "labelcolor": theme["foreground"], "fontsize": size}
