@@ -181,7 +181,7 @@ def new_figure(width: float, height: float, theme: Theme, *, rows: int = 1, styl
 
     Example:
         >>> with figure_style("paper"):
-        ...     new_figure(5.4, 4.6, THEMES["light"]).get_figwidth()
+        ...     print(new_figure(5.4, 4.6, THEMES["light"]).get_figwidth())
         3.3
     """
     from howsmooth.report.styled_figure import StyledFigure

@@ -20,7 +20,7 @@ def tick_text(value: float) -> str:
 
     Example:
         >>> tick_text(16), tick_text(0.05), tick_text(20000.0), tick_text(1e6), tick_text(2e7), tick_text(-3.0)
-        ('16', '0.05', '20,000', '$10^{6}$', '$2\\\\cdot10^{7}$', '−3')
+        ('16', '0.05', '20,000', '$10^{6}$', '$2\\cdot10^{7}$', '−3')
     """
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         decimal = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -38,9 +38,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     round numbers in between, ticks are evenly spaced.
 
     Example:
-        >>> log_ticks(3.0, 40.0), log_ticks(1.0, 1e12), log_ticks(1040.0, 1410.0)
-        ([3.0, 10.0, 30.0], [1.0, 100.0, 10000.0, 1000000.0, 100000000.0, 10000000000.0, 1000000000000.0], [1100.0, \
-1200.0, 1300.0, 1400.0])
+        >>> log_ticks(3.0, 40.0), log_ticks(1.0, 1e4), log_ticks(1040.0, 1410.0)
+        ([3.0, 10.0, 30.0], [1.0, 10.0, 100.0, 1000.0, 10000.0], [1100.0, 1200.0, 1300.0, 1400.0])
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     slack = 1e-9  # a limit that is a tick itself may be rounded
@@ -54,7 +53,7 @@ def log_ticks(low: float, high: float) -> list[float]:
             return ticks
     from matplotlib.ticker import MaxNLocator
 
-    return [float(tick) for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high]
+    return [float(tick) for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
 
 
 def length_ticks(lengths: Sequence[float], at_most: int = 9) -> list[float]:
