@@ -201,7 +201,8 @@ def _bound(bound: Bound) -> str:
     return _facts(
         [
             (f"{bound.side} bound", Markup("{} <b>{}</b>").format(_sign(bound.side), magnitude(bound.log_value, 4))),
-            ("name", bound.name),
+            ("bound", bound.title),
+            ("name in Python", bound.name),
             ("holds", bound.holds),
             ("norm", None if bound.norm == "2" else bound.norm),
             ("conditions", "; ".join(bound.conditions) or None),
@@ -223,7 +224,7 @@ def _bounds(bounds: Bounds) -> str:
     table = Table(
         "",
         [
-            Column("bound", lambda b: f"{_sign(b.side)} {b.name}", "left", css="line"),
+            Column("bound", lambda b: f"{_sign(b.side)} {b.title}", "left", css="line"),
             Column("value", lambda b: magnitude(b.log_value, 4)),
             Column(
                 f"{magnitude(ends[0])} to {magnitude(ends[1])}{beyond}, log scale",
