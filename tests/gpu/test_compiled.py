@@ -5,6 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests import reasons
+
+if not torch.cuda.is_available():
+    pytest.skip(reasons.GPU, allow_module_level=True)
+pytest.importorskip("triton", reason=reasons.TRITON)
+
 from howsmooth import SelfAttention, SparseMask, attend
 
 SHAPE = (2, 4, 200, 64)

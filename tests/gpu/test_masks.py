@@ -7,6 +7,12 @@ import warnings
 import pytest
 import torch
 
+from tests import reasons
+
+if not torch.cuda.is_available():
+    pytest.skip(reasons.GPU, allow_module_level=True)
+pytest.importorskip("triton", reason=reasons.TRITON)
+
 from howsmooth import SparseMask, attend
 from howsmooth.attention import backend
 from tests.tolerances import at_most

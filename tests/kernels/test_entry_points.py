@@ -64,7 +64,9 @@ def test_the_package_imports_without_triton():
         "importlib.util.find_spec = lambda name, *a: None if name == 'triton' else find(name, *a)\n"
         "from howsmooth import kernels\n"
         "x = torch.zeros(1, 1, 2, 2)\n"
-        "print(kernels.unsupported(x, x, x))"
+        "print(kernels.unsupported(x, x, x))\n"
+        "torch.version.hip = None\n"
+        "print(kernels._unsupported_device(torch.device('cuda', 0), False))"
     )
     run = subprocess.run(
         [sys.executable, "-c", script],
@@ -73,4 +75,8 @@ def test_the_package_imports_without_triton():
         check=True,
         env={"PYTHONPATH": str(SOURCE), "PATH": ""},
     )
-    assert run.stdout.strip() == "triton is not installed"
+    # Without a GPU, Triton would not help.
+    assert run.stdout.splitlines() == [
+        "the kernels are written for NVIDIA GPUs, got tensors on cpu",
+        "triton is not installed",
+    ]

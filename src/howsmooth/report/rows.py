@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from howsmooth.bounds.titles import SCOPES, title_of
 from howsmooth.records import CURVE
 from howsmooth.studies.spec import QUANTITIES
 
@@ -135,6 +134,8 @@ def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None]
 
 def bound_title(record: dict[str, Any]) -> str:
     """Return the name of a bound for readers; records of earlier versions have only the function's name."""
+    from howsmooth.bounds.titles import title_of  # the package of bounds imports torch, which tables do not need
+
     return record.get("title") or title_of(record["bound"])
 
 
@@ -158,6 +159,8 @@ def scope_text(record: dict[str, Any], holds: str | None = None) -> str:
     holds = record["holds"] if holds is None else holds
     if holds == "at X" and record.get("inputs") == "normalised":
         return "at these tokens"  # which are random: there is no text
+    from howsmooth.bounds.titles import SCOPES
+
     return SCOPES.get(holds, holds)
 
 

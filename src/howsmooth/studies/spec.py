@@ -251,7 +251,7 @@ class EngineSpec(StrictModel):
         ),
     ] = None
     threads: Annotated[
-        Annotated[int, Field(ge=1)] | None,
+        Annotated[int, Field(ge=1, le=4096)] | None,
         Field(
             description="Threads of each process.  [default: 1 up to n = 256, else the cores, divided among processes]",
             json_schema_extra={"metavar": "COUNT"},
