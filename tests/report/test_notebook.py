@@ -126,7 +126,7 @@ def test_a_bound_that_does_not_apply_is_listed_with_its_reason(results):
     text = Elements(every._repr_html_()).text
     assert every.refused and f"{len(every.refused)} do not apply" in text
     for bound in every.applicable:
-        assert f"{'≥' if bound.side == 'lower' else '≤'} {bound.name}" in text
+        assert f"{'≥' if bound.side == 'lower' else '≤'} {bound.title}" in text
     assert all(str(refusal) in text for refusal in every.refused)
 
 

@@ -24,6 +24,7 @@ from howsmooth.report.rows import (
     map_name,
     number,
     ratio_text,
+    scope_text,
     token,
 )
 from howsmooth.report.svg import log_mark, position_strip, small_chart
@@ -203,12 +204,17 @@ def _bound(bound: Bound) -> str:
             (f"{bound.side} bound", Markup("{} <b>{}</b>").format(_sign(bound.side), magnitude(bound.log_value, 4))),
             ("bound", bound.title),
             ("name in Python", bound.name),
-            ("holds", bound.holds),
+            ("holds", _scope(bound)),
             ("norm", None if bound.norm == "2" else bound.norm),
             ("conditions", "; ".join(bound.conditions) or None),
             ("reference", bound.reference),
         ]
     )
+
+
+def _scope(bound: Bound) -> str:
+    # There may be no text: the tokens are whatever the bound was given.
+    return scope_text({"holds": bound.holds, "inputs": "normalised"})
 
 
 def _sign(side: str) -> str:
@@ -232,7 +238,7 @@ def _bounds(bounds: Bounds) -> str:
                 "left",
                 when=bool(logs),
             ),
-            Column("holds", lambda b: b.holds, "left", css="line"),
+            Column("holds", _scope, "left", css="line"),
             Column("reference", lambda b: b.reference, "left"),
         ],
         sorted(applied, key=lambda b: (b.side != "lower", b.log_value)),
