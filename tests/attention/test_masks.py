@@ -58,7 +58,7 @@ def test_a_predicate(visible):
     at, along = qkv()
     i, j = torch.arange(N).unsqueeze(1), torch.arange(M).unsqueeze(0)
     mask = SparseMask.from_function(visible, N, M)
-    assert torch.equal(mask.dense(), visible(i, j).reshape(1, -1, N, M))
+    assert torch.equal(mask.dense(), visible(i, j).reshape(1, -1, N, M))  # exact: booleans
     expected = derivatives(lambda q, k, v: dense(q, k, v, mask=visible(i, j)), at, along)
     assert_all_close(derivatives(lambda q, k, v: attend(q, k, v, mask=mask), at, along), expected)
 
@@ -90,7 +90,7 @@ def test_packed_documents_are_attended_one_by_one(causal):
     ends = torch.tensor([0, *lengths]).cumsum(0)
     by_length = SparseMask.documents(cu_seqlens=ends, causal=causal)
     by_segment = SparseMask.documents(torch.repeat_interleave(torch.arange(4), torch.tensor(lengths)), causal=causal)
-    assert torch.equal(by_length.dense(), by_segment.dense())
+    assert torch.equal(by_length.dense(), by_segment.dense())  # exact: booleans
     parts = [attend(*(t[:, :, a:b] for t in at), causal=causal) for a, b in pairwise(ends)]
     assert_close(attend(*at, mask=by_length), torch.cat(parts, 2))
 
@@ -113,7 +113,7 @@ def test_a_block_mask_of_flex_attention(size):
     theirs = create_block_mask(visible, 2, 4, M, M, device="cpu", BLOCK_SIZE=size)
     i, j = torch.arange(M).unsqueeze(1), torch.arange(M).unsqueeze(0)
     pairs = torch.stack([torch.stack([visible(b, h, i, j) for h in range(4)]) for b in range(2)])
-    assert torch.equal(SparseMask.from_block_mask(theirs).dense(), pairs)
+    assert torch.equal(SparseMask.from_block_mask(theirs).dense(), pairs)  # exact: booleans
     assert_close(attend(*at, mask=theirs), dense(*at, mask=pairs))
 
 

@@ -33,7 +33,7 @@ def completed(line: str) -> list[tuple[str, str]]:
     ],
 )
 def test_words(line, values):
-    assert sorted(completed(line)) == sorted(("plain", value) for value in values)
+    assert sorted(completed(line)) == sorted(("plain", value) for value in values)  # exact: words
 
 
 @pytest.mark.parametrize("line", ["measure ./my-mo", "measure --json out", "measure --images ph", "measure --text ./a"])

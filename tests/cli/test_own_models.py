@@ -12,7 +12,7 @@ import torch
 
 import howsmooth as package
 from tests import reasons
-from tests.tolerances import FLOAT32, close
+from tests.tolerances import FLOAT32, at_most, close
 
 RATE = 16_000
 VISION = dict(
@@ -187,8 +187,8 @@ def test_samples_of_a_wave_file(tmp_path, width):
     write_wave(tmp_path / "mono.wav", samples, width=width)
     write_wave(tmp_path / "stereo.wav", np.stack([samples, 0 * samples], -1), width=width)
     tolerance = 2.0 ** (2 - 8 * width) + 1e-6
-    assert np.abs(read_wave(tmp_path / "mono.wav", RATE) - samples).max() < tolerance
-    assert np.abs(read_wave(tmp_path / "stereo.wav", RATE) - samples / 2).max() < tolerance
+    assert at_most(np.abs(read_wave(tmp_path / "mono.wav", RATE) - samples).max(), tolerance)
+    assert at_most(np.abs(read_wave(tmp_path / "stereo.wav", RATE) - samples / 2).max(), tolerance)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_long_texts_are_cut():
 def test_the_scale_is_logarithmic():
     assert intensities([1.0, 1e-1, 1e-2, 1e-4, 1e-9, 0.0]) == pytest.approx([1, 0.75, 0.5, 0, 0, 0])
     assert intensities([3.0, 0.3], 2) == pytest.approx([1, 0.5])
-    assert intensities([0.0, 0.0]) == [0.0, 0.0] and intensities([math.inf, 1.0]) == [0.0, 0.0]
+    assert intensities([0.0, 0.0]) == pytest.approx([0, 0]) and intensities([math.inf, 1.0]) == pytest.approx([0, 0])
 
 
 def test_colours_are_those_of_the_report():
@@ -204,7 +204,7 @@ def test_a_chart_connects_the_medians():
 def test_an_axis_has_a_few_ticks(values, scale):
     html = small_chart(Chart("", Axis("n", "log", [8, 16]), Axis("y", scale), [Series((8, 16), values)]))
     ticks = html.count('<line class="grid"')
-    assert (2 <= ticks <= 6) if values[0] < values[1] else ticks == 1
+    assert ticks in ((2, 3, 4, 5, 6) if len(set(values)) > 1 else (1,))
 
 
 def test_light_and_dark_in_a_browser(results, tmp_path):

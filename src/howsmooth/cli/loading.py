@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from howsmooth.cli.run import make_console, print_line, print_warning
 from howsmooth.cli.runtime import current_runtime, use_default_threads
 from howsmooth.errors import InputError
+from howsmooth.extras import require
 from howsmooth.models.files import check_positions, list_files, missing_tokenizer, read_model_files
 from howsmooth.studies.spec import Spec, read_texts, select_indices
 
@@ -77,6 +78,7 @@ def _check_weights(model: Model, spec: Spec) -> None:
 def load_model(spec: Spec) -> Model:
     """Load the one model of a command."""
     name, stderr = spec.path(spec.models[0].name), make_console(stderr=True)
+    require("transformers", purpose="to load a model")
     use_default_threads(max(spec.lengths))
     start = time.perf_counter()
     with show_loading(stderr, name):

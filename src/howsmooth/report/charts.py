@@ -46,6 +46,7 @@ METRICS: dict[str, Callable[[Iterable[float]], float]] = {"median over samples":
 _MAX_PANELS = 12
 _MAX_LEGEND_ENTRIES = 12
 _MAX_LOG_RATIO = math.log(1e5)  # a bound further from the constant, or from other bounds, is listed in a note
+_MAX_LOG = 700.0  # exp of more is not a float
 _BALL_SCOPES = ("on B_R^n", "for all n")  # of bounds on the worst case at each n
 # √n is the worst case at a fixed radius; n^(1/4) has half its exponent.
 _REFERENCE_SLOPES = (ReferenceSlope(0.5, "√n"), ReferenceSlope(0.25, "n$^{1/4}$", "dotted"))
@@ -267,9 +268,10 @@ def _drawn_rows(rows: Sequence[BoundRow]) -> list[BoundRow]:
     Left out are bounds on a supremum over n and on the limit of large radius, which are about other constants.
     """
     local = [row for row in rows if row.is_local and abs(_log_range(row, "log_ratio")[1]) < _MAX_LOG_RATIO]
+    local = [row for row in local if _log_range(row, "log_value")[1] < _MAX_LOG]
     ball = [row for row in rows if row.holds in _BALL_SCOPES]
     least = min((_log_range(row, "log_value")[0] for row in ball), default=0.0)
-    return [*local, *(row for row in ball if _log_range(row, "log_value")[1] < min(least + _MAX_LOG_RATIO, 700))]
+    return [*local, *(row for row in ball if _log_range(row, "log_value")[1] < min(least + _MAX_LOG_RATIO, _MAX_LOG))]
 
 
 def _log_range(row: BoundRow, name: str) -> tuple[float, float]:
