@@ -82,8 +82,8 @@ def test_unsupported_families_are_refused_by_name(kind, sizes):
 def test_invalid_parts_and_kinds_and_cross_attention_are_refused():
     t5, clip, bert = ZOO["t5"].network(), ZOO["clip_text"].network(), ZOO["bert"].network()
     for network, part, match in (
-        (t5, "cross", "part='encoder' or part='decoder', got 'cross'; cross attention"),
-        (clip, None, "part='vision' or part='text', got None"),
+        (t5, "cross", r"part='encoder' or part='decoder' \(--part encoder or decoder\), got 'cross'; cross attention"),
+        (clip, None, r"part='vision' or part='text' \(--part vision or text\), got None"),
         (bert, "encoder", "no part"),
     ):
         with pytest.raises(InputError, match=match):

@@ -143,7 +143,7 @@ def test_principal_coordinates_preserve_angles_in_three_dimensions(models):
         (dict(depths=[0]), "got 0"),
         (dict(lengths=[2]), "at least 4 tokens"),
         (dict(lengths=[65]), "64 positions"),
-        (dict(samples=500), "longer text"),
+        (dict(samples=5000), "longer text"),
         (dict(tokens="some"), "tokens.0: expected 'all', 'no-special' or 'no-first'"),
         (dict(tolerances=(3.0,)), "between 0 and 2"),
     ],
