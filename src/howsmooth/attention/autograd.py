@@ -311,10 +311,15 @@ def log_sum_exp(normaliser: Tensor) -> Tensor:
     return torch.where(torch.isposinf(logarithm), -torch.inf, largest + logarithm)
 
 
+def records(*tensors: Tensor | None) -> bool:
+    """Return whether autograd records operations on these tensors for a backward pass."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
 def needs_means(*tensors: Tensor | None) -> bool:
     """Return whether a backward pass through the tangent may follow, which needs the row sums of P∘ds."""
     # Transforms of torch.func hide who asks. A sum too many costs less than the tangent again.
-    return bool(transforms()) or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors))
+    return bool(transforms()) or records(*tensors)
 
 
 def transforms() -> list[TransformType]:

@@ -14,7 +14,7 @@ from torch._C._functorch import TransformType, _unwrap_for_grad, _wrap_for_grad,
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from howsmooth.attention import library
-from howsmooth.attention.autograd import Attend, Pushforward, needs_means, transforms
+from howsmooth.attention.autograd import Attend, Pushforward, needs_means, records, transforms
 from howsmooth.attention.pattern import Pattern, ScoreBias, ScoreFunction
 from howsmooth.attention.sparse import SparseMask
 from howsmooth.errors import InputError
@@ -178,16 +178,11 @@ def _evaluate(
         around = transforms()
         if around == [TransformType.Jvp]:
             return _evaluate_dual(peek_interpreter_stack().level(), q, k, v, padding, table, pattern, with_lse)
-        if not around and not _records(q, k, v, table):
+        if not around and not records(q, k, v, table):
             return _evaluate_dual(None, q, k, v, padding, table, pattern, with_lse)
-    elif not _records(q, k, v, table) and peek_interpreter_stack() is None:
+    elif not records(q, k, v, table) and peek_interpreter_stack() is None:
         return _without_normaliser(Attend.forward(q, k, v, padding, table, pattern, with_lse))
     return _without_normaliser(Attend.apply(q, k, v, padding, table, pattern, with_lse))
-
-
-def _records(*tensors: Tensor | None) -> bool:
-    """Return whether autograd records operations on these tensors for a backward pass."""
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _without_normaliser(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -235,8 +230,8 @@ def _value_and_tangent(
 ) -> list[tuple[Tensor, Tensor | None]]:
     """Return the output, and the log-sum-exp if asked for, each with its tangent."""
     dq, dk, dv, _, d_table = along
-    records = _records(*at[:3], at[4], dq, dk, dv, d_table)
-    compute, push = (Attend.apply, Pushforward.apply) if records else (Attend.forward, Pushforward.forward)
+    is_recorded = records(*at[:3], at[4], dq, dk, dv, d_table)
+    compute, push = (Attend.apply, Pushforward.apply) if is_recorded else (Attend.forward, Pushforward.forward)
     o, normaliser, *lse = compute(*at, pattern, with_lse)
     values = [o, *lse]
     if dq is None and dk is None and dv is None and d_table is None:
