@@ -74,7 +74,9 @@ def compiled(
         if parameter.is_constexpr:
             signature[name] = "constexpr"
         elif name.endswith("_ptr"):
-            of_mask = "i32" if name in ("starts_ptr", "entries_ptr") else "fp32" if name == "bias_ptr" else "u8"
+            of_mask = (
+                "i32" if name in ("tiles_ptr", "starts_ptr", "entries_ptr") else "fp32" if name == "bias_ptr" else "u8"
+            )
             signature[name] = "*" + ("fp32" if name in FLOAT32 else of_mask if name in MASKS else data)
         else:
             signature[name] = "fp32" if name in ("scale", "cap") else "i32"

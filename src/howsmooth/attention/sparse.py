@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 FULL, EMPTY = -1, -2
+WORD = 32  # bits of a word of a tile
 
 
 class SparseMask:
@@ -29,7 +30,8 @@ class SparseMask:
     Args:
         blocks: For each block of queries and of keys the index of its tile, −1 if all of its pairs count, −2 if none
             does: (b or 1, h or 1, ⌈n/128⌉, ⌈m/128⌉), int32.
-        tiles: Pairs of the blocks that are neither empty nor full: (t, 128, 128), uint8.
+        tiles: Pairs of the blocks that are neither empty nor full, a bit for each, key 32 w + c of a block in bit c of
+            word w: (t, 128, 4), int32.
         n: Number of queries.
         m: Number of keys.
         lists: Lists of the blocks by queries and by keys, if they have been made before.
@@ -93,7 +95,7 @@ class SparseMask:
             index[is_full] = FULL
             count = int(is_partial.sum())
             index[is_partial] = used + torch.arange(count, dtype=torch.int32, device=pairs.device)
-            tiles.append(some[is_partial].to(torch.uint8))
+            tiles.append(_packed(some[is_partial]))
             rows.append(index)
             used += count
         return cls(torch.stack(rows, 2), torch.cat(tiles), n, m)
@@ -208,7 +210,7 @@ class SparseMask:
         blocks = self.blocks[:, :, top : -(-last // BLOCK), left : -(-stop // BLOCK)]
         pairs = (blocks == FULL)[..., None, None].expand(*blocks.shape, BLOCK, BLOCK)
         if len(self.tiles):
-            pairs = torch.where((blocks >= 0)[..., None, None], self.tiles[blocks.clamp(min=0)].bool(), pairs)
+            pairs = torch.where((blocks >= 0)[..., None, None], _unpacked(self.tiles[blocks.clamp(min=0)]), pairs)
         pairs = pairs.transpose(3, 4).flatten(4, 5).flatten(2, 3)
         return pairs[..., first - top * BLOCK : last - top * BLOCK, start - left * BLOCK : stop - left * BLOCK]
 
@@ -225,6 +227,19 @@ def _by_block(pairs: Tensor) -> Tensor:
     """Reshape (b, h, 128, c·128) to (b, h, c, 128, 128)."""
     b, h, rows, columns = pairs.shape
     return pairs.view(b, h, rows, columns // BLOCK, BLOCK).transpose(2, 3)
+
+
+def _packed(pairs: Tensor) -> Tensor:
+    """Return booleans (…, 128) as bits of words (…, 4)."""
+    positions = torch.arange(WORD, dtype=torch.int32, device=pairs.device)
+    bits = pairs.view(*pairs.shape[:-1], BLOCK // WORD, WORD).int() << positions
+    return bits.sum(-1, dtype=torch.int32)
+
+
+def _unpacked(words: Tensor) -> Tensor:
+    """Return the bits of words (…, 4) as booleans (…, 128)."""
+    bits = words.unsqueeze(-1) >> torch.arange(WORD, dtype=torch.int32, device=words.device)
+    return (bits & 1).bool().flatten(-2)
 
 
 def _flags(count: Tensor, indices: Tensor) -> Tensor:
@@ -247,4 +262,5 @@ def _lists(blocks: Tensor, needs_check: Tensor) -> tuple[Tensor, Tensor]:
     sorted_blocks = blocks.gather(-1, order)
     listed = sorted_blocks != EMPTY
     entries = torch.stack([order[listed].int(), sorted_blocks[listed].int()], -1)
-    return torch.stack([starts, middles, ends], -1).int(), entries.contiguous()
+    # The kernels read one entry ahead, past the last one too.
+    return torch.stack([starts, middles, ends], -1).int(), torch.cat([entries, entries.new_zeros(1, 2)])

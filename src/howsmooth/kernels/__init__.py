@@ -131,10 +131,11 @@ class KernelOptions(TypedDict, total=False):
         offset: Position of the first query among the keys.
         padding: Boolean mask (b, m), true where a key counts; None if all do.
         bias: A table of shape (b or 1, h or 1, n, m): added to the scores, or boolean and True where a pair counts.
-        sparse: A block-sparse mask, five tensors: tiles (t, 128, 128) of uint8, and two lists of blocks, by queries and
-            by keys. A list is `starts` (b or 1, h or 1, blocks, 3) and `entries` (e, 2), both int32. The blocks that
-            block i sees are entries starts[i, 0] … starts[i, 2] − 1, each with the index of its tile, or −1 if all of
-            its pairs count. Those before starts[i, 1] lie inside n × m, and all of their pairs count.
+        sparse: A block-sparse mask, five tensors: tiles (t, 128, 4) of int32 with a bit for each pair, and two lists of
+            blocks, by queries and by keys. A list is `starts` (b or 1, h or 1, blocks, 3) and `entries` (e + 1, 2),
+            both int32. The blocks that block i sees are entries starts[i, 0] … starts[i, 2] − 1, each with the index of
+            its tile, or −1 if all of its pairs count. Those before starts[i, 1] lie inside n × m, and all of their
+            pairs count. The last entry is not used, but loaded, since the kernels load one ahead.
         precision: "native" multiplies operands as they are, and float32 ones rounded to tf32; "precise" is accurate to
             1e-5 in float32. None means native for half precision and precise for float32.
         out_dtype: Dtype of the output; None for that of q.

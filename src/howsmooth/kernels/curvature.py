@@ -24,6 +24,7 @@ from howsmooth.kernels.device import (
     exponents,
     in_bits,
     key_range,
+    listed_block,
     listed_range,
     load_rows,
     located,
@@ -229,8 +230,13 @@ def queries_kernel(
     for part in tl.static_range(3):
         if (PARTS >> part) & 1:
             start, stop = part_range(ranges, part)
+            listed = (0, 0)
+            if SPARSE:
+                listed = listed_block(start, entries_ptr, SPARSE)
             for at in range(start, stop, KEYS):
-                j, tile = located(at, entries_ptr, first, SPARSE, False)
+                j, tile = located(at, listed, first, SPARSE, False)
+                if SPARSE:
+                    listed = listed_block(at + KEYS, entries_ptr, SPARSE)
                 acc = queries_step(
                     acc,
                     q,
@@ -434,8 +440,13 @@ def keys_kernel(
         for part in tl.static_range(3):
             if (PARTS >> part) & 1:
                 start, stop = part_range(here, part)
+                listed = (0, 0)
+                if SPARSE:
+                    listed = listed_block(start, entries_ptr, SPARSE)
                 for at in range(start, stop, KEYS):
-                    i, tile = located(at, entries_ptr, first, SPARSE, True)
+                    i, tile = located(at, listed, first, SPARSE, True)
+                    if SPARSE:
+                        listed = listed_block(at + KEYS, entries_ptr, SPARSE)
                     # Padded keys affect only their own rows of the outputs, which are set to zero below.
                     gk, gv = keys_step(
                         gk,

@@ -130,6 +130,26 @@ def score_derivative(a, da, b, db, factors, SCORES: tl.constexpr):
 
 
 @triton.jit
+def listed_pairs(i, j, tile, tiles_ptr, SPARSE: tl.constexpr):
+    """Return 1 for the pairs i, j that a tile of a sparse mask lists, all of them if `tile` is −1; see `seen`.
+
+    A word has the bits of 32 keys for one query, so that a thread loads a word for a row, not a byte for each pair.
+    """
+    if j.shape[0] == 1:
+        queries = tl.arange(0, i.shape[0])[:, None]
+        keys = tl.arange(0, j.shape[1])[None, :]
+    else:
+        queries = tl.arange(0, i.shape[1])[None, :]
+        keys = tl.arange(0, j.shape[0])[:, None]
+    at = tiles_ptr + (tile // 32 + queries * (SPARSE // 32))
+    pairs = (tl.load(at, mask=(queries >= 0) & (tile >= 0), other=-1) >> (j & 31)) & 1
+    for word in tl.static_range(1, (j.shape[0] * j.shape[1]) // 32):
+        bits = (tl.load(at + word, mask=(queries >= 0) & (tile >= 0), other=-1) >> (j & 31)) & 1
+        pairs = tl.where(keys // 32 == word, bits, pairs)
+    return pairs
+
+
+@triton.jit
 def seen(i, j, tile, masks, limits, MASKS: tl.constexpr):
     """Return which of the pairs i, j (shaped to broadcast against each other) are visible.
 
@@ -160,13 +180,7 @@ def seen(i, j, tile, masks, limits, MASKS: tl.constexpr):
         if not CAUSAL:
             ok = ok & (ahead < window)
     if SPARSE:
-        # Offsets from ranges, which Triton knows to be contiguous, unlike i and j.
-        if j.shape[0] == 1:
-            inside = tl.arange(0, i.shape[0])[:, None] * SPARSE + tl.arange(0, j.shape[1])[None, :]
-        else:
-            inside = tl.arange(0, i.shape[1])[None, :] * SPARSE + tl.arange(0, j.shape[0])[:, None]
-        pairs = tl.load(tiles_ptr + (tile + inside), mask=(inside >= 0) & (tile >= 0), other=1)
-        ok = ok & (pairs != 0)
+        ok = ok & (listed_pairs(i, j, tile, tiles_ptr, SPARSE) != 0)
     return ok
 
 
@@ -294,15 +308,25 @@ def listed_range(starts_ptr, first, SPARSE: tl.constexpr, PARTS: tl.constexpr):
 
 
 @triton.jit
-def located(at, entries_ptr, first, SPARSE: tl.constexpr, TRANSPOSED: tl.constexpr):
+def listed_block(at, entries_ptr, SPARSE: tl.constexpr):
+    """Return the entry of a step of the loop under a sparse mask: a block of keys, and its tile.
+
+    The kernels load it one step ahead, since the addresses of all other loads depend on it.
+    """
+    entry = entries_ptr + at // SPARSE * 2
+    return tl.load(entry), tl.load(entry + 1)
+
+
+@triton.jit
+def located(at, listed, first, SPARSE: tl.constexpr, TRANSPOSED: tl.constexpr):
     """Return the first key of a step of the loop, and where its pairs with the rows from `first` on begin in the tiles.
 
     Without a sparse mask these are `at` and −1. In a transposed loop, rows are keys and steps are over queries.
     """
     tile = tl.cast(-1, tl.int64)
     if SPARSE:
-        entry = entries_ptr + at // SPARSE * 2
-        index = tl.cast(tl.load(entry + 1), tl.int64)
+        block, entry = listed
+        index = tl.cast(entry, tl.int64)
         inside = at % SPARSE
         row = first % SPARSE
         if TRANSPOSED:
@@ -310,5 +334,5 @@ def located(at, entries_ptr, first, SPARSE: tl.constexpr, TRANSPOSED: tl.constex
         else:
             begin = row * SPARSE + inside
         tile = tl.where(index >= 0, index * (SPARSE * SPARSE) + begin, tile)
-        at = tl.load(entry) * SPARSE + inside
+        at = block * SPARSE + inside
     return at, tile

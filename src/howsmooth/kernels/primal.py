@@ -9,6 +9,7 @@ from howsmooth.kernels.device import (
     exponents,
     in_bits,
     key_range,
+    listed_block,
     listed_range,
     load_bias,
     load_rows,
@@ -157,8 +158,13 @@ def forward_kernel(
     for part in tl.static_range(3):
         if (PARTS >> part) & 1:
             start, stop = part_range(ranges, part)
+            listed = (0, 0)
+            if SPARSE:
+                listed = listed_block(start, entries_ptr, SPARSE)
             for at in range(start, stop, KEYS):
-                j, tile = located(at, entries_ptr, first, SPARSE, False)
+                j, tile = located(at, listed, first, SPARSE, False)
+                if SPARSE:
+                    listed = listed_block(at + KEYS, entries_ptr, SPARSE)
                 acc, total, top = forward_step(
                     acc,
                     total,

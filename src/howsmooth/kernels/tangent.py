@@ -12,6 +12,7 @@ from howsmooth.kernels.device import (
     exponents,
     in_bits,
     key_range,
+    listed_block,
     listed_range,
     load_rows,
     located,
@@ -214,8 +215,13 @@ def jvp_kernel(
     for part in tl.static_range(3):
         if (PARTS >> part) & 1:
             start, stop = part_range(ranges, part)
+            listed = (0, 0)
+            if SPARSE:
+                listed = listed_block(start, entries_ptr, SPARSE)
             for at in range(start, stop, KEYS):
-                j, tile = located(at, entries_ptr, first, SPARSE, False)
+                j, tile = located(at, listed, first, SPARSE, False)
+                if SPARSE:
+                    listed = listed_block(at + KEYS, entries_ptr, SPARSE)
                 accs, sums, means = jvp_step(
                     accs,
                     sums,
