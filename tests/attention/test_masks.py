@@ -136,6 +136,16 @@ def test_the_gradient_of_a_table_and_of_sinks(shape):
     assert_all_close(found, expected)
 
 
+def test_the_gradient_of_sinks_of_little_weight_keeps_its_digits():
+    at, along = qkv()
+    at[2] = at[2] + 3
+    sinks = torch.full((4,), -8.0, dtype=torch.float64)  # a weight of about 10⁻⁶
+    *_, wanted = derivatives(lambda q, k, v, t: dense(q, k, v, sinks=t), [*at, sinks], along)
+    single = [t.float() for t in (*at, sinks)]
+    *_, found = derivatives(lambda q, k, v, t: attend(q, k, v, sinks=t), single, [t.float() for t in along])
+    assert_close(found.double() / wanted.norm(), wanted / wanted.norm(), 1e-5)
+
+
 def test_every_mode_of_derivative_of_a_table_and_of_sinks():
     at = [t[:1].clone().requires_grad_() for t in qkv(4, 4)[0]]
     table, sinks = normal(40, 4, 4, 4).requires_grad_(), normal(41, 4).requires_grad_()

@@ -84,6 +84,8 @@ class FusedLinearisation:
         pattern: scores and masks.
         padding: True where the key is real, (b, m).
         float32_output: whether products are returned in float32 rather than in the dtype of q.
+        split: whether products in float32 are composed of float16 ones where the kernels can. It takes as much memory
+            again as q, k, v and o, and pays for many products of long sequences.
     """
 
     def __init__(
@@ -96,15 +98,19 @@ class FusedLinearisation:
         pattern: Pattern,
         padding: Tensor | None = None,
         float32_output: bool = False,
+        split: bool = False,
     ) -> None:
-        """Store the tensors."""
+        """Store the tensors, and split them if that is asked for."""
         self.q, self.k, self.v, self.o, self.normaliser = q, k, v, o, normaliser
         self.pattern, self.padding = pattern, padding
         self.out_dtype = torch.float32 if float32_output else None
         self.options = _kernel_options(pattern, padding, self.out_dtype)
+        self.split = kernels.split_derivative(q, k, v, o, normaliser, **self.options) if split else None
 
     def jvp(self, dq: Tensor, dk: Tensor, dv: Tensor) -> Tensor:
         """Compute the tangent do along (dq, dk, dv)."""
+        if self.split is not None:
+            return self.split.jvp(dq, dk, dv)
         return self._jvp(dq, dk, dv, with_means=False)[0]
 
     def jvp_with_means(
@@ -124,6 +130,8 @@ class FusedLinearisation:
 
     def vjp(self, g: Tensor, g_lse: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the cotangents (dq, dk, dv) for g, and for the cotangent `g_lse` of the log-sum-exp, (b, h, n)."""
+        if self.split is not None and g_lse is None:
+            return self.split.vjp(g)
         # PyTorch's own backward, the fastest where it applies, has no other output dtype than that of its inputs.
         g = _with_contiguous_rows(g.to(self.q.dtype))
         at = self.q, self.k, self.v, self.o, self.normaliser

@@ -118,7 +118,7 @@ class AttentionJacobian(LinearOperator):
         self.linearised: backend.FusedLinearisation | blockwise.Linearisation
         if reason is None:
             self.linearised = backend.FusedLinearisation(
-                q, k, v, o, normaliser, pattern, rows, float32_output=self.rounded
+                q, k, v, o, normaliser, pattern, rows, float32_output=self.rounded, split=not self.rounded
             )
         else:
             self.linearised = blockwise.Linearisation(q, k, v, o, normaliser, pattern, rows, kept)
@@ -357,17 +357,19 @@ def estimate_memory(
     projected, weights = sequences * n * entries, entries * attention.d * single
 
     def held(itemsize: int, fused: bool) -> int:
-        # The kernels need q, k, v and the output; blocks have copies of some. Small layers store their probabilities, a
-        # further copy, and the transpose and Gram matrix of the output projection.
-        tensors = itemsize * projected * 3 // 2 if fused else itemsize * 2 * projected
+        # The kernels need q, k, v and the output, in float32 also as pairs of float16; blocks have copies of some.
+        # Small layers store their probabilities, a further copy, and the transpose and Gram matrix of the output
+        # projection.
+        tensors = itemsize * projected * (3 if itemsize == 4 else 3 / 2) if fused else itemsize * 2 * projected
         stored = stored_probability_bytes(attention, n, sequences, itemsize, fused)
         if stored:
             inner = attention.heads * len(attention.wv) // attention.kv_heads
             stored += itemsize * (projected + (0 if attention.wo is None else inner * (attention.d_out + inner)))
-        return tensors + weights * max(itemsize, 4) // single + stored
+        return int(tensors) + weights * max(itemsize, 4) // single + stored
 
     if fused and reference_itemsize < 8:
-        workspace = single * 5 * projected // 2  # scores are never stored: projections of the input and the output
+        # Scores are never stored: projections of the input and the output, and pairs of float16 of these.
+        workspace = single * 7 * projected // 2
     else:
         # Three blocks and a few tensors of the size of q, k and v are live at once. The rest, found by measurement, is
         # for allocators and matrix libraries.

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import TransformType, _unwrap_for_grad, _wrap_for_grad, peek_interpreter_stack
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
@@ -85,7 +86,8 @@ def attend(
     if sinks.shape not in ((1,), lse.shape[-2:-1]) or not sinks.is_floating_point():
         raise InputError(f"attend: expected sinks of shape ({lse.shape[-2]},), got {sinks.dtype} {tuple(sinks.shape)}")
     # exp(sink) in the denominator of the softmax multiplies the output by 1 / (1 + exp(sink − lse)).
-    kept = torch.sigmoid(lse - sinks.to(lse.dtype).unsqueeze(-1)).unsqueeze(-1)
+    # Not sigmoid: its derivative w (1 − w) loses the digits of 1 − w, the weight of the sink.
+    kept = F.logsigmoid(lse - sinks.to(lse.dtype).unsqueeze(-1)).exp().unsqueeze(-1)
     return (o * kept).to(o.dtype)
 
 

@@ -12,18 +12,34 @@ from __future__ import annotations
 import functools
 import importlib.util
 from types import ModuleType
-from typing import Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from howsmooth.kernels.tiles import LESS_MEMORY, SHARED_MEMORY
 
-__all__ = ["forward", "jvp", "vjp", "hvp", "table_gradient", "unsupported", "KernelOptions", "DTYPES", "MAX_WIDTH"]
+if TYPE_CHECKING:
+    from howsmooth.kernels.float32 import SplitDerivative
+
+__all__ = [
+    "forward",
+    "jvp",
+    "vjp",
+    "hvp",
+    "split_derivative",
+    "table_gradient",
+    "unsupported",
+    "KernelOptions",
+    "DTYPES",
+    "MAX_WIDTH",
+]
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # By the bytes of an operand. Wider float32 heads need more registers than there are, and ended in illegal accesses.
 MAX_WIDTH = {2: 256, 4: 128}
+# Fewer queries than this are not worth splitting float32 for: the splitting takes as long as is gained.
+MIN_SPLIT_LENGTH = 4096
 
 
 @functools.cache
@@ -323,6 +339,31 @@ def table_gradient(
     launch = _launch()
     gradient: Tensor = launch.table_gradient(q, k, v, o, normaliser, g, launch.Options(**options), g_lse, along)
     return gradient
+
+
+def split_derivative(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, normaliser: Tensor, **options: Unpack[KernelOptions]
+) -> SplitDerivative | None:
+    """Return the derivative in float32 by products of float16, for many products at one (q, k, v).
+
+    Args:
+        q: Queries, as in `forward`.
+        k: Keys, as in `forward`.
+        v: Values, as in `forward`.
+        o: The output of `forward`.
+        normaliser: The normaliser of `forward`.
+        **options: Scores and masks, see `KernelOptions`.
+
+    Returns:
+        The derivative, with methods `jvp` and `vjp`; None where `jvp` and `vjp` of this module are as fast, or the only
+        ones.
+    """
+    from howsmooth.kernels import float32
+
+    settings = _launch().Options(**options)
+    if q.shape[2] < MIN_SPLIT_LENGTH or not float32.is_supported(q, v, settings):
+        return None
+    return float32.SplitDerivative(q, k, v, o, normaliser, settings)
 
 
 def empty_like(like: Tensor, heads: int, n: int, width: int, dtype: torch.dtype) -> Tensor:

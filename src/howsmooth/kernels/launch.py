@@ -19,7 +19,7 @@ from howsmooth.kernels.curvature import keys_kernel, queries_kernel
 from howsmooth.kernels.primal import forward_kernel
 from howsmooth.kernels.table import table_kernel
 from howsmooth.kernels.tangent import jvp_kernel
-from howsmooth.kernels.tiles import SPARSE_BLOCK, Tiles, choose
+from howsmooth.kernels.tiles import SHARED_MEMORY, SPARSE_BLOCK, Tiles, choose
 
 if TYPE_CHECKING:
     from triton.compiler import CompiledKernel
@@ -87,7 +87,7 @@ def forward(
     w = v.shape[3]
     o = empty_like(q, h, n, w, options.out_dtype or q.dtype)
     normaliser = torch.empty(b, h, n, 2, dtype=torch.float32, device=q.device)
-    tiles = tiles or _choose("forward", q, v, b * h, n, options)
+    tiles = tiles or tiles_for("forward", q, v, b * h, n, options)
     _over_queries(forward_kernel, tiles, (q, k, v, o, normaliser), (q, k, v, o), options, _are_aligned(q, k, v))
     return o, normaliser
 
@@ -113,7 +113,7 @@ def jvp(
     if dq.dim() == 4:
         do = empty_like(q, h, n, w, dtype)
         mu = torch.empty(b, h, n, dtype=torch.float32, device=q.device) if with_means else None
-        tiles = tiles or _choose("jvp", q, v, b * h, n, options)
+        tiles = tiles or tiles_for("jvp", q, v, b * h, n, options)
         strides = (0, *dq.stride()[:3], 0, *dk.stride()[:3], 0, *dv.stride()[:3], 0, *do.stride()[:3], 0)
         tensors = (q, k, v, o, normaliser, dq, dk, dv, do, do if mu is None else mu)
         _over_queries(jvp_kernel, tiles, tensors, (q, k, v, o), options, aligned, (1, with_means), strides)
@@ -126,7 +126,7 @@ def jvp(
     done = 0
     while done < tangents:
         left = tangents - done
-        chosen = tiles or _choose("jvp" if left == 1 else "jvps", q, v, b * h, n, options)
+        chosen = tiles or tiles_for("jvp" if left == 1 else "jvps", q, v, b * h, n, options)
         now = min(left, chosen.tangents)
         now = 1 << (now.bit_length() - 1)  # a power of two
         xq, xk, xv, xo = dq[done:], dk[done:], dv[done:], do[done:]
@@ -162,7 +162,7 @@ def vjp(
     rows = torch.empty(3, b, h, n, dtype=torch.float32, device=q.device)
     lse = rows if g_lse is None else g_lse.float().contiguous()
     aligned = _are_aligned(q, k, v, g)
-    by_query, by_key = tiles or (_choose("dq", q, v, b * h, n, options), _choose("dkdv", q, v, b * hkv, m, options))
+    by_query, by_key = tiles or (tiles_for("dq", q, v, b * h, n, options), tiles_for("dkdv", q, v, b * hkv, m, options))
     _over_queries(
         dq_kernel,
         by_query,
@@ -207,8 +207,8 @@ def hvp(
     mu = mu.contiguous()
     aligned = _are_aligned(q, k, v, dq, dk, dv, h)
     by_query, by_key = tiles or (
-        _choose("hvp queries", q, v, b * heads, n, options),
-        _choose("hvp keys", q, v, b * hkv, m, options),
+        tiles_for("hvp queries", q, v, b * heads, n, options),
+        tiles_for("hvp keys", q, v, b * hkv, m, options),
     )
     _over_queries(
         queries_kernel,
@@ -253,10 +253,10 @@ def table_gradient(
         r = r - g_lse
     dq, dk, dv, do, mu = along if along is not None else (q, k, v, o, r)
     c = r if along is None else (g.float() * do.float()).sum(-1)
-    tiles = tiles or _choose("table", q, v, b * h, n, options)
+    tiles = tiles or tiles_for("table", q, v, b * h, n, options)
     constants = _constants(q.dtype, width, w, _are_aligned(q, k, v, g, dq, dk, dv), options)
     pointers, numbers = _mask_arguments(q, k, options, over_keys=False)
-    _run(
+    run(
         table_kernel,
         table_b * table_h * -(-n // tiles.rows) * -(-m // tiles.keys),
         tiles,
@@ -300,14 +300,8 @@ def _over_queries(
     b, h, n, width = q.shape
     m = k.shape[2]
     pointers, numbers = _mask_arguments(q, k, options, over_keys=False)
-    # Bits for the loops that are compiled: over blocks that only some rows see, that all see, that only some see.
-    padded, sparse = options.padding is not None, options.sparse is not None
-    by_position = options.causal or options.window is not None
-    tail = by_position or padded or sparse or m % tiles.keys != 0
-    head = options.window is not None and not padded and not sparse
-    inner = not padded and not (sparse and by_position)
-    parts = head | inner << 1 | tail << 2
-    _run(
+    parts = query_parts(options, m, tiles)
+    run(
         kernel,
         b * h * -(-n // tiles.rows),
         tiles,
@@ -330,10 +324,8 @@ def _over_keys(
     b, h, n, width = q.shape
     hkv, m = k.shape[1:3]
     pointers, numbers = _mask_arguments(q, k, options, over_keys=True)
-    sparse, by_position = options.sparse is not None, options.causal or options.window is not None
-    tail = options.window is not None or sparse or n % tiles.keys != 0
-    parts = (by_position and not sparse) | (not (sparse and by_position)) << 1 | tail << 2
-    _run(
+    parts = key_parts(options, n, tiles)
+    run(
         kernel,
         b * hkv * -(-m // tiles.rows),
         tiles,
@@ -343,7 +335,24 @@ def _over_keys(
     )
 
 
-def _run(
+def query_parts(options: Options, m: int, tiles: Tiles) -> int:
+    """Return which loops over keys are compiled, a bit each: blocks that some rows see, that all see, that some see."""
+    padded, sparse = options.padding is not None, options.sparse is not None
+    by_position = options.causal or options.window is not None
+    tail = by_position or padded or sparse or m % tiles.keys != 0
+    head = options.window is not None and not padded and not sparse
+    inner = not padded and not (sparse and by_position)
+    return head | inner << 1 | tail << 2
+
+
+def key_parts(options: Options, n: int, tiles: Tiles) -> int:
+    """Return which loops over queries are compiled, as `query_parts` does."""
+    sparse, by_position = options.sparse is not None, options.causal or options.window is not None
+    tail = options.window is not None or sparse or n % tiles.keys != 0
+    return (by_position and not sparse) | (not (sparse and by_position)) << 1 | tail << 2
+
+
+def run(
     kernel: KernelInterface[Any],
     programs: int,
     tiles: Tiles,
@@ -355,7 +364,7 @@ def _run(
     device = tensors[0].device
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            _run(kernel, programs, tiles, tensors, numbers, constants)
+            run(kernel, programs, tiles, tensors, numbers, constants)
         return
     if INTERPRETED or not LAUNCHES_DIRECTLY:
         _compile_and_launch(kernel, programs, tiles, tensors, numbers, constants)
@@ -397,7 +406,8 @@ def _are_aligned(*tensors: Tensor) -> bool:
     return all(t.stride(-2) % ALIGNMENT == 0 and t.data_ptr() % ALIGNMENT == 0 for t in tensors)
 
 
-def _choose(kernel: str, q: Tensor, v: Tensor, heads: int, length: int, options: Options) -> Tiles:
+def tiles_for(kernel: str, q: Tensor, v: Tensor, heads: int, length: int, options: Options) -> Tiles:
+    """Return the tiles of a kernel on the GPU of q."""
     width = max(q.shape[3], v.shape[3])
     masks = options.causal, _capability(q), options.kind
     return choose(kernel, q.element_size(), width, heads, length, *masks)
@@ -405,6 +415,12 @@ def _choose(kernel: str, q: Tensor, v: Tensor, heads: int, length: int, options:
 
 def _capability(t: Tensor) -> tuple[int, int] | None:
     return _device_capability(t.device) if t.device.type == "cuda" else None
+
+
+def shared_memory(t: Tensor) -> int:
+    """Return the shared memory of a program on t's GPU in bytes, that of a large one on a CPU (interpreted)."""
+    major, minor = _capability(t) or (9, 0)
+    return SHARED_MEMORY.get(10 * major + minor, 0)
 
 
 @functools.cache
