@@ -379,6 +379,42 @@ def normal_product(h: int, n: int, width: int, dtype, causal: bool, precision=No
     attempt(f"{'JᵀJ':16s} n {n} h {h} width {width} {kind}{' causal' if causal else ''}", body)
 
 
+def split_products(h: int, n: int, width: int) -> None:
+    """Time the derivative in float32 by products of float16 and by those of tf32, with errors at n = 2,048."""
+    from howsmooth import kernels
+    from howsmooth.attention import blockwise
+    from howsmooth.attention.pattern import Pattern
+    from howsmooth.kernels import float32, launch
+
+    scale = width**-0.5
+
+    def calls(n: int, h: int):
+        at, g = tensors(h, n, width, torch.float32, 6), tensors(h, n, width, torch.float32, 1, seed=1)[0]
+        o, normaliser = kernels.forward(*at[:3], scale=scale, causal=True)
+        split = float32.SplitDerivative(*at[:3], o, normaliser, launch.Options(scale, causal=True))
+        linearised = (*at[:3], o, normaliser)
+        options = dict(scale=scale, causal=True)
+        return (at, g), {
+            "JVP, float16": lambda: [split.jvp(*at[3:])],
+            "JVP, tf32": lambda: [kernels.jvp(*linearised, *at[3:], with_means=False, **options)[0]],
+            "VJP, float16": lambda: split.vjp(g),
+            "VJP, tf32": lambda: kernels.vjp(*linearised, g, **options),
+        }
+
+    (at, g), small = calls(2048, 2)
+    at, pattern = [t.double() for t in at], Pattern(scale, causal=True)
+    truth = blockwise.Linearisation(*at[:3], *blockwise.forward(*at[:3], pattern), pattern)
+    expected = {"J": [truth.jvp(*at[3:])], "V": truth.vjp(g.double())}
+    for name, call in calls(n, h)[1].items():
+
+        def body(name=name, call=call):
+            error = max(relative(a, b) for a, b in zip(small[name](), expected[name[0]], strict=True))
+            ms = min(time_twice(call))
+            return dict(ms=ms, tflops=flops(5, h, n, width, True) / ms * 1e-9, error=error, gib=memory(call))
+
+        attempt(f"{name:16s} n {n} h {h} width {width} float32 causal", body)
+
+
 def math_jvp(h: int, n: int, width: int, causal: bool) -> None:
     """Time PyTorch's own forward mode: its MATH backend, and the same formula written out."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -581,7 +617,8 @@ def run_cases(quick: bool, ceiling: float, only: list[str]) -> None:
     for causal in (False, True):
         normal_product(12, 131072, 64, bf16, causal)
     math_jvp(12, 16384, 64, False)
-    precise_cases((16384,) if quick else (16384, 65536), ("tf32x3",) if quick else ("tf32x3", "f16x3"), ceiling)
+    precise_cases((16384,) if quick else (16384, 65536), ("tf32x3",), ceiling)
+    split_products(12, 65536, 64)
     normal_product(12, 131072, 64, f32, True)
     if not quick:
         short(32, 128)

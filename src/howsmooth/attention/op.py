@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.autograd.forward_ad as forward_ad
-import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import TransformType, _unwrap_for_grad, _wrap_for_grad, peek_interpreter_stack
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
     Mask = SparseMask | BlockMask | Tensor
+
+LARGEST_SINK = 60.0  # beyond the log-sum-exp of the other keys; more than that leaves nothing of the output
 
 _CONVERTED: WeakKeyDictionary[Any, SparseMask] = WeakKeyDictionary()
 
@@ -86,8 +87,9 @@ def attend(
     if sinks.shape not in ((1,), lse.shape[-2:-1]) or not sinks.is_floating_point():
         raise InputError(f"attend: expected sinks of shape ({lse.shape[-2]},), got {sinks.dtype} {tuple(sinks.shape)}")
     # exp(sink) in the denominator of the softmax multiplies the output by 1 / (1 + exp(sink − lse)).
-    # Not sigmoid: its derivative w (1 − w) loses the digits of 1 − w, the weight of the sink.
-    kept = F.logsigmoid(lse - sinks.to(lse.dtype).unsqueeze(-1)).exp().unsqueeze(-1)
+    # Not by sigmoid, whose derivatives w (1 − w) … lose the digits of 1 − w, the weight of the sink.
+    ratio = (sinks.to(lse.dtype).unsqueeze(-1) - lse).clamp(max=LARGEST_SINK).exp()
+    kept = (1 + ratio).reciprocal().unsqueeze(-1)
     return (o * kept).to(o.dtype)
 
 

@@ -30,19 +30,7 @@ def load_rows(
 
 @triton.jit
 def product(a, b, acc, PRECISION: tl.constexpr):
-    """Return `a b + acc`, summed in float32.
-
-    "f16x3" writes a float32 as a sum of two float16 (22 bits) and leaves out the product of the two small ones: three
-    products at the rate of half precision, for operands of moderate size.
-    """
-    if PRECISION == "f16x3":
-        a_high = a.to(tl.float16)
-        b_high = b.to(tl.float16)
-        a_low = (a - a_high.to(tl.float32)).to(tl.float16)
-        b_low = (b - b_high.to(tl.float32)).to(tl.float16)
-        acc = tl.dot(a_low, b_high, acc)
-        acc = tl.dot(a_high, b_low, acc)
-        return tl.dot(a_high, b_high, acc)
+    """Return `a b + acc`, summed in float32."""
     return tl.dot(a, b, acc, input_precision=PRECISION)
 
 

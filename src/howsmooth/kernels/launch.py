@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Under TRITON_INTERPRET=1 kernels run on the CPU, one program after another.
 INTERPRETED = not isinstance(forward_kernel, JITFunction)
 # How a float32 product can be composed of products that the tensor cores have, and how "precise" composes it.
-FLOAT32_PRODUCTS = ("tf32x3", "bf16x3", "bf16x6", "f16x3", "ieee")
+FLOAT32_PRODUCTS = ("tf32x3", "bf16x3", "bf16x6", "ieee")
 PRECISE_PRODUCT = "tf32x3"
 # Tiles less than 64 wide are only for rows that are loaded whole, from addresses that Triton knows to be aligned. Where
 # rows have to be cut, or have other strides, Triton 3.6 compiles products of narrow tiles on Hopper into reads past
