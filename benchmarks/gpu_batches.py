@@ -55,8 +55,8 @@ def main() -> None:
     gap = max(abs(a.value / b.value - 1) for a, b in zip(found, alone, strict=False))
     print(
         f"{torch.cuda.get_device_name(0)}: {arguments.samples} samples of {arguments.n} tokens in {seconds:.2f} s, "
-        f"widest interval {widest:.1e}; two threads {cpu_seconds:.1f} s, {cpu_seconds / seconds:.0f} times as long; values "
-        f"differ by {gap:.1e}"
+        f"widest interval {widest:.1e}; two threads {cpu_seconds:.1f} s, {cpu_seconds / seconds:.0f} times as long; "
+        f"values differ by {gap:.1e}"
     )
 
 

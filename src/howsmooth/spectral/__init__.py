@@ -6,6 +6,7 @@ from howsmooth.spectral.operator import FunctionOperator, LinearOperator, Matrix
 from howsmooth.spectral.power import attained_p_norm, power_method, warm_triplet
 from howsmooth.spectral.products import before_each_product
 from howsmooth.spectral.result import SingularTriplets
+from howsmooth.spectral.resume import saved_products
 
 __all__ = [
     "singular_values",
@@ -17,6 +18,7 @@ __all__ = [
     "plan",
     "MemoryPlan",
     "before_each_product",
+    "saved_products",
     "warm_triplet",
     "power_method",
     "attained_p_norm",

@@ -18,6 +18,7 @@ import torch
 
 from howsmooth.errors import InputError
 from howsmooth.spectral.operator import LinearOperator
+from howsmooth.spectral.resume import current_products
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -112,8 +113,7 @@ class Products:
             w = self.forward(v)
             norm = self.norm(w, "J v" + suffix)
             return self.adjoint(safe_divide(w, norm)), norm
-        self.count += 2
-        image, factor = self.operator.gram(v.reshape(*self.operator.batch, -1))
+        image, factor = self._compute(self.operator.gram, v.reshape(*self.operator.batch, -1), 2)
         image, factors = image.reshape(v.shape), factor.reshape(-1).cpu().numpy()
         self._refuse_non_finite(factors, "J v" + suffix)
         return self._divide_by_unit(image), factors / self.unit
@@ -122,11 +122,7 @@ class Products:
         return image if np.all(self.unit == 1) else image / column(self.unit, image)
 
     def _apply(self, product: Callable[[Tensor], Tensor], vector: Tensor, sizes: tuple[int, int], name: str) -> Tensor:
-        hook = _hook.get()
-        if hook is not None:
-            hook()
-        self.count += 1
-        image = product(vector.reshape(*self.operator.batch, sizes[0]))
+        (image,) = self._compute(lambda x: (product(x),), vector.reshape(*self.operator.batch, sizes[0]), 1)
         expected = (*self.operator.batch, sizes[1])
         if tuple(image.shape) != expected or image.dtype != self.operator.dtype:
             raise InputError(
@@ -134,6 +130,18 @@ class Products:
                 f"{image.dtype} of shape {tuple(image.shape)}; correct the operator"
             )
         return image.detach().reshape(self.members, sizes[1])
+
+    def _compute(
+        self, product: Callable[[Tensor], tuple[Tensor, ...]], vector: Tensor, count: int
+    ) -> tuple[Tensor, ...]:
+        """Return a product that counts as so many, saved if the context asks for it."""
+        hook = _hook.get()
+        if hook is not None:
+            for _ in range(count):
+                hook()
+        self.count += count
+        saved = current_products()
+        return product(vector) if saved is None else saved.get(vector, lambda: product(vector), count)
 
     def batched(self, numbers: NDArray[np.float64]) -> Tensor:
         """Return numbers (b,) or (b, k) in units of the products as a tensor (*batch,) or (*batch, k)."""
