@@ -5,6 +5,7 @@ from __future__ import annotations
 GPU = "needs a CUDA GPU, and PyTorch sees none: run make test-gpu on a machine with one"
 BFLOAT16 = "Triton's interpreter multiplies bfloat16 as integers: run make test-gpu on a machine with a CUDA GPU"
 FUSED_PRODUCTS = "Triton's interpreter rounds a fused product twice: run make test-gpu on a machine with a CUDA GPU"
+OLD_TORCH = "needs PyTorch 2.11, whose checkpoints and sharded parameters have forward mode: pip install 'torch>=2.11'"
 LINUX_PROC = "needs /proc/self/clear_refs, from which peak memory is read, and this system has none: run it on Linux"
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 
-from howsmooth import SelfAttention, SparseMask, attend, register
+import howsmooth
+from howsmooth import SelfAttention, SparseMask, attend
 from tests.attention.cases import normal
 from tests.tolerances import assert_close
 
@@ -189,7 +190,7 @@ def test_autocast_of_the_operator(dtype):
 
 def test_a_transformers_model():
     transformers = pytest.importorskip("transformers")
-    register()
+    howsmooth.register()
     config = transformers.LlamaConfig(
         vocab_size=32,
         hidden_size=16,

@@ -6,10 +6,11 @@ Kernels visit only the blocks that are listed. A block is empty, full, or has a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from howsmooth.errors import InputError
 from howsmooth.kernels.tiles import SPARSE_BLOCK as BLOCK
@@ -163,7 +164,8 @@ class SparseMask:
 
         def visible(i: Tensor, j: Tensor) -> Tensor:
             at = (..., i // size_q, j // size_k)
-            pairs: Tensor = holds(b, h, i[:, 0], j[0])
+            with _IndexByTensors():
+                pairs: Tensor = holds(b, h, i[:, 0], j[0])
             return full[at] | (partial[at] & pairs)
 
         return cls.from_function(visible, n, m, device=partial.device)
@@ -221,6 +223,19 @@ class SparseMask:
     def __repr__(self) -> str:
         """Describe size and density."""
         return f"SparseMask of {self.n} × {self.m} pairs, {self.density:.1%} of the blocks".replace("%", " %")
+
+
+class _IndexByTensors(TorchFunctionMode):
+    """Indexes by tensors under `vmap`: in torch 2.7, `t[i]` with an index of no axes asks for its number."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.__getitem__:
+            indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if all(isinstance(index, Tensor) for index in indices):
+                return torch.ops.aten.index(args[0], list(indices))
+        return func(*args, **(kwargs or {}))
 
 
 def _by_block(pairs: Tensor) -> Tensor:
