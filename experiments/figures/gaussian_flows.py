@@ -98,7 +98,7 @@ def rates(out: Path) -> list[dict]:
     ):
         one = mean_field_convergence(field, start, 1.0, ns, repeats=8, rtol=1e-3)
         found.append({"label": label, **one.as_record()})
-    save_figure(rate_figure(found, title="Particles come to their limit"), out / "mean_field_rate.png")
+    save_figure(rate_figure(found, title="Particles converge to their limit"), out / "mean_field_rate.png")
     return [{key: one[key] for key in ("label", "distance", "d", "rate")} for one in found]
 
 

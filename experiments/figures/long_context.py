@@ -41,7 +41,7 @@ def draw(files: list[Path], out: Path) -> None:
         colours["palette"], sorted({curve(r) for r in records}, key=lambda k: [*NAMES].index(k[0])), strict=False
     ):
         chosen = sorted((r for r in records if curve(r) == key), key=lambda r: r["n"])
-        name = NAMES[key[0]] if key[0] != "text" else f"{chosen[0]['text']} into layer {key[2]} of {key[1]}"
+        name = NAMES[key[0]] if key[0] != "text" else f"layer {key[2]} of {key[1]} on {chosen[0]['text']}"
         whole = [r for r in chosen if r["upper"] is not None]
         fit = fit_law([r["n"] for r in whole], [r["value"] for r in whole]) if whole else None
         law = f":  n$^{{{fit.exponent:.2f}}}$" if fit is not None and fit.shown else ""
@@ -90,7 +90,7 @@ def draw(files: list[Path], out: Path) -> None:
     panel.yaxis.set_major_formatter(LogFormatterMathtext())
     layer = next((r["layer"] for r in records if r["kind"] != "text"), records[0]["layer"])
     panel.set_title(
-        f"GPT-2's layer {layer} (true weights, causal) to a million tokens",
+        f"GPT-2's layer {layer} (trained weights, causal) to a million tokens",
         loc="left",
         fontsize=12,
         fontweight="bold",

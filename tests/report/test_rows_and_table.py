@@ -146,6 +146,15 @@ def test_a_table_too_wide_for_the_terminal_is_split_between_columns():
     assert printed(wide, 200).count(" n ") == 1
 
 
+def test_a_narrow_table_folds_its_headings_and_the_title_is_not_cut_off(records):
+    table = measurements_table(records)
+    wide, narrow = printed(table, 120), printed(table, 76)
+    assert "interval, 99.9 % sure" in wide and "interval, 99.9 % sure" not in narrow
+    assert " ".join(narrow.split()).startswith(table.title)
+    assert max(len(line.rstrip()) for line in narrow.splitlines()) <= 76
+    assert narrow.count("1.6982 – 1.6990") == wide.count("1.6982 – 1.6990") == 1
+
+
 def test_facts_are_lines_without_headings_and_rules():
     facts = Table.of_facts([("n", 8), ("cache", "/a/" + "b" * 40), ("kernels", Text("[none]", style="yellow"))])
     assert [line.split() for line in printed(facts).splitlines()] == [

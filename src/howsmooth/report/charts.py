@@ -404,7 +404,8 @@ def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
 def rate_chart(records: Sequence[dict[str, Any]], title: str) -> Chart:
     """Return the chart of distances of particles to their limit against n.
 
-    It shows each run, the geometric means over runs, the fitted power law and the slope n^(-1/2).
+    It shows the geometric means over runs, the fitted power law, the slope n^(-1/2), and each run if there is only one
+    law.
     """
     runs = [run for record in records for run in record["runs"]]
     n_min, n_max = min(run["n"] for run in runs), max(run["n"] for run in runs)
@@ -414,15 +415,10 @@ def rate_chart(records: Sequence[dict[str, Any]], title: str) -> Chart:
         rate, counts = record["rate"], [run["n"] for run in record["runs"]]
         ends = [min(counts), max(counts)]
         groups = {n: [run["distance"] for run in record["runs"] if run["n"] == n] for n in sorted(set(counts))}
+        if len(records) == 1:
+            distances = [run["distance"] for run in record["runs"]]
+            series.append(Series(counts, distances, show_markers=True, hollow_markers=True, marker_index=0, colour=0))
         series += [
-            Series(
-                counts,
-                [run["distance"] for run in record["runs"]],
-                show_markers=True,
-                hollow_markers=True,
-                marker_index=index,
-                colour=index,
-            ),
             Series(
                 list(groups),
                 [math.exp(sum(map(math.log, g)) / len(g)) for g in groups.values()],

@@ -150,7 +150,6 @@ def moments_table(record: dict[str, Any], title: str, particles: dict[str, Any] 
             Column("W₂ of moments", distance("moments"), when=particles is not None),
         ],
         _evenly_spaced(len(record["times"]), _MAX_TIME_ROWS),
-        wrap_title=False,
     )
 
 
@@ -229,7 +228,6 @@ def rate_table(record: dict[str, Any], title: str) -> Table:
             Column("fit", lambda runs: number(rate["constant"] * runs[0]["n"] ** rate["exponent"], 3), style="dim"),
         ],
         list(groups.values()),
-        wrap_title=False,
     )
 
 

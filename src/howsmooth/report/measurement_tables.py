@@ -130,7 +130,6 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
             ),
         ],
         rows,
-        wrap_title=False,
         group=lambda row: (row.layer, row.head),
         caption=f"! not within the tolerance: {', '.join(unfinished)}" if unfinished else "",
         caption_style="yellow",
@@ -170,7 +169,6 @@ def growth_table(laws: dict[tuple, Law], name: str = "Lip") -> RenderableType:
             *_law_columns(laws.values(), lambda item: item[1], name=name),
         ],
         ordered,
-        wrap_title=False,
     )
 
 
@@ -327,7 +325,6 @@ def _study_table(keys: list[tuple], summary: Summary, title: str) -> Table:
             *_law_columns(summary.fits.values(), summary.fits.get, width=18),
         ],
         sorted(keys, key=lambda key: (*((str(type(key[i])), key[i]) for i in sorted_fields), order[key])),
-        wrap_title=False,
     )
 
 

@@ -44,8 +44,21 @@ if TYPE_CHECKING:
 MAX_TOKENS = 600  # tokens of a text that are shown
 _MAX_RESTARTS = 6  # curves of an ascent
 _MAX_LOG_RANGE = math.log(1e6)  # of the scale of bounds; what is larger is at its right end
-_LIGHT_PAGES = ('body[data-jp-theme-light="true"]', "body.vscode-light", 'html[theme="light"]')
-_DARK_PAGES = ('body[data-jp-theme-light="false"]', "body.vscode-dark", 'html[theme="dark"]', 'html[data-theme="dark"]')
+# Jupyter, VS Code, Colab, Sphinx themes, and Material for MkDocs, in this order.
+_LIGHT_PAGES = (
+    'body[data-jp-theme-light="true"]',
+    "body.vscode-light",
+    'html[theme="light"]',
+    'html[data-theme="light"]',
+    'body[data-md-color-scheme="default"]',
+)
+_DARK_PAGES = (
+    'body[data-jp-theme-light="false"]',
+    "body.vscode-dark",
+    'html[theme="dark"]',
+    'html[data-theme="dark"]',
+    'body[data-md-color-scheme="slate"]',
+)
 
 
 def render(result: Any) -> str:

@@ -157,7 +157,8 @@ def panel_chart(panel: Panel, x: str = "n", y: str = "value") -> Chart:
     if panel.missing:
         line = panel.published
         published = f"\n\npublished: {line.constant:g} n^{line.exponent:g}" if line else ""
-        return Chart(panel.title, Axis(LENGTH_LABEL), Axis(""), message=f"missing: {panel.missing}{published}")
+        reason = panel.missing.partition(" (")[0]  # the index has the whole reason
+        return Chart(panel.title, Axis(LENGTH_LABEL), Axis(""), message=f"missing: {reason}{published}")
     return _radius_chart(panel) if x == "mean_radius" else _growth_chart(panel, y)
 
 

@@ -16,6 +16,7 @@ Example:
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -69,7 +70,6 @@ class Table:
         row_style: Function from a row to its style on the terminal.
         caption: Text below the table.
         caption_style: Style of the caption on the terminal.
-        wrap_title: Whether a long title may wrap.
         ruled: Whether there are lines between groups and below the headings; without, empty headings are dropped and
             long words are folded.
     """
@@ -81,7 +81,6 @@ class Table:
     row_style: Callable[[Any], str] | None = None
     caption: str = ""
     caption_style: str = "dim"
-    wrap_title: bool = True
     ruled: bool = True
 
     def __post_init__(self) -> None:
@@ -120,9 +119,11 @@ class Table:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Render the table for a terminal; if it is too wide, split it by columns so that no number is truncated."""
+        if self.title:
+            yield Text(self.title, style="bold cyan")  # not the title of rich, which wraps at the width of the table
         parts = self._parts(options.max_width)
         for columns in parts:
-            yield self._rich(columns, title=columns is parts[0], caption=len(parts) == 1)
+            yield self._rich(columns, options.max_width, caption=len(parts) == 1)
         if self.caption and len(parts) > 1:
             yield Text(self.caption, style=self.caption_style)
 
@@ -148,38 +149,33 @@ class Table:
             parts[-1] += block
         return [sorted(part, key=self.columns.index) for part in parts]
 
-    def _width(self, column: Column) -> int:
-        """Return the width of a column with the space after it; text wraps at words, numbers do not wrap."""
+    def _width(self, column: Column, *, fold: bool = True) -> int:
+        """Return the width of a column with the space after it, with headings and text folded at words or not.
+
+        Numbers, and cells of columns with `wrap=False`, are never folded.
+        """
         cells = [_plain(column.cell(row)) for row in self.rows]
-        if column.align == "left" and column.wrap:
+        if fold and column.align == "left" and column.wrap:
             cells = [word for cell in cells for word in cell.split()]
-        words = column.heading.split() if column.wrap else [column.heading]
+        words = column.heading.split() if fold else [column.heading]
         return max(*map(cell_len, [*cells, *words, ""]), column.min_width or 0) + 2
 
-    def _rich(self, columns: Sequence[Column], *, title: bool, caption: bool) -> rich_table.Table:
-        heading = Text(self.title, style="bold cyan", **({} if self.wrap_title else _ONE_LINE)) if title else None
-        table = (
-            plain_table(heading)
-            if self.ruled
-            else rich_table.Table(
-                box=None,
-                pad_edge=False,
-                padding=(0, 2, 0, 0),
-                header_style="bold",
-                title_justify="left",
-                title=heading,
-                show_header=any(self.headings),
-            )
-        )
+    def _rich(self, columns: Sequence[Column], width: int, *, caption: bool) -> rich_table.Table:
+        narrow = sum(self._width(column, fold=False) for column in columns) > width
+        table = plain_table()
+        if not self.ruled:
+            table.box, table.padding = None, (0, 2, 0, 0)
+            table.show_header = any(self.headings)
         if self.caption and caption:
             table.caption, table.caption_justify = Text(self.caption, style=self.caption_style), "left"
         for column in columns:
+            smallest = self._width(column) - 2
             table.add_column(
-                column.heading,
+                column.heading if column.wrap or not narrow else _folded(column.heading, smallest),
                 justify="right" if column.align == "right" else "left",
                 style=column.style,
                 no_wrap=not column.wrap,
-                min_width=self._width(column) - 2 if self.ruled else None,
+                min_width=smallest if self.ruled else None,
                 overflow="ellipsis" if self.ruled else "fold",
             )
         for row, last in self._grouped():
@@ -237,10 +233,7 @@ class Table:
         return "\n".join([csv_line(self.headings), *map(csv_line, rows)]) + "\n"
 
 
-_ONE_LINE: dict[str, Any] = {"no_wrap": True, "overflow": "ignore"}  # even if the table is narrower
-
-
-def plain_table(title: Text | None) -> rich_table.Table:
+def plain_table(title: Text | None = None) -> rich_table.Table:
     """Return an empty `rich.table.Table` in the style of all tables on the terminal."""
     return rich_table.Table(
         box=box.SIMPLE_HEAD,
@@ -250,6 +243,22 @@ def plain_table(title: Text | None) -> rich_table.Table:
         title_justify="left",
         title=title,
     )
+
+
+def _folded(heading: str, width: int) -> str:
+    r"""Return a heading on lines of at most the width: as few lines as possible, of about the same length.
+
+    Example:
+        >>> _folded("interval, 99.9 % sure", 15)
+        'interval,\n99.9 % sure'
+    """
+    lines = textwrap.wrap(heading, max(1, width), break_long_words=False)
+    for narrower in range(width - 1, 0, -1):
+        shorter = textwrap.wrap(heading, narrower, break_long_words=False)
+        if len(shorter) > len(lines):
+            break
+        lines = shorter
+    return "\n".join(lines)
 
 
 def _field(name: str) -> Callable[[dict[str, Any]], Any]:
