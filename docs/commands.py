@@ -25,7 +25,7 @@ from pathlib import Path
 import click
 
 PAGES = Path(__file__).parent / "commands"
-COLUMNS = 100
+COLUMNS = 80
 STUDY = """\
 models = ["minilm"]
 texts = ["alice"]
@@ -215,7 +215,7 @@ def command_of(line: str, names: list[str]) -> str:
 
 
 def printed(line: str) -> str:
-    """Return the output of a command on both streams, 100 columns wide, without colours and times."""
+    """Return the output of a command on both streams, 80 columns wide, without colours and times."""
     from howsmooth.cli import main, run
 
     run.WIDTH_WITHOUT_TERMINAL = COLUMNS

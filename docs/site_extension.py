@@ -4,6 +4,7 @@ A line of one of these forms in a page is replaced by the content that it names:
 
     {{ names howsmooth.attention }}     the reference of all public names of a package, from its `__all__`
     {{ entry_points }}                  the callables of `howsmooth.__all__`, as a table that links to the reference
+    {{ notebook bounds }}               a notebook with its outputs
     {{ file CONTRIBUTING.md }}          a file of the repository, with its links into docs/ adjusted
     {{ references }}                    the bibliography that `howsmooth cite` prints
 
@@ -23,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 import latex2mathml.converter
+import nbformat
 from markdown import Markdown
 from markdown.extensions import Extension
 from markdown.postprocessors import Postprocessor
@@ -48,7 +50,7 @@ class Formulas(Postprocessor):
 
     def run(self, text: str) -> str:
         """Return the HTML of the page."""
-        return with_mathml(with_typeset_listings(with_typeset_tables(text)))
+        return with_scripts(with_mathml(with_typeset_listings(with_typeset_tables(text))))
 
 
 class SiteExtension(Extension):
@@ -113,6 +115,30 @@ def _typeset_table(found: re.Match[str]) -> str:
         return row[0].replace(cells[column], f"<td>{'<br>'.join(map(to_mathml, parts))}</td>", 1)
 
     return re.sub(r"<tr>.*?</tr>", typeset_row, found[0], flags=re.DOTALL)
+
+
+def with_scripts(html: str) -> str:
+    """Return HTML in which the indices and exponents of prose, as in σ_1 and n^{1/2}, are below and above the line.
+
+    Listings, code and formulas are left as they are. The base of an index is a letter, a sum or an operator, so that
+    names with underscores stay names.
+    """
+    return re.sub(r"<(code|pre|math|script|style|svg)\b.*?</\1>|<[^>]*>|([^<]+)", _scripts, html, flags=re.DOTALL)
+
+
+def _scripts(found: re.Match[str]) -> str:
+    if found[2] is None:
+        return found[0]
+    text = re.sub(r"(?<![^\W\d_])([^\W\d_]|[∑∏∂]|max|min|sup|log)_(\{[^}]+\}|[^\W_]{1,2}(?!\w))", _below, found[2])
+    return re.sub(r"(?<=[\w)}>‖])\^(\{[^}]+\}|[−+-]?[\d.]*\d|[−+-]?[^\W\d_](?!\w)|[⊥*½¼])", _above, text)
+
+
+def _below(found: re.Match[str]) -> str:
+    return f"{found[1]}<sub>{found[2].strip('{}')}</sub>"
+
+
+def _above(found: re.Match[str]) -> str:
+    return f"<sup>{found[1].strip('{}')}</sup>"
 
 
 def _mathml(found: re.Match[str]) -> str:
@@ -183,6 +209,23 @@ def file(arguments: str) -> str:
     return re.sub(r"\]\((?:\.\./)*docs/", f"]({up}", text)
 
 
+def notebook(name: str) -> str:
+    """Return a notebook of the repository with its outputs; badges, which browsers would fetch, become plain links."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)["cells"]
+    return "\n\n".join(part for cell in cells for part in _cell(cell))
+
+
+def _cell(cell: nbformat.NotebookNode) -> Iterator[str]:
+    if cell["cell_type"] == "markdown":
+        text = re.sub(r"\[!\[(.*?)\]\(.*?\)\]", r"[\1]", cell["source"])
+        yield re.sub(r"\]\((\w+)\.ipynb\)", r"](\1.md)", text)
+        return
+    yield f"```python\n{cell['source']}\n```"
+    for output in cell["outputs"]:
+        data = output.get("data", {"text/plain": output.get("text", "")})
+        yield data.get("text/html") or f"```text\n{data['text/plain'].rstrip()}\n```"
+
+
 def references(_: str) -> str:
     """Return the bibliography as a list, sorted by year, with links to the publisher or to arXiv."""
     bib = (ROOT / "src" / "howsmooth" / "references.bib").read_text(encoding="utf-8")
@@ -217,4 +260,4 @@ def reference(entry: dict[str, str]) -> str:
     return f'- <span id="{entry["key"]}"></span>' + ". ".join(part for part in parts if part) + f". `{entry['key']}`"
 
 
-MACROS = {"names": names, "entry_points": entry_points, "file": file, "references": references}
+MACROS = {"names": names, "entry_points": entry_points, "notebook": notebook, "file": file, "references": references}

@@ -32,7 +32,7 @@ socket.socket.connect = refuse
 from zensical.main import cli
 cli()
 """
-SOURCES = ("mkdocs.yml", "docs", "CONTRIBUTING.md", "CHANGELOG.md", "experiments/README.md")
+SOURCES = ("mkdocs.yml", "docs", "notebooks", "CONTRIBUTING.md", "CHANGELOG.md", "experiments/README.md")
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +202,28 @@ def test_formulas_of_docstrings_and_tables_are_typeset(site):
     assert table.count("<math") >= 17
     for page in ("contributing", "howto/my_model", "gallery", "measuring"):
         assert '<div class="formula">' not in (site / f"{page}.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "prose, html",
+    [
+        ("max_i ‖D_ii‖", "max<sub>i</sub> ‖D<sub>ii</sub>‖"),
+        ("B_R^n, e^{−2s}", "B<sub>R</sub><sup>n</sup>, e<sup>−2s</sup>"),
+        ("n^0.50, n^¼", "n<sup>0.50</sup>, n<sup>¼</sup>"),
+        ("AG_NEWS, token_gains, <code>x_1</code>", "AG_NEWS, token_gains, <code>x_1</code>"),
+        ('<a href="a_1">c^2</a>', '<a href="a_1">c<sup>2</sup></a>'),
+    ],
+)
+def test_indices_and_exponents_of_prose_are_set_below_and_above(prose, html):
+    assert script("site_extension.py").with_scripts(f"<p>{prose}</p>") == f"<p>{html}</p>"
+
+
+@pytest.mark.parametrize("name", ["first_measurement", "own_model", "bounds"])
+def test_a_notebook_is_a_page_with_its_outputs(site, name):
+    html = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
+    notebook = (ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8")
+    assert html.count('<div class="howsmooth">') == notebook.count('"<div class=\\"howsmooth\\">') >= 3
+    assert ".ipynb" not in html.replace(f"notebooks/{name}.ipynb", "")  # but for the link to Colab
 
 
 def test_every_formula_is_converted(site):
