@@ -14,7 +14,7 @@ print(f"measured {found.value:.2f} on {len(x)} tokens within R = {R:.2f}")
 for bound in bounds.every(f, len(x), R, x):
     if isinstance(bound, bounds.Bound) and bound.value is not None and bound.value < 1e9:
         sign = "≤" if bound.side == "upper" else "≥"
-        print(f"{sign} {bound.value:9,.1f}  {bound.holds:<9} {bound.name}")
+        print(f"{sign} {bound.value:9,.1f}  {bound.holds:<9} {bound.title}")
 
 ball = bounds.certify_ball(f, x, 1e-3, at_center=found.upper)
 print(f"certified for every input with each token within 0.001 of its value: {ball.value:.2f}")
