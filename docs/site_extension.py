@@ -50,7 +50,7 @@ class Formulas(Postprocessor):
 
     def run(self, text: str) -> str:
         """Return the HTML of the page."""
-        return with_scripts(with_mathml(with_typeset_listings(with_typeset_tables(text))))
+        return with_linked_figures(with_scripts(with_mathml(with_typeset_listings(with_typeset_tables(text)))))
 
 
 class SiteExtension(Extension):
@@ -115,6 +115,15 @@ def _typeset_table(found: re.Match[str]) -> str:
         return row[0].replace(cells[column], f"<td>{'<br>'.join(map(to_mathml, parts))}</td>", 1)
 
     return re.sub(r"<tr>.*?</tr>", typeset_row, found[0], flags=re.DOTALL)
+
+
+def with_linked_figures(html: str) -> str:
+    """Return HTML in which a figure is a link to its file, so that it can be seen at full size."""
+    return re.sub(r'(<a\b[^>]*>\s*)?(<img\b[^>]*\bsrc="([^":]+\.(?:png|gif))"[^>]*>)', _linked_figure, html)
+
+
+def _linked_figure(found: re.Match[str]) -> str:
+    return found[0] if found[1] else f'<a href="{found[3]}">{found[2]}</a>'
 
 
 def with_scripts(html: str) -> str:

@@ -218,6 +218,13 @@ def test_indices_and_exponents_of_prose_are_set_below_and_above(prose, html):
     assert script("site_extension.py").with_scripts(f"<p>{prose}</p>") == f"<p>{html}</p>"
 
 
+def test_a_figure_is_a_link_to_its_file():
+    link = script("site_extension.py").with_linked_figures
+    assert link('<img alt="a" src="images/a.png">') == '<a href="images/a.png"><img alt="a" src="images/a.png"></a>'
+    for left_alone in ('<a href="x.html"><img src="a.png"></a>', '<img src="https://badge.example/a.png">'):
+        assert link(left_alone) == left_alone
+
+
 @pytest.mark.parametrize("name", ["first_measurement", "own_model", "bounds"])
 def test_a_notebook_is_a_page_with_its_outputs(site, name):
     html = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")

@@ -30,6 +30,7 @@ from howsmooth.studies.figures import (
 from howsmooth.studies.figures.run import _thinned
 from howsmooth.studies.plan import Plan
 from howsmooth.studies.quantities import EvaluationPoint
+from howsmooth.studies.spec import Spec
 from howsmooth.studies.store import Store
 from tests import data, reasons
 from tests.tolerances import FLOAT32, at_most, close
@@ -43,6 +44,12 @@ def _neither_hub_nor_corpora(monkeypatch, tmp_path):
     monkeypatch.setenv("HOWSMOOTH_DATA", str(tmp_path))
     for package in ("nltk", "datasets"):
         monkeypatch.setitem(sys.modules, package, None)
+
+
+def test_a_model_with_random_weights_keeps_them_as_an_option():
+    """`howsmooth reproduce text --models random:gpt2` must not measure gpt2."""
+    spec = Spec(models=["random:gpt2", "minilm"])
+    assert Options.of_spec(spec, {"models"}).models == ("random:gpt2", "minilm")
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,7 @@ def _typeset(text: str) -> str:
 def _draw_panel(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_width: float, own_legend: bool) -> None:
     apply_theme(panel, colours, style)
     if chart.message:
-        _draw_message(panel, chart.message, colours, style)
+        _draw_message(panel, _typeset(chart.message), colours, style)
         return
     for axis, declared in ((panel.xaxis, chart.x_axis), (panel.yaxis, chart.y_axis)):
         if declared.scale == "log":

@@ -260,6 +260,7 @@ def _radius_chart(panel: Panel) -> Chart:
     if panel.correlation:
         overall, equal = panel.correlation
         corner_text = f"rank correlation {overall:+.2f}" + (f"\nat equal n {equal:+.2f}" if equal is not None else "")
+        corner_text = corner_text.replace("-", "−")
     return Chart(panel.title, Axis("mean radius"), Axis("Lip = ‖D$_X$f‖$_2$", "log"), series, corner_text=corner_text)
 
 
