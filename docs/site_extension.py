@@ -35,6 +35,7 @@ from docs.unicode_math import to_mathml
 ROOT = Path(__file__).resolve().parents[1]
 FORMULA = re.compile(r"[‖√Σ∫ᵀ⟨²½∂^]")  # in each line of a listing that is a formula
 NO_FORMULA = re.compile(r"[#$%:\"']|->|howsmooth|\w\(\w+=")  # in none of them
+LETTER = "[A-Za-z0-9α-ωℓ∞]"  # of an index: \w would include ² and ᵀ
 
 
 class Macros(Preprocessor):
@@ -138,8 +139,10 @@ def with_scripts(html: str) -> str:
 def _scripts(found: re.Match[str]) -> str:
     if found[2] is None:
         return found[0]
-    text = re.sub(r"(?<![^\W\d_])([^\W\d_]|[∑∏∂]|max|min|sup|log)_(\{[^}]+\}|[^\W_]{1,2}(?!\w))", _below, found[2])
-    return re.sub(r"(?<=[\w)}>‖])\^(\{[^}]+\}|[−+-]?[\d.]*\d|[−+-]?[^\W\d_](?!\w)|[⊥*½¼])", _above, text)
+    text = re.sub(
+        rf"(?<![^\W\d_])([^\W\d_]|[∑∏∂]|max|min|sup|log)_(\{{[^}}]+\}}|{LETTER}{{1,2}}(?!{LETTER}|_))", _below, found[2]
+    )
+    return re.sub(rf"(?<=[\w)}}>‖])\^(\{{[^}}]+\}}|[−+-]?[\d.]*[0-9]|[−+-]?{LETTER}(?!\w)|[⊥*½¼])", _above, text)
 
 
 def _below(found: re.Match[str]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from howsmooth.bounds.titles import title_of
 from howsmooth.report.attack_tables import diff_html
 from howsmooth.report.chart import Axis, Chart, Series
 from howsmooth.report.colours import GAIN_DECADES, SHARE_DECADES, intensities, theme_variables
@@ -33,6 +34,7 @@ from howsmooth.report.web_page import asset
 
 if TYPE_CHECKING:
     from howsmooth.attack.ascent import Ascent
+    from howsmooth.attack.constraints import Constraint
     from howsmooth.attack.feature.result import FeatureAttack
     from howsmooth.attack.tokens.attack import TokenAttack
     from howsmooth.bounds.ball import BallCertificate
@@ -265,18 +267,23 @@ def _ball(certificate: BallCertificate) -> str:
     facts = [
         ("Lipschitz constant", Markup("≤ <b>{}</b>").format(magnitude(certificate.bound.log_value, 4))),
         ("holds", f"{certificate.bound.holds}, ε = {certificate.eps:g}"),
-        ("by", certificate.method),
+        ("by", title_of(certificate.method)),
     ]
     parts = Table(
         "Every bound on the ball",
         [
-            Column("bound", lambda part: part[0], "left"),
-            Column("value", lambda part: "" if part[1] is None else number(part[1])),
+            Column("bound", lambda part: title_of(part[0]), "left"),
+            Column("value", lambda part: "" if part[1] is None else magnitude(math.log(part[1]), 4)),
             Column("does not apply because", lambda part: certificate.reasons.get(part[0], ""), "left"),
         ],
         sorted(certificate.parts.items(), key=lambda part: math.inf if part[1] is None else part[1]),
     )
     return _facts(facts) + parts.html()
+
+
+def _set(constraint: Constraint) -> str:
+    radius = getattr(constraint, "radius", None)
+    return f"the {type(constraint).__name__.lower()}" + ("" if radius is None else f" of radius {number(radius)}")
 
 
 def _ascent(ascent: Ascent) -> str:
@@ -287,7 +294,7 @@ def _ascent(ascent: Ascent) -> str:
         ("status", _status(ascent.estimate.status, ascent.estimate.remedy)),
         ("best start", number(start)),
         ("above the best start", ratio_text(math.log(ascent.value / start)) if start > 0 else None),
-        ("searched", f"{ascent.constraint!r}, {ascent.x.shape[0]} tokens"),
+        ("searched", f"{ascent.x.shape[0]} tokens in {_set(ascent.constraint)}"),
         ("steps, restarts", f"{ascent.steps}, {len(ascent.start)}"),
     ]
     best = ascent.values.argsort(descending=True)[:_MAX_RESTARTS].tolist()
