@@ -130,8 +130,8 @@ def _linked_figure(found: re.Match[str]) -> str:
 def with_scripts(html: str) -> str:
     """Return HTML in which the indices and exponents of prose, as in σ_1 and n^{1/2}, are below and above the line.
 
-    Listings, code and formulas are left as they are. The base of an index is a letter, a sum or an operator, so that
-    names with underscores stay names.
+    Intervals 0.1 … 0.2 are not broken. Listings, code and formulas are left as they are. The base of an index is a
+    letter, a sum or an operator, so that names with underscores stay names.
     """
     return re.sub(r"<(code|pre|math|script|style|svg)\b.*?</\1>|<[^>]*>|([^<]+)", _scripts, html, flags=re.DOTALL)
 
@@ -139,8 +139,11 @@ def with_scripts(html: str) -> str:
 def _scripts(found: re.Match[str]) -> str:
     if found[2] is None:
         return found[0]
+    whole = re.sub(r"(?<=[\d.]) … (?=[−\d])", "\N{NO-BREAK SPACE}…\N{NO-BREAK SPACE}", found[2])  # intervals
     text = re.sub(
-        rf"(?<![^\W\d_])([^\W\d_]|[∑∏∂]|max|min|sup|log)_(\{{[^}}]+\}}|{LETTER}{{1,2}}(?!{LETTER}|_))", _below, found[2]
+        rf"(?<![^\W\d_])([^\W\d_]['′]?|[∑∏∂]|max|min|sup|log)_(\{{[^}}]+\}}|{LETTER}{{1,2}}(?!{LETTER}|_))",
+        _below,
+        whole,
     )
     return re.sub(rf"(?<=[\w)}}>‖])\^(\{{[^}}]+\}}|[−+-]?[\d.]*[0-9]|[−+-]?{LETTER}(?!\w)|[⊥*½¼])", _above, text)
 
