@@ -36,6 +36,11 @@ ROOT = Path(__file__).resolve().parents[1]
 FORMULA = re.compile(r"[‖√Σ∫ᵀ⟨²½∂^]")  # in each line of a listing that is a formula
 NO_FORMULA = re.compile(r"[#$%:\"']|->|howsmooth|\w\(\w+=")  # in none of them
 LETTER = "[A-Za-z0-9α-ωℓ∞]"  # of an index: \w would include ² and ᵀ
+INDEX = re.compile(
+    r"((?<![^\W\d_])(?:[^\W\d_](?:['′⁺⁻±]|&#x27;|&#39;)?|max|min|sup|log)|[∑∏∂)\]‖|])_"
+    rf"(\{{[^}}]+\}}|{LETTER}{{1,2}}(?!{LETTER}|_))"
+)
+EXPONENT = re.compile(rf"(?<=[\w)}}>‖])\^(\{{[^}}]+\}}|[−+-]?[\d.]*[0-9]|[−+-]?{LETTER}(?!\w)|[⊥*½¼])")
 
 
 class Macros(Preprocessor):
@@ -140,16 +145,11 @@ def _scripts(found: re.Match[str]) -> str:
     if found[2] is None:
         return found[0]
     whole = re.sub(r"(?<=[\d.]) … (?=[−\d])", "\N{NO-BREAK SPACE}…\N{NO-BREAK SPACE}", found[2])  # intervals
-    text = re.sub(
-        rf"(?<![^\W\d_])([^\W\d_]['′]?|[∑∏∂]|max|min|sup|log)_(\{{[^}}]+\}}|{LETTER}{{1,2}}(?!{LETTER}|_))",
-        _below,
-        whole,
-    )
-    return re.sub(rf"(?<=[\w)}}>‖])\^(\{{[^}}]+\}}|[−+-]?[\d.]*[0-9]|[−+-]?{LETTER}(?!\w)|[⊥*½¼])", _above, text)
+    return EXPONENT.sub(_above, INDEX.sub(_below, whole))
 
 
 def _below(found: re.Match[str]) -> str:
-    return f"{found[1]}<sub>{found[2].strip('{}')}</sub>"
+    return f"{found[1]}<sub>{INDEX.sub(_below, found[2].strip('{}'))}</sub>"
 
 
 def _above(found: re.Match[str]) -> str:
