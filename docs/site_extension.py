@@ -37,9 +37,10 @@ FORMULA = re.compile(r"[‖√Σ∫ᵀ⟨²½∂^]")  # in each line of a listin
 NO_FORMULA = re.compile(r"[#$%:\"']|->|howsmooth|\w\(\w+=")  # in none of them
 LETTER = "[A-Za-z0-9α-ωℓ∞]"  # of an index: \w would include ² and ᵀ
 INDEX = re.compile(
-    r"((?<![^\W\d_])(?:[^\W\d_](?:['′⁺⁻±]|&#x27;|&#39;)?|max|min|sup|log)|[∑∏∂)\]‖|])_"
-    rf"(\{{[^}}]+\}}|{LETTER}{{1,2}}(?!{LETTER}|_))"
+    r"((?<![A-Za-zΑ-Ωα-ω])(?:[^\W\d_](?:['′⁺⁻±]|&#x27;|&#39;)?|max|min|sup|log|mean)|[∑∏∂)\]‖|])_"
+    rf"(\{{[^}}]+\}}|(?:max|min|{LETTER}{{1,2}})(?!{LETTER}|_))"
 )
+INTERVAL = re.compile(r"[\d.] … [−\d]|\[[−\d.]+, [−\d.]+\]")
 EXPONENT = re.compile(rf"(?<=[\w)}}>‖])\^(\{{[^}}]+\}}|[−+-]?[\d.]*[0-9]|[−+-]?{LETTER}(?!\w)|[⊥*½¼])")
 
 
@@ -135,7 +136,7 @@ def _linked_figure(found: re.Match[str]) -> str:
 def with_scripts(html: str) -> str:
     """Return HTML in which the indices and exponents of prose, as in σ_1 and n^{1/2}, are below and above the line.
 
-    Intervals 0.1 … 0.2 are not broken. Listings, code and formulas are left as they are. The base of an index is a
+    Intervals are not broken. Listings, code and formulas are left as they are. The base of an index is a
     letter, a sum or an operator, so that names with underscores stay names.
     """
     return re.sub(r"<(code|pre|math|script|style|svg)\b.*?</\1>|<[^>]*>|([^<]+)", _scripts, html, flags=re.DOTALL)
@@ -144,7 +145,7 @@ def with_scripts(html: str) -> str:
 def _scripts(found: re.Match[str]) -> str:
     if found[2] is None:
         return found[0]
-    whole = re.sub(r"(?<=[\d.]) … (?=[−\d])", "\N{NO-BREAK SPACE}…\N{NO-BREAK SPACE}", found[2])  # intervals
+    whole = INTERVAL.sub(lambda interval: interval[0].replace(" ", "\N{NO-BREAK SPACE}"), found[2])
     return EXPONENT.sub(_above, INDEX.sub(_below, whole))
 
 
