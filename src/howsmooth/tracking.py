@@ -74,7 +74,7 @@ class TensorBoard:
         InputError: If TensorBoard is not installed.
 
     Example:
-        Log the constants of a network at step 100 of its training::
+        Log the constants of a network at step 100 of its training:
 
             from howsmooth.tracking import TensorBoard
 
@@ -108,7 +108,7 @@ class WeightsAndBiases:
         InputError: If wandb is not installed, or there is no active run.
 
     Example:
-        Log the constants of a network at step 100 of its training::
+        Log the constants of a network at step 100 of its training:
 
             import wandb
             from howsmooth.tracking import WeightsAndBiases
