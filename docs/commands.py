@@ -343,7 +343,8 @@ in its configuration:
 |---|---|---|
 | bash | `~/.bashrc` | `eval "$(_HOWSMOOTH_COMPLETE=bash_source howsmooth)"` |
 | zsh | `~/.zshrc` | `eval "$(_HOWSMOOTH_COMPLETE=zsh_source howsmooth)"` |
-| fish | `~/.config/fish/completions/howsmooth.fish` | <code>_HOWSMOOTH_COMPLETE=fish_source howsmooth &#124; source</code> |
+| fish | `~/.config/fish/completions/howsmooth.fish` | \
+<code>_HOWSMOOTH_COMPLETE=fish_source howsmooth &#124; source</code> |
 """
 
 

@@ -37,7 +37,7 @@ FORMULA = re.compile(r"[‖√Σ∫ᵀ⟨²½∂^]")  # in each line of a listin
 NO_FORMULA = re.compile(r"[#$%:\"']|->|howsmooth|\w\(\w+=")  # in none of them
 LETTER = "[A-Za-z0-9α-ωℓ∞]"  # of an index: \w would include ² and ᵀ
 INDEX = re.compile(
-    r"((?<![A-Za-zΑ-Ωα-ω])(?:[^\W\d_](?:['′⁺⁻±]|&#x27;|&#39;)?|max|min|sup|log|mean)|[∑∏∂)\]‖|])_"
+    r"((?<![A-Za-zΑ-Ωα-ω])(?:[^\W\d_](?:['′⁺⁻±]|&#x27;|&#39;)?|Lip|max|min|sup|log|mean)|[∑∏∂)\]‖|])_"
     rf"(\{{[^}}]+\}}|(?:max|min|{LETTER}{{1,2}})(?!{LETTER}|_))"
 )
 INTERVAL = re.compile(r"[\d.] … [−\d]|\[[−\d.]+, [−\d.]+\]")
@@ -57,7 +57,8 @@ class Formulas(Postprocessor):
 
     def run(self, text: str) -> str:
         """Return the HTML of the page."""
-        return with_linked_figures(with_scripts(with_mathml(with_typeset_listings(with_typeset_tables(text)))))
+        typeset = with_scripts(with_mathml(with_typeset_listings(with_typeset_tables(text))))
+        return with_whole_options(with_linked_figures(typeset))
 
 
 class SiteExtension(Extension):
@@ -122,6 +123,11 @@ def _typeset_table(found: re.Match[str]) -> str:
         return row[0].replace(cells[column], f"<td>{'<br>'.join(map(to_mathml, parts))}</td>", 1)
 
     return re.sub(r"<tr>.*?</tr>", typeset_row, found[0], flags=re.DOTALL)
+
+
+def with_whole_options(html: str) -> str:
+    """Return HTML in which an option like --tol 0.01 has a class; browsers would break it after the hyphens."""
+    return re.sub(r"<code>(-[^<]{1,23})</code>", r'<code class="option">\1</code>', html)
 
 
 def with_linked_figures(html: str) -> str:
