@@ -338,7 +338,7 @@ def law_text(law: Law) -> str:
     if not law.shown or law.constant is None:
         return ""
     interval = exponent_interval(law)
-    return f"{magnitude(math.log(law.constant))} n^{exponent(law)}" + (f" ({interval})" if interval else "")
+    return f"{number(law.constant, 3)} n^{exponent(law)}" + (f" ({interval})" if interval else "")
 
 
 def exponent(law: Law | None) -> str:
