@@ -37,11 +37,11 @@ FORMULA = re.compile(r"[‖√Σ∫ᵀ⟨²½∂^]")  # in each line of a listin
 NO_FORMULA = re.compile(r"[#$%:\"']|->|howsmooth|\w\(\w+=")  # in none of them
 LETTER = "[A-Za-z0-9α-ωℓ∞]"  # of an index: \w would include ² and ᵀ
 INDEX = re.compile(
-    r"((?<![A-Za-zΑ-Ωα-ω])(?:[^\W\d_](?:['′⁺⁻±]|&#x27;|&#39;)?|Lip|max|min|sup|log|mean)|[∑∏∂)\]‖|])_"
+    r"((?<![a-zα-ω])(?:[^\W\d_](?:['′⁺⁻±]|&#x27;|&#39;)?|Lip|max|min|sup|log|mean)|[∑∏∂)\]‖|])_"
     rf"(\{{[^}}]+\}}|(?:max|min|{LETTER}{{1,2}})(?!{LETTER}|_))"
 )
 INTERVAL = re.compile(r"[\d.] … [−\d]|\[[−\d.]+, [−\d.]+\]")
-EXPONENT = re.compile(rf"(?<=[\w)}}>‖])\^(\{{[^}}]+\}}|[−+-]?[\d.]*[0-9]|[−+-]?{LETTER}(?!\w)|[⊥*½¼])")
+EXPONENT = re.compile(rf"(?<=[\w)}}>‖|])\^(\{{[^}}]+\}}|[−+-]?[\d.]*[0-9]|[−+-]?{LETTER}(?!\w)|[⊥*½¼])")
 
 
 class Macros(Preprocessor):

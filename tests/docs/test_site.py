@@ -218,6 +218,12 @@ def test_indices_and_exponents_of_prose_are_set_below_and_above(prose, html):
     assert script("site_extension.py").with_scripts(f"<p>{prose}</p>") == f"<p>{html}</p>"
 
 
+def test_a_short_option_is_not_broken():
+    whole = script("site_extension.py").with_whole_options
+    assert whole("<code>--tol 0.01</code>") == '<code class="option">--tol 0.01</code>'
+    assert whole("<code>x</code>") == "<code>x</code>"
+
+
 def test_a_figure_is_a_link_to_its_file():
     link = script("site_extension.py").with_linked_figures
     assert link('<img alt="a" src="images/a.png">') == '<a href="images/a.png"><img alt="a" src="images/a.png"></a>'
