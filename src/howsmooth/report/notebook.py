@@ -274,7 +274,12 @@ def _ball(certificate: BallCertificate) -> str:
         [
             Column("bound", lambda part: title_of(part[0]), "left"),
             Column("value", lambda part: "" if part[1] is None else magnitude(math.log(part[1]), 4)),
-            Column("does not apply because", lambda part: certificate.reasons.get(part[0], ""), "left"),
+            Column(
+                "does not apply because",
+                lambda part: certificate.reasons.get(part[0], ""),
+                "left",
+                when=bool(certificate.reasons),
+            ),
         ],
         sorted(certificate.parts.items(), key=lambda part: math.inf if part[1] is None else part[1]),
     )
