@@ -124,7 +124,7 @@ def test_a_wrong_import_is_found(source, module):
         ("from howsmooth.lazy import attach", "howsmooth.texts"),
         ("from .operator import LinearOperator", "howsmooth.spectral.power"),
         ("import transformers", "howsmooth.models.loading"),
-        ("from pydantic import BaseModel", "howsmooth.dynamics.example"),
+        ("from pydantic import BaseModel", "howsmooth.dynamics.declaration"),
     ],
 )
 def test_a_correct_import_is_accepted(source, module):

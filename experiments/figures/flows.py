@@ -30,7 +30,8 @@ from howsmooth.dynamics import (
     read_example,
     trajectory_records,
 )
-from howsmooth.dynamics.example import EXAMPLE_NAMES, Attention, Tokens, field_of, tokens_of, unmet_expectations
+from howsmooth.dynamics.declaration import EXAMPLE_NAMES, Attention, Tokens
+from howsmooth.dynamics.example import field_of, tokens_of, unmet_expectations
 from howsmooth.dynamics.instruments import view_and_labels
 from howsmooth.report.flow_figures import draw_paths, save_animation
 from howsmooth.report.style import THEMES, apply_theme

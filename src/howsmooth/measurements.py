@@ -138,7 +138,8 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
         Raises:
             InputError: The path has another ending, there is no such style, or there is nothing to plot.
         """
-        from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
+        from howsmooth.report.figure import growth_figure, save_figure
+        from howsmooth.report.output_paths import check_plot_path
         from howsmooth.report.style import figure_style
 
         if path is not None:

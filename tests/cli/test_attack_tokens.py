@@ -83,13 +83,14 @@ def test_fewer_edits_than_special_tokens(howsmooth):
         ("--edits 0", "--edits"),
         ("--edits 12", "at most 11"),
         ("--calls 2", "--calls"),
-        ("--method fast", "methods"),
+        ("--method fast", "expected names among random, hotflip, greedy, probe, singular"),
         ("--method all,probe", "all by itself"),
         ("--threshold nan", "--threshold"),
-        ("--allow remove", "kinds of edits"),
+        ("--allow remove", "expected names among substitute, insert, duplicate"),
         ("--objective loud", "loud"),
-        ("--layer 1", "only with the objective hidden"),
+        ("--layer 1", "only with --objective hidden"),
         ("--objective hidden --layer 7", "layer"),
+        ("--allow insert", "expected --allow with substitute for the method hotflip"),
         ("--similarity 2", "--similarity"),
         ("--protect 90", "protected"),
         ("--json no/such/folder/x", "no/such/folder"),
@@ -100,6 +101,18 @@ def test_fewer_edits_than_special_tokens(howsmooth):
 def test_bad_input(howsmooth, tiny, text_file, options, message):
     result = howsmooth(f"attack tokens {tiny} --text {text_file} --lengths 12 {options}")
     assert result.code == 2 and message in result.err and len(result.errors) == 1, result.err
+
+
+def test_names_are_those_of_the_library():
+    """The command lists them itself: their modules import torch."""
+    from howsmooth.attack.tokens.edits import KINDS
+    from howsmooth.cli.attack import tokens
+    from howsmooth.studies.token_attacks import ALL_METHODS
+
+    assert set(tokens.METHODS) == set(ALL_METHODS) and tokens.KINDS == KINDS
+    assert set(tokens.ONLY_SUBSTITUTE) == {
+        name for name, method in ALL_METHODS.items() if method.kinds == ("substitute",)
+    }
 
 
 def test_one_token_is_too_short(howsmooth, tiny, tmp_path):

@@ -43,7 +43,8 @@ def test_ipv6(howsmooth, monkeypatch, host):
 
 
 def test_circular_links_are_ignored(tmp_path):
-    from howsmooth.explorer.catalog import Limits, ModelCatalog
+    from howsmooth.explorer import Limits
+    from howsmooth.explorer.catalog import ModelCatalog
 
     folder = tmp_path / "models"
     (folder / "good").mkdir(parents=True)

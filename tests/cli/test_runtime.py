@@ -13,6 +13,7 @@ from rich.console import Console
 
 from howsmooth.cli.display import LastLines, RecordDisplay
 from howsmooth.studies import threads
+from tests import reasons
 from tests.cli.conftest import ENVIRONMENT
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -91,6 +92,51 @@ def test_loading_is_said_before_torch_is_imported(command, tiny, text_file):
     done, modules, _ = run(f"{command} {tiny} --lengths 8 --text {text_file}", BEFORE_TORCH)
     assert done.returncode == 99 and done.stderr == f"loading {tiny}\n"
     assert not SLOW & modules
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("attack tokens {tiny} --lengths 8 --text {text}", "{tiny}"),
+        ("flow particles --weights {tiny}:0 --particles 8 --text {text}", "{tiny}"),
+        ("meanfield regimes", "torch"),
+        ("meanfield masked", "torch"),
+        ("meanfield splitting --picture", "torch"),
+        ("meanfield splitting --which", "torch"),
+        ("flow particles", "torch"),
+        ("flow gaussian", "torch"),
+        ("flow gaussian --A random", "torch"),
+        ("flow pde", "torch"),
+        ("study run {study}", "torch"),
+        ("study validate {study} --full", "torch"),
+        ("plan {study}", "torch"),
+        ("reproduce norms --quick --out {folder}", "torch"),
+        ("demo --out {folder}", "torch"),
+        ("explore", "the explorer"),
+        ("doctor", "torch"),
+    ],
+)
+def test_something_is_said_before_torch_is_imported(line, shown, tiny, text_file, tmp_path):
+    if line == "explore":
+        pytest.importorskip("gradio", reason=reasons.GRADIO)
+    study = tmp_path / "study.toml"
+    study.write_text(f'models = ["{tiny}"]\nlengths = [8]\n')
+    places = {"tiny": tiny, "text": text_file, "study": study, "folder": tmp_path}
+    done, modules, _ = run(line.format(**places), BEFORE_TORCH)
+    assert done.returncode == 99 and done.stderr == f"loading {shown.format(**places)}\n"
+    assert not {"torch", "transformers"} & modules
+
+
+def test_a_report_names_its_files_before_torch_is_imported(howsmooth, tiny, text_file, tmp_path):
+    records = tmp_path / "records.jsonl"
+    assert howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --layers 0 --samples 1 --json {records}").code == 0
+    done, modules, _ = run(f"report {records} --report {tmp_path}/r.html", BEFORE_TORCH)
+    assert done.returncode == 99 and done.stderr == f"loading {records}\n" and "torch" not in modules
+
+
+def test_quiet_says_nothing_before_torch_is_imported():
+    done, _, _ = run("meanfield regimes --quiet", BEFORE_TORCH)
+    assert done.returncode == 99 and done.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import torch
 
 from howsmooth.cli.flow.options import MATRIX_NAMES
 from howsmooth.dynamics import integrate, integrate_example, read_example, trajectory_records
-from howsmooth.dynamics.example import EXAMPLE_NAMES, field_of, matrix, parse_example, tokens_of, unmet_expectations
-from howsmooth.dynamics.runs import named_matrix
+from howsmooth.dynamics.declaration import EXAMPLE_NAMES, parse_example
+from howsmooth.dynamics.example import field_of, matrix, tokens_of, unmet_expectations
+from howsmooth.dynamics.overrides import named_matrix
 from howsmooth.errors import InputError
 from tests.tolerances import assert_close, close
 

@@ -11,7 +11,7 @@ from scipy.linalg import sqrtm
 from howsmooth import InputError, SelfAttention
 from howsmooth.attention.fields import L2Field, LinearField, MeanPooling, SigmoidField, SinkhornField, SoftmaxField
 from howsmooth.dynamics.gaussian import GaussianState, blow_up_time, closure, covariance_at
-from howsmooth.dynamics.gaussian_flow import SOLVERS, compare_particles, gaussian_flow
+from howsmooth.dynamics.gaussian_flows import SOLVERS, compare_particles, gaussian_flow
 from tests.tolerances import FLOAT64, assert_close, at_most, close, less
 
 EYE = torch.eye(2, dtype=torch.float64)

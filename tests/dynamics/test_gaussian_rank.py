@@ -8,7 +8,7 @@ import torch
 from howsmooth import InputError
 from howsmooth.attention.fields import MeanPooling, SoftmaxField
 from howsmooth.dynamics.gaussian import GaussianState
-from howsmooth.dynamics.gaussian_flow import gaussian_flow
+from howsmooth.dynamics.gaussian_flows import gaussian_flow
 from howsmooth.dynamics.gaussian_rank import limiting_rank
 
 EYE = torch.eye(3, dtype=torch.float64)

@@ -11,7 +11,7 @@ import torch
 
 from howsmooth.attention import LinearField, SelfAttention, SoftmaxField
 from howsmooth.dynamics import Velocity, integrate
-from howsmooth.dynamics.integration import SOLVERS
+from howsmooth.dynamics.solver_settings import SOLVERS
 from howsmooth.dynamics.velocity import tangent
 from howsmooth.errors import InputError
 from tests.dynamics.fields import every_kind, normal
@@ -198,7 +198,7 @@ X = normal(4, 2)
         (lambda: integrate(SOFTMAX, X, -1.0), "until"),
         (lambda: integrate(SOFTMAX, X, math.nan), "until"),
         (lambda: integrate(SOFTMAX, X, 1.0, solver="euler"), "solver among"),
-        (lambda: integrate(SOFTMAX, X, 1.0, solver="rk4"), "without steps"),
+        (lambda: integrate(SOFTMAX, X, 1.0, solver="rk4"), "expected a number of steps for the solver rk4"),
         (lambda: integrate(SOFTMAX, X, 1.0, steps=3), "no other solver"),
         (lambda: integrate([SOFTMAX, SOFTMAX], X, 1.0, solver="rk4", steps=3), "multiple of the 2 layers"),
         (lambda: integrate(SOFTMAX, X, 1.0, rtol=0.0), "rtol"),

@@ -7,7 +7,8 @@ import io
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
+from howsmooth.report.figure import growth_figure, save_figure
+from howsmooth.report.output_paths import FIGURE_SUFFIXES, check_plot_path
 from tests import reasons
 
 pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
@@ -64,6 +65,13 @@ def test_plot_paths_are_checked():
     for name in ("growth", "growth.docx"):
         with pytest.raises(InputError, match="png"):
             check_plot_path(name)
+
+
+def test_plot_file_types_are_those_of_matplotlib():
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    types = {f".{name}" for name in FigureCanvasAgg.get_supported_filetypes()}
+    assert set(FIGURE_SUFFIXES) <= types and {".png", ".svg", ".pdf"} <= set(FIGURE_SUFFIXES)
 
 
 def test_pgf_needs_tex(monkeypatch):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.flow_figures import check_animation_path, cluster_colours, flow_figure, save_animation
+from howsmooth.report.flow_figures import cluster_colours, flow_figure, save_animation
 from howsmooth.report.flow_tables import flow_table
+from howsmooth.report.output_paths import check_animation_path
 from howsmooth.report.style import THEMES
 
 KEYS = (

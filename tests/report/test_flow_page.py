@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.flow_page import MAX_TOKENS, check_page_path, depth_scene, flow_page, particle_scene
+from howsmooth.report.flow_page import MAX_TOKENS, depth_scene, flow_page, particle_scene
+from howsmooth.report.output_paths import check_page_path
 from tests import reasons
 from tests.browser import Page, browser
 from tests.tolerances import less

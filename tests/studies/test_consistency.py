@@ -9,7 +9,8 @@ import pytest
 
 import howsmooth
 from howsmooth.cli import main
-from howsmooth.explorer.catalog import Limits, ModelCatalog
+from howsmooth.explorer import Limits
+from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Choice, prepare
 from howsmooth.studies import Store, measure, run_study, spec_of
 from tests.tolerances import same_record

@@ -30,11 +30,10 @@ SPECS: tuple[dict[str, Any], ...] = (
 @runtime_options()
 def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; write a plot, the records and a page."""
+    from howsmooth.cli.loading import load_torch
     from howsmooth.cli.outputs import RecordFile, check_writable, make_folder, save_console_svg, write_page
     from howsmooth.cli.run import CommandRun, make_console, print_line
-    from howsmooth.report.figure import check_plot_path, growth_figure, save_figure
-    from howsmooth.report.measurement_tables import summary
-    from howsmooth.report.style import figure_style
+    from howsmooth.report.output_paths import check_plot_path
 
     out = make_folder(folder, "--out")
     plot_path, records_path, page_path = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
@@ -44,8 +43,12 @@ def command(folder: str, svg_path: str | None) -> int:
     if svg_path:
         check_writable(Path(svg_path), "--svg")
     run = CommandRun([RecordFile(str(records_path), "--out", format="json")], make_console(stderr=True))
+    load_torch(run.stderr)
 
     from howsmooth.fits import growth_laws
+    from howsmooth.report.figure import growth_figure, save_figure
+    from howsmooth.report.measurement_tables import summary
+    from howsmooth.report.style import figure_style
     from howsmooth.report.web_page import report_page
 
     stdout = make_console(record=svg_path is not None, width=98 if svg_path else None)

@@ -18,7 +18,11 @@ def command() -> None:
     import platform
 
     from howsmooth import __version__
+    from howsmooth.cli.loading import load_torch
     from howsmooth.cli.run import make_console
+
+    load_torch(make_console(stderr=True))
+
     from howsmooth.report.table import Table
     from howsmooth.studies.provenance import embedded_models, machine, packages
 

@@ -59,11 +59,18 @@ def command(
     The page runs on this machine, loads nothing from the network, runs no code that comes with models, and reads only
     the files of the models on offer. Ctrl-C ends it.
     """
+    from howsmooth.cli.loading import show_loading
     from howsmooth.cli.run import make_console, print_line, print_warning
     from howsmooth.explorer import Limits, explorer, launch
+    from howsmooth.explorer.limits import server_name
+    from howsmooth.extras import require
 
     stderr = make_console(stderr=True)
-    page = explorer(Limits(folders=tuple(map(Path, folders)), hub=hub, max_tokens=max_tokens, max_memory=max_memory))
+    require("gradio", purpose="for the explorer")
+    limits = Limits(folders=tuple(map(Path, folders)), hub=hub, max_tokens=max_tokens, max_memory=max_memory)
+    server_name(host, port)  # before the seconds of loading
+    with show_loading(stderr, "the explorer"):
+        page = explorer(limits)
     try:
         address = launch(page, host=host, port=port, block=False, open_browser=open_browser)
     except OSError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +13,7 @@ from howsmooth.cli.run import make_console, print_line, print_warning
 from howsmooth.cli.runtime import current_runtime, use_default_threads
 from howsmooth.errors import InputError
 from howsmooth.extras import require
-from howsmooth.models.files import check_positions, list_files, missing_tokenizer, read_model_files
+from howsmooth.models.files import check_positions, check_tokenizer, list_files, missing_tokenizer, read_model_files
 from howsmooth.studies.spec import Spec, read_texts, select_indices
 
 if TYPE_CHECKING:
@@ -111,6 +113,8 @@ def check_models(spec: Spec) -> None:
         if path is not None:
             list_files(kind, spec.path(path))
     for declared in (member for model in spec.models for member in model.members()):
+        if declared.tokenizer is not None:
+            check_tokenizer(spec.path(declared.tokenizer))
         random = "random:" if declared.weights == "random" else ""
         files = read_model_files(random + spec.path(declared.name), declared.revision)
         if files is None:
@@ -136,6 +140,13 @@ def check_texts(spec: Spec) -> tuple[Corpus, ...]:
         return read_texts(spec)
     except InputError as error:
         raise InputError(f"--text: {error}") from None
+
+
+def load_torch(stderr: Console) -> None:
+    """Import torch, which takes seconds, and show that; for commands that load no model, after checking options."""
+    if "torch" not in sys.modules:
+        with show_loading(stderr, "torch"):
+            importlib.import_module("torch")
 
 
 @contextmanager

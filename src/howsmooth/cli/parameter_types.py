@@ -154,23 +154,34 @@ class NameList(click.ParamType):
 
     Args:
         allowed: The names that are allowed.
+        everything: A word for all of them, by itself; None if there is none.
+
+    Example:
+        >>> NameList(("sign", "noise")).convert("noise,sign,noise", None, None)
+        ('noise', 'sign')
+        >>> NameList(("sign", "noise"), everything="all").convert("all", None, None)
+        ('sign', 'noise')
     """
 
     name = "names"
 
-    def __init__(self, allowed: tuple[str, ...]) -> None:
-        """Take the names that are allowed."""
-        self.allowed = allowed
+    def __init__(self, allowed: tuple[str, ...], everything: str | None = None) -> None:
+        """Take the arguments of the class."""
+        self.allowed, self.everything = allowed, everything
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return NAME,…; the help of an option lists the names."""
-        return "NAME,…"
+        """Return NAME,…, and the word for all; the help of an option lists the names."""
+        return "NAME,…" + (f"|{self.everything}" if self.everything else "")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse a tuple of names."""
         if not isinstance(value, str):
             return value
+        if self.everything and value.strip() == self.everything:
+            return self.allowed
         names = tuple(dict.fromkeys(piece.strip() for piece in value.split(",")))
+        if self.everything in names:
+            self.fail(f"expected {self.everything} by itself or names, got {shorten(value)!r}", param, ctx)
         if unknown := [name for name in names if name not in self.allowed]:
             self.fail(f"expected names among {', '.join(self.allowed)}, got {shorten(unknown[0])!r}", param, ctx)
         return names

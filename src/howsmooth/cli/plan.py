@@ -46,7 +46,7 @@ def command(
     products are timed on the device, on random token ids where the default text is too short; lengths that do not fit
     in its memory are an error.
     """
-    from howsmooth.cli.loading import check_models, load_model_and_text
+    from howsmooth.cli.loading import check_models, load_model_and_text, load_torch
     from howsmooth.cli.outputs import record_files
     from howsmooth.cli.run import make_console, print_line
 
@@ -60,10 +60,12 @@ def command(
         check_models(study)
         use_default_threads(max(study.lengths), workers=study.engine.workers)
 
+        stderr = make_console(stderr=True)
+        load_torch(stderr)
+
         from howsmooth.report.plan_tables import plan_table
         from howsmooth.studies.plan import prepare
 
-        stderr = make_console(stderr=True)
         plan = prepare(study, log=lambda line: print_line(stderr, line, style="dim"), **trust)
         make_console().print(plan_table(plan))
         return

@@ -99,7 +99,7 @@ def run_and_store(study: Spec, path: Path, message: str | None = None, **trust: 
         message: A line to print first.
         trust: `trust_remote_code` and `allow_pickle`, as given on the command line.
     """
-    from howsmooth.cli.loading import check_models, check_texts
+    from howsmooth.cli.loading import check_models, check_texts, load_torch
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.run import make_console, print_line, print_warning
     from howsmooth.cli.runtime import use_default_threads
@@ -109,15 +109,18 @@ def run_and_store(study: Spec, path: Path, message: str | None = None, **trust: 
         check_texts(study)
     use_default_threads(max(study.lengths), workers=study.engine.workers)
 
-    from howsmooth.report.plan_tables import plan_table
-    from howsmooth.studies.plan import prepare
-    from howsmooth.studies.run import run_study
     from howsmooth.studies.store import Store
 
     stderr, interrupted = make_console(stderr=True), False
     with Store.write(path) as store:  # first of all, so that a second run of the study fails at once
         for line in filter(None, (message, store.recovered)):
             print_warning(stderr, line)
+        load_torch(stderr)
+
+        from howsmooth.report.plan_tables import plan_table
+        from howsmooth.studies.plan import prepare
+        from howsmooth.studies.run import run_study
+
         plan = prepare(study, log=lambda line: print_line(stderr, line, style="dim"), **trust)
         store.plan(plan.spec.model_dump(mode="json"), plan.tasks())
         stderr.print(plan_table(plan, store.counts()["done"]))

@@ -34,6 +34,7 @@ def command(
 
     Takes one or more stores of studies and files written by --json; - is stdin.
     """
+    from howsmooth.cli.loading import show_loading
     from howsmooth.cli.outputs import (
         check_distinct_files,
         check_writable,
@@ -42,6 +43,8 @@ def command(
         write_page,
     )
     from howsmooth.cli.run import make_console, print_line
+    from howsmooth.report.output_paths import check_plot_path
+    from howsmooth.studies.formats import read_records
 
     if page_path is None and csv_folder is None and figure_folder is None:
         page_path = "report.html"
@@ -55,16 +58,14 @@ def command(
         if folder
     }
     if figure_folder:
-        from howsmooth.report.figure import check_plot_path
-
         check_plot_path("growth.pdf", "--figures")
 
-    from howsmooth.report.page_tables import tables_of
-    from howsmooth.report.web_page import report_page, write_csv
-    from howsmooth.studies.formats import read_records
-
     stderr = make_console(stderr=True)
-    read = read_records(paths)
+    with show_loading(stderr, ", ".join(paths)):
+        read = read_records(paths)
+
+        from howsmooth.report.page_tables import tables_of
+        from howsmooth.report.web_page import report_page, write_csv
     for line in read.notes:
         print_line(stderr, f"howsmooth: {line}", style="yellow")
     tables = tables_of(read.records)

@@ -35,10 +35,11 @@ def command(
     others (models that are not in the paper), synthetic (GPT-2's attention layers on random inputs), or all, the
     default. Records in the folder's store are not computed again; a model that cannot be loaded is a missing panel.
     """
+    from howsmooth.cli.loading import load_torch
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.outputs import make_folder
     from howsmooth.cli.run import make_console, print_line, print_warning
-    from howsmooth.report.figure import check_plot_path
+    from howsmooth.report.output_paths import check_plot_path
     from howsmooth.studies.figures import figure_names, read_figure
     from howsmooth.studies.store import Store
 
@@ -47,7 +48,14 @@ def command(
     if gpt2_attention is not None and not Path(gpt2_attention).is_file():
         raise InputError(f"expected a file for --gpt2-attention, got {gpt2_attention}; check the path")
     spec = spec_from_options(options)
+    check_plot_path("figure.png", "the figures")
+    if data is not None:
+        if not Path(data).is_dir():
+            raise InputError(f"expected a folder for --data, got {data}; name one that exists")
+        os.environ["HOWSMOOTH_DATA"] = data
+    stderr, out, made = make_console(stderr=True), make_folder(folder, "--out"), []
     use_default_threads(max(spec.lengths), workers=0 if quick else spec.engine.workers)
+    load_torch(stderr)
 
     from howsmooth.cli.progress import StudyProgressBar
     from howsmooth.report.reproduction import write_figure, write_index
@@ -60,12 +68,6 @@ def command(
         gpt2_attention=gpt2_attention,
         quick=quick,
     )
-    check_plot_path("figure.png", "the figures")
-    if data is not None:
-        if not Path(data).is_dir():
-            raise InputError(f"expected a folder for --data, got {data}; name one that exists")
-        os.environ["HOWSMOOTH_DATA"] = data
-    stderr, out, made = make_console(stderr=True), make_folder(folder, "--out"), []
     with Store.write(out / STORE_NAME) as store:
         if store.recovered:
             print_warning(stderr, store.recovered)

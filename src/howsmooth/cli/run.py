@@ -27,6 +27,7 @@ from howsmooth.cli.outputs import (
 )
 from howsmooth.cli.runtime import current_runtime
 from howsmooth.errors import InputError
+from howsmooth.report.output_paths import check_animation_path, check_plot_path
 from howsmooth.report.rows import ACCEPTED_STATUSES, counted, model_name
 
 if TYPE_CHECKING:
@@ -294,12 +295,8 @@ def _check_other_outputs(outputs: dict[str, str | None]) -> None:
         if not path or option in ("--json", "--csv"):
             continue
         if option.startswith("--plot"):
-            from howsmooth.report.figure import check_plot_path
-
             check_plot_path(path, option)
         elif option == "--animate":
-            from howsmooth.report.flow_figures import check_animation_path
-
             check_animation_path(path, option)
         check_writable(Path(path), option)
 

@@ -171,9 +171,20 @@ def validate(
             f"--{option.replace('_', '-')} on the command line as well",
         )
     if full:
+        from howsmooth.cli.loading import check_models, load_torch
+
+        check_models(study)
+        stderr = make_console(stderr=True)
+        load_torch(stderr)
+
         from howsmooth.studies.plan import prepare
 
-        plan = prepare(study, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+        plan = prepare(
+            study,
+            log=lambda line: print_line(stderr, line, style="dim"),
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
+        )
         print_line(make_console(), f"{file}: fine, {plan.count} tasks")
     else:
         print_line(make_console(), f"{file}: fine")

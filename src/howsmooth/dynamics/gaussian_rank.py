@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.dynamics.gaussian_flow import BLOW_UP_RATIO, GaussianFlow
+from howsmooth.dynamics.gaussian_flows import BLOW_UP_RATIO, GaussianFlow
 from howsmooth.errors import InputError
 
 _STATIONARY = 0.1  # largest |p| of an eigenvalue that has converged

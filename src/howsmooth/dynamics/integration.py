@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from howsmooth.dynamics.fixed_steps import SCHEMES, run_fixed
+from howsmooth.dynamics.solver_settings import check_settings
 from howsmooth.dynamics.trajectory import (
     INTERRUPTED,
     STEP_LIMIT,
@@ -31,9 +32,6 @@ from howsmooth.dynamics.velocity import Layer, Piece, Velocity, as_velocity
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 
-SCIPY = ("rk45", "dop853", "lsoda", "radau")
-SOLVERS = (*SCIPY, "torchdiffeq", *SCHEMES)
-MAX_DEPTH = 1e12
 MAX_IMPLICIT_COORDINATES = 1000  # implicit solvers need n·d evaluations and a dense solve for each Jacobian
 MIN_STEP_ULPS = 16  # steps shorter than this many units in the last place of t make no progress
 
@@ -92,7 +90,7 @@ def integrate(
     began = time.perf_counter()
     velocity = as_velocity(velocity)
     _check_tokens(velocity, x)
-    _check_settings(solver, until, rtol, atol, steps, max_steps, noise)
+    check_settings(solver, until, rtol, atol, steps, max_steps, noise)
     times = _depths(frames, until)
     if steps is not None:  # a fixed-step scheme, by the check above
         run = run_fixed(velocity, x, until, times, solver, steps, noise, seed, progress)
@@ -145,34 +143,6 @@ def _check_tokens(velocity: Velocity, x: Tensor) -> None:
     if velocity.sphere and bool((x == 0).all(-1).any()):
         zero = int((x == 0).all(-1).nonzero()[0])
         raise InputError(f"expected tokens other than 0 on a sphere, got 0 as token {zero}; it has no direction")
-
-
-def _check_settings(
-    solver: str, until: float, rtol: float, atol: float, steps: int | None, max_steps: int, noise: float
-) -> None:
-    if solver not in SOLVERS:
-        raise InputError(f"expected a solver among {', '.join(SOLVERS)}, got {solver!r}")
-    for name, value, least, most in (
-        ("until", until, 0.0, MAX_DEPTH),
-        ("rtol", rtol, 0.0, 1.0),
-        ("atol", atol, 0.0, math.inf),
-    ):
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not least < value <= most:
-            raise InputError(f"expected {name} as a positive number up to {most:g}, got {value!r}")
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise InputError(f"expected max_steps as a positive whole number, got {max_steps!r}")
-    if (steps is None) == (solver in SCHEMES):
-        raise InputError(
-            f"expected steps with {' or '.join(SCHEMES)} and with no other solver, got solver {solver!r} "
-            + ("without steps" if steps is None else f"with steps={steps}; leave them out")
-        )
-    if not isinstance(noise, (int, float)) or not 0 <= noise < math.inf:
-        raise InputError(f"expected noise as a number ≥ 0, got {noise!r}")
-    if noise and solver != "residual":
-        raise InputError(
-            f"expected solver='residual' with noise (Euler–Maruyama), got {solver!r}; noise would "
-            "reduce the order of the other solvers"
-        )
 
 
 def run_adaptive(

@@ -24,7 +24,7 @@ from torch import Tensor
 from howsmooth.attention.fields import Field
 from howsmooth.dynamics.continuity import density_flow
 from howsmooth.dynamics.gaussian import GaussianState
-from howsmooth.dynamics.gaussian_flow import gaussian_flow
+from howsmooth.dynamics.gaussian_flows import gaussian_flow
 from howsmooth.dynamics.grid import Density
 from howsmooth.dynamics.integration import integrate
 from howsmooth.errors import InputError

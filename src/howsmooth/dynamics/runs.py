@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,19 +12,10 @@ from torch import Tensor
 
 from howsmooth.attention import Field
 from howsmooth.dynamics.continuity import DensityFlow, density_flow
-from howsmooth.dynamics.example import (
-    Attention,
-    Example,
-    attention_of,
-    field_of,
-    integrate_example,
-    matrix,
-    parse_example,
-    read_example,
-    unmet_expectations,
-)
+from howsmooth.dynamics.declaration import Attention, Example
+from howsmooth.dynamics.example import attention_of, field_of, integrate_example, matrix, unmet_expectations
 from howsmooth.dynamics.gaussian import GaussianState, blow_up_time
-from howsmooth.dynamics.gaussian_flow import GaussianFlow, ParticleComparison, compare_particles, gaussian_flow
+from howsmooth.dynamics.gaussian_flows import GaussianFlow, ParticleComparison, compare_particles, gaussian_flow
 from howsmooth.dynamics.gaussian_rank import LimitingRank, limiting_rank
 from howsmooth.dynamics.grid import Density, Grid
 from howsmooth.dynamics.growth import perturbation_growth
@@ -35,73 +25,6 @@ from howsmooth.dynamics.mean_field import convergence_runs, summarise
 from howsmooth.dynamics.trajectory import INTERRUPTED, Interrupted, Trajectory
 from howsmooth.dynamics.velocity import Layer, Velocity
 from howsmooth.errors import InputError, NotConverged
-
-OVERRIDES = {  # keys of each section of an example that a command may change
-    "tokens": ("count", "dim", "size", "seed"),
-    "attention": ("kind", "causal"),
-    "flow": ("coordinates", "sphere", "until", "solver", "steps", "rtol", "noise", "frames"),
-    "watch": ("tol", "lipschitz"),
-}
-
-
-def named_matrix(given: Any, d: int, seed: int) -> Any:
-    """Return the matrix named identity, -identity, rotation or random in dimension d; other types unchanged.
-
-    Example:
-        >>> named_matrix("rotation", 2, 0)
-        [[0.0, -1.0], [1.0, 0.0]]
-    """
-    if not isinstance(given, str):
-        return given
-    if given == "random":  # entries of variance 1/d: eigenvalues of size one, whatever d
-        generator = torch.Generator().manual_seed(seed)
-        return (torch.randn(d, d, dtype=torch.float64, generator=generator) / math.sqrt(d)).tolist()
-    if given == "rotation":
-        if d % 2:
-            raise InputError(f"expected an even dimension for a rotation by a quarter turn, got {d}; add --dim 2")
-        quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
-        return torch.block_diag(*[quarter] * (d // 2)).tolist()
-    if given not in ("identity", "-identity"):
-        raise InputError(f"expected a matrix, or identity, -identity, rotation or random, got {given!r}")
-    return 1.0 if given == "identity" else -1.0
-
-
-def declared_attention(
-    example: str | None,
-    *,
-    kind: str | None,
-    a: Any,
-    v: Any,
-    dim: int | None,
-    until: float | None,
-    seed: int,
-    default_dim: int,
-) -> Example:
-    """Return an example or file with these changes; without an example, softmax attention with A = V = I."""
-    if example is None:
-        declared = parse_example("flow", {"tokens": {"dim": dim or default_dim}, "flow": {"until": 1.0}})
-    else:
-        declared = read_example(example).replace("tokens", dim=dim)
-    d = declared.tokens.dim
-    if declared.flow.sphere or declared.flow.noise:
-        raise InputError(
-            f"expected a flow off the sphere and without noise, got {example} with "
-            f"{'sphere' if declared.flow.sphere else 'noise'}; use howsmooth flow particles"
-        )
-    if declared.attention.heads and (a is not None or v is not None):
-        raise InputError(
-            f"expected --A and --V for attention of one head, got them with the heads of {example}; change the file"
-        )
-    return declared.replace(
-        "attention", kind=kind, A=named_matrix(a, d, 2 * seed), V=named_matrix(v, d, 2 * seed + 1)
-    ).replace("flow", until=until)
-
-
-def override_example(declared: Example, changes: dict[str, Any]) -> Example:
-    """Return the example with other values, each in its section; values of None are ignored."""
-    for section, names in OVERRIDES.items():
-        declared = declared.replace(section, **{name: changes.get(name) for name in names})
-    return declared
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,8 +219,6 @@ def run_gaussian(
 ) -> GaussianRun:
     """Integrate N(mean, covariance) under a declared attention; the mean is 0 by default."""
     d = declared.tokens.dim
-    if mean is not None and len(mean) != d:
-        raise InputError(f"expected a --mean of {d} numbers, got {len(mean)}; --dim sets how many")
     start = GaussianState.of(mean or [0.0] * d, matrix(covariance, d, "--covariance"))
     gamma = field_of(declared.attention, d)
     flow = gaussian_flow(gamma, start, declared.flow.until, frames=frames, rtol=rtol, max_steps=max_steps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from howsmooth.explorer.catalog import Limits
+from howsmooth.explorer.limits import Limits
 from howsmooth.extras import require
 
 __all__ = ["explorer", "launch", "Limits"]
@@ -39,7 +39,7 @@ def launch(
         open_browser: Whether to open the address in a browser.
 
     Raises:
-        InputError: If this machine cannot listen on `host`.
+        InputError: If this machine cannot listen on `host` and `port`.
     """
     return _page().serve(page, host=host, port=port, block=block, open_browser=open_browser)
 

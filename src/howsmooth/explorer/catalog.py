@@ -1,4 +1,4 @@
-"""Limits on computations, and the models that visitors may use.
+"""The models that visitors may use.
 
 These are the embedded models, the models in the folders that the server was given, and, if allowed, those on the Hub.
 A name that a visitor types is looked up among them and never used as a path.
@@ -7,52 +7,16 @@ A name that a visitor types is looked up among them and never used as a path.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from howsmooth.attack.objectives import TEXT_OBJECTIVES
 from howsmooth.errors import InputError
+from howsmooth.explorer.limits import Limits
 from howsmooth.models import EMBEDDED, Model, load
 
 _MAX_LOADED = 2  # models in memory
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What visitors may compute.
-
-    Attributes:
-        folders: Folders whose models are on offer.
-        hub: Whether names on the Hugging Face Hub are accepted.
-        max_tokens: Longest text that is measured, in tokens.
-        max_memory: Memory of one solve, in bytes.
-        max_characters: Longest text that is accepted.
-        waiting: Largest number of computations in the queue, of all visitors.
-
-    Raises:
-        InputError: If a folder does not exist, or `max_tokens` is below 16.
-
-    Example:
-        >>> Limits(max_tokens=128).max_tokens
-        128
-    """
-
-    folders: tuple[Path, ...] = ()
-    hub: bool = False
-    max_tokens: int = 512
-    max_memory: int = 2 * 2**30
-    max_characters: int = 1_000_000  # the whole text is tokenized before it is truncated
-    waiting: int = 16
-
-    def __post_init__(self) -> None:
-        """Check the folders and the number of tokens."""
-        for folder in self.folders:
-            if not Path(folder).is_dir():
-                raise InputError(f"expected a folder of models, got {folder}; name one that exists")
-        if self.max_tokens < 16:
-            raise InputError(f"expected at least 16 tokens to be allowed, got {self.max_tokens}; allow more")
 
 
 class ModelCatalog:

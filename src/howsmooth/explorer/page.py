@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -11,9 +10,10 @@ import gradio as gr
 
 from howsmooth.errors import InputError
 from howsmooth.explorer.app import App, Session
-from howsmooth.explorer.catalog import Limits, ModelCatalog
+from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.components import PRIVATE, output
 from howsmooth.explorer.html import message
+from howsmooth.explorer.limits import Limits, server_name
 from howsmooth.explorer.links import read_link
 from howsmooth.explorer.model_tabs import attack_tab, growth_tab, layers_tab
 from howsmooth.explorer.theory_tabs import flow_tab, measures_tab
@@ -153,7 +153,7 @@ def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, o
     }
     # No input accepts files, so uploads are disabled; no local file is served except the visitor's own report.
     _, local, _ = page.launch(
-        server_name=_server_name(host),
+        server_name=server_name(host, port),
         server_port=port,
         inbrowser=open_browser,
         prevent_thread_lock=not block,
@@ -165,23 +165,3 @@ def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, o
         **settings,
     )
     return local
-
-
-def _server_name(host: str | None) -> str | None:
-    """Return the address in the form of Gradio, IPv6 in brackets; raise InputError if this machine cannot use it."""
-    if host is None:
-        return None
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(bare or None, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(address)
-    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(
-            f"expected an address of this machine to listen on, got {host[:60]!r} ({reason.lower()}); "
-            "give 127.0.0.1, or 0.0.0.0 for all of them"
-        ) from None
-    if not bare:
-        raise InputError("expected an address of this machine to listen on, got an empty one; give 127.0.0.1")
-    return f"[{bare}]" if family == socket.AF_INET6 and ":" in bare else bare

@@ -88,6 +88,7 @@ def read_model_files(name: str, revision: str | None = None) -> ModelFiles | Non
         >>> files.layers, files.positions, files.has_tokenizer
         (6, 512, True)
     """
+    locations.check_revision(name, revision)
     if name.startswith("random:") or name == "mpnet":
         return None
     if name.endswith(".safetensors"):
@@ -150,6 +151,14 @@ def check_positions(name: str, positions: int | None, longest: int) -> None:
         raise InputError(
             f"expected lengths of at most {positions} tokens, the positions of {name}, got {longest}; ask for shorter "
             "lengths, or for tokens without a text (--inputs normalised)"
+        )
+
+
+def check_tokenizer(name: str) -> None:
+    """Raise InputError if the place to take a tokenizer from is a path that does not exist."""
+    if locations.looks_like_path(name) and not Path(name).expanduser().exists():
+        raise InputError(
+            f"expected a folder or a name to take the tokenizer from, got {name!r}, which does not exist; check it"
         )
 
 

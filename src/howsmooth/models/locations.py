@@ -46,8 +46,10 @@ def locate(name: str, revision: str | None, cache_dir: str | os.PathLike[str] | 
         cache_dir: The cache folder.
 
     Raises:
-        InputError: The name is a path that does not exist or is not a model, or a package is not installed.
+        InputError: The name is a path that does not exist or is not a model, a revision is given of a model that is
+            not on the hub, or a package is not installed.
     """
+    check_revision(name, revision)
     if name in EMBEDDED:
         path = embedded_path(name)
         origin = {"kind": "embedded", "package": EMBEDDED[name].requirement}
@@ -59,6 +61,26 @@ def locate(name: str, revision: str | None, cache_dir: str | os.PathLike[str] | 
     if path.suffix == ".gguf":
         return _gguf(path, cache_dir, {"kind": "gguf", "path": str(path)})
     return _folder(path, {"kind": "folder", "path": str(path)}) if path.is_dir() else _hub(name, revision)
+
+
+def check_revision(name: str, revision: str | None) -> None:
+    """Raise InputError if a revision is given of a model that is not on the hub, where it would have no effect."""
+    is_local = name in (*EMBEDDED, "mpnet") or Path(name).expanduser().exists()
+    if revision is not None and is_local:
+        raise InputError(
+            f"expected a revision only of a model on the Hub, got {revision!r} of {name}, which is on this machine; "
+            "leave it out"
+        )
+
+
+def looks_like_path(name: str) -> bool:
+    """Return whether a name can only be a path, and not a name on the hub.
+
+    Example:
+        >>> looks_like_path("./my-model"), looks_like_path("someone/model")
+        (True, False)
+    """
+    return name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1 or "\\" in name
 
 
 def check_path(name: str) -> None:
@@ -73,7 +95,7 @@ def check_path(name: str) -> None:
         raise InputError(
             f"expected a model folder, a .gguf file or a name, got the file {name!r}; give the folder it lies in"
         )
-    elif name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1 or "\\" in name:
+    elif looks_like_path(name):
         raise InputError(f"expected a model folder, got {name!r}, which does not exist; check the path")
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.report.charts import rate_chart
 from howsmooth.report.figure import draw, save_figure
-from howsmooth.report.flow_figures import check_animation_path, save_frames
+from howsmooth.report.flow_figures import save_frames
 from howsmooth.report.flow_tables import rate_records
+from howsmooth.report.output_paths import check_animation_path
 from howsmooth.report.style import (
     THEMES,
     Theme,

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from howsmooth.errors import InputError
-from howsmooth.extras import require
 from howsmooth.report.chart import Axis, Chart, Colour, Series
 from howsmooth.report.charts import bounds_charts, check_panel_count, growth_charts
 from howsmooth.report.rows import exponent, model_name
@@ -39,22 +35,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINESTYLES = {"solid": "-", "dashed": (0, (5, 2.5)), "dotted": (0, (1, 1.8)), "dashdot": (0, (5, 2, 1, 2)), "": "none"}
 _MESSAGE_HEIGHT = 2.0  # inches, of a row of panels that contain only a message
 _MAX_BOUND_ROWS = 3  # maps, each with its two panels in a row; more maps are two to a row
-
-
-def check_plot_path(path: str, option: str = "--plot") -> None:
-    """Raise InputError if matplotlib is not installed or cannot write this file type; called before computing."""
-    require("matplotlib", purpose=f"for {option}")
-    from matplotlib import rcParams
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    suffix = Path(path).suffix.lstrip(".").lower()
-    if suffix not in FigureCanvasAgg.get_supported_filetypes():
-        raise InputError(f"expected a plot file ending in .png, .svg or .pdf for {option}, got {path!r}")
-    if suffix == "pgf" and shutil.which(rcParams["pgf.texsystem"]) is None:
-        raise InputError(
-            f"expected {rcParams['pgf.texsystem']} for a .pgf file, got none installed; install TeX, or name a .pdf "
-            f"for {option}"
-        )
 
 
 def save_figure(figure: Figure, path: Any) -> None:

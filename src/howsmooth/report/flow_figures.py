@@ -7,11 +7,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from howsmooth.errors import InputError
-from howsmooth.extras import require
 from howsmooth.report.chart import Axis, Band, Chart, LineStyle, Series
 from howsmooth.report.figure import draw
 from howsmooth.report.flow_tables import chunk_key, of_kind
+from howsmooth.report.output_paths import check_animation_path
 from howsmooth.report.rows import model_name
 from howsmooth.report.style import (
     THEMES,
@@ -187,18 +186,6 @@ def _draw_curves(
             panel.set_ylim(bottom=0.8)
         set_log_ticks(panel.yaxis, *panel.get_ylim())
         panel.legend(**legend_options(colours))
-
-
-def check_animation_path(path: str, option: str = "--animate") -> None:
-    """Raise InputError if this animation cannot be written; called before computing."""
-    require("matplotlib", purpose=f"for {option}")
-    from matplotlib import animation
-
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".gif", ".mp4"):
-        raise InputError(f"expected a file ending in .gif or .mp4 for {option}, got {path!r}")
-    if suffix == ".mp4" and not animation.writers.is_available("ffmpeg"):
-        raise InputError(f"expected ffmpeg for an .mp4, got none installed; install it, or name a .gif for {option}")
 
 
 def save_animation(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
@@ -24,12 +23,6 @@ if TYPE_CHECKING:
 MAX_TOKENS = 600  # tokens that are drawn: with more, every k-th
 _ASINH_RATIO = 40.0  # coordinates that grow by more than this factor are drawn on an asinh scale
 _DASHES = {"-": 0, "--": 1, "-.": 1, ":": 2}
-
-
-def check_page_path(path: str, option: str = "--page") -> None:
-    """Raise InputError if the file name does not end in .html or .htm."""
-    if Path(path).suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"expected a file ending in .html for {option}, got {path!r}")
 
 
 def flow_page(scenes: Sequence[dict[str, Any]]) -> str:

@@ -6,17 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from howsmooth.attention import SelfAttention
-from howsmooth.dynamics.example import Example, InstrumentSettings, Integration, Tokens
+from howsmooth.dynamics.declaration import Example, InstrumentSettings, Integration, Tokens
 from howsmooth.errors import InputError
 from howsmooth.studies.spec import select_indices
-from howsmooth.texts.corpora import Corpus, read_corpus
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from howsmooth.attention import SelfAttention
     from howsmooth.models import Model
+    from howsmooth.texts.corpora import Corpus
 
 CLUSTER_TOLERANCE = 0.1  # default: tokens closer than this share of their median norm are one cluster
 
@@ -50,22 +49,6 @@ def parse_weights(given: str) -> tuple[str, int, int | None]:
     return model, int(layer), int(head) if slash else None
 
 
-def read_model_flow(weights: str | None, depth_weights: str | None, text: str, n: int) -> ModelFlow:
-    """Load a model, read a text, and return their flow.
-
-    Args:
-        weights: MODEL:LAYER or MODEL:LAYER/HEAD, for one layer.
-        depth_weights: A model, for all its layers; used without `weights`.
-        text: The text, as `read_corpus` takes it.
-        n: Number of tokens.
-    """
-    from howsmooth.models import load
-
-    name, layer, head = parse_weights(weights) if weights else (depth_weights or "minilm", None, None)
-    corpus = read_corpus(text)
-    return model_flow(load(name), corpus, n, layer, head)
-
-
 def model_flow(model: Model, text: Corpus, n: int, layer: int | None = None, head: int | None = None) -> ModelFlow:
     """Return the flow of a model's attention on the first tokens of a text.
 
@@ -90,6 +73,10 @@ def model_flow(model: Model, text: Corpus, n: int, layer: int | None = None, hea
         >>> flow.example.name, len(flow.layers), tuple(flow.x.shape)
         ('minilm:3', 1, (8, 384))
     """
+    import torch  # here, so that `parse_weights` does not import it
+
+    from howsmooth.attention import SelfAttention
+
     numbers = select_indices("all" if layer is None else (layer,), model.layer_numbers, f"layers of {model.name}")
     layers = []
     for number in numbers:

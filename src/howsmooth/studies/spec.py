@@ -22,6 +22,7 @@ from howsmooth.texts.corpora import Corpus, read_corpus
 MAPS = ("attention", "head", "normed", "block", "layer", "model")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MAX_LENGTHS = 10_000
+_DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
 _MAX_DIGITS = 18  # of a number of tokens, samples or bytes
 
 
@@ -158,6 +159,13 @@ def _check_quantity(name: str) -> str:
     return name
 
 
+def _check_device(name: str) -> str:
+    """Return the name of a device of PyTorch; whether this machine has it is checked when the model is loaded."""
+    if not re.fullmatch(rf"({'|'.join(_DEVICES)})(:\d{{1,4}})?", name):
+        raise ValueError(f"expected a device such as cpu or cuda:1, got {name[:60]!r}")
+    return name
+
+
 class ModelSpec(StrictModel):
     """A model: arguments of `howsmooth.load`, or a series of checkpoints of one model."""
 
@@ -167,7 +175,11 @@ class ModelSpec(StrictModel):
         Literal["float32", "float64", "bfloat16", "float16"],
         Field(description="Dtype of the model; one in half precision is measured with products in float32."),
     ] = "float32"
-    device: Annotated[str, Field(description="Where to compute.", json_schema_extra={"metavar": "cpu|cuda"})] = "cpu"
+    device: Annotated[
+        str,
+        AfterValidator(_check_device),
+        Field(description="Where to compute.", json_schema_extra={"metavar": "cpu|cuda"}),
+    ] = "cpu"
     revision: Annotated[
         str | None,
         Field(description="Branch, tag or commit of a model on the Hub.", json_schema_extra={"metavar": "NAME"}),
@@ -267,6 +279,14 @@ class EngineSpec(StrictModel):
         0.0
     )
     retries: Annotated[int, Field(ge=0)] = 3  # of a task whose worker was lost
+
+    @model_validator(mode="after")
+    def _check_address(self) -> EngineSpec:
+        if self.address is not None and self.kind != "ray":
+            raise ValueError(
+                f"expected an address only with ray, got {self.address[:60]!r} with {self.kind}; choose ray"
+            )
+        return self
 
 
 class Spec(StrictModel):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.attack.tokens import (
@@ -24,7 +22,7 @@ from howsmooth.attack.tokens import (
 from howsmooth.attack.tokens import TextObjective as Objective
 from howsmooth.attack.tokens.methods import Method
 from howsmooth.errors import InputError
-from howsmooth.records import read_lines
+from howsmooth.studies.formats import attack_key
 from howsmooth.studies.provenance import provenance
 from howsmooth.texts.cutting import TokenChunk
 
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
     from howsmooth.texts.corpora import Corpus
 
 ALL_METHODS = {**METHODS, Singular.name: Singular}
-# Two records with equal values here are records of the same attack.
-IDENTITY_FIELDS = ("model", "sha256", "ids", "method", "objective", "limits", "judge", "budget", "seed", "dtype")
-RECORD_PREFIX = '{"text": "'  # of the line of a record
 ProgressCallback = Callable[[int, str], None]  # called with (number of the text, method) before each attack
 
 
@@ -132,7 +127,7 @@ def token_attacks(
     judge_fields = None if judge is None else {"model": judge.model.name, "least": judge.least}
     shared = {"source": model.source, **provenance()}
     sha256 = model.source.get("sha256")
-    known = {_key(record): record for record in done}
+    known = {attack_key(record): record for record in done}
     for number, chunk in enumerate(chunks):
         for method in methods:
             identity = {
@@ -147,7 +142,7 @@ def token_attacks(
                 "seed": seed + number,
                 "dtype": str(model.dtype).removeprefix("torch."),
             }
-            if (found := known.get(_key(identity))) is not None:
+            if (found := known.get(attack_key(identity))) is not None:
                 yield found
                 continue
             if progress is not None:
@@ -172,12 +167,3 @@ def token_attacks(
                 "sha256": sha256,
                 **shared,
             }
-
-
-def read_attacks(path: str | Path) -> list[dict[str, Any]]:
-    """Return the records of a file, without a last line that was cut off; none if there is no file."""
-    return read_lines(path, _key, "attacks on tokens", RECORD_PREFIX)
-
-
-def _key(record: dict[str, Any]) -> str:
-    return json.dumps([record[name] for name in IDENTITY_FIELDS], sort_keys=True)

@@ -16,7 +16,7 @@ from howsmooth.cli.options import (
     spec_from_options,
     spec_options,
 )
-from howsmooth.cli.parameter_types import Count, Number, NumberList
+from howsmooth.cli.parameter_types import Count, NameList, Number, NumberList
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from howsmooth.cli.outputs import Record
 
 DEFAULTS = {"lengths": "128", "samples": 4}
+METHODS = ("random", "hotflip", "greedy", "probe", "singular")  # as howsmooth.studies.token_attacks.ALL_METHODS
+ONLY_SUBSTITUTE = ("random", "hotflip", "greedy", "singular")
+KINDS = ("substitute", "insert", "duplicate")  # of edits, as howsmooth.attack.tokens.edits.KINDS
 # The default model predicts the next token, which --objective flip requires.
 _MODEL_HELP = MODEL_HELP.replace("minilm (the default) or smollm2", "smollm2 (the default) or minilm")
 
@@ -43,10 +46,10 @@ _MODEL_HELP = MODEL_HELP.replace("minilm (the default) or smollm2", "smollm2 (th
 @click.option(
     "--method",
     "methods",
-    metavar="NAME,…|all",
+    type=NameList(METHODS, everything="all"),
     default="hotflip,probe",
     show_default=True,
-    help="Methods: random, hotflip, greedy, probe, singular; or all.",
+    help=f"Methods: {', '.join(METHODS)}; or all.",
 )
 @click.option(
     "--objective",
@@ -78,10 +81,10 @@ _MODEL_HELP = MODEL_HELP.replace("minilm (the default) or smollm2", "smollm2 (th
 )
 @click.option(
     "--allow",
-    metavar="KIND,…",
-    default="substitute,insert,duplicate",
+    type=NameList(KINDS),
+    default=",".join(KINDS),
     show_default=True,
-    help="Kinds of edits; random, hotflip, greedy and singular only substitute.",
+    help=f"Kinds of edits; {', '.join(ONLY_SUBSTITUTE[:-1])} and {ONLY_SUBSTITUTE[-1]} only substitute.",
 )
 @click.option(
     "--protect",
@@ -106,13 +109,13 @@ _MODEL_HELP = MODEL_HELP.replace("minilm (the default) or smollm2", "smollm2 (th
 @output_options("json", json="attacks already in the file are not repeated")
 @runtime_options()
 def command(
-    methods: str,
+    methods: tuple[str, ...],
     objective: str,
     layer: int | None,
     threshold: float | None,
     edits: int,
     calls: int,
-    allow: str,
+    allow: tuple[str, ...],
     protect: tuple[int, ...] | str,
     similarity: float | None,
     judge: float | None,
@@ -124,34 +127,34 @@ def command(
 
     token_tables = deferred("howsmooth.report.attack_tables:token_tables")
     from howsmooth.report.rows import counted
+    from howsmooth.studies.formats import read_attacks
 
     spec = spec_from_options(options, **DEFAULTS)
     if len(spec.lengths) > 1:
         raise InputError(f"expected one length for attacks on tokens, got {len(spec.lengths)}; run one at a time")
-
-    from howsmooth.cli.loading import check_models
-
+    if layer is not None and objective != "hidden":
+        raise InputError(f"expected --layer only with --objective hidden, got it with {objective}; leave it out")
+    if "substitute" not in allow and (only := [name for name in methods if name in ONLY_SUBSTITUTE]):
+        raise InputError(
+            f"expected --allow with substitute for the method {only[0]}, got {','.join(allow)}; allow it, or leave the "
+            "method out"
+        )
     # A text may be shorter than the length, but has to have more tokens than are edited, without special tokens.
     shortest = spec.model_copy(update={"lengths": (edits + 1,), "samples": 1, "special_tokens": "none"})
-    check_models(shortest)  # before torch is imported
-
-    from howsmooth.attack.tokens import Limits, SentenceSimilarity
-    from howsmooth.models import load
-    from howsmooth.studies import token_attacks as study
-
-    chosen_methods = study.methods_named([name.strip() for name in methods.split(",")])
-    target = study.objective_named(objective, layer=layer, threshold=threshold)
-    limits = Limits(
-        edits=edits,
-        allow=tuple(kind.strip() for kind in allow.split(",")),
-        protected=() if isinstance(protect, str) else protect,
-        similarity=similarity,
-    )
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
         from howsmooth.cli.loading import load_model_with_text
 
         model, text, _ = load_model_with_text(shortest)
+
+        from howsmooth.attack.tokens import Limits, SentenceSimilarity
+        from howsmooth.models import load
+        from howsmooth.studies import token_attacks as study
+
+        chosen_methods = study.methods_named(methods)
+        target = study.objective_named(objective, layer=layer, threshold=threshold)
+        protected = () if isinstance(protect, str) else protect
+        limits = Limits(edits=edits, allow=allow, protected=protected, similarity=similarity)
         sentence_judge = None if judge is None else SentenceSimilarity(load("minilm"), judge)
         chunks = study.chunks_to_attack(model, text, spec.lengths[0], spec.samples, target, limits)
         print_line(
@@ -184,6 +187,6 @@ def command(
         prepare=prepare,
         record_noun="attack",
         table=token_tables,
-        read_existing=study.read_attacks,
+        read_existing=read_attacks,
         describe=lambda number, method: f"text {number}, {method}",
     )

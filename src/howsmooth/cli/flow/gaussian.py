@@ -12,6 +12,7 @@ from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parameter_types import MAX_NUMBER, Count, Number, NumberList
 from howsmooth.cli.runtime import runtime_options
+from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,9 +91,20 @@ def command(
     runs: list[GaussianRun] = []
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
-        from howsmooth.dynamics.runs import declared_attention, run_gaussian
+        from howsmooth.cli.loading import load_torch
+        from howsmooth.dynamics.declaration import check_matrix
+        from howsmooth.dynamics.overrides import declared_attention
 
+        if "random" in (attention["a"], attention["v"]):  # random matrices are drawn with torch
+            load_torch(stderr)
         flow_example = declared_attention(example, default_dim=2, **attention)
+        d = flow_example.tokens.dim
+        if mean is not None and len(mean) != d:
+            raise InputError(f"expected a --mean of {d} numbers, got {len(mean)}; --dim sets how many")
+        check_matrix(covariance, d, "--covariance")
+        load_torch(stderr)
+
+        from howsmooth.dynamics.runs import run_gaussian
 
         def records(progress: ProgressCallback) -> Iterator[Record]:
             runs.append(

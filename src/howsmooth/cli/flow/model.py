@@ -75,9 +75,9 @@ def command(
 ) -> int:
     """Run `howsmooth flow model` and return its exit code."""
     from howsmooth.cli.run import Computation, run_command
+    from howsmooth.report.output_paths import check_page_path
 
     depth_figure = deferred("howsmooth.report.flow_figures:depth_figure")
-    check_page_path = deferred("howsmooth.report.flow_page:check_page_path")
     depth_page = deferred("howsmooth.report.flow_page:depth_page")
     depth_tables = deferred("howsmooth.report.flow_tables:depth_tables")
 

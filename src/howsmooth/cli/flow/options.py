@@ -8,9 +8,14 @@ from typing import Any
 import click
 
 from howsmooth.cli.options import Decorator, apply_options
-from howsmooth.cli.parameter_types import Count, Number, seed_option
+from howsmooth.cli.parameter_types import MAX_COUNT, Count, Number, seed_option
 
-MATRIX_NAMES = ("identity", "-identity", "rotation", "random")  # as howsmooth.dynamics.runs.named_matrix takes them
+MATRIX_NAMES = (
+    "identity",
+    "-identity",
+    "rotation",
+    "random",
+)  # as howsmooth.dynamics.overrides.named_matrix takes them
 POSITIVE = Number(0, exclusive=True)
 
 
@@ -55,9 +60,10 @@ def kind_option(kinds: list[str], default: str) -> Decorator:
     )
 
 
-def dim_option(default: str) -> Decorator:
-    """Return a decorator that adds `--dim`."""
-    return click.option("--dim", type=Count(), metavar="NUMBER", help=f"Dimension of tokens.  [default: {default}]")
+def dim_option(default: str, largest: int = MAX_COUNT) -> Decorator:
+    """Return a decorator that adds `--dim`, a number up to `largest`."""
+    kind = Count(1, largest)
+    return click.option("--dim", type=kind, metavar="NUMBER", help=f"Dimension of tokens.  [default: {default}]")
 
 
 def until_option(default: str) -> Decorator:
@@ -70,8 +76,14 @@ def until_option(default: str) -> Decorator:
     )
 
 
-def attention_options(kinds: list[str], dim: int) -> Decorator:
-    """Return a decorator that adds the options of `howsmooth.dynamics.runs.declared_attention`."""
+def attention_options(kinds: list[str], dim: int, largest_dim: int = MAX_COUNT) -> Decorator:
+    """Return a decorator that adds the options of `howsmooth.dynamics.overrides.declared_attention`.
+
+    Args:
+        kinds: The kinds of attention.
+        dim: The default dimension.
+        largest_dim: The largest dimension.
+    """
     return apply_options(
         click.argument("example", required=False),
         kind_option(kinds, "the file's, or softmax"),
@@ -86,7 +98,7 @@ def attention_options(kinds: list[str], dim: int) -> Decorator:
         click.option(
             "--V", "v", type=MatrixText(), help="Matrix V of the values Vy.  [default: the file's, or identity]"
         ),
-        dim_option(f"the file's, or {dim}"),
+        dim_option(f"the file's, or {dim}", largest_dim),
         until_option("the file's, or 1"),
         seed_option(0),
     )

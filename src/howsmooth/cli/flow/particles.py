@@ -9,9 +9,10 @@ import click
 
 from howsmooth.cli.flow.options import POSITIVE, animation_options, dim_option, kind_option, until_option
 from howsmooth.cli.lazy import deferred
-from howsmooth.cli.options import output_options, spec_options
+from howsmooth.cli.options import output_options, spec_from_options, spec_options
 from howsmooth.cli.parameter_types import Count, Number, seed_option
 from howsmooth.cli.runtime import runtime_options
+from howsmooth.dynamics.solver_settings import SOLVERS
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from howsmooth.cli.outputs import Record
     from howsmooth.cli.run import ProgressCallback
     from howsmooth.dynamics.runs import ParticleRun
+    from howsmooth.studies.model_flows import ModelFlow
 
 # Parameters that the weights of a model determine, and their options.
 MODEL_PARAMETERS = {
@@ -65,7 +67,7 @@ MODEL_PARAMETERS = {
 )
 @click.option("--sphere/--no-sphere", default=None, help="Whether tokens stay on the unit sphere: layer normalisation.")
 @until_option("the file's, or one for each layer")
-@click.option("--solver", metavar="NAME", help="Integrator: rk45, dop853, lsoda, radau, torchdiffeq, rk4 or residual.")
+@click.option("--solver", type=click.Choice(SOLVERS), metavar="NAME", help=f"Integrator: {', '.join(SOLVERS)}.")
 @click.option("--solver-steps", "steps", type=Count(), metavar="COUNT", help="Steps of rk4, or layers of residual.")
 @click.option(
     "--rtol", type=POSITIVE, metavar="NUMBER", help="Relative tolerance of the integrator.  [default: the file's]"
@@ -129,14 +131,15 @@ def command(
     runs: list[ParticleRun] = []
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
-        from howsmooth.dynamics.example import read_example
-        from howsmooth.dynamics.runs import override_example, run_particles
+        from howsmooth.cli.loading import load_torch
+        from howsmooth.dynamics.declaration import read_example
+        from howsmooth.dynamics.overrides import override_example
 
         model_tokens: dict[str, Any] = {}
         if weights or depth_weights:
-            from howsmooth.studies.model_flows import read_model_flow
-
-            found = read_model_flow(weights, depth_weights, texts or "embedded", changes.pop("count") or 32)
+            count = changes.pop("count") or 32
+            override_example(read_example("sphere"), changes)  # checks the options before the model is loaded
+            found = _flow_of_model(weights, depth_weights, texts, count)
             flow_example, model_tokens = found.example, {"layers": found.layers, "x": found.x}
         else:
             flow_example = read_example(example or "polytope")
@@ -146,6 +149,10 @@ def command(
                 "expected --growth without noise, got both: growth is measured through deterministic layers; "
                 "leave one out"
             )
+        if not model_tokens:
+            load_torch(stderr)
+
+        from howsmooth.dynamics.runs import run_particles
 
         def records(progress: ProgressCallback) -> Iterator[Record]:
             final_depth = flow_example.flow.until
@@ -179,6 +186,17 @@ def command(
     )
 
 
+def _flow_of_model(weights: str | None, depth_weights: str | None, texts: str | None, count: int) -> ModelFlow:
+    """Load the model of --weights or --depth-weights and return its flow on a text."""
+    from howsmooth.cli.loading import load_model_with_text
+    from howsmooth.studies.model_flows import model_flow, parse_weights
+
+    name, layer, head = parse_weights(weights) if weights else (depth_weights, None, None)
+    chosen = {"layers": None if layer is None else [layer], "lengths": [count], "samples": 1}
+    model, text, _ = load_model_with_text(spec_from_options({"model": name, "texts": texts, **chosen}))
+    return model_flow(model, text, count, layer, head)
+
+
 def _check_option_combinations(
     example: str | None, weights: str | None, depth_weights: str | None, texts: str | None, changes: dict[str, Any]
 ) -> None:
@@ -199,7 +217,7 @@ def _check_option_combinations(
 
 def _check_output_names(report_path: str | None, tokens_path: str | None) -> None:
     """Raise InputError for a file name with the wrong suffix."""
-    check_page_path = deferred("howsmooth.report.flow_page:check_page_path")
+    from howsmooth.report.output_paths import check_page_path
 
     if report_path:
         check_page_path(report_path, "--report")

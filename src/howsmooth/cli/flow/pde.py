@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "    EXAMPLE is a TOML file or an example of `flow particles`, whose attention is used (in the coordinates x); "
     "by default A = V = I.",
 )
-@attention_options(["softmax", "l2", "sinkhorn", "linear", "sigmoid"], 1)
+@attention_options(["softmax", "l2", "sinkhorn", "linear", "sigmoid"], 1, largest_dim=2)
 @click.option(
     "--start",
     type=click.Choice(["gaussian", "bumps"]),
@@ -105,9 +105,15 @@ def command(
     runs: list[DensityRun] = []
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
-        from howsmooth.dynamics.runs import declared_attention, run_density
+        from howsmooth.cli.loading import load_torch
+        from howsmooth.dynamics.overrides import declared_attention
 
+        if "random" in (attention["a"], attention["v"]):  # random matrices are drawn with torch
+            load_torch(stderr)
         flow_example = declared_attention(example, default_dim=1, **attention)
+        load_torch(stderr)
+
+        from howsmooth.dynamics.runs import run_density
 
         def records(progress: ProgressCallback) -> Iterator[Record]:
             runs.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,9 +24,25 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from howsmooth.cli.outputs import Record
+    from howsmooth.texts.corpora import Corpus
     from howsmooth.transport import TokenMeasure
 
 DEFAULTS = {"lengths": "64", "samples": 1}
+MEASURE_SUFFIXES = (".npz", ".safetensors", ".csv")  # as howsmooth.transport.files.SUFFIXES
+
+
+class MeasureFile(click.ParamType):
+    """A file with a measure, which exists."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the path."""
+        if not str(value).endswith(MEASURE_SUFFIXES):
+            self.fail(f"expected a measure in a file {', '.join(MEASURE_SUFFIXES)}, got {str(value)!r}", param, ctx)
+        if not os.path.isfile(value):
+            self.fail(f"expected a file that exists, got {str(value)!r}", param, ctx)
+        return str(value)
 
 
 @click.command(
@@ -44,6 +61,7 @@ DEFAULTS = {"lengths": "64", "samples": 1}
 @click.option(
     "--files",
     nargs=2,
+    type=MeasureFile(),
     metavar="FILE FILE",
     help="Files of two measures, instead of texts; with MODEL, also the distance after its attention.",
 )
@@ -86,12 +104,15 @@ def command(
     file_inputs = {"--files": files[0], "--files ": files[1]} if files else {}
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
-        from howsmooth.cli.loading import load_model, load_model_with_text
-        from howsmooth.texts.corpora import read_corpus
+        from howsmooth.cli.loading import check_models, load_model, load_model_with_text, load_torch
 
         text_distances = deferred("howsmooth.studies.distances:text_distances")
         file_distances = deferred("howsmooth.studies.distances:file_distances")
         if files:
+            if model is None:
+                load_torch(stderr)
+            else:
+                check_models(spec)
             first, second = (_read_measure(path, normalise) for path in files)
             loaded = None if model is None else load_model(spec)
             maps = 1 if loaded is None else loaded.layers if spec.layers == "all" else len(spec.layers)
@@ -102,7 +123,7 @@ def command(
                     first, second, files, exponents=exponents, model=loaded, layers=spec.layers, progress=progress
                 ),
             )
-        other = None if other_path is None else read_corpus(other_path)
+        other = None if other_path is None else _read_other(other_path)
         loaded, text, resolved = load_model_with_text(spec)
         return Computation(
             loaded.name,
@@ -128,6 +149,16 @@ def command(
         record_noun="distance",
         inputs={**file_inputs, "--text": options["texts"], "--other": other_path},
     )
+
+
+def _read_other(path: str) -> Corpus:
+    """Read the other text; errors name the option."""
+    from howsmooth.texts.corpora import read_corpus
+
+    try:
+        return read_corpus(path)
+    except InputError as error:
+        raise InputError(f"--other: {error}") from None
 
 
 def _read_measure(path: str, normalise: bool) -> TokenMeasure:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parameter_types import Count, NumberList, ascent_options, exponents_option, seed_option
 from howsmooth.cli.runtime import runtime_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from howsmooth.cli.outputs import Record
 
 
 @click.command(
@@ -55,16 +62,24 @@ def command(
 
     masked_figure = deferred("howsmooth.report.mean_field_figures:masked_figure")
     masked_table = deferred("howsmooth.report.mean_field_tables:masked_table")
-    from howsmooth.studies import masked_constants
+
+    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
+        from howsmooth.cli.loading import load_torch
+
+        load_torch(stderr)
+
+        from howsmooth.studies import masked_constants
+
+        return Computation(
+            "masked attention",
+            len(exponents) * len(sizes),
+            lambda progress: masked_constants(exponents, sizes, n=n, restarts=restarts, steps=steps, seed=seed),
+        )
 
     return run_command(
         outputs={"--json": json_path, "--csv": csv_path, "--plot": plot_path},
         table=masked_table,
         plot=masked_figure,
         record_noun="constant",
-        prepare=lambda stderr, existing_records: Computation(
-            "masked attention",
-            len(exponents) * len(sizes),
-            lambda progress: masked_constants(exponents, sizes, n=n, restarts=restarts, steps=steps, seed=seed),
-        ),
+        prepare=prepare,
     )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parameter_types import Count, Number, NumberList
 from howsmooth.cli.runtime import runtime_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from howsmooth.cli.outputs import Record
 
 
 @click.command(
@@ -55,15 +62,23 @@ def command(
 
     regimes_figure = deferred("howsmooth.report.mean_field_figures:regimes_figure")
     regimes_table = deferred("howsmooth.report.mean_field_tables:regimes_table")
-    from howsmooth.studies import lengths_up_to, regimes
 
-    lengths = lengths_up_to(power, points)
+    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
+        from howsmooth.cli.loading import load_torch
+
+        load_torch(stderr)
+
+        from howsmooth.studies import lengths_up_to, regimes
+
+        lengths = lengths_up_to(power, points)
+        return Computation(
+            "two points", len(gamma_r2) * len(lengths), lambda progress: regimes(gamma_r2, lengths, scores)
+        )
+
     return run_command(
         outputs={"--json": json_path, "--csv": csv_path, "--plot": plot_path},
         table=regimes_table,
         plot=regimes_figure,
         record_noun="point",
-        prepare=lambda stderr, existing_records: Computation(
-            "two points", len(gamma_r2) * len(lengths), lambda progress: regimes(gamma_r2, lengths, scores)
-        ),
+        prepare=prepare,
     )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from howsmooth.cli.outputs import Record
+    from howsmooth.cli.run import Computation
+    from howsmooth.lipschitz.criterion import LineSplittingGrid
 
 DEFAULTS = {"lengths": "64", "samples": 1, "tol": 1e-2}
 OUTPUT_PARAMETERS = {"json_path", "csv_path", "plot_path", "threads", "quiet", "verbose"}  # used in every mode
@@ -98,36 +100,17 @@ def command(
     **options: Any,
 ) -> int:
     """Run `howsmooth meanfield splitting` and return its exit code."""
-    from howsmooth.cli.run import Computation, run_command
+    from howsmooth.cli.run import run_command
 
     if picture + which + (repeat is not None) > 1:
         raise InputError("expected one of --picture, --which and --repeat, got several; leave out the others")
     if plot_path and (which or repeat is not None):
         raise InputError("expected --plot with a model or with --picture, got --which or --repeat; leave it out")
     _check_applicable_options(ctx, picture, which, repeat is not None)
-    arguments: dict[str, Any]
     if picture:
-        from howsmooth.lipschitz.criterion import LineSplittingGrid
-
-        picture_figure = deferred("howsmooth.report.mean_field_figures:picture_figure")
-        picture_line = deferred("howsmooth.report.mean_field_tables:picture_line")
-
-        line = LineSplittingGrid(extent, points, a, masses, third, masked)
-        arguments = {
-            "prepare": lambda stderr, existing_records: Computation("picture", 1, lambda progress: [line.record()]),
-            "table": picture_line,
-            "plot": lambda records: picture_figure(line),
-        }
+        arguments = _picture_arguments(extent, points, a, masses, third, masked)
     elif which:
-        which_table = deferred("howsmooth.report.mean_field_tables:which_table")
-        from howsmooth.studies.splitting import SPLITTING_CASES, evaluate_splitting_cases
-
-        arguments = {
-            "prepare": lambda stderr, existing_records: Computation(
-                "maps", len(SPLITTING_CASES), lambda progress: evaluate_splitting_cases()
-            ),
-            "table": which_table,
-        }
+        arguments = {"prepare": _prepare_cases, "table": deferred("howsmooth.report.mean_field_tables:which_table")}
     else:
         arguments = _model_arguments(options, repeat)
     return run_command(
@@ -136,6 +119,43 @@ def command(
         inputs={"--text": options["texts"]},
         **arguments,
     )
+
+
+def _picture_arguments(
+    extent: float, points: int, a: float, masses: tuple[float, ...] | None, third: float | None, masked: bool
+) -> dict[str, Any]:
+    """Return the arguments of `run_command` for the plane of two atoms on a line."""
+    picture_figure = deferred("howsmooth.report.mean_field_figures:picture_figure")
+    picture_line = deferred("howsmooth.report.mean_field_tables:picture_line")
+    atoms = 2 if third is None else 3
+    if masses is not None and len(masses) != atoms:
+        raise InputError(f"expected --masses with a number for each of {atoms} atoms, got {len(masses)}; change them")
+    lines: list[LineSplittingGrid] = []
+
+    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
+        from howsmooth.cli.loading import load_torch
+        from howsmooth.cli.run import Computation
+
+        load_torch(stderr)
+
+        from howsmooth.lipschitz.criterion import LineSplittingGrid
+
+        lines.append(LineSplittingGrid(extent, points, a, masses, third, masked))
+        return Computation("picture", 1, lambda progress: [lines[0].record()])
+
+    return {"prepare": prepare, "table": picture_line, "plot": lambda records: picture_figure(lines[0])}
+
+
+def _prepare_cases(stderr: Console, existing_records: list[Record]) -> Computation:
+    """Return the computation of --which."""
+    from howsmooth.cli.loading import load_torch
+    from howsmooth.cli.run import Computation
+
+    load_torch(stderr)
+
+    from howsmooth.studies.splitting import SPLITTING_CASES, evaluate_splitting_cases
+
+    return Computation("maps", len(SPLITTING_CASES), lambda progress: evaluate_splitting_cases())
 
 
 def _model_arguments(options: dict[str, Any], copies: int | None) -> dict[str, Any]:
