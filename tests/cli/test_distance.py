@@ -92,7 +92,7 @@ def test_tables(howsmooth, tiny, text_file, tmp_path):
         ("--p two", "numbers from 1"),
         ("--normalise", "--normalise only with --files"),
         ("--files a.npz b.npz --text c", "got both"),
-        ("--files a.npz b.npz", "that exists, got a.npz"),
+        ("--files a.npz b.npz", "that exist, got a.npz"),
         ("--distance x", "--distance"),
         ("--lengths 0", "greater than or equal to 1"),
     ],
@@ -106,3 +106,11 @@ def test_weights_that_do_not_sum_to_one_name_the_option(howsmooth, tmp_path):
     (tmp_path / "a.csv").write_text("x,weight\n1,2\n")
     result = howsmooth(f"meanfield distance --files {tmp_path}/a.csv {tmp_path}/a.csv")
     assert result.code == 2 and "pass --normalise" in result.err
+
+
+def test_suffixes_are_those_of_the_library():
+    """The command lists them itself: the module of measures imports torch."""
+    from howsmooth.cli.meanfield.distance import MEASURE_SUFFIXES
+    from howsmooth.transport.files import SUFFIXES
+
+    assert MEASURE_SUFFIXES == SUFFIXES

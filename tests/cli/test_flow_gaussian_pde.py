@@ -99,7 +99,7 @@ def test_pde_that_leaves_its_grid_shows_the_part_before(howsmooth, tmp_path):
         ("pde --plot p.png --plot-rate p.png --particles 5,10", "different files"),
         ("gaussian --plot p.txt", ".png"),
         ("gaussian --animate p.txt", ".gif"),
-        ("pde --dim 3", "dimension 1 or 2"),
+        ("pde --dim 3", "expected a whole number from 1 to 2"),
         ("pde --extent 1", "wider grid"),
         ("pde --plot-rate r.png", "--particles with two"),
         ("pde --slices 2 --start gaussian", "--start bumps"),

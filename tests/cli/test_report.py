@@ -74,7 +74,7 @@ def test_bad_input_is_one_line(howsmooth, content, words, tmp_path):
     if content is not None:
         path.write_bytes(content)
     result = howsmooth(f"report {path} -o {tmp_path / 'r.html'}")
-    assert result.code == 2 and words in result.err and len(result.err.splitlines()) == 1
+    assert result.code == 2 and words in result.err and len(result.errors) == 1
     assert not (tmp_path / "r.html").exists()
 
 
@@ -95,5 +95,5 @@ def test_unwritable_outputs(howsmooth, lines, options, words, tmp_path, monkeypa
         monkeypatch.chdir(tmp_path)
         os.symlink(lines, tmp_path / "report.html")
     result = howsmooth(f"report {lines} {target}")
-    assert result.code == 2 and words in result.err and len(result.err.splitlines()) == 1
+    assert result.code == 2 and words in result.err and len(result.errors) == 1
     assert lines.read_bytes() == before

@@ -115,7 +115,7 @@ def test_which(howsmooth):
     "line, message",
     [
         ("--picture --which", "one of --picture"),
-        ("--picture --masses 1,2,3", "one mass for each of 2"),
+        ("--picture --masses 1,2,3", "a number for each of 2 atoms"),
         ("--picture --masses 1,-2", "positive numbers"),
         ("--which --plot x.png", "--plot with a model"),
         ("--heads 0 --map layer", "--heads only with"),

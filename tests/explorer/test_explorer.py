@@ -179,6 +179,14 @@ def test_the_gains_of_all_tokens_are_those_of_each(catalog, map):
     assert at_most(max(found["lower"]), whole["upper"])
 
 
+@pytest.mark.parametrize(("map", "fast"), [("attention", True), ("normed", False), ("block", False), ("layer", False)])
+def test_which_maps_have_gains_in_one_pass(catalog, map, fast):
+    from howsmooth.studies.token_effects import moves_tokens_in_one_pass
+
+    work = prepare(Choice("minilm", TEXT, "1", map=map, length=8), catalog)
+    assert moves_tokens_in_one_pass(work.model, work.settings) is fast
+
+
 def test_cancelling_ends_the_loop_before_the_next_solve(catalog):
     work, cancellation, found = prepare(Choice("minilm", TEXT, "all", length=12), catalog), Cancellation(), []
     with pytest.raises(Cancelled):

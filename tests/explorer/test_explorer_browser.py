@@ -193,6 +193,17 @@ def test_both_colourings_and_the_largest_gains_are_shown_without_a_click(visit):
     assert all("%" in row for row in visit.locator("#words tbody tr").all_inner_texts())
 
 
+def test_gains_that_would_take_minutes_are_not_computed(visit):
+    fill(visit, text=TEXT, layers="0")
+    visit.click("#map input")
+    visit.get_by_role("option", name="block", exact=True).click()
+    visit.click("#measure-run")
+    wait_for_text(visit, "measure-status", "Measured on all")
+    assert visit.locator("#words .hs-text").count() == 1 and "Click a token" in visit.inner_text("#words")
+    visit.click("#words [data-token='3']")
+    wait_for_text(visit, "token", "moved alone")
+
+
 def test_the_files_of_a_view_and_its_link(visit, opened, address):
     fill(visit, text=TEXT, layers="0,1")
     visit.fill("#length input[type=number]", "12")

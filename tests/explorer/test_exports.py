@@ -19,7 +19,15 @@ from howsmooth.studies import measure, move_each_token
 TEXT = 'The keeper\'s "lamp" {went} out \\n at the quay; $5 = {{x}}\nand the ships came in.'
 MODEL = {"model": "minilm", "text": TEXT}
 VALUES = {
-    "measure": {**MODEL, "layers": "0, 1", "map": "attention", "tokens": "no-first", "length": 10, "layer": 1},
+    "measure": {
+        **MODEL,
+        "layers": "0, 1",
+        "map": "attention",
+        "tokens": "no-first",
+        "length": 10,
+        "layer": 1,
+        "gains": True,
+    },
     "growth": {**MODEL, "layer": 1, "lengths": (8, 12)},
     "regimes": {"sizes": "0.5, 2", "scores": "negative", "power": 6, "count": 5},
     "split": {"a": -1, "masses": "1,3", "extent": 4, "cells": 12},
@@ -64,6 +72,12 @@ def test_the_code_runs_as_it_is(view, tmp_path):
         line = next(line for line in printed.splitlines() if line.strip().startswith("keeper "))
         assert f"{record['shares'][2]:.2%} of the worst direction" in line
         assert f"{gains[2] / record['value']:.1%} of the constant" in line
+
+
+def test_the_code_leaves_out_gains_that_the_view_lacks(tmp_path):
+    printed = run(exports.python_code("measure", {**VALUES["measure"], "map": "block", "gains": False}), tmp_path)
+    assert "of the worst direction" in printed and "of the constant" not in printed
+    assert (tmp_path / "tokens.png").is_file()
 
 
 def test_the_text_of_a_form_is_not_code():

@@ -35,7 +35,7 @@ def test_rows_group_samples_and_show_the_largest(records):
 @given(st.floats(1e-30, 1e30), st.floats(0, 1e-2))
 def test_printed_interval_contains_the_computed_one(lower, width):
     upper = lower * (1 + width)
-    low, high = (float(end) for end in interval(lower, upper).split(" – "))
+    low, high = (float(end.replace(",", "").replace("·10^", "e")) for end in interval(lower, upper).split(" – "))
     assert at_most(low, lower) and at_most(upper, high)
     assert math.isclose(low, lower, rel_tol=2e-4) and math.isclose(high, upper, rel_tol=2e-4)
 

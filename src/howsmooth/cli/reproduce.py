@@ -40,7 +40,7 @@ def command(
     from howsmooth.cli.outputs import make_folder
     from howsmooth.cli.run import make_console, print_line, print_warning
     from howsmooth.report.output_paths import check_plot_path
-    from howsmooth.studies.figures import figure_names, read_figure
+    from howsmooth.studies.figures import Options, figure_names, read_figure
     from howsmooth.studies.store import Store
 
     chosen = figure_names() if not figures or "all" in figures else list(dict.fromkeys(figures))
@@ -48,6 +48,12 @@ def command(
     if gpt2_attention is not None and not Path(gpt2_attention).is_file():
         raise InputError(f"expected a file for --gpt2-attention, got {gpt2_attention}; check the path")
     spec = spec_from_options(options)
+    figure_options = Options.of_spec(
+        spec,
+        [name for name in FIGURE_DEFAULTS if options[name] is not None],
+        gpt2_attention=gpt2_attention,
+        quick=quick,
+    )
     check_plot_path("figure.png", "the figures")
     if data is not None:
         if not Path(data).is_dir():
@@ -60,14 +66,8 @@ def command(
     from howsmooth.cli.progress import StudyProgressBar
     from howsmooth.report.reproduction import write_figure, write_index
     from howsmooth.report.style import figure_style
-    from howsmooth.studies.figures import Options, run_figure
+    from howsmooth.studies.figures import run_figure
 
-    figure_options = Options.of_spec(
-        spec,
-        [name for name in FIGURE_DEFAULTS if options[name] is not None],
-        gpt2_attention=gpt2_attention,
-        quick=quick,
-    )
     with Store.write(out / STORE_NAME) as store:
         if store.recovered:
             print_warning(stderr, store.recovered)

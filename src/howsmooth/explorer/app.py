@@ -90,6 +90,7 @@ class Session:
         heads: Measurements of the heads of each layer.
         bounds: Bounds, as `bound` yields them.
         gains: The gain of each token, of the layers for which it is computed, as `move_each_token` returns it.
+        one_pass: Whether one pass computes the gains of all tokens; if not, they are not computed.
         layer: The selected layer; None before the first measurement.
     """
 
@@ -98,6 +99,7 @@ class Session:
     heads: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     bounds: list[dict[str, Any]] = field(default_factory=list)
     gains: dict[int, dict[str, Any]] = field(default_factory=dict)
+    one_pass: bool = True
     layer: int | None = None
 
     def record(self, layer: int | None) -> dict[str, Any] | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import gradio as gr
 
 from howsmooth.explorer.app import QUEUE, App, Cancellation
 from howsmooth.explorer.html import message
+
+Updates: TypeAlias = Iterator[dict[Any, Any]]  # new values of components, as gradio takes them
 
 PRIVATE = {"api_visibility": "private", "show_progress": "hidden"}  # the page has its own progress bars
 

@@ -79,6 +79,29 @@ def _layers_code(values: Mapping[str, Any]) -> str:
     layers = values["layers"].replace(" ", "").lower()
     numbers = "all" if layers == "all" else [int(part) for part in layers.split(",")]
     fields = f"lengths=[{values['length']}], samples=1, map={values['map']!r}"
+    measured = f"""
+{_text(values)}
+found = howsmooth.measure(model, text, layers={numbers!r}, {fields}, tokens={values["tokens"]!r})
+print(found)
+
+layer = {values["layer"]}
+record = next(record for record in found if record["layer"] == layer)
+"""
+    if not values["gains"]:
+        return _program(
+            "Local Lipschitz constants of layers",
+            (
+                "import howsmooth",
+                "from howsmooth.report import save_figure",
+                "from howsmooth.report.token_figure import share_colouring, token_figure",
+                "from howsmooth.texts import Corpus",
+            ),
+            f"""{measured}words = list(found)[0]["words"]  # only the first record of a text contains them
+for word, share in zip(words, record["shares"], strict=True):
+    print(f"{{word:>16}}  {{share:8.2%}} of the worst direction")
+save_figure(token_figure(words, [share_colouring(record["shares"])]), "tokens.png")
+""",
+        )
     return _program(
         "Local Lipschitz constants of layers, and of single tokens",
         (
@@ -88,13 +111,8 @@ def _layers_code(values: Mapping[str, Any]) -> str:
             "from howsmooth.studies import move_each_token, spec_of",
             "from howsmooth.texts import Corpus",
         ),
-        f"""
-{_text(values)}
-found = howsmooth.measure(model, text, layers={numbers!r}, {fields}, tokens={values["tokens"]!r})
-print(found)
-
-layer = {values["layer"]}
-record = next(record for record in found if record["layer"] == layer)
+        measured
+        + f"""
 spec = spec_of({{"layers": [layer], "lengths": [{values["length"]}], "samples": 1, "map": {values["map"]!r}}})
 each = move_each_token(model, text, spec)  # the constant when only one token moves, for each token
 for word, share, gain in zip(each["words"], record["shares"], each["gains"], strict=True):

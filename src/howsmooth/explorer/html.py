@@ -78,7 +78,7 @@ def constants(records: Sequence[dict[str, Any]], selected: int | None = None, *,
                 Column("constant", _constant),
                 Column("", lambda r: Markup(bar(r["value"], largest)), "left", css="hs-wide"),
                 Column(f"interval, {confidence_text(records)}", lambda r: interval(r["lower"], r["upper"]), "left"),
-                Column("relative", lambda r: number(r["relative"], 3), css="hs-wide"),
+                Column("relative, × ‖X‖/‖f(X)‖", lambda r: number(r["relative"], 3), css="hs-wide"),
                 Column(
                     "worst direction: top token", lambda r: token_share(**r["top_tokens"][0]), "left", css="hs-wide"
                 ),

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 from howsmooth.errors import InputError
 
 NAME = "show"  # the parameter that names the view; gradio has its own `view`
+MAX_LAYER = 9999  # the model itself has fewer
 MAX_TEXT = 4000  # characters; browsers and servers limit the length of an address
 
 Parser: TypeAlias = Callable[[str, str], Any]  # of the name of a parameter and its value

@@ -10,12 +10,14 @@ import gradio as gr
 
 from howsmooth.errors import InputError
 from howsmooth.explorer.app import App, Session
+from howsmooth.explorer.attacks_tab import attack_tab
 from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.components import PRIVATE, output
+from howsmooth.explorer.growth_tab import growth_tab
 from howsmooth.explorer.html import message
+from howsmooth.explorer.layers_tab import layers_tab
 from howsmooth.explorer.limits import Limits, server_name
 from howsmooth.explorer.links import read_link
-from howsmooth.explorer.model_tabs import attack_tab, growth_tab, layers_tab
 from howsmooth.explorer.theory_tabs import flow_tab, measures_tab
 from howsmooth.texts import default_text
 

@@ -40,16 +40,42 @@ def measures_tab(app: App) -> None:
     """Add the tab for attention on measures: regimes of growth, and splitting of two atoms."""
     with gr.Accordion("Regimes: from √n to the plateau", open=True):
         with gr.Row():
-            sizes = gr.Textbox("0.5,2,8,32", label="γR², one curve for each", elem_id="sizes", max_lines=1)
-            scores = gr.Radio(list(SCORES), value="negative", label="Sign of A", elem_id="scores")
+            sizes = gr.Textbox(
+                "0.5,2,8,32",
+                label="γR², one curve for each",
+                elem_id="sizes",
+                max_lines=1,
+                info="γ: strength of the scores, |A| or A/8; R: radius of the ball of tokens",
+            )
+            scores = gr.Radio(
+                list(SCORES),
+                value="negative",
+                label="Sign of A",
+                elem_id="scores",
+                info="of the scores A·x·y of one head in dimension 1, with V = 1",
+            )
             power = gr.Slider(2, 60, value=40, step=1, label="Lengths up to 10 to the power of", elem_id="power")
         regimes_controls = run_and_cancel("regimes", "Draw the regimes")
         curves = output("regimes")
         regimes_save = output("regimes-save")
     with gr.Accordion("Splitting: two atoms on a line", open=True):
         with gr.Row():
-            a = gr.Slider(-2, 2, value=-1, step=0.1, label="a, of the score a·x·y", elem_id="split-a")
-            masses = gr.Textbox("1,1", label="Masses of the two atoms", elem_id="split-masses", max_lines=1)
+            a = gr.Slider(
+                -2,
+                2,
+                value=-1,
+                step=0.1,
+                label="a, of the score a·x·y",
+                elem_id="split-a",
+                info="of one head in dimension 1, with V = 1",
+            )
+            masses = gr.Textbox(
+                "1,1",
+                label="Masses of the two atoms",
+                elem_id="split-masses",
+                max_lines=1,
+                info="two numbers such as 1,3: how often each token occurs",
+            )
             extent = gr.Slider(1, 12, value=4, step=0.5, label="Half the width of the picture", elem_id="split-extent")
         split_controls = run_and_cancel("split", "Draw where they split")
         plane = output("splitting")
@@ -97,7 +123,11 @@ def measures_tab(app: App) -> None:
             return regimes_figure(found, theme=theme)
 
         yield {
-            status: html.message("Exact for two points; grey is √n.", "done"),
+            status: html.message(
+                "Largest constant of n tokens at two points of the ball, exact. It grows up to n* and is constant from "
+                "there on, at the plateau.",
+                "done",
+            ),
             curves: html.pictures(html.picture(draw, "Constant against length up to the plateau"))
             + html.table(ends_table),
         }
@@ -163,7 +193,9 @@ def two_masses(text: str) -> tuple[float, float]:
 def flow_tab(app: App) -> None:
     """Add the tab for flows of particles, each shown as a page in a sandboxed frame."""
     with gr.Row():
-        example = gr.Dropdown(list(EXAMPLES.items()), value="sphere", label="What forms", elem_id="flow-example")
+        example = gr.Dropdown(
+            list(EXAMPLES.items()), value="sphere", label="What forms", elem_id="flow-example", min_width=240
+        )
         count = gr.Slider(4, MAX_TOKENS, value=40, step=1, label="Tokens", elem_id="flow-tokens")
         seed = gr.Number(0, label="Seed", precision=0, minimum=0, elem_id="flow-seed", min_width=120)
     controls = run_and_cancel("flow", "Follow the flow")

@@ -55,14 +55,20 @@ def growth_figure(records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, 
     return draw(charts, theme=theme, columns=len(charts), width=5.4, height=4.6 + 0.22 * legend_lines)
 
 
-def bounds_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """Draw `bounds_charts`: for each map of one model, bounds at the measured tokens and on the worst case."""
+def bounds_figure(records: Sequence[dict[str, Any]], *, theme: str = "light", columns: int | None = None) -> Figure:
+    """Draw `bounds_charts`: for each map of one model, bounds at the measured tokens and on the worst case.
+
+    Args:
+        records: Bounds, as `howsmooth.bound` returns them.
+        theme: Key of `THEMES`: "light" or "dark".
+        columns: Panels in a row; by default the two panels of a map are side by side.
+    """
     maps = len({(record["layer"], record["head"]) for record in records})
     check_panel_count(maps)
     return draw(
         bounds_charts(records),
         theme=theme,
-        columns=2 if maps <= _MAX_BOUND_ROWS else 4,
+        columns=columns or (2 if maps <= _MAX_BOUND_ROWS else 4),
         width=5.4,
         height=4.0,
         shared_legend=True,

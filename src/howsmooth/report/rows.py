@@ -205,14 +205,21 @@ def symbol(quantity: str | None) -> str:
 def number(value: float | None, digits: int = 4) -> str:
     """Format a number with a fixed number of significant digits; trailing zeros are kept, so that columns align.
 
+    Up to a million it is a decimal, with a comma before every three digits; beyond, in scientific notation.
+
     Example:
-        >>> number(12.5), number(0.0031416), number(123456.0)
-        ('12.50', '0.003142', '1.235e+05')
+        >>> number(12.5), number(0.0031416), number(2010.4, 3), number(123456.0), number(1.5e9, 3)
+        ('12.50', '0.003142', '2,010', '123,500', '1.50·10^9')
     """
     if value is None or not math.isfinite(value):
         return "none" if value is None else str(value).replace("inf", "∞")
-    text = f"{value:#.{digits}g}"
-    return text.rstrip(".")
+    size = abs(float(f"{value:.{digits}g}"))
+    if size < 1000:
+        return f"{value:#.{digits}g}".rstrip(".")
+    power = math.floor(math.log10(size))
+    if size < MAX_DECIMAL:
+        return f"{float(f'{value:.{digits}g}'):,.{max(0, digits - 1 - power)}f}"
+    return f"{value:.{digits - 1}e}".partition("e")[0] + f"·10^{power}"
 
 
 def interval(lower: float | None, upper: float | None, digits: int = 5) -> str:
@@ -252,8 +259,7 @@ def magnitude(log_value: float, digits: int = 3) -> str:
         return "0"
     if log_value >= math.log(MAX_DECIMAL):
         return f"10^{log_value / LOG10:.0f}"
-    value = math.exp(log_value)
-    return number(value, digits) if value < 1000 else f"{float(f'{value:.{digits}g}'):,.0f}"
+    return number(math.exp(log_value), digits)
 
 
 def ratio_text(log_ratio: float) -> str:

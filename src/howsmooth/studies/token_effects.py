@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import token_gains
 from howsmooth.studies.inputs import ProgressCallback, chosen_layers, run_fields
@@ -96,6 +97,17 @@ def move_each_token(model: Model, corpus: Corpus, spec: Spec, *, tol: float = 1e
         "status": next((status for status in found.status if status != "converged"), "converged"),
         "words": list(chunk.words),
     }
+
+
+def moves_tokens_in_one_pass(model: Model, spec: Spec) -> bool:
+    """Return whether `move_each_token` takes little longer than one solve.
+
+    It does for attention whose weights are known, where a product uses that only one token moves. For other maps each
+    product is one with all of the derivative: at 64 tokens this takes twenty to fifty times as long.
+    """
+    return spec.is_attention and isinstance(
+        model.attention(chosen_layers(model, spec)[0], spec.lengths[0]), SelfAttention
+    )
 
 
 def _first_map(model: Model, corpus: Corpus, spec: Spec) -> tuple[TokenChunk, Any, Tensor]:

@@ -31,20 +31,6 @@ DEFAULTS = {"lengths": "64", "samples": 1}
 MEASURE_SUFFIXES = (".npz", ".safetensors", ".csv")  # as howsmooth.transport.files.SUFFIXES
 
 
-class MeasureFile(click.ParamType):
-    """A file with a measure, which exists."""
-
-    name = "file"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the path."""
-        if not str(value).endswith(MEASURE_SUFFIXES):
-            self.fail(f"expected a measure in a file {', '.join(MEASURE_SUFFIXES)}, got {str(value)!r}", param, ctx)
-        if not os.path.isfile(value):
-            self.fail(f"expected a file that exists, got {str(value)!r}", param, ctx)
-        return str(value)
-
-
 @click.command(
     name="distance",
     short_help="Exact distances between token measures, before and after attention.",
@@ -61,7 +47,6 @@ class MeasureFile(click.ParamType):
 @click.option(
     "--files",
     nargs=2,
-    type=MeasureFile(),
     metavar="FILE FILE",
     help="Files of two measures, instead of texts; with MODEL, also the distance after its attention.",
 )
@@ -100,6 +85,11 @@ def command(
         raise InputError("expected --files, or texts (--text, --other, --distance), got both; leave one out")
     if normalise and not files:
         raise InputError("expected --normalise only with --files, got it with texts, whose tokens have equal weights")
+    for path in files or ():
+        if not path.endswith(MEASURE_SUFFIXES):
+            raise InputError(f"expected --files that end in {', '.join(MEASURE_SUFFIXES)}, got {path}; rename it")
+        if not os.path.isfile(path):
+            raise InputError(f"expected --files that exist, got {path}; check the path")
     spec = spec_from_options({**options, "model": model or "minilm"}, **DEFAULTS)
     file_inputs = {"--files": files[0], "--files ": files[1]} if files else {}
 

@@ -228,7 +228,10 @@ function drawChart({ chart, canvas, values }) {
     ctx.fillText(number(v), left - 6, y(v) + 4);
   }
   ctx.textAlign = "center";
-  for (const t of ticks(depths[0], depths[depths.length - 1], 6)) ctx.fillText(number(t), x(t), height - 5);
+  for (const t of ticks(depths[0], depths[depths.length - 1], 6)) {  // a label at the end stays on the canvas
+    const label = number(t);
+    ctx.fillText(label, Math.min(x(t), width - ctx.measureText(label).width / 2 - 1), height - 5);
+  }
   ctx.textAlign = "left";
   for (const curve of chart.curves) {
     ctx.strokeStyle = ctx.fillStyle = colour("--c" + curve.colour);

@@ -28,20 +28,23 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+// As `number` in rows.py: up to a million a decimal, with a comma before every three digits.
 function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
-  const size = Math.abs(value);
-  const text = size >= 1e6 || size < 1e-4 ? value.toExponential(digits - 1) : value.toPrecision(digits);
-  return text.includes("e") && size < 1e6 && size >= 1 ? Number(text).toLocaleString("en") : text.replace("e+", "e");
+  const rounded = Number(value.toPrecision(digits)), size = Math.abs(rounded);
+  if (size < 1e-4) return value.toExponential(digits - 1);
+  if (size < 1000) return value.toPrecision(digits);
+  const power = Math.floor(Math.log10(size)), decimals = Math.max(0, digits - 1 - power);
+  if (size >= 1e6) return value.toExponential(digits - 1).replace("e+", "·10^");
+  return rounded.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
 }
 
 // Formats a number given by its logarithm; bounds may overflow a float.
 function magnitude(log, digits = 3) {
   if (log === null || log === undefined) return "–";
   if (log >= Math.log(1e6)) return `10^${(log / Math.LN10).toFixed(0)}`;
-  const value = Math.exp(log);
-  return value < 1000 ? value.toPrecision(digits) : Number(value.toPrecision(digits)).toLocaleString("en");
+  return number(Math.exp(log), digits);
 }
 
 function median(values) {

@@ -8,8 +8,9 @@ from howsmooth.lazy import attach
 
 if TYPE_CHECKING:
     from howsmooth.studies.figures.definition import Figure, figure_names, read_figure
+    from howsmooth.studies.figures.options import Options
     from howsmooth.studies.figures.panels import correlations_of, laws_of, ratios_of
-    from howsmooth.studies.figures.run import Options, Outcome, run_figure
+    from howsmooth.studies.figures.run import Outcome, run_figure
 
 __getattr__, __dir__ = attach(
     __name__,
@@ -17,7 +18,7 @@ __getattr__, __dir__ = attach(
         "Figure": "howsmooth.studies.figures.definition",
         "figure_names": "howsmooth.studies.figures.definition",
         "read_figure": "howsmooth.studies.figures.definition",
-        "Options": "howsmooth.studies.figures.run",
+        "Options": "howsmooth.studies.figures.options",
         "Outcome": "howsmooth.studies.figures.run",
         "run_figure": "howsmooth.studies.figures.run",
         "laws_of": "howsmooth.studies.figures.panels",

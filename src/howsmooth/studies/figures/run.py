@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from howsmooth.studies.figures.generated_inputs import (
     load_labelled,
     make_job,
 )
+from howsmooth.studies.figures.options import Options
 from howsmooth.studies.plan import Plan, prepare
 from howsmooth.studies.run import Progress, run_study
 from howsmooth.studies.spec import ModelSpec, Spec, TextSpec
@@ -33,53 +34,6 @@ QUICK_NUM_LENGTHS, QUICK_MAX_LENGTH, QUICK_SAMPLES = 4, 32, 2
 NUM_BOUND_LENGTHS = 5  # bounds are smooth in n: a few lengths suffice to draw them
 MAX_LAYERS_ALL = 6  # of a model that the user names, all layers are measured if there are at most so many
 MIDDLE_LAYER = -1  # replaced by the middle layer once the model is loaded
-
-
-@dataclass(frozen=True)
-class Options:
-    """Values that replace those of a figure's file.
-
-    Attributes:
-        models: Names of models, instead of the figure's.
-        layers: Layers of each model.
-        lengths: Numbers of tokens.
-        samples: Samples of each length.
-        tol: Relative width of intervals.
-        gpt2_attention: A file with GPT-2's attention layers, for generated inputs.
-        workers: Number of processes.
-        quick: Take few short lengths and two samples.
-    """
-
-    models: tuple[str, ...] = ()
-    layers: tuple[int, ...] | None = None
-    lengths: Any = None
-    samples: int | None = None
-    tol: float | None = None
-    gpt2_attention: str | None = None
-    workers: int | None = None
-    quick: bool = False
-
-    @classmethod
-    def of_spec(cls, spec: Spec, given: Collection[str], **others: Any) -> Options:
-        """Return the fields of a spec that the user has given; the figure's file decides the others.
-
-        Args:
-            spec: The spec.
-            given: Names of the fields that were given.
-            others: Other options.
-        """
-        if "lengths" in given and min(spec.lengths) < 2:
-            raise InputError(
-                f"expected lengths of at least 2, got {min(spec.lengths)}; one token has nothing to attend to"
-            )
-        fields = {
-            name: getattr(spec, name) for name in ("models", "layers", "lengths", "samples", "tol") if name in given
-        }
-        if "models" in fields:
-            fields["models"] = tuple(model.label for model in spec.models)
-        if fields.get("layers") == "all":
-            del fields["layers"]
-        return cls(**fields, workers=spec.engine.workers, **others)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,236 @@
+"""The tab for one model and one text: constants of its layers and heads, and what single tokens do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import gradio as gr
+
+from howsmooth.explorer import exports, html
+from howsmooth.explorer.app import App, Cancellation, Session
+from howsmooth.explorer.choice import MAPS, TOKENS, Choice, prepare
+from howsmooth.explorer.components import (
+    PRIVATE,
+    Updates,
+    cancel_on_click,
+    clickable_output,
+    computing,
+    output,
+    run_and_cancel,
+    run_on_click,
+    run_with_cancel,
+)
+from howsmooth.explorer.links import LAYERS, MAX_LAYER, one_of, whole_number
+from howsmooth.report.rows import model_name, number
+from howsmooth.report.token_figure import Colouring, gain_colouring, share_colouring, token_figure
+from howsmooth.studies import measure, move_each_token, move_one_token
+from howsmooth.studies.token_effects import moves_tokens_in_one_pass
+
+
+def layers_tab(app: App) -> None:
+    """Add the tab for the constants of layers, their heads and single tokens."""
+    longest = app.catalog.limits.max_tokens
+    with gr.Row():
+        layers = gr.Textbox("all", label="Layers", info="all, or numbers such as 0,2,5", elem_id="layers", max_lines=1)
+        map_name = gr.Dropdown(
+            list(MAPS),
+            value="attention",
+            label="Map",
+            elem_id="map",
+            info="attention alone, with norm, with residual, or the layer",
+        )
+        tokens = gr.Dropdown(
+            list(TOKENS),
+            value="all",
+            label="Tokens that may move",
+            elem_id="tokens",
+            info="all, or without special or first ones",
+        )
+    length = gr.Slider(8, longest, value=64, step=1, label="Tokens of the text to measure", elem_id="length")
+    wanted = gr.State(None)  # the layer to select after the next measurement; None for that of the largest constant
+    controls = run_and_cancel("measure", "Measure")
+    table = clickable_output("constants", "layer")
+    words = clickable_output("words", "token")
+    token = output("token")
+    heads = output("heads")
+    save = output("measure-save")
+    command = output("command")
+    app.download = gr.DownloadButton("Download the report of these results", visible=False, elem_id="download")
+    status = controls.status
+    app.register(
+        "measure",
+        "Layers",
+        {
+            **app.model_and_text,
+            "layers": (layers, LAYERS),
+            "map": (map_name, one_of(MAPS)),
+            "tokens": (tokens, one_of(TOKENS)),
+            "length": (length, whole_number(8, longest)),
+            "layer": (wanted, whole_number(0, MAX_LAYER)),
+        },
+    )
+
+    def measure_layers(cancellation: Cancellation, visitor: str | None, wanted: int | None, *values: Any) -> Updates:
+        choice = Choice(*values)
+        yield {
+            status: html.progress(0, 1, f"loading {choice.model}"),
+            **dict.fromkeys((table, words, token, heads, save, command), ""),
+        }
+        work = prepare(choice, app.catalog)
+        session = Session(work.choice)
+        total = work.settings.estimates
+        yield {status: html.progress(0, total, work.note), command: html.command_line(work.choice.command)}
+        for record in measure(work.model, work.text, work.settings, progress=cancellation.check):
+            session.records.append(record)
+            yield {
+                status: html.progress(len(session.records), total, f"layer {record['layer']}, n = {record['n']}"),
+                table: html.constants(session.records),
+                app.session: session,
+            }
+        session.layer = wanted if session.record(wanted) is not None else session.largest_layer
+        yield {app.session: session, **selection(session), app.download: gr.update(**app.report(visitor, session))}
+        yield from measure_gains(session)
+        yield {
+            status: html.message(
+                f"Measured on {work.note}. Click a layer for its heads, a token for where its change arrives.", "done"
+            )
+        }
+
+    def selection(session: Session, position: int | None = None) -> dict[Any, Any]:
+        """Return the table and the text with the selected layer and token."""
+        record, colourings = session.record(session.layer), colourings_of(session)
+        shown = html.token_texts(session.words, colourings, position) if colourings else ""
+        if len(colourings) > 1:
+            shown += html.largest_gains(session.words, colourings[0], colourings[1])
+        elif colourings and not session.one_pass:
+            shown += html.message(
+                "Click a token to measure its gain. Those of all tokens at once are computed only for the map "
+                "attention, and only where howsmooth reads its weights: elsewhere that takes minutes."
+            )
+        return {
+            table: html.constants(session.records, session.layer),
+            words: shown,
+            wanted: None if record is None else session.layer,
+        }
+
+    def measure_gains(session: Session) -> Updates:
+        """Measure the gains of all tokens at the selected layer, if one pass does that; then offer the files."""
+        layer, choice = session.layer, session.choice
+        if layer is None or choice is None or not colourings_of(session):
+            return
+        work = prepare(choice, app.catalog).layer(layer)
+        session.one_pass = moves_tokens_in_one_pass(work.model, work.settings)
+        if layer not in session.gains and session.one_pass:
+            yield {status: html.progress(0, 1, f"each token of layer {layer} alone")}
+            session.gains[layer] = move_each_token(work.model, work.text, work.settings)
+        yield {app.session: session, **selection(session)}
+        yield {save: save_layers(session)}
+
+    def save_layers(session: Session) -> str:
+        """Return the links to the files and the link of the view."""
+        record = session.record(session.layer)
+        if record is None or session.choice is None:
+            return ""
+        values = {**asdict(session.choice), "layer": session.layer, "gains": record["layer"] in session.gains}
+        rows = exports.token_rows(record, session.gains.get(record["layer"]), session.words)
+        title = f"{model_name(record['model'])}, layer {record['layer']}, n = {record['n']}"
+
+        def draw(theme: str) -> Any:
+            return token_figure(
+                session.words,
+                colourings_of(session),
+                title=f"{title}: local Lipschitz constant {number(record['value'])}",
+                theme=theme,
+            )
+
+        return html.save_line(
+            [
+                *html.figure_downloads(draw, "tokens", "Tokens"),
+                html.text_download("Tokens CSV", "tokens.csv", exports.csv(rows, list(rows[0]))),
+                html.text_download("Layers CSV", "layers.csv", exports.csv(session.records, exports.LAYER_FIELDS)),
+                html.text_download("Python", "layers.py", exports.python_code("measure", values)),
+            ],
+            app.link("measure", values),
+        )
+
+    def select_layer(session: Session | None, event: gr.EventData) -> dict[Any, Any]:
+        if session is None or session.record(event.index) is None:
+            return {status: html.message("That layer is not measured yet.", "warn")}
+        session.layer = event.index
+        return {app.session: session, heads: "", token: "", save: "", **selection(session)}
+
+    def measure_layer(session: Session | None, request: gr.Request) -> Updates:
+        """Measure the gains of the tokens of the selected layer, and its heads."""
+        if session is None or session.layer is None or session.choice is None:
+            return
+        layer, choice = session.layer, session.choice
+
+        def compute(cancellation: Cancellation) -> Updates:
+            yield from measure_gains(session)
+            work = prepare(choice, app.catalog).layer(layer, each_head=True)
+            found = session.heads.setdefault(layer, [])
+            found.clear()
+            for record in measure(work.model, work.text, work.settings, progress=cancellation.check):
+                found.append(record)
+                yield {
+                    status: html.progress(len(found), work.settings.estimates, f"heads of layer {layer}"),
+                    heads: html.constants(found, heads=True),
+                }
+            yield {
+                status: html.message(f"All heads of layer {layer} are measured.", "done"),
+                app.session: session,
+                app.download: gr.update(**app.report(request.session_hash, session)),
+            }
+
+        yield from run_with_cancel(app, controls, request.session_hash, compute)
+
+    def perturb_token(session: Session | None, request: gr.Request, event: gr.EventData) -> Updates:
+        if session is None or session.layer is None or session.choice is None:
+            return
+        layer, choice, record = session.layer, session.choice, session.record(session.layer)
+        if record is None:
+            return
+
+        def compute(cancellation: Cancellation) -> Updates:
+            yield {status: html.progress(0, 1, f"moving token {event.index} alone"), **selection(session, event.index)}
+            work = prepare(replace(choice, tokens="all"), app.catalog).layer(layer)
+            found = move_one_token(work.model, work.text, work.settings, event.index)
+            yield {
+                token: html.token_effect(found, record["shares"][event.index], record["value"]),
+                status: html.message(f"Token {event.index} was moved alone.", "done"),
+            }
+
+        yield from run_with_cancel(app, controls, request.session_hash, compute)
+
+    shown = [table, words, wanted]
+    measured = run_on_click(
+        app,
+        controls,
+        measure_layers,
+        [wanted, app.model, app.text, layers, map_name, length, tokens],
+        [*shown, token, heads, save, command, app.session, app.download],
+    )
+    layer_selected = table.select(
+        select_layer, app.session, [status, *shown, token, heads, save, app.session], queue=False, **PRIVATE
+    )
+    layer_measured = layer_selected.then(
+        measure_layer,
+        app.session,
+        [status, controls.cancel, *shown, heads, save, app.session, app.download],
+        **computing(status),
+    )
+    token_perturbed = words.select(
+        perturb_token, app.session, [status, controls.cancel, *shown, token], **computing(status)
+    )
+    cancel_on_click(app, controls, [measured, layer_measured, token_perturbed])
+
+
+def colourings_of(session: Session) -> list[Colouring]:
+    """Return what the colours of the tokens show: the shares at the selected layer, and the gains if they are known."""
+    record = session.record(session.layer)
+    if record is None or not record["shares"]:
+        return []
+    gains = session.gains.get(record["layer"])
+    shares = [share_colouring(record["shares"])]
+    return shares if gains is None else [*shares, gain_colouring(gains["gains"], record["value"])]
