@@ -90,7 +90,7 @@ def test_a_failed_expectation_is_reported(howsmooth, tmp_path):
         ("flow particles polytop", "did you mean 'polytope'"),
         ("flow particles none.toml", "readable TOML"),
         ("flow particles --solver euler", "'euler' is not one of 'rk45'"),
-        ("flow particles --solver rk4", "expected a number of steps for the solver rk4"),
+        ("flow particles --solver rk4", "expected a number of steps for the solver rk4, got none; set --solver-steps"),
         ("flow particles --dim 3 hyperplanes --dim 2", "expected V of shape"),
         ("flow particles --particles 0", "--particles"),
         ("flow particles --sphere", "off the sphere"),

@@ -167,6 +167,25 @@ def test_a_study_is_prepared_with_one_thread(tiny, tmp_path):
     assert done.returncode == 99 and variables["OMP_NUM_THREADS"] == "1"
 
 
+def test_remedies_name_options_of_the_command():
+    from howsmooth.cli.flow.particles import command as particles
+    from howsmooth.cli.measure import command as measure
+    from howsmooth.cli.runtime import name_options
+
+    cases = {
+        "expected a, got b; set max_memory, raise max_steps or tol": "set --max-memory, raise --max-steps or --tol",
+        'expected a, got b; use dtype="float64"': "use --dtype float64",
+        "expected tol > 0, got 0": "expected tol > 0, got 0",  # says what is wrong, not what to do
+        "expected a, got b; pass tolerance": "pass tolerance",
+        "expected a, got b; --dtype on the command line, dtype= in load()": "--dtype on the command line, dtype= in",
+    }
+    for message, wanted in cases.items():
+        assert wanted in name_options(message, measure.params)
+    assert name_options("expected a number of steps, got none; set steps", particles.params).endswith(
+        "set --solver-steps"
+    )
+
+
 def test_every_command_that_computes_has_the_options():
     import click
 

@@ -6,7 +6,8 @@ They act before torch is imported, because OpenMP reads its settings then.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from howsmooth.cli.options import Decorator, apply_options, spec_from_options, s
 from howsmooth.errors import InputError
 from howsmooth.studies.threads import default_threads, set_threads, wait_passively
 
+_ARGUMENT_WORDS = ("tol", "steps")  # arguments without an underscore that remedies name
 _KEY = "howsmooth.runtime"  # in the `meta` of the click context
 
 
@@ -58,11 +60,40 @@ def runtime_options(*, engine: bool = False) -> Decorator:
             wait_passively()
             if threads is not None:
                 set_threads(threads)
-            return command(*arguments, **options)
+            try:
+                return command(*arguments, **options)
+            except InputError as error:
+                error.args = (name_options(str(error), click.get_current_context().command.params),)
+                raise
 
         return apply_options(*(() if engine else (spec_options("threads"),)), *_VERBOSITY)(run)
 
     return decorate
+
+
+def name_options(message: str, params: Sequence[click.Parameter]) -> str:
+    """Return an error message of the library with the options of the command in place of arguments of functions.
+
+    Only what is to be done, after the first semicolon, can name an argument. A message that names the option already
+    is for both readers and stays as it is.
+
+    Example:
+        >>> params = [click.Option(["--max-memory", "max_memory"]), click.Option(["--normalise"], is_flag=True)]
+        >>> name_options("expected 3 GiB of free memory, got 2; set max_memory", params)
+        'expected 3 GiB of free memory, got 2; set --max-memory'
+        >>> name_options("expected weights that sum to 1, got 2; pass normalise=True to divide by it", params)
+        'expected weights that sum to 1, got 2; pass --normalise to divide by it'
+    """
+    problem, semicolon, remedy = message.partition("; ")
+    for param in params:
+        if not isinstance(param, click.Option) or not param.name or param.opts[0] in message:
+            continue
+        name, option = re.escape(param.name), param.opts[0]
+        remedy = re.sub(rf"(?<![\w.-]){name}=True\b", option, remedy)
+        remedy = re.sub(rf"(?<![\w.-]){name}=[\"']?([\w.]+)[\"']?", rf"{option} \1", remedy)
+        if "_" in param.name or param.name in _ARGUMENT_WORDS:
+            remedy = re.sub(rf"(?<![\w.-]){name}(?![\w=])", option, remedy)
+    return problem + semicolon + remedy
 
 
 def current_runtime() -> Runtime:

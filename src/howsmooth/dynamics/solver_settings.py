@@ -20,7 +20,7 @@ def check_settings(
     Example:
         >>> check_settings("rk4", 1.0, 1e-6, 1e-9, None, 100, 0.0)
         Traceback (most recent call last):
-        howsmooth.errors.InputError: expected a number of steps for the solver rk4, got none; give one
+        howsmooth.errors.InputError: expected a number of steps for the solver rk4, got none; set steps
     """
     if solver not in SOLVERS:
         raise InputError(f"expected a solver among {', '.join(SOLVERS)}, got {solver!r}")
@@ -34,7 +34,7 @@ def check_settings(
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise InputError(f"expected max_steps as a positive whole number, got {max_steps!r}")
     if steps is None and solver in FIXED_STEPS:
-        raise InputError(f"expected a number of steps for the solver {solver}, got none; give one")
+        raise InputError(f"expected a number of steps for the solver {solver}, got none; set steps")
     if steps is not None and solver not in FIXED_STEPS:
         raise InputError(
             f"expected a number of steps only with the solvers {' and '.join(FIXED_STEPS)}, got {steps} with {solver}, "

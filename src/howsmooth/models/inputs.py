@@ -48,7 +48,7 @@ class Processor:
     def read(self, kind: Any, what: str) -> Any:
         """Return the processor, read by an auto class of transformers; `what` names it in error messages."""
         if self.path is None:
-            raise InputError(f"expected a model with its own {what}, got one without files; give the tensors yourself")
+            raise InputError(f"expected a model with its own {what}, got one without files; give tensors in Python")
         try:
             with quiet_transformers():
                 return kind.from_pretrained(self.path, local_files_only=self.local_only, **self.remote)
@@ -56,7 +56,7 @@ class Processor:
             reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
             raise InputError(
                 f"expected the model's own {what} (preprocessor_config.json) at {self.path}, got none that can be "
-                f"read ({reason}); give the tensors yourself"
+                f"read ({reason}); add the file, or give tensors in Python"
             ) from error
 
 

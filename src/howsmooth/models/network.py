@@ -196,7 +196,7 @@ def _use_eager_experts(network: PreTrainedModel) -> None:
     except RuntimeError as error:
         raise InputError(
             f"expected a network whose experts can be computed one by one, got {type(network).__name__} "
-            f'({str(error).splitlines()[0]}); load it with experts_implementation="eager"'
+            f'({str(error).splitlines()[0]}); in Python, load it with experts_implementation="eager"'
         ) from error
 
 

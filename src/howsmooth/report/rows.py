@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 MAX_DECIMAL = 1e6  # larger bounds are printed as powers of ten
 LOG10 = math.log(10)
+_READER_WORDS = {  # what a bound that does not apply says in Python, and in a table
+    "f.head(i)": "a single head (--heads)",
+    "a bound of this_project": "one of this project’s bounds",
+    "the symmetric part: gamma(head, symmetric=True)": "the symmetric part",
+    "a score_bias": "a score bias",
+}
 ACCEPTED_STATUSES = ("converged", "residual", "lower bound only", "as released", "fine")  # need no warning
 
 
@@ -169,8 +175,24 @@ def refusals(records: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
     reasons: dict[str, dict[str, None]] = {}
     for record in records:
         if record["refused"] is not None:
-            reasons.setdefault(record["refused"], {})[bound_title(record)] = None
+            reasons.setdefault(refusal_text(record["refused"]), {})[bound_title(record)] = None
     return {why: list(names) for why, names in sorted(reasons.items(), key=lambda item: -len(item[1]))}
+
+
+def refusal_text(reason: str) -> str:
+    """Return why a bound does not apply, with the titles of bounds and options in place of functions and arguments.
+
+    Example:
+        >>> refusal_text("expected one head, got 12 heads; take f.head(i) or castin2024.multi_head_upper")
+        'expected one head, got 12 heads; take a single head (--heads) or “Castin et al. 2024, multi-head”'
+    """
+    from howsmooth.bounds.titles import TITLES
+
+    for name, words in _READER_WORDS.items():
+        reason = reason.replace(name, words)
+    for name, title in sorted(TITLES.items(), key=lambda item: -len(item[0])):  # a name may begin another
+        reason = reason.replace(name, f"“{title}”")
+    return reason
 
 
 def by_quantity(records: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:

@@ -401,5 +401,5 @@ def refuse_without_order(layer: SelfAttention | None, measure: TokenMeasure) -> 
     if layer is not None and layer.causal and not isinstance(measure, TimedMeasure):
         raise InputError(
             "expected a TimedMeasure for a causal layer, got a TokenMeasure, whose atoms have no order; "
-            "use TimedMeasure.from_sequence(x)"
+            "use TimedMeasure.from_sequence(x), or a file with times"
         )

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from howsmooth.cli.outputs import Record
     from howsmooth.texts.corpora import Corpus
-    from howsmooth.transport import TokenMeasure
 
 DEFAULTS = {"lengths": "64", "samples": 1}
 MEASURE_SUFFIXES = (".npz", ".safetensors", ".csv")  # as howsmooth.transport.files.SUFFIXES
@@ -99,12 +98,16 @@ def command(
         text_distances = deferred("howsmooth.studies.distances:text_distances")
         file_distances = deferred("howsmooth.studies.distances:file_distances")
         if files:
+            loaded = None
             if model is None:
                 load_torch(stderr)
             else:
                 check_models(spec)
-            first, second = (_read_measure(path, normalise) for path in files)
-            loaded = None if model is None else load_model(spec)
+                loaded = load_model(spec)
+
+            from howsmooth.transport import read_measure
+
+            first, second = (read_measure(path, normalise=normalise) for path in files)
             maps = 1 if loaded is None else loaded.layers if spec.layers == "all" else len(spec.layers)
             return Computation(
                 "files" if loaded is None else loaded.name,
@@ -149,13 +152,3 @@ def _read_other(path: str) -> Corpus:
         return read_corpus(path)
     except InputError as error:
         raise InputError(f"--other: {error}") from None
-
-
-def _read_measure(path: str, normalise: bool) -> TokenMeasure:
-    """Read a measure; errors name the option instead of the argument."""
-    from howsmooth.transport import read_measure
-
-    try:
-        return read_measure(path, normalise=normalise)
-    except InputError as error:
-        raise InputError(str(error).replace("normalise=True", "--normalise")) from None
