@@ -79,7 +79,7 @@ def test_reference_lines_start_below_the_points_and_end_inside():
 def test_bounds_at_the_text_and_on_the_worst_case_are_in_different_charts(bounds):
     """A lower bound on the worst case is above the measured constant: in one chart it would look violated."""
     here, worst = bounds_charts(bounds)[:2]
-    assert (here.title, worst.title) == ("layer 0, at this text", "layer 0, worst case in the ball, R = 4.50")
+    assert (here.title, worst.title) == ("layer 0, at this text", "layer 0, worst case in the ball, R\u00a0=\u00a04.50")
     assert [series.label for series in here.series] == ["measured at this text", "≤ local bound"]
     assert [series.label for series in worst.series] == ["≥ two-point example", "≤ sharper Theorem 1"]
     for chart in (here, worst):
@@ -101,7 +101,8 @@ def test_distant_bounds_are_listed_in_the_notes(bounds):
         if record["bound"] == "this_project.upper"
     ]
     chart = bounds_charts([*bounds, *far])[1]
-    assert chart.notes == ["Off the scale at n = 32: ≤ far\u00a010^2171."]
+    assert chart.notes == ["Off the scale at n = 32: ≤\u00a0far\u00a010^2171."]
+    assert chart.short_notes == ["Off the scale: 1 bound, 10^2171."]
     assert [series.label for series in chart.series] == ["≥ two-point example", "≤ sharper Theorem 1"]
 
 

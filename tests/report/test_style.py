@@ -162,6 +162,26 @@ def test_panels_are_used_in_full(style, bounds):
         assert less(0.8 * (high - low), math.log(max(values) / min(values)))
 
 
+@EVERY_STYLE
+def test_notes_about_many_bounds_take_two_lines_within_the_figure(style, bounds):
+    far = [
+        {**record, "bound": f"a bound with a long name, number {k}", "log_value": 500.0 * k, "log_ratio": 500.0 * k - 1}
+        for record in bounds
+        if record["bound"] == "this_project.upper"
+        for k in range(1, 9)
+    ]
+    with figure_style(style):
+        figure = bounds_figure([*bounds, *far])
+    figure.draw_without_rendering()
+    notes = [text for panel in figure.axes for text in panel.texts if text.get_text().startswith("Off the scale")]
+    assert notes and all(note.get_text().count("\n") <= 1 for note in notes)
+    whole = figure.bbox
+    for note in notes:
+        box = note.get_window_extent()
+        assert at_most(0, box.x0) and at_most(box.x1, whole.x1) and at_most(0, box.y0)
+    assert "8 bounds" in notes[-1].get_text()
+
+
 def test_boxes_that_touch_count_as_overlapping():
     from matplotlib.transforms import Bbox
 

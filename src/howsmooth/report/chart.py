@@ -160,6 +160,7 @@ class Chart:
         reference_slopes: Powers of x for comparison, see `reference_lines`.
         legend_title: Title of the legend.
         notes: Lines of text below the legend.
+        short_notes: What is shown in their place where they would take more than two lines.
         corner_text: Text in the upper left corner of the panel.
         message: Text shown in place of a chart without data.
         caption: Caption of a chart with `is_detailed`.
@@ -175,6 +176,7 @@ class Chart:
     reference_slopes: Sequence[ReferenceSlope] = ()
     legend_title: str = ""
     notes: Sequence[str] = ()
+    short_notes: Sequence[str] = ()
     corner_text: str = ""
     message: str = ""
     caption: str = ""

@@ -219,13 +219,14 @@ def _local_bounds_chart(
         linestyle="solid",
         colour="foreground",
     )
-    off_scale = _off_scale([row for row in rows if row.is_local and row not in drawn], lengths)
+    off_scale, short = _off_scale([row for row in rows if row.is_local and row not in drawn], lengths)
     return Chart(
         f"{name}, {here}",
         Axis(LENGTH_LABEL, "log", lengths),
         Axis(LIPSCHITZ_LABEL, "log"),
         [constant, *(_bound_series(row, titles) for row in drawn)],
         notes=off_scale,
+        short_notes=short,
         caption=f"{name}: the constant {here} and its bounds there. {' '.join(off_scale)}".strip(),
     )
 
@@ -236,14 +237,15 @@ def _worst_case_chart(
     lower, upper = _tightest(drawn, lengths, "lower"), _tightest(drawn, lengths, "upper")
     radii = [cell["R"] for row in drawn for cell in row.cells.values()]
     ends = " … ".join(dict.fromkeys((number(min(radii), 3), number(max(radii), 3))))
-    off_scale = _off_scale([row for row in rows if row.holds in _BALL_SCOPES and row not in drawn], lengths)
+    off_scale, short = _off_scale([row for row in rows if row.holds in _BALL_SCOPES and row not in drawn], lengths)
     return Chart(
-        f"{name}, worst case in the ball, R = {ends}",
+        f"{name}, worst case in the ball, R\u00a0=\u00a0{ends}",
         Axis(LENGTH_LABEL, "log", lengths),
         Axis("largest  ‖D$_X$f‖$_2$  with all  |x$_i$| ≤ R", "log"),
         [_bound_series(row, titles) for row in drawn],
         bands=[Band(lengths, lower, upper, "the worst case is in here")] if lower and upper else [],
         notes=off_scale,
+        short_notes=short,
         caption=f"{name}: bounds on the largest constant over all inputs of n tokens of norm R at most, not on the "
         f"constant measured above. {' '.join(off_scale)}".strip(),
     )
@@ -279,12 +281,15 @@ def _log_range(row: BoundRow, name: str) -> tuple[float, float]:
     return min(values), max(values)
 
 
-def _off_scale(rows: Sequence[BoundRow], lengths: Sequence[int]) -> list[str]:
-    """Return a line about the bounds that are too far away to be drawn."""
+def _off_scale(rows: Sequence[BoundRow], lengths: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Return a line about the bounds that are too far away to be drawn, and a shorter one."""
     if not rows:
-        return []
-    far = ", ".join(f"{row.title}\u00a0{magnitude(row.cells[max(row.cells)]['log_value'])}" for row in rows)
-    return [f"Off the scale at n = {lengths[-1]}: {far}."]
+        return [], []
+    logs = [row.cells[max(row.cells)]["log_value"] for row in rows]
+    names = [row.title.replace(" ", "\u00a0", 1) for row in rows]  # no line ends after the sign
+    far = ", ".join(f"{name}\u00a0{magnitude(log)}" for name, log in zip(names, logs, strict=True))
+    ends = " to ".join(dict.fromkeys((magnitude(min(logs)), magnitude(max(logs)))))
+    return [f"Off the scale at n = {lengths[-1]}: {far}."], [f"Off the scale: {counted(len(rows), 'bound')}, {ends}."]
 
 
 def _tightest(rows: Sequence[BoundRow], lengths: list[int], side: str) -> list[float] | None:

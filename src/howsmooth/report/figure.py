@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINESTYLES = {"solid": "-", "dashed": (0, (5, 2.5)), "dotted": (0, (1, 1.8)), "dashdot": (0, (5, 2, 1, 2)), "": "none"}
 _MESSAGE_HEIGHT = 2.0  # inches, of a row of panels that contain only a message
+_MAX_NOTE_LINES = 2  # below a panel
 _MAX_BOUND_ROWS = 3  # maps, each with its two panels in a row; more maps are two to a row
 
 
@@ -122,7 +123,8 @@ def draw(
         panel.set_title(heading, color=colours["foreground"], fontsize=style.title_size, fontweight="bold", loc="left")
         left = charts[index - 1] if index % columns else None
         if not chart.message and (left is None or left.y_axis.label != chart.y_axis.label):
-            label = _fit_label(chart.y_axis.label, 0.75 * figure.get_figheight() / n_rows, style.label_size)
+            share = 0.75 if not legend_below or style is not STYLES["slides"] else 0.5  # of the height, for a panel
+            label = _fit_label(chart.y_axis.label, share * figure.get_figheight() / n_rows, style.label_size)
             panel.set_ylabel(label, color=colours["foreground"], fontsize=style.label_size)
     for panel in panels[len(charts) :]:
         panel.set_visible(False)
@@ -153,10 +155,25 @@ def _wrap(text: str, width: float, size: float) -> str:
     return _typeset("\n".join(textwrap.fill(line, characters(width, size)) for line in text.split("\n")))
 
 
+def _fit_notes(chart: Chart, width: float, size: float) -> list[str]:
+    """Return the notes of a chart, broken to a width in inches; the short ones if these take more than two lines."""
+    notes = [_wrap(note, width, size) for note in chart.notes]
+    if chart.short_notes and sum(note.count("\n") + 1 for note in notes) > _MAX_NOTE_LINES:
+        return [_wrap(note, width, size) for note in chart.short_notes]
+    return notes
+
+
 def _fit_label(label: str, height: float, size: float) -> str:
-    """Break an axis label at its first double space if it is longer than the height of its panel in inches."""
-    shown = re.sub(r"\$[_^]\{?([^$}]*)\}?\$", r"\1", label)
-    return label if len(shown) <= characters(height, size) else label.replace("  ", "\n", 1)
+    """Break an axis label at the double space nearest its middle if it is longer than a height in inches."""
+
+    def shown(text: str) -> int:
+        return len(re.sub(r"\$[_^]\{?([^$}]*)\}?\$", r"\1", text))
+
+    parts = label.split("  ")
+    if shown(label) <= characters(height, size) or len(parts) == 1:
+        return label
+    broken = [("  ".join(parts[:k]), "  ".join(parts[k:])) for k in range(1, len(parts))]
+    return "\n".join(min(broken, key=lambda lines: max(map(shown, lines))))
 
 
 def _typeset(text: str) -> str:
@@ -222,7 +239,7 @@ def _draw_panel(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_w
         _draw_legend(panel, chart, colours, style, panel_width)
     elif chart.notes:
         panel.annotate(
-            "\n".join(_wrap(note, 0.9 * panel_width, style.legend_size) for note in chart.notes),
+            "\n".join(_fit_notes(chart, 0.9 * panel_width, style.legend_size)),
             (0, 0),
             xytext=(0, -3.4 * style.label_size),
             xycoords="axes fraction",
@@ -368,8 +385,8 @@ def _set_limits(panel: Axes, chart: Chart) -> None:
 
 
 def _draw_legend(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_width: float) -> None:
-    for line in chart.notes:
-        panel.plot([], [], " ", label=_wrap(line, 0.9 * panel_width, style.legend_size))
+    for line in _fit_notes(chart, 0.9 * panel_width, style.legend_size):
+        panel.plot([], [], " ", label=line)
     if not panel.get_legend_handles_labels()[0]:
         return
     place = (0.5, -3.4) if style.legend_columns > 1 else (-0.08, -3.2)  # in widths of the panel, in font sizes below it
