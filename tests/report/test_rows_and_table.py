@@ -13,7 +13,7 @@ from rich.text import Text
 
 from howsmooth.fits import growth_laws
 from howsmooth.report.measurement_tables import growth_table, measurements_table, summary
-from howsmooth.report.rows import interval, measurement_rows
+from howsmooth.report.rows import interval, measurement_rows, number
 from howsmooth.report.table import Column, Table
 from tests.tolerances import at_most
 
@@ -92,6 +92,15 @@ def test_a_rejected_law_shows_its_verdict_and_no_exponent(make):
 
 def test_growth_table_fits_in_eighty_columns(growth):
     assert max(len(line.rstrip()) for line in printed(growth_table(growth), 80).splitlines()) <= 80
+
+
+@pytest.mark.parametrize("digits", [2, 3, 4, 5])
+@pytest.mark.parametrize("power", range(0, 6))
+def test_numbers_below_a_million_are_decimals(digits, power):
+    for value in (10.0**power, 1.2345678 * 10**power, 9.87654 * 10**power):
+        text = number(value, digits)
+        assert "e" not in text and "^" not in text
+        assert float(text.replace(",", "")) == pytest.approx(value, rel=0.6 * 10 ** (1 - digits))
 
 
 def test_rows_with_fewer_samples_show_their_number(records):

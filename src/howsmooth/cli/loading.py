@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,9 +143,8 @@ def check_texts(spec: Spec) -> tuple[Corpus, ...]:
 
 def load_torch(stderr: Console) -> None:
     """Import torch, which takes seconds, and show that; for commands that load no model, after checking options."""
-    if "torch" not in sys.modules:
-        with show_loading(stderr, "torch"):
-            importlib.import_module("torch")
+    with show_loading(stderr, "torch"):
+        importlib.import_module("torch")
 
 
 @contextmanager

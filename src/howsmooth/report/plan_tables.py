@@ -28,7 +28,7 @@ def plan_table(plan: Plan, done: int = 0) -> Table:
             ("study", spec.name),
             ("models", _models(plan)),
             ("texts", _texts(plan)),
-            ("lengths", f"{_lengths(spec.lengths)} × {spec.samples} samples"),
+            ("lengths", f"{_lengths(spec.lengths)} × {counted(spec.samples, 'sample')}"),
             ("maps", "; ".join(maps)),
             ("tasks", tasks),
             ("intervals", intervals),
@@ -41,7 +41,7 @@ def _models(plan: Plan) -> str:
     maps = []
     for planned in plan.planned_models:
         heads = "" if planned.heads == (None,) else f" × {len(planned.heads)} heads"
-        maps.append(f"{planned.model_spec.name}: {len(planned.layers)} layers{heads}")
+        maps.append(f"{planned.model_spec.name}: {counted(len(planned.layers), 'layer')}{heads}")
     return "; ".join(maps)
 
 

@@ -230,13 +230,13 @@ def number(value: float | None, digits: int = 4) -> str:
     Up to a million it is a decimal, with a comma before every three digits; beyond, in scientific notation.
 
     Example:
-        >>> number(12.5), number(0.0031416), number(2010.4, 3), number(123456.0), number(1.5e9, 3)
-        ('12.50', '0.003142', '2,010', '123,500', '1.50·10^9')
+        >>> number(12.5), number(0.0031416), number(150.2, 2), number(2010.4, 3), number(123456.0), number(1.5e9, 3)
+        ('12.50', '0.003142', '150', '2,010', '123,500', '1.50·10^9')
     """
     if value is None or not math.isfinite(value):
         return "none" if value is None else str(value).replace("inf", "∞")
     size = abs(float(f"{value:.{digits}g}"))
-    if size < 1000:
+    if size < min(1000, 10**digits):
         return f"{value:#.{digits}g}".rstrip(".")
     power = math.floor(math.log10(size))
     if size < MAX_DECIMAL:

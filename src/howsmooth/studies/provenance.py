@@ -89,7 +89,7 @@ def machine() -> dict[str, str]:
     gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     others = ["mps"] if torch.backends.mps.is_available() else []
     return {
-        "cpu": f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads",
+        "cpu": f"{os.cpu_count()} cores, threads of torch: {torch.get_num_threads()}",
         **{gpu: torch.cuda.get_device_name(gpu) for gpu in gpus},
         **({} if gpus else {"gpu": "none with CUDA that torch can use"}),
         "triton": _installed("triton") or "not installed; PyTorch's builds for NVIDIA GPUs on Linux bring it",

@@ -95,14 +95,16 @@ def command(
         from howsmooth.dynamics.declaration import check_matrix
         from howsmooth.dynamics.overrides import declared_attention
 
-        if "random" in (attention["a"], attention["v"]):  # random matrices are drawn with torch
+        is_random = "random" in (attention["a"], attention["v"])
+        if is_random:  # the matrices are drawn with torch
             load_torch(stderr)
         flow_example = declared_attention(example, default_dim=2, **attention)
         d = flow_example.tokens.dim
         if mean is not None and len(mean) != d:
             raise InputError(f"expected a --mean of {d} numbers, got {len(mean)}; --dim sets how many")
         check_matrix(covariance, d, "--covariance")
-        load_torch(stderr)
+        if not is_random:
+            load_torch(stderr)
 
         from howsmooth.dynamics.runs import run_gaussian
 

@@ -108,10 +108,12 @@ def command(
         from howsmooth.cli.loading import load_torch
         from howsmooth.dynamics.overrides import declared_attention
 
-        if "random" in (attention["a"], attention["v"]):  # random matrices are drawn with torch
+        is_random = "random" in (attention["a"], attention["v"])
+        if is_random:  # the matrices are drawn with torch
             load_torch(stderr)
         flow_example = declared_attention(example, default_dim=1, **attention)
-        load_torch(stderr)
+        if not is_random:
+            load_torch(stderr)
 
         from howsmooth.dynamics.runs import run_density
 

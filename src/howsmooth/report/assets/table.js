@@ -34,7 +34,7 @@ function number(value, digits = 4) {
   if (value === 0) return "0";
   const rounded = Number(value.toPrecision(digits)), size = Math.abs(rounded);
   if (size < 1e-4) return value.toExponential(digits - 1);
-  if (size < 1000) return value.toPrecision(digits);
+  if (size < Math.min(1000, 10 ** digits)) return value.toPrecision(digits);
   const power = Math.floor(Math.log10(size)), decimals = Math.max(0, digits - 1 - power);
   if (size >= 1e6) return value.toExponential(digits - 1).replace("e+", "·10^");
   return rounded.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
