@@ -232,7 +232,7 @@ def test_the_files_of_a_view_and_its_link(visit, opened, address):
 
 def test_a_link_to_another_tab(opened, address):
     with open_page(opened, address, "?show=regimes&sizes=0.5,2&scores=positive&power=6", "#regimes-status") as page:
-        wait_for_text(page, "regimes-status", "Exact for two points")
+        wait_for_text(page, "regimes-status", "Largest constant of n tokens at two points")
         assert page.is_checked("#scores input[value=positive]") and not page.is_visible("#text")
 
 
@@ -285,7 +285,7 @@ def test_all_tabs_show_results(visit):
     visit.get_by_role("tab", name="Measures").click()
     fill(visit, sizes="0.5,2")
     visit.click("#regimes-run")
-    wait_for_text(visit, "regimes-status", "Exact for two points")
+    wait_for_text(visit, "regimes-status", "Largest constant of n tokens at two points")
     visit.click("#split-run")
     wait_for_text(visit, "split-status", "of the square splits")
     fill(visit, sizes="a,b")
