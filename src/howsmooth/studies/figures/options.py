@@ -51,7 +51,7 @@ class Options:
             name: getattr(spec, name) for name in ("models", "layers", "lengths", "samples", "tol") if name in given
         }
         if "models" in fields:
-            fields["models"] = tuple(model.name for model in spec.models)
+            fields["models"] = tuple(model.label for model in spec.models)
         if fields.get("layers") == "all":
             del fields["layers"]
         return cls(**fields, workers=spec.engine.workers, **others)
