@@ -104,6 +104,7 @@ def test_record_contains_plain_numbers_under_the_common_names():
         "radius",
         "mean_radius",
     }
+    assert record.pop("notes") == []
     assert all(type(value) in (int, float, str) for value in record.values())
     assert record["dtype"] == "float64"
 

@@ -159,13 +159,14 @@ def test_caveats_name_the_problems(make, bounds):
             make(0, 8, 0),
             make(0, 8, 1, status="step limit"),
             make(0, 8, 2, status="lower bound only", upper=None),
-            make(0, 16, 0, upper=None),
+            make(0, 16, 0, upper=None, notes=["float32 was used"]),
             *bounds,
         ],
         ["half of it is missing."],
     )
     texts = " ".join(caveat.text for caveat in caveats)
     assert "beyond the positions" in caveats_of([make(0, 8, 0, extrapolated=True)])[0].text
+    assert f"1 of {4 + len(bounds)} records: Float32 was used." in texts
     assert "step limit" in texts and "Raise max_steps" in texts and "lower bound only" in texts
     assert "1 intervals have no finite upper end" in texts and "half of it is missing." in texts
     assert "Castin et al. 2024, Theorem 1" in texts and "one head, got 12" in texts

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from howsmooth.attention import SelfAttention
-from howsmooth.attention.jacobian import estimate_memory
+from howsmooth.attention.dense_products import DenseProducts
+from howsmooth.attention.jacobian import AttentionJacobian, estimate_memory
 from howsmooth.errors import InputError
 from howsmooth.models import load
 from howsmooth.spectral import LinearOperator, plan
@@ -141,3 +142,18 @@ def test_planned_memory_against_measurements_on_an_h200(n, products, stop, steps
     budget = dataclasses.replace(plan(drawn, stop=stop, tol=1e-2), stored=stored_after(steps))
     gib = (budget.total + 4 * 768 * n) / 2**30  # and the tokens
     assert less(measured, gib, 1.32 * measured)
+
+
+@pytest.mark.parametrize("has_gram", [True, False])
+def test_the_timed_pair_is_the_product_of_a_step(model, monkeypatch, has_gram):
+    """Lanczos steps take JᵀJ v as one product where the operator has one; it takes less time than a pair."""
+    called = []
+    for name in ("matvec", "rmatvec", "gram"):
+        product = getattr(AttentionJacobian, name)
+        monkeypatch.setattr(
+            AttentionJacobian, name, lambda self, v, name=name, product=product: called.append(name) or product(self, v)
+        )
+    monkeypatch.setattr(DenseProducts, "gains_by_gram", lambda self, dtype: has_gram)
+    cost_model = CostModel(model, planned(model, lengths=[8]).planned_models[0])
+    assert less(0, cost_model._measure_pair(8, 8))
+    assert set(called) == ({"gram"} if has_gram else {"matvec", "rmatvec"})

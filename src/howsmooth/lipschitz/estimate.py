@@ -192,9 +192,9 @@ class Estimate(Displayed):
         return self.finite_difference(1e-4 * (self.mean_radius or 1.0) if eta is None else eta)
 
     def as_record(self) -> dict[str, Any]:
-        """Return the numbers as plain Python values, under the field names of records."""
+        """Return the numbers and the notes as plain Python values, under the field names of records."""
         record = {name: getattr(self, name) for name in _RECORD_FIELDS}
-        return record | {"dtype": str(self.dtype).removeprefix("torch.")}
+        return record | {"dtype": str(self.dtype).removeprefix("torch."), "notes": list(self.notes)}
 
     def __float__(self) -> float:
         """Return `value`."""

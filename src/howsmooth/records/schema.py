@@ -96,6 +96,7 @@ class Measurement(Record):
     top_tokens: list[TopToken] = []
     shares: list[float] | None = None
     words: list[str] | None = None
+    notes: list[str] | None = None
 
 
 class BoundRecord(Record):

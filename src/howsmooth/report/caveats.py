@@ -35,6 +35,7 @@ def caveats_of(records: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> 
         *_unbounded(records),
         *(Caveat("warning", line) for line in notes),
         *_refused_bounds(records),
+        *_solver_notes(records),
         *_extrapolated(records),
         *_released(records),
         *_expected_misses(records),
@@ -79,6 +80,13 @@ def _refused_bounds(records: Sequence[dict[str, Any]]) -> list[Caveat]:
         Caveat("note", f"Outside its conditions, so there is no such bound here: {'; '.join(names)}. " + _sentence(why))
         for why, names in refusals(bounds).items()
     ]
+
+
+def _solver_notes(records: Sequence[dict[str, Any]]) -> list[Caveat]:
+    """Note what the solver did differently from what was asked for."""
+    measured = [record for record in records if record["kind"] == "measurement"]
+    counts = Counter(note for record in measured for note in record.get("notes") or [])
+    return [Caveat("note", f"{count} of {len(records)} records: {_sentence(note)}") for note, count in counts.items()]
 
 
 def _extrapolated(records: Sequence[dict[str, Any]]) -> list[Caveat]:

@@ -1,10 +1,11 @@
 """The cost model: time and memory of solves, extrapolated from a short solve and products timed on the device.
 
-A solve of q steps takes as long as q + a pairs of products J v and Jᵀu. The overhead a covers everything that is not a
-step: the products at higher precision for the certificate, building the operator, vector operations. Both q and a come
-from a solve at a length that is quick. The time of a pair is measured at the requested length if that is quick enough,
-else it is extrapolated by b n + c n² through the two longest lengths that were measured. The number of steps grows with
-n as the certificate's does, with the logarithm of the number of entries.
+A solve of q steps takes as long as q + a pairs of products J v and Jᵀu. (Where the operator has a product JᵀJ v, which
+takes less time, a pair is that product.) The overhead a covers everything that is not a step: the products at higher
+precision for the certificate, building the operator, vector operations. Both q and a come from a solve at a length that
+is quick. The time of a pair is measured at the requested length if that is quick enough, else it is extrapolated by
+b n + c n² through the two longest lengths that were measured. The number of steps grows with n as the certificate's
+does, with the logarithm of the number of entries.
 """
 
 from __future__ import annotations
@@ -302,14 +303,17 @@ class CostModel:
         return promote_half(self._attention(layer, n), x)
 
     def _measure_pair(self, n: int, requested_n: int) -> float:
-        """Return the seconds of J v and Jᵀu at n tokens, with the product dtype of the requested length."""
+        """Return the seconds of JᵀJ v at n tokens, by the products of a step, in the dtype of the requested length."""
         f, x = self._map_and_tokens(self.layers[0], n)
         operator = jacobian(f, x, product_dtype=self.planned.solver_options(requested_n, 0.5)["product_dtype"])
         v = torch.ones(*operator.batch, operator.shape[1], dtype=operator.dtype, device=operator.device)
         v /= math.sqrt(operator.shape[1])
 
+        def pair() -> object:
+            return operator.gram(v) if operator.has_gram else operator.rmatvec(operator.matvec(v))
+
         def pair_seconds() -> float:
-            return self._timed(lambda: operator.rmatvec(operator.matvec(v)))[1]
+            return self._timed(pair)[1]
 
         seconds = pair_seconds()
         return seconds if seconds > 1 else statistics.median([pair_seconds() for _ in range(3)])
