@@ -35,19 +35,27 @@ PRODUCTS_OF_A_SOLVE = 10
 
 
 class Tile(NamedTuple):
-    """Some heads and rows of a block.
+    """Some heads and rows of a block. Its tensors are views, made once, since each product takes many of them.
 
     Attributes:
         heads: range of the key heads, over all sequences.
         rows: range of the rows, which are the queries of all g heads that share a key.
+        seen: range of the keys.
         p: probabilities, (heads, rows, keys).
         slope: derivative of the soft cap, of the same shape, or None.
+        queries: scaled queries, (heads, k, rows).
+        keys: scaled keys, (heads, k, keys).
+        values: values, (heads, w, keys).
     """
 
     heads: slice
     rows: slice
+    seen: slice
     p: Tensor
     slope: Tensor | None
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
 
 
 class DenseProducts:
@@ -76,13 +84,15 @@ class DenseProducts:
         # A power of two near the largest entry of W: WᵀW / size has entries of the size of those of W.
         self.w_out_size = 1.0 if w_out is None else 2.0 ** math.frexp(float(w_out.abs().max()))[1]
         self.w_gram: Tensor | None = None  # WᵀW / size, formed when it is needed
-        self.scaled_keys = (linearised.pattern.scale * linearised.k).mT.flatten(0, 1).contiguous()
-        self.values = linearised.v.mT.flatten(0, 1).contiguous()
-        scaled_queries = self._by_key_head(linearised.scaled.mT)
+        keys = (linearised.pattern.scale * linearised.k).mT.flatten(0, 1).contiguous()
+        values = linearised.v.mT.flatten(0, 1).contiguous()
+        queries = self._by_key_head(linearised.scaled.mT)
         self.blocks = [
-            (block, _fold(scaled_queries[..., block.first : block.last]).contiguous(), list(_tiles(block)))
+            (block, list(_tiles(block, _fold(queries[..., block.first : block.last]).contiguous(), keys, values)))
             for block in linearised.kept
         ]
+        self.key_heads, self.tokens = len(keys), linearised.q.shape[0] * linearised.q.shape[2]
+        self.largest_tile = max((tile.p.numel() for _, tiles in self.blocks for tile in tiles), default=0)
 
     def forward(self, e: Tensor) -> Tensor:
         """Compute J e: (b, n, d) → (b, n, d_out)."""
@@ -91,7 +101,7 @@ class DenseProducts:
 
     def adjoint(self, u: Tensor) -> Tensor:
         """Compute Jᵀ u: (b, n, d_out) → (b, n, d)."""
-        return self._cotangent(u.mT if self.w_out_transposed is None else _product(self.w_out_transposed, u.mT))
+        return self._cotangent(u.mT if self.w_out_transposed is None else _projection(self.w_out_transposed, u))
 
     def gram(self, e: Tensor) -> tuple[Tensor, Tensor]:
         """Compute JᵀJ e (b, n, d) up to a factor (b,) in float64, of the size of J e; see `LinearOperator.gram`."""
@@ -109,27 +119,26 @@ class DenseProducts:
         if self.w_out_transposed is None or dtype == torch.float64:
             return False
         inner, outer = self.w_out_transposed.shape
-        tokens = self.values.shape[-1] * len(self.values) // self.hkv
-        return tokens * PRODUCTS_OF_A_SOLVE * (2 * outer - inner) > inner * outer
+        return self.tokens * PRODUCTS_OF_A_SOLVE * (2 * outer - inner) > inner * outer
 
     def _tangent(self, e: Tensor) -> Tensor:
         """Compute the tangent (b, h·w, n) of the output of attention along tokens e (b, n, d)."""
-        parts = torch.split(_product(self.w_in, e.mT), self.channels, 1)
+        parts = torch.split(_projection(self.w_in, e), self.channels, 1)
         dq, dk, dv = (t.unflatten(1, (-1, width)) for t, width in zip(parts, self.widths, strict=True))
         if self.rotary is not None:
             dq, dk = self.rotary(dq.mT).mT, self.rotary(dk.mT).mT
         dq, dk, dv = self._by_key_head(dq), dk.flatten(0, 1), dv.flatten(0, 1)
-        scores, outputs = self._scratch(), []
-        for block, scaled_queries, tiles in self.blocks:
-            seen, dq_rows = slice(block.start, block.stop), _fold(dq[..., block.first : block.last])
-            do = dv.new_zeros(len(dv), self.widths[2], dq_rows.shape[2])
-            for heads, rows, p, slope in tiles:
+        scores, outputs = e.new_empty(self.largest_tile), []
+        for block, tiles in self.blocks:
+            dq_rows = _fold(dq[..., block.first : block.last])
+            do = dv.new_zeros(self.key_heads, self.widths[2], dq_rows.shape[2])
+            for heads, rows, seen, p, slope, queries, keys, values in tiles:
                 ds = scores[: p.numel()].view(p.shape)
-                torch.bmm(dq_rows[heads, :, rows].mT, self.scaled_keys[heads, :, seen], out=ds)
-                ds.baddbmm_(scaled_queries[heads, :, rows].mT, dk[heads, :, seen])
+                torch.bmm(dq_rows[heads, :, rows].mT, keys, out=ds)
+                ds.baddbmm_(queries.mT, dk[heads, :, seen])
                 weights, _ = centred(ds if slope is None else ds.mul_(slope), p)
                 part = do[heads, :, rows]
-                torch.bmm(self.values[heads, :, seen], weights.mT, out=part)
+                torch.bmm(values, weights.mT, out=part)
                 part.baddbmm_(dv[heads, :, seen], p.mT)
             outputs.append(self._unfold(do))
         return _joined(outputs).reshape(len(e), -1, e.shape[1])
@@ -138,28 +147,24 @@ class DenseProducts:
         """Compute the cotangent (b, n, d) of the tokens for one of the output of attention, (b, h·w, n)."""
         b = len(cotangent)
         g = self._by_key_head(cotangent.unflatten(1, (-1, self.widths[2])))
-        dk, dv = torch.zeros_like(self.scaled_keys), torch.zeros_like(self.values)
-        scores, outputs = self._scratch(), []
-        for block, scaled_queries, tiles in self.blocks:
-            seen, g_rows = slice(block.start, block.stop), _fold(g[..., block.first : block.last])
-            dq = g.new_zeros(len(dk), self.widths[0], g_rows.shape[2])
-            for heads, rows, p, slope in tiles:
+        dk, dv = (g.new_zeros(self.key_heads, width, cotangent.shape[2]) for width in self.widths[1:])
+        scores, outputs = g.new_empty(self.largest_tile), []
+        for block, tiles in self.blocks:
+            g_rows = _fold(g[..., block.first : block.last])
+            dq = g.new_zeros(self.key_heads, self.widths[0], g_rows.shape[2])
+            for heads, rows, seen, p, slope, queries, keys, values in tiles:
                 d, g_tile = scores[: p.numel()].view(p.shape), g_rows[heads, :, rows]
-                torch.bmm(g_tile.mT, self.values[heads, :, seen], out=d)
+                torch.bmm(g_tile.mT, values, out=d)
                 d, _ = centred(d, p)
                 d = d if slope is None else d.mul_(slope)
-                torch.bmm(self.scaled_keys[heads, :, seen], d.mT, out=dq[heads, :, rows])
-                dk[heads, :, seen].baddbmm_(scaled_queries[heads, :, rows], d)
+                torch.bmm(keys, d.mT, out=dq[heads, :, rows])
+                dk[heads, :, seen].baddbmm_(queries, d)
                 dv[heads, :, seen].baddbmm_(g_tile, p)
             outputs.append(self._unfold(dq))
         by_head = [t.reshape(b, -1, *t.shape[-2:]) for t in (_joined(outputs), dk, dv)]
         if self.rotary is not None:
             by_head[:2] = [self.rotary.transpose(t.mT).mT for t in by_head[:2]]
         return _product(torch.cat([t.flatten(1, 2) for t in by_head], 1).mT, self.w_in)
-
-    def _scratch(self) -> Tensor:
-        """Return memory for the scores of any tile; one for each product, so that products may run in threads."""
-        return self.values.new_empty(max((tile.p.numel() for _, _, tiles in self.blocks for tile in tiles), default=0))
 
     def _unfold(self, t: Tensor) -> Tensor:
         """Reshape (b·hkv, c, g·rows) to (b·hkv, g, c, rows)."""
@@ -186,20 +191,23 @@ def flush_tiny(p: Tensor) -> None:
     torch.threshold_(p, MIN_PROBABILITY, 0.0)
 
 
-def _tiles(block: Block) -> Iterator[Tile]:
+def _tiles(block: Block, queries: Tensor, keys: Tensor, values: Tensor) -> Iterator[Tile]:
     """Yield the tiles of a block: as many heads as fit into `TILE_BYTES`, or part of the rows of one."""
     p = block.p.flatten(0, 1)
     slope = None if block.tanh is None else (1 - block.tanh**2).flatten(0, 1)
-    count, height, keys = p.shape
-    if keys == 0:
+    count, height, width = p.shape
+    if width == 0:
         return
-    size = height * keys * p.element_size()
+    size, seen = height * width * p.element_size(), slice(block.start, block.stop)
     per_tile, pieces = max(1, TILE_BYTES // size), -(-size // TILE_BYTES)
     step = -(-height // pieces)
     for first in range(0, count, per_tile):
         for start in range(0, height, step):
             heads, rows = slice(first, first + per_tile), slice(start, start + step)
-            yield Tile(heads, rows, p[heads, rows], None if slope is None else slope[heads, rows])
+            yield Tile(
+                *(heads, rows, seen, p[heads, rows], None if slope is None else slope[heads, rows]),
+                *(queries[heads, :, rows], keys[heads, :, seen], values[heads, :, seen]),
+            )
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -207,6 +215,11 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     if a.dim() == b.dim() or max(a.shape[0] if a.dim() == 3 else 1, b.shape[0] if b.dim() == 3 else 1) > 1:
         return a @ b
     return (a.view(a.shape[-2:]) @ b.view(b.shape[-2:])).unsqueeze(0)
+
+
+def _projection(w: Tensor, e: Tensor) -> Tensor:
+    """Return w eᵀ for tokens e (b, n, d); in float64 as (e wᵀ)ᵀ, which is up to twice as fast for few tokens."""
+    return _product(e, w.T).mT.contiguous() if e.dtype == torch.float64 else _product(w, e.mT)
 
 
 def _fold(t: Tensor) -> Tensor:

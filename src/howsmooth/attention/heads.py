@@ -13,7 +13,7 @@ from howsmooth.attention.jacobian import AttentionJacobian
 from howsmooth.attention.op import attend
 from howsmooth.attention.pattern import ScoreBias, ScoreFunction, ScoreOptions
 from howsmooth.attention.rotary import Rotary
-from howsmooth.attention.weights import GivenWeights, converted_weight
+from howsmooth.attention.weights import GivenWeights, converted_weight, is_finite
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
@@ -425,5 +425,5 @@ def _check_weights(weights: dict[str, Tensor | None], h: int, hkv: int) -> None:
     if wrong:
         raise InputError("SelfAttention: expected " + "; ".join(wrong))
     for name, t in given.items():
-        if not torch.isfinite(t).all():
+        if not is_finite(t):
             raise InputError(f"SelfAttention: expected finite weights, got NaN or ∞ in {name}")

@@ -16,6 +16,7 @@ from torch import Tensor
 from howsmooth.attention import backend, blockwise
 from howsmooth.attention.dense_products import DenseProducts, flush_tiny, rounded_block
 from howsmooth.attention.op import pattern_of
+from howsmooth.attention.weights import is_finite
 from howsmooth.errors import InputError
 from howsmooth.spectral import LinearOperator
 
@@ -101,7 +102,7 @@ class AttentionJacobian(LinearOperator):
         if reference is not None:  # which may be finite where float32 is not
             checked += [("queries", q), ("keys", k), ("values", v)]
         for name, t in checked:
-            if not torch.isfinite(t).all():
+            if not is_finite(t):
                 raise InputError(
                     f"expected finite {name}{f' in {product_dtype}' if self.rounded else ''}, got NaN or ∞; check the "
                     "tokens and weights of this layer" + (", or use bfloat16 or float32" if self.rounded else "")

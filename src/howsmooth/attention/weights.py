@@ -62,6 +62,11 @@ def converted_weight(
     return weight.to(dtype=dtype, device=device)
 
 
+def is_finite(t: Tensor) -> bool:
+    """Return whether all entries are finite: by their sum, which is far quicker than to test each, unless it is not."""
+    return bool(torch.isfinite(t.detach().sum())) or bool(torch.isfinite(t).all())
+
+
 def _is_differentiated(t: Tensor) -> bool:
     """Return whether t belongs to a `torch.func` transform or has a forward-mode tangent."""
     return is_functorch_wrapped_tensor(t) or torch.autograd.forward_ad.unpack_dual(t).tangent is not None

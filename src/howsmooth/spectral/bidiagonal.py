@@ -285,7 +285,7 @@ class Bidiagonalisation:
 
     def coupling(self) -> NDArray[np.float64]:
         """Return β̂_1 … β̂_q, (b, q): the norm of the component of M v_j outside the first j basis vectors."""
-        return np.stack(self.couplings, axis=1)
+        return np.array(self.couplings).T
 
     def floored_coupling(self, top: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return `coupling` (b, q), raised to its rounding: in a certificate a larger β̂ only weakens the bound."""
@@ -294,7 +294,7 @@ class Bidiagonalisation:
     def ritz(self) -> Ritz:
         """Return the eigenpairs of T = BᵀB."""
         unit = np.where(self.scale > 0, self.scale, 1.0)[:, None]  # T is formed in units of its largest entry
-        diagonal = np.stack(self.diagonal, axis=1) / unit
+        diagonal = np.array(self.diagonal).T / unit
         off_diagonal = self.coupling()[:, :-1] / unit
         # One by one: a threaded dense solver takes far longer for matrices as small as these.
         pairs = [eigh_tridiagonal(*entries) for entries in zip(diagonal, off_diagonal, strict=True)]
