@@ -128,7 +128,7 @@ class DenseProducts:
         if self.rotary is not None:
             dq, dk = self.rotary(dq.mT).mT, self.rotary(dk.mT).mT
         dq, dk, dv = self._by_key_head(dq), dk.flatten(0, 1), dv.flatten(0, 1)
-        scores, outputs = e.new_empty(self.largest_tile), []
+        scores, outputs = e.new_empty(self.largest_tile), []  # scores of one tile; products may run in threads
         for block, tiles in self.blocks:
             dq_rows = _fold(dq[..., block.first : block.last])
             do = dv.new_zeros(self.key_heads, self.widths[2], dq_rows.shape[2])
