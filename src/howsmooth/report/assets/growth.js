@@ -55,7 +55,7 @@ function lawTable(curves, lengths) {
   const unfinished = (curve) => curve.points.filter((row) => !ACCEPTED_STATUSES.includes(row.status)).length;
   return htmlTable(curves, [["layer", (curve) => curve.layer ?? "all", "number"],
     ...(heads ? [["head", (curve) => curve.head, "number"]] : []),
-    ...shownLengths.map((n) => [`n = ${n.toLocaleString("en")}`, (curve) => at(curve, n), "number"]),
+    ...shownLengths.map((n) => [`n\u00a0=\u00a0${n.toLocaleString("en")}`, (curve) => at(curve, n), "number"]),
     ["α", (curve) => (isShown(curve.law) ? power(curve.law.exponent) : ""), "number"],
     [`${level(curves)} interval of α`, (curve) => ends(curve.law), "number"],
     ["is it Lip ≈ C nᵅ?", (curve) => (curve.law ? curve.law.verdict : ""), "wide"],
