@@ -28,7 +28,8 @@ from experiments.records import Record, Records
 from howsmooth.attack import Ascent, Ball, ascend
 from howsmooth.bounds import mean_field
 from howsmooth.errors import InputError
-from howsmooth.report.figure import MARKERS, check_plot_path, save_figure
+from howsmooth.report.figure import MARKERS, save_figure
+from howsmooth.report.output_paths import check_plot_path
 from howsmooth.report.style import THEMES
 from howsmooth.studies.mean_field import unit_layer
 

@@ -27,7 +27,8 @@ from experiments.prediction.predictors import named_predictors
 from experiments.records import Record, Records
 from howsmooth.errors import InputError
 from howsmooth.records import json_line
-from howsmooth.report.figure import check_plot_path, save_figure
+from howsmooth.report.figure import save_figure
+from howsmooth.report.output_paths import check_plot_path
 from howsmooth.texts.corpora import read_corpus
 
 

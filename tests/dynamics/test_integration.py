@@ -199,7 +199,7 @@ X = normal(4, 2)
         (lambda: integrate(SOFTMAX, X, math.nan), "until"),
         (lambda: integrate(SOFTMAX, X, 1.0, solver="euler"), "solver among"),
         (lambda: integrate(SOFTMAX, X, 1.0, solver="rk4"), "expected a number of steps for the solver rk4"),
-        (lambda: integrate(SOFTMAX, X, 1.0, steps=3), "no other solver"),
+        (lambda: integrate(SOFTMAX, X, 1.0, steps=3), "only with the solvers residual and rk4"),
         (lambda: integrate([SOFTMAX, SOFTMAX], X, 1.0, solver="rk4", steps=3), "multiple of the 2 layers"),
         (lambda: integrate(SOFTMAX, X, 1.0, rtol=0.0), "rtol"),
         (lambda: integrate(SOFTMAX, X, 1.0, max_steps=0), "max_steps"),
