@@ -59,6 +59,14 @@ def test_products_of_another_solve_are_refused(tmp_path):
         singular_values(MatrixOperator(normal(1, 40, 30)), seed=1)
 
 
+@pytest.mark.parametrize("factor", [3.0, 1 + 1e-9])
+def test_products_of_another_operator_are_refused_although_the_seed_is_the_same(tmp_path, factor):
+    with saved_products(tmp_path):
+        singular_values(MatrixOperator(normal(1, 40, 30)))
+    with saved_products(tmp_path), pytest.raises(InputError, match="the same layer, tokens"):
+        singular_values(MatrixOperator(factor * normal(1, 40, 30)))
+
+
 def test_a_file_is_not_a_folder(tmp_path):
     path = tmp_path / "file"
     path.write_text("")

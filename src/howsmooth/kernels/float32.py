@@ -18,7 +18,7 @@ from howsmooth.kernels.tiles import SHARED_MEMORY, Tiles
 if TYPE_CHECKING:
     from triton.runtime.jit import KernelInterface
 
-# The largest entry of a split tensor is less than 2 to this power; the kernels' bounds use it.
+# The largest entry of a split tensor is less than 2 to this power; the kernels' bounds have it as 8192 and 16384.
 LARGEST = 13
 MAX_EXPONENT = 120  # of a factor: 2^±126 are the last normal float32
 

@@ -1,7 +1,9 @@
 """Products saved to a folder, so that a solve that was stopped goes on where it was.
 
 A solve with a given seed computes the same sequence of products every time. Read from files instead of computed, they
-bring it back to where it stopped, whatever else it had in memory.
+bring it back to where it stopped, whatever else it had in memory. Its first vector depends on the seed alone, and all
+others follow from the products: so the first product is computed again and compared with its file. Otherwise the
+products of another operator would pass for those of this one.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COMPARED_ENTRIES = 1000  # of the vector that is multiplied, spread over it
-# How far they may differ, relative to the largest: another GPU or library may round differently, and the difference
-# grows from step to step. Vectors of another solve differ by their own size.
-MAX_DIFFERENCE = 1e-3
+# How far vectors and the first product may differ from those saved, in units of rounding of their largest entry. The
+# same arithmetic gives the same bits; a larger difference is not covered by what a certificate allows for rounding.
+MAX_DIFFERENCE = 16
 
 _saved: ContextVar[SavedProducts | None] = ContextVar("saved", default=None)
 
@@ -33,8 +35,9 @@ _saved: ContextVar[SavedProducts | None] = ContextVar("saved", default=None)
 def saved_products(folder: str | os.PathLike[str]) -> Iterator[SavedProducts]:
     """Save each product of the solvers in this context; products that the folder already has are not computed again.
 
-    If the program is killed, run it again with the same folder, operator, seed and options. A product takes as much
-    space as a vector, n · d numbers. Other threads are not affected.
+    If the program is killed, run it again with the same folder, operator, seed and options, on the same kind of
+    machine. Only the first product is computed once more, to compare. A product takes as much space as a vector, n · d
+    numbers. Other threads are not affected.
 
     Args:
         folder: Folder of one solve; it is created if it does not exist, and can be deleted afterwards.
@@ -73,6 +76,10 @@ class SavedProducts:
 
     Args:
         folder: Where they are.
+
+    Attributes:
+        computed: Number of products that were computed and saved.
+        read: Number of products that were read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,25 +97,37 @@ class SavedProducts:
         path = self.folder / f"{self.computed + self.read:06d}.npz"
         sample = _sample(vector)
         if path.exists():
+            images = self._load(path, sample)
+            if self.read == 0:
+                for saved, image in zip(images, compute(), strict=True):
+                    self._refuse_another(path, saved, image)  # whole: a token may act on few entries
             self.read += count
-            return self._load(path, sample, vector.device)
+            return images
         images = compute()
         self.computed += count
         unfinished = path.with_suffix(".unfinished")
         with open(unfinished, "wb") as file:
-            np.savez(file, sample, *(image.detach().cpu().numpy() for image in images))
+            np.savez(file, *(image.detach().cpu().numpy() for image in (sample, *images)))
         os.replace(unfinished, path)
         return images
 
-    def _load(self, path: Path, sample: np.ndarray, device: torch.device) -> tuple[Tensor, ...]:
+    def _load(self, path: Path, sample: Tensor) -> tuple[Tensor, ...]:
         with np.load(path) as arrays:
-            expected, *images = (arrays[name] for name in arrays.files)
-        if expected.shape != sample.shape or np.abs(expected - sample).max() > MAX_DIFFERENCE * np.abs(expected).max():
+            expected, *images = (torch.from_numpy(arrays[name]).to(sample.device) for name in arrays.files)
+        self._refuse_another(path, expected, sample)
+        return tuple(images)
+
+    def _refuse_another(self, path: Path, saved: Tensor, found: Tensor) -> None:
+        """Raise InputError if two tensors differ by more than rounding."""
+        is_same = saved.shape == found.shape and saved.dtype == found.dtype
+        if is_same and saved.numel():
+            allowed = MAX_DIFFERENCE * torch.finfo(saved.dtype).eps * float(saved.abs().max())
+            is_same = float((saved - found).abs().max()) <= allowed
+        if not is_same:
             raise InputError(
-                f"expected products of the same solve in {self.folder}, got another vector at product {path.stem}; "
-                "use the same tokens, seed and options, or another folder"
+                f"expected products of the same solve in {self.folder}, got those of another at product {path.stem}; "
+                "use the same layer, tokens, seed and options, or another folder"
             )
-        return tuple(torch.from_numpy(image).to(device) for image in images)
 
 
 def current_products() -> SavedProducts | None:
@@ -116,6 +135,6 @@ def current_products() -> SavedProducts | None:
     return _saved.get()
 
 
-def _sample(vector: Tensor) -> np.ndarray:
+def _sample(vector: Tensor) -> Tensor:
     flat = vector.detach().reshape(-1)
-    return flat[:: max(1, len(flat) // COMPARED_ENTRIES)].double().cpu().numpy()
+    return flat[:: max(1, len(flat) // COMPARED_ENTRIES)]
