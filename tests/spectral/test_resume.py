@@ -67,6 +67,18 @@ def test_products_of_another_operator_are_refused_although_the_seed_is_the_same(
         singular_values(MatrixOperator(factor * normal(1, 40, 30)))
 
 
+def test_each_solve_in_a_context_is_compared(tmp_path):
+    first, second, other = (MatrixOperator(normal(seed, 40, 30)) for seed in (1, 2, 3))
+    with saved_products(tmp_path):
+        singular_values(first)
+        singular_values(second)
+    with saved_products(tmp_path) as saved:
+        singular_values(first)
+        assert saved.computed == 0
+        with pytest.raises(InputError, match="the same layer, tokens"):
+            singular_values(other)
+
+
 def test_a_file_is_not_a_folder(tmp_path):
     path = tmp_path / "file"
     path.write_text("")

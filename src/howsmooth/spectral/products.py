@@ -139,9 +139,10 @@ class Products:
         if hook is not None:
             for _ in range(count):
                 hook()
+        is_first = self.count == 0
         self.count += count
         saved = current_products()
-        return product(vector) if saved is None else saved.get(vector, lambda: product(vector), count)
+        return product(vector) if saved is None else saved.get(vector, lambda: product(vector), count, is_first)
 
     def batched(self, numbers: NDArray[np.float64]) -> Tensor:
         """Return numbers (b,) or (b, k) in units of the products as a tensor (*batch,) or (*batch, k)."""

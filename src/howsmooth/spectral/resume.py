@@ -2,8 +2,8 @@
 
 A solve with a given seed computes the same sequence of products every time. Read from files instead of computed, they
 bring it back to where it stopped, whatever else it had in memory. Its first vector depends on the seed alone, and all
-others follow from the products: so the first product is computed again and compared with its file. Otherwise the
-products of another operator would pass for those of this one.
+others follow from the products: so the first product of each operator, and of its reference, is computed again and
+compared with its file. Otherwise the products of another operator would pass for those of this one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def saved_products(folder: str | os.PathLike[str]) -> Iterator[SavedProducts]:
     """Save each product of the solvers in this context; products that the folder already has are not computed again.
 
     If the program is killed, run it again with the same folder, operator, seed and options, on the same kind of
-    machine. Only the first product is computed once more, to compare. A product takes as much space as a vector, n · d
+    machine. Only the first product of each
+    operator is computed once more, to compare. A product takes as much space as a vector, n · d
     numbers. Other threads are not affected.
 
     Args:
@@ -86,19 +87,22 @@ class SavedProducts:
         """Start at the first product."""
         self.folder, self.computed, self.read = folder, 0, 0
 
-    def get(self, vector: Tensor, compute: Callable[[], tuple[Tensor, ...]], count: int) -> tuple[Tensor, ...]:
+    def get(
+        self, vector: Tensor, compute: Callable[[], tuple[Tensor, ...]], count: int, is_first: bool
+    ) -> tuple[Tensor, ...]:
         """Return the next product with the vector, from its file if there is one.
 
         Args:
             vector: The vector that is multiplied.
             compute: Computes the product, as one tensor or several.
             count: How many products of the operator this is.
+            is_first: Whether it is the operator's first one, which is computed in any case, and compared.
         """
         path = self.folder / f"{self.computed + self.read:06d}.npz"
         sample = _sample(vector)
         if path.exists():
             images = self._load(path, sample)
-            if self.read == 0:
+            if is_first:
                 for saved, image in zip(images, compute(), strict=True):
                     self._refuse_another(path, saved, image)  # whole: a token may act on few entries
             self.read += count
