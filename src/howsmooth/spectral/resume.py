@@ -36,9 +36,8 @@ def saved_products(folder: str | os.PathLike[str]) -> Iterator[SavedProducts]:
     """Save each product of the solvers in this context; products that the folder already has are not computed again.
 
     If the program is killed, run it again with the same folder, operator, seed and options, on the same kind of
-    machine. Only the first product of each
-    operator is computed once more, to compare. A product takes as much space as a vector, n · d
-    numbers. Other threads are not affected.
+    machine. Only the first product of each operator is computed once more, to compare. A product takes as much space as
+    a vector, n · d numbers. Other threads are not affected.
 
     Args:
         folder: Folder of one solve; it is created if it does not exist, and can be deleted afterwards.
