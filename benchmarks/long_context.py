@@ -1,7 +1,9 @@
-"""How does the constant grow up to a million tokens? Certified as far as time allows, on one GPU.
+r"""How does the constant grow up to a million tokens? Certified as far as time allows, on one GPU.
 
     python benchmarks/long_context.py --weights gpt2_attention.safetensors [--layer 6] [--to 20] [--seconds 560]
     python benchmarks/long_context.py --activations smollm2.safetensors
+    python benchmarks/long_context.py --weights gpt2_attention.safetensors --kinds normalised --from 20 \
+        --certified 1048576 --tol 0.02 --products products
     python benchmarks/long_context.py extract smollm2 --layer 15 --text alice --n 8192 --file smollm2.safetensors
 
 A causal layer with the weights of GPT-2 (any safetensors with h.L.ln_1, h.L.attn.c_attn, h.L.attn.c_proj), given
@@ -16,7 +18,8 @@ random tokens have bf16 products and stop on the residual: the value is attained
 bound, and there is no upper end. Adversarial inputs, whose scores are too large for bf16, continue in float32 while
 --seconds allow it, and are then evaluated on the direction from the closed form: a lower bound, and its residual.
 Shorter lengths come first; a length that would exceed the time is skipped with a message. Each record is one line of
-JSON, written immediately, with the width that was reached.
+JSON, written immediately, with the width that was reached. With --products, every product of a certified solve is saved
+in that folder: run the same command again after it was killed, and the solve goes on.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import argparse
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -39,6 +43,7 @@ from howsmooth.bounds.normalisation import radius
 from howsmooth.bounds.two_points import RepeatedToken, two_points
 from howsmooth.models import AttentionFile
 from howsmooth.records import json_line
+from howsmooth.spectral import saved_products
 from howsmooth.spectral.rounding import allowance
 from howsmooth.studies.inputs import NormalisedInputs
 from howsmooth.studies.memory import peak_memory, reset_peak_memory, solver_memory_limit
@@ -155,7 +160,22 @@ def estimated(f: SelfAttention, x: torch.Tensor, certified: bool, arguments) -> 
     if certified:
         # For short inputs a float64 reference, which measures rounding, costs little.
         product_dtype = torch.float32 if x.is_cuda and len(x) > MAX_REFERENCE_TOKENS else None
-        found = local_lipschitz(f, x, tol=arguments.tol, product_dtype=product_dtype, max_memory=limit, strict=False)
+        folder = arguments.products
+        began = time.perf_counter()
+
+        def report(step: int, lower: torch.Tensor, upper: torch.Tensor) -> None:
+            print(f"  step {step}: {lower:.6g} to {upper:.6g} after {time.perf_counter() - began:.0f} s", flush=True)
+
+        with nullcontext() if folder is None else saved_products(folder / str(len(x))):
+            found = local_lipschitz(
+                f,
+                x,
+                tol=arguments.tol,
+                product_dtype=product_dtype,
+                max_memory=limit,
+                strict=False,
+                progress=None if folder is None else report,
+            )
     else:
         product_dtype = torch.bfloat16 if x.is_cuda else None
         found = local_lipschitz(
@@ -286,6 +306,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="normalised,adversarial")
     parser.add_argument("--certified", type=int, default=2**17)
     parser.add_argument("--tol", type=float, default=1e-2)
+    parser.add_argument("--products", type=Path, help="folder in which products are saved; one for each input")
     parser.add_argument("--max-steps", type=int, default=12, help="beyond the certified lengths")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="limit of the total time")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")

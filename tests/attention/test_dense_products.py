@@ -94,6 +94,24 @@ def test_intervals_in_float32_contain_the_truth(name, stored, monkeypatch):
         assert at_most(estimate.triplets.lower, truth) and at_most(truth, estimate.triplets.upper)
 
 
+@pytest.mark.parametrize("d_out", [5, None], ids=["projected", "concatenated"])
+@pytest.mark.parametrize("size", [1e-25, 1.0, 1e25])
+def test_gram_products_without_stored_probabilities(size, d_out, monkeypatch):
+    monkeypatch.setattr(jacobian, "MAX_STORED_PROBABILITIES", 0)
+    f, x, v = layer("rotary", d_out=d_out), normal(50, 3, 4, 6), normal(51, 3, 24)
+    if f.wo is not None:
+        f = f.converted(dtype=torch.float64)
+        f.wo.data *= size
+    operator = f.converted(dtype=torch.float32).jacobian(x.float())
+    assert operator.dense_products is None and operator.has_gram
+    image, factor = operator.gram(v.float())
+    for i in range(3):
+        dense = reference.jacobian(f, x[i])
+        assert_close(factor[i] * image[i].double(), dense.T @ dense @ v[i], tol=FLOAT32)
+    image, factor = operator.gram(torch.zeros(3, 24))
+    assert not image.any() and not factor.any()
+
+
 def test_a_solve_by_gram_products_takes_the_steps_of_one_by_pairs_of_products():
     f, x = in_float32("causal"), normal(50, 4, 6, dtype=torch.float32)
     by_gram = jacobian_with_reference(f, x)

@@ -142,6 +142,15 @@ def test_the_jacobian_and_its_transpose_are_accurate(product_dtype, allowed, use
     )
 
 
+def test_gram_products_are_accurate(used):
+    f, x = layer(causal=True)
+    operator, v = f.converted(device=DEVICE).jacobian(x.to(DEVICE)), normal(21, 60 * 24)
+    image, factor = operator.gram(v.float().to(DEVICE))
+    assert operator.has_gram and used["jvp"] == used["vjp"] == 1
+    exact = f.converted(dtype=torch.float64).jacobian(x.double())
+    assert_near((factor * image.double(),), (exact.rmatvec(exact.matvec(v)).to(DEVICE),), 1e-5)
+
+
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_local_lipschitz_agrees_with_the_cpu(causal, used):
     f, x = layer(causal=causal)

@@ -75,3 +75,14 @@ def test_the_local_constant(product_dtype, width, used, monkeypatch):
     if product_dtype == torch.float16:
         early = local_lipschitz(f, x, product_dtype=product_dtype, tol=width, stop="residual")
         assert early.status == "lower bound only" and at_most(early.lower, truth) and early.upper is None
+
+
+def test_gram_products(used, monkeypatch):
+    monkeypatch.setattr(jacobian, "MAX_STORED_PROBABILITIES", 0)
+    f, x, v = layer("grouped"), 0.3 * normal(50, 4, 6), normal(51, 24)
+    dense = f.jacobian(x).dense()
+    operator = f.converted(dtype=torch.float32, device=DEVICE).jacobian(x.float().to(DEVICE))
+    assert operator.has_gram
+    image, factor = operator.gram(v.float().to(DEVICE))
+    assert used["jvp"] == used["vjp"] == 1
+    assert_near(factor * image.double(), dense.T @ dense @ v, TOLERANCE[torch.float32])

@@ -81,9 +81,7 @@ class DenseProducts:
         self.channels = [h * width, self.hkv * width, self.hkv * value_width]
         self.w_in, self.rotary = w_in, rotary
         self.w_out_transposed = None if w_out is None else w_out.T.contiguous()
-        # A power of two near the largest entry of W: WᵀW / size has entries of the size of those of W.
-        self.w_out_size = 1.0 if w_out is None else 2.0 ** math.frexp(float(w_out.abs().max()))[1]
-        self.w_gram: Tensor | None = None  # WᵀW / size, formed when it is needed
+        self.output_gram: ScaledGram | None = None  # formed when it is needed
         keys = (linearised.pattern.scale * linearised.k).mT.flatten(0, 1).contiguous()
         values = linearised.v.mT.flatten(0, 1).contiguous()
         queries = self._by_key_head(linearised.scaled.mT)
@@ -107,12 +105,10 @@ class DenseProducts:
         """Compute JᵀJ e (b, n, d) up to a factor (b,) in float64, of the size of J e; see `LinearOperator.gram`."""
         if self.w_out_transposed is None:
             raise RuntimeError("expected a layer with an output projection, got none")
-        if self.w_gram is None:
-            self.w_gram = (self.w_out_transposed / self.w_out_size) @ self.w_out_transposed.T
-        do = self._tangent(e)
-        factor = torch.linalg.vector_norm(do, dim=(1, 2), dtype=torch.float64)
-        do = do / torch.where(factor > 0, factor, 1.0).to(do.dtype)[:, None, None]
-        return self._cotangent(_product(self.w_gram, do)), self.w_out_size * factor
+        if self.output_gram is None:
+            self.output_gram = scaled_gram(self.w_out_transposed)
+        do, factor = normalised(self._tangent(e))
+        return self._cotangent(_product(self.output_gram.matrix, do)), self.output_gram.size * factor
 
     def gains_by_gram(self, dtype: torch.dtype) -> bool:
         """Return whether a solve is faster by `gram`; in float64 only a few products are made, of a reference."""
@@ -173,6 +169,30 @@ class DenseProducts:
     def _by_key_head(self, t: Tensor) -> Tensor:
         """Reshape (b, h, c, n) to (b·hkv, g, c, n)."""
         return torch.unflatten(t, 1, (self.hkv, -1)).flatten(0, 1)
+
+
+class ScaledGram(NamedTuple):
+    """WᵀW as a matrix with entries of the size of those of W, and a factor of it.
+
+    Attributes:
+        matrix: WᵀW / size.
+        size: A power of two near the largest entry of W.
+    """
+
+    matrix: Tensor
+    size: float
+
+
+def scaled_gram(transposed: Tensor) -> ScaledGram:
+    """Return WᵀW from the transpose of W."""
+    size = 2.0 ** math.frexp(float(transposed.abs().max()))[1]
+    return ScaledGram((transposed / size) @ transposed.T, size)
+
+
+def normalised(t: Tensor) -> tuple[Tensor, Tensor]:
+    """Return t (b, ·, ·) divided by its norms, and these norms (b,) in float64; zeros stay zeros."""
+    norm = torch.linalg.vector_norm(t, dim=(1, 2), dtype=torch.float64)
+    return t / torch.where(norm > 0, norm, 1.0).to(t.dtype)[:, None, None], norm
 
 
 def rounded_block(block: Block, dtype: torch.dtype) -> Block:

@@ -14,7 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from howsmooth.attention import backend, blockwise
-from howsmooth.attention.dense_products import DenseProducts, flush_tiny, rounded_block
+from howsmooth.attention.dense_products import (
+    DenseProducts,
+    ScaledGram,
+    flush_tiny,
+    normalised,
+    rounded_block,
+    scaled_gram,
+)
 from howsmooth.attention.op import pattern_of
 from howsmooth.attention.weights import is_finite
 from howsmooth.errors import InputError
@@ -125,7 +132,9 @@ class AttentionJacobian(LinearOperator):
             self.linearised = blockwise.Linearisation(q, k, v, o, normaliser, pattern, rows, kept)
         self.w_in = torch.cat([w.detach() for w in (a.wq, a.wk, a.wv)])
         self.w_out = None if a.wo is None else a.wo.detach()
+        self.output_gram: ScaledGram | None = None  # formed when it is needed
         self.dense_products: DenseProducts | None = None
+        self.has_gram = self.dtype == torch.float32 and not self.rounded
         if kept is not None and x.device.type == "cpu" and isinstance(self.linearised, blockwise.Linearisation):
             self.dense_products = DenseProducts(self.linearised, self.w_in, self.w_out, self.rotary)
             self.has_gram = self.dense_products.gains_by_gram(self.dtype)
@@ -146,14 +155,7 @@ class AttentionJacobian(LinearOperator):
         e = v.reshape(-1, self.n, self.d)
         if self.dense_products is not None:
             return self.dense_products.forward(e).reshape(*self.batch, -1)
-        dq, dk, dv = self._heads(e @ self.w_in.T)
-        if self.rotary is not None:
-            dq, dk = self.rotary(dq), self.rotary(dk)
-        if self.rounded:
-            (dq, dk, dv), exponent = _scaled_for_half(dq, dk, dv)
-        do = self.linearised.jvp(dq, dk, dv).transpose(1, 2).flatten(2)
-        if self.rounded:
-            do = do.ldexp(exponent[..., 0])
+        do = self._tangent(e)
         return (do if self.w_out is None else do @ self.w_out.T).reshape(*self.batch, -1)
 
     @torch.no_grad()
@@ -162,19 +164,40 @@ class AttentionJacobian(LinearOperator):
         g = u.reshape(-1, self.n, self.d_out)
         if self.dense_products is not None:
             return self.dense_products.adjoint(g).reshape(*self.batch, -1)
-        g = (g if self.w_out is None else g @ self.w_out).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        if self.rounded:
-            (g,), exponent = _scaled_for_half(g)
-            return self._to_tokens(*self.linearised.vjp(g)).ldexp(exponent[..., 0]).reshape(*self.batch, -1)
-        return self._to_tokens(*self.linearised.vjp(g)).reshape(*self.batch, -1)
+        return self._cotangent(g if self.w_out is None else g @ self.w_out).reshape(*self.batch, -1)
 
     @torch.no_grad()
     def gram(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Compute JᵀJ v (batch…, n·d) up to a factor (batch…); see `LinearOperator.gram`."""
-        if self.dense_products is None:
-            raise RuntimeError("expected stored probabilities, got none")
-        image, factor = self.dense_products.gram(v.reshape(-1, self.n, self.d))
+        e = v.reshape(-1, self.n, self.d)
+        if self.dense_products is not None:
+            image, factor = self.dense_products.gram(e)
+        else:
+            do, factor = normalised(self._tangent(e))
+            if self.w_out is not None:
+                if self.output_gram is None:
+                    self.output_gram = scaled_gram(self.w_out.T)
+                do, factor = do @ self.output_gram.matrix, self.output_gram.size * factor
+            image = self._cotangent(do)
         return image.reshape(*self.batch, -1), factor.reshape(self.batch)
+
+    def _tangent(self, e: Tensor) -> Tensor:
+        """Compute the tangent (b, n, h·w) of the heads, joined, along tokens e (b, n, d)."""
+        dq, dk, dv = self._heads(e @ self.w_in.T)
+        if self.rotary is not None:
+            dq, dk = self.rotary(dq), self.rotary(dk)
+        if self.rounded:
+            (dq, dk, dv), exponent = _scaled_for_half(dq, dk, dv)
+        do = self.linearised.jvp(dq, dk, dv).transpose(1, 2).flatten(2)
+        return do.ldexp(exponent[..., 0]) if self.rounded else do
+
+    def _cotangent(self, g: Tensor) -> Tensor:
+        """Compute the cotangent (b, n, d) of the tokens for one of the heads, joined, (b, n, h·w)."""
+        g = g.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        if not self.rounded:
+            return self._to_tokens(*self.linearised.vjp(g))
+        (g,), exponent = _scaled_for_half(g)
+        return self._to_tokens(*self.linearised.vjp(g)).ldexp(exponent[..., 0])
 
     @torch.no_grad()
     def gradient(self, u: Tensor, v: Tensor) -> Tensor:
@@ -296,6 +319,7 @@ def abstract_jacobian(attention: SelfAttention, n: int, product_dtype: torch.dty
     )
     operator.reference_itemsize, operator.reference_bytes = memory.reference_itemsize, memory.reference_bytes
     operator.roundoff = max(operator.roundoff, torch.finfo(product_dtype or dtype).eps)
+    operator.has_gram = dtype == torch.float32 and product_dtype in (None, dtype)
     return operator
 
 

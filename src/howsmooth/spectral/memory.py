@@ -117,7 +117,8 @@ def plan(
     per_vector = members * cols * size
     # The recurrence and the float64 probes coexist with the basis; the evaluation starts after it is freed.
     is_probed = operator.reference_itemsize > 0 and stop == "interval"
-    in_flight = members * (size * (7 * cols + 5 * rows) + (8 * (3 * cols + 2 * rows) if is_probed else 0))
+    outputs = 0 if operator.has_gram and k == 1 else 5 * rows  # products JᵀJ v leave no vectors J v
+    in_flight = members * (size * (7 * cols + outputs) + (8 * (3 * cols + 2 * rows) if is_probed else 0))
     widest = max(size, operator.reference_itemsize)
     is_deflated = is_probed and is_rounded_further(operator)
     evaluated = k + MAX_EXTRA_VECTORS if is_deflated else k
