@@ -114,7 +114,7 @@ COLUMNS = ("family", "takes", "path", "part of the map, and its shape", "shown w
 
 def rows() -> list[tuple[str, ...]]:
     """Return the table, one row per family, in the order of COLUMNS."""
-    parts = {family: "" if family.part is None else f' (part="{family.part}")' for family in FAMILIES}
+    parts = {family: "" if family.part is None else f" (part {family.part})" for family in FAMILIES}
     return [(f.name + parts[f], f.modality, f.how, f.includes, f.weights) for f in FAMILIES]
 
 

@@ -325,6 +325,9 @@ class CostModel:
         before = used_memory(self.model.device) or 0
         estimate, seconds = self._timed(lambda: self._solve(f, x, requested_n))
         extra_bytes = max(0, (peak_memory(self.model.device) or 0) - before)
+        if seconds > 2 * estimate.steps * self.pairs[n]:
+            # Loading a library or other work on the machine: as overhead it would be scaled to every longer length.
+            seconds = min(seconds, self._timed(lambda: self._solve(f, x, requested_n))[1])
         return estimate.steps, max(0.0, seconds / self.pairs[n] - estimate.steps), extra_bytes
 
     def _preparation_seconds(self, n: int) -> float:
