@@ -22,7 +22,7 @@ from howsmooth.report.style import THEMES
 
 NAMES = {
     "random": "random normalised tokens, fresh ones at each n",
-    "normalised": "random normalised tokens",
+    "normalised": "random normalised tokens, the first n of one sample",
     "adversarial": "two-point input on the LayerNorm's sphere",
     "text": "text",
 }
