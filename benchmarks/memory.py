@@ -4,7 +4,7 @@ n = 8192 tokens, d = 768, 12 heads, float32 on the CPU. The probabilities alone 
 length, gets a limit into which not all of its Lanczos vectors fit. Peaks are those of the process (its high-water mark,
 reset before each part), beyond its memory after weights and inputs are created. Each part runs in a process of its own.
 
-    python benchmarks/memory.py [--n 8192] [--max-memory-gib 1.25]
+    python benchmarks/memory.py [--n 8192] [--max-memory-gib 1.15]
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=8192)
-    parser.add_argument("--max-memory-gib", type=float, default=1.25)
+    parser.add_argument("--max-memory-gib", type=float, default=1.15)
     arguments = parser.parse_args()
     n, limit = arguments.n, int(arguments.max_memory_gib * GIB)
     print(f"n = {n}, d = 768, 12 heads, float32; probabilities would take {12 * n * n * 4 / GIB:.2f} GiB")
