@@ -77,7 +77,7 @@ class RandomTokens:
 
     def measured(self, x: torch.Tensor, certified: bool, arguments) -> dict:
         """Return the record of a solve."""
-        return estimated(self.f, x, certified, arguments)
+        return estimated(self.f, x, certified, arguments, self.kind)
 
 
 class Adversarial(RandomTokens):
@@ -111,7 +111,7 @@ class Adversarial(RandomTokens):
             (closed,), (direction,) = RepeatedToken(self.form, n).derivative(y, z).norm()
         record = {"closed_form": float(closed)}
         if certified:
-            return estimated(self.f, x, True, arguments) | record
+            return estimated(self.f, x, True, arguments, self.kind) | record
         operator = self.f.jacobian(x, product_dtype=torch.float32)
         v = torch.zeros_like(x)
         v[0] = direction.to(v)
@@ -154,7 +154,7 @@ class Text(RandomTokens):
         return self.x[:n]
 
 
-def estimated(f: SelfAttention, x: torch.Tensor, certified: bool, arguments) -> dict:
+def estimated(f: SelfAttention, x: torch.Tensor, certified: bool, arguments, kind: str) -> dict:
     """By the solver: certified, or a lower end alone."""
     limit = solver_memory_limit(x.device, None)
     if certified:
@@ -166,7 +166,7 @@ def estimated(f: SelfAttention, x: torch.Tensor, certified: bool, arguments) -> 
         def report(step: int, lower: torch.Tensor, upper: torch.Tensor) -> None:
             print(f"  step {step}: {lower:.6g} to {upper:.6g} after {time.perf_counter() - began:.0f} s", flush=True)
 
-        with nullcontext() if folder is None else saved_products(folder / str(len(x))):
+        with nullcontext() if folder is None else saved_products(folder / f"{kind}-{len(x)}"):
             found = local_lipschitz(
                 f,
                 x,
@@ -306,7 +306,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="normalised,adversarial")
     parser.add_argument("--certified", type=int, default=2**17)
     parser.add_argument("--tol", type=float, default=1e-2)
-    parser.add_argument("--products", type=Path, help="folder in which products are saved; one for each input")
+    parser.add_argument("--products", type=Path, help="folder in which products are saved")
     parser.add_argument("--max-steps", type=int, default=12, help="beyond the certified lengths")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="limit of the total time")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
