@@ -393,14 +393,16 @@ def estimate_memory(
         return int(tensors) + weights * max(itemsize, 4) // single + stored
 
     if fused and reference_itemsize < 8:
-        # Scores are never stored: projections of the input and the output, and pairs of float16 of these.
-        workspace = single * 7 * projected // 2
+        # Scores are never stored. In a JVP live the projections of the input, their pairs of float16, and the output of
+        # all heads with a copy; in a VJP the cotangents, once by head and once joined, and that output, twice.
+        outputs = sequences * n * attention.heads * len(attention.wv) // attention.kv_heads
+        workspace = single * (2 * projected + 3 * outputs)
     else:
         # Three blocks and a few tensors of the size of q, k and v are live at once. The rest, found by measurement, is
         # for allocators and matrix libraries.
         masked = attention.causal or attention.window is not None
         rows = blockwise.block_rows(sequences, attention.heads, n, n, masked)
-        workspace = single * (7 * rows * sequences * attention.heads * n + 5 * projected)
+        workspace = single * (7 * rows * sequences * attention.heads * n + 6 * projected)
     return MemoryEstimate(
         workspace,
         held(itemsize, fused),

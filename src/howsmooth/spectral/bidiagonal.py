@@ -59,17 +59,18 @@ class Basis:
         self.capacity, self.count = capacity, 0
         self.chunks: list[Tensor] = []
 
-    def append(self, v: Float[Tensor, "b cols"]) -> bool:
-        """Store v unless the basis is full; return whether it was stored."""
+    def append(self, v: Float[Tensor, "b cols"]) -> Float[Tensor, "b cols"]:
+        """Store v unless the basis is full; return v, where it is stored as a part of the basis instead of a copy."""
         if self.count == self.capacity:
-            return False
+            return v
         free = sum(chunk.shape[1] for chunk in self.chunks) - self.count
         if free == 0:
             free = min(MAX_CHUNK_VECTORS, max(4, self.count), self.capacity - self.count)
             self.chunks.append(v.new_empty(v.shape[0], free, v.shape[1]))
-        self.chunks[-1][:, -free] = v
+        stored = self.chunks[-1][:, -free]
+        stored.copy_(v)
         self.count += 1
-        return True
+        return stored
 
     def _filled_chunks(self) -> Iterator[tuple[int, Tensor]]:
         start = 0
@@ -192,9 +193,8 @@ class Bidiagonalisation:
         self.deflate(start)
         self.deflate(start)
         self.start_norm = products.norm(start, "the start")
-        self.start = safe_divide(start, self.start_norm)
+        self.start = self.basis.append(safe_divide(start, self.start_norm))
         self.first_product: tuple[Tensor, NDArray[np.float64]] | None = None  # M v_1, as a vector and a factor
-        self.basis.append(self.start)
         zero = start.new_zeros(members, cols if self.is_gram_fused else rows)
         self.state = self._last_stored_state = State(self.start, zero, np.zeros(members))
 
@@ -281,7 +281,7 @@ class Bidiagonalisation:
         self.coefficients.append(coefficient)
         self.state = done._replace(norm=norm, coefficient=coefficient).following
         if is_v_stored and self.steps < self.max_dimension:
-            self.basis.append(self.state.v)
+            self.state = self.state._replace(v=self.basis.append(self.state.v))
 
     def coupling(self) -> NDArray[np.float64]:
         """Return β̂_1 … β̂_q, (b, q): the norm of the component of M v_j outside the first j basis vectors."""

@@ -115,10 +115,11 @@ def plan(
     size = torch.finfo(operator.dtype).bits // 8
     steps = max_steps if max_steps is not None else default_max_steps(operator.shape, tol, confidence)
     per_vector = members * cols * size
-    # The recurrence and the float64 probes coexist with the basis; the evaluation starts after it is freed.
+    # The recurrence and the float64 probes coexist with the basis.
     is_probed = operator.reference_itemsize > 0 and stop == "interval"
-    outputs = 0 if operator.has_gram and k == 1 else 5 * rows  # products JᵀJ v leave no vectors J v
-    in_flight = members * (size * (7 * cols + outputs) + (8 * (3 * cols + 2 * rows) if is_probed else 0))
+    # By products JᵀJ v no vectors J v are formed, and v and the vector before it are in the basis.
+    vectors = 5 * cols if operator.has_gram and k == 1 else 7 * cols + 5 * rows
+    in_flight = members * (size * vectors + (8 * (3 * cols + 2 * rows) if is_probed else 0))
     widest = max(size, operator.reference_itemsize)
     is_deflated = is_probed and is_rounded_further(operator)
     evaluated = k + MAX_EXTRA_VECTORS if is_deflated else k
@@ -127,7 +128,8 @@ def plan(
     found = members * size * (evaluated * (cols + rows) if is_deflated else 2 * k * cols if k > 1 else cols)
     workspace = operator.workspace * widest // size
     held = operator.held + operator.reference_bytes
-    fixed = found + max(in_flight, evaluation)
+    # The evaluation starts after the basis is freed, which has at least so many vectors.
+    fixed = found + max(in_flight, evaluation - min(MIN_STORED_VECTORS, steps) * per_vector)
     least = fixed + workspace + held + MIN_STORED_VECTORS * per_vector
     if max_memory is not None and max_memory < least:
         raise InputError(
