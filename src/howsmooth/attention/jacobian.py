@@ -134,7 +134,7 @@ class AttentionJacobian(LinearOperator):
         self.w_out = None if a.wo is None else a.wo.detach()
         self.output_gram: ScaledGram | None = None  # formed when it is needed
         self.dense_products: DenseProducts | None = None
-        self.has_gram = self.dtype == torch.float32 and not self.rounded
+        self.has_gram = _has_gram(self.dtype, product_dtype)
         if kept is not None and x.device.type == "cpu" and isinstance(self.linearised, blockwise.Linearisation):
             self.dense_products = DenseProducts(self.linearised, self.w_in, self.w_out, self.rotary)
             self.has_gram = self.dense_products.gains_by_gram(self.dtype)
@@ -279,6 +279,11 @@ def jacobian_with_reference(
     return AttentionJacobian(attention, x, padding, reference=reference)
 
 
+def _has_gram(dtype: torch.dtype, product_dtype: torch.dtype | None) -> bool:
+    """Return whether solves use `gram`: in float64, and beside half precision, only a few products are made."""
+    return dtype == torch.float32 and product_dtype in (None, dtype)
+
+
 def _scaled_for_half(*tensors: Tensor) -> tuple[list[Tensor], Tensor]:
     """Return tensors (b, h, n, ·) times 2^−exponent, and the exponents (b, 1, 1, 1).
 
@@ -319,7 +324,7 @@ def abstract_jacobian(attention: SelfAttention, n: int, product_dtype: torch.dty
     )
     operator.reference_itemsize, operator.reference_bytes = memory.reference_itemsize, memory.reference_bytes
     operator.roundoff = max(operator.roundoff, torch.finfo(product_dtype or dtype).eps)
-    operator.has_gram = dtype == torch.float32 and product_dtype in (None, dtype)
+    operator.has_gram = _has_gram(dtype, product_dtype)
     return operator
 
 
