@@ -84,3 +84,10 @@ def test_a_file_is_not_a_folder(tmp_path):
     path.write_text("")
     with pytest.raises(InputError, match="expected a folder"), saved_products(path):
         pass
+
+
+def test_a_folder_inside_of_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    message = r"expected a folder for products, got .*file.inside \(.+\); choose another"
+    with pytest.raises(InputError, match=message), saved_products(tmp_path / "file" / "inside"):
+        pass

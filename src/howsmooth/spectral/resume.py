@@ -46,7 +46,7 @@ def saved_products(folder: str | os.PathLike[str]) -> Iterator[SavedProducts]:
         The products, with their numbers `computed` and `read`.
 
     Raises:
-        InputError: If the folder has products of another solve.
+        InputError: If the folder has products of another solve, or cannot be created.
 
     Example:
         >>> import tempfile
@@ -62,7 +62,10 @@ def saved_products(folder: str | os.PathLike[str]) -> Iterator[SavedProducts]:
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise InputError(f"expected a folder for products, got the file {path}; choose another name")
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"expected a folder for products, got {path} ({error.strerror}); choose another") from None
     saved = SavedProducts(path)
     token = _saved.set(saved)
     try:
