@@ -235,11 +235,19 @@ class SelfAttention(GivenWeights):
         wo = self.wo
         return o if wo is None else F.linear(o, wo, self.bo)
 
-    def project(self, x: Float[Tensor, "*b n d"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q (…, h, n, k), k (…, hkv, n, k) and v (…, hkv, n, w), rotated where positions are rotary."""
+    def project(self, x: Float[Tensor, "*b n d"], centred: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q (…, h, n, k), k (…, hkv, n, k) and v (…, hkv, n, w), rotated where positions are rotary.
+
+        Args:
+            x: tokens.
+            centred: whether the values are those of x minus its mean token, without their bias. Rows of P sum to 1, so
+                that a shift of all values shifts the output and leaves the derivative as it is. A large shift would
+                cancel in v − o, and take digits with it.
+        """
         q = split_heads(F.linear(x, self.wq, self.bq), self.heads)
         k = split_heads(F.linear(x, self.wk, self.bk), self.kv_heads)
-        v = split_heads(F.linear(x, self.wv, self.bv), self.kv_heads)
+        v = F.linear(x - x.mean(-2, keepdim=True), self.wv) if centred else F.linear(x, self.wv, self.bv)
+        v = split_heads(v, self.kv_heads)
         rotary = self.rotary
         return (q, k, v) if rotary is None else (rotary(q), rotary(k), v)
 

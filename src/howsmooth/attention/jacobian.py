@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from howsmooth.attention import backend, blockwise
@@ -26,6 +26,7 @@ from howsmooth.attention.op import pattern_of
 from howsmooth.attention.weights import is_finite
 from howsmooth.errors import InputError
 from howsmooth.spectral import LinearOperator
+from howsmooth.spectral.rounding import moved
 
 if TYPE_CHECKING:
     from howsmooth.attention.heads import SelfAttention
@@ -51,7 +52,7 @@ class AttentionJacobian(LinearOperator):
         padding: True where the token is real, (n) or (b, n).
         product_dtype: dtype of products. In half precision, for speed on a GPU, q, k, v and their tangents and
             cotangents are rounded, vectors are not, and `precise` is the operator without that rounding. The dtype of x
-            declares its products precise enough: there is no reference, and rounding is bounded instead of measured.
+            declares its products precise enough: there is no reference, and `perturbed` shows their rounding.
         reference: the same derivative in float64 with stored probabilities. The tensors of this one are then those of
             the reference, rounded once, and `precise` returns it.
 
@@ -76,14 +77,14 @@ class AttentionJacobian(LinearOperator):
         self.widths = [a.wq.shape[0], a.wk.shape[0], a.wv.shape[0]]
         self.head_counts = (a.heads, a.kv_heads, a.kv_heads)
         self.rotary = None if a.rotary is None else a.rotary.shallow_copy()
-        self.bo = None if a.bo is None else a.bo.detach()
         self.product_dtype, self.reference = product_dtype, reference
         self.rounded = product_dtype is not None and product_dtype != x.dtype
         super().__init__((self.n * a.d_out, self.n * a.d), dtype=x.dtype, device=x.device, batch=x.shape[:-2])
         self.roundoff = max(self.roundoff, torch.finfo(product_dtype or x.dtype).eps)
         with torch.no_grad():
             if reference is None:
-                q, k, v = (t.reshape(-1, *t.shape[-3:]).to(product_dtype or t.dtype) for t in a.project(x))
+                projected = a.project(x, centred=True)
+                q, k, v = (t.reshape(-1, *t.shape[-3:]).to(product_dtype or t.dtype) for t in projected)
             else:
                 at = reference.linearised
                 q, k, v = at.q.to(x.dtype), at.k.to(x.dtype), at.v.to(x.dtype)
@@ -142,12 +143,11 @@ class AttentionJacobian(LinearOperator):
         self.workspace, self.held = memory.workspace, memory.held
         self.reference_itemsize, self.reference_bytes = memory.reference_itemsize, memory.reference_bytes
 
-    @property
+    @cached_property
     def image(self) -> Tensor:
         """The output f(X), of shape (batch…, n, d_out)."""
-        o = self.linearised.o.transpose(1, 2).flatten(2).to(self.dtype)
-        out = o if self.w_out is None else F.linear(o, self.w_out, self.bo)
-        return out.reshape(*self.batch, self.n, -1).detach()
+        with torch.no_grad():  # by another pass: the values that J is made of are shifted
+            return self.attention(self.x, self.padding)
 
     @torch.no_grad()
     def matvec(self, v: Tensor) -> Tensor:
@@ -232,6 +232,12 @@ class AttentionJacobian(LinearOperator):
             return self
         return AttentionJacobian(self.attention.converted(dtype=torch.float64), self.x.double(), self.padding)
 
+    def perturbed(self) -> LinearOperator | None:
+        """Return the derivative at tokens moved by a unit of rounding, where there is no reference in float64."""
+        if self.product_dtype is None or self.rounded or self.dtype == torch.float64:
+            return None
+        return _MovedJacobian(self)
+
     def blocks(self) -> Iterator[blockwise.Block]:
         """Yield the probabilities in blocks of queries, stored or recomputed."""
         if not isinstance(self.linearised, blockwise.Linearisation):
@@ -251,6 +257,42 @@ class AttentionJacobian(LinearOperator):
             for part, h in zip(torch.split(t, self.widths, -1), self.head_counts, strict=True)
         )
         return q, k, v
+
+
+class _MovedJacobian(LinearOperator):
+    """The derivative at tokens moved by a unit of rounding, which holds nothing between products.
+
+    f is the sum of its heads. Each product makes the derivative of one head after the other, so that the few products
+    that measure rounding fit in the workspace of the others.
+    """
+
+    def __init__(self, jacobian: AttentionJacobian) -> None:
+        super().__init__(jacobian.shape, dtype=jacobian.dtype, device=jacobian.device, batch=jacobian.batch)
+        self.jacobian = jacobian
+
+    def _heads(self) -> Iterator[AttentionJacobian]:
+        at = self.jacobian
+        x = moved(at.x, at.roundoff)
+        for index in range(at.heads):
+            yield AttentionJacobian(at.attention.head(index), x, at.padding, at.product_dtype)
+
+    def matvec(self, v: Tensor) -> Tensor:
+        if self.jacobian.w_out is None:  # heads are concatenated
+            parts = [head.matvec(v).unflatten(-1, (self.jacobian.n, -1)) for head in self._heads()]
+            return torch.cat(parts, -1).flatten(-2)
+        out = v.new_zeros(*self.batch, self.shape[0])
+        for head in self._heads():
+            out += head.matvec(v)
+        return out
+
+    def rmatvec(self, u: Tensor) -> Tensor:
+        at, out = self.jacobian, u.new_zeros(*self.batch, self.shape[1])
+        for index, head in enumerate(self._heads()):
+            part = u
+            if at.w_out is None:
+                part = u.unflatten(-1, (at.n, at.heads, -1))[..., index, :].flatten(-2)
+            out += head.rmatvec(part)
+        return out
 
 
 def jacobian_with_reference(

@@ -18,6 +18,7 @@ from howsmooth.dynamics.velocity import Layer, Velocity, as_velocity, tangent
 from howsmooth.errors import InputError
 from howsmooth.spectral import LinearOperator, MatrixOperator, SingularTriplets, restrict, singular_values
 from howsmooth.spectral.result import CONVERGED
+from howsmooth.spectral.rounding import moved
 
 TokenMap = Callable[[Tensor], Tensor]
 MAX_DENSE_COORDINATES = 256  # n·d up to which the derivative of a chain is a product of dense matrices
@@ -96,8 +97,7 @@ class FlowDerivative(LinearOperator):
         """Return the derivative at x perturbed by a rounding unit, to estimate rounding errors; None in float64."""
         if self.dtype == torch.float64:
             return None
-        signs = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(0)).sign().to(self.x)
-        return FlowDerivative(self.maps, self.x * (1 + self.roundoff * signs))
+        return FlowDerivative(self.maps, moved(self.x, self.roundoff))
 
     def _part(self, first: int, last: int) -> FlowDerivative:
         part = object.__new__(FlowDerivative)

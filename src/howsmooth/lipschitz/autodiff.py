@@ -15,6 +15,7 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz.casts import CastDetector, evaluated_in_float64, warn_of_refusal
 from howsmooth.spectral import LinearOperator
 from howsmooth.spectral.operator import refuse_autocast
+from howsmooth.spectral.rounding import moved
 
 
 class AutodiffJacobian(LinearOperator):
@@ -55,6 +56,7 @@ class AutodiffJacobian(LinearOperator):
         b = _batch_size(x, y) if batched else 1
         batch = (b,) if batched else ()
         super().__init__((y.numel() // b, x.numel() // b), dtype=x.dtype, device=x.device, batch=batch)
+        self.is_same_in_float64 = False
         self._f_with_casts: Callable[[Tensor], Tensor] | None = None  # the original f if its casts are removed
         if check:
             with torch.no_grad(), differentiable_attention(), CastDetector() as detector:
@@ -165,8 +167,7 @@ class AutodiffJacobian(LinearOperator):
         """Return the Jacobian with the casts inside f; without casts, the one at x perturbed by a unit of rounding."""
         if self._f_with_casts is not None:
             return self._unchecked(self._f_with_casts, self.x)
-        signs = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(0)).sign().to(self.x)
-        return self._unchecked(self.f, self.x * (1 + self.roundoff * signs))
+        return self._unchecked(self.f, moved(self.x, self.roundoff))
 
     def _unchecked(self, f: Callable[[Tensor], Tensor], x: Tensor) -> AutodiffJacobian:
         return AutodiffJacobian(f, x, batched=bool(self.batch), check=False)

@@ -108,7 +108,7 @@ def local_lipschitz(
             absorbs the rounding of the other products. Where the gap is too small, or a product overflows, the solve
             is repeated in float32, and `Estimate.notes` states this (with stop="residual" nothing is probed, and
             `upper` is None). torch.float32 omits the float64 reference, which dominates the time
-            for long sequences; the interval then includes an a-priori allowance for rounding.
+            for long sequences; rounding is then measured by products at tokens moved by a unit of rounding.
         seed: Seed of the random starting vectors.
         strict: True: raise NotConverged, with the result so far in `partial`, if `tol` is not reached. False: return
             that result, with its status.

@@ -138,4 +138,5 @@ def _zero_outside(whole: LinearOperator, input_mask: Tensor | None, output_mask:
         perturbed=likewise(whole.perturbed),
     )
     masked_operator.copy_rounding(whole)
+    masked_operator.whole = whole
     return masked_operator

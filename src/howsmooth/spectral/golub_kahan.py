@@ -17,7 +17,14 @@ from howsmooth.spectral.certificate import is_bound_within
 from howsmooth.spectral.deflation import DeflatedSolve
 from howsmooth.spectral.memory import MemoryPlan, plan
 from howsmooth.spectral.operator import LinearOperator, is_rounded_further, refuse_autocast
-from howsmooth.spectral.products import NonFiniteProduct, Products, gaussian_vectors, rayleigh_ritz, solver_generator
+from howsmooth.spectral.products import (
+    NonFiniteProduct,
+    Products,
+    gaussian_vectors,
+    rayleigh_ritz,
+    safe_divide,
+    solver_generator,
+)
 from howsmooth.spectral.result import (
     CONTRADICTED,
     CONVERGED,
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int, Tensor, Tensor], None]
 
 STOPS = ("interval", "residual")
+SIZE_STEPS = 3  # of the power method, for the norm of an operator of which a part is measured
 MAX_RETRIES = 12  # further solves, each from another start, where the attained values contradict the interval
 CONTRADICTION_MARGIN = 1e-9  # relative excess of an attained σ² over its bound that counts as a contradiction
 
@@ -291,6 +299,7 @@ class _Solve:
             q = process.steps
             if first and q == 1:
                 self._refuse_underflow(np.sqrt(process.diagonal[0]))
+                self.rounding = replace(self.rounding, size=self._size_of_whole())
             is_last = q >= self.budget.max_steps
             if not (is_last or process.terminated.all() or is_check_due(q)):
                 continue
@@ -321,6 +330,25 @@ class _Solve:
                 f"expected products J v of norm 0 or at least {least:.3g} in {self.operator.dtype}, "
                 f"got {small.min():.3g}; multiply the operator by a constant"
             )
+
+    def _size_of_whole(self) -> NDArray[np.float64] | float:
+        """Return a norm (b,) that the whole operator attains, by a few power steps; 0 where it is not needed.
+
+        Rounding inside a product is relative to the norm of the whole operator, which may be far larger than that of
+        the chosen rows and columns. A float64 reference measures it.
+        """
+        whole = self.operator.whole
+        if whole is None or self.precise is not None:
+            return 0.0
+        products = Products(whole, unit=1.0)
+        products.unit = self.products.unit
+        v, size = gaussian_vectors(products, torch.Generator().manual_seed(0)), np.zeros(products.members)
+        for _ in range(SIZE_STEPS):
+            v = safe_divide(v, products.norm(v, "v"))
+            v, factor = products.gram(v, fused=False)
+            size = np.sqrt(factor * products.norm(v, "JᵀJ v"))
+        self.products.count += products.count
+        return size
 
     def _may_be_done(self, process: Bidiagonalisation, ritz: Ritz, done: NDArray[np.bool_]) -> bool:
         """Return whether a further member may be done now: a cheap test before the expensive bound."""
@@ -392,13 +420,17 @@ class _Solve:
         evaluation = self.precise if self.precise is not None else self.products
         value, residual, u, v = rayleigh_ritz(evaluation, self.found, residual_products=self.products)
         lower = self.rounding.lower(value.T, value[:, 0]).T
+        if self.precise is not None and not self.operator.is_same_in_float64:
+            own = rayleigh_ritz(self.products, self.found, residual_products=self.products)[0]
+            lower = np.minimum(lower, np.maximum(own - allowance(self.operator) * own[:, :1], 0.0))
         bounds = np.minimum.accumulate(np.stack(self.uppers, axis=1), axis=1)  # as σ_i ≤ σ_{i−1}
         upper = np.maximum(bounds, value)  # rounding must not make the interval empty
         # A start with too small a top component, which has probability δ, can give a bound below an attained value:
         # value_i ≤ σ_i, and ‖Jᵀu_1‖² = value_1² + residual_1² ≤ σ_1².
         attained = value.copy()
         attained[:, 0] = np.hypot(value[:, 0], residual[:, 0])
-        attained *= 1 - self.rounding.above - self.rounding.below
+        error = (self.rounding.above + self.rounding.below) * np.maximum(value[:, 0], self.rounding.size)
+        attained = np.maximum(attained - error[:, None], 0.0)
         slack = np.asarray(self.rounding.perturbation).reshape(-1, 1)
         contradicted: NDArray[np.bool_] = (attained**2 - slack > bounds**2 * (1 + CONTRADICTION_MARGIN)).any(axis=1)
         # Products that are rounded further than the vectors, by an amount that was not measured, give no upper bound.

@@ -79,6 +79,9 @@ class LinearOperator:
         roundoff: Unit of rounding of the products; larger than that of the vectors if products are rounded further.
         hidden: A relative error of the operator itself, however it is applied.
         casts: Whether J is computed with casts to a coarser dtype, whose effect `perturbed` shows.
+        is_same_in_float64: Whether `precise` is this operator up to rounding. A function that is run in float64 may
+            compute other constants than in its own dtype; the interval then contains both norms.
+        whole: The operator of which this one is a part; without a reference, rounding is relative to its norm.
         has_gram: Whether `gram` is implemented.
 
     Raises:
@@ -104,6 +107,8 @@ class LinearOperator:
         self.reference_itemsize = 0 if dtype == torch.float64 else 8
         self.reference_bytes = 0 if dtype == torch.float64 else 8 * self.held // torch.finfo(dtype).bits * 8
         self.roundoff, self.hidden, self.casts = product_roundoff(self.dtype, self.device), 0.0, False
+        self.whole: LinearOperator | None = None
+        self.is_same_in_float64 = True
         self.has_gram = False
         if min(self.shape) < 1 or min(self.batch, default=1) < 1:
             raise InputError(
@@ -135,8 +140,9 @@ class LinearOperator:
         return None
 
     def copy_rounding(self, other: LinearOperator) -> None:
-        """Copy `roundoff`, `hidden` and `casts` from the operator that this one is made of."""
+        """Copy what describes its rounding from the operator that this one is made of."""
         self.roundoff, self.hidden, self.casts = other.roundoff, other.hidden, other.casts
+        self.is_same_in_float64 = other.is_same_in_float64
 
     def dense(self) -> Float[Tensor, "*batch rows cols"]:
         """Return the matrix itself, computed by one product per column.
@@ -282,6 +288,7 @@ class _RestrictedOperator(LinearOperator):
             held=full.held,
         )
         self.full, self.rows, self.cols = full, rows, cols
+        self.whole = full
         self.copy_rounding(full)
         self.reference_itemsize, self.reference_bytes = full.reference_itemsize, full.reference_bytes
         self.has_gram = full.has_gram and rows is None

@@ -46,6 +46,12 @@ def allowance(operator: LinearOperator) -> float:
     return math.sqrt(sum(operator.shape)) * operator.roundoff + operator.hidden
 
 
+def moved(x: Tensor, unit: float) -> Tensor:
+    """Return an input with each entry moved by `unit` times itself, up or down at random."""
+    generator = torch.Generator(x.device).manual_seed(0)
+    return x * (1 + unit * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype).sign())
+
+
 def perturbation_norm(operator: LinearOperator, dense: Tensor) -> float:
     """Return the largest spectral norm, over the batch, of the change of `dense` in the perturbed operator; or 0."""
     perturbed = operator.perturbed()
@@ -70,23 +76,25 @@ class Rounding:
         perturbation: Bound on ‖E‖ for the current Lanczos process, a number or (b,).
         value_perturbation: Bound on ‖E‖ for values attained in the operator's own dtype; 0 if they are attained in
             float64.
+        size: Norm (b,) of the operator of which this one is a part: rounding is relative to the larger of the two.
     """
 
     above: float = 0.0
     below: float = 0.0
+    size: NDArray[np.float64] | float = 0.0
     perturbation: NDArray[np.float64] | float = 0.0
     value_perturbation: NDArray[np.float64] | float = 0.0
 
     def upper(self, eigenvalue: NDArray[np.float64], largest: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return an upper bound on σ from one on the λ = σ² of the operator as it was applied."""
-        e = self.above * largest
+        e = self.above * np.maximum(largest, self.size)
         bound: NDArray[np.float64] = e + np.sqrt(eigenvalue + self.perturbation + 2 * e**2)
         return bound
 
     def lower(self, value: NDArray[np.float64], largest: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return a lower bound on σ from the computed ‖J v‖."""
         squared = np.maximum(value**2 - self.value_perturbation, 0.0)
-        return np.maximum(np.sqrt(squared) - self.below * largest, 0.0)
+        return np.maximum(np.sqrt(squared) - self.below * np.maximum(largest, self.size), 0.0)
 
 
 class Perturbation:

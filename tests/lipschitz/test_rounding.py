@@ -1,0 +1,111 @@
+"""Intervals where rounding is largest: products without a float64 reference, and values that nearly cancel."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from howsmooth import local_lipschitz
+from howsmooth.attention import SelfAttention
+from tests.tolerances import assert_close, at_most
+
+N, D = 6, 8
+Case = tuple[SelfAttention, Tensor]
+
+
+def _weights(generator: torch.Generator, size: float) -> list[Tensor]:
+    return [torch.randn(D, D, generator=generator) * size / math.sqrt(D) for _ in range(4)]
+
+
+def _capped(generator: torch.Generator) -> Case:
+    """Scores far beyond a soft cap: its slope 1 − tanh² loses its digits."""
+    return SelfAttention(*_weights(generator, 10.0), heads=2, softcap=2.0), torch.randn(N, D, generator=generator)
+
+
+def _saturated(generator: torch.Generator) -> Case:
+    """Large scores: some tokens hardly matter, and J at these is far smaller than J."""
+    return SelfAttention(*_weights(generator, 7.0), heads=2), torch.randn(N, D, generator=generator)
+
+
+def _cancelling(generator: torch.Generator) -> Case:
+    """Biases that cancel a large common part of the tokens."""
+    wq, wk, wv, wo = _weights(generator, 1.0)
+    shift = 300 * torch.randn(D, generator=generator)
+    biases = {name: -(w @ shift) for name, w in (("bq", wq), ("bk", wk), ("bv", wv))}
+    return SelfAttention(wq, wk, wv, wo, heads=2, **biases), torch.randn(N, D, generator=generator) + shift
+
+
+def _tiny(generator: torch.Generator) -> Case:
+    """Tokens and weights whose products are near the smallest numbers of float32."""
+    wq, wk, wv, wo = _weights(generator, 3.0)
+    return SelfAttention(wq, wk, wv, 1e-30 * wo, heads=2), 1e-20 * torch.randn(N, D, generator=generator)
+
+
+def _truth(f: SelfAttention, x: Tensor, tokens: list[int]) -> float:
+    """Return the norm of the columns of `tokens`, of the map that float32 stores, in float64."""
+    jacobian = f.converted(dtype=torch.float64).jacobian(x.double()).dense()
+    columns = jacobian.unflatten(1, (N, D))[:, tokens].flatten(1)
+    return float(torch.linalg.matrix_norm(columns, ord=2))
+
+
+@pytest.mark.parametrize("tokens", [list(range(N)), [1, 2]], ids=["all", "two"])
+@pytest.mark.parametrize("case", [_capped, _saturated, _cancelling, _tiny])
+def test_products_without_a_reference(case: Callable[[torch.Generator], Case], tokens: list[int]) -> None:
+    for seed in range(40):
+        f, x = case(torch.Generator().manual_seed(seed))
+        found = local_lipschitz(f, x, product_dtype=torch.float32, strict=False, tokens=tokens, batched=False)
+        truth = _truth(f, x, tokens)
+        assert at_most(found.lower, truth), (seed, found, truth)
+        assert found.upper is None or at_most(truth, found.upper), (seed, found, truth)
+
+
+@pytest.mark.parametrize("bias", [1e8, 1e12])
+def test_a_large_value_bias_takes_no_digits(bias: float) -> None:
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        wq, wk = (torch.randn(D, D, generator=generator, dtype=torch.float64) for _ in range(2))
+        x = torch.randn(N, D, generator=generator, dtype=torch.float64)
+        plain = SelfAttention(wq, wk, torch.eye(D, dtype=torch.float64))
+        truth = float(torch.linalg.matrix_norm(plain.jacobian(x).dense(), ord=2))
+        found = local_lipschitz(plain.replaced(bv=torch.full((D,), bias, dtype=torch.float64)), x, batched=False)
+        assert at_most(found.lower, truth)
+        assert found.upper is not None
+        assert at_most(truth, found.upper)
+
+
+def test_values_that_do_not_depend_on_the_tokens() -> None:
+    w, x = torch.eye(D, dtype=torch.float64), torch.randn(N, D, dtype=torch.float64)
+    f = SelfAttention(w, w, 0 * w, bv=torch.arange(1.0, D + 1, dtype=torch.float64))
+    found = local_lipschitz(f, x, batched=False)
+    assert (found.lower, found.upper) == (0, 0)  # exact: all products are zero
+
+
+def test_constants_that_differ_in_float64() -> None:
+    """A sum that Python rounds differently in float32 and in float64: the interval contains both factors."""
+    for seed in range(40):
+        a = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
+        found = local_lipschitz(lambda z, a=a: z * torch.tensor(float(a.sum())), torch.ones(4, 3), batched=False)
+        for factor in (abs(float(a.sum())), abs(float(a.double().sum()))):
+            assert at_most(found.lower, factor)
+            assert found.upper is not None
+            assert at_most(factor, found.upper)
+
+
+@pytest.mark.parametrize("projected", [True, False])
+def test_the_moved_derivative_differs_by_rounding_alone(projected: bool) -> None:
+    """It is made head by head, with and without an output projection, and with heads that share keys and values."""
+    generator = torch.Generator().manual_seed(0)
+    wq, _, _, wo = _weights(generator, 1.0)
+    wk, wv = (torch.randn(D // 2, D, generator=generator) for _ in range(2))
+    f = SelfAttention(wq, wk, wv, wo if projected else None, heads=4, kv_heads=2, causal=True)
+    x = torch.randn(2, N, D, generator=generator)
+    jacobian = f.jacobian(x, product_dtype=torch.float32)
+    moved = jacobian.perturbed()
+    assert moved is not None
+    dense = jacobian.dense()
+    assert_close(moved.dense(), dense, tol=1e-5)
+    assert float((moved.dense() - dense).abs().max()) > 0
+    u = torch.randn(2, jacobian.shape[0], generator=generator)
+    assert_close(moved.rmatvec(u), (u[:, None] @ dense)[:, 0], tol=1e-5)
