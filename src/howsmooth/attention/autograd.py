@@ -274,7 +274,7 @@ class Curvature(Batchable):
         """Compute the derivative of the cotangents."""
         linearised = _linearise(q, k, v, padding, table, o, normaliser, pattern)
         lead = q.shape[:-3]
-        along = _four(do), means.reshape(-1, *means.shape[-2:])
+        along = _four(do), means.reshape(math.prod(lead), *means.shape[-2:])
         tangents = _four(dq), _four(dk), _four(dv)
         flat_lse, flat_table = _three(g_lse), _flat_table(d_table, lead)
         grads = linearised.hvp(*tangents, _four(g), along, flat_lse, flat_table)
@@ -376,12 +376,12 @@ def _flat_table(table: Tensor | None, lead: tuple[int, ...]) -> Tensor | None:
         return None
     if all(size == 1 or stride == 0 for size, stride in zip(table.shape[:-3], table.stride(), strict=False)):
         return table[(0,) * (table.dim() - 3)].unsqueeze(0)
-    return table.expand(*lead, *table.shape[-3:]).reshape(-1, *table.shape[-3:])
+    return table.expand(*lead, *table.shape[-3:]).reshape(math.prod(lead), *table.shape[-3:])
 
 
 def _like_table(gradient: Tensor, table: Tensor, lead: tuple[int, ...]) -> Tensor:
     """Sum a gradient (b or 1, h or 1, n, m) to the shape of the table."""
-    if len(gradient) > 1 or math.prod(lead) == 1:
+    if len(gradient) != 1 or math.prod(lead) == 1:
         gradient = gradient.view(*lead, *gradient.shape[1:])
     else:
         gradient = gradient.view(*(1,) * (table.dim() - 3), *gradient.shape[1:])
@@ -400,17 +400,17 @@ def _without_none(at: Any, tangents: tuple[Tensor | None, ...]) -> tuple[Tensor,
 
 def _four(t: Tensor) -> Tensor:
     """Reshape (…, h, n, c) to (b, h, n, c)."""
-    return t if t.dim() == 4 else t.reshape(-1, *t.shape[-3:])
+    return t if t.dim() == 4 else t.reshape(math.prod(t.shape[:-3]), *t.shape[-3:])
 
 
 def _three(t: Tensor | None) -> Tensor | None:
     """Reshape (…, h, n) to (b, h, n)."""
-    return None if t is None else t.reshape(-1, *t.shape[-2:])
+    return None if t is None else t.reshape(math.prod(t.shape[:-2]), *t.shape[-2:])
 
 
 def _two(padding: Tensor | None) -> Tensor | None:
     """Reshape (…, m) to (b, m)."""
-    return None if padding is None else padding.reshape(-1, padding.shape[-1])
+    return None if padding is None else padding.reshape(math.prod(padding.shape[:-1]), padding.shape[-1])
 
 
 def _save(ctx: Any, *tensors: Tensor | None) -> None:

@@ -260,7 +260,8 @@ def _vmapped(operator: CustomOpDef) -> Callable[..., tuple[Any, Any]]:
             mask = SparseMask(blocks, tiles, q.shape[2], k.shape[2], tuple(lists))
             sparse = mask.repeated(size).tensors()
         out = operator(*tensors, padding, table, sparse, scale, causal, window, softcap, offset, flag)
-        found = [t.unflatten(0, (size, b)) if t.numel() else t.expand(size, *t.shape) for t in out]
+        # An output that was not asked for is empty and has one axis.
+        found = [t.unflatten(0, (size, b)) if t.dim() > 1 else t.expand(size, *t.shape) for t in out]
         if shares_table and len(found) == 4 and found[3].dim() > 2:
             found[3] = found[3].sum(1, keepdim=True)
         return tuple(found), (0,) * len(found)
@@ -325,14 +326,17 @@ def recorded(
             shared = math.prod(table.shape[:-3]) == 1
             table = table.expand(*(table.shape[:-3] if shared else lead), *table.shape[-3:]).flatten(0, -4)
     sparse = [] if pattern.mask is None else pattern.mask.tensors()
-    shape = (*q.shape[:-1], v.shape[-1])
-    q, k, v = (t.reshape(-1, *t.shape[-3:]) for t in (q, k, v))
-    padding = None if padding is None else padding.reshape(-1, m)
+    b = math.prod(lead)
+    if len(lead) != 1:
+        q, k, v = (t.reshape(b, *t.shape[-3:]) for t in (q, k, v))
+        padding = None if padding is None else padding.reshape(b, m)
     values, tangents = _recorded(q, k, v, padding, table, sparse, pattern, with_lse)
     found = []
-    for value, tangent, size in zip(values, tangents, [shape, shape[:-1]][: len(values)], strict=True):
-        value = value.view(size)
-        found.append(value if tangent is None else forward_ad.make_dual(value, tangent.view(size)))
+    for value, tangent in zip(values, tangents, strict=True):
+        if len(lead) != 1:
+            value = value.view(*lead, *value.shape[1:])
+            tangent = None if tangent is None else tangent.view(value.shape)
+        found.append(value if tangent is None else forward_ad.make_dual(value, tangent))
     return tuple(found)
 
 
