@@ -287,13 +287,30 @@ class Curvature(Batchable):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save the outputs, whose shapes `jvp` needs."""
-        ctx.save_for_forward(*output)
+        """Save the tensors that derivatives need."""
+        g, g_lse, ctx.pattern, ctx.needs_table = inputs[13:]
+        ctx.is_tensor = [isinstance(t, Tensor) for t in inputs]
+        _save(ctx, *inputs[:7], g, g_lse)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> NoReturn:
-        """Refuse a third derivative."""
-        refuse("third derivative")
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+        """Compute the reverse mode in the tangents, in which this is linear, and refuse a third derivative.
+
+        `torch.autograd.functional.hvp` transposes a product with the Hessian so: it differentiates it in its vector.
+        """
+        *at, g, g_lse = ctx.saved_tensors
+        # Not `needs_input_grad`: q, k, v and g require gradients here, but the caller may want those of dq, dk, dv.
+        wanted = _wanted(ctx)
+        if transforms() or any(wanted[:5]) or any(wanted[13:15]):
+            refuse("third derivative")
+        hq, hk, hv, h_table = _padded(cotangents)
+        if hq is None and hk is None and hv is None and h_table is None:
+            return (None,) * 17
+        along = *_without_none(at, (hq, hk, hv)), h_table
+        pushed = Pushforward.apply(*at, *along, ctx.pattern, True)
+        found = _padded(Curvature.apply(*at, *along, *pushed, g, g_lse, ctx.pattern, wanted[10]))
+        return *(None,) * 7, *found, *(None,) * 6
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> tuple[Tensor, ...]:
@@ -302,7 +319,24 @@ class Curvature(Batchable):
         # derivatives. Its caller wants the gradients, and anyone who reads their tangents finds NaN.
         if transforms():
             refuse("third derivative")
-        return tuple(torch.full_like(x, torch.nan) for x in ctx.saved_tensors)
+        q, k, v, _padding, table = ctx.saved_tensors[:5]
+        outputs = (q, k, v, table) if ctx.needs_table and table is not None else (q, k, v)
+        return tuple(torch.full_like(x, torch.nan) for x in outputs)
+
+
+def _wanted(ctx: Any) -> list[bool]:
+    """Return for each argument whether this backward pass computes a gradient from the one returned for it."""
+    edges = iter(ctx.next_functions)
+    return [_is_executed(next(edges)[0]) if is_tensor else False for is_tensor in ctx.is_tensor]
+
+
+def _is_executed(node: Any) -> bool:
+    if node is None:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # a leaf among the inputs of torch.autograd.grad
+        return True
 
 
 def log_sum_exp(normaliser: Tensor) -> Tensor:
