@@ -282,7 +282,8 @@ def test_meta_tensors_have_the_shapes_of_all_derivatives(options):
         first = torch.autograd.grad(o.sum(), leaves, create_graph=True)
         second = torch.autograd.grad(sum((t * t).sum() for t in first), leaves)
         pushed = torch.func.jvp(lambda *t: f(*t, **options), tuple(at), tuple(at))
-        return [(t.shape, t.dtype, t.device.type) for t in (o, *first, *second, *pushed)]
+        pulled = torch.func.grad(lambda q: f(q, *at[1:], **options).sum())(at[0])
+        return [(t.shape, t.dtype, t.device.type) for t in (o, *first, *second, *pushed, pulled)]
 
     assert shapes(scaled_dot_product_attention) == shapes(F.scaled_dot_product_attention)
     with torch.autocast("cpu", dtype=torch.bfloat16):
