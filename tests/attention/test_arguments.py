@@ -313,6 +313,31 @@ def test_a_trace_is_exact_and_holds_for_other_lengths_and_derivatives():
         assert_all_close(torch.autograd.grad(found, leaves, g), torch.autograd.grad(expected, leaves, g))
 
 
+TRACED = {
+    "plain": lambda q, k, v, table, row: scaled_dot_product_attention(q, k, v),
+    "bottom right": lambda q, k, v, table, row: attend(q, k, v, window=3),
+    "table": lambda q, k, v, table, row: scaled_dot_product_attention(q, k, v, attn_mask=table),
+    "a row": lambda q, k, v, table, row: scaled_dot_product_attention(q, k, v, attn_mask=row[None]),
+    "padding": lambda q, k, v, table, row: attend(q, k, v, padding=row),
+    "shared": lambda q, k, v, table, row: attend(q, k[..., :2, :, :], v[..., :1, :, :]),
+    "broadcast": lambda q, k, v, table, row: scaled_dot_product_attention(q[..., :1, :, :], k, v),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
+@pytest.mark.parametrize("lead", [(), (2,), (3, 2)], ids=str)
+@pytest.mark.parametrize("f", TRACED.values(), ids=TRACED)
+def test_traces_of_every_shape_hold_for_other_lengths(f, lead):
+    def arguments(n, m):
+        shapes = (*lead, 4, n, 5), (*lead, 4, m, 5), (*lead, 4, m, 7), (n, m), (m,)
+        *tensors, row = (normal(i, *shape) for i, shape in enumerate(shapes))
+        return *tensors, row > -0.5
+
+    traced, longer = torch.jit.trace(f, arguments(6, 5)), arguments(12, 11)
+    assert_close(traced(*longer), f(*longer))
+
+
 class Selected(torch.nn.Module):
     def forward(self, q, k, v, keep):
         index = keep.nonzero().squeeze(1)

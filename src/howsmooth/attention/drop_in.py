@@ -96,7 +96,9 @@ def _table(attn_mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
         raise InputError(f"expected attn_mask of shape (…, {n}, {m}), got {tuple(found)}")
     if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
         raise InputError(f"expected attn_mask of dtype bool or of a floating dtype, got {attn_mask.dtype}")
-    return attn_mask if found[-2:] == (n, m) else attn_mask.expand(*attn_mask.shape[:-2], n, m)
+    return (
+        attn_mask if found[-2:] == (n, m) else attn_mask.expand(*attn_mask.shape[:-2], query.shape[-2], key.shape[-2])
+    )
 
 
 _PYTORCH_SDPA = F.scaled_dot_product_attention

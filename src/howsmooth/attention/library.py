@@ -30,6 +30,7 @@ from torch.library import CustomOpDef, custom_op
 
 from howsmooth import kernels
 from howsmooth.attention import backend, blockwise
+from howsmooth.attention.arguments import shape_of
 from howsmooth.attention.autograd import log_sum_exp, transforms
 from howsmooth.attention.pattern import Pattern
 from howsmooth.attention.sparse import SparseMask
@@ -325,7 +326,7 @@ def recorded(
     if table is not None:
         table = table.reshape(*(1,) * (4 - table.dim()), *table.shape)
         if table.dim() > 4:
-            shared = math.prod(table.shape[:-3]) == 1
+            shared = math.prod(shape_of(table)[:-3]) == 1
             table = table.expand(*(table.shape[:-3] if shared else lead), *table.shape[-3:]).flatten(0, -4)
     sparse = [] if pattern.mask is None else pattern.mask.tensors()
     b = math.prod(lead)

@@ -62,17 +62,17 @@ def attend(
     Args:
         q: queries (…, h, n, k).
         k: keys (…, hkv, m, k), where h is a multiple of hkv.
-        v: values (…, hkv, m, w).
+        v: values (…, hkv, m, w); if shared by another number of queries than the keys, the fewer heads are repeated.
         scale: factor of q·k; 1/√k by default.
         causal: whether a query sees only the keys up to its own position, i + `offset`.
         window: a query sees only keys less than `window` positions away.
         softcap: scores become softcap·tanh(score/softcap), before offsets and masks.
         score_bias: offsets of the scores: a table that broadcasts to (…, h, n, m), with a gradient if it requires one,
             or a function of the indices i (n, 1) and j (1, m), constant, whose result broadcasts to (h, n, m). Entries
-            may be −∞.
+            may be −∞. A `CausalBias` of `torch.nn.attention.bias` is a causal mask.
         mask: which pairs count: a `SparseMask`, a `BlockMask` of flex attention, or a boolean table that broadcasts to
             (…, h, n, m). Blocks of a sparse mask that no pair needs are not computed.
-        padding: True where the key is real, (…, m). A query that sees no key has the output 0.
+        padding: True where the key is real, (…, m). A query that sees no key has the output 0, as without any keys.
         sinks: scores (h,) of one more key for each head, whose value is 0: it takes weight from the others, as in
             gpt-oss.
         offset: position of query 0 among the keys; m − n by default, so that the last query meets the last key.
@@ -81,7 +81,8 @@ def attend(
         The output (…, h, n, w).
 
     Raises:
-        InputError: if shapes, dtypes or options do not fit each other.
+        InputError: if shapes, dtypes or options do not fit each other, or a tensor does not contain its values: one
+            that is nested, sparse, distributed, or of a subclass that computes by rules of its own.
 
     Example:
         >>> q = k = v = torch.eye(3, dtype=torch.float64).unsqueeze(0)
@@ -231,9 +232,10 @@ def _with_equal_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 def _with_heads(t: Tensor, heads: int) -> Tensor:
     """Return t (…, hkv, m, c) with each head repeated: (…, heads, m, c)."""
-    if t.shape[-3] == 1:
+    found = shape_of(t)[-3]
+    if found == 1:
         return t.expand(*t.shape[:-3], heads, *t.shape[-2:])
-    return t.repeat_interleave(heads // t.shape[-3], -3)
+    return t if found == heads else t.repeat_interleave(heads // found, -3)
 
 
 def _expanded_padding(padding: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
@@ -247,7 +249,7 @@ def _expanded_padding(padding: Tensor, lead: tuple[int, ...], k: Tensor) -> Tens
         )
     if padding.device != k.device:
         raise InputError(f"attend: expected padding on {k.device}, got one on {padding.device}")
-    return padding.expand(*lead, m)
+    return padding.expand(*k.shape[:-3], k.shape[-2])
 
 
 def _broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
