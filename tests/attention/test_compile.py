@@ -72,6 +72,54 @@ def test_the_compiled_function_and_its_derivatives_are_those_of_eager_mode(optio
         assert_close(found, expected)
 
 
+COTANGENT = normal(20, 2, 4, 7, 5)
+REVERSE = {
+    "grad": lambda f: torch.func.grad(lambda q: f(q).pow(3).sum()),
+    "vjp": lambda f: lambda q: torch.func.vjp(f, q)[1](COTANGENT)[0],
+    "forward over reverse": lambda f: (
+        lambda q: torch.func.jvp(torch.func.grad(lambda q: f(q).pow(3).sum()), (q,), (q.sin(),))[1]
+    ),
+    "reverse over reverse": lambda f: torch.func.grad(
+        lambda q: torch.func.grad(lambda q: f(q).pow(3).sum())(q).square().sum()
+    ),
+    "reverse over forward": lambda f: torch.func.grad(
+        lambda q: torch.func.jvp(f, (q,), (torch.ones_like(q),))[1].pow(3).sum()
+    ),
+}
+
+
+@pytest.mark.parametrize("transform", REVERSE.values(), ids=REVERSE)
+def test_reverse_transforms_inside_the_compiled_function(transform, inputs):
+    (q, k, v), _ = inputs
+    f = transform(lambda q: attend(q, k, v, causal=True, softcap=2.0))
+    assert_close(compiled(f)(q), f(q))
+
+
+@pytest.mark.parametrize("options", PATTERNS.values(), ids=PATTERNS)
+def test_forward_over_reverse_inside_the_compiled_function(options, inputs):
+    at, along = inputs
+
+    def f(q, k, v, *along):
+        gradients = torch.func.grad(lambda *at: attend(*at, **options).pow(3).sum(), argnums=(0, 1, 2))
+        return torch.func.jvp(gradients, (q, k, v), along)
+
+    for mine, expected in zip(compiled(f)(*at, *along), f(*at, *along), strict=True):
+        for found, wanted in zip(mine, expected, strict=True):
+            assert_close(found, wanted)
+
+
+def test_reverse_transforms_with_rows_that_see_no_key(inputs):
+    (q, k, v), _ = inputs
+
+    def f(q):
+        o, lse = howsmooth.attention.attend_with_lse(q, k, v, causal=True, offset=-3)
+        return o.pow(3).sum() + lse[..., 3:].square().sum()
+
+    assert_close(compiled(torch.func.grad(f))(q), torch.func.grad(f)(q))
+    half = compiled(torch.func.grad(lambda q: attend(q, k.half(), v.half()).float().square().sum()))(q.half())
+    assert half.dtype == torch.float16
+
+
 def test_a_tangent_of_the_values_alone(inputs):
     (q, k, v), (_, _, dv) = inputs
 

@@ -215,7 +215,6 @@ def test_a_huge_score_of_a_masked_key_changes_nothing():
         (dict(k=normal(1, 3, 5, 2), v=normal(1, 3, 5, 2)), "multiple of the key heads"),
         (dict(v=normal(1, 2, 4, 2)), "same heads and length"),
         (dict(q=normal(1, 2, 5, 2).float()), "one floating dtype"),
-        (dict(q=normal(1, 2, 0, 2)), "at least one token"),
         (dict(score_bias=lambda i, j: torch.zeros(3, 3, requires_grad=True).sum() + i - j), "detach it"),
         (dict(window=0), "window ≥ 1"),
         (dict(softcap=-1.0), "softcap > 0"),
@@ -230,3 +229,46 @@ def test_bad_arguments_are_refused_by_name(change, message):
     arguments = dict(q=normal(1, 2, 5, 2), k=normal(2, 2, 5, 2), v=normal(3, 2, 5, 2)) | change
     with pytest.raises(InputError, match=message):
         attend(**arguments)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+def test_hessian_products_of_torch_autograd_functional(pattern):
+    """`hvp` differentiates a gradient in a vector that it is multiplied with, which is no third derivative."""
+    at = qkv((4, 2, 5, 6, 3, 2))
+    along = tuple(normal(20 + i, *t.shape) for i, t in enumerate(at))
+    if "score_bias" in pattern:  # the table has a gradient, too
+        table = normal(30, 4, 5, 6)
+        at, along, pattern = (*at, table), (*along, normal(31, 4, 5, 6)), {}
+
+    def loss(op):
+        def f(q, k, v, table=None):
+            o = op(q, k, v, **(pattern if table is None else dict(score_bias=table)))
+            return o.pow(3).sum()
+
+        return f
+
+    if len(at) == 4:
+
+        def dense(q, k, v, *, score_bias):
+            k, v = (t.repeat_interleave(2, 0) for t in (k, v))
+            return torch.softmax(q @ k.mT / 3**0.5 + score_bias, -1) @ v
+
+    else:
+        dense = reference.forward
+    for product in (torch.autograd.functional.hvp, torch.autograd.functional.vhp):
+        value, found = product(loss(attend), at, along)
+        expected_value, expected = product(loss(dense), at, along)
+        assert_close(value, expected_value)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert_close(mine, theirs)
+
+
+def test_third_derivatives_in_plain_autograd_raise():
+    at = [t.requires_grad_() for t in qkv((2, 2, 4, 4, 3, 3))]
+    g = normal(9, 2, 4, 3).requires_grad_()
+    first = torch.autograd.grad(attend(*at), at, g, create_graph=True)
+    second = torch.autograd.grad(sum(t.pow(2).sum() for t in first), at, create_graph=True)
+    total = sum(t.sum() for t in second)
+    for ask in (lambda: torch.autograd.grad(total, at), lambda: torch.autograd.grad(total, g), total.backward):
+        with pytest.raises(NotImplementedError, match="third derivative"):
+            ask()

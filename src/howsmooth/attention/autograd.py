@@ -274,7 +274,7 @@ class Curvature(Batchable):
         """Compute the derivative of the cotangents."""
         linearised = _linearise(q, k, v, padding, table, o, normaliser, pattern)
         lead = q.shape[:-3]
-        along = _four(do), means.reshape(-1, *means.shape[-2:])
+        along = _four(do), means.reshape(math.prod(lead), *means.shape[-2:])
         tangents = _four(dq), _four(dk), _four(dv)
         flat_lse, flat_table = _three(g_lse), _flat_table(d_table, lead)
         grads = linearised.hvp(*tangents, _four(g), along, flat_lse, flat_table)
@@ -287,13 +287,30 @@ class Curvature(Batchable):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save the outputs, whose shapes `jvp` needs."""
-        ctx.save_for_forward(*output)
+        """Save the tensors that derivatives need."""
+        g, g_lse, ctx.pattern, ctx.needs_table = inputs[13:]
+        ctx.is_tensor = [isinstance(t, Tensor) for t in inputs]
+        _save(ctx, *inputs[:7], g, g_lse)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> NoReturn:
-        """Refuse a third derivative."""
-        refuse("third derivative")
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+        """Compute the reverse mode in the tangents, in which this is linear, and refuse a third derivative.
+
+        `torch.autograd.functional.hvp` transposes a product with the Hessian so: it differentiates it in its vector.
+        """
+        *at, g, g_lse = ctx.saved_tensors
+        # Not `needs_input_grad`: q, k, v and g require gradients here, but the caller may want those of dq, dk, dv.
+        wanted = _wanted(ctx)
+        if transforms() or any(wanted[:5]) or any(wanted[13:15]):
+            refuse("third derivative")
+        hq, hk, hv, h_table = _padded(cotangents)
+        if hq is None and hk is None and hv is None and h_table is None:
+            return (None,) * 17
+        along = *_without_none(at, (hq, hk, hv)), h_table
+        pushed = Pushforward.apply(*at, *along, ctx.pattern, True)
+        found = _padded(Curvature.apply(*at, *along, *pushed, g, g_lse, ctx.pattern, wanted[10]))
+        return *(None,) * 7, *found, *(None,) * 6
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> tuple[Tensor, ...]:
@@ -302,7 +319,24 @@ class Curvature(Batchable):
         # derivatives. Its caller wants the gradients, and anyone who reads their tangents finds NaN.
         if transforms():
             refuse("third derivative")
-        return tuple(torch.full_like(x, torch.nan) for x in ctx.saved_tensors)
+        q, k, v, _padding, table = ctx.saved_tensors[:5]
+        outputs = (q, k, v, table) if ctx.needs_table and table is not None else (q, k, v)
+        return tuple(torch.full_like(x, torch.nan) for x in outputs)
+
+
+def _wanted(ctx: Any) -> list[bool]:
+    """Return for each argument whether this backward pass computes a gradient from the one returned for it."""
+    edges = iter(ctx.next_functions)
+    return [_is_executed(next(edges)[0]) if is_tensor else False for is_tensor in ctx.is_tensor]
+
+
+def _is_executed(node: Any) -> bool:
+    if node is None:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # a leaf among the inputs of torch.autograd.grad
+        return True
 
 
 def log_sum_exp(normaliser: Tensor) -> Tensor:
@@ -376,12 +410,12 @@ def _flat_table(table: Tensor | None, lead: tuple[int, ...]) -> Tensor | None:
         return None
     if all(size == 1 or stride == 0 for size, stride in zip(table.shape[:-3], table.stride(), strict=False)):
         return table[(0,) * (table.dim() - 3)].unsqueeze(0)
-    return table.expand(*lead, *table.shape[-3:]).reshape(-1, *table.shape[-3:])
+    return table.expand(*lead, *table.shape[-3:]).reshape(math.prod(lead), *table.shape[-3:])
 
 
 def _like_table(gradient: Tensor, table: Tensor, lead: tuple[int, ...]) -> Tensor:
     """Sum a gradient (b or 1, h or 1, n, m) to the shape of the table."""
-    if len(gradient) > 1 or math.prod(lead) == 1:
+    if len(gradient) != 1 or math.prod(lead) == 1:
         gradient = gradient.view(*lead, *gradient.shape[1:])
     else:
         gradient = gradient.view(*(1,) * (table.dim() - 3), *gradient.shape[1:])
@@ -400,17 +434,17 @@ def _without_none(at: Any, tangents: tuple[Tensor | None, ...]) -> tuple[Tensor,
 
 def _four(t: Tensor) -> Tensor:
     """Reshape (…, h, n, c) to (b, h, n, c)."""
-    return t if t.dim() == 4 else t.reshape(-1, *t.shape[-3:])
+    return t if t.dim() == 4 else t.reshape(math.prod(t.shape[:-3]), *t.shape[-3:])
 
 
 def _three(t: Tensor | None) -> Tensor | None:
     """Reshape (…, h, n) to (b, h, n)."""
-    return None if t is None else t.reshape(-1, *t.shape[-2:])
+    return None if t is None else t.reshape(math.prod(t.shape[:-2]), *t.shape[-2:])
 
 
 def _two(padding: Tensor | None) -> Tensor | None:
     """Reshape (…, m) to (b, m)."""
-    return None if padding is None else padding.reshape(-1, padding.shape[-1])
+    return None if padding is None else padding.reshape(math.prod(padding.shape[:-1]), padding.shape[-1])
 
 
 def _save(ctx: Any, *tensors: Tensor | None) -> None:

@@ -23,7 +23,7 @@ def unsupported_reason(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, paddin
         return "a graph is being recorded"
     is_sparse = pattern.mask is not None
     reason = kernels.unsupported(q, k, v, score_bias=pattern.score_bias, padding=padding, sparse=is_sparse)
-    if reason is not None and q.device.type == "cuda" and q.dtype in kernels.DTYPES:
+    if reason is not None and q.device.type == "cuda" and q.dtype in kernels.DTYPES and q.numel() and v.numel():
         warn_of_slow_path(reason)
     return reason
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from howsmooth.attention.arguments import check_tensor, is_causal_bias, shape_of
 from howsmooth.attention.op import attend
 from howsmooth.errors import InputError
 
@@ -33,9 +35,10 @@ def scaled_dot_product_attention(
 
     Args:
         query: Queries (…, h, n, k), or (n, k) without heads.
-        key: Keys (…, h, m, k).
-        value: Values (…, h, m, w).
-        attn_mask: A table that broadcasts to (…, h, n, m): boolean, True where a pair counts, or added to the scores.
+        key: Keys (…, h, m, k); 1 head broadcasts.
+        value: Values (…, h, m, w); 1 head broadcasts.
+        attn_mask: A table that broadcasts to (…, h, n, m): boolean, True where a pair counts, or added to the scores;
+            or `causal_upper_left(n, m)` or `causal_lower_right(n, m)` of `torch.nn.attention.bias`.
         dropout_p: Must be 0.
         is_causal: Query i sees keys 0 … i (aligned at the top left); not together with `attn_mask`.
         scale: Factor of the scores, `1/√k` by default.
@@ -45,7 +48,7 @@ def scaled_dot_product_attention(
         The output (…, h, n, w).
 
     Raises:
-        InputError: Dropout, a mask together with `is_causal`, shapes that do not fit, a mask that requires a gradient.
+        InputError: Dropout, a mask together with `is_causal`, shapes that do not fit, tensors without their values.
 
     Example:
         >>> import torch
@@ -61,26 +64,41 @@ def scaled_dot_product_attention(
         )
     if is_causal and attn_mask is not None:
         raise InputError("expected attn_mask or is_causal, got both; put the causal mask into attn_mask")
+    for name, t in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, t)
     if min(query.dim(), key.dim(), value.dim()) < 2:
         raise InputError(f"expected query, key and value of two axes or more, got query {tuple(query.shape)}")
-    has_heads = query.dim() > 2
-    if not has_heads:
-        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
-    heads, key_heads = query.shape[-3], key.shape[-3]
-    if heads != key_heads and not enable_gqa:
-        if 1 not in (heads, key_heads):
+    has_heads = max(query.dim(), key.dim(), value.dim()) > 2
+    query, key, value = (t.unsqueeze(0) if t.dim() < 3 else t for t in (query, key, value))
+    if not enable_gqa:
+        heads = [shape_of(t)[-3] for t in (query, key, value)]
+        most = 0 if 0 in heads else max(heads)
+        if any(h not in (1, most) for h in heads):
+            of_values = "" if heads[1] == heads[2] else f" (values: {heads[2]})"
             raise InputError(
-                f"expected as many key heads as query heads, got {key_heads} and {heads}; pass enable_gqa=True if "
-                "query heads share keys"
+                f"expected as many key heads as query heads, got {heads[1]}{of_values} and {heads[0]}; pass "
+                "enable_gqa=True if query heads share keys"
             )
-        query = query.expand(*query.shape[:-3], max(heads, key_heads), *query.shape[-2:])
-    if attn_mask is not None:
-        n, m = query.shape[-2], key.shape[-2]
-        if attn_mask.dim() < 2 or any(a not in (1, b) for a, b in zip(attn_mask.shape[-2:], (n, m), strict=True)):
-            raise InputError(f"expected attn_mask of shape (…, {n}, {m}), got {tuple(attn_mask.shape)}")
-        attn_mask = attn_mask.expand(*attn_mask.shape[:-2], n, m)
+        if heads[0] != most:
+            query = query.expand(*query.shape[:-3], most, *query.shape[-2:])
+    if isinstance(attn_mask, Tensor) and not is_causal_bias(attn_mask):
+        attn_mask = _table(attn_mask, query, key)
     output = attend(query, key, value, scale=scale, causal=is_causal, score_bias=attn_mask, offset=0)
     return output if has_heads else output.squeeze(0)
+
+
+def _table(attn_mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Return a mask as a table (…, n, m); refuse one that PyTorch refuses."""
+    check_tensor("attn_mask", attn_mask)
+    n, m, found = shape_of(query)[-2], shape_of(key)[-2], shape_of(attn_mask)
+    # The equal size first: one that is only known when a graph runs cannot be compared with 1.
+    if len(found) < 2 or any(a not in (b, 1) for a, b in zip(found[-2:], (n, m), strict=True)):
+        raise InputError(f"expected attn_mask of shape (…, {n}, {m}), got {tuple(found)}")
+    if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+        raise InputError(f"expected attn_mask of dtype bool or of a floating dtype, got {attn_mask.dtype}")
+    return (
+        attn_mask if found[-2:] == (n, m) else attn_mask.expand(*attn_mask.shape[:-2], query.shape[-2], key.shape[-2])
+    )
 
 
 _PYTORCH_SDPA = F.scaled_dot_product_attention

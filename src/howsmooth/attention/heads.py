@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from howsmooth.attention.arguments import check_tensor
 from howsmooth.attention.jacobian import AttentionJacobian
 from howsmooth.attention.op import attend
 from howsmooth.attention.pattern import ScoreBias, ScoreFunction, ScoreOptions
@@ -104,6 +105,7 @@ class SelfAttention(GivenWeights):
         self.scale = (wq.shape[0] // heads) ** -0.5 if scale is None else float(scale)
         self.causal, self.window, self.softcap = causal, window, softcap
         if isinstance(score_bias, Tensor):
+            check_tensor("score_bias", score_bias)
             self.register_buffer("score_bias", score_bias, persistent=False)
         else:
             self.score_bias = score_bias
@@ -324,7 +326,9 @@ class SelfAttention(GivenWeights):
         """
         changes: dict[str, Any] = {name: converted_weight(getattr(self, name), dtype, device) for name in WEIGHTS}
         if isinstance(self.score_bias, Tensor):
-            changes["score_bias"] = self.score_bias.to(dtype=dtype, device=device)
+            # A boolean table says which pairs count, and is no number.
+            of_table = None if self.score_bias.dtype == torch.bool else dtype
+            changes["score_bias"] = self.score_bias.to(dtype=of_table, device=device)
         if self.rotary is not None:
             changes["rotary"] = self.rotary.converted(dtype=dtype, device=device)
         return self.replaced(**changes)

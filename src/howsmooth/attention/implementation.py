@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from howsmooth import kernels
+from howsmooth.attention.arguments import is_causal_bias
 from howsmooth.attention.pattern import ScoreBias
 
 if TYPE_CHECKING:
@@ -58,9 +60,13 @@ def implementation(
         'the kernels take a score_bias as a table, got a function'
     """
     lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    q, k, v = (t.expand(*lead, *t.shape[-3:]).reshape(-1, *t.shape[-3:]) for t in (q, k, v))
+    b = math.prod(lead)
+    q, k, v = (t.expand(*lead, *t.shape[-3:]).reshape(b, *t.shape[-3:]) for t in (q, k, v))
     if padding is not None:
-        padding = padding.expand(*lead, padding.shape[-1]).reshape(-1, padding.shape[-1])
+        padding = padding.expand(*lead, padding.shape[-1]).reshape(b, padding.shape[-1])
+    # A CausalBias of PyTorch is a causal mask, which does not affect the choice.
+    score_bias = None if is_causal_bias(score_bias) else score_bias
+    mask = None if is_causal_bias(mask) else mask
     is_table = isinstance(mask, Tensor)
     table = mask if is_table else score_bias
     is_sparse = mask is not None and not is_table

@@ -17,6 +17,7 @@ a flag does not ask for them.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,11 +25,13 @@ from typing import Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
+from torch._C._functorch import TransformType
 from torch.library import CustomOpDef, custom_op
 
 from howsmooth import kernels
 from howsmooth.attention import backend, blockwise
-from howsmooth.attention.autograd import log_sum_exp
+from howsmooth.attention.arguments import shape_of
+from howsmooth.attention.autograd import log_sum_exp, transforms
 from howsmooth.attention.pattern import Pattern
 from howsmooth.attention.sparse import SparseMask
 
@@ -260,7 +263,8 @@ def _vmapped(operator: CustomOpDef) -> Callable[..., tuple[Any, Any]]:
             mask = SparseMask(blocks, tiles, q.shape[2], k.shape[2], tuple(lists))
             sparse = mask.repeated(size).tensors()
         out = operator(*tensors, padding, table, sparse, scale, causal, window, softcap, offset, flag)
-        found = [t.unflatten(0, (size, b)) if t.numel() else t.expand(size, *t.shape) for t in out]
+        # An output that was not asked for is empty and has one axis.
+        found = [t.unflatten(0, (size, b)) if t.dim() > 1 else t.expand(size, *t.shape) for t in out]
         if shares_table and len(found) == 4 and found[3].dim() > 2:
             found[3] = found[3].sum(1, keepdim=True)
         return tuple(found), (0,) * len(found)
@@ -322,18 +326,63 @@ def recorded(
     if table is not None:
         table = table.reshape(*(1,) * (4 - table.dim()), *table.shape)
         if table.dim() > 4:
-            shared = math.prod(table.shape[:-3]) == 1
+            shared = math.prod(shape_of(table)[:-3]) == 1
             table = table.expand(*(table.shape[:-3] if shared else lead), *table.shape[-3:]).flatten(0, -4)
     sparse = [] if pattern.mask is None else pattern.mask.tensors()
-    shape = (*q.shape[:-1], v.shape[-1])
-    q, k, v = (t.reshape(-1, *t.shape[-3:]) for t in (q, k, v))
-    padding = None if padding is None else padding.reshape(-1, m)
-    values, tangents = _recorded(q, k, v, padding, table, sparse, pattern, with_lse)
+    b = math.prod(lead)
+    if len(lead) != 1:
+        q, k, v = (t.reshape(b, *t.shape[-3:]) for t in (q, k, v))
+        padding = None if padding is None else padding.reshape(b, m)
+    if _is_differentiated_in_the_graph():
+        values, tangents = _composed(q, k, v, padding, table, pattern, with_lse), [None, None][: 1 + with_lse]
+    else:
+        values, tangents = _recorded(q, k, v, padding, table, sparse, pattern, with_lse)
     found = []
-    for value, tangent, size in zip(values, tangents, [shape, shape[:-1]][: len(values)], strict=True):
-        value = value.view(size)
-        found.append(value if tangent is None else forward_ad.make_dual(value, tangent.view(size)))
+    for value, tangent in zip(values, tangents, strict=True):
+        if len(lead) != 1:
+            value = value.view(*lead, *value.shape[1:])
+            tangent = None if tangent is None else tangent.view(value.shape)
+        found.append(value if tangent is None else forward_ad.make_dual(value, tangent))
     return tuple(found)
+
+
+def _is_differentiated_in_the_graph() -> bool:
+    """Return whether `torch.func.grad`, `vjp` or `jacrev` is called inside the function that is recorded."""
+    return TransformType.Grad in transforms()
+
+
+# Dynamo calls it and takes its result as a constant, as `torch.compiler.assume_constant_result`, which imports Dynamo.
+_is_differentiated_in_the_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]  # functions may have it
+
+
+def _composed(
+    q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, table: Tensor | None, pattern: Pattern, with_lse: bool
+) -> list[Tensor]:
+    """Compute attention by PyTorch's own operations on n × m scores, which PyTorch differentiates itself.
+
+    The operators of `torch.library` have no reverse mode inside transforms of `torch.func`.
+    """
+    n, m, dtype = q.shape[2], k.shape[2], q.dtype
+    q, k, v = (backend.upcast_half(t) for t in (q, k, v))
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) if t.shape[1] != q.shape[1] else t for t in (k, v))
+    s = pattern.scale * q @ k.mT
+    if pattern.softcap is not None:
+        s = pattern.softcap * torch.tanh(s / pattern.softcap)
+    if table is not None:
+        s = s.masked_fill(~table, -torch.inf) if table.dtype == torch.bool else s + table.to(s.dtype)
+    i, j = torch.arange(n, device=s.device).unsqueeze(1), torch.arange(m, device=s.device).unsqueeze(0)
+    if pattern.mask is not None:
+        s = s.masked_fill(~pattern.mask.dense(), -torch.inf)
+    near = dataclasses.replace(pattern, mask=None).visible(i, j)
+    if near is not None:
+        s = s.masked_fill(~near, -torch.inf)
+    if padding is not None:
+        s = s.masked_fill(~padding[:, None, None, :], -torch.inf)
+    # A row that sees no key is computed with scores 0 and erased: the derivative of a softmax of −∞ is not defined.
+    empty = torch.isneginf(s).all(-1, keepdim=True)
+    s = s.masked_fill(empty, 0.0)
+    o = (torch.softmax(s, -1).masked_fill(empty, 0.0) @ v).to(dtype)
+    return [o, torch.logsumexp(s, -1).masked_fill(empty.squeeze(-1), -torch.inf)] if with_lse else [o]
 
 
 def _recorded(

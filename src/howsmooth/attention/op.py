@@ -14,12 +14,22 @@ from torch._C._functorch import TransformType, _unwrap_for_grad, _wrap_for_grad,
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from howsmooth.attention import library
+from howsmooth.attention.arguments import (
+    check_flag,
+    check_number,
+    check_tensor,
+    check_whole,
+    is_causal_bias,
+    offset_of,
+    shape_of,
+)
 from howsmooth.attention.autograd import Attend, Pushforward, needs_means, records, transforms
 from howsmooth.attention.pattern import Pattern, ScoreBias, ScoreFunction
 from howsmooth.attention.sparse import SparseMask
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
+    from torch.nn.attention.bias import CausalBias
     from torch.nn.attention.flex_attention import BlockMask
 
     Mask = SparseMask | BlockMask | Tensor
@@ -52,17 +62,17 @@ def attend(
     Args:
         q: queries (…, h, n, k).
         k: keys (…, hkv, m, k), where h is a multiple of hkv.
-        v: values (…, hkv, m, w).
+        v: values (…, hkv, m, w); if shared by another number of queries than the keys, the fewer heads are repeated.
         scale: factor of q·k; 1/√k by default.
         causal: whether a query sees only the keys up to its own position, i + `offset`.
         window: a query sees only keys less than `window` positions away.
         softcap: scores become softcap·tanh(score/softcap), before offsets and masks.
         score_bias: offsets of the scores: a table that broadcasts to (…, h, n, m), with a gradient if it requires one,
             or a function of the indices i (n, 1) and j (1, m), constant, whose result broadcasts to (h, n, m). Entries
-            may be −∞.
+            may be −∞. A `CausalBias` of `torch.nn.attention.bias` is a causal mask.
         mask: which pairs count: a `SparseMask`, a `BlockMask` of flex attention, or a boolean table that broadcasts to
             (…, h, n, m). Blocks of a sparse mask that no pair needs are not computed.
-        padding: True where the key is real, (…, m). A query that sees no key has the output 0.
+        padding: True where the key is real, (…, m). A query that sees no key has the output 0, as without any keys.
         sinks: scores (h,) of one more key for each head, whose value is 0: it takes weight from the others, as in
             gpt-oss.
         offset: position of query 0 among the keys; m − n by default, so that the last query meets the last key.
@@ -71,7 +81,8 @@ def attend(
         The output (…, h, n, w).
 
     Raises:
-        InputError: if shapes, dtypes or options do not fit each other.
+        InputError: if shapes, dtypes or options do not fit each other, or a tensor does not contain its values: one
+            that is nested, sparse, distributed, or of a subclass that computes by rules of its own.
 
     Example:
         >>> q = k = v = torch.eye(3, dtype=torch.float64).unsqueeze(0)
@@ -84,6 +95,7 @@ def attend(
     if sinks is None:
         return found[0]
     o, lse = found
+    check_tensor("sinks", sinks)
     if sinks.shape not in ((1,), lse.shape[-2:-1]) or not sinks.is_floating_point():
         raise InputError(f"attend: expected sinks of shape ({lse.shape[-2]},), got {sinks.dtype} {tuple(sinks.shape)}")
     # exp(sink) in the denominator of the softmax multiplies the output by 1 / (1 + exp(sink − lse)).
@@ -152,31 +164,38 @@ def _evaluate(
     with_lse: bool,
 ) -> tuple[Tensor, ...]:
     """Return (o,), or (o, lse) if asked for; see `attend`."""
+    check_tensor("q", q)
+    check_tensor("k", k)
+    check_tensor("v", v)
     q, k, v = _autocast(q), _autocast(k), _autocast(v)
+    if is_causal_bias(mask):
+        if score_bias is None:
+            score_bias, mask = mask, None
+        else:
+            causal, offset, mask = True, _causal_offset(mask, q, k, causal, window, offset), None
     if isinstance(mask, Tensor):
+        check_tensor("mask", mask)
         if score_bias is not None or mask.dtype != torch.bool:
             raise InputError(
                 f"attend: expected a boolean mask and no score_bias beside it, got {mask.dtype}; put −∞ into the table"
             )
         score_bias, mask = mask, None
+    if is_causal_bias(score_bias):
+        causal, offset, score_bias = True, _causal_offset(score_bias, q, k, causal, window, offset), None
+    k, v = _with_equal_heads(q, k, v)
     pattern = pattern_of(q, k, v, scale, causal, window, softcap, score_bias, offset, _sparse(mask))
-    lead = q.shape[:-3]
-    if not lead == k.shape[:-3] == v.shape[:-3]:  # torch.broadcast_shapes alone takes as long as a small kernel
-        lead = torch.broadcast_shapes(lead, k.shape[:-3], v.shape[:-3])
+    lead, of_k, of_v = shape_of(q)[:-3], shape_of(k)[:-3], shape_of(v)[:-3]
+    if not lead == of_k == of_v:  # torch.broadcast_shapes alone takes as long as a small kernel
+        lead = torch.broadcast_shapes(lead, of_k, of_v)
         q, k, v = (t.expand(*lead, *t.shape[-3:]) for t in (q, k, v))
     if padding is not None:
-        if padding.dtype != torch.bool or padding.shape[-1:] != k.shape[-2:-1]:
-            raise InputError(
-                f"expected padding of dtype bool and shape (…, {k.shape[-2]}), True where the key is "
-                f"real, got {padding.dtype} of shape {tuple(padding.shape)}"
-            )
-        padding = padding.expand(*lead, k.shape[-2])
+        padding = _expanded_padding(padding, lead, k)
     table = None
     if isinstance(pattern.score_bias, Tensor):
         table = pattern.score_bias
         table = table.reshape(*(1,) * (len(lead) + 3 - table.dim()), *table.shape)
         pattern = dataclasses.replace(pattern, score_bias=None)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or q.device.type == "meta" or torch.jit.is_tracing():
         return library.recorded(q, k, v, padding, table, pattern, with_lse)
     if forward_ad._current_level >= 0:
         around = transforms()
@@ -187,6 +206,70 @@ def _evaluate(
     elif not records(q, k, v, table) and peek_interpreter_stack() is None:
         return _without_normaliser(Attend.forward(q, k, v, padding, table, pattern, with_lse))
     return _without_normaliser(Attend.apply(q, k, v, padding, table, pattern, with_lse))
+
+
+def _causal_offset(bias: CausalBias, q: Tensor, k: Tensor, causal: bool, window: int | None, offset: int | None) -> int:
+    """Return the offset of a causal mask that hides what a `CausalBias` hides, and the causal mask beside it if any."""
+    if window is not None:
+        raise InputError("attend: expected a CausalBias or a window, got both; use causal=True, window= and offset=")
+    n, m = shape_of(q)[-2], shape_of(k)[-2]
+    found = offset_of(bias, n, m)
+    if not causal:
+        return found
+    return min(found, m - n if offset is None else check_whole("offset", offset))
+
+
+def _with_equal_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return k and v with the same heads, repeated where the heads of one of them are shared by more queries."""
+    if min(q.dim(), k.dim(), v.dim()) < 3:
+        return k, v
+    h, of_k, of_v = shape_of(q)[-3], shape_of(k)[-3], shape_of(v)[-3]
+    if of_k == of_v or 0 in (of_k, of_v) or h % of_k or h % of_v:
+        return k, v
+    shared = math.lcm(of_k, of_v)
+    return _with_heads(k, shared), _with_heads(v, shared)
+
+
+def _with_heads(t: Tensor, heads: int) -> Tensor:
+    """Return t (…, hkv, m, c) with each head repeated: (…, heads, m, c)."""
+    found = shape_of(t)[-3]
+    if found == 1:
+        return t.expand(*t.shape[:-3], heads, *t.shape[-2:])
+    return t if found == heads else t.repeat_interleave(heads // found, -3)
+
+
+def _expanded_padding(padding: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
+    """Return the padding for each sequence, (*lead, m)."""
+    check_tensor("padding", padding)
+    m, found = shape_of(k)[-2], shape_of(padding)
+    if padding.dtype != torch.bool or found[-1:] != (m,) or not _broadcasts(found[:-1], lead):
+        raise InputError(
+            f"expected padding of dtype bool and shape (…, {m}), True where the key is real, that broadcasts to "
+            f"{(*lead, m)}, got {padding.dtype} of shape {tuple(found)}"
+        )
+    if padding.device != k.device:
+        raise InputError(f"attend: expected padding on {k.device}, got one on {padding.device}")
+    return padding.expand(*k.shape[:-3], k.shape[-2])
+
+
+def _broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Return whether a tensor of a shape can be expanded to another one."""
+    if len(shape) > len(full):
+        return False
+    last = full[len(full) - len(shape) :]  # Dynamo of torch 2.7 takes every zip for a strict one
+    # The equal size first: one that is only known when a graph runs cannot be compared with 1.
+    return all(a in (b, 1) for a, b in zip(shape, last, strict=True))
+
+
+def _lead_of(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the leading axes that those of q, k and v broadcast to, or None if they do not fit."""
+    leads = [shape[:-3] for shape in shapes]
+    if all(lead == leads[0] for lead in leads):
+        return leads[0]
+    try:
+        return tuple(torch.broadcast_shapes(*leads))
+    except RuntimeError:
+        return None
 
 
 def _without_normaliser(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -274,35 +357,32 @@ def pattern_of(
 ) -> Pattern:
     """Return the pattern for these q, k and v; refuse arguments that do not fit each other. See `attend`."""
     wrong = []
-    if min(q.dim(), k.dim(), v.dim()) < 3:
+    at_q, at_k, at_v = shape_of(q), shape_of(k), shape_of(v)
+    if min(len(at_q), len(at_k), len(at_v)) < 3:
         raise InputError(
             "expected q, k, v with at least three axes (heads, tokens, width), got shapes "
-            f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; use unsqueeze for one head"
+            f"{tuple(at_q)}, {tuple(at_k)}, {tuple(at_v)}; use unsqueeze for one head"
         )
+    heads, n, m = at_q[-3], at_q[-2], at_k[-2]
     if len({q.dtype, k.dtype, v.dtype}) > 1 or not q.dtype.is_floating_point:
         wrong.append(f"q, k, v of one floating dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
-    if q.shape[-1] != k.shape[-1]:
-        wrong.append(f"q and k of one width, got {q.shape[-1]} and {k.shape[-1]}")
-    if k.shape[-3:-1] != v.shape[-3:-1]:
-        wrong.append(f"k and v of the same heads and length, got {tuple(k.shape[-3:-1])} and {tuple(v.shape[-3:-1])}")
-    if k.shape[-3] == 0 or q.shape[-3] % k.shape[-3]:
-        wrong.append(f"query heads that are a multiple of the key heads, got {q.shape[-3]} and {k.shape[-3]}")
-    if 0 in (q.shape[-1], q.shape[-2], k.shape[-2]):
-        wrong.append(f"at least one token and one channel, got q {tuple(q.shape)}, k {tuple(k.shape)}")
-    if window is not None and window < 1:
-        wrong.append(f"window ≥ 1, got {window}")
-    if softcap is not None and not softcap > 0:
-        wrong.append(f"softcap > 0, got {softcap}")
+    if at_q[-1] != at_k[-1]:
+        wrong.append(f"q and k of one width, got {at_q[-1]} and {at_k[-1]}")
+    if at_k[-3:-1] != at_v[-3:-1]:
+        wrong.append(f"k and v of the same heads and length, got {tuple(at_k[-3:-1])} and {tuple(at_v[-3:-1])}")
+    if heads != at_k[-3] and (0 in (heads, at_k[-3]) or heads % at_k[-3]):
+        wrong.append(f"query heads that are a multiple of the key heads, got {heads} and {at_k[-3]}")
+    lead = _lead_of(at_q, at_k, at_v)
+    if lead is None:
+        wrong.append(f"q, k, v of sequences that broadcast, got {tuple(at_q)}, {tuple(at_k)}, {tuple(at_v)}")
     if isinstance(score_bias, Tensor):
-        n, m, heads = q.shape[-2], k.shape[-2], q.shape[-3]
-        lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-        full = torch.Size((*lead, heads, n, m))
-        fits = score_bias.shape[-2:] == (n, m) and score_bias.dim() <= len(full)
-        last = full[len(full) - score_bias.dim() :]  # Dynamo of torch 2.7 takes every zip for a strict one
-        if not fits or any(a not in (1, b) for a, b in zip(score_bias.shape, last, strict=True)):
-            wrong.append(
-                f"a score_bias table of shape ({n}, {m}) or, broadcast, {tuple(full)}, got {tuple(score_bias.shape)}"
-            )
+        check_tensor("score_bias", score_bias)
+        found = shape_of(score_bias)
+        full = (*(lead or ()), heads, n, m)
+        if lead is not None and (found[-2:] != (n, m) or not _broadcasts(found, full)):
+            wrong.append(f"a score_bias table of shape ({n}, {m}) or, broadcast, {full}, got {tuple(found)}")
+        if score_bias.dtype.is_complex:
+            wrong.append(f"a real score_bias, got {score_bias.dtype}")
         if score_bias.device != q.device:
             wrong.append(f"a score_bias on {q.device}, got one on {score_bias.device}")
     elif score_bias is not None and _requires_gradient(score_bias, q.device):
@@ -313,22 +393,23 @@ def pattern_of(
     if not q.device == k.device == v.device:
         wrong.append(f"q, k, v on one device, got {q.device}, {k.device}, {v.device}")
     if mask is not None:
-        sequences, heads = mask.blocks.shape[:2]
-        b = math.prod(torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3]))
-        if (mask.n, mask.m) != (q.shape[-2], k.shape[-2]) or heads not in (1, q.shape[-3]) or sequences not in (1, b):
+        sequences, of_mask = mask.blocks.shape[:2]
+        b = math.prod(lead or ())
+        if (mask.n, mask.m) != (n, m) or of_mask not in (1, heads) or sequences not in (1, b):
             wrong.append(
-                f"a mask of {q.shape[-2]} × {k.shape[-2]} pairs for 1 or {b} sequences and 1 or {q.shape[-3]} heads, "
-                f"got {mask.n} × {mask.m} for {sequences} and {heads}"
+                f"a mask of {n} × {m} pairs for 1 or {b} sequences and 1 or {heads} heads, "
+                f"got {mask.n} × {mask.m} for {sequences} and {of_mask}"
             )
         if mask.device != q.device:
             wrong.append(f"a mask on {q.device}, got one on {mask.device}; move it by mask.to(…)")
     if wrong:
         raise InputError("attend: expected " + "; ".join(wrong))
-    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    if not math.isfinite(scale):
-        raise InputError(f"attend: expected a finite scale, got {scale}")
-    offset = k.shape[-2] - q.shape[-2] if offset is None else offset
-    return Pattern(scale, bool(causal), window, softcap, score_bias, offset, mask)
+    # Without channels all scores are 0, whatever their factor.
+    scale = max(at_q[-1], 1) ** -0.5 if scale is None else check_number("scale", scale)
+    window = None if window is None else check_whole("window", window, 1)
+    softcap = None if softcap is None else check_number("softcap", softcap, positive=True)
+    offset = m - n if offset is None else check_whole("offset", offset)
+    return Pattern(scale, check_flag("causal", causal), window, softcap, score_bias, offset, mask)
 
 
 def _requires_gradient(score_bias: ScoreFunction, device: torch.device) -> bool:
@@ -339,6 +420,8 @@ def _requires_gradient(score_bias: ScoreFunction, device: torch.device) -> bool:
 def _autocast(t: Tensor) -> Tensor:
     """Return t in the dtype of `torch.autocast`, where that is enabled, as PyTorch's own attention takes it."""
     device = t.device.type
+    if device == "meta":  # which autocast does not know
+        return t
     if not torch.is_autocast_enabled(device) or not t.is_floating_point() or t.dtype == torch.float64:
         return t
     return t.to(torch.get_autocast_dtype(device))
