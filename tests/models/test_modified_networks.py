@@ -7,8 +7,10 @@ import torch
 from transformers import Lfm2Config, Lfm2Model
 
 from howsmooth import InputError, SelfAttention, load, local_lipschitz
+from howsmooth.models import layer_chain, replace_attention
+from howsmooth.models.embedding import TokenEmbedding
 from tests import reasons
-from tests.oracles.eager import dense, eager
+from tests.oracles.eager import dense, eager, stretch
 from tests.tolerances import assert_close
 
 from .test_zoo import LAYER, oracle
@@ -244,3 +246,69 @@ def test_layers_of_a_hybrid_are_numbered_as_in_the_model():
         assert_close(model.map_at(ids, layer).x, seen[layer][0], 1e-6)
     with pytest.raises(InputError, match="self-attention in layer 0 of Lfm2Model, got layers 1, 4 that use"):
         model.map_at(ids, 0)
+
+
+# Of families with an adapter, with one that makes the modules use the registry, and of the generic path.
+SHARING = ("llama", "bert", "gpt2", "mpnet", "bloom", "falcon", "mistral", "qwen3", "roberta", "gpt_neox", "vit")
+
+
+def with_shared_layer(name: str):
+    """Return a network of three layers whose layers 1 and 2 are one module."""
+    size = {"gpt2": "n_layer", "bloom": "n_layer"}.get(name, "num_hidden_layers")
+    network = ZOO[name].network(**{size: 3})
+    stack = network.get_submodule(ZOO[name].layers)
+    stack[2] = stack[1]
+    network.config.use_cache = False  # the module's key-value cache would contain the tokens of both calls
+    return network
+
+
+@pytest.mark.parametrize("kind", ["attention", "layer", "model"])
+@pytest.mark.parametrize("name", SHARING)
+def test_a_layer_module_used_twice_is_measured_at_each_of_its_calls(name, kind):
+    family, network, given = ZOO[name], with_shared_layer(name), inputs(name)
+    base = f"{family.layers}.1"
+    for layer, call in ((1, 0), (2, 1)):
+        if kind == "model":
+            start, end = (f"{family.layers}.0", 0), ("output", "", 0)
+        elif kind == "layer":
+            start, end = (base, call), ("output", base, call)
+        else:
+            start, end = (f"{base}.{family.attention}", call), ("output", f"{base}.{family.projection}", call)
+        f, x = stretch(eager(network), given, start, end)
+        at = load(network).map_at(given, None if kind == "model" else layer, kind)
+        assert_close(at.x, x, 1e-6)
+        assert_close(at(), f(x).detach(), 1e-6)
+        found = local_lipschitz(at.f, at.x, tol=1e-5, confidence=1 - 1e-9, strict=False)
+        assert found.value == pytest.approx(float(torch.linalg.matrix_norm(dense(f, x), 2)), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mistral", "llama"])
+def test_layers_that_share_a_module_are_a_chain(name):
+    network = with_shared_layer(name)
+    chain = layer_chain(load(network), inputs(name)["input_ids"][0])
+    with torch.no_grad():
+        truth = network(**inputs(name), output_hidden_states=True)
+    for mine, theirs in zip(chain.states()[:3], truth.hidden_states[:3], strict=True):
+        assert_close(mine, theirs[0], 1e-6)
+    assert_close(chain.states()[-1], truth.last_hidden_state[0], 1e-6)
+
+
+@pytest.mark.parametrize("name", ["mistral", "albert"])
+def test_attention_of_embedding_vectors_is_that_of_the_call_of_the_layer(name):
+    network = with_shared_layer(name) if name == "mistral" else ZOO[name].network()
+    model, ids = load(network), inputs(name)["input_ids"]
+    embedding = TokenEmbedding(model)
+    for layer in (1, model.layers - 1):
+        with torch.no_grad():
+            found = embedding.attention(embedding.matrix[ids], layer)[0]
+        assert_close(found, model.map_at(ids[0], layer)(), 1e-6)
+
+
+@pytest.mark.parametrize("name, layer", [("mistral", 2), ("albert", 0)])
+def test_attention_that_layers_share_is_not_replaced(name, layer):
+    model = load(with_shared_layer(name) if name == "mistral" else ZOO[name].network())
+    with (
+        pytest.raises(InputError, match=f"got layer {layer} of .* other layers use too"),
+        replace_attention(model, {layer: torch.zeros_like}),
+    ):
+        pass

@@ -98,6 +98,22 @@ FAMILIES = {
         (1, 3),
         *DECODER,
     ),
+    "zamba": (  # its layers with attention share their weights
+        "zamba",
+        dict(
+            _HYBRID,
+            attention_hidden_size=32,
+            attention_head_dim=8,
+            layers_block_type=["mamba", "hybrid", "mamba", "hybrid"],
+            mamba_d_state=4,
+            mamba_d_conv=2,
+            mamba_dt_rank=2,
+        ),
+        (1, 3),
+        "layers",
+        "shared_transf.self_attn",
+        "shared_transf.self_attn.o_proj",
+    ),
     "bamba": ("bamba", dict(_HYBRID, attn_layer_indices=[1, 2], **_MAMBA), (1, 2), *DECODER),
     "granitemoehybrid": (
         "granitemoehybrid",

@@ -57,10 +57,12 @@ class TokenEmbedding:
 
     def attention(self, vectors: Float[Tensor, "b n d"], layer: int) -> Float[Tensor, "b n d"]:
         """Return the output of attention, with its output projection, at a layer; later layers are not run."""
+        site = self._site(self.model.check_layer(layer))
         return self._run_until(
-            self._site(self.model.check_layer(layer)).projection.register_forward_hook,
+            site.projection.register_forward_hook,
             lambda _module, _args, output: output,
             vectors,
+            skipped=site.projection_calls,
         )
 
     def first_layer_input(self, vectors: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
@@ -69,14 +71,23 @@ class TokenEmbedding:
         return self._run_until(site.layer.module.register_forward_pre_hook, hidden_states, vectors, with_kwargs=True)
 
     def _run_until(
-        self, register: Callable[..., Any], read: Callable[..., Tensor], vectors: Tensor, **options: Any
+        self,
+        register: Callable[..., Any],
+        read: Callable[..., Tensor],
+        vectors: Tensor,
+        skipped: int = 0,
+        **options: Any,
     ) -> Tensor:
-        """Run the network until a hook is called, and return what `read` takes from the hook's arguments."""
+        """Run the network until a hook is called, and return what `read` takes from the hook's arguments.
+
+        The first `skipped` calls are those of other layers that share the module.
+        """
         captured: list[Tensor] = []
 
         def capture(*call: Any) -> None:
             captured.append(read(*call))
-            raise StopForward
+            if len(captured) > skipped:
+                raise StopForward
 
         handle = register(capture, **options)
         try:
@@ -85,7 +96,7 @@ class TokenEmbedding:
             pass
         finally:
             handle.remove()
-        return captured[0]
+        return captured[skipped]
 
     @cached_property
     def additive(self) -> bool:

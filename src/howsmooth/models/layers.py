@@ -133,7 +133,7 @@ def replace_attention(model: Model, maps: Mapping[int, Callable[[Tensor], Tensor
         maps: For each layer, a map x (b, n, d) ↦ (b, n, d_out) to use in place of attention.
 
     Raises:
-        InputError: A value of `maps` is not callable, or there is no such layer.
+        InputError: A value of `maps` is not callable, there is no such layer, or other layers share its attention.
 
     Example:
         >>> import howsmooth, torch
@@ -149,9 +149,27 @@ def replace_attention(model: Model, maps: Mapping[int, Callable[[Tensor], Tensor
         for layer, g in maps.items():
             if not callable(g):
                 raise InputError(f"replace_attention: expected a map for layer {layer}, got {type(g).__name__}")
-            site = model._sites(model._inputs(model._placeholder_input(8)), [layer])[layer]
+            given = model._inputs(model._placeholder_input(8))
+            site = model._sites(given, [layer])[layer]
+            if _count_calls(model.instrumented, given, site.projection) > 1:
+                raise InputError(
+                    f"replace_attention: expected a layer with an attention module of its own, got layer {layer} of "
+                    f"{model.name}, whose module other layers use too (shared weights); choose another model"
+                )
             _replace(stack, site.attention.module, site.projection, g)
         yield
+
+
+def _count_calls(network: torch.nn.Module, given: dict[str, Any], module: torch.nn.Module) -> int:
+    """Return how often a forward pass calls a module."""
+    calls: list[None] = []
+    handle = module.register_forward_hook(lambda _module, _args, _output: calls.append(None))
+    try:
+        with torch.no_grad():
+            network(**given)
+    finally:
+        handle.remove()
+    return len(calls)
 
 
 def _replace(

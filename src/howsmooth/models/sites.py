@@ -16,7 +16,7 @@ identified by their address: all of them are kept alive while a layer runs, so t
 from __future__ import annotations
 
 import inspect
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -127,6 +127,7 @@ class Site:
         layer: The call of the layer.
         attention: The call of the attention module in it.
         projection: The output projection.
+        projection_calls: How often the projection had been called before in the forward pass, by layers that share it.
         output: What the projection returned: the value of the attention map at `attention.x`.
         norm: The normalisation whose output is the input of attention, if there is one.
         norm_input: What that normalisation was applied to.
@@ -140,6 +141,7 @@ class Site:
     layer: ModuleCall
     attention: ModuleCall
     projection: torch.nn.Module
+    projection_calls: int
     output: Tensor
     norm: torch.nn.Module | None
     norm_input: Tensor | None
@@ -159,7 +161,8 @@ def find_sites(
         network: An `instrumented_copy` of a transformers network.
         inputs: Its keyword arguments.
         layers: Numbers of layers. They index the list of `total` modules that contains the layers, so that layers
-            without attention count; without such a list (ALBERT calls one module repeatedly) they count calls.
+            without attention count; the k-th call of a module that is in the list several times is its k-th place.
+            Without such a list (ALBERT calls one module repeatedly) they count calls.
         scope: The name of the submodule that contains the layers, for networks with several stacks of them.
         total: The number of layers of the network.
 
@@ -206,9 +209,13 @@ def find_sites(
 
 @dataclass(eq=False)
 class _CompletedCall:
-    """A call that has returned. `copy` is the output as it was returned: later code may modify it in place."""
+    """A call that has returned. `copy` is the output as it was returned: later code may modify it in place.
+
+    `earlier` is how many calls of the module had returned before.
+    """
 
     module: torch.nn.Module
+    earlier: int
     x: Tensor
     y: Tensor
     copy: Tensor
@@ -218,8 +225,11 @@ class _CompletedCall:
 class _RunningCall:
     """A call that has not returned yet, with the calls that completed inside it."""
 
-    def __init__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], is_layer: bool) -> None:
+    def __init__(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], is_layer: bool, listed: int | None
+    ) -> None:
         self.module, self.args, self.kwargs, self.is_layer = module, args, kwargs, is_layer
+        self.listed = listed  # its number by its place in the list of layers
         self.completed: list[_CompletedCall] = []
         self.attention: _RunningCall | None = None
         self.heads: Tensor | None = None
@@ -242,17 +252,18 @@ class _SiteRecorder:
         marked = {id(m) for m in within.modules() if isinstance(m, GradientCheckpointingLayer)}
         listed = {id(child) for m in within.modules() if isinstance(m, torch.nn.ModuleList) for child in m}
         self.layers = marked or listed
-        self.numbers = {
-            id(child): i
-            for m in within.modules()
-            if isinstance(m, torch.nn.ModuleList) and len(m) == total
-            for i, child in enumerate(m)
-            if id(child) in self.layers
-        }
+        self.places: dict[int, list[int]] = {}  # of each module, in ascending order: one may be in the list twice
+        for stack in (m for m in within.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == total):
+            for i, child in enumerate(stack):
+                places = self.places.setdefault(id(child), [])
+                if id(child) in self.layers and i not in places:
+                    places.append(i)
+        self.entered: Counter[int] = Counter()
+        self.returned: Counter[int] = Counter()
 
     def number(self, call: _RunningCall) -> int:
         """Return the number of a running layer."""
-        return self.numbers.get(id(call.module), self.count)
+        return self.count if call.listed is None else call.listed
 
     def location(self) -> str:
         """Return in words which module is running."""
@@ -266,7 +277,10 @@ class _SiteRecorder:
 
     def enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook of every module."""
-        self.stack.append(_RunningCall(module, args, kwargs, id(module) in self.layers))
+        places = self.places.get(id(module))
+        listed = places[self.entered[id(module)] % len(places)] if places else None
+        self.entered[id(module)] += 1
+        self.stack.append(_RunningCall(module, args, kwargs, id(module) in self.layers, listed))
 
     def attend(self, module: torch.nn.Module, heads: Tensor) -> None:
         """Observer of the attention function."""
@@ -285,11 +299,13 @@ class _SiteRecorder:
     def leave(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
         """Forward hook of every module."""
         call = self.stack.pop()
+        earlier = self.returned[id(module)]
+        self.returned[id(module)] += 1
         y = _first_or_none(output)
         x = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
         if call.attention is not None and call.heads is not None:
             number = self.number(call)
-            if number in self.wanted:
+            if number in self.wanted and number not in self.found:
                 self.found[number] = _build_site(call, call.attention, call.heads, first_tensor(output, module))
             self.seen.append(number)
             self.count += 1
@@ -297,7 +313,7 @@ class _SiteRecorder:
                 raise StopForward
         if x is None or y is None:
             return
-        completed = _CompletedCall(module, x, y, y, unary=len(args) + len(kwargs) == 1)
+        completed = _CompletedCall(module, earlier, x, y, y, unary=len(args) + len(kwargs) == 1)
         layer = self.running_layer()
         if layer is not None and self.number(layer) in self.wanted:
             completed.copy = y.clone()
@@ -336,6 +352,7 @@ def _build_site(running: _RunningCall, inside: _RunningCall, heads: Tensor, outp
         layer,
         attention,
         projection.module,
+        projection.earlier,
         projection.copy,
         None if norm is None else norm.module,
         None if norm is None else norm.x,
