@@ -78,7 +78,7 @@ def start() -> Callable[..., subprocess.Popen]:
     def popen(line: str, **options) -> subprocess.Popen:
         command = [sys.executable, "-m", "howsmooth", *shlex.split(line)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, text=True, env=ENVIRONMENT, **{**pipes, **options})
+        return subprocess.Popen(command, text=True, **{"env": ENVIRONMENT, **pipes, **options})
 
     return popen
 

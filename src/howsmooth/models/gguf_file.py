@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from howsmooth.models.cache import building_folder, cache_root
 from howsmooth.models.families import family_of
 from howsmooth.models.network import quiet_transformers
 
-_FORMAT = 2
+_FORMAT = 3
 _MANIFEST = "complete.json"
 
 
@@ -84,17 +85,23 @@ def convert_gguf(file: Path, cache_dir: str | os.PathLike[str] | None = None) ->
 
 def _convert(file: Path, folder: Path) -> dict[str, Any]:
     """Write config, float32 weights and tokenizer of `file` into `folder`, then the manifest, which is returned."""
-    source, name = str(file.parent), file.name
     # The dequantisation loop writes a progress bar to stderr that transformers' settings do not disable.
-    with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
+    with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()), _alone(file) as source:
         try:
             quantisation, declared = _quantisation(file), _declared_special_tokens(file)
             network, report = AutoModel.from_pretrained(
-                source, gguf_file=name, dtype=torch.float32, output_loading_info=True
+                source,
+                gguf_file=file.name,
+                dtype=torch.float32,
+                output_loading_info=True,
+                local_files_only=True,
+                trust_remote_code=False,
             )
             if report["missing_keys"]:  # transformers would use random numbers instead
                 raise ValueError(f"no weights for {min(report['missing_keys'])}")
-            tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
+            tokenizer = AutoTokenizer.from_pretrained(
+                source, gguf_file=file.name, local_files_only=True, trust_remote_code=False
+            )
         except MemoryError:
             raise
         except Exception as error:  # for a damaged file the readers may raise anything
@@ -110,7 +117,8 @@ def _convert(file: Path, folder: Path) -> dict[str, Any]:
         config.save_pretrained(folder)
         _set_special_tokens(tokenizer, declared)
         tokenizer.save_pretrained(folder)
-        if _adds_other_tokens(AutoTokenizer.from_pretrained(folder), declared):
+        saved = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if _adds_other_tokens(saved, declared):
             raise InputError(
                 f"expected a tokenizer that adds special tokens as {str(file)!r} says ({declared}), got one "
                 "that does not; name another: --tokenizer on the command line, tokenizer= in load()"
@@ -124,6 +132,22 @@ def _convert(file: Path, folder: Path) -> dict[str, Any]:
     }
     (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1))
     return manifest
+
+
+@contextlib.contextmanager
+def _alone(file: Path) -> Iterator[str]:
+    """Yield a temporary folder with nothing but a link to the file.
+
+    Transformers also reads a config and a tokenizer that lie beside a GGUF file. They may be of another model, and the
+    result is cached under the hash of the GGUF file alone.
+    """
+    with tempfile.TemporaryDirectory(prefix="howsmooth-gguf-") as folder:
+        link = Path(folder) / file.name
+        try:
+            link.symlink_to(file.resolve())
+        except OSError:  # Windows: links need a privilege
+            shutil.copyfile(file, link)
+        yield folder
 
 
 def _move_into_place(building: Path, final: Path) -> None:

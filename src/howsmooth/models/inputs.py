@@ -9,7 +9,7 @@ import importlib.util
 import math
 import os
 import wave
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,27 +36,23 @@ class Processor:
     """The location of a model's image processor or feature extractor.
 
     Attributes:
-        path: A folder or a name on the hub; None if there is none.
-        local_only: Whether only local files are read.
-        remote: Arguments of `from_pretrained` for models on the hub.
+        location: Where the model was loaded from; None if it has no files.
     """
 
-    path: str | None
-    local_only: bool = True
-    remote: dict[str, Any] = field(default_factory=dict)
+    location: ModelLocation | None = None
 
     def read(self, kind: Any, what: str) -> Any:
         """Return the processor, read by an auto class of transformers; `what` names it in error messages."""
-        if self.path is None:
+        if self.location is None or self.location.path is None:
             raise InputError(f"expected a model with its own {what}, got one without files; give tensors in Python")
         try:
             with quiet_transformers():
-                return kind.from_pretrained(self.path, local_files_only=self.local_only, **self.remote)
+                return self.location.read(kind)
         except Exception as error:  # missing and damaged files raise almost any exception
             reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
             raise InputError(
-                f"expected the model's own {what} (preprocessor_config.json) at {self.path}, got none that can be "
-                f"read ({reason}); add the file, or give tensors in Python"
+                f"expected the model's own {what} (preprocessor_config.json) at {self.location.path}, got none that "
+                f"can be read ({reason}); add the file, or give tensors in Python"
             ) from error
 
 
@@ -272,7 +268,6 @@ def find_tokenizer(
     location: ModelLocation,
     vocabulary: int,
     cache_dir: str | os.PathLike[str] | None,
-    remote: dict[str, Any],
 ) -> tuple[PreTrainedTokenizerBase | None, str, str | None]:
     """Find the tokenizer of a model.
 
@@ -281,7 +276,6 @@ def find_tokenizer(
         location: Where the model was loaded from.
         vocabulary: The size of the model's vocabulary.
         cache_dir: The cache folder.
-        remote: Arguments of `from_pretrained` for models on the hub.
 
     Returns:
         The tokenizer or None, why there is none, and where it came from.
@@ -290,7 +284,7 @@ def find_tokenizer(
         InputError: The tokenizer that was asked for does not exist, or has token numbers beyond the vocabulary.
     """
     if asked is None and location.path is not None:
-        tokenizer, reason = _read_tokenizer(location, remote)
+        tokenizer, reason = _read_tokenizer(location)
         return tokenizer, reason, None if tokenizer is None else "the model's own"
     wanted = location.tokenizer if asked is None else asked
     if wanted is None:
@@ -303,7 +297,7 @@ def find_tokenizer(
         what = "an empty one" if isinstance(wanted, str) else f"an object of type {type(wanted).__name__}"
         raise InputError(f"expected the name of a tokenizer, or a transformers tokenizer, got {what}; try 'minilm'")
     name = os.fspath(wanted)
-    tokenizer, reason = _read_tokenizer(locate(name, None, cache_dir), {**remote, "revision": None})
+    tokenizer, reason = _read_tokenizer(locate(name, None, cache_dir, trust_remote_code=location.trust_remote_code))
     if tokenizer is None and asked is None:
         return None, f"an architecture without weights has none of its own; {name}: {reason}", None
     if tokenizer is None:
@@ -321,11 +315,11 @@ def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, vocabulary:
         )
 
 
-def _read_tokenizer(location: ModelLocation, remote: dict[str, Any]) -> tuple[PreTrainedTokenizerBase | None, str]:
+def _read_tokenizer(location: ModelLocation) -> tuple[PreTrainedTokenizerBase | None, str]:
     """Return the tokenizer at a location, or None and the reason."""
     try:
         with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(location.path, local_files_only=location.local_only, **remote)
+            tokenizer = location.read(AutoTokenizer)
     except Exception as error:  # missing or damaged files raise almost any exception
         if location.is_hub and location.local_only:
             return None, "not in the hub's local cache, and the hub cannot be reached"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -74,7 +75,6 @@ def load(
         >>> howsmooth.load("minilm")
         Model('minilm', bert, 6 layers, d = 384, 12 heads, 512 positions, torch.float32, cpu)
     """
-    remote: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if isinstance(name, PreTrainedModel):
         if causal:
             raise InputError(
@@ -83,7 +83,8 @@ def load(
             )
         given = name
         network, adapter, label, location = inspect_network(given, dtype=dtype, device=device, revision=revision)
-        return _build_model(network, adapter, label, location, tokenizer, cache_dir, remote, part, given.state_dict)
+        location = replace(location, trust_remote_code=trust_remote_code)  # of a tokenizer that is named
+        return _build_model(network, adapter, label, location, tokenizer, cache_dir, part, given.state_dict)
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         what = "an empty one" if isinstance(name, str) else f"an object of type {type(name).__name__}"
         wrapped = isinstance(name, torch.nn.Module)  # such as peft's, whose low-rank updates are in the wrapped model
@@ -99,16 +100,16 @@ def load(
 
     read_head: Callable[[], dict[str, torch.Tensor]] = dict  # with random weights, a head must be tied to the embedding
     if name.startswith(_RANDOM):
-        network, adapter, location = _random_network(name, seed, cache_dir, remote, causal)
+        network, adapter, location = _random_network(name, seed, cache_dir, revision, trust_remote_code, causal)
         with torch.no_grad():
             for parameter in network.parameters():  # not .to(dtype): rotary frequencies must stay float32
                 parameter.data = parameter.data.to(dtype)
     else:
-        location = locate(name, revision, cache_dir)
-        network, adapter = _pretrained_network(name, location, dtype, allow_pickle, remote, causal)
-        read_head = partial(_head_weights, name, location, dtype, allow_pickle, remote)
+        location = locate(name, revision, cache_dir, trust_remote_code=trust_remote_code)
+        network, adapter = _pretrained_network(name, location, dtype, allow_pickle, causal)
+        read_head = partial(_head_weights, name, location, dtype, allow_pickle)
     network = network.to(device).eval().requires_grad_(False)
-    return _build_model(network, adapter, name, location, tokenizer, cache_dir, remote, part, read_head)
+    return _build_model(network, adapter, name, location, tokenizer, cache_dir, part, read_head)
 
 
 def _load_attention_file(name: str, dtype: torch.dtype, device: torch.device, **given: object) -> Model:
@@ -127,7 +128,6 @@ def _build_model(
     location: ModelLocation,
     tokenizer: str | os.PathLike[str] | PreTrainedTokenizerBase | None,
     cache_dir: str | os.PathLike[str] | None,
-    remote: dict[str, Any],
     part: str | None,
     read_head: Callable[[], dict[str, torch.Tensor]],
 ) -> Model:
@@ -137,7 +137,7 @@ def _build_model(
     chosen = choose_part(network, part, name)
     found, missing, origin = None, f"it takes {chosen.modality}", None
     if chosen.vocabulary is not None:
-        found, missing, origin = find_tokenizer(tokenizer, location, chosen.vocabulary, cache_dir, remote)
+        found, missing, origin = find_tokenizer(tokenizer, location, chosen.vocabulary, cache_dir)
     source = {**location.source, "tokenizer": origin, **({} if part is None else {"part": part})}
     return Model(
         network,
@@ -147,29 +147,27 @@ def _build_model(
         no_tokenizer=missing,
         source=source,
         part=part,
-        processor=Processor(location.path, location.local_only, remote),
+        processor=Processor(location),
         read_head=read_head,
     )
 
 
 def _pretrained_network(
-    name: str, location: ModelLocation, dtype: torch.dtype, allow_pickle: bool, remote: dict[str, Any], causal: bool
+    name: str, location: ModelLocation, dtype: torch.dtype, allow_pickle: bool, causal: bool
 ) -> tuple[PreTrainedModel, ModuleType]:
     """Read a checkpoint."""
     with _loading(name, location), quiet_transformers():
-        config = AutoConfig.from_pretrained(location.path, local_files_only=location.local_only, **remote)
+        config = location.read(AutoConfig)
     adapter = family_of(config, name)
     if causal:
         _make_causal(config, name, location)
     with _loading(name, location, allow_pickle), quiet_transformers():
-        network, report = AutoModel.from_pretrained(
-            location.path,
+        network, report = location.read(
+            AutoModel,
             config=config,
             dtype=dtype,
             use_safetensors=None if allow_pickle else True,
-            local_files_only=location.local_only,
             output_loading_info=True,
-            **remote,
         )
     absent = sorted(key for key in report["missing_keys"] if not key.startswith(adapter.UNUSED))
     if absent:  # transformers would use random numbers instead
@@ -179,28 +177,28 @@ def _pretrained_network(
         )
     check_class(network, adapter, name)
     if location.is_hub:
-        location.source["revision"] = commit_of(name, remote["revision"])
+        location.source["revision"] = commit_of(name, location.revision)
     return network, adapter
 
 
 def _head_weights(
-    name: str, location: ModelLocation, dtype: torch.dtype, allow_pickle: bool, remote: dict[str, Any]
+    name: str, location: ModelLocation, dtype: torch.dtype, allow_pickle: bool
 ) -> dict[str, torch.Tensor]:
     """Return the weights that a checkpoint has as a language model: `AutoModel` does not load the head."""
     with _loading(name, location, allow_pickle), quiet_transformers():
-        whole, report = AutoModelForCausalLM.from_pretrained(
-            location.path,
-            dtype=dtype,
-            use_safetensors=None if allow_pickle else True,
-            local_files_only=location.local_only,
-            output_loading_info=True,
-            **remote,
+        whole, report = location.read(
+            AutoModelForCausalLM, dtype=dtype, use_safetensors=None if allow_pickle else True, output_loading_info=True
         )
     return {key: value for key, value in whole.state_dict().items() if key not in report["missing_keys"]}
 
 
 def _random_network(
-    name: str, seed: int, cache_dir: str | os.PathLike[str] | None, remote: dict[str, Any], causal: bool
+    name: str,
+    seed: int,
+    cache_dir: str | os.PathLike[str] | None,
+    revision: str | None,
+    trust_remote_code: bool,
+    causal: bool,
 ) -> tuple[PreTrainedModel, ModuleType, ModelLocation]:
     """Build an architecture with the library's own initialisation, drawn from `seed`."""
     inner = name.removeprefix(_RANDOM)
@@ -211,11 +209,17 @@ def _random_network(
         )
     if inner in FAMILIES:
         config = FAMILIES[inner].default_config()
-        location = ModelLocation(None, {"kind": "random"}, local_only=True, tokenizer=FAMILIES[inner].TOKENIZER)
+        location = ModelLocation(
+            None,
+            {"kind": "random"},
+            local_only=True,
+            tokenizer=FAMILIES[inner].TOKENIZER,
+            trust_remote_code=trust_remote_code,
+        )
     else:
-        location = locate(inner, remote["revision"], cache_dir)
+        location = locate(inner, revision, cache_dir, trust_remote_code=trust_remote_code)
         with _loading(name, location), quiet_transformers():
-            config = AutoConfig.from_pretrained(location.path, local_files_only=location.local_only, **remote)
+            config = location.read(AutoConfig)
         location.source.update(kind="random", architecture=location.source["kind"])
         location.source.pop("sha256", None)  # those weights are not the ones in use
     adapter = family_of(config, name)
@@ -226,7 +230,7 @@ def _random_network(
     # The library draws from the global generator: seed it here, and restore its state afterwards.
     with torch.random.fork_rng(devices=[]), _loading(name, location), quiet_transformers():
         torch.default_generator.manual_seed(seed)
-        network = AutoModel.from_config(config, dtype=torch.float32)
+        network = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
     check_class(network, adapter, name)
     return network, adapter, location
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class ModelLocation:
         remedy: What to do if loading fails, for error messages.
         is_hub: Whether the path is a name on the hub.
         tokenizer: The name of the tokenizer on the hub, if there is no path to read one from.
+        revision: The branch, tag or commit of a model on the hub.
+        trust_remote_code: Whether code that comes with the model is run.
     """
 
     path: str | None
@@ -35,21 +37,46 @@ class ModelLocation:
     remedy: str = "check that the folder contains a complete model"
     is_hub: bool = False
     tokenizer: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    def read(self, kind: Any, **options: Any) -> Any:
+        """Read a config, a model, a tokenizer or a processor from here.
+
+        Args:
+            kind: An auto class of transformers.
+            options: Further arguments of its `from_pretrained`.
+        """
+        return kind.from_pretrained(
+            self.path,
+            local_files_only=self.local_only,
+            revision=self.revision,
+            trust_remote_code=self.trust_remote_code,  # never None: transformers would ask on the terminal
+            **options,
+        )
 
 
-def locate(name: str, revision: str | None, cache_dir: str | os.PathLike[str] | None) -> ModelLocation:
+def locate(
+    name: str, revision: str | None, cache_dir: str | os.PathLike[str] | None, *, trust_remote_code: bool = False
+) -> ModelLocation:
     """Return the location of the model with a name.
 
     Args:
         name: The name of an embedded model, a folder, a .gguf file, or a name on the hub.
         revision: The branch, tag or commit of a model on the hub.
         cache_dir: The cache folder.
+        trust_remote_code: Whether code that comes with the model may be run.
 
     Raises:
         InputError: The name is a path that does not exist or is not a model, a revision is given of a model that is
             not on the hub, or a package is not installed.
     """
     check_revision(name, revision)
+    found = _locate(name, revision, cache_dir)
+    return replace(found, revision=revision, trust_remote_code=trust_remote_code)
+
+
+def _locate(name: str, revision: str | None, cache_dir: str | os.PathLike[str] | None) -> ModelLocation:
     if name in EMBEDDED:
         path = embedded_path(name)
         origin = {"kind": "embedded", "package": EMBEDDED[name].requirement}

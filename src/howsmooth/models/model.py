@@ -93,7 +93,7 @@ class Model:
         self.source = dict(source or {})
         self._adapter, self._scope, self._vocabulary = adapter, chosen.scope, chosen.vocabulary
         self._tokenizer_missing = no_tokenizer or "it was loaded without one"
-        self._processor = processor or inputs.Processor(None)
+        self._processor = processor or inputs.Processor()
         self._read_head = read_head
         self._unchecked_layers: frozenset[int] = frozenset()
         self._last_cutter: tuple[tuple[Any, ...], Cutter] | None = None

@@ -1,0 +1,50 @@
+"""Models of strangers on the command line: no code of theirs runs, and what is wrong is said in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import reasons
+from tests.cli.conftest import ENVIRONMENT
+
+YES = "yes\n" * 20  # the answer to any question on the terminal
+
+
+@pytest.fixture
+def gguf_with_code(tmp_path) -> tuple[Path, Path]:
+    """A GGUF file beside a config and a tokenizer that name code, and the marker that the code would leave."""
+    pytest.importorskip("gguf", reason=reasons.GGUF)
+    from tests.models.test_cache_gguf import write_gguf
+
+    folder, marker = tmp_path / "download", tmp_path / "marker"
+    folder.mkdir()
+    write_gguf(folder / "x.gguf")
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\nclass Evil: pass\n")
+    auto_map = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoTokenizer": ["evil.Evil", "evil.Evil"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Evil", "auto_map": auto_map}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": auto_map}))
+    return folder / "x.gguf", marker
+
+
+@pytest.mark.parametrize("by_study", [False, True])
+def test_the_neighbours_of_a_gguf_file_are_not_read(gguf_with_code, by_study, start, tmp_path):
+    file, marker = gguf_with_code
+    line = f"measure {file} --inputs ids --lengths 4,8 --samples 1 --layers 0"
+    if by_study:
+        study = {"name": "hostile", "models": [str(file)], "inputs": "ids", "lengths": [4, 8], "layers": [0]}
+        (tmp_path / "s.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in study.items()))
+        line = f"study run {tmp_path / 's.toml'} --store {tmp_path / 's.sqlite'}"
+    environment = {
+        **ENVIRONMENT,
+        "HOWSMOOTH_CACHE": str(tmp_path / "cache"),
+        "HF_MODULES_CACHE": str(tmp_path / "modules"),
+    }
+    process = start(line, stdin=-1, env=environment)
+    out, err = process.communicate(YES)
+    assert not marker.exists()
+    assert process.returncode == 0 and "howsmooth:" not in err, err  # the file itself is sound
+    assert "custom code" not in out + err and "[y/N]" not in out + err
+    assert not list((tmp_path / "cache").rglob("*.py"))  # the cache does not keep the code for a later load
