@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +22,22 @@ def test_bad_input(howsmooth, tmp_path):
     assert_rejected(howsmooth("explore", "--max-tokens", "3"), "--max-tokens")
     assert_rejected(howsmooth("explore", "--max-memory", "much"), "size such as 4G")
     assert_rejected(howsmooth("explore", "--port", "0"), "--port")
+    assert_rejected(howsmooth("explore", "--allowed-host", " "), "--allowed-host", "empty")
+
+
+def test_ctrl_c_ends_it_as_any_command(howsmooth, monkeypatch):
+    """The exit code after Ctrl-C is the one that the page of the commands states; the server no longer listens."""
+    from howsmooth.explorer import page
+
+    def interrupt(_seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(page, "time", SimpleNamespace(sleep=interrupt))
+    result = howsmooth("explore")
+    assert result.code == 130 and result.out == "" and result.errors[-1] == "howsmooth: interrupted"
+    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)", result.err)
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(port))) != 0
 
 
 @pytest.mark.parametrize("host", ["", "nowhere.invalid", "300.1.1.1", "8.8.8.8", "::1::", "ü" * 80, "a..b"])
@@ -31,7 +48,7 @@ def test_an_address_of_another_machine(howsmooth, host):
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_ipv6(howsmooth, monkeypatch, host):
     """The page is served if the machine has IPv6; otherwise this is an error, as for any unknown address."""
-    monkeypatch.setattr(gradio.Blocks, "block_thread", lambda blocks: blocks.close(verbose=False))
+    monkeypatch.setattr("howsmooth.explorer.page.wait", lambda page: page.close(verbose=False))
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
@@ -72,7 +89,7 @@ def test_warning_for_addresses_other_than_localhost(howsmooth, monkeypatch, host
         return f"http://{settings['server_name']}:7860/"
 
     monkeypatch.setattr(gradio.Blocks, "launch", lambda blocks, **settings: (None, launch(blocks, **settings), None))
-    monkeypatch.setattr(gradio.Blocks, "block_thread", lambda blocks: None)
+    monkeypatch.setattr("howsmooth.explorer.page.wait", lambda page: None)
     result = howsmooth("explore", "--host", host, "--max-tokens", "64")
     assert result.code == 0 and ("no password" in result.err) is warned and f"http://{host}:7860/" in result.err
     assert asked["share"] is False and asked["allowed_paths"] == [] and asked["server_name"] == host

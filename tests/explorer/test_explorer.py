@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,9 +12,10 @@ import pytest
 
 from howsmooth.errors import InputError
 from howsmooth.explorer import Limits, html
-from howsmooth.explorer.app import App, Cancellation, Cancellations, Cancelled, Session
+from howsmooth.explorer.app import App, Cancellation, Cancellations, Cancelled
 from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Choice, doubling_lengths, parse_numbers, prepare
+from howsmooth.explorer.guard import is_own_host
 from howsmooth.report.token_figure import gain_colouring, share_colouring
 from howsmooth.studies import measure, move_each_token, move_one_token
 from tests.tolerances import at_most, same_record
@@ -316,14 +319,47 @@ def test_a_token_with_a_small_share_and_a_large_gain_is_listed():
     assert "62 %" in row and "0.30 %" in row and "<code>is</code>" not in listed
 
 
-def test_each_visitor_has_a_folder_for_the_report(catalog, records):
-    app = App(catalog)
-    assert app.report("x", Session()) == {"value": None, "visible": False}
-    for visitor in ("../../escape", "/etc/x", None):
-        path = Path(app.report(visitor, Session(records=records))["value"])
-        assert path.resolve().is_relative_to(app.reports.resolve()) and "<title>" in path.read_text(encoding="utf-8")
-        app.leave(visitor)
-        assert not path.exists()
+def test_the_report_is_a_link_within_the_page(records, monkeypatch):
+    """No file of a visitor's text is written, so that none is readable by others or stays after a kill."""
+    for name in ("mkstemp", "mkdtemp", "gettempdir"):
+        monkeypatch.setattr(tempfile, name, pytest.fail)
+    assert html.report_download([]) == ""
+    (data,) = re.findall(r'href="data:text/html;base64,([^"]*)"', html.report_download(records))
+    assert "<title>" in base64.b64decode(data).decode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("header", "own"),
+    [
+        ("127.0.0.1:7860", True),
+        ("localhost:7860", True),
+        ("LOCALHOST.", True),
+        ("[::1]:7860", True),
+        ("192.168.1.5", True),  # an address cannot be another site
+        ("proxy.example", True),
+        ("Proxy.Example:443", True),
+        ("evil.example:7860", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example", False),
+        ("evil.example#localhost", False),
+        ("[evil.example]", False),
+        ("proxy.example.evil", False),
+        ("127.0.0.1@evil.example", False),
+        ("", False),
+    ],
+)
+def test_which_host_names_are_answered(header, own):
+    assert is_own_host(header, ["PROXY.example:8443"]) is own
+    assert is_own_host(header, ["*"])
+
+
+def test_closing_the_page_stops_all_computations():
+    cancellations = Cancellations()
+    running = [cancellations.start(visitor) for visitor in ("a", "b")]
+    cancellations.stop_all()
+    for cancellation in running:
+        with pytest.raises(Cancelled):
+            cancellation.check()
 
 
 def test_without_gradio_the_error_names_the_extra(monkeypatch):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -11,6 +14,7 @@ import pytest
 
 from tests import reasons
 from tests.browser import Page, browser, require_chromium
+from tests.cli.conftest import ENVIRONMENT
 from tests.tolerances import FLOAT32
 
 require_chromium()
@@ -110,7 +114,7 @@ def test_values_equal_those_of_the_command_line(visit, tmp_path):
     assert "measure minilm --text text.txt --layers 0,2 --lengths 16 --samples 1" in visit.inner_text("#command")
 
     with visit.expect_download() as waiting:
-        visit.click("#download")
+        visit.click("#download a")
     report = waiting.value.path().read_text(encoding="utf-8")
     data = json.loads(report[report.index('id="data"') :].partition(">")[2].partition("</script>")[0])
     assert data["tables"]["measurements"]["columns"]["value"] == pytest.approx(
@@ -306,6 +310,27 @@ def test_all_tabs_show_results(visit):
     visit.click("#words-attack-run")
     wait_for_text(visit, "words-attack-status", "evaluated again and holds")
     assert visit.locator("#difference ins").count() >= 1
+
+
+def test_no_file_contains_the_text_of_a_visitor(opened, tmp_path):
+    """Neither while the explorer runs nor after SIGTERM, and the folder of temporary files is empty then."""
+    environment = {**ENVIRONMENT, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "howsmooth", "explore"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        (address,) = next(filter(None, (re.findall(r"explorer is at (\S+)", line) for line in process.stderr)))
+        with open_page(opened, address) as page:
+            fill(page, text=TEXT, layers="0")
+            page.click("#measure-run")
+            wait_for_text(page, "measure-status", "Measured on")
+            with page.expect_download() as waiting:
+                page.click("#download a")
+            assert "lamps" in waiting.value.path().read_text(encoding="utf-8")
+            written = [path for path in tmp_path.rglob("*") if path.is_file()]
+            assert [path for path in written if b"lamps" in path.read_bytes()] == []
+            process.terminate()
+            process.wait()
+    assert process.returncode == -signal.SIGTERM
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_no_local_file_is_served_and_uploads_are_rejected(visit, address):

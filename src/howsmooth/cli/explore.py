@@ -43,6 +43,13 @@ _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1", "[::1]")
 @click.option(
     "--port", type=Count(1, 65535), metavar="NUMBER", help="Port to listen on.  [default: the first free one from 7860]"
 )
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="Also answer requests for this host name, such as that of a proxy; may be repeated.",
+)
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
 @runtime_options()
 def command(
@@ -52,6 +59,7 @@ def command(
     max_memory: int,
     host: str,
     port: int | None,
+    allowed_hosts: tuple[str, ...],
     open_browser: bool,
 ) -> int:
     """Serve a local web page: paste a text, watch the constants being computed, click layers and tokens, follow flows.
@@ -61,18 +69,22 @@ def command(
     """
     from howsmooth.cli.loading import show_loading
     from howsmooth.cli.run import make_console, print_line, print_warning
-    from howsmooth.explorer import Limits, explorer, launch
+    from howsmooth.explorer import Limits, explorer, launch, wait
     from howsmooth.explorer.limits import server_name
     from howsmooth.extras import require
 
     stderr = make_console(stderr=True)
     require("gradio", purpose="for the explorer")
     limits = Limits(folders=tuple(map(Path, folders)), hub=hub, max_tokens=max_tokens, max_memory=max_memory)
+    if "" in map(str.strip, allowed_hosts):
+        raise InputError("expected a host name for --allowed-host, got an empty one; name it, or leave the option out")
     server_name(host, port)  # before the seconds of loading
     with show_loading(stderr, "the explorer"):
         page = explorer(limits)
     try:
-        address = launch(page, host=host, port=port, block=False, open_browser=open_browser)
+        address = launch(
+            page, host=host, port=port, block=False, open_browser=open_browser, allowed_hosts=allowed_hosts
+        )
     except OSError as error:
         address = host if port is None else f"{host}:{port}"
         raise InputError(
@@ -85,5 +97,5 @@ def command(
             "password",
         )
     print_line(stderr, f"howsmooth: the explorer is at {address} (Ctrl-C ends it)")
-    page.block_thread()
+    wait(page)
     return 0

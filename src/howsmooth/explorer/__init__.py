@@ -6,12 +6,13 @@ dependency: only `page`, `components` and the tabs import it, when the app is bu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from howsmooth.explorer.limits import Limits
 from howsmooth.extras import require
 
-__all__ = ["explorer", "launch", "Limits"]
+__all__ = ["explorer", "launch", "wait", "Limits"]
 
 
 def explorer(limits: Limits | None = None) -> Any:
@@ -27,7 +28,13 @@ def explorer(limits: Limits | None = None) -> Any:
 
 
 def launch(
-    page: Any, *, host: str | None = None, port: int | None = None, block: bool = True, open_browser: bool = False
+    page: Any,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    block: bool = True,
+    open_browser: bool = False,
+    allowed_hosts: Sequence[str] = (),
 ) -> str:
     """Serve the explorer and return its address.
 
@@ -37,11 +44,24 @@ def launch(
         port: Port to listen on; by default the first free one from 7860.
         block: Whether to serve until interrupted instead of returning at once.
         open_browser: Whether to open the address in a browser.
+        allowed_hosts: Names of this server that requests may contain as their host, besides localhost, `host` and
+            addresses: for example, the name of a proxy. "*" allows every name. On a Hugging Face Space all are allowed.
 
     Raises:
         InputError: If this machine cannot listen on `host` and `port`.
     """
-    return _page().serve(page, host=host, port=port, block=block, open_browser=open_browser)
+    return _page().serve(
+        page, host=host, port=port, block=block, open_browser=open_browser, allowed_hosts=allowed_hosts
+    )
+
+
+def wait(page: Any) -> None:
+    """Serve until the page is closed; Ctrl-C closes it and is raised again as `KeyboardInterrupt`.
+
+    Args:
+        page: Result of `explorer`, served by `launch` with `block=False`.
+    """
+    _page().wait(page)
 
 
 def _page() -> Any:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from howsmooth.errors import InputError, NotConverged
@@ -17,7 +12,6 @@ from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Choice
 from howsmooth.explorer.html import message
 from howsmooth.explorer.links import TEXT, Parser, View, checked, link
-from howsmooth.report.web_page import report_page
 from howsmooth.spectral import before_each_product
 
 QUEUE = "compute"  # one queue for all computations; one runs at a time
@@ -73,6 +67,11 @@ class Cancellations:
         """Stop the computation of a visitor, if there is one."""
         if visitor in self._current:
             self._current[visitor].stop()
+
+    def stop_all(self) -> None:
+        """Stop the computations of all visitors."""
+        for cancellation in list(self._current.values()):
+            cancellation.stop()
 
     def forget(self, visitor: str | None) -> None:
         """Stop the computation of a visitor who leaves, and remove it."""
@@ -135,8 +134,7 @@ class App:
         views: The forms that a link can fill in.
         components: The gradio components of the parameters of each view.
         session: Gradio state with the `Session` of the visitor.
-        download: Gradio button for the report.
-        reports: Temporary folder for reports, with a folder for each visitor.
+        download: Gradio component with the link that saves the report.
     """
 
     catalog: ModelCatalog
@@ -148,11 +146,6 @@ class App:
     components: dict[str, dict[str, Any]] = field(default_factory=dict)
     session: Any = None
     download: Any = None
-    reports: Path = field(default_factory=lambda: Path(tempfile.mkdtemp()))
-
-    def __post_init__(self) -> None:
-        """Remove the folder of reports together with the app, or when the process ends."""
-        weakref.finalize(self, shutil.rmtree, self.reports, ignore_errors=True)
 
     def run(
         self, visitor: str | None, status: Any, compute: Callable[[Cancellation], Iterator[dict[Any, Any]]]
@@ -176,15 +169,6 @@ class App:
             yield {status: message(f"This failed ({type(error).__name__}); see the log of the server.", "warn")}
             raise
 
-    def report(self, visitor: str | None, session: Session) -> dict[str, Any]:
-        """Write the report of the session to a file of the visitor and return the settings of the download button."""
-        if not session.all_records:
-            return {"value": None, "visible": False}
-        path = self._folder(visitor) / "howsmooth-report.html"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(report_page(session.all_records), encoding="utf-8")
-        return {"value": str(path), "visible": True}
-
     def register(self, name: str, tab: str, fields: Mapping[str, tuple[Any, Parser]]) -> None:
         """Add a form that a link can fill in: its parameters, each with its component and parser."""
         self.views.append(View(name, tab, {field: parser for field, (_, parser) in fields.items()}))
@@ -198,12 +182,3 @@ class App:
     def link(self, view: str, values: Mapping[str, Any]) -> str | None:
         """Return the link to a view with those of the values that it has; None if the text is too long."""
         return link(view, {name: values.get(name) for name in self.components[view]}, self.default_text)
-
-    def leave(self, visitor: str | None) -> None:
-        """Stop the computation of a visitor and remove their report."""
-        self.cancellations.forget(visitor)
-        shutil.rmtree(self._folder(visitor), ignore_errors=True)
-
-    def _folder(self, visitor: str | None) -> Path:
-        # The session hash comes from the browser and must not become part of a path.
-        return self.reports / hashlib.sha256((visitor or "").encode()).hexdigest()[:32]

@@ -72,13 +72,7 @@ def attack_tab(app: App) -> Any:
     )
 
     def attack_features(
-        cancellation: Cancellation,
-        _visitor: str | None,
-        model: str,
-        text: str,
-        layer: float,
-        sizes: str,
-        names: list[str],
+        cancellation: Cancellation, model: str, text: str, layer: float, sizes: str, names: list[str]
     ) -> Updates:
         status = layer_controls.status
         yield {status: html.progress(0, 1, f"loading {model}"), table: "", layer_save: ""}
@@ -111,14 +105,7 @@ def attack_tab(app: App) -> Any:
         }
 
     def attack_tokens(
-        cancellation: Cancellation,
-        _visitor: str | None,
-        model: str,
-        text: str,
-        method: str,
-        objective: str,
-        edits: int,
-        calls: int,
+        cancellation: Cancellation, model: str, text: str, method: str, objective: str, edits: int, calls: int
     ) -> Updates:
         status = words_controls.status
         yield {status: html.progress(0, 1, f"loading {model}"), difference: "", words_save: ""}

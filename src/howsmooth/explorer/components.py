@@ -104,11 +104,12 @@ def run_on_click(
     inputs: list[Any],
     outputs: list[Any],
 ) -> Any:
-    """Run `compute(cancellation, visitor, *inputs)` in the queue when the button is clicked; return the event."""
+    """Run `compute(cancellation, *inputs)` in the queue when the button is clicked; return the event."""
 
     def listener(request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
-        visitor = request.session_hash
-        yield from run_with_cancel(app, controls, visitor, lambda cancellation: compute(cancellation, visitor, *values))
+        yield from run_with_cancel(
+            app, controls, request.session_hash, lambda cancellation: compute(cancellation, *values)
+        )
 
     # The cancel button is also there while the computation waits in the queue.
     clicked = controls.run.click(lambda: gr.update(visible=True), None, controls.cancel, queue=False, **PRIVATE)

@@ -51,13 +51,7 @@ def growth_tab(app: App) -> None:
     )
 
     def compute(
-        cancellation: Cancellation,
-        visitor: str | None,
-        model: str,
-        text: str,
-        layer: float,
-        longest: int,
-        session: Session,
+        cancellation: Cancellation, model: str, text: str, layer: float, longest: int, session: Session
     ) -> Updates:
         yield {status: html.progress(0, 1, f"loading {model}"), table: "", pictures: "", save: ""}
         work = prepare(Choice(model, text, str(int(layer or 0)), length=longest), app.catalog).lengths()
@@ -86,7 +80,7 @@ def growth_tab(app: App) -> None:
                 html.picture(growth, "Constant against length, with the fitted law"),
                 html.picture(bounds, "The same between its bounds"),
             ),
-            app.download: gr.update(**app.report(visitor, session)),
+            app.download: html.report_download(session.all_records),
         }
         values = {"model": model, "text": text, "layer": int(layer or 0), "length": int(longest), "lengths": lengths}
         yield {

@@ -16,6 +16,7 @@ from howsmooth.report.rows import ACCEPTED_STATUSES, confidence_text, interval, 
 from howsmooth.report.rows import token as shortened
 from howsmooth.report.table import Column, Table
 from howsmooth.report.token_figure import Colouring, share_colouring
+from howsmooth.report.web_page import report_page
 
 
 def progress(done: int, total: int, doing: str) -> str:
@@ -222,6 +223,18 @@ def text_download(label: str, name: str, text: str) -> Download:
     """Return a download of a text file: CSV or Python."""
     kind = "text/csv;charset=utf-8" if name.endswith(".csv") else "text/x-python;charset=utf-8"
     return Download(label, name, kind, text.encode("utf-8"))
+
+
+def report_download(records: Sequence[dict[str, Any]]) -> str:
+    """Return the link that saves the report of records, which the page itself contains; empty without records.
+
+    No file is written on the server: what a visitor measured stays in their page.
+    """
+    if not records:
+        return ""
+    report = report_page(list(records)).encode("utf-8")
+    anchor = Download("Download the report of these results", "howsmooth-report.html", "text/html", report).anchor
+    return f'<p class="hs-report">{anchor}</p>'
 
 
 def figure_downloads(draw: Callable[[str], Any], name: str, what: str = "") -> list[Download]:

@@ -56,7 +56,7 @@ def layers_tab(app: App) -> None:
     heads = output("heads")
     save = output("measure-save")
     command = output("command")
-    app.download = gr.DownloadButton("Download the report of these results", visible=False, elem_id="download")
+    app.download = output("download")
     status = controls.status
     app.register(
         "measure",
@@ -71,7 +71,7 @@ def layers_tab(app: App) -> None:
         },
     )
 
-    def measure_layers(cancellation: Cancellation, visitor: str | None, wanted: int | None, *values: Any) -> Updates:
+    def measure_layers(cancellation: Cancellation, wanted: int | None, *values: Any) -> Updates:
         choice = Choice(*values)
         yield {
             status: html.progress(0, 1, f"loading {choice.model}"),
@@ -89,7 +89,7 @@ def layers_tab(app: App) -> None:
                 app.session: session,
             }
         session.layer = wanted if session.record(wanted) is not None else session.largest_layer
-        yield {app.session: session, **selection(session), app.download: gr.update(**app.report(visitor, session))}
+        yield {app.session: session, **selection(session), app.download: html.report_download(session.all_records)}
         yield from measure_gains(session)
         yield {
             status: html.message(
@@ -180,7 +180,7 @@ def layers_tab(app: App) -> None:
             yield {
                 status: html.message(f"All heads of layer {layer} are measured.", "done"),
                 app.session: session,
-                app.download: gr.update(**app.report(request.session_hash, session)),
+                app.download: html.report_download(session.all_records),
             }
 
         yield from run_with_cancel(app, controls, request.session_hash, compute)

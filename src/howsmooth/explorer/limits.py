@@ -36,6 +36,11 @@ class Limits:
     max_characters: int = 1_000_000  # the whole text is tokenized before it is truncated
     waiting: int = 16
 
+    @property
+    def max_body(self) -> int:
+        """Largest request, in bytes: the longest text, of which JSON may escape every character, and a form."""
+        return 6 * self.max_characters + 2**20
+
     def __post_init__(self) -> None:
         """Check the folders and the number of tokens."""
         for folder in self.folders:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
 from typing import Any
 
 import gradio as gr
+from gradio.utils import get_space
+from starlette.middleware import Middleware
 
 from howsmooth.errors import InputError
-from howsmooth.explorer.app import App, Session
+from howsmooth.explorer.app import App, Cancellations, Session
 from howsmooth.explorer.attacks_tab import attack_tab
 from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.components import PRIVATE, output
 from howsmooth.explorer.growth_tab import growth_tab
+from howsmooth.explorer.guard import ANY_HOST, Guard
 from howsmooth.explorer.html import message
 from howsmooth.explorer.layers_tab import layers_tab
 from howsmooth.explorer.limits import Limits, server_name
@@ -45,10 +50,28 @@ _SYSTEM = ("system-ui", "-apple-system", "Segoe UI", "Liberation Sans", "sans-se
 _MONO = ("ui-monospace", "SFMono-Regular", "DejaVu Sans Mono", "monospace")
 
 
-def build(limits: Limits) -> gr.Blocks:
+class Page(gr.Blocks):
+    """The page of the explorer, which ends its computations when it is closed.
+
+    Attributes:
+        limits: What visitors may compute.
+        cancellations: The current computations.
+    """
+
+    limits: Limits
+    cancellations: Cancellations
+
+    def close(self, verbose: bool = True) -> None:
+        """Stop the computations, whose threads would keep the process alive, and the server."""
+        self.cancellations.stop_all()
+        super().close(verbose)
+
+
+def build(limits: Limits) -> Page:
     """Build the page with all tabs and the queue of computations."""
     app = App(ModelCatalog(limits))
-    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
+    with Page(title=TITLE, analytics_enabled=False) as page:
+        page.limits, page.cancellations = limits, app.cancellations
         gr.HTML(
             f"<h1>{TITLE}</h1><p>The local Lipschitz constant of attention: by how much a small change of the "
             "tokens that enter a layer can move what comes out of it, at worst.</p>",
@@ -93,10 +116,11 @@ def build(limits: Limits) -> gr.Blocks:
         _restore_from_link(app, page, notice, source, tabs, run)
 
         def leave(request: gr.Request) -> None:
-            app.leave(request.session_hash)
+            app.cancellations.forget(request.session_hash)
 
         page.unload(leave)
-    return page.queue(default_concurrency_limit=1, max_size=limits.waiting)
+    page.queue(default_concurrency_limit=1, max_size=limits.waiting)
+    return page
 
 
 def _restore_from_link(
@@ -133,7 +157,18 @@ def _first_sentences(words: int) -> str:
     return " ".join(default_text().split()[:words]).rpartition(". ")[0] + "."
 
 
-def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, open_browser: bool) -> str:
+def wait(page: Page) -> None:
+    """Return when the page is closed; Ctrl-C closes it, and is raised again as `KeyboardInterrupt`."""
+    try:
+        while page.is_running:
+            time.sleep(0.1)
+    finally:
+        page.close(verbose=False)
+
+
+def serve(
+    page: Page, *, host: str | None, port: int | None, block: bool, open_browser: bool, allowed_hosts: Sequence[str]
+) -> str:
     """Serve the page and return its address; the arguments are those of `howsmooth.explorer.launch`."""
     theme = gr.themes.Base(primary_hue="blue", font=_SYSTEM, font_mono=_MONO).set(
         block_info_text_color="*neutral_500",
@@ -153,7 +188,10 @@ def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, o
         "run_history": False,
         "footer_links": [],
     }
-    # No input accepts files, so uploads are disabled; no local file is served except the visitor's own report.
+    # A Space is public, and answers under names that only its proxy knows.
+    allowed = [ANY_HOST] if get_space() else [*([host] if host else []), *allowed_hosts]
+    guard = Middleware(Guard, allowed_hosts=allowed, max_body=page.limits.max_body)
+    # No input accepts files, so uploads are disabled; no local file is served.
     _, local, _ = page.launch(
         server_name=server_name(host, port),
         server_port=port,
@@ -164,6 +202,7 @@ def serve(page: gr.Blocks, *, host: str | None, port: int | None, block: bool, o
         css=style,
         allowed_paths=[],
         max_file_size=1,
+        app_kwargs={"middleware": [guard]},
         **settings,
     )
     return local

@@ -95,9 +95,7 @@ def measures_tab(app: App) -> None:
         {"a": (a, real_number(-2, 2)), "masses": (masses, checked(two_masses)), "extent": (extent, real_number(1, 12))},
     )
 
-    def draw_regimes(
-        cancellation: Cancellation, _visitor: str | None, sizes: str, scores: str, power: float
-    ) -> Iterator[dict[Any, Any]]:
+    def draw_regimes(cancellation: Cancellation, sizes: str, scores: str, power: float) -> Iterator[dict[Any, Any]]:
         status = regimes_controls.status
         chosen = parse_numbers(sizes, "γR²")
         total, found = len(chosen) * N_LENGTHS, []
@@ -143,9 +141,7 @@ def measures_tab(app: App) -> None:
             )
         }
 
-    def draw_splitting(
-        _cancellation: Cancellation, _visitor: str | None, a: float, masses: str, extent: float
-    ) -> Iterator[dict[Any, Any]]:
+    def draw_splitting(_cancellation: Cancellation, a: float, masses: str, extent: float) -> Iterator[dict[Any, Any]]:
         status, pair = split_controls.status, two_masses(masses)
         if a == 0:
             raise InputError("expected a score a·x·y with a other than 0, got 0; move the slider")
@@ -211,9 +207,7 @@ def flow_tab(app: App) -> None:
         },
     )
 
-    def compute(
-        cancellation: Cancellation, _visitor: str | None, example: str, count: float, seed: float
-    ) -> Iterator[dict[Any, Any]]:
+    def compute(cancellation: Cancellation, example: str, count: float, seed: float) -> Iterator[dict[Any, Any]]:
         status = controls.status
         # Accept only names in the list: any other would be used as a path.
         name = example if example in EXAMPLES.values() else "sphere"
