@@ -10,6 +10,7 @@ import torch
 
 from howsmooth import SelfAttention, local_lipschitz
 from howsmooth.bounds import castin2024, mean_field, this_project
+from howsmooth.bounds.alternating import alternating_matrix
 from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import plateau
@@ -51,7 +52,7 @@ def test_the_running_mean_is_above_the_statement_for_the_masked_case(n, norm):
     assert found.value == pytest.approx(norm, abs=0.005)
     assert found.lower > 1 and mean_field.unmasked(scalar(0.0), 2, 1.0).value == pytest.approx(1)
     assert found.upper < 2 and mean_field.masked(f, 2, 1.0).value == pytest.approx(2)
-    with pytest.raises(Refused, match="where the running mean of equal tokens tends to 2 ‖V‖"):
+    with pytest.raises(Refused, match="got 1, but measures approach 2 in d_2"):
         mean_field.stated_masked(f, 2, 1.0)
 
 
@@ -69,7 +70,7 @@ def test_no_constant_exists_for_p_1():
         assert float(torch.linalg.matrix_norm(J, 1)) == pytest.approx(sum(1 / i for i in range(1, n + 1)))
     with pytest.raises(Refused, match=r"expected p > 1, got p = 1; there is no constant"):
         mean_field.masked(scalar(1.0), 1, 1.0)
-    with pytest.raises(Refused, match="has no bound at all"):
+    with pytest.raises(Refused, match="there is no constant in d_1"):
         mean_field.stated_masked(scalar(3.0), 1, 1.0)
 
 
@@ -80,6 +81,46 @@ def test_where_the_statement_is_true_false_and_open():
         mean_field.stated_masked(scalar(0.1), 2, 1.0)  # (1 + 0.3)e^0.2 = 1.59 < 2
     with pytest.raises(Refused, match="a statement that is proved"):
         mean_field.stated_masked(scalar(0.3), 2, 1.0)
+
+
+@pytest.mark.parametrize("a, p", [(0.16, 2), (0.17, 2), (0.175, 2), (0.178, 2), (0.7, 1.3), (0.35, 1.5)])
+def test_the_statement_is_false_beyond_what_equal_tokens_show(a, p):
+    """Equal tokens reach p/(p−1), which the statement exceeds here; tokens that alternate in log-time reach more."""
+    stated = (1 + 3 * a) * math.exp(2 * a)
+    lower, upper = mean_field.masked_lower(scalar(-a), p, 1.0), mean_field.masked(scalar(-a), p, 1.0)
+    assert less(mean_field.hardy_constant(p), stated)
+    assert less(stated, lower.value, upper.value) and lower.side == "lower"
+    with pytest.raises(Refused, match="a statement that is true"):
+        mean_field.stated_masked(scalar(-a), p, 1.0)
+
+
+def test_the_statement_may_be_false_for_one_sign_of_the_scores_alone():
+    """At ‖A‖R² = 0.178 alternating tokens exceed it if A = −0.178; nothing that is known does if A = 0.178."""
+    with pytest.raises(Refused, match="a statement that is proved"):
+        mean_field.stated_masked(scalar(0.178), 2, 1.0)
+    plane = SelfAttention(torch.diag(torch.tensor([-0.178, 0.1])).double(), *2 * (torch.eye(2).double(),), scale=1.0)
+    with pytest.raises(Refused, match="a statement that is true"):
+        mean_field.stated_masked(plane, 2, 1.0)
+    flat = SelfAttention(plane.wq, plane.wk, torch.diag(torch.tensor([0.5, 1.0])).double(), scale=1.0)  # ‖Vu‖ < ‖V‖
+    with pytest.raises(Refused, match="a statement that is proved"):
+        mean_field.stated_masked(flat, 2, 1.0)
+
+
+@pytest.mark.parametrize("p", [1.5, 2.0, 3.0])
+@pytest.mark.parametrize("g", [-0.4, 0.0, 0.3, 1.5])
+def test_the_alternating_pattern_is_the_limit_of_measures(p, g):
+    """After many periods the rows of the Jacobian of a measure, summed over periods, are those of the matrix."""
+    half_period, block, periods = 3.0, 6, 12
+    n = 2 * block * periods
+    sign = torch.where(torch.arange(n) // block % 2 == 0, 1.0, -1.0).double().unsqueeze(1)
+    logs = torch.arange(n).double() * (half_period / block)
+    J = mean_field_jacobian(scalar(-g, causal=True), sign, logs).dense()
+    change = (logs * (1 / p - 0.5)).exp()  # D^½ ∂ D^{−½} → D^{1/p} ∂ D^{−1/p}, up to a factor
+    J = change.unsqueeze(1) * J / change
+    matrix = alternating_matrix(g, p, half_period, block)
+    summed = J[-2 * block :].unflatten(1, (periods, 2 * block)).sum(1)
+    assert_close(summed, matrix, tol=1e-6)
+    assert at_most(attained_p_norm(matrix, p), mean_field.masked(scalar(-g), p, 1.0).value)
 
 
 # The corrected constants.

@@ -50,6 +50,13 @@ def test_masked_constants():
     assert by[1.0, 2.0]["verdict"] == "true" and by[0.0, "inf"]["verdict"] == "true"
 
 
+def test_the_published_masked_bound_is_exceeded_where_equal_tokens_do_not_exceed_it():
+    """At a = 0.17 the statement, 2.12, is above Hardy's 2 but below what alternating tokens approach."""
+    (record,) = masked_constants([2.0], [0.17], n=4, restarts=2, steps=5)
+    assert record["verdict"] == "false" and less(2.0, record["stated"], record["limit"])
+    assert record["attained"] == record["limit"]  # exact: the largest of three is copied
+
+
 def test_unknown_scores_are_refused():
     with pytest.raises(InputError, match="negative, positive, rotation"):
         unit_layer("sideways")

@@ -301,6 +301,11 @@ class LayerForm:
             )
         return max(-min(real), max(real) / 8)
 
+    def value_gain(self, head: int, u: Tensor) -> float:
+        """Return ‖W_h V_h u‖ for a vector u (d,), or ‖V_h u‖ without an output projection."""
+        v = self.wv[head // self.groups] @ u
+        return float((v if self.wo is None else self.wo[head] @ v).norm())
+
     def require_bilinear_scores(self, bound: str) -> None:
         """Refuse layers whose scores are not ⟨A x_i + c, x_j⟩ with the same A for all positions."""
         remedy = "take a bound that needs only ‖A‖, such as this_project.upper"

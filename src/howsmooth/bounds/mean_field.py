@@ -20,6 +20,7 @@ from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions
+from howsmooth.bounds.alternating import alternating_norm
 from howsmooth.bounds.bound import Bound, Refused, log
 from howsmooth.bounds.conditions import is_number
 from howsmooth.bounds.form import LayerForm, form_of
@@ -27,6 +28,7 @@ from howsmooth.errors import InputError
 
 MEASURES = "on measures in B_R"
 REFERENCE = "docs/mean_field.md, {}"
+MAX_ALTERNATING = 50.0  # largest |g| for which the weights of the alternating pattern are formed
 # The conjugate exponent q' and c_q of the Hölder inequalities that are tried.
 HOELDER_CONSTANTS = ((2.0, 1.0), (4 / 3, (4 / 3) ** 0.25), (1.0, 2.0))
 
@@ -123,9 +125,8 @@ def stated_masked(f: SelfAttention | LayerForm, p: float, radius: float) -> Boun
 
         ‖V‖ (1 + 3a) e^{2a}
 
-    Masked attention maps equal tokens by the running mean, whatever A is. Its norm in L^p tends to p/(p−1) as tokens
-    are added, so the statement is false where it is below ‖V‖ p/(p−1). It is true where it is at least `masked`, and
-    open between the two. For one head with bilinear scores, without query bias and window.
+    It is false where `masked_lower` is above it, and true where `masked` is not; between the two the question is open.
+    For one head with bilinear scores, without query bias and window.
 
     Args:
         f: the layer, or its `LayerForm`; its own mask is ignored.
@@ -137,46 +138,93 @@ def stated_masked(f: SelfAttention | LayerForm, p: float, radius: float) -> Boun
 
     Raises:
         InputError: if p is below 1.
-        Refused: if the statement is false or open for this a and p, or a condition on the layer fails.
+        Refused: if the statement is false or open for this layer and p, or a condition on the layer fails.
 
     Reference:
         docs/mean_field.md, masked.
 
     Example:
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> stated_masked(SelfAttention(0 * one, one, one), 2, 1.0)
+        >>> stated_masked(SelfAttention(-0.17 * one, one, one), 2, 1.0)
         Traceback (most recent call last):
-        howsmooth.bounds.bound.Refused: mean_field.stated_masked: expected a statement that is true, got 1 ‖V‖ ...
+        howsmooth.bounds.bound.Refused: mean_field.stated_masked: expected a statement that is true, got 2.121, but ...
     """
     name, form = "mean_field.stated_masked", form_of(f)
     _check_p(p, name)
+    met = (*_single_head(form, name), "masked by time", "a so large that it is true")
+    a = float(form.slopes(radius).query[0])
+    stated = math.log1p(3 * a) + 2 * a + log(float(form.value_norm[0]))
+    if p > 1:
+        proved = masked(form, p, radius)
+        if proved.log_value <= stated + 1e-12:
+            return Bound(name, stated, "upper", MEASURES, met, proved.reference, f"d_{_index(p)}")
+        lower = masked_lower(form, p, radius).log_value
+        if lower <= stated:
+            raise Refused(
+                name,
+                "a statement that is proved",
+                f"{_shown(stated)}, between {_shown(lower)}, which measures approach, and {_shown(proved.log_value)}, "
+                "which is proved",
+                "take mean_field.masked",
+            )
+    truth = "there is no constant in d_1" if p == 1 else f"measures approach {_shown(lower)} in d_{_index(p)}"
+    raise Refused(name, "a statement that is true", f"{_shown(stated)}, but {truth}", "take mean_field.masked")
+
+
+def masked_lower(f: SelfAttention | LayerForm, p: float, radius: float) -> Bound:
+    """Return a lower bound on the best constant of masked attention in d_p.
+
+        the larger of ‖V‖ p/(p−1) and ‖Vu‖ · alternating_norm(−⟨u, Au⟩R², p)
+
+    Equal tokens are mapped by the running mean, for every A; its norm is Hardy's p/(p−1) in the limit. The other number
+    is that of tokens ±Ru that alternate in log-time (`bounds.alternating`), for the two extreme eigenvectors u of
+    (A + Aᵀ)/2. Both are limits of measures with more and more atoms. For one head with bilinear scores, without query
+    bias and window.
+
+    Args:
+        f: the layer, or its `LayerForm`; its own mask is ignored.
+        p: exponent, 1 < p ≤ ∞.
+        radius: R, the radius of the ball that contains the measures.
+
+    Returns:
+        The bound on the supremum over timed measures in B_R.
+
+    Raises:
+        InputError: if p is below 1.
+        Refused: if p = 1, where there is no constant, or a condition on the layer fails.
+
+    Reference:
+        docs/mean_field.md, masked.
+
+    Example:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> [round(masked_lower(SelfAttention(-a * one, one, one), 2, 1.0).value, 2) for a in (0.0, 0.17, 1.0)]
+        [2.0, 2.18, 5.84]
+    """
+    name, form = "mean_field.masked_lower", form_of(f)
+    _check_p(p, name)
+    if p == 1:
+        raise Refused(name, "p > 1", "p = 1", "there is no constant; take p = 2")
+    conditions.check_radius(radius)
+    met = (*_single_head(form, name), "masked by time", "the supremum over measures")
+    best = log(float(form.value_norm[0])) + math.log(hardy_constant(p))
+    values, vectors = form.extreme_pairs
+    for u, slope in zip(vectors[0], values[0].tolist(), strict=True):
+        g = -slope * radius**2
+        if abs(g) <= MAX_ALTERNATING:
+            best = max(best, log(form.value_gain(0, u)) + math.log(alternating_norm(g, p)))
+    return Bound(name, best, "lower", "sup over n", met, REFERENCE.format("masked"), f"d_{_index(p)}")
+
+
+def _single_head(form: LayerForm, name: str) -> tuple[str, ...]:
+    """Return the conditions of the published statement, or refuse: one head, bilinear scores, no bias, no window."""
     met = (
         conditions.require_one_head(form, name),
         conditions.require_no_bias(form, name),
         conditions.require_no_window(form, name),
-        "masked by time",
-        "a so large that it is true",
     )
     form.require_bilinear_scores(name)
-    a, log_value_norm = float(form.slopes(radius).query[0]), log(float(form.value_norm[0]))
-    stated = math.log1p(3 * a) + 2 * a
-    if p == 1 or stated < math.log(hardy_constant(p)):
-        truth = "has no bound at all" if p == 1 else f"tends to {hardy_constant(p):.4g} ‖V‖"
-        raise Refused(
-            name,
-            "a statement that is true",
-            f"{math.exp(stated):.4g} ‖V‖ in d_{_index(p)}, where the running mean of equal tokens {truth}",
-            "take mean_field.masked",
-        )
-    proved = masked(form, p, radius)
-    if proved.log_value > log_value_norm + stated + 1e-12:
-        raise Refused(
-            name,
-            "a statement that is proved",
-            f"one between what equal tokens reach, {hardy_constant(p):.4g} ‖V‖, and what is proved",
-            "take mean_field.masked",
-        )
-    return Bound(name, log_value_norm + stated, "upper", MEASURES, met, proved.reference, f"d_{_index(p)}")
+    return met
 
 
 def upper_at_log_n(f: SelfAttention | LayerForm, log_n: float, radius: float) -> Bound:
@@ -309,6 +357,10 @@ def _check_log_n(log_n: float) -> float:
     if not is_number(log_n) or not 0 <= log_n < math.inf:
         raise InputError(f"expected a finite log n ≥ 0, got {log_n!r}; give math.log(n)")
     return float(log_n)
+
+
+def _shown(log_value: float) -> str:
+    return f"{math.exp(log_value):.4g}" if log_value < 700 else f"e^{log_value:.4g}"
 
 
 def _index(p: float) -> str:

@@ -174,7 +174,7 @@ def lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
                 torch.tensor([largest, min(largest, log(max(n - 1, 1)))], dtype=torch.float64),
             ]
         )
-        best = max(best, float(_two_point_gain(g, n, form.causal).max()) * _value_gain(form, u))
+        best = max(best, float(_two_point_gain(g, n, form.causal).max()) * form.value_gain(0, u))
     return Bound(name, log(best), "lower", "on B_R^n", met, REFERENCE.format(4))
 
 
@@ -347,7 +347,7 @@ def two_dirac_lower(f: SelfAttention | LayerForm, n: int, radius: float) -> Boun
             value = 0.5 * log_sum(0.0, 2 * g + log_sum(0.0, log(2 * g) + math.log1p(2 * g / 3)))
         else:
             value = g + max(math.log((1 + g) / 2), math.log(math.sqrt(3) / 4 * (1 + 1.5 * g)))
-        best = max(best, log(_value_gain(form, u)) + value)
+        best = max(best, log(form.value_gain(0, u)) + value)
     return Bound(name, best, "lower", "sup over n", met, REFERENCE.format(4))
 
 
@@ -392,12 +392,6 @@ def _two_point_directions(form: LayerForm) -> list[tuple[Tensor, float]]:
     """Return unit vectors u (d,) of the only head with γ = −uᵀAu (tokens ±Ru) or uᵀAu/8 (tokens Ru and Ru/2)."""
     values, vectors = form.extreme_pairs
     return [(vectors[0, 0], -float(values[0, 0])), (vectors[0, 1], float(values[0, 1]) / 8)]
-
-
-def _value_gain(form: LayerForm, u: Tensor) -> float:
-    """Return ‖V u‖ of the only head."""
-    v = form.wv[0] @ u
-    return float((v if form.wo is None else form.wo[0] @ v).norm())
 
 
 def _two_point_gain(g: Tensor, n: int, causal: bool) -> Tensor:

@@ -82,7 +82,7 @@ def _any(row: dict[float, dict[str, Any]]) -> dict[str, Any]:
 def masked_table(records: Sequence[dict[str, Any]]) -> Table:
     """Return the table of masked attention with a row for each a and p: attained, proved, and the stated bound."""
     return Table(
-        f"Masked attention in d_p (d = 1, A = −a, V = 1, R = 1), up to {records[0]['n']} atoms",
+        f"Masked attention in d_p (d = 1, A = −a, V = 1, R = 1): {records[0]['n']} atoms, or a limit of more",
         [
             Column("a", lambda r: f"{r['a']:g}", style="bold", key=True),
             Column("p", lambda r: "∞" if r["p"] == "inf" else f"{r['p']:g}", style="bold", key=True),

@@ -109,8 +109,9 @@ def masked_constants(
 ) -> Iterator[dict[str, Any]]:
     """Yield one record per a = ‖A‖R² and p: the proved constant of d_p, the statement in the slides, what is attained.
 
-    A = −a in d = 1 on [−1, 1], V = 1. Attained is the larger of two numbers: the L^p norm of the running mean of n
-    equal tokens, and the L^p norm of the derivative at the timed measure on n atoms that ascent (in d₂) finds.
+    A = −a in d = 1 on [−1, 1], V = 1. Attained is the largest of three numbers: the L^p norm of the running mean of n
+    equal tokens, the L^p norm of the derivative at the timed measure on n atoms that ascent (in d₂) finds, and what
+    tokens that alternate in log-time approach as atoms are added (`bounds.mean_field.masked_lower`).
 
     Args:
         exponents: Exponents p.
@@ -142,12 +143,14 @@ def masked_constants(
             running_mean = attained_p_norm(mean, p, starts=1)
             stated, verdict = _stated(f, p)
             bound = None if p == 1 else mean_field.masked(f, p, 1.0)
+            limit = 0.0 if p == 1 else math.exp(mean_field.masked_lower(f, p, 1.0).log_value)
             yield {
                 "a": float(a),
                 "p": "inf" if p == math.inf else float(p),
                 "n": n,
-                "attained": max(ascent, running_mean),
+                "attained": max(ascent, running_mean, limit),
                 "ascent": ascent,
+                "limit": limit or None,
                 "running_mean": running_mean,
                 "bound": None if bound is None else bound.value,
                 "log_bound": None if bound is None else bound.log_value,
