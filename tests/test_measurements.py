@@ -99,7 +99,9 @@ def test_a_text_is_given_by_name_or_as_a_string(found, tiny, river, given):
 
 def test_a_model_is_given_by_name_loaded_or_as_a_transformers_model(found, tiny, river):
     model = howsmooth.load(tiny)
-    assert same(found, howsmooth.measure(model, river, **FEW))
+    loaded = howsmooth.measure(model, river, **FEW)  # it may have been changed in memory: its tasks are its own
+    assert all(same_record(a, b, but=("seconds", "task")) for a, b in zip(found, loaded, strict=True))
+    assert not {record["task"] for record in found} & {record["task"] for record in loaded}
     for given, tokenizer in ((model.network, tiny), (model.network, model.tokenizer), (tiny, model.tokenizer)):
         whole = howsmooth.measure(given, river, **FEW, tokenizer=tokenizer)
         assert [record["value"] for record in whole] == pytest.approx([record["value"] for record in found], rel=1e-6)

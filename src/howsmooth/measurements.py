@@ -292,7 +292,8 @@ def measure(
         declared["texts"] = [os.fspath(text)]
     spec = spec_of(declared, "measure")
     corpora = (corpus,) if corpus is not None else read_texts(spec)
-    if named is not None and not objects:
+    from_files = named is not None and not objects
+    if from_files:
         loaded = cached_model(load_arguments(spec, spec.models[0]))
     else:
         loaded = model if isinstance(model, Model) else load(model, **loading, **objects)
@@ -300,7 +301,7 @@ def measure(
     if note is not None:
         warnings.warn(note, stacklevel=2)
     records = []
-    for record in records_of(prepare_model(spec, loaded, next(iter(corpora), None))):
+    for record in records_of(prepare_model(spec, loaded, next(iter(corpora), None), from_files=from_files)):
         records.append(record)
         if progress is not None:
             progress(record)

@@ -9,7 +9,7 @@ from transformers import ViTImageProcessor, WhisperFeatureExtractor
 
 from howsmooth import load
 from howsmooth.errors import InputError
-from howsmooth.models.inputs import smooth_images
+from howsmooth.models.inputs import _smooth_waves, smooth_images
 from tests import reasons
 from tests.tolerances import FLOAT32, close
 
@@ -58,6 +58,12 @@ def test_generated_images_are_smooth_and_seeded(vit):
     large = smooth_images(1, 224, 224)
     assert large.diff(dim=-1).abs().mean() < 0.05  # noise of variance 1 would have 1.1
     assert torch.allclose(large.std((-2, -1)), torch.ones(1, 3), atol=1e-3)
+
+
+def test_a_generated_input_does_not_depend_on_how_many_there_are(vit, whisper):
+    assert close(vit.images(count=5, seed=3)[:2], vit.images(count=2, seed=3), FLOAT32)
+    assert close(whisper.sounds(count=5, seed=3)[:2], whisper.sounds(count=2, seed=3), FLOAT32)
+    assert close(_smooth_waves(5, 800, 3)[:2], _smooth_waves(2, 800, 3), FLOAT32)
 
 
 def test_sounds(whisper):

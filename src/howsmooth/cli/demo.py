@@ -87,7 +87,7 @@ def _measure(run: CommandRun, spec_values: dict[str, Any]) -> list[Record]:
 
     count_before = len(run.records)
     model, corpus, spec = load_model_and_text(spec_of({**spec_values, "name": "demo"}))
-    plan = prepare_model(spec, model, corpus)
+    plan = prepare_model(spec, model, corpus, from_files=True)
     print_overview(spec, model, run.stderr, plan)
     run.collect(Computation(model.name, plan.count, lambda progress: records_of(plan, progress=progress)))
     return run.records[count_before:]

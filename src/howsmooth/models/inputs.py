@@ -82,21 +82,28 @@ def images(
 def smooth_images(count: int, height: int, width: int, channels: int = 3, seed: int = 0) -> Tensor:
     """Return random images (count, channels, height, width), with mean 0 and variance 1 per channel.
 
-    They are sums of a few cosines; low frequencies have larger coefficients, as in photographs.
+    They are sums of a few cosines; low frequencies have larger coefficients, as in photographs. The first images of
+    more are those of fewer.
 
     Example:
         >>> smooth_images(2, 8, 8).shape
         torch.Size([2, 3, 8, 8])
     """
-    generator = torch.Generator().manual_seed(seed)
     y, x = torch.linspace(0, 1, height)[:, None], torch.linspace(0, 1, width)[None]
     total = torch.zeros(count, channels, height, width)
-    for u in range(5):
-        for v in range(5):
-            weight, phase = torch.randn(2, count, channels, 1, 1, generator=generator)
-            total += weight / (1 + u + v) * torch.cos(math.pi * (u * x + v * y) + math.pi * phase)
+    for number, image in enumerate(total):
+        generator = _generator(seed, number)
+        for u in range(5):
+            for v in range(5):
+                weight, phase = torch.randn(2, channels, 1, 1, generator=generator)
+                image += weight / (1 + u + v) * torch.cos(math.pi * (u * x + v * y) + math.pi * phase)
     total -= total.mean((-2, -1), keepdim=True)
     return total / total.std((-2, -1), keepdim=True).clamp_min(1e-6)
+
+
+def _generator(seed: int, number: int) -> torch.Generator:
+    """Return a stream of its own for each generated input, so that none depends on how many there are."""
+    return torch.Generator().manual_seed((1_000_003 * seed + number) % 2**63)
 
 
 def sounds(network: Any, processor: Processor, audio: Any, count: int | None, seed: int) -> Tensor:
@@ -175,13 +182,14 @@ def read_wave(file: str | os.PathLike[str], rate: int) -> np.ndarray:
 
 def _smooth_waves(count: int, length: int, seed: int) -> Tensor:
     """Return random waveforms (count, length) with mean 0 and variance 1: tones whose loudness rises and falls."""
-    generator = torch.Generator().manual_seed(seed)
     time = torch.arange(length) / _RATE
     total = torch.zeros(count, length)
-    for _ in range(20):
-        pitch = 80 * 2 ** (5 * torch.rand(count, 1, generator=generator))
-        phase, slow = torch.rand(2, count, 1, generator=generator)
-        total += torch.sin(2 * math.pi * (pitch * time + phase)) * torch.sin(math.pi * (2 + 3 * slow) * time) ** 2
+    for number, sound in enumerate(total):
+        generator = _generator(seed, number)
+        for _ in range(20):
+            pitch = 80 * 2 ** (5 * torch.rand(1, generator=generator))
+            phase, slow = torch.rand(2, 1, generator=generator)
+            sound += torch.sin(2 * math.pi * (pitch * time + phase)) * torch.sin(math.pi * (2 + 3 * slow) * time) ** 2
     total -= total.mean(-1, keepdim=True)
     return total / total.std(-1, keepdim=True).clamp_min(1e-6)
 

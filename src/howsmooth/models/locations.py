@@ -11,7 +11,8 @@ import huggingface_hub
 from huggingface_hub import constants
 
 from howsmooth.errors import InputError
-from howsmooth.models.embedded import EMBEDDED, MPNET_REQUIREMENTS, assemble_mpnet, embedded_path, sha256_of
+from howsmooth.models.embedded import EMBEDDED, MPNET_REQUIREMENTS, assemble_mpnet, embedded_path
+from howsmooth.models.identity import folder_hashes
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,9 @@ def _check_folder(path: Path) -> None:
 
 def _folder(path: Path, origin: dict[str, Any]) -> ModelLocation:
     _check_folder(path)
-    files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
-    form = "safetensors" if any(file.suffix == ".safetensors" for file in files) else "pickle"
-    source = {**origin, "weights": form, "sha256": {file.name: sha256_of(file) for file in files}}
+    hashes = folder_hashes(path)
+    form = "safetensors" if any(name.endswith(".safetensors") for name in hashes) else "pickle"
+    source = {**origin, "weights": form, "sha256": hashes}
     return ModelLocation(str(path), source, local_only=True, tried="a local folder")
 
 

@@ -187,8 +187,11 @@ class FeatureInputs:
             "text_sha256": None,
             "special_tokens": "none",
             "drawn": f"smooth random {what}, seed {self.seed}" if generated else None,
-            "input_sha256": hashlib.sha256(self.features.float().numpy().tobytes()).hexdigest(),
         }
+
+    def sha256(self, samples: slice | int) -> str:
+        """Return the hash of some samples, each as the network takes it, in float32."""
+        return hashlib.sha256(self.features[samples].float().numpy().tobytes()).hexdigest()
 
 
 class NormalisedInputs:
@@ -447,7 +450,10 @@ def run_fields(model: Model, corpus: Corpus | None, spec: Spec) -> dict[str, Any
     elif spec.inputs in ("text", "normalised"):
         input_fields = NormalisedInputs(model, spec.seed).run_fields
     else:
-        input_fields = inputs_of(model, corpus, spec).run_fields
+        inputs = inputs_of(model, corpus, spec)
+        input_fields = inputs.run_fields
+        if isinstance(inputs, FeatureInputs):
+            input_fields["input_sha256"] = inputs.sha256(slice(None))
     return {
         "device": str(model.device),
         "model_dtype": str(model.dtype).removeprefix("torch."),

@@ -17,6 +17,7 @@ from howsmooth.attention import SelfAttention, abstract_jacobian
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
+from howsmooth.models.identity import model_identity
 from howsmooth.spectral import MemoryPlan, restrict
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
@@ -34,10 +35,12 @@ from howsmooth.studies.memory import free_memory, solver_memory_limit
 from howsmooth.studies.provenance import provenance
 from howsmooth.studies.spec import QUANTITIES, EngineSpec, ModelSpec, Spec, read_texts, refuse_untrusted
 from howsmooth.studies.threads import available_cores
-from howsmooth.studies.worker import Bundle, TaskGroup, cached_model, model_identity
+from howsmooth.studies.worker import Bundle, TaskGroup, cached_model
 from howsmooth.texts.corpora import Corpus
 
-TASK_HASH_VERSION = 2  # part of every task's hash: raise it when the same configuration gives another number
+# Part of every task's hash. Raise it when the same configuration gives another number; a test asks whenever the code
+# that computes numbers changes (tests/studies/test_map_version.py).
+MAP_VERSION = 3
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens
 # Solving several short samples at once saves the overhead of small products; long samples gain nothing from it.
@@ -211,7 +214,7 @@ class Plan:
             "product_dtype": _dtype_name(solver_options["product_dtype"]),
         }
         hashed = {
-            "form": TASK_HASH_VERSION,
+            "version": MAP_VERSION,
             "model": planned.identity,
             "name": planned.model_spec.label,
             "dtype": planned.dtype,
@@ -225,7 +228,13 @@ class Plan:
             "product_dtype": shared_fields["product_dtype"],
         }
         prefix = json.dumps(hashed, sort_keys=True)  # once for all tasks of the bundle
-        digests = [chunk.digest if has_ids else "" for _, chunk in chunks]
+        input_fields: list[dict[str, Any]] = [{} for _ in chunks]
+        if isinstance(inputs, FeatureInputs):
+            input_fields = [{"input_sha256": inputs.sha256(sample)} for sample in samples]
+        digests = [
+            chunk.digest if has_ids else fields.get("input_sha256", "")
+            for (_, chunk), fields in zip(chunks, input_fields, strict=True)
+        ]
         groups = tuple(
             TaskGroup(
                 layer,
@@ -251,7 +260,8 @@ class Plan:
             features=inputs.features[samples] if isinstance(inputs, FeatureInputs) else None,
             special=tuple(tuple(chunk.special.tolist()) for _, chunk in chunks),
             sample_fields=tuple(
-                {"sample": sample, "start": chunk.start, "document": chunk.document} for sample, chunk in chunks
+                {"sample": sample, "start": chunk.start, "document": chunk.document, **fields}
+                for (sample, chunk), fields in zip(chunks, input_fields, strict=True)
             ),
             groups=groups,
             solver_options=solver_options,
@@ -364,13 +374,15 @@ def prepare(
     return Plan(spec, tuple(planned_models), costs=tuple(costs))
 
 
-def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None) -> Plan:
+def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, from_files: bool = False) -> Plan:
     """Prepare a spec for a model that is in memory already.
 
     Args:
         spec: The spec; its first model is the one that is given.
         model: The model.
         corpus: The text, instead of the spec's.
+        from_files: Whether the model is as `howsmooth.load` read it, so that its files identify it. A model that may
+            have been changed since has records that no other plan uses again.
 
     Returns:
         A plan that runs in this process.
@@ -384,7 +396,9 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None) -> Pla
     """
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"kind": "local", "workers": 0})})
     corpora = () if spec.inputs != "text" else (corpus,) if corpus is not None else read_texts(spec)
-    return Plan(spec, (plan_model(spec, spec.models[0], model, corpora, {"name": model.name}),), model=model)
+    identity = model_identity(model, from_files=from_files)
+    planned = plan_model(spec, spec.models[0], model, corpora, {"name": model.name}, identity)
+    return Plan(spec, (planned,), model=model)
 
 
 def load_arguments(spec: Spec, model_spec: ModelSpec) -> dict[str, Any]:
@@ -404,7 +418,12 @@ def load_arguments(spec: Spec, model_spec: ModelSpec) -> dict[str, Any]:
 
 
 def plan_model(
-    spec: Spec, model_spec: ModelSpec, model: Model, corpora: tuple[Corpus, ...], arguments: dict[str, Any]
+    spec: Spec,
+    model_spec: ModelSpec,
+    model: Model,
+    corpora: tuple[Corpus, ...],
+    arguments: dict[str, Any],
+    identity: dict[str, Any] | None = None,
 ) -> PlannedModel:
     """Resolve a spec against one model and its texts, so that errors are found before anything is computed."""
     layers, heads = chosen_layers(model, spec, model_spec.layers), chosen_heads(model, spec)
@@ -417,7 +436,7 @@ def plan_model(
         spec=spec,
         model_spec=model_spec,
         load_arguments=arguments,
-        identity=model_identity(model),
+        identity=model_identity(model) if identity is None else identity,
         source=dict(model.source),
         device=str(model.device),
         dtype=_dtype_name(model.dtype) or "",

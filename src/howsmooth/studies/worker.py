@@ -17,6 +17,7 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.models import Model, load
+from howsmooth.models.identity import file_states, model_identity
 from howsmooth.records import make_record
 from howsmooth.studies.inputs import TOKEN_NAMES, NormalisedInputs, ProgressCallback, perturbed_mask
 from howsmooth.studies.quantities import EvaluationPoint, all_shares, compute_quantity, top_tokens
@@ -250,31 +251,20 @@ def cached_model(load_arguments: dict[str, Any], identity: dict[str, Any] | None
     Raises:
         InputError: The loaded model differs from `identity`.
     """
-    key = repr(sorted(load_arguments.items()))
+    names = [name for name in (load_arguments["name"], load_arguments.get("tokenizer")) if name]
+    key = repr((sorted(load_arguments.items()), [file_states(name) for name in names]))
     if key not in _model_cache:
         _model_cache.clear()  # before loading: two models may not fit in memory
         model = load(**load_arguments)
-        if identity is not None and (found := model_identity(model)) != identity:
-            different = next(name for name in identity if found.get(name) != identity[name])
-            raise InputError(
-                f"expected {load_arguments['name']!r} as it was when the study was planned, got another {different}; "
-                "bring the same files to every machine"
-            )
+        found, expected = ({}, {}) if identity is None else (model_identity(model), identity)
+        for name in expected.keys() - {"unique"}:
+            if found.get(name) != expected[name]:
+                raise InputError(
+                    f"expected {load_arguments['name']!r} as it was when the study was planned, got another {name}; "
+                    "bring the same files to every machine"
+                )
         _model_cache[key] = model
     return _model_cache[key]
-
-
-def model_identity(model: Model) -> dict[str, Any]:
-    """Return the fields that distinguish this model's numbers from those of every other model."""
-    names = ("kind", "sha256", "revision", "repository", "architecture", "seed", "initializer_range", "causal")
-    identity = {name: model.source[name] for name in names if model.source.get(name) is not None}
-    if identity.get("kind") == "random":  # no file to hash: shape and seed determine the weights
-        identity["config"] = {
-            name: value
-            for name, value in sorted(model.network.config.to_dict().items())
-            if name.startswith(("num_", "n_", "hidden_", "intermediate_", "vocab_", "head_"))
-        }
-    return identity
 
 
 def _error_message(error: Exception, n: int) -> str:

@@ -31,12 +31,14 @@ from howsmooth.bounds import LayerForm, Refused, this_project
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
 from howsmooth.models import AttentionFile, Model, load
+from howsmooth.models.identity import model_identity
 from howsmooth.models.released_scripts import without_causal_mask
 from howsmooth.records import make_record
+from howsmooth.studies.plan import MAP_VERSION
 from howsmooth.studies.provenance import provenance
 from howsmooth.studies.quantities import EvaluationPoint, compute_quantity
 from howsmooth.studies.spec import EngineSpec
-from howsmooth.studies.worker import TaskResult, model_identity
+from howsmooth.studies.worker import TaskResult
 
 JOB_HASH_VERSION = 1  # part of every hash: raise it when the same job gives another number
 EMBEDDING_STD = 0.14  # assumed spread of token embeddings: a file of attention layers does not contain them
@@ -198,7 +200,7 @@ def make_job(
         solver_options: Options of `local_lipschitz`.
     """
     hashed = {
-        "form": JOB_HASH_VERSION,
+        "form": [JOB_HASH_VERSION, MAP_VERSION],
         "kind": kind,
         "model": labelled.identity,
         "name": labelled.source.get("name"),

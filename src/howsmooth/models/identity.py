@@ -1,0 +1,170 @@
+"""What determines the numbers of a model: every file that is read, and the configuration as the network has it.
+
+A result is used again only for an equal identity. Where code or weights may have been changed in Python, and cannot be
+hashed, the identity equals no other one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from howsmooth.models.embedded import sha256_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from howsmooth.models.model import Model
+
+_TOKENIZER_FILES = (
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "tekken.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+_OTHER_FILES = ("config.json", "adapter_config.json", "preprocessor_config.json", "processor_config.json", "*.py")
+# In the order in which transformers looks for them; the first that exists is read.
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_SOURCE_FIELDS = (
+    "kind",
+    "sha256",
+    "revision",
+    "repository",
+    "architecture",
+    "seed",
+    "initializer_range",
+    "causal",
+    "part",
+)
+_NOT_IN_THE_MAP = ("_name_or_path", "transformers_version")  # fields of a config that change no number
+_PACKAGED = ("torch", "transformers", "howsmooth")  # code that a record states the version of
+_COMMIT = re.compile("[0-9a-f]{40}")  # a branch of a repository on the hub may move
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+def folder_hashes(folder: Path) -> dict[str, str]:
+    """Return the hash of every file of a model folder that loading reads: weights, configs, tokenizer, adapter, code.
+
+    Shards are those that the index names, wherever they are; an adapter's base model is included if it is a folder.
+
+    Args:
+        folder: A folder with a config.json.
+
+    Returns:
+        SHA-256 by the name of the file, relative to the folder.
+    """
+    return {name: sha256_of(folder / name) for name in sorted(_files_read(folder))}
+
+
+def file_states(name: str) -> list[tuple[str, int, int, int]]:
+    """Return (path, size, time of change, inode) of each file that loading a folder or a file by this name reads.
+
+    They are read without the contents: equal states mean that a model in memory is still that of the files.
+    """
+    path = Path(name.removeprefix("random:")).expanduser()
+    files = [path / inner for inner in sorted(_files_read(path))] if path.is_dir() else [path]
+    states = [(file, file.stat()) for file in files if file.is_file()]
+    return [(str(file), state.st_size, state.st_mtime_ns, state.st_ino) for file, state in states]
+
+
+def _files_read(folder: Path) -> Iterator[str]:
+    names = {file.name for pattern in (*_OTHER_FILES, *_TOKENIZER_FILES) for file in folder.glob(pattern)}
+    weights = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
+    if weights is not None:
+        names |= {weights, *_strings(folder / weights, "weight_map")}
+    else:  # under a name of its own
+        names |= {file.name for file in folder.glob("*.safetensors")}
+    names |= {name for name in _ADAPTER_WEIGHTS if (folder / name).is_file()}
+    for base in _strings(folder / "adapter_config.json", "base_model_name_or_path"):
+        path = Path(base)
+        if path.is_dir() and path.resolve() != folder.resolve():
+            names |= {str((path / name).absolute()) for name in _files_read(path)}
+    return (name for name in names if (folder / name).is_file())
+
+
+def _strings(file: Path, key: str) -> list[str]:
+    """Return the string, or the strings of the table, that a JSON file has under a key; [] if it has none."""
+    if file.suffix != ".json":
+        return []
+    try:
+        value = json.loads(file.read_bytes())[key]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # loading reports what is wrong with the file
+        return []
+    values = value.values() if isinstance(value, dict) else [value]
+    return sorted({text for text in values if isinstance(text, str) and text and "\0" not in text})
+
+
+def model_identity(model: Model, *, from_files: bool = True) -> dict[str, Any]:
+    """Return the fields that distinguish this model's numbers from those of every other model.
+
+    Args:
+        model: The model.
+        from_files: Whether the model is as `howsmooth.load` read it. A model that a caller had in hand may have been
+            changed since: nothing that was computed with it is used again.
+
+    Returns:
+        Hashes of files, of the resolved configuration and of code that belongs to no package with a version. If
+        something cannot be hashed, a field `unique` makes the identity differ from all others.
+    """
+    identity = {name: model.source[name] for name in _SOURCE_FIELDS if model.source.get(name) is not None}
+    network = getattr(model, "network", None)  # a file of attention layers has none
+    if network is not None:
+        config = {key: value for key, value in network.config.to_dict().items() if key not in _NOT_IN_THE_MAP}
+        text = json.dumps(config, sort_keys=True, default=str)
+        identity["config"] = hashlib.sha256(text.encode()).hexdigest()
+        if code := _code_hashes(network):
+            identity["code"] = code
+    is_branch = identity.get("kind") == "hub" and not _COMMIT.fullmatch(str(identity.get("revision")))
+    changed = not from_files or identity.get("kind") == "object" or is_branch
+    if changed or (network is not None and _has_code_of_its_own(network)):
+        identity["unique"] = uuid.uuid4().hex
+    return identity
+
+
+def _code_hashes(network: torch.nn.Module) -> dict[str, str]:
+    """Return the hash of each source file that defines a module of the network outside of `_PACKAGED`."""
+    names = {kind.__module__ for module in network.modules() for kind in type(module).__mro__}
+    return {name: sha256_of(file) for name in sorted(names) if _is_foreign(name) and (file := _source_file(name))}
+
+
+def _has_code_of_its_own(network: torch.nn.Module) -> bool:
+    """Return whether the network runs code that has no file to hash: hooks, replaced methods, classes of a session."""
+    import torch
+
+    if any(getattr(torch.nn.modules.module, name, None) for name in _GLOBAL_HOOKS):
+        return True
+    for module in network.modules():
+        hooks = [hook for name in _HOOKS for hook in getattr(module, name, {}).values()]
+        if any(_is_foreign(getattr(hook, "__module__", None) or type(hook).__module__) for hook in hooks):
+            return True
+        if "forward" in vars(module):
+            return True
+        if any(_is_foreign(name) and _source_file(name) is None for name in {type(module).__module__}):
+            return True
+    return False
+
+
+def _is_foreign(module: str) -> bool:
+    return module.partition(".")[0] not in (*_PACKAGED, "builtins", "abc", "typing")
+
+
+def _source_file(module: str) -> Path | None:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return None if module == "__main__" or file is None or not Path(file).is_file() else Path(file)
