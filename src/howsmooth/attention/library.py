@@ -333,8 +333,10 @@ def recorded(
     if len(lead) != 1:
         q, k, v = (t.reshape(b, *t.shape[-3:]) for t in (q, k, v))
         padding = None if padding is None else padding.reshape(b, m)
+    tangents: list[Tensor | None]
     if _is_differentiated_in_the_graph():
-        values, tangents = _composed(q, k, v, padding, table, pattern, with_lse), [None, None][: 1 + with_lse]
+        values = _composed(q, k, v, padding, table, pattern, with_lse)
+        tangents = [None] * len(values)
     else:
         values, tangents = _recorded(q, k, v, padding, table, sparse, pattern, with_lse)
     found = []
