@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -51,6 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
     Args:
         arguments: The command line without the program's name; `sys.argv[1:]` by default.
     """
+    _prepare_streams()
     try:
         code = group.main(arguments, prog_name="howsmooth", standalone_mode=False)
         sys.stdout.flush()
@@ -90,6 +92,25 @@ def main(arguments: list[str] | None = None) -> None:
         code = EXIT_BAD_INPUT
     _discard_unwritable_stdout()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _prepare_streams() -> None:
+    """Make stdin, stdout and stderr usable if they are closed (`>&-`), or if their encoding lacks our characters.
+
+    A stream that is closed reads nothing and discards what is written, as Python's own `print` does. Characters that
+    the encoding lacks, such as σ in ASCII, are written as escapes.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            # The lowest free descriptor, which is the closed one: no file of records becomes the stdout of a library.
+            null = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(null, True)
+            setattr(sys, name, os.fdopen(null, mode, encoding="utf-8"))
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            is_utf8 = stream.encoding.lower().replace("-", "") == "utf8"
+            if stream.errors == "strict" or (stream.errors == "surrogateescape" and not is_utf8):
+                stream.reconfigure(errors="backslashreplace")
 
 
 def _discard_unwritable_stdout() -> None:

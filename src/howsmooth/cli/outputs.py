@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from howsmooth.errors import InputError
-from howsmooth.records import PER_TOKEN, csv_line, json_line
+from howsmooth.records import PER_TOKEN, csv_line, json_line, records_stdout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -190,7 +190,7 @@ class RecordFile:
 
     def _open(self) -> TextIO:
         if self.path == "-":
-            return sys.stdout
+            return records_stdout()
         if self._appends:  # after the last complete line: a killed process may have left part of one
             os.truncate(self.path, Path(self.path).read_bytes().rfind(b"\n") + 1)
             return open(self.path, "a", encoding="utf-8")

@@ -16,6 +16,7 @@ from howsmooth.records.lines import (
     json_line,
     parse_json,
     read_lines,
+    records_stdout,
     replace_non_finite,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "make_record",
     "record_error",
     "json_line",
+    "records_stdout",
     "csv_line",
     "read_lines",
     "parse_json",

@@ -6,9 +6,10 @@ import csv
 import io
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from howsmooth.errors import InputError
 
@@ -55,6 +56,13 @@ def flat_cell(cell: Any) -> Any:
     if isinstance(cell, (dict, list, tuple)):
         return json.dumps(replace_non_finite(cell), ensure_ascii=False)
     return replace_non_finite(cell)
+
+
+def records_stdout() -> TextIO:
+    """Return stdout, switched to UTF-8 as files of records are, whatever the encoding of the terminal."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    return sys.stdout
 
 
 def csv_line(cells: Sequence[Any]) -> str:

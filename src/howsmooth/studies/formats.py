@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from howsmooth.errors import InputError
 from howsmooth.extras import require
-from howsmooth.records import csv_line, flat_cell, json_line, parse_json, read_lines, record_error
+from howsmooth.records import csv_line, flat_cell, json_line, parse_json, read_lines, record_error, records_stdout
 from howsmooth.studies.store import Store
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
@@ -177,7 +177,7 @@ def export(store: Store, path: str, form: str | None = None, everything: bool = 
     form = form or "jsonl"
     if form == "parquet":
         raise InputError("expected a file for Parquet, got - (stdout); name a file")
-    return _write_lines(lambda: store.records(everything), sys.stdout, form)
+    return _write_lines(lambda: store.records(everything), records_stdout(), form)
 
 
 def write_records(records: Records, path: str | Path, form: str | None = None) -> int:
