@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from howsmooth.texts import default_text
 from tests.tolerances import FLOAT32, close
 
 from .tiny import tiny_config, tiny_network, tiny_tokenizer
+from .zoo import ZOO
 
 FAMILIES = ("gpt2", "bert", "llama")
 
@@ -95,3 +97,19 @@ def test_unsupported_networks_are_refused():
 def test_tokenizers_of_another_vocabulary():
     network = tiny_network("gpt2", vocab_size=50)
     assert_refused(network, "within the model's vocabulary of 50", tokenizer=tiny_tokenizer("gpt2"))
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "vit"])
+def test_quantised_networks_are_refused_by_that_name(family):
+    network = ZOO[family].network(torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch names the successor of its quantisation
+        quantised = torch.ao.quantization.quantize_dynamic(network, {torch.nn.Linear})
+    for network in (quantised, quantised.eval()):
+        assert_refused(network, r"a quantised one \(torch.ao.nn.quantized.* in .*\), whose derivative is zero")
+
+
+def test_weights_that_were_dequantised_are_used_whatever_the_config_says():
+    network = tiny_network("llama")
+    network.config.quantization_config = {"quant_method": "gguf"}
+    assert load(network).map_at(torch.arange(5), 1).x.shape == (5, 24)

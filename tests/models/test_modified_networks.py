@@ -7,13 +7,13 @@ import torch
 from transformers import Lfm2Config, Lfm2Model
 
 from howsmooth import InputError, SelfAttention, load, local_lipschitz
-from howsmooth.models import layer_chain, replace_attention
+from howsmooth.models import KINDS, layer_chain, replace_attention
 from howsmooth.models.embedding import TokenEmbedding
 from tests import reasons
 from tests.oracles.eager import dense, eager, stretch
 from tests.tolerances import assert_close
 
-from .test_zoo import LAYER, oracle
+from .test_zoo import HEAD, LAYER, oracle
 from .tiny import tiny_network
 from .zoo import ZOO, inputs
 
@@ -119,6 +119,49 @@ def test_forward_pre_hooks_are_part_of_the_map(name):
     module = network.get_submodule(projections(name)[0])
     module.register_forward_pre_hook(lambda _module, args: (3 * args[0], *args[1:]))
     assert_measured(name, network)
+
+
+def scale_hidden_states(_module, args, kwargs):
+    """A pre-hook that is not linear in the tokens, so that applying it twice is another map."""
+    x = args[0] if args else kwargs["hidden_states"]
+    y = x + (3 * x).sin()
+    return ((y, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": y})
+
+
+@pytest.mark.parametrize(
+    "name, where, kind",
+    [
+        *((name, "attention", kind) for name in ("llama", "bert", "mistral") for kind in KINDS),
+        *((name, "attention", "attention") for name in ("gpt2", "roberta", "bloom", "vit")),
+        *((name, "layer", kind) for name in ("llama", "bert", "mistral") for kind in ("attention", "layer", "block")),
+        *((name, "first layer", "model") for name in ("llama", "bert", "mistral")),
+        *((name, "norm", kind) for name in ("llama", "mistral") for kind in ("normed", "block")),
+    ],
+)
+def test_pre_hooks_of_every_module_are_part_of_the_map(name, where, kind):
+    family, network = ZOO[name], ZOO[name].network()
+    layer = f"{family.layers}.{0 if where == 'first layer' else LAYER}"
+    path = {"attention": f"{layer}.{family.attention}", "norm": f"{layer}.{family.norm}"}.get(where, layer)
+    network.get_submodule(path).register_forward_pre_hook(scale_hidden_states, with_kwargs=True)
+    if kind == "block" and where == "layer":
+        with pytest.raises(InputError, match="block: expected attention to be added to what enters the layer"):
+            load(network).map_at(inputs(name), LAYER, kind)
+        return
+    f, x = oracle(name, eager(network), kind)
+    at = load(network).map_at(
+        inputs(name), None if kind == "model" else LAYER, kind, head=HEAD if kind == "head" else None
+    )
+    assert_close(at.x, x, 1e-6)
+    assert_close(at(), f(x).detach(), 1e-6)
+    found = local_lipschitz(at.f, at.x, tol=1e-5, confidence=1 - 1e-9, strict=False)
+    assert found.value == pytest.approx(float(torch.linalg.matrix_norm(dense(f, x), 2)), rel=1e-4)
+
+
+def test_a_pre_hook_without_keywords_is_part_of_the_map():
+    network = ZOO["bert"].network()
+    module = network.get_submodule(f"{ZOO['bert'].layers}.{LAYER}.attention.self")
+    module.register_forward_pre_hook(lambda _module, args: (args[0] + (3 * args[0]).sin(), *args[1:]))
+    assert_measured("bert", network)
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "mistral"])
@@ -267,7 +310,7 @@ def with_shared_layer(name: str):
 def test_a_layer_module_used_twice_is_measured_at_each_of_its_calls(name, kind):
     family, network, given = ZOO[name], with_shared_layer(name), inputs(name)
     base = f"{family.layers}.1"
-    for layer, call in ((1, 0), (2, 1)):
+    for layer, call in [(1, 0)] if kind == "model" else [(1, 0), (2, 1)]:
         if kind == "model":
             start, end = (f"{family.layers}.0", 0), ("output", "", 0)
         elif kind == "layer":

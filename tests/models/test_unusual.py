@@ -285,3 +285,49 @@ def test_heads_of_width_zero_are_refused(tmp_path, kind):
     (tmp_path / "config.json").write_text(json.dumps({**config, "head_dim": 0}))
     with pytest.raises(InputError, match="; "):
         load(f"random:{tmp_path}").map_at(torch.arange(4), 0)
+
+
+_MASKED = dict(
+    _VISION, image_size=8, patch_size=2, mask_ratio=0.5, decoder_hidden_size=8, decoder_num_attention_heads=2
+)
+
+
+def test_a_mask_that_is_drawn_at_each_pass_is_refused_unless_it_is_given():
+    network = tiny("vit_mae", _MASKED)
+    model, given = load(network), given_to(network)
+    for ask in (
+        lambda: model.map_at(given, 1),
+        lambda: model.map_at(given, kind="model"),
+        lambda: model.activations(given["pixel_values"][0], [0, 1]),
+        lambda: model.attention(1),
+        lambda: model.normalisation(1),
+    ):
+        with pytest.raises(InputError, match=r"ViTMAEModel, which draws random numbers .* pixel_values and noise"):
+            ask()
+    given["noise"] = torch.rand(1, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    with lifted():
+        at = model.map_at(given, 1)
+        f, x = stretch(eager(network), given, ("layers.1.attention", 0), ("output", "layers.1.attention.o_proj", 0))
+        assert_close(at.x, x)
+        assert_close(at(), f(x).detach())
+        found = local_lipschitz(at.f, at.x, tol=1e-6, confidence=1 - 1e-9)
+    assert found.value == pytest.approx(float(torch.linalg.matrix_norm(dense(f, x), 2)), rel=1e-6)
+
+
+def test_random_numbers_that_are_drawn_and_not_used_are_allowed():
+    network = tiny(
+        "wav2vec2",
+        dict(
+            _SHAPE,
+            conv_dim=(8, 8),
+            conv_stride=(5, 2),
+            conv_kernel=(10, 3),
+            num_conv_pos_embeddings=4,
+            num_conv_pos_embedding_groups=2,
+        ),
+    )
+    sound = torch.randn(200, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    before = torch.get_rng_state()
+    first, second = (load(network).map_at(sound, 1) for _ in range(2))
+    assert not torch.equal(before, torch.get_rng_state())  # exact: states of a generator
+    assert_close(first.x, second.x)

@@ -76,7 +76,10 @@ def stretch(network, inputs: dict, entry: tuple[str, int], exit: tuple[str, str,
             raise _Reached
 
         register = end.register_forward_hook if side == "output" else end.register_forward_pre_hook
-        handles = [start.register_forward_pre_hook(begin, with_kwargs=True), register(finish, with_kwargs=True)]
+        handles = [
+            start.register_forward_pre_hook(begin, with_kwargs=True, prepend=True),
+            register(finish, with_kwargs=True),
+        ]
         try:
             network(**inputs)
         except _Reached:

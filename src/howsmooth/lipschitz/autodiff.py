@@ -12,9 +12,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from howsmooth.errors import InputError
+from howsmooth.lipschitz.captured import captured_modules, refuse_state_changes
 from howsmooth.lipschitz.casts import CastDetector, evaluated_in_float64, warn_of_refusal
+from howsmooth.quantised import refuse_quantised
 from howsmooth.spectral import LinearOperator
 from howsmooth.spectral.operator import refuse_autocast
+from howsmooth.spectral.products import MAX_SQUARABLE
 from howsmooth.spectral.rounding import moved
 
 
@@ -35,8 +38,8 @@ class AutodiffJacobian(LinearOperator):
         x: The input, of any shape.
         batched: Whether the first axis of x is a batch of b independent samples. Then the operator is a batch of the b
             diagonal blocks of J.
-        check: Whether to check that f is deterministic, that its forward and reverse derivatives agree, and that
-            the samples of a batch are independent.
+        check: Whether to check that f is deterministic, changes no buffer and is not quantised, that its forward and
+            reverse derivatives agree, and that the samples of a batch are independent.
 
     Raises:
         InputError: If a check fails, or if f does not return a finite tensor that depends on x.
@@ -52,6 +55,8 @@ class AutodiffJacobian(LinearOperator):
         if check:
             refuse_autocast(x.device)
         self.f, self.x = f, x.detach()
+        if check:
+            first, unit = self._inspect()
         y = self._record()
         b = _batch_size(x, y) if batched else 1
         batch = (b,) if batched else ()
@@ -59,14 +64,21 @@ class AutodiffJacobian(LinearOperator):
         self.is_same_in_float64 = False
         self._f_with_casts: Callable[[Tensor], Tensor] | None = None  # the original f if its casts are removed
         if check:
-            with torch.no_grad(), differentiable_attention(), CastDetector() as detector:
-                second = f(self.x)
-            self._check_deterministic(second)
-            if detector.unit > self.roundoff:
-                self._remove_casts(detector.unit)
+            self._check_deterministic(first)
+            if unit > self.roundoff:
+                self._remove_casts(unit)
             self._check_adjoint()
             if batched:
                 self._check_independent_samples()
+
+    def _inspect(self) -> tuple[Tensor, float]:
+        """Evaluate f once; return its output and the rounding unit of its casts. Raise if it is not a fixed map."""
+        if isinstance(self.f, torch.nn.Module):
+            refuse_quantised(self.f)
+        fixed = refuse_state_changes(captured_modules(self.f))
+        with torch.no_grad(), differentiable_attention(), fixed, CastDetector() as detector:
+            y = self.f(self.x)
+        return y, detector.unit
 
     def _record(self) -> Tensor:
         """Evaluate f once, and record the graph of Jᵀ."""
@@ -172,9 +184,9 @@ class AutodiffJacobian(LinearOperator):
     def _unchecked(self, f: Callable[[Tensor], Tensor], x: Tensor) -> AutodiffJacobian:
         return AutodiffJacobian(f, x, batched=bool(self.batch), check=False)
 
-    def _check_deterministic(self, second: Tensor) -> None:
-        """Raise if a second evaluation of f differs by more than the order of a parallel sum can explain."""
-        if frobenius_norm(second - self._output) > 1e-3 * frobenius_norm(self._output):
+    def _check_deterministic(self, first: Tensor) -> None:
+        """Raise if the first evaluation of f differs by more than the order of a parallel sum can explain."""
+        if frobenius_norm(first - self._output) > 1e-3 * frobenius_norm(self._output):
             raise InputError(
                 "expected a map that gives the same output twice, got one that is random; "
                 "call .eval() on the module, or fix what it draws"
@@ -185,12 +197,31 @@ class AutodiffJacobian(LinearOperator):
         generator = torch.Generator().manual_seed(0)
         v, u = (torch.randn(*self.batch, size, generator=generator).to(self.x) for size in self.shape[::-1])
         jv, ju = self.matvec(v), self.rmatvec(u)
+        if not jv.any() and not ju.any():
+            self._check_zero_derivative()
         gap = abs(float((u.double() * jv.double()).sum()) - float((ju.double() * v.double()).sum()))
         scale = max(frobenius_norm(u) * frobenius_norm(jv), frobenius_norm(ju) * frobenius_norm(v))
         if gap > torch.finfo(self.dtype).eps ** 0.2 * scale:
             raise InputError(
                 "expected a map whose forward and reverse derivatives agree, got two different ones; "
                 "look for no_grad, detach or a custom function with a wrong derivative inside f"
+            )
+
+    def _check_zero_derivative(self) -> None:
+        """Raise if the derivative is zero, and yet f changes at least in proportion to a small step.
+
+        A step that is 16 times smaller changes f 16 times less if a derivative was lost (detach, rounding of scaled
+        values), 256 times less if f has a stationary point there, and not at all if f is constant around x.
+        """
+        signs = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(0)).sign().to(self.x)
+        step = torch.finfo(self.dtype).eps ** (1 / 3) * (frobenius_norm(self.x) / self.x.numel() ** 0.5 or 1.0)
+        with torch.no_grad(), differentiable_attention():
+            large, small = (frobenius_norm(self.f(self.x + h * signs) - self._output) for h in (step, step / 16))
+        rounding = 100 * torch.finfo(self.dtype).eps * frobenius_norm(self._output)
+        if small > max(large / 64, rounding):
+            raise InputError(
+                "expected a map with a derivative, got one whose derivative is zero although its output changes with "
+                "x; look for detach, rounding or quantised steps inside f"
             )
 
     def _check_independent_samples(self) -> None:
@@ -216,8 +247,16 @@ def in_float64(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def frobenius_norm(t: Tensor) -> float:
-    """Return the Euclidean norm of all entries, summed in float64."""
-    return float(torch.linalg.vector_norm(t.detach(), dtype=torch.float64)) if t.numel() else math.nan
+    """Return the Euclidean norm of all entries, summed in float64; in units of the largest where squares underflow."""
+    if not t.numel():
+        return math.nan
+    norm = float(torch.linalg.vector_norm(t.detach(), dtype=torch.float64))
+    if 1 / MAX_SQUARABLE <= norm <= MAX_SQUARABLE:
+        return norm
+    peak = float(torch.linalg.vector_norm(t.detach(), ord=math.inf, dtype=torch.float64))
+    if not 0 < peak < math.inf:
+        return peak
+    return peak * float(torch.linalg.vector_norm(t.detach().double() / peak))
 
 
 @contextmanager

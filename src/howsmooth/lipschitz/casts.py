@@ -18,6 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from howsmooth.quantised import is_quantised_operation, quantised_error
+
 # Tensor methods that cast to the dtype in their name.
 _CAST_METHODS = (Tensor.float, Tensor.half, Tensor.bfloat16)
 
@@ -30,6 +32,9 @@ class CastDetector(TorchDispatchMode):
 
     Attributes:
         unit: Machine epsilon of the coarsest dtype; 0 if nothing was cast to a coarser dtype.
+
+    Raises:
+        InputError: An operation computes with quantised numbers.
     """
 
     def __init__(self) -> None:
@@ -39,6 +44,8 @@ class CastDetector(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation, and compare the dtypes of its inputs and outputs."""
+        if is_quantised_operation(func.name()):
+            raise quantised_error(func.name())
         out = func(*args, **(kwargs or {}))
         output_units = [_unit(t) for t in tree_leaves(out) if _is_floating(t)]
         if output_units and max(output_units) > self.unit:

@@ -68,7 +68,8 @@ class TokenEmbedding:
     def first_layer_input(self, vectors: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Return the input of layer 0: the vectors with positions, norms and scales applied; no layer is run."""
         site = self._site(0)
-        return self._run_until(site.layer.module.register_forward_pre_hook, hidden_states, vectors, with_kwargs=True)
+        register = site.layer.module.register_forward_pre_hook
+        return self._run_until(register, hidden_states, vectors, with_kwargs=True, prepend=True)
 
     def _run_until(
         self,

@@ -27,6 +27,7 @@ from howsmooth.models.inputs import Processor, find_tokenizer
 from howsmooth.models.locations import ModelLocation, commit_of, locate
 from howsmooth.models.model import Model
 from howsmooth.models.network import choose_part, quiet_transformers
+from howsmooth.quantised import quantised_error, refuse_quantised
 
 _RANDOM = "random:"
 
@@ -158,6 +159,8 @@ def _pretrained_network(
     """Read a checkpoint."""
     with _loading(name, location), quiet_transformers():
         config = location.read(AutoConfig)
+    if getattr(config, "quantization_config", None) is not None:
+        raise quantised_error("its config.json has a quantization_config", f"model {name!r}")
     adapter = family_of(config, name)
     if causal:
         _make_causal(config, name, location)
@@ -315,11 +318,12 @@ def inspect_network(
     """Return the base model of a transformers model, without a head, with its adapter, name and location.
 
     Raises:
-        InputError: It is in training mode or spread over devices, its class is not supported, or dtype, device or
-            revision is given.
+        InputError: It is quantised, in training mode or spread over devices, its class is not supported, or dtype,
+            device or revision is given.
     """
     kind = type(network).__name__
     name = getattr(network.config, "_name_or_path", "") or kind
+    refuse_quantised(network, f"a {kind}")
     if any(module.training for module in network.modules()):
         raise InputError(f"expected a {kind} in evaluation mode, got one in training mode; call its .eval() first")
     if (dtype, device, revision) != (None, None, None):

@@ -180,7 +180,8 @@ class NetworkMap(torch.nn.Module):
             new = pending.pop()
             return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
 
-        handle = self.first_layer.register_forward_pre_hook(replace, with_kwargs=True)
+        # Prepended: pre-hooks of the layer itself are part of the map.
+        handle = self.first_layer.register_forward_pre_hook(replace, with_kwargs=True, prepend=True)
         try:
             return first_tensor(self.network(**self.inputs), self.network).squeeze(0)
         finally:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -387,14 +388,39 @@ class Model:
         return {layer: site.attention.x[0] if single else site.attention.x for layer, site in found.items()}
 
     def _sites(self, given: dict[str, Any], layers: Iterable[int]) -> dict[int, Site]:
-        """Return the sites of layers on keyword inputs; retry with 4D masks if the network needs them."""
-        layers = list(layers)
+        """Return the sites of layers on keyword inputs; retry with 4D masks if the network needs them.
+
+        Raises:
+            InputError: The tokens depend on random numbers that the network draws, as in ViT-MAE.
+        """
+        run = partial(find_sites, self.instrumented, given, list(layers), self._scope, self.layers)
+        before = self._generator_states()
         try:
-            return find_sites(self.instrumented, given, layers, self._scope, self.layers)
+            found = run()
         except ForwardFailed:
             if not use_4d_masks(self.instrumented):
                 raise
-            return find_sites(self.instrumented, given, layers, self._scope, self.layers)
+            found = run()
+        # Speech models draw numbers that they use in training alone: only a second pass shows whether they matter.
+        if not all(map(torch.equal, before, self._generator_states())):
+            again = run()
+            if any(not _agree(site, again[layer]) for layer, site in found.items()):
+                drawn = "noise" in inspect.signature(self.network.forward).parameters
+                raise InputError(
+                    f"expected a network that computes the same twice, got {type(self.network).__name__}, which draws "
+                    "random numbers in each forward pass; "
+                    + (
+                        f"give a dict with {self.network.main_input_name} and noise"
+                        if drawn
+                        else "choose another model"
+                    )
+                )
+        return found
+
+    def _generator_states(self) -> list[torch.Tensor]:
+        """Return the states of the generators that the network draws from by default."""
+        states = [torch.get_rng_state()]
+        return [*states, torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else states
 
     def _uses_adapter(self, layer: int) -> bool:
         """Return whether the adapter gives the map of a layer: the family has one, and the module is not modified."""
@@ -560,6 +586,14 @@ def _relative_mismatch(f: SelfAttention, site: Site, dtype: torch.dtype) -> floa
     gap = float((f(site.attention.x[0].to(f.dtype)) - y.reshape(y.shape[-2], -1)).abs().max())
     size = float(y.abs().max())
     return None if gap <= torch.finfo(dtype).eps ** 0.5 * size else gap / max(size, torch.finfo(dtype).tiny)
+
+
+def _agree(a: Site, b: Site) -> bool:
+    """Return whether two sites of a layer have the same tokens and values, up to the order of parallel sums."""
+    pairs = ((a.layer.x, b.layer.x), (a.attention.x, b.attention.x), (a.output, b.output))
+    return all(
+        x.shape == y.shape and (x - y).abs().max() <= torch.finfo(x.dtype).eps ** 0.5 * x.abs().max() for x, y in pairs
+    )
 
 
 def _is_modified(site: Site) -> bool:

@@ -178,8 +178,9 @@ def find_sites(
         handle
         for module in network.modules()
         for handle in (
-            module.register_forward_pre_hook(recorder.enter, with_kwargs=True),
-            module.register_forward_hook(recorder.leave, with_kwargs=True),
+            # Prepended: a call is kept with the arguments that the network gave, and its own pre-hooks run again.
+            module.register_forward_pre_hook(recorder.enter, with_kwargs=True, prepend=True),
+            module.register_forward_hook(recorder.leave),
         )
     ]
     try:
@@ -296,13 +297,13 @@ class _SiteRecorder:
         x = hidden_states(module, attention.args, attention.kwargs)
         layer.norm = next((call for call in reversed(self.norms) if _is_same(call.y, x)), None)
 
-    def leave(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
+    def leave(self, module: torch.nn.Module, _args: tuple[Any, ...], output: object) -> None:
         """Forward hook of every module."""
         call = self.stack.pop()
         earlier = self.returned[id(module)]
         self.returned[id(module)] += 1
         y = _first_or_none(output)
-        x = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
+        x = next((t for t in (*call.args, *call.kwargs.values()) if isinstance(t, Tensor)), None)
         if call.attention is not None and call.heads is not None:
             number = self.number(call)
             if number in self.wanted and number not in self.found:
@@ -313,7 +314,7 @@ class _SiteRecorder:
                 raise StopForward
         if x is None or y is None:
             return
-        completed = _CompletedCall(module, earlier, x, y, y, unary=len(args) + len(kwargs) == 1)
+        completed = _CompletedCall(module, earlier, x, y, y, unary=len(call.args) + len(call.kwargs) == 1)
         layer = self.running_layer()
         if layer is not None and self.number(layer) in self.wanted:
             completed.copy = y.clone()

@@ -41,13 +41,8 @@ def family_of(config: Any, name: str) -> ModuleType:
     """Return the adapter for a transformers config, the generic one if the family has none.
 
     Raises:
-        InputError: The weights are quantised, or the attention of the family cannot be observed.
+        InputError: The attention of the family cannot be observed.
     """
-    if getattr(config, "quantization_config", None) is not None:
-        raise InputError(
-            f"model {name!r}: expected plain floating point weights, got a checkpoint with a "
-            "quantization_config; give the unquantised checkpoint or a GGUF file"
-        )
     kind = getattr(config, "model_type", "")
     if kind in FAMILIES:
         return FAMILIES[kind]
