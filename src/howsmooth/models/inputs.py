@@ -297,7 +297,9 @@ def find_tokenizer(
         what = "an empty one" if isinstance(wanted, str) else f"an object of type {type(wanted).__name__}"
         raise InputError(f"expected the name of a tokenizer, or a transformers tokenizer, got {what}; try 'minilm'")
     name = os.fspath(wanted)
-    tokenizer, reason = _read_tokenizer(locate(name, None, cache_dir, trust_remote_code=location.trust_remote_code))
+    tokenizer, reason = _read_tokenizer(
+        locate(name, None, cache_dir, trust_remote_code=location.trust_remote_code, weights=False)
+    )
     if tokenizer is None and asked is None:
         return None, f"an architecture without weights has none of its own; {name}: {reason}", None
     if tokenizer is None:
