@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import warnings
 import wave
 from dataclasses import dataclass
 from typing import Any
@@ -67,15 +68,25 @@ def images(
         return smooth_images(count or 1, height, width, getattr(config, "num_channels", 3), seed)
     if importlib.util.find_spec("PIL") is None:
         raise InputError("expected Pillow to read image files, got none; run: pip install pillow")
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     pictures = []
     for file in list_files("images", path, count):
         try:
-            with Image.open(file) as image:
-                pictures.append(image.convert("RGB"))
-        except (UnidentifiedImageError, OSError) as error:
-            raise InputError(f"expected an image, got {str(file)!r} ({error}); remove or repair it") from error
+            # Pillow warns of images that are large by their header, and refuses those of twice that size.
+            with warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning):
+                with Image.open(file) as image:
+                    pictures.append(image.convert("RGB"))
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            raise InputError(
+                f"expected an image of at most {Image.MAX_IMAGE_PIXELS:,} pixels, got more in {str(file)!r}; scale it "
+                "down"
+            ) from None
+        except MemoryError:
+            raise
+        except Exception as error:  # of a damaged file the readers may raise anything
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(f"expected an image, got {str(file)!r} ({reason}); remove or repair it") from error
     return processor.read(AutoImageProcessor, "image processor")(images=pictures, return_tensors="pt")["pixel_values"]
 
 
