@@ -74,9 +74,11 @@ def images(
     for file in list_files("images", path, count):
         try:
             # Pillow warns of images that are large by their header, and refuses those of twice that size.
-            with warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning):
-                with Image.open(file) as image:
-                    pictures.append(image.convert("RGB"))
+            with (
+                warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
+                Image.open(file) as image,
+            ):
+                pictures.append(image.convert("RGB"))
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
             raise InputError(
                 f"expected an image of at most {Image.MAX_IMAGE_PIXELS:,} pixels, got more in {str(file)!r}; scale it "
