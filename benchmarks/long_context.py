@@ -42,11 +42,11 @@ from howsmooth.bounds.form import LayerForm
 from howsmooth.bounds.normalisation import radius
 from howsmooth.bounds.two_points import RepeatedToken, two_points
 from howsmooth.models import AttentionFile
+from howsmooth.models.memory import peak_memory, reset_peak_memory, solver_memory_limit
 from howsmooth.records import json_line
 from howsmooth.spectral import saved_products
 from howsmooth.spectral.rounding import allowance
 from howsmooth.studies.inputs import NormalisedInputs
-from howsmooth.studies.memory import peak_memory, reset_peak_memory, solver_memory_limit
 from howsmooth.studies.provenance import provenance
 
 MAX_REFERENCE_TOKENS = 4096  # tokens up to which rounding is measured against float64

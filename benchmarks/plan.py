@@ -40,9 +40,9 @@ CUDA = [
 def run(case: str, options: dict, weights: str | None, device: str, cpu_time: bool) -> dict:
     """Plan a case, run it, and return the record of both."""
     from howsmooth.models import load
+    from howsmooth.models.memory import peak_memory, reset_peak_memory
     from howsmooth.studies import prepare_model, records_of, spec_of
     from howsmooth.studies.costs import PLAN_PAIR_SECONDS, CostModel
-    from howsmooth.studies.memory import peak_memory, reset_peak_memory
     from howsmooth.studies.provenance import provenance
 
     clock = time.process_time if cpu_time else time.perf_counter

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +51,31 @@ def test_the_neighbours_of_a_gguf_file_are_not_read(gguf_with_code, by_study, st
     assert process.returncode == 0 and "howsmooth:" not in err, err  # the file itself is sound
     assert "custom code" not in out + err and "[y/N]" not in out + err
     assert not list((tmp_path / "cache").rglob("*.py"))  # the cache does not keep the code for a later load
+
+
+def test_a_config_that_cannot_be_built_is_refused_in_one_line(tiny, tmp_path, howsmooth):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny, folder)
+    config = json.loads((folder / "config.json").read_text())
+    for content in ('{"a":' * 200_000 + "1" + "}" * 200_000, json.dumps({**config, "n_layer": 10**9})):
+        (folder / "config.json").write_text(content)
+        refused = howsmooth(f"measure {folder} --lengths 4,8 --layers 0")
+        assert refused.code == 2 and len(refused.errors) == 1, refused.errors
+
+
+@pytest.mark.parametrize("chosen, disabled", [(None, "True"), ("0", "False")])
+def test_telemetry_of_the_hub_is_off_unless_the_user_chose(chosen, disabled):
+    code = """
+from howsmooth.cli import main
+try:
+    main(["models"])
+except SystemExit:
+    from huggingface_hub import constants
+    print(constants.HF_HUB_DISABLE_TELEMETRY)
+"""
+    others = {"HF_HUB_DISABLE_TELEMETRY", "DISABLE_TELEMETRY", "DO_NOT_TRACK", "HF_HUB_OFFLINE"}
+    environment = {name: value for name, value in ENVIRONMENT.items() if name not in others}
+    if chosen is not None:
+        environment["HF_HUB_DISABLE_TELEMETRY"] = chosen
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.split()[-1] == disabled, done.stderr

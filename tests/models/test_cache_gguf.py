@@ -20,14 +20,23 @@ D, HEADS, KV, LAYERS, INNER = 64, 4, 2, 2, 96
 TOKENS = ["<unk>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz", "Ġ", "ab", "cd"]
 
 
-def write_gguf(path, quantised=True, architecture="llama", without="", add_bos=None, add_eos=None, file_type=None):
+def write_gguf(
+    path,
+    quantised=True,
+    architecture="llama",
+    without="",
+    add_bos=None,
+    add_eos=None,
+    file_type=None,
+    declared_layers=LAYERS,
+):
     """Write a tiny Llama in Q4_1 in llama.cpp's layout; return the dequantised weights."""
     generator = np.random.default_rng(0)
     kind = gguf.GGMLQuantizationType.Q4_1
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(128)
     writer.add_embedding_length(D)
-    writer.add_block_count(LAYERS)
+    writer.add_block_count(declared_layers)
     writer.add_feed_forward_length(INNER)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV)
@@ -221,6 +230,21 @@ def test_invalid_files_are_refused(file, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(InputError, match=r"pip install 'howsmooth\[gguf\]'$"):
         load(path, cache_dir=tmp_path)
+
+
+def test_sizes_are_checked_before_anything_is_built(file, tmp_path, conversions, monkeypatch):
+    path, _ = file
+    write_gguf(tmp_path / "deep.gguf", declared_layers=1_000_000_000)
+    with pytest.raises(InputError, match=r"at most 4096 layers, got llama\.block = 1000000000"):
+        load(tmp_path / "deep.gguf", cache_dir=tmp_path)
+    monkeypatch.setattr(gguf_file, "free_memory", lambda: path.stat().st_size)
+    with pytest.raises(InputError, match=r"the free memory, got .* for its [\d,]+ weights in float32"):
+        load(path, cache_dir=tmp_path)
+    assert len(conversions) == 2
+    monkeypatch.setattr(gguf_file, "free_memory", lambda: path.stat().st_size - 1)
+    with pytest.raises(InputError, match=r"the free memory, got .* for the file, which is dequantised"):
+        load(path, cache_dir=tmp_path)
+    assert len(conversions) == 2
 
 
 @pytest.mark.parametrize("add_bos, add_eos", [(True, None), (True, True), (False, True), (False, False), (None, None)])

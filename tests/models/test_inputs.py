@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +51,29 @@ def test_a_folder_of_images(vit, tmp_path):
         vit.images(tmp_path, 3)
     (tmp_path / "c.png").write_bytes(b"broken")
     with pytest.raises(InputError, match=r"c.png"):
+        vit.images(tmp_path)
+
+
+def png(path, width, height, body=b""):
+    """Write a PNG file of one bit per pixel with that header, whatever its body is."""
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", body), (b"IEND", b""))
+    coded = (struct.pack(">I", len(c)) + n + c + struct.pack(">I", zlib.crc32(n + c)) for n, c in chunks)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(coded))
+
+
+@pytest.mark.parametrize("side", [60_000, 10_000])  # Pillow raises an exception of its own, or only warns
+def test_images_too_large_to_unpack(vit, tmp_path, side):
+    pytest.importorskip("PIL.Image", reason=reasons.PILLOW)
+    png(tmp_path / "a.png", side, side)
+    with pytest.raises(InputError, match=r"expected an image of at most [\d,]+ pixels, got more in .*a\.png"):
+        vit.images(tmp_path)
+
+
+def test_images_that_are_damaged_inside(vit, tmp_path):
+    pytest.importorskip("PIL.Image", reason=reasons.PILLOW)
+    png(tmp_path / "a.png", 8, 8, body=b"no deflated data")
+    with pytest.raises(InputError, match=r"expected an image, got .*a\.png"):
         vit.images(tmp_path)
 
 

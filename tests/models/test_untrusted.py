@@ -10,7 +10,7 @@ import pytest
 
 import howsmooth
 from howsmooth.errors import InputError
-from howsmooth.models import load
+from howsmooth.models import inputs, load
 from tests.models.tiny import tiny_network, tiny_tokenizer
 
 SOURCE = Path(howsmooth.__file__).parent
@@ -107,6 +107,38 @@ def test_a_tokenizer_that_names_code(folder, hostile):
     load("random:bert", tokenizer=folder)
     load(tiny_network("gpt2"), tokenizer=folder)
     assert not marker.exists()
+
+
+def test_a_tokenizer_that_makes_texts_longer(folder, monkeypatch):
+    """Ten replacements of one letter by ten make ten billion letters of one, as soon as it is loaded."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    tenfold = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+    content["normalizer"] = {"type": "Sequence", "normalizers": [tenfold] * 10}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    monkeypatch.setattr(inputs, "AutoTokenizer", None)  # nor is the library given the file
+    model = load(folder)
+    assert model.tokenizer is None
+    with pytest.raises(InputError, match=r"may make a text 1e\+10 times as long, and at most 1000 is allowed"):
+        model.chunks("a text", 2)
+
+
+@pytest.mark.parametrize(
+    "pattern, content, factor",
+    [
+        ({"String": " "}, "▁", 1),
+        ({"String": "``"}, '"', 1),
+        ({"String": "ab"}, "abcdef", 3),
+        ({"Regex": " {2,}"}, " ", 1),
+        ({"Regex": "x*"}, "a", 2),
+        ({"Regex": "(?!broken"}, "aaa", 4),
+        ({"String": ""}, "aaa", 4),
+        (7, None, 2),
+    ],
+)
+def test_the_growth_by_a_replacement(pattern, content, factor):
+    assert (
+        inputs.normalised_growth({"type": "Replace", "pattern": pattern, "content": content}) == factor
+    )  # exact: whole
 
 
 def test_a_processor_that_names_code(tmp_path, hostile):

@@ -53,6 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
         arguments: The command line without the program's name; `sys.argv[1:]` by default.
     """
     _prepare_streams()
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # before huggingface_hub is imported, which reads it once
     try:
         code = group.main(arguments, prog_name="howsmooth", standalone_mode=False)
         sys.stdout.flush()

@@ -7,7 +7,6 @@ certain is an error here; loading checks everything again.
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from howsmooth.errors import InputError
 from howsmooth.models import locations
 from howsmooth.models.embedded import EMBEDDED, embedded_path
+from howsmooth.models.weights import check_counts, read_json
 
 MEDIA_SUFFIXES = {  # of the files of a folder
     "images": (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
@@ -107,11 +107,12 @@ def read_model_files(name: str, revision: str | None = None) -> ModelFiles | Non
 
 def _read_folder(name: str, folder: Path) -> ModelFiles | None:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # loading reports damaged files
+        config = read_json(folder / "config.json")
+    except InputError:  # loading reports damaged files
         return None
+    check_counts(config, name)
     has_tokenizer = any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
-    return ModelFiles(name, config, has_tokenizer) if isinstance(config, dict) else None
+    return ModelFiles(name, config, has_tokenizer)
 
 
 def _read_hub_config(name: str, revision: str | None) -> ModelFiles | None:

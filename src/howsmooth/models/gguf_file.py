@@ -29,7 +29,9 @@ from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.models.cache import building_folder, cache_root
 from howsmooth.models.families import family_of
+from howsmooth.models.memory import free_memory
 from howsmooth.models.network import quiet_transformers
+from howsmooth.models.weights import check_counts, check_fits
 
 _FORMAT = 3
 _MANIFEST = "complete.json"
@@ -64,6 +66,7 @@ def convert_gguf(file: Path, cache_dir: str | os.PathLike[str] | None = None) ->
     """
     if not file.is_file():
         raise InputError(f"expected a GGUF file, got {str(file)!r}, which does not exist; check the path")
+    check_fits(file.stat().st_size, free_memory(), file.name, "the file, which is dequantised")
     with file.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise InputError(f"expected a GGUF file, got {str(file)!r} without the GGUF mark; check the file")
@@ -88,6 +91,7 @@ def _convert(file: Path, folder: Path) -> dict[str, Any]:
     # The dequantisation loop writes a progress bar to stderr that transformers' settings do not disable.
     with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()), _alone(file) as source:
         try:
+            _check_declared_size(file)
             quantisation, declared = _quantisation(file), _declared_special_tokens(file)
             network, report = AutoModel.from_pretrained(
                 source,
@@ -102,7 +106,7 @@ def _convert(file: Path, folder: Path) -> dict[str, Any]:
             tokenizer = AutoTokenizer.from_pretrained(
                 source, gguf_file=file.name, local_files_only=True, trust_remote_code=False
             )
-        except MemoryError:
+        except (InputError, MemoryError):
             raise
         except Exception as error:  # for a damaged file the readers may raise anything
             reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -210,6 +214,17 @@ def _quantisation(file: Path) -> str:
     for tensor in reader.tensors:
         elements[tensor.tensor_type.name] += int(tensor.n_elements)
     return elements.most_common(1)[0][0]
+
+
+def _check_declared_size(file: Path) -> None:
+    """Raise InputError if the file declares more layers than any model has, or weights that do not fit in memory."""
+    from gguf import GGUFReader
+
+    reader = GGUFReader(file)
+    numbers = {key: field.contents() for key, field in reader.fields.items() if key.endswith("_count")}
+    check_counts({key.removesuffix("_count"): value for key, value in numbers.items()}, file.name)
+    weights = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    check_fits(4 * weights, free_memory(), file.name, f"its {weights:,} weights in float32")
 
 
 def _declared_special_tokens(file: Path) -> dict[str, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,10 @@ from safetensors.torch import load_file
 
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
+from howsmooth.models.embedded import sha256_of
+from howsmooth.models.memory import free_memory
 from howsmooth.models.model import Model
+from howsmooth.models.weights import check_fits, safetensors_elements
 
 HEADS, POSITIONS = 12, 1024  # of GPT-2 small; the file does not contain them
 
@@ -48,8 +50,9 @@ class AttentionFile(Model):
         self.name, self.path = name, Path(path)
         self.dtype, self.device, self.positions = dtype, torch.device(device), POSITIONS
         try:
-            raw = self.path.read_bytes()
-            tensors = load_file(self.path)
+            safetensors_elements(self.path)  # the header, before anything else is read
+            check_fits(self.path.stat().st_size, free_memory(), name, "its weights")
+            tensors, sha256 = load_file(self.path), sha256_of(self.path)
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise InputError(
@@ -72,7 +75,7 @@ class AttentionFile(Model):
         self.source = {
             "kind": "file",
             "path": str(path),
-            "sha256": hashlib.sha256(raw).hexdigest(),
+            "sha256": sha256,
             "weights": f"attention layers {', '.join(map(str, self._numbers))} alone",
         }
 

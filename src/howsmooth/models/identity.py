@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.models.embedded import sha256_of
+from howsmooth.models.weights import read_json, weight_files
 
 if TYPE_CHECKING:
     import torch
@@ -32,10 +33,14 @@ _TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
-_OTHER_FILES = ("config.json", "adapter_config.json", "preprocessor_config.json", "processor_config.json", "*.py")
-# In the order in which transformers looks for them; the first that exists is read.
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-_ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_OTHER_FILES = (
+    "config.json",
+    "adapter_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "*.index.json",
+    "*.py",
+)
 _SOURCE_FIELDS = (
     "kind",
     "sha256",
@@ -59,18 +64,19 @@ _GLOBAL_HOOKS = (
 )
 
 
-def folder_hashes(folder: Path) -> dict[str, str]:
+def folder_hashes(folder: Path, *, weights: bool = True) -> dict[str, str]:
     """Return the hash of every file of a model folder that loading reads: weights, configs, tokenizer, adapter, code.
 
-    Shards are those that the index names, wherever they are; an adapter's base model is included if it is a folder.
+    Shards are those that the index names; an adapter's base model is included if it is a folder.
 
     Args:
         folder: A folder with a config.json.
+        weights: Whether its weights are read.
 
     Returns:
         SHA-256 by the name of the file, relative to the folder.
     """
-    return {name: sha256_of(folder / name) for name in sorted(_files_read(folder))}
+    return {name: sha256_of(folder / name) for name in sorted(_files_read(folder, weights))}
 
 
 def file_states(name: str) -> list[tuple[str, int, int, int]]:
@@ -79,36 +85,28 @@ def file_states(name: str) -> list[tuple[str, int, int, int]]:
     They are read without the contents: equal states mean that a model in memory is still that of the files.
     """
     path = Path(name.removeprefix("random:")).expanduser()
-    files = [path / inner for inner in sorted(_files_read(path))] if path.is_dir() else [path]
+    files = [path / inner for inner in sorted(_files_read(path))] if (path / "config.json").is_file() else [path]
     states = [(file, file.stat()) for file in files if file.is_file()]
     return [(str(file), state.st_size, state.st_mtime_ns, state.st_ino) for file, state in states]
 
 
-def _files_read(folder: Path) -> Iterator[str]:
+def _files_read(folder: Path, weights: bool = True) -> Iterator[str]:
     names = {file.name for pattern in (*_OTHER_FILES, *_TOKENIZER_FILES) for file in folder.glob(pattern)}
-    weights = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
-    if weights is not None:
-        names |= {weights, *_strings(folder / weights, "weight_map")}
-    else:  # under a name of its own
-        names |= {file.name for file in folder.glob("*.safetensors")}
-    names |= {name for name in _ADAPTER_WEIGHTS if (folder / name).is_file()}
-    for base in _strings(folder / "adapter_config.json", "base_model_name_or_path"):
-        path = Path(base)
-        if path.is_dir() and path.resolve() != folder.resolve():
-            names |= {str((path / name).absolute()) for name in _files_read(path)}
+    if weights:
+        names |= {file.relative_to(folder).as_posix() for file in weight_files(folder)}
+    if base := _base_of_adapter(folder):
+        names |= {str((base / name).absolute()) for name in _files_read(base, weights)}
     return (name for name in names if (folder / name).is_file())
 
 
-def _strings(file: Path, key: str) -> list[str]:
-    """Return the string, or the strings of the table, that a JSON file has under a key; [] if it has none."""
-    if file.suffix != ".json":
-        return []
-    try:
-        value = json.loads(file.read_bytes())[key]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # loading reports what is wrong with the file
-        return []
-    values = value.values() if isinstance(value, dict) else [value]
-    return sorted({text for text in values if isinstance(text, str) and text and "\0" not in text})
+def _base_of_adapter(folder: Path) -> Path | None:
+    """Return the folder of the model that the adapter in a folder belongs to; None if there is no such folder."""
+    file = folder / "adapter_config.json"
+    base = read_json(file).get("base_model_name_or_path") if file.is_file() else None
+    if not isinstance(base, str) or not base or "\0" in base:
+        return None
+    path = Path(base)
+    return path if path.is_dir() and path.resolve() != folder.resolve() else None
 
 
 def model_identity(model: Model, *, from_files: bool = True) -> dict[str, Any]:

@@ -8,19 +8,24 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import re
+import warnings
 import wave
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import cached_file
 
 from howsmooth.errors import InputError
 from howsmooth.models.files import list_files
 from howsmooth.models.locations import ModelLocation, locate
 from howsmooth.models.network import quiet_transformers
+from howsmooth.models.weights import read_json
 from howsmooth.texts.cutting import TokenChunk
 
 _INPUTS = {  # by the name of the network's input: what one of them is, and the number of its axes
@@ -28,6 +33,7 @@ _INPUTS = {  # by the name of the network's input: what one of them is, and the 
     "input_features": ("features (mel, frames)", 2),
     "input_values": ("a waveform (t,)", 1),
 }
+_LARGEST_GROWTH = 1000  # of a text by the replacements of a tokenizer
 _RATE, _GENERATED_SECONDS = 16_000, 2.0  # of generated waveforms
 
 
@@ -67,15 +73,27 @@ def images(
         return smooth_images(count or 1, height, width, getattr(config, "num_channels", 3), seed)
     if importlib.util.find_spec("PIL") is None:
         raise InputError("expected Pillow to read image files, got none; run: pip install pillow")
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     pictures = []
     for file in list_files("images", path, count):
         try:
-            with Image.open(file) as image:
+            # Pillow warns of images that are large by their header, and refuses those of twice that size.
+            with (
+                warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
+                Image.open(file) as image,
+            ):
                 pictures.append(image.convert("RGB"))
-        except (UnidentifiedImageError, OSError) as error:
-            raise InputError(f"expected an image, got {str(file)!r} ({error}); remove or repair it") from error
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            raise InputError(
+                f"expected an image of at most {Image.MAX_IMAGE_PIXELS:,} pixels, got more in {str(file)!r}; scale it "
+                "down"
+            ) from None
+        except MemoryError:
+            raise
+        except Exception as error:  # of a damaged file the readers may raise anything
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(f"expected an image, got {str(file)!r} ({reason}); remove or repair it") from error
     return processor.read(AutoImageProcessor, "image processor")(images=pictures, return_tensors="pt")["pixel_values"]
 
 
@@ -305,7 +323,9 @@ def find_tokenizer(
         what = "an empty one" if isinstance(wanted, str) else f"an object of type {type(wanted).__name__}"
         raise InputError(f"expected the name of a tokenizer, or a transformers tokenizer, got {what}; try 'minilm'")
     name = os.fspath(wanted)
-    tokenizer, reason = _read_tokenizer(locate(name, None, cache_dir, trust_remote_code=location.trust_remote_code))
+    tokenizer, reason = _read_tokenizer(
+        locate(name, None, cache_dir, trust_remote_code=location.trust_remote_code, weights=False)
+    )
     if tokenizer is None and asked is None:
         return None, f"an architecture without weights has none of its own; {name}: {reason}", None
     if tokenizer is None:
@@ -323,10 +343,65 @@ def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str, vocabulary:
         )
 
 
+def _check_growth(location: ModelLocation) -> None:
+    """Raise InputError if a tokenizer makes a text many times longer before it is cut into tokens."""
+    file = cached_file(
+        location.path,
+        "tokenizer.json",
+        revision=location.revision,
+        local_files_only=location.local_only,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    factor = 1.0 if file is None else normalised_growth(read_json(Path(file)).get("normalizer"))
+    if factor > _LARGEST_GROWTH:
+        raise InputError(
+            f"its normalizer may make a text {factor:.0e} times as long, and at most {_LARGEST_GROWTH} is allowed"
+        )
+
+
+def normalised_growth(normalizer: Any) -> float:
+    """Return how many times longer the replacements of a normalizer can make a text.
+
+    Args:
+        normalizer: The part of tokenizer.json with this name.
+
+    Example:
+        >>> tenfold = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+        >>> normalised_growth({"type": "Sequence", "normalizers": [tenfold, tenfold]})
+        100.0
+    """
+    factor, waiting = 1.0, [normalizer]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        if isinstance(part.get("normalizers"), list):
+            waiting += part["normalizers"]
+        if part.get("type") == "Replace":
+            pattern, content = part.get("pattern"), part.get("content")
+            plain = pattern.get("String") if isinstance(pattern, dict) else None
+            longer = len(content) if isinstance(content, str) else 1
+            # A regular expression may match a single character, or nothing, before every character.
+            factor *= max(1.0, longer / len(plain)) if plain else max(1.0, longer + _matches_nothing(pattern))
+    return factor
+
+
+def _matches_nothing(pattern: Any) -> bool:
+    """Return whether a pattern of a replacement matches the empty text, as far as Python can tell."""
+    expression = pattern.get("Regex") if isinstance(pattern, dict) else None
+    try:
+        return not isinstance(expression, str) or re.fullmatch(expression, "") is not None
+    except (re.error, RecursionError, OverflowError):
+        return True
+
+
 def _read_tokenizer(location: ModelLocation) -> tuple[PreTrainedTokenizerBase | None, str]:
     """Return the tokenizer at a location, or None and the reason."""
     try:
         with quiet_transformers():
+            _check_growth(location)
             tokenizer = location.read(AutoTokenizer)
     except Exception as error:  # missing or damaged files raise almost any exception
         if location.is_hub and location.local_only:

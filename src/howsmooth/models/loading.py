@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,16 +18,20 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
 
 from howsmooth.errors import InputError
 from howsmooth.models.families import FAMILIES, check_registry, family_of
 from howsmooth.models.inputs import Processor, find_tokenizer
 from howsmooth.models.locations import ModelLocation, commit_of, locate
+from howsmooth.models.memory import free_memory
 from howsmooth.models.model import Model
 from howsmooth.models.network import choose_part, quiet_transformers
+from howsmooth.models.weights import check_counts, check_fits, shards
 from howsmooth.quantised import quantised_error, refuse_quantised
 
 _RANDOM = "random:"
@@ -157,13 +162,15 @@ def _pretrained_network(
     name: str, location: ModelLocation, dtype: torch.dtype, allow_pickle: bool, causal: bool
 ) -> tuple[PreTrainedModel, ModuleType]:
     """Read a checkpoint."""
-    with _loading(name, location), quiet_transformers():
-        config = location.read(AutoConfig)
+    if not allow_pickle:
+        _refuse_pickles(name, location)
+    config = _read_config(name, location)
     if getattr(config, "quantization_config", None) is not None:
         raise quantised_error("its config.json has a quantization_config", f"model {name!r}")
     adapter = family_of(config, name)
     if causal:
         _make_causal(config, name, location)
+    _check_memory(config, name, location, dtype)
     with _loading(name, location, allow_pickle), quiet_transformers():
         network, report = location.read(
             AutoModel,
@@ -182,6 +189,47 @@ def _pretrained_network(
     if location.is_hub:
         location.source["revision"] = commit_of(name, location.revision)
     return network, adapter
+
+
+def _refuse_pickles(name: str, location: ModelLocation) -> None:
+    """Raise InputError if a weight file is not safetensors: an index of safetensors may name any file."""
+    files: Sequence[Path] = location.weights
+    if location.is_hub:
+        with _loading(name, location), quiet_transformers():
+            index = cached_file(
+                location.path,
+                SAFE_WEIGHTS_INDEX_NAME,
+                revision=location.revision,
+                local_files_only=location.local_only,
+                _raise_exceptions_for_missing_entries=False,
+                _raise_exceptions_for_connection_errors=False,
+            )
+            files = [] if index is None else shards(Path(index), Path(index).parent)
+    pickles = [file.name for file in files if file.suffix != ".safetensors"]
+    if pickles:
+        raise InputError(
+            f"cannot load {name!r} ({location.tried}): expected weights in safetensors, got {pickles[0]}; convert "
+            "them, or, if you trust them, give allow_pickle=True (--allow-pickle)"
+        )
+
+
+def _read_config(name: str, location: ModelLocation) -> PreTrainedConfig:
+    """Read a config; its numbers are checked before a config object is made of them."""
+    with _loading(name, location), quiet_transformers():
+        raw, _ = PreTrainedConfig.get_config_dict(
+            location.path, local_files_only=location.local_only, revision=location.revision
+        )
+        check_counts(raw, name)
+        return location.read(AutoConfig)
+
+
+def _check_memory(config: PreTrainedConfig, name: str, location: ModelLocation, dtype: torch.dtype) -> None:
+    """Raise InputError if the weights that a config declares do not fit into the free memory of this machine."""
+    with torch.random.fork_rng(devices=[]), _loading(name, location), quiet_transformers(), torch.device("meta"):
+        network = AutoModel.from_config(copy.deepcopy(config), trust_remote_code=location.trust_remote_code)
+    weights = sum(parameter.numel() for parameter in network.parameters())
+    kind = str(dtype).removeprefix("torch.")
+    check_fits(weights * dtype.itemsize, free_memory(), name, f"its {weights:,} weights in {kind}")
 
 
 def _head_weights(
@@ -220,9 +268,8 @@ def _random_network(
             trust_remote_code=trust_remote_code,
         )
     else:
-        location = locate(inner, revision, cache_dir, trust_remote_code=trust_remote_code)
-        with _loading(name, location), quiet_transformers():
-            config = location.read(AutoConfig)
+        location = locate(inner, revision, cache_dir, trust_remote_code=trust_remote_code, weights=False)
+        config = _read_config(name, location)
         location.source.update(kind="random", architecture=location.source["kind"])
         location.source.pop("sha256", None)  # those weights are not the ones in use
     adapter = family_of(config, name)
@@ -230,6 +277,7 @@ def _random_network(
         _make_causal(config, name, location)
     spread = getattr(config, "initializer_range", None)
     location.source.update(weights=f"random, seed {seed}", seed=seed, initializer_range=spread)
+    _check_memory(config, name, location, torch.float32)
     # The library draws from the global generator: seed it here, and restore its state afterwards.
     with torch.random.fork_rng(devices=[]), _loading(name, location), quiet_transformers():
         torch.default_generator.manual_seed(seed)

@@ -13,6 +13,7 @@ from huggingface_hub import constants
 from howsmooth.errors import InputError
 from howsmooth.models.embedded import EMBEDDED, MPNET_REQUIREMENTS, assemble_mpnet, embedded_path
 from howsmooth.models.identity import folder_hashes
+from howsmooth.models.weights import check_fits, weight_files
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class ModelLocation:
         tokenizer: The name of the tokenizer on the hub, if there is no path to read one from.
         revision: The branch, tag or commit of a model on the hub.
         trust_remote_code: Whether code that comes with the model is run.
+        weights: The weight files, checked; empty for a model on the hub, and where no weights are asked for.
     """
 
     path: str | None
@@ -40,6 +42,7 @@ class ModelLocation:
     tokenizer: str | None = None
     revision: str | None = None
     trust_remote_code: bool = False
+    weights: tuple[Path, ...] = ()
 
     def read(self, kind: Any, **options: Any) -> Any:
         """Read a config, a model, a tokenizer or a processor from here.
@@ -58,7 +61,12 @@ class ModelLocation:
 
 
 def locate(
-    name: str, revision: str | None, cache_dir: str | os.PathLike[str] | None, *, trust_remote_code: bool = False
+    name: str,
+    revision: str | None,
+    cache_dir: str | os.PathLike[str] | None,
+    *,
+    trust_remote_code: bool = False,
+    weights: bool = True,
 ) -> ModelLocation:
     """Return the location of the model with a name.
 
@@ -67,28 +75,30 @@ def locate(
         revision: The branch, tag or commit of a model on the hub.
         cache_dir: The cache folder.
         trust_remote_code: Whether code that comes with the model may be run.
+        weights: Whether the weights of a folder will be read; otherwise they are neither checked nor hashed.
 
     Raises:
         InputError: The name is a path that does not exist or is not a model, a revision is given of a model that is
             not on the hub, or a package is not installed.
     """
     check_revision(name, revision)
-    found = _locate(name, revision, cache_dir)
+    found = _locate(name, revision, cache_dir, weights)
     return replace(found, revision=revision, trust_remote_code=trust_remote_code)
 
 
-def _locate(name: str, revision: str | None, cache_dir: str | os.PathLike[str] | None) -> ModelLocation:
+def _locate(name: str, revision: str | None, cache_dir: str | os.PathLike[str] | None, weights: bool) -> ModelLocation:
     if name in EMBEDDED:
         path = embedded_path(name)
         origin = {"kind": "embedded", "package": EMBEDDED[name].requirement}
-        return _gguf(path, cache_dir, origin) if path.suffix == ".gguf" else _folder(path, origin)
+        return _gguf(path, cache_dir, origin) if path.suffix == ".gguf" else _folder(path, origin, weights)
     if name == "mpnet":
-        return _folder(assemble_mpnet(cache_dir), {"kind": "embedded", "package": " ".join(MPNET_REQUIREMENTS)})
+        origin = {"kind": "embedded", "package": " ".join(MPNET_REQUIREMENTS)}
+        return _folder(assemble_mpnet(cache_dir), origin, weights)
     check_path(name)
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         return _gguf(path, cache_dir, {"kind": "gguf", "path": str(path)})
-    return _folder(path, {"kind": "folder", "path": str(path)}) if path.is_dir() else _hub(name, revision)
+    return _folder(path, {"kind": "folder", "path": str(path)}, weights) if path.is_dir() else _hub(name, revision)
 
 
 def check_revision(name: str, revision: str | None) -> None:
@@ -135,12 +145,16 @@ def _check_folder(path: Path) -> None:
         )
 
 
-def _folder(path: Path, origin: dict[str, Any]) -> ModelLocation:
+def _folder(path: Path, origin: dict[str, Any], weights: bool) -> ModelLocation:
     _check_folder(path)
-    hashes = folder_hashes(path)
-    form = "safetensors" if any(name.endswith(".safetensors") for name in hashes) else "pickle"
-    source = {**origin, "weights": form, "sha256": hashes}
-    return ModelLocation(str(path), source, local_only=True, tried="a local folder")
+    files = weight_files(path) if weights else ()
+    if files:
+        from howsmooth.models.memory import free_memory  # imports torch; errors about names and folders need none
+
+        check_fits(sum(file.stat().st_size for file in files), free_memory(), path.name, "its weight files")
+    form = "safetensors" if files and all(file.suffix == ".safetensors" for file in files) else "pickle"
+    source = {**origin, "weights": form, "sha256": folder_hashes(path, weights=weights)}
+    return ModelLocation(str(path), source, local_only=True, tried="a local folder", weights=files)
 
 
 def _gguf(path: Path, cache_dir: str | os.PathLike[str] | None, origin: dict[str, Any]) -> ModelLocation:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from howsmooth.models.memory import free_memory
 from howsmooth.report.rows import counted
 from howsmooth.report.table import Column, Table
-from howsmooth.studies.memory import free_memory
 
 if TYPE_CHECKING:
     from howsmooth.studies.costs import Cost, Forecast

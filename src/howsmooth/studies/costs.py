@@ -24,11 +24,11 @@ from howsmooth.attention import SelfAttention, abstract_jacobian
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian, local_lipschitz
 from howsmooth.lipschitz.local import promote_half
+from howsmooth.models.memory import free_memory, peak_memory, reset_peak_memory, solver_memory_limit, used_memory
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.certificate import start_component
 from howsmooth.spectral.memory import default_max_steps, stored_after
 from howsmooth.studies.inputs import NormalisedInputs
-from howsmooth.studies.memory import free_memory, peak_memory, reset_peak_memory, solver_memory_limit, used_memory
 
 if TYPE_CHECKING:
     from howsmooth.models import Model

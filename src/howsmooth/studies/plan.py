@@ -18,6 +18,7 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
 from howsmooth.models.identity import model_identity
+from howsmooth.models.memory import free_memory, solver_memory_limit
 from howsmooth.spectral import MemoryPlan, restrict
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
@@ -31,7 +32,6 @@ from howsmooth.studies.inputs import (
     inputs_of,
     perturbed_mask,
 )
-from howsmooth.studies.memory import free_memory, solver_memory_limit
 from howsmooth.studies.provenance import provenance
 from howsmooth.studies.spec import QUANTITIES, EngineSpec, ModelSpec, Spec, read_texts, refuse_untrusted
 from howsmooth.studies.threads import available_cores

@@ -18,8 +18,8 @@ from torch import Tensor
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Estimate, jacobian, local_lipschitz
 from howsmooth.models import Model
+from howsmooth.models.memory import solver_memory_limit
 from howsmooth.models.released_scripts import script_map, uses_dropout, vjps_under_dropout
-from howsmooth.studies.memory import solver_memory_limit
 from howsmooth.studies.spec import QUANTITIES
 
 _NO_INTERVAL = dict.fromkeys(("lower", "upper", "confidence", "residual", "steps", "seed", "seconds", "relative"))

@@ -78,7 +78,7 @@ def chunks_to_attack(
             its positions.
     """
     cutter = model.cutter(text)
-    tokens = cutter.tokens + cutter.special_count
+    tokens = cutter.tokens_up_to(n * count) + cutter.special_count
     chunks = model.chunks(text, min(n, tokens), count if tokens >= n * count else None)[:count]
     if objective.uses_last_token:
         _ = model.language_head

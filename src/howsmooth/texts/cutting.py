@@ -11,10 +11,11 @@ Special tokens are those that the model's tokenizer adds to one text; they count
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import islice
 from typing import Any, overload
 
 import numpy as np
@@ -25,6 +26,10 @@ from howsmooth.errors import InputError
 from howsmooth.texts.corpora import Corpus
 
 CUTTINGS = ("consecutive", "documents", "prefixes")
+LONGEST_WORD = 1_000_000  # characters without white space: tokenizers need time and memory for each such word at once
+_OVERLAP = 64  # tokens after those that are asked for: where a text is cut has no effect so far before the cut
+_CHARACTERS = 8  # of one token, more than in most texts
+_SEARCHED = 1024  # characters before a cut that are searched for the end of a word
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +87,7 @@ class _DecodedTokens(Sequence[str]):
 
 
 class Cutter:
-    """A corpus and a tokenizer: cuts chunks of any length. The corpus is tokenised once, on first use.
+    """A corpus and a tokenizer: cuts chunks of any length. The corpus is tokenised as far as chunks were asked for.
 
     Attributes:
         tokenizer: The tokenizer of a transformers model.
@@ -123,18 +128,36 @@ class Cutter:
         self.prefix, self.suffix = surrounding_special_tokens(tokenizer) if special_tokens else ([], [])
         self.special_count = len(self.prefix) + len(self.suffix)
         self.block = longest - self.special_count
+        self._known: dict[int, np.ndarray] = {}  # the first token numbers of each text
+        self._complete: set[int] = set()  # the texts of which all are known
 
     @cached_property
-    def _tokenised(self) -> tuple[np.ndarray, list[int]]:
-        """All token numbers, and the end of each document; one document unless the rule is "documents"."""
-        texts = self.corpus.documents if self.rule == "documents" else (self.corpus.content,)
-        each = [np.asarray(tokenize(self.tokenizer, text), dtype=np.int64) for text in texts]
-        return np.concatenate(each), list(accumulate(len(ids) for ids in each))
+    def _texts(self) -> tuple[str, ...]:
+        """The documents with the rule "documents", else one text."""
+        return self.corpus.documents if self.rule == "documents" else (self.corpus.content,)
+
+    def _ids(self, text: int, count: int | None = None) -> np.ndarray:
+        """Return the first `count` token numbers of a text, or more; all if it has fewer, or without a count."""
+        known = self._known.get(text, np.empty(0, dtype=np.int64))
+        if text in self._complete or (count is not None and len(known) >= count):
+            return known
+        if count is not None:
+            count = max(count, 2 * len(known))  # lengths that grow slowly do not start again each time
+        ids = _beginning(self.tokenizer, self._texts[text], count)
+        if ids is None:
+            ids = tokenize(self.tokenizer, self._texts[text])
+            self._complete.add(text)
+        self._known[text] = np.asarray(ids, dtype=np.int64)
+        return self._known[text]
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of the corpus, without special tokens."""
-        return len(self._tokenised[0])
+        """The number of tokens of the corpus, without special tokens; all of it is tokenised for that."""
+        return sum(len(self._ids(text)) for text in range(len(self._texts)))
+
+    def tokens_up_to(self, limit: int) -> int:
+        """Return the number of tokens of the first text, or `limit` if it has more: the rest is not tokenised."""
+        return min(limit, len(self._ids(0, limit)))
 
     def check(self, n: int, samples: int) -> None:
         """Check that the corpus has enough text for `samples` chunks of n tokens.
@@ -155,10 +178,12 @@ class Cutter:
                 "none)"
             )
         if self.rule == "documents":
-            found, wanted, what = len(self._long_documents(body)), samples, f"documents of {body} tokens or more"
+            found, wanted = len(self._long_documents(body, samples)), samples
+            what = f"documents of {body} tokens or more"
         else:
             each = body if self.rule == "consecutive" else self.block
-            found, wanted = self.tokens, samples * each
+            wanted = samples * each
+            found = self.tokens_up_to(wanted)
             what = f"tokens of text ({samples} × {each}, {self.rule})"
         if found < wanted:
             note = f" ({self.special_count} of each n are special)" if self.special_count else ""
@@ -177,19 +202,18 @@ class Cutter:
 
     def chunk(self, n: int, sample: int) -> TokenChunk:
         """Return chunk number `sample` of n tokens; call `check` first."""
-        ids, ends = self._tokenised
-        body, document = n - self.special_count, None
+        body, document, start = n - self.special_count, None, 0
         if self.rule == "documents":
-            document = self._long_documents(body)[sample]
-            start, position = ends[document - 1] if document else 0, 0
+            document = self._long_documents(body, sample + 1)[sample]
         else:
-            start = position = sample * (body if self.rule == "consecutive" else self.block)
+            start = sample * (body if self.rule == "consecutive" else self.block)
+        ids = self._ids(document or 0, start + body)
         whole = np.concatenate([self.prefix, ids[start : start + body], self.suffix]).astype(np.int64)
         special = torch.zeros(len(whole), dtype=torch.bool)
         special[: len(self.prefix)] = True
         special[len(whole) - len(self.suffix) :] = True
         return TokenChunk(
-            torch.from_numpy(whole), special, _DecodedTokens(self.tokenizer, whole.tolist()), position, document
+            torch.from_numpy(whole), special, _DecodedTokens(self.tokenizer, whole.tolist()), start, document
         )
 
     def chunks(self, n: int, samples: int | None = None) -> list[TokenChunk]:
@@ -198,9 +222,10 @@ class Cutter:
             self.check(n, samples)
         return [self.chunk(n, sample) for sample in range(self.count(n) if samples is None else samples)]
 
-    def _long_documents(self, body: int) -> list[int]:
-        """Return the indices of the documents with at least `body` tokens."""
-        return np.flatnonzero(np.diff([0, *self._tokenised[1]]) >= body).tolist()
+    def _long_documents(self, body: int, count: int | None = None) -> list[int]:
+        """Return the indices of the first `count` documents with at least `body` tokens, or of all."""
+        long = (text for text in range(len(self._texts)) if len(self._ids(text, body)) >= body)
+        return list(islice(long, count))
 
 
 def tokenize(tokenizer: Any, text: str) -> list[int]:
@@ -209,11 +234,58 @@ def tokenize(tokenizer: Any, text: str) -> list[int]:
         raise InputError(f"expected a text (str), got {type(text).__name__}; decode or join it first")
     if not text.strip():
         raise InputError("expected a text, got an empty one; give a text with words in it")
-    encoded = tokenizer(text, add_special_tokens=False, truncation=False, padding=False, verbose=False)
-    ids = encoded["input_ids"]
+    ids = _encode(tokenizer, text)
     if not ids:
         raise InputError("expected a text, got one without a single token of this model; give another text")
-    return list(ids)
+    return ids
+
+
+def first_tokens(tokenizer: Any, text: str, count: int | None) -> list[int]:
+    """Return the first `count` token numbers of a text, as if all of it were tokenised; all if it has fewer.
+
+    Only a beginning of the text is tokenised, and a second one of twice the length. Where a tokenizer can be cut is not
+    known in general, so both must agree in the tokens that are asked for, and have many more; otherwise longer ones are
+    tokenised, in the end the whole text.
+
+    Args:
+        tokenizer: The tokenizer of a transformers model.
+        text: The text.
+        count: How many tokens; None for all.
+
+    Raises:
+        InputError: The text has no token, or a word that is too long.
+    """
+    found = _beginning(tokenizer, text, count)
+    return tokenize(tokenizer, text)[:count] if found is None else found
+
+
+def _beginning(tokenizer: Any, text: str, count: int | None) -> list[int] | None:
+    """Return the first `count` tokens as `first_tokens` does; None if the whole text has to be tokenised for them."""
+    if count is None or not isinstance(text, str):
+        return None
+    end, shorter = _CHARACTERS * (count + _OVERLAP), None
+    while 2 * end < len(text):
+        longer = _encode(tokenizer, text[: _word_end(text, end)])
+        if shorter is not None and len(shorter) >= count + _OVERLAP and longer[:count] == shorter[:count]:
+            return longer[:count]
+        shorter, end = longer, 2 * end
+    return None
+
+
+def _word_end(text: str, end: int) -> int:
+    """Return where to cut a text: the last end of a word before `end`, or `end` if there is none near it."""
+    found = [match.start() for match in re.finditer(r"(?<=\S)\s", text[max(0, end - _SEARCHED) : end])]
+    return max(0, end - _SEARCHED) + found[-1] if found else end
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    """Return the token numbers of a text, without special tokens; raise InputError for a word that is too long."""
+    if re.search(rf"(?<!\S)\S{{{LONGEST_WORD + 1}}}", text):
+        raise InputError(
+            f"expected words of at most {LONGEST_WORD:,} characters, got a longer one; put white space into the text"
+        )
+    encoded = tokenizer(text, add_special_tokens=False, truncation=False, padding=False, verbose=False)
+    return list(encoded["input_ids"])
 
 
 def surrounding_special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
