@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
 from howsmooth.errors import InputError
-from howsmooth.records import json_line, read_lines
+from howsmooth.records import read_lines, sealed_line
 
 Record = dict[str, Any]
 
@@ -34,11 +33,11 @@ class Records:
         self.path = Path(path)
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise InputError(f"expected a file in a folder that exists, got {path}; name another file")
-        self.done: dict[Any, Record] = {key(record): record for record in read_lines(self.path, key, what, begins)}
-        if self.path.exists():
-            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
+        existing = read_lines(self.path, key, what, begins)
+        self.done: dict[Any, Record] = {key(record): record for record in existing.records}
+        existing.remove_from(self.path)
 
     def append(self, record: Record) -> None:
         """Append a record to the file immediately, so that a killed run loses only the one in progress."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json_line(record) + "\n")
+            file.write(sealed_line(record) + "\n")

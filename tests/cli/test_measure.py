@@ -6,12 +6,14 @@ import csv
 import io
 import json
 import math
+import os
 import signal
 from pathlib import Path
 
 import pytest
 import torch
 
+import howsmooth as package
 from tests import reasons
 from tests.tolerances import at_most, less
 
@@ -199,6 +201,87 @@ def test_records_in_the_file_are_not_computed_again(howsmooth, tiny, text_file, 
     assert more.code == 0 and len(solved) == 4 and "2 estimates had been in" in more.err
     assert path.read_text().startswith(before) and [record["n"] for record in read(path.read_text())] == [8, 8, 16, 16]
     assert " 8 " in more.out and " 16 " in more.out  # the table has both
+
+
+def test_a_second_writer_of_the_file_is_refused(start_paused_at, howsmooth, tiny, text_file, tmp_path):
+    """The first is paused while it measures; before, both wrote and lines were broken or came twice."""
+    path = tmp_path / "two.jsonl"
+    line = f"measure {tiny} --text {text_file} --samples 2 --lengths 8,12 --json {path}"
+    process = start_paused_at(line, "howsmooth.studies.quantities:local_lipschitz", 3)
+    before = path.read_text()
+    (tmp_path / "other.jsonl").symlink_to(path)
+    for name in ("two.jsonl", "other.jsonl"):
+        refused = howsmooth(line.replace("two.jsonl", name))
+        assert refused.code == 2 and f"in use by process {process.pid}" in refused.err and len(refused.errors) == 1
+        assert "another --json" in refused.err
+    assert path.read_text() == before and before.count("\n") > 0
+    process.kill()
+    process.communicate()
+    assert howsmooth(line).code == 0
+    records = read(path.read_text())
+    assert len(records) == 8 == len({record["task"] for record in records}) and path.read_text().startswith(before)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["other.jsonl", "two.jsonl"]  # no lock is left
+
+
+def test_checking_a_path_does_not_remove_the_file_of_another_process(tmp_path, monkeypatch):
+    """The other process creates the file between the two steps of the check."""
+    from howsmooth.cli import outputs
+
+    path, real = tmp_path / "new.jsonl", os.path.exists
+
+    def exists(name):
+        found = real(name)
+        if os.fspath(name) == str(path):
+            path.write_text("theirs")
+        return found
+
+    monkeypatch.setattr(outputs.os.path, "exists", exists)
+    outputs.check_writable(path, "--json")
+    assert path.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("cut", [40, -1])
+def test_a_last_line_that_is_cut_is_left_out_with_a_word(howsmooth, tiny, text_file, tmp_path, cut, end):
+    path, page = tmp_path / "cut.jsonl", tmp_path / "r.html"
+    line = f"measure {tiny} --text {text_file} --samples 1 --lengths 8 --json {path}"
+    assert howsmooth(line).code == 0
+    whole = path.read_text()
+    first, second = whole.splitlines()
+    path.write_text(f"{first}\n{second[:cut]}{end}", encoding="utf-8")
+    reported = howsmooth(f"report {path} -o {page}")
+    assert reported.code == 0 and "the last line is cut off" in reported.err
+    found = package.read(path)
+    assert len(found) == 1 and "cut off" in found.notes[0]
+    again = howsmooth(line)
+    assert again.code == 0 and "the last line of" in again.err and "1 estimate had been in" in again.err
+    assert path.read_text().startswith(first + "\n") and len(read(path.read_text())) == 2
+    assert "cut off" not in howsmooth(f"report {path} -o {page}").err
+
+
+def test_a_line_cut_within_a_character(howsmooth, tmp_path, tiny, text_file):
+    path = tmp_path / "cut.jsonl"
+    assert howsmooth(f"measure {tiny} --text {text_file} --samples 1 --lengths 8 --json {path}").code == 0
+    path.write_bytes(path.read_bytes() + '{"kind": "é'.encode()[:-1])
+    assert len(package.read(path)) == 2
+    assert "cut off" in howsmooth(f"measure {tiny} --text {text_file} --samples 1 --lengths 8 --json {path}").err
+
+
+def test_a_changed_line_is_named_and_computed_again(howsmooth, tiny, text_file, tmp_path):
+    path = tmp_path / "flipped.jsonl"
+    line = f"measure {tiny} --text {text_file} --samples 2 --lengths 8 --json {path}"
+    assert howsmooth(line).code == 0
+    lines = path.read_text().splitlines()
+    digits = repr(json.loads(lines[1])["value"])
+    lines[1] = lines[1].replace(digits, str((int(digits[0]) + 1) % 10) + digits[1:])
+    path.write_text("\n".join(lines) + "\n")
+    assert "line 2 is left out" in howsmooth(f"report {path} -o {tmp_path / 'r.html'}").err
+    found = package.read(path)
+    assert len(found) == 3 and "line 2" in found.notes[0]
+    again = howsmooth(line)
+    assert again.code == 0 and f"line 2 of {path} was changed" in again.err and "3 estimates had been in" in again.err
+    records = read(path.read_text())
+    assert len(records) == 4 == len({record["task"] for record in records}) and not package.read(path).notes
 
 
 @pytest.mark.parametrize("content", ["notes\n", '{"model": "minilm", "value": 1.0, "estimator": "described"}\n'])

@@ -97,3 +97,16 @@ def test_unwritable_outputs(howsmooth, lines, options, words, tmp_path, monkeypa
     result = howsmooth(f"report {lines} {target}")
     assert result.code == 2 and words in result.err and len(result.errors) == 1
     assert lines.read_bytes() == before
+
+
+@pytest.mark.parametrize("option", ["--tables", "--figures"])
+def test_no_folder_is_created_without_records(howsmooth, tmp_path, option):
+    result = howsmooth(f"report {tmp_path / 'missing.jsonl'} {option} {tmp_path / 'out' / 't'}")
+    assert result.code == 2 and "missing.jsonl" in result.err and not list(tmp_path.iterdir())
+
+
+def test_cells_that_a_spreadsheet_would_run_are_escaped():
+    from howsmooth.records import csv_line
+
+    assert csv_line(["=1+1", "+1+1", "-1+1", "@a", "\ta"]) == "'=1+1,'+1+1,'-1+1,'@a,'\ta"
+    assert csv_line([-1.5, "-1.5", "+2e-3", "a=b", "-"]) == "-1.5,-1.5,+2e-3,a=b,'-"

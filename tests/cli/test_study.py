@@ -6,13 +6,14 @@ import csv
 import json
 import os
 import signal
+import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 
 from tests import reasons
-from tests.tolerances import less
+from tests.tolerances import FLOAT32, close, less
 
 
 @pytest.fixture
@@ -88,6 +89,59 @@ def test_killed_and_resumed(start_paused_at, howsmooth, study):
     after = {record["task"]: record for record in stored(file)}
     assert len(after) == planned
     assert all(after[record["task"]] == record for record in before)  # exact: records are not computed again
+
+
+def test_a_run_that_was_killed_early_is_resumed_as_it_would_be_run(start_paused_at, howsmooth, study):
+    """Before the models are loaded there is no task in the store, but there is the study, with its options."""
+    file = study()
+    store = file.with_suffix(".sqlite")
+    process = start_paused_at(f"study run {file} --samples 3", "howsmooth.cli.loading:load_torch", 1)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    result = howsmooth(f"study resume {store}")
+    assert result.code == 0 and "12 of 12 tasks done" in result.err, result.err
+    for emptied in (store.unlink, store.touch):  # killed before the store, or anything in it, was written
+        emptied()
+        result = howsmooth(f"study resume {file}")
+        assert result.code == 0 and "8 of 8 tasks done" in result.err, result.err
+        store.unlink()
+
+
+def test_a_changed_record_is_reported_and_computed_again(howsmooth, study, tmp_path):
+    file = study()
+    store = file.with_suffix(".sqlite")
+    assert howsmooth(f"study run {file}").code == 0
+    before = stored(file)
+    assert "was changed" not in howsmooth(f"study status {file}").out
+    with sqlite3.connect(store) as db:
+        (text,) = db.execute("SELECT record FROM records WHERE id = 3").fetchone()
+        digits = repr(json.loads(text)["value"])
+        flipped = str((int(digits[0]) + 1) % 10) + digits[1:]
+        db.execute("UPDATE records SET record = ? WHERE id = 3", (text.replace(digits, flipped),))
+    db.close()
+    word = "record 3 of growth.sqlite was changed after it was written"
+    assert word in howsmooth(f"study status {file}").out
+    assert word in howsmooth(f"report {store} -o {tmp_path / 'r.html'}").err
+    assert word in howsmooth(f"study export {file} --file {tmp_path / 'r.jsonl'}").err
+    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == len(before) - 1
+    result = howsmooth(f"study resume {file}")
+    assert result.code == 0 and "1 record (3) of growth.sqlite" in result.err and "7 of them done" in result.err
+    again = {record["task"]: record for record in stored(file)}
+    assert all(close(again[record["task"]]["value"], record["value"], FLOAT32) for record in before)
+    assert sum(again[record["task"]] == record for record in before) == len(before) - 1  # exact: kept in the store
+    assert "was changed" not in howsmooth(f"study status {file}").out
+
+
+@pytest.mark.parametrize("value", ["7", "[]", "null", '"x"'])
+def test_a_study_in_the_store_that_is_none_is_one_line(howsmooth, study, value):
+    file = study()
+    assert howsmooth(f"study run {file}").code == 0
+    with sqlite3.connect(file.with_suffix(".sqlite")) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'study'", (value,))
+    db.close()
+    assert howsmooth(f"study status {file}").code == 0
+    result = howsmooth(f"study resume {file}")
+    assert result.code == 2 and "expected a study in" in result.err and len(result.errors) == 1
 
 
 def _alive(pid: int) -> bool:
@@ -177,7 +231,7 @@ def test_plan_as_a_record(howsmooth, tiny, text_file):
         ("run {file} --engine cloud", ("engine.kind",)),
         ("run no.toml", ("no.toml", "no such file")),
         ("validate {file} --tol 2", ("tol",)),
-        ("resume {file}", ("does not exist", "study run")),
+        ("resume no.sqlite", ("does not exist", "study run")),
         ("status {file}", ("does not exist",)),
         ("export {file}", ("does not exist",)),
         ("ls no-such-folder", ("folder",)),

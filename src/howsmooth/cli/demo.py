@@ -42,7 +42,9 @@ def command(folder: str, svg_path: str | None) -> int:
         check_writable(path, "--out")
     if svg_path:
         check_writable(Path(svg_path), "--svg")
-    run = CommandRun([RecordFile(str(records_path), "--out", format="json")], make_console(stderr=True))
+    records_file = RecordFile(str(records_path), "--out", format="json")
+    click.get_current_context().with_resource(records_file.locked())
+    run = CommandRun([records_file], make_console(stderr=True))
     load_torch(run.stderr)
 
     from howsmooth.fits import growth_laws

@@ -5,19 +5,21 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from howsmooth.errors import InputError
-from howsmooth.records import PER_TOKEN, csv_line, json_line, records_stdout
+from howsmooth.records import PER_TOKEN, ExistingLines, csv_line, records_stdout, sealed_line
+from howsmooth.records.lock import only_writer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Record = dict[str, Any]
-Reader = Callable[[str], list[Record]]  # reads the records of an earlier run, or raises InputError
+Reader = Callable[[str], ExistingLines]  # reads the records of an earlier run, or raises InputError
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -39,16 +41,18 @@ def check_writable(path: Path, option: str) -> None:
         raise InputError(
             f"expected a folder that exists for {option}, got {path.parent}; create it first (mkdir -p {path.parent})"
         )
-    existed = os.path.exists(path)
     try:
-        if not existed or os.path.isfile(path):
+        if os.path.isfile(path):
             path.open("a").close()
-        elif not os.access(path, os.W_OK):
-            raise PermissionError("permission denied")
+        elif os.path.exists(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError("permission denied")
+        else:  # tried under another name: a file of this one may be another process's by now
+            with suppress(FileNotFoundError):
+                os.stat(path)  # raises for a name that is too long
+            tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise write_error(path, option, error) from None
-    if not existed:
-        path.unlink()
 
 
 def write_error(path: str | Path, option: str, error: OSError) -> InputError:
@@ -124,8 +128,11 @@ def check_distinct_files(paths: dict[str, str | None]) -> None:
             raise InputError(f"expected different files for {option} and {other}, got {name} twice; change one of them")
 
 
-def record_files(json_path: str | None, csv_path: str | None, read_existing: Reader | None = None) -> list[RecordFile]:
-    """Return the record files of --json and --csv.
+@contextmanager
+def record_files(
+    json_path: str | None, csv_path: str | None, read_existing: Reader | None = None
+) -> Iterator[list[RecordFile]]:
+    """Check, lock and return the record files of --json and --csv; they are closed at the end of the context.
 
     Args:
         json_path: Path of --json, "-" for stdout, or None.
@@ -134,14 +141,17 @@ def record_files(json_path: str | None, csv_path: str | None, read_existing: Rea
             overwritten.
 
     Raises:
-        InputError: If a file cannot be written.
+        InputError: If a file cannot be written, or another process is writing it.
     """
-    files = []
-    if json_path:
-        files.append(RecordFile(json_path, "--json", format="json", read_existing=read_existing))
-    if csv_path:
-        files.append(RecordFile(csv_path, "--csv", format="csv"))
-    return files
+    with ExitStack() as stack:
+        files = []
+        if json_path:
+            files.append(RecordFile(json_path, "--json", format="json", read_existing=read_existing))
+        if csv_path:
+            files.append(RecordFile(csv_path, "--csv", format="csv"))
+        for file in files:
+            stack.enter_context(file.locked())
+        yield files
 
 
 class RecordFile:
@@ -155,21 +165,34 @@ class RecordFile:
         format: "json" (one object per line) or "csv".
         count: Number of records written.
         existing: Records that were in the file before; they stay and are not written again.
+        notes: What of the file was left out, and is removed when a record is written.
     """
 
     def __init__(self, path: str, option: str, *, format: str, read_existing: Reader | None = None) -> None:
-        """Check that the file can be written, and read its records if `read_existing` is given."""
+        """Check that the file can be written."""
         self.path, self.option, self.format = path, option, format
         self.count = 0
         self.existing: list[Record] = []
+        self.notes: list[str] = []
         self._stream: TextIO | None = None
         self._columns: list[str] = []
         if path != "-":
             check_writable(Path(path), option)
-        self._appends = read_existing is not None and os.path.isfile(path)  # not to a pipe or a device
-        if read_existing is not None and self._appends:
-            self.existing = read_existing(path)
-        self._existing_ids = {id(record) for record in self.existing}
+        self._read_existing = read_existing
+        self._lines: ExistingLines | None = None  # of a file that is appended to
+        self._existing_ids: set[int] = set()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing the file, and read its records if `read_existing` was given."""
+        with ExitStack() as stack:
+            if self.path != "-" and (os.path.isfile(self.path) or not os.path.exists(self.path)):  # no pipe or device
+                stack.enter_context(only_writer(self.path, f"a file for {self.option}", self.option))
+            if self._read_existing is not None and os.path.isfile(self.path):
+                self._lines = self._read_existing(self.path)
+                self.existing, self.notes = self._lines.records, self._lines.notes
+                self._existing_ids = {id(record) for record in self.existing}
+            yield
 
     def write(self, record: Record) -> None:
         """Write a record and flush, unless it is one of `existing`."""
@@ -181,7 +204,7 @@ class RecordFile:
             if self.format == "csv":
                 self._stream.write(csv_line(self._columns) + "\n")
         if self.format == "json":
-            line = json_line(record)
+            line = sealed_line(record)
         else:
             line = csv_line([record.get(column) for column in self._columns])
         self._stream.write(line + "\n")
@@ -191,8 +214,8 @@ class RecordFile:
     def _open(self) -> TextIO:
         if self.path == "-":
             return records_stdout()
-        if self._appends:  # after the last complete line: a killed process may have left part of one
-            os.truncate(self.path, Path(self.path).read_bytes().rfind(b"\n") + 1)
+        if self._lines is not None:
+            self._lines.remove_from(self.path)
             return open(self.path, "a", encoding="utf-8")
         return open(self.path, "w", encoding="utf-8")
 

@@ -52,7 +52,7 @@ def command(
 
     _check_applicable_options(study_or_model, settings, options)
     trust: dict[str, Any] = {"trust_remote_code": bool(trust_remote_code), "allow_pickle": bool(allow_pickle)}
-    files = record_files(json_path, None)
+    files = click.get_current_context().with_resource(record_files(json_path, None))
     if study_or_model.endswith(".toml"):
         from howsmooth.studies.spec import read_study
 

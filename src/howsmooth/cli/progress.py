@@ -115,6 +115,8 @@ def run_and_store(study: Spec, path: Path, message: str | None = None, **trust: 
     with Store.write(path) as store:  # first of all, so that a second run of the study fails at once
         for line in filter(None, (message, store.recovered)):
             print_warning(stderr, line)
+        if store.study is None:  # before anything slow, so that a run that ends early can be resumed from its store
+            store.plan(study.model_dump(mode="json"), ())
         load_torch(stderr)
 
         from howsmooth.report.plan_tables import plan_table

@@ -52,11 +52,6 @@ def command(
         for path in paths:
             check_distinct_files({"the input": None if path == "-" else path, "--report": page_path})
         check_writable(Path(page_path), "--report")
-    folders = {
-        option: make_folder(folder, option)
-        for option, folder in (("--tables", csv_folder), ("--figures", figure_folder))
-        if folder
-    }
     if figure_folder:
         check_plot_path("growth.pdf", "--figures")
 
@@ -66,6 +61,11 @@ def command(
 
         from howsmooth.report.page_tables import tables_of
         from howsmooth.report.web_page import report_page, write_csv
+    folders = {  # not before there are records to write
+        option: make_folder(folder, option)
+        for option, folder in (("--tables", csv_folder), ("--figures", figure_folder))
+        if folder
+    }
     for line in read.notes:
         print_line(stderr, f"howsmooth: {line}", style="yellow")
     tables = tables_of(read.records)

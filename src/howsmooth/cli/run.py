@@ -266,26 +266,30 @@ def run_command(
     for option, path in (inputs or {}).items():
         if path != "-":
             check_distinct_files({option: path, **outputs})
-    files = record_files(outputs.get("--json"), outputs.get("--csv"), read_existing)
-    _check_other_outputs(outputs)
-    stderr = make_console(stderr=True)
-    run = CommandRun(files, stderr, record_noun=record_noun, caveats=caveats, live_table=live_table or table)
-    existing = [record for file in files for record in file.existing]
-    computation = prepare(stderr, existing)
-    try:
-        run.collect(computation, describe)
-    finally:
-        if run.records:
-            _print_table(run, table, to_stderr="-" in (outputs.get("--json"), outputs.get("--csv")))
-            _write_figure_and_page(run, outputs, plot, page)
-            for option, write in (writers or {}).items():
-                if path := outputs[option]:
-                    with run.defer_write_errors(path, option):
-                        write(path, run.records)
-        existing_ids = {id(record) for record in existing}
-        if reused := sum(id(record) in existing_ids for record in run.records):
-            print_line(stderr, f"{counted(reused, record_noun)} had been in {outputs['--json']} before", style="dim")
-        code = run.finish()
+    with record_files(outputs.get("--json"), outputs.get("--csv"), read_existing) as files:
+        _check_other_outputs(outputs)
+        stderr = make_console(stderr=True)
+        run = CommandRun(files, stderr, record_noun=record_noun, caveats=caveats, live_table=live_table or table)
+        existing = [record for file in files for record in file.existing]
+        for note in (note for file in files for note in file.notes):
+            print_warning(stderr, f"note: {note}")
+        computation = prepare(stderr, existing)
+        try:
+            run.collect(computation, describe)
+        finally:
+            if run.records:
+                _print_table(run, table, to_stderr="-" in (outputs.get("--json"), outputs.get("--csv")))
+                _write_figure_and_page(run, outputs, plot, page)
+                for option, write in (writers or {}).items():
+                    if path := outputs[option]:
+                        with run.defer_write_errors(path, option):
+                            write(path, run.records)
+            existing_ids = {id(record) for record in existing}
+            if reused := sum(id(record) in existing_ids for record in run.records):
+                print_line(
+                    stderr, f"{counted(reused, record_noun)} had been in {outputs['--json']} before", style="dim"
+                )
+            code = run.finish()
     return code
 
 

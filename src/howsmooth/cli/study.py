@@ -72,28 +72,28 @@ def resume(
 ) -> int:
     """Resume a study from its store, which contains its spec. Options change where it runs."""
     from howsmooth.cli.progress import run_and_store
-    from howsmooth.studies.spec import merged, spec_of
+    from howsmooth.studies.spec import merged, read_study, spec_of
     from howsmooth.studies.store import Store
 
     path = _store_path(store_or_study)
-    if not path.is_file():
+    file, stored, message = path.with_suffix(".toml"), None, None
+    if path.is_file():
+        with Store.write(path) as store:  # opened for writing, because that repairs a damaged store
+            stored, message = store.study, store.recovered
+    elif not file.is_file():
         raise InputError(
             f"expected a store to resume from, got {path}, which does not exist; start with `howsmooth study run`"
         )
-    with Store.write(path) as store:  # opened for writing, because that repairs a damaged store
-        study_keys, recovery_message = store.study, store.recovered
-    if study_keys is None:
+    if stored is not None:
+        study = spec_of(merged(stored, overrides(settings, options)), str(path))
+    elif file.is_file():  # the run ended before it could store its study
+        study = read_study(file, overrides(settings, options))
+    else:
         raise InputError(
             f"expected a store that contains its study, got {path} without one; "
             "use `howsmooth study run STUDY.toml`, which does not repeat stored tasks"
         )
-    return run_and_store(
-        spec_of(merged(study_keys, overrides(settings, options)), str(path)),
-        path,
-        recovery_message,
-        trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
-    )
+    return run_and_store(study, path, message, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
 
 
 @command.command(name="status")
@@ -110,6 +110,8 @@ def status(store_or_study: str) -> None:
         for line in failure_lines(store.failures()):
             print_line(stdout, line)
         print_tables(store, stdout)
+        for line in store.changed:
+            print_line(stdout, line, style="yellow")
 
 
 @command.command(name="ls")
@@ -209,12 +211,14 @@ def validate(
 @click.option("--everything", is_flag=True, help="Also export records that are no longer part of the study.")
 def export(store_or_study: str, out: str, form: str | None, everything: bool) -> None:
     """Write a study's records to a file; this also works while the study is running."""
-    from howsmooth.cli.run import make_console, print_line
+    from howsmooth.cli.run import make_console, print_line, print_warning
     from howsmooth.studies.formats import export as write
     from howsmooth.studies.store import Store
 
     with Store.read(_store_path(store_or_study)) as store:
         count = write(store, out, form, everything)
+    for line in store.changed:
+        print_warning(make_console(stderr=True), line)
     if out != "-":
         print_line(make_console(stderr=True), f"wrote {count} records to {out}")
 

@@ -11,13 +11,18 @@ from typing import Any
 
 from howsmooth.records.lines import (
     PER_TOKEN,
+    ChangedRecord,
+    ExistingLines,
     csv_line,
     flat_cell,
+    is_intact,
     json_line,
     parse_json,
     read_lines,
     records_stdout,
     replace_non_finite,
+    sealed_line,
+    unsealed,
 )
 
 __all__ = [
@@ -25,8 +30,13 @@ __all__ = [
     "record_error",
     "json_line",
     "records_stdout",
+    "sealed_line",
+    "unsealed",
+    "is_intact",
+    "ChangedRecord",
     "csv_line",
     "read_lines",
+    "ExistingLines",
     "parse_json",
     "replace_non_finite",
     "flat_cell",

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from howsmooth.errors import InputError
 
+_FIELD = "checksum"
+_SEAL = f', "{_FIELD}": "'
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a text that begins so
 PER_TOKEN = ("words", "shares")  # fields as long as the text itself; CSV files do not have them
 
 
@@ -30,6 +36,60 @@ def json_line(record: dict[str, Any]) -> str:
         '{"value": 1.5, "upper": null}'
     """
     return json.dumps(replace_non_finite(record), ensure_ascii=False, allow_nan=False)
+
+
+class ChangedRecord(ValueError):
+    """A record that is not as it was written: its checksum does not fit."""
+
+
+def sealed_line(record: dict[str, Any]) -> str:
+    """Return a record as `json_line` does, with a checksum of that line as its last field.
+
+    Example:
+        >>> sealed_line({"value": 1.5})
+        '{"value": 1.5, "checksum": "e86cc32a26168246"}'
+    """
+    line = json_line(record)
+    return f'{line[:-1]}{_SEAL if len(line) > 2 else _SEAL[2:]}{_checksum(line)}"}}'
+
+
+def unsealed(line: str) -> Any:
+    """Return the value of a line of JSON, without its checksum.
+
+    Raises:
+        ChangedRecord: The checksum does not fit. A line without one, of an earlier version, is not checked.
+        ValueError: The line is not JSON.
+
+    Example:
+        >>> unsealed(sealed_line({"value": 1.5}))
+        {'value': 1.5}
+        >>> unsealed(sealed_line({"value": 1.5}).replace("1.5", "1.6"))
+        Traceback (most recent call last):
+        ...
+        howsmooth.records.lines.ChangedRecord: it was changed after it was written: its checksum does not fit
+    """
+    value = parse_json(line)
+    if isinstance(value, dict) and _FIELD in value:
+        checksum = value.pop(_FIELD)
+        # Another program may have written the same values with other spaces.
+        if checksum not in (_checksum(line[: line.rfind(_SEAL)] + "}"), _checksum(json_line(value))):
+            raise ChangedRecord("it was changed after it was written: its checksum does not fit")
+    return value
+
+
+def is_intact(line: str) -> bool:
+    """Return whether a line is a record as it was written; faster than `unsealed`, because nothing is parsed."""
+    start, _, end = line.rpartition(_SEAL)
+    if start and end == f'{_checksum(start + "}")}"}}':
+        return True
+    try:
+        return isinstance(unsealed(line), dict)
+    except (ValueError, TypeError):
+        return False
+
+
+def _checksum(line: str) -> str:
+    return hashlib.sha256(line.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def replace_non_finite(value: Any) -> Any:
@@ -68,22 +128,61 @@ def records_stdout() -> TextIO:
 def csv_line(cells: Sequence[Any]) -> str:
     """Return one row of CSV; lists and dictionaries are written as JSON.
 
+    A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers do not.
+
     Example:
-        >>> csv_line(["minilm", 1.5, None, {"a": 1}])
-        'minilm,1.5,,"{""a"": 1}"'
+        >>> print(csv_line(["minilm", -1.5, None, {"a": 1}, "=1+1", "-2e-3"]))
+        minilm,-1.5,,"{""a"": 1}",'=1+1,-2e-3
     """
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow([flat_cell(cell) for cell in cells])
+    csv.writer(buffer, lineterminator="\n").writerow([_escaped(flat_cell(cell)) for cell in cells])
     return buffer.getvalue().rstrip("\n")
 
 
-def read_lines(
-    path: str | Path, check: Callable[[dict[str, Any]], object], what: str, begins: str
-) -> list[dict[str, Any]]:
+def _escaped(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(_FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return "'" + cell
+    return cell
+
+
+@dataclass
+class ExistingLines:
+    """The records of a file that a run is about to continue.
+
+    Attributes:
+        records: The records.
+        left_out: Numbers, from 1, of the lines that are cut off or were changed: the run computes them again.
+        notes: What was left out, in words.
+    """
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    left_out: set[int] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def remove_from(self, path: str | Path) -> None:
+        """Remove the lines that were left out from the file, and end its last line."""
+        if not self.left_out:
+            return
+        target = Path(os.path.realpath(path))
+        lines = target.read_bytes().split(b"\n")
+        kept = [line for number, line in enumerate(lines, 1) if number not in self.left_out and line]
+        partial = target.with_name(f".{target.name}.partial")
+        try:
+            partial.write_bytes(b"".join(line + b"\n" for line in kept))
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def read_lines(path: str | Path, check: Callable[[dict[str, Any]], object], what: str, begins: str) -> ExistingLines:
     """Read the records of a file of JSON lines that a run is about to continue.
 
-    A last line without a newline was cut short when the process was killed; it is left out. Any other line that is not
-    a record of the expected kind is an error: a run never continues a file of another kind.
+    A last line that is cut off, by a kill or a full disk, is left out; so is a line whose checksum does not fit. Any
+    other line that is not a record of the expected kind is an error: a run never continues a file of another kind.
 
     Args:
         path: The file; it does not have to exist.
@@ -92,44 +191,50 @@ def read_lines(
         begins: The first characters of every line.
 
     Returns:
-        The records, an empty list if there is no file.
+        The records, none if there is no file, and what was left out.
 
     Raises:
         InputError: The file cannot be read, or contains anything else.
     """
+    found = ExistingLines()
     try:
-        *lines, cut = Path(path).read_text(encoding="utf-8").split("\n")
+        lines = Path(path).read_bytes().split(b"\n")
     except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError) as error:
+        return found
+    except OSError as error:
         raise InputError(f"expected a file of {what}, got {path} ({error}); name another one") from None
-    records = [_parse_record(line, check) for line in lines]
-    wrong = records.index(None) if None in records else None if _is_partial(cut, check, begins) else len(lines)
-    if wrong is not None:
-        raise InputError(
-            f"expected {what}, one JSON object per line, got something else in line {wrong + 1} of "
-            f"{path}; name another file"
-        )
-    return [record for record in records if record is not None]
+    last = max((number for number, line in enumerate(lines, 1) if line), default=len(lines) - 1)
+    for number, raw in enumerate(lines[:last], 1):
+        line, is_cut = raw.decode("utf-8", "replace"), number == len(lines)
+        try:
+            record = unsealed(raw.decode("utf-8"))
+            check(record)
+        except ChangedRecord:
+            found.left_out.add(number)
+            found.notes.append(f"line {number} of {path} was changed after it was written; it is computed again")
+            continue
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            is_cut = number == last and bool(line) and _is_partial(line, begins)
+            if not is_cut:
+                raise InputError(
+                    f"expected {what}, one JSON object per line, got something else in line {number} of "
+                    f"{path}; name another file"
+                ) from None
+        if is_cut:
+            found.left_out.add(number)
+            found.notes.append(f"the last line of {path} is cut off; it is computed again")
+        else:
+            found.records.append(record)
+    return found
 
 
-def _parse_record(line: str, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
-    """Return the record in a line, or None if the line is anything else."""
-    try:
-        record = parse_json(line)
-        check(record)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return None
-    return record
-
-
-def _is_partial(line: str, check: Callable[[dict[str, Any]], object], begins: str) -> bool:
-    """Return whether a line without a newline is a record, or the first part of one."""
+def _is_partial(line: str, begins: str) -> bool:
+    """Return whether a line that is no record is the first part of one."""
     try:
         parse_json(line)
     except ValueError:
         return line.startswith(begins) or begins.startswith(line)
-    return _parse_record(line, check) is not None  # complete except for the newline
+    return False
 
 
 def parse_json(line: str) -> Any:

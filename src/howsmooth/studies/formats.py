@@ -16,7 +16,19 @@ from typing import Any, TextIO
 
 from howsmooth.errors import InputError
 from howsmooth.extras import require
-from howsmooth.records import csv_line, flat_cell, json_line, parse_json, read_lines, record_error, records_stdout
+from howsmooth.records import (
+    ChangedRecord,
+    ExistingLines,
+    csv_line,
+    flat_cell,
+    json_line,
+    parse_json,
+    read_lines,
+    record_error,
+    records_stdout,
+    sealed_line,
+    unsealed,
+)
 from howsmooth.studies.store import Store
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
@@ -82,7 +94,7 @@ def read_records(paths: Sequence[str]) -> Read:
     return read
 
 
-def read_measurements(path: str) -> list[dict[str, Any]]:
+def read_measurements(path: str) -> ExistingLines:
     """Return the records of a file that a measurement appends to; raise if it contains anything else."""
 
     def check(record: dict[str, Any]) -> None:
@@ -92,7 +104,7 @@ def read_measurements(path: str) -> list[dict[str, Any]]:
     return read_lines(path, check, "measurements of this version", '{"kind": "')
 
 
-def read_attacks(path: str) -> list[dict[str, Any]]:
+def read_attacks(path: str) -> ExistingLines:
     """Return the attacks on tokens of a file that a command appends to; raise if it contains anything else."""
     return read_lines(path, attack_key, "attacks on tokens", '{"text": "')
 
@@ -128,8 +140,9 @@ def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
 def _stored(path: Path, notes: list[str]) -> list[tuple[str, Any]]:
     with Store.read(path) as store:
         counts, records = store.counts(), list(store.records())
-        if not records:  # a store without a plan may still have records
+        if not records and not store.changed:  # a store without a plan may still have records
             records = list(store.records(everything=True))
+    notes.extend(store.changed)
     if counts["done"] < counts["planned"]:
         notes.append(
             f"{path.name}: {counts['done']} of {counts['planned']} tasks are done, {counts['failed']} failed; "
@@ -139,23 +152,25 @@ def _stored(path: Path, notes: list[str]) -> list[tuple[str, Any]]:
 
 
 def _lines(name: str, raw: bytes, notes: list[str]) -> list[tuple[str, Any]]:
-    try:
-        lines = raw.decode("utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise InputError(
-            f"expected a store or a file of JSON lines, got {name}, which is neither; "
-            "name what --json wrote, or a study's .sqlite"
-        ) from None
-    records = []
+    lines = raw.split(b"\n")
+    last = max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)
+    records: list[tuple[str, Any]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            records.append((f"line {number} of {name}", parse_json(line)))
-        except ValueError:
-            if number == len(lines) and records:  # a run that was killed while writing
+            records.append((f"line {number} of {name}", unsealed(line.decode("utf-8"))))
+        except ChangedRecord as error:
+            notes.append(f"{name}: line {number} is left out: {error}.")
+        except ValueError as error:  # of the encoding or of JSON
+            if number == last and (records or line.startswith(b'{"')):  # a run that was killed while writing
                 notes.append(f"{name}: the last line is cut off and was left out.")
                 break
+            if isinstance(error, UnicodeDecodeError):
+                raise InputError(
+                    f"expected a store or a file of JSON lines, got {name}, which is neither; "
+                    "name what --json wrote, or a study's .sqlite"
+                ) from None
             raise InputError(
                 f"expected one JSON object per line, got something else in line {number} of {name}; "
                 "name what --json wrote, or a study's .sqlite"
@@ -226,7 +241,7 @@ def _write_lines(records: Records, stream: TextIO, form: str) -> int:
     if columns:
         stream.write(csv_line(columns) + "\n")
     for record in records():
-        line = json_line(record) if form == "jsonl" else csv_line([record.get(name) for name in columns])
+        line = sealed_line(record) if form == "jsonl" else csv_line([record.get(name) for name in columns])
         stream.write(line + "\n")
         count += 1
     return count

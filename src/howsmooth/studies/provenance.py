@@ -52,12 +52,15 @@ def commit() -> str | None:
     root = Path(howsmooth.__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
+    # `describe --dirty` would refresh git's index, under a lock that makes a commit at the same time fail.
+    line = ["git", "--no-optional-locks", "-C", str(root), "status", "--porcelain=2", "--branch", "-uno"]
     try:
-        line = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
-        head = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True)
+        status = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return None
-    return head.stdout.strip() or None
+    head = next((text.split()[-1] for text in status if text.startswith("# branch.oid ")), "")
+    changed = any(not text.startswith("#") for text in status)
+    return head + "+" * changed if head.isalnum() else None  # "(initial)" before the first commit
 
 
 def packages() -> Iterator[Part]:

@@ -7,7 +7,6 @@ writer at a time; any number of readers may open the file meanwhile. The readabl
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -16,11 +15,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from howsmooth import __version__
 from howsmooth.errors import InputError
-from howsmooth.records import json_line, parse_json
+from howsmooth.records import is_intact, json_line, parse_json, sealed_line, unsealed
+from howsmooth.records.lock import only_writer
 
 APPLICATION_ID = 0x686F7773  # "hows"
 STORE_VERSION = 2  # raise it when the tables or their meaning change
@@ -47,6 +47,7 @@ class Store:
     Attributes:
         path: The file.
         recovered: What was recovered if the file was damaged, in words; else None.
+        changed: What `records` left out because it is not as it was written, one line each.
 
     Example:
         >>> import tempfile
@@ -64,18 +65,20 @@ class Store:
         """Wrap an open connection; use `Store.write` or `Store.read` instead."""
         self.path, self._db = path, connection
         self.recovered: str | None = None
+        self.changed: list[str] = []
 
     @classmethod
     @contextmanager
     def write(cls, path: str | Path) -> Iterator[Store]:
         """Open a store for writing; only one process at a time may.
 
-        A store that does not exist is created. If the file is damaged, the rows that can be read are recovered.
+        A store that does not exist is created. If the file is damaged, the rows that can be read are recovered. Records
+        that are not as they were written are removed, so that the study computes them again.
         """
         path = Path(path)
         if not path.parent.is_dir():
             raise InputError(f"expected a folder that exists for the store, got {path.parent}; create it first")
-        with _lock(path):
+        with only_writer(path, "a store", "--store"):
             recovered = _recover(path)
             with _errors(path):
                 db = sqlite3.connect(path, isolation_level=None)
@@ -87,7 +90,7 @@ class Store:
                     db.execute("PRAGMA journal_mode = WAL")
                     db.execute("PRAGMA synchronous = NORMAL")
                 store = cls(path, db)
-                store.recovered = recovered
+                store.recovered = "; ".join(filter(None, (recovered, store._remove_changed()))) or None
                 yield store
             finally:
                 db.close()
@@ -131,7 +134,7 @@ class Store:
                     )
                 else:
                     added += db.execute(
-                        "INSERT OR IGNORE INTO records (hash, record) VALUES (?, ?)", (task, json_line(record))
+                        "INSERT OR IGNORE INTO records (hash, record) VALUES (?, ?)", (task, sealed_line(record))
                     ).rowcount
                     db.execute("DELETE FROM failures WHERE hash = ?", (task,))
         return added
@@ -156,12 +159,15 @@ class Store:
         if row is None:
             return None
         try:
-            return parse_json(row[0])
+            study = parse_json(row[0])
         except (ValueError, TypeError):
+            study = None
+        if not isinstance(study, dict):
             raise InputError(
                 f"expected a study in {self.path}, got something else; use "
                 "`howsmooth study run STUDY.toml`, which repeats nothing that is stored"
-            ) from None
+            )
+        return study
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of tasks planned, done and failed, and of other records, from an earlier plan."""
@@ -183,18 +189,36 @@ class Store:
             if everything
             else "SELECT id, record FROM tasks JOIN records USING (hash) ORDER BY position"
         )
+        self.changed = []
         with _errors(self.path):
             for number, text in self._db.execute(query):
                 try:
-                    record = parse_json(text)
+                    record = unsealed(text)
+                    if "\\ud" in text.lower():  # perhaps half of a surrogate pair, which cannot be written
+                        json_line(record).encode()
                 except (ValueError, TypeError):
                     record = None
-                if not isinstance(record, dict):
-                    raise InputError(
-                        f"expected a JSON object in record {number} of {self.path}, got something else; "
-                        "the file was changed by another program: delete that row, or run the study anew"
+                if isinstance(record, dict):
+                    yield record
+                else:
+                    self.changed.append(
+                        f"record {number} of {self.path.name} was changed after it was written and is left out; "
+                        "`howsmooth study resume` computes it again"
                     )
-                yield record
+
+    def _remove_changed(self) -> str | None:
+        """Remove the records that are not as they were written; return which, in words, or None if there are none."""
+        with self._transaction() as db:
+            rows = db.execute("SELECT id, record FROM records ORDER BY id")
+            changed = [number for number, text in rows if not (isinstance(text, str) and is_intact(text))]
+            db.executemany("DELETE FROM records WHERE id = ?", ((number,) for number in changed))
+        if not changed:
+            return None
+        numbers = ", ".join(map(str, changed[:10])) + (" …" if len(changed) > 10 else "")
+        return (
+            f"{len(changed)} record{'s' * (len(changed) > 1)} ({numbers}) of {self.path.name} changed after being "
+            "written, and will be computed again"
+        )
 
     def failures(self) -> list[tuple[str, str, int]]:
         """Return (task, error, attempts) of each failed task."""
@@ -306,7 +330,7 @@ def _copy_readable_rows(damaged: Path, fresh: Path) -> int:
         ):
             insert = f"INSERT OR {on_conflict} INTO {table} ({columns}) VALUES (?, ?)"
             for first, second in _readable_rows(old, f"SELECT {columns} FROM {table} WHERE rowid = ?"):
-                if table != "records" or _is_json_object(second):
+                if table != "records" or (isinstance(second, str) and is_intact(second)):
                     new.execute(insert, (first, second))
         new.execute("COMMIT")
         return new.execute("SELECT count(*) FROM records").fetchone()[0]
@@ -327,47 +351,3 @@ def _readable_rows(db: sqlite3.Connection, query: str) -> Iterator[tuple[Any, An
         missing = missing + 1 if row is None else 0
         if row is not None:
             yield row
-
-
-def _is_json_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (TypeError, ValueError):
-        return False
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold the lock of the only writer. The system releases it when the process ends, however it ends."""
-    lock = path.with_name(path.name + ".lock")
-    while True:
-        with _open_lock(lock, path) as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                stream.seek(0)
-                holder = stream.read().strip() or "another process"
-                raise InputError(
-                    f"expected a store that nobody else is writing, got {path}, in use by {holder}; wait for "
-                    "it to end, or give this run another --store"
-                ) from None
-            # A writer that ends removes the file; a lock on a file that was removed meanwhile protects nothing.
-            if not lock.exists() or os.fstat(stream.fileno()).st_ino != lock.stat().st_ino:
-                continue
-            try:
-                stream.truncate(0)
-                stream.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-                stream.flush()
-                yield
-            finally:
-                lock.unlink(missing_ok=True)
-            return
-
-
-def _open_lock(lock: Path, path: Path) -> TextIO:
-    try:
-        return open(lock, "a+", encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"expected a store that can be written, got {path} ({(error.strerror or '').lower()}); name another one"
-        ) from None
