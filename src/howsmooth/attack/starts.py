@@ -17,7 +17,7 @@ from torch import Tensor
 
 from howsmooth.attack.ascent import Ascent, ascend
 from howsmooth.attack.checks import check_count, check_seed, shift_seed
-from howsmooth.attack.configurations import Configuration, castin, far_token, two_point
+from howsmooth.attack.configurations import Configuration, castin, far_token, has_query_bias, two_point
 from howsmooth.attack.constraints import Constraint, Ellipsoid, Near, token_norms
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds.bound import Refused
@@ -178,10 +178,15 @@ def _clusters(d: int, n: int, constraint: Constraint, count: int, generator: tor
 def _configurations(f: SelfAttention, n: int, constraint: Constraint, seed: int) -> list[Tensor]:
     """Return the coordinates of all configurations that exist for this layer as a map of the coordinates."""
     layer, radius = layer_in_coordinates(f, constraint), constraint.coordinate_radius
+    signs = (1, -1) if has_query_bias(layer) else (1,)  # elsewhere the ascents from both signs are mirror images
     makers: list[Callable[[], Configuration]] = [
         partial(two_point, layer, n, radius),
         partial(far_token, layer, n, radius, seed),
-        *(partial(castin, layer, n, radius, head) for head in range(min(layer.heads, MAX_HEADS))),
+        *(
+            partial(castin, layer, n, radius, head, sign=sign)
+            for head in range(min(layer.heads, MAX_HEADS))
+            for sign in signs
+        ),
     ]
     points = []
     for make in makers:
