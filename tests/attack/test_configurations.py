@@ -10,8 +10,10 @@ from howsmooth.attack import configurations
 from howsmooth.attack.configurations import castin, far_token, two_point
 from howsmooth.bounds.bound import Refused
 from howsmooth.bounds.castin2024 import theorem1_lower
+from howsmooth.models import AttentionFile
+from tests import data
 from tests.attention.cases import layer, normal
-from tests.tolerances import at_most, less
+from tests.tolerances import assert_close, at_most, less
 
 EYE = torch.eye(4, dtype=torch.float64)
 ROTATION = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
@@ -76,18 +78,66 @@ def test_two_point_works_where_castin_is_refused(seed):
     assert less(4 * math.sqrt(8), value(f, two_point(f, 8, 2.0)))
 
 
-def test_the_sign_depends_on_the_query_bias():
-    f = SelfAttention(-EYE, EYE, EYE, bq=3 * normal(1, 4), scale=1.0)
-    found = castin(f, 20, 0.6)
-    other = local_lipschitz(f, -found.tokens, tol=1e-6).value
-    assert less(1.5 * other, value(f, found))
+def dense(f: SelfAttention, x: torch.Tensor) -> float:
+    """Return ‖J‖₂ of the dense Jacobian."""
+    J = torch.autograd.functional.jacobian(f, x).reshape(x.numel(), -1)
+    return float(torch.linalg.matrix_norm(J, 2))
+
+
+def biased_layer(seed: int) -> SelfAttention:
+    """Two heads of width 4 with large query biases."""
+    wq, wk, wv = (normal(10 * seed + i, 8, 4) for i in range(3))
+    return SelfAttention(wq, wk, wv, bq=3 * normal(seed + 7, 8), wo=normal(seed + 8, 4, 8), heads=2, scale=1.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_sign_with_the_larger_constant_of_the_layer_is_returned(seed):
+    """The other heads see the same tokens, so for some layers the sign that the head's own bias prefers is smaller."""
+    f, tol = biased_layer(seed), configurations.SIGN_TOLERANCE
+    for n in (3, 12):
+        found = castin(f, n, 1.0, head=0)
+        larger, smaller = dense(f, found.tokens), dense(f, found.other.tokens)
+        assert found.other.sign == -found.sign and less(smaller, larger)
+        assert found.estimate.value == pytest.approx(larger, rel=tol)
+        assert found.other.estimate.value == pytest.approx(smaller, rel=tol)
+        for sign in (1, -1):
+            fixed = castin(f, n, 1.0, head=0, sign=sign)
+            assert fixed.sign == sign and fixed.estimate is None is fixed.other
+            assert_close(fixed.tokens, found.tokens * sign * found.sign)
+        assert castin(f, n, 1.0, head=0, sign=1).tokens[0] @ (f.bq[:4] @ f.wk[:4]) > 0
+
+
+def test_both_signs_are_returned_by_some_layer():
+    """The test above must not pass with a fixed sign."""
+    assert {castin(biased_layer(seed), 12, 1.0, head=0).sign for seed in range(6)} == {1, -1}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_without_a_query_bias_both_signs_have_the_same_constant(causal):
+    f = SelfAttention(normal(1, 4, 4), EYE, EYE, bv=normal(2, 4), bk=normal(3, 4), scale=1.0, causal=causal)
+    found = castin(f, 7, 1.3)
+    assert found.sign == 1
+    assert dense(f, found.tokens) == pytest.approx(dense(f, found.other.tokens), rel=1e-12)
 
 
 def test_a_head_of_a_layer():
     f = layer("two heads")
     for head in range(2):
-        chosen, alone = castin(f, 6, 1.0, head=head), castin(f.head(head), 6, 1.0)
-        assert torch.allclose(chosen.tokens, alone.tokens) and chosen.head == head
+        for sign in (1, -1):
+            chosen, alone = castin(f, 6, 1.0, head=head, sign=sign), castin(f.head(head), 6, 1.0, sign=sign)
+            assert torch.allclose(chosen.tokens, alone.tokens) and chosen.head == head
+
+
+@data.needs(data.GPT2)
+def test_the_constant_of_gpt2s_layer_depends_on_the_sign():
+    """With one sign it hardly grows, with the other it does, and beyond some length the other is larger."""
+    f = AttentionFile(data.DATA / data.GPT2).attention(0).to(torch.float64)
+    short, long = castin(f, 2, 10.0, head=0), castin(f, 97, 10.0, head=0)
+    assert (short.sign, long.sign) == (1, -1)
+    assert short.estimate.value == pytest.approx(480.4, rel=2e-2)
+    assert short.other.estimate.value == pytest.approx(61.3, rel=2e-2)
+    assert long.estimate.value == pytest.approx(565.5, rel=2e-2)
+    assert long.other.estimate.value == pytest.approx(533.2, rel=2e-2)
 
 
 @pytest.mark.parametrize("name", ["one head", "two heads", "causal", "grouped", "one key head"])
@@ -139,6 +189,8 @@ def test_refused_layers(make, name, message):
         (lambda: castin(layer("two heads"), 4, 1.0, head="a"), "head from 0 to 1, got 'a'"),
         (lambda: castin(form(EYE), 0, 1.0), "castin: expected n as a positive whole number, got 0"),
         (lambda: castin(form(EYE), "a", 1.0), "castin: expected n as a positive whole number, got 'a'"),
+        (lambda: castin(form(EYE), 4, 1.0, sign=0), "castin: expected sign as 1, -1 or None, got 0; None"),
+        (lambda: castin(form(EYE), 4, 1.0, sign=True), "expected sign as 1, -1 or None, got True"),
         (lambda: castin(EYE, 4, 1.0), "castin: expected a SelfAttention, got Tensor"),
         (lambda: far_token(form(EYE), 4, 1.0, seed="a"), "far_token: expected seed"),
         (lambda: two_point(form(EYE), 4, "a"), "two_point: expected a finite radius above 0, got 'a'"),

@@ -110,6 +110,16 @@ def test_a_head_without_a_configuration_is_skipped():
     assert (starts(f, 5, Ball(1.0), 20) - own).flatten(1).norm(dim=1).min() < 1e-12
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_both_signs_of_a_configuration_are_starts_where_they_differ(biased):
+    eye = torch.eye(2, dtype=torch.float64)
+    f = SelfAttention(-eye, eye, eye, bq=eye[0] if biased else None, scale=1.0)
+    x = starts(f, 5, Ball(1.0), 20)
+    for sign in (1, -1):
+        own = configurations.castin(f, 5, 1.0, sign=sign).tokens
+        assert (float((x - own).flatten(1).norm(dim=1).min()) < 1e-12) == (biased or sign == 1)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_near_starts_at_the_input(dtype):
     f, x0 = layer("two heads").to(dtype), normal(3, 4, 6).to(dtype)
@@ -141,7 +151,7 @@ def test_near_finds_more_than_random_points():
         (lambda: worst_case(layer("causal"), 4, Ball(1.0), steps="a"), "worst_case: expected steps .* got 'a'"),
         (lambda: worst_case(layer("causal"), 4, Ball(1.0), steps=-3), "worst_case: expected steps .* got -3"),
         (lambda: worst_case(layer("causal"), 4, Ball(1.0), seed="a"), "expected seed"),
-        (lambda: starts([1.0], 4, Ball(1.0)), "starts: expected a SelfAttention, got list"),
+        (lambda: starts([1.0], 4, Ball(1.0)), "starts: expected a SelfAttention, .* got list"),
         (lambda: worst_case(layer("causal"), 4, Near(normal(1, 3, 6), 1.0)), "shape of x0"),
     ],
 )

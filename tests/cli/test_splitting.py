@@ -36,6 +36,18 @@ def test_heads_of_a_model(howsmooth, tiny, text_file, tmp_path):
     assert record["token"] == chunk.words[record["atom"]] and len(record["own_norms"]) == 8
 
 
+def test_the_whole_model_is_neither_offered_nor_loaded(howsmooth):
+    """The criterion is that of one layer."""
+    offered = howsmooth("meanfield splitting --help").out
+    assert "attention|head|normed|block|layer" in offered and "layer|model" not in offered
+    for more in ("", " --repeat 2"):
+        result = howsmooth(f"meanfield splitting no-such-model --map model{more}")
+        assert result.code == 2 and result.out == ""
+        assert result.err.strip() == (
+            "howsmooth: expected --map as one of attention, head, normed, block, layer, got 'model'; take one"
+        )
+
+
 def test_whole_layers_are_the_norm_of_the_duplicated_input(howsmooth, tiny, text_file):
     """GPT-2 adds positions to the tokens, so that copies keep theirs; the mask lets copies attend to each other."""
     result = howsmooth(

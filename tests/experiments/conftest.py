@@ -1,5 +1,5 @@
 """The tiny checkpoint of the tests of commands."""
 
-from tests.cli.conftest import tiny
+from tests.cli.conftest import text_file, tiny
 
-__all__ = ["tiny"]
+__all__ = ["text_file", "tiny"]

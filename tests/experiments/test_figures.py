@@ -8,8 +8,12 @@ import math
 import shutil
 
 import pytest
+import torch
 
+from howsmooth.attack.configurations import castin
+from howsmooth.models import AttentionFile
 from tests.docs.comparison import ROOT
+from tests.tolerances import at_most
 
 pytest.importorskip("matplotlib")
 
@@ -73,7 +77,6 @@ def test_splitting_on_the_line(images, monkeypatch, capsys):
 
 def test_regimes_stay_between_their_bounds(images, monkeypatch):
     from experiments.figures import regimes
-    from tests.tolerances import at_most
 
     monkeypatch.setattr(regimes, "LENGTHS", [2, 4, 8, 16])
     monkeypatch.setattr(regimes, "ASCENDED", [2, 4])
@@ -128,3 +131,28 @@ def test_tightness_of_one_layer(tiny):
     assert row["layer"] == 1
     assert at_most(math.log(row["worst"]["value"]), row["bounds"]["this_project.upper"], tol=1e-5)
     assert at_most(math.log(row["on_tokens"]["value"]), row["bounds"]["this_project.local"], tol=1e-5)
+
+
+def test_adversarial_curves_are_those_of_dense_jacobians_and_are_resumed(tmp_path, tiny, capsys):
+    from experiments.figures import adversarial
+    from tests import data
+
+    gpt2 = data.make_gpt2(tmp_path)
+    line = ["--model", tiny, "--gpt2", str(gpt2), "--layers", "0", "--heads", "1", "--lengths", "2", "3", "5", "8"]
+    adversarial.main([*line, "--out", str(tmp_path)])
+    assert is_png(tmp_path / "adversarial.png") and "larger of ±u" in capsys.readouterr().out
+    written = (tmp_path / "adversarial.jsonl").read_text()
+    records = [json.loads(row) for row in written.splitlines()]
+    assert len(records) == 2 * 5  # models; three inputs of the layer and two of the head
+    f = AttentionFile(gpt2).attention(0).to(torch.float64)
+    for record in records:
+        if record["model"] == "gpt2" and record["map"] == "attention" and record["input"] != "scripts":
+            sign = adversarial.SIGNS[record["input"]]
+            x = castin(f, 3, record["R"], head=0, sign=sign).tokens
+            J = torch.autograd.functional.jacobian(f, x).reshape(x.numel(), -1)
+            sigma = float(torch.linalg.matrix_norm(J, 2))
+            assert at_most(record["lower"][1], sigma * (1 + 1e-5)) and at_most(sigma, record["upper"][1] * (1 + 1e-5))
+    (tmp_path / "adversarial.jsonl").write_text("\n".join(written.splitlines()[:4]) + "\n")
+    adversarial.main([*line, "--out", str(tmp_path)])
+    assert (tmp_path / "adversarial.jsonl").read_text().splitlines()[:4] == written.splitlines()[:4]
+    assert len((tmp_path / "adversarial.jsonl").read_text().splitlines()) == len(records)

@@ -15,7 +15,7 @@ from howsmooth import InputError, load, local_lipschitz
 from howsmooth.attack.configurations import castin
 from howsmooth.fits import growth_laws
 from howsmooth.models import AttentionFile
-from howsmooth.models.released_scripts import script_map, vjps_under_dropout
+from howsmooth.models.released_scripts import adversarial_points, script_map, vjps_under_dropout
 from howsmooth.studies import quantities
 from howsmooth.studies import run as studies_run
 from howsmooth.studies.figures import (
@@ -233,9 +233,17 @@ def test_a_file_of_attention_on_adversarial_input(tmp_path):
     assert set(by) == {(*request, n) for request in generated_inputs.ADVERSARIAL for n in lengths}
     layer = AttentionFile(path).attention(0).to(torch.float64)
     for n in lengths:
-        x = castin(layer, n, 10.0, head=0).tokens
-        for name, f in (("head", layer.head(0)), ("attention", layer)):
-            record, estimate = by[name, "lipschitz", n], local_lipschitz(f, x, tol=1e-6)
+        x = castin(layer, n, 10.0, head=0, sign=1).tokens
+        first, others = adversarial_points("gpt2", layer, 0)
+        scripts = 10.0 * torch.stack([first, *[others] * (n - 1)])
+        for name, f, tokens in (
+            ("head", layer.head(0), x),
+            ("attention", layer, x),
+            ("head, −u", layer.head(0), -x),
+            ("attention, −u", layer, -x),
+            ("attention, scripts' input", layer, scripts),
+        ):
+            record, estimate = by[name, "lipschitz", n], local_lipschitz(f, tokens, tol=1e-6)
             assert at_most(record["lower"], estimate.upper) and at_most(estimate.lower, record["upper"])
         released = as_released(layer, x)
         assert by["attention", "released", n]["value"] == pytest.approx(released, rel=1e-6)
@@ -246,7 +254,7 @@ def test_a_file_of_attention_on_adversarial_input(tmp_path):
 
 @data.needs(data.GPT2)
 def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
-    """The released formula reproduces the published line; the described constant of the layer does not grow like √n."""
+    """The released formula gives the published line; the layer's constant grows for one sign, and at their input."""
     found = run(
         "adversarial", tmp_path / "s.sqlite", gpt2_attention=str(data.DATA / data.GPT2), lengths=(2, 7, 12, 22, 32, 47)
     )
@@ -260,6 +268,8 @@ def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
         if record["model"] == "gpt2" and record["quantity"] == "scripts":
             assert record["value"] == pytest.approx(line.constant * record["n"] ** line.exponent, rel=0.2)
     assert laws["attention", "lipschitz"].exponent < 0.25
+    assert 0.4 < laws["attention, −u", "lipschitz"].exponent < 0.6
+    assert 0.7 < laws["attention, scripts' input", "lipschitz"].exponent < 1.0
     head = {r["n"]: r["value"] for r in found.records if r["model"] == "gpt2" and r["map"] == "head"}
     for bound in found.bounds:  # of the head, on the ball that the input lies in
         if bound["model"] == "gpt2" and bound["side"] == "upper":

@@ -1,9 +1,10 @@
 """Gradient ascent on the local Lipschitz constant of attention over a set of inputs.
 
 At a simple σ₁ with singular vectors u, v its differential is dσ₁ = uᵀ (D²f[dX]) v, which `gradient` computes exactly
-at the cost of about two products. Where σ₁ = σ₂, the gradient for any pair (u, v) that attains σ₁ is still an ascent
-direction, since ‖J(X)v‖ ≤ σ₁(X) for every fixed v. The ascent therefore needs only an attained value and its vectors,
-and a few Golub–Kahan steps from the previous vectors give both.
+at the cost of about two products: in closed form for softmax attention, by double backward for other fields. Where
+σ₁ = σ₂, the gradient for any pair (u, v) that attains σ₁ is still an ascent direction, since ‖J(X)v‖ ≤ σ₁(X) for every
+fixed v. The ascent therefore needs only an attained value and its vectors, and a few Golub–Kahan steps from the
+previous vectors give both.
 
 The gradient is close to zero on most of the space and large in between; it differs by orders of magnitude between
 tokens. So the default step moves every token by the same fraction of its radius along its own gradient, with momentum.
@@ -28,13 +29,17 @@ from torch import Tensor
 
 from howsmooth.attack.checks import check_count, check_masses, check_seed, describe, shift_seed, single_estimate
 from howsmooth.attack.constraints import Constraint, token_norms
-from howsmooth.attention import AttentionJacobian, SelfAttention
+from howsmooth.attention import AttentionJacobian, Field, L2Attention, SelfAttention, SoftmaxField
 from howsmooth.attention.weighted import WeightedAttention, WeightedJacobian, root_weights
 from howsmooth.display import Displayed
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Estimate, local_lipschitz
+from howsmooth.lipschitz.autodiff import AutodiffJacobian
 from howsmooth.lipschitz.local import Map, promote_half
 from howsmooth.spectral import singular_values, warm_triplet
+
+Layer = SelfAttention | L2Attention | Field
+Jacobian = AttentionJacobian | WeightedJacobian | AutodiffJacobian
 
 MOVE_OPTIONS = ("positions", "masses", "both")
 WARM_STEPS = 3  # Golub–Kahan steps for σ₁ at each trial point
@@ -104,7 +109,7 @@ class Ascent(Displayed):
 
 
 def ascend(
-    f: SelfAttention,
+    f: Layer,
     x: Tensor,
     constraint: Constraint,
     *,
@@ -121,7 +126,7 @@ def ascend(
     restart is certified by `local_lipschitz`.
 
     Args:
-        f: the attention layer.
+        f: the attention layer: a `SelfAttention`, an `L2Attention`, or a `Field` on its own tokens.
         x: the starting point (n, d), or b restarts (b, n, d), which are computed as one batch.
         constraint: the set of inputs: `Ball`, `Sphere`, `Ellipsoid` or `Near`.
         steps: the largest number of steps.
@@ -136,6 +141,7 @@ def ascend(
 
     Raises:
         InputError: an argument has the wrong type or shape, or the layer does not support masses.
+        NotConverged: Sinkhorn's iteration of a `SinkhornField` did not converge at a trial point.
 
     Example:
         >>> from howsmooth.attack import Ball
@@ -146,6 +152,7 @@ def ascend(
         (tensor(True), 'converged')
     """
     began = time.perf_counter()
+    f = softmax_layer(f)
     _check_arguments(f, x, constraint, steps, move, masses, seed, progress)
     f, x = promote_half(f, x)
     batch = x if x.dim() == 3 else x.unsqueeze(0)
@@ -160,6 +167,32 @@ def ascend(
     return state.result(start, torch.stack(path), tol, began)
 
 
+def softmax_layer(f: Layer) -> Layer:
+    """Return the layer of a softmax field, whose derivatives are in closed form; anything else unchanged."""
+    return f.layer if isinstance(f, SoftmaxField) else f
+
+
+def refuse_other_maps(caller: str, f: object) -> None:
+    """Refuse anything but an attention layer or a field."""
+    if not isinstance(f, (SelfAttention, L2Attention, Field)):
+        raise InputError(
+            f"{caller}: expected a SelfAttention, an L2Attention or a Field, got {type(f).__name__}; the ascent needs "
+            "its second derivative"
+        )
+
+
+def _jacobian_at(f: Layer, x: Tensor) -> AttentionJacobian | AutodiffJacobian:
+    """Return J at tokens x (n, d) or (b, n, d)."""
+    if isinstance(f, SelfAttention):
+        return f.jacobian(x)
+    return AutodiffJacobian(_on_tokens(f), x, batched=x.dim() == 3, check=False)
+
+
+def _on_tokens(f: Layer) -> Callable[[Tensor], Tensor]:
+    """Return the map of tokens."""
+    return f.on_tokens if isinstance(f, Field) else f
+
+
 class _AscentState:
     """The restarts of one ascent: coordinates y (b, n, d) and log weights (b, n), with their gradients."""
 
@@ -169,10 +202,11 @@ class _AscentState:
     log_weight_gradient: Tensor  # (b, n); zero for a plain sequence
 
     def __init__(
-        self, f: SelfAttention, constraint: Constraint, move: str, seed: int, x: Tensor, masses: Tensor | None
+        self, f: Layer, constraint: Constraint, move: str, seed: int, x: Tensor, masses: Tensor | None
     ) -> None:
         self.f, self.constraint, self.seed = f, constraint, seed
-        self.weighted = None if masses is None and move == "positions" else WeightedAttention(f)
+        has_masses = isinstance(f, SelfAttention) and (masses is not None or move != "positions")
+        self.weighted = WeightedAttention(f) if has_masses and isinstance(f, SelfAttention) else None
         self.moves_tokens, self.moves_masses = move != "masses", move != "positions"
         self.generator = torch.Generator().manual_seed(seed)
         self.y = constraint.project(constraint.encode(x))
@@ -196,10 +230,10 @@ class _AscentState:
         largest = token_norms(self.gradient).amax((-2, -1)) * self.constraint.coordinate_radius
         return (largest <= ZERO_GRADIENT_THRESHOLD * self.value) & self.moves_tokens
 
-    def jacobian(self, y: Tensor, log_weights: Tensor) -> AttentionJacobian | WeightedJacobian:
+    def jacobian(self, y: Tensor, log_weights: Tensor) -> Jacobian:
         """Return J at coordinates y."""
         x = self.constraint.decode(y)
-        return self.f.jacobian(x) if self.weighted is None else self.weighted.jacobian(x, log_weights)
+        return _jacobian_at(self.f, x) if self.weighted is None else self.weighted.jacobian(x, log_weights)
 
     def initialise(self, tol: float) -> Tensor:
         """Compute σ₁ of every start, to the relative width tol, and the first gradient; return σ₁ (b,)."""
@@ -209,7 +243,7 @@ class _AscentState:
         self.gradient, self.log_weight_gradient = self._gradients(J, found.u[:, 0], self.v)
         return self.value.clone()
 
-    def _gradients(self, J: AttentionJacobian | WeightedJacobian, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradients(self, J: Jacobian, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return ∇σ₁ in the coordinates, (b, n, d), and in the log weights, (b, n)."""
         self.gradients += 1
         if isinstance(J, WeightedJacobian):
@@ -291,13 +325,15 @@ class _AscentState:
     def result(self, start: Tensor, path: Tensor, tol: float, began: float) -> Ascent:
         """Certify the best restart in float64."""
         best = int(self.value.argmax())
-        f, constraint = self.f.converted(dtype=torch.float64), self.constraint
+        f, constraint = self.f, self.constraint
+        if isinstance(f, SelfAttention):  # the others convert their weights to the dtype of the tokens
+            f = f.converted(dtype=torch.float64)
         x = constraint.decode(constraint.project(self.y[best].double()))  # float32 may have left the set by rounding
         v = self.v[best].double()
-        map_: Map = f
-        if self.weighted is None:
+        map_: Map = f if isinstance(f, SelfAttention) else _on_tokens(f)
+        if self.weighted is None or not isinstance(f, SelfAttention):
             masses, point = None, x
-            attained = float(warm_triplet(f.jacobian(x), v, 1)[0])
+            attained = float(warm_triplet(_jacobian_at(f, x), v, 1)[0])
         else:
             log_weights, weighted = self.log_weights[best].double(), WeightedAttention(f)
             masses = torch.softmax(log_weights, -1)
@@ -355,17 +391,20 @@ def _log_weights(masses: Tensor | None, x: Tensor) -> Tensor:
 def _check_arguments(
     f: object, x: object, constraint: object, steps: int, move: str, masses: Tensor | None, seed: int, progress: object
 ) -> None:
-    if not isinstance(f, SelfAttention):
-        raise InputError(
-            f"ascend: expected a SelfAttention, got {type(f).__name__}; the ascent needs its second derivative"
-        )
+    refuse_other_maps("ascend", f)
+    assert isinstance(f, (SelfAttention, L2Attention, Field))  # for mypy
     if not isinstance(constraint, Constraint):
         raise InputError(
             f"ascend: expected a constraint (Ball, Sphere, Ellipsoid or Near), got {type(constraint).__name__}"
         )
     if not isinstance(x, Tensor):
         raise InputError(f"ascend: expected tokens x as a tensor (n, {f.d}) or (b, n, {f.d}), got {describe(x)}")
-    f.check_tokens(x, None)
+    if isinstance(f, SelfAttention):
+        f.check_tokens(x, None)
+    elif x.dim() not in (2, 3) or x.shape[-1] != f.d or not x.dtype.is_floating_point or x.dtype.itemsize < 4:
+        raise InputError(
+            f"ascend: expected tokens of shape (n, {f.d}) or (b, n, {f.d}) in float32 or float64, got {describe(x)}"
+        )
     constraint.check(x.shape[-2], x.shape[-1])
     if len(x) == 0:
         raise InputError(f"ascend: expected at least one restart, got x of shape {tuple(x.shape)}")
@@ -375,6 +414,10 @@ def _check_arguments(
     check_seed("ascend", seed)
     if move not in MOVE_OPTIONS:
         raise InputError(f"ascend: expected move as one of {', '.join(MOVE_OPTIONS)}, got {move!r}")
+    if not isinstance(f, SelfAttention) and (move != "positions" or masses is not None):
+        raise InputError(
+            f"ascend: expected a SelfAttention to move masses, got {type(f).__name__}; use move='positions', no masses"
+        )
     if progress is not None and not callable(progress):
         raise InputError(f"ascend: expected progress as a function of (step, values), got {describe(progress)}")
     if masses is not None:

@@ -7,19 +7,21 @@ not matter. These inputs are points to measure at, or starting points of an asce
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from howsmooth.attack.checks import check_count, check_seed, check_size
+from howsmooth.attack.checks import check_count, check_seed, check_size, single_estimate
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Refused
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.two_points import two_points
 from howsmooth.errors import InputError
+from howsmooth.lipschitz import Estimate, local_lipschitz
 
+SIGN_TOLERANCE = 1e-2  # relative width of the intervals by which `castin` compares both signs
 GROUP_DISTANCES = [2.0**-i for i in range(1, 9)]  # of the group that attends to a far token, relative to the radius
 GROUP_SPREAD = 0.5  # distance of its tokens from their centre, relative to the centre's norm
 EIGENVALUE_TOLERANCE = 1e-12  # relative to ‖A‖: a smaller eigenvalue may be zero
@@ -35,6 +37,9 @@ class Configuration:
         radius: the largest norm of a token that was allowed.
         head: the head for which it is constructed; None for a whole layer.
         about: the numbers behind the construction, in words.
+        sign: 1 or −1 where the construction leaves a sign free (`castin`); None elsewhere.
+        estimate: the constant of the whole layer at the tokens, where it was computed to choose the sign; else None.
+        other: the configuration with the other sign, with its own estimate; None where the sign was given.
     """
 
     tokens: Tensor = field(repr=False)
@@ -42,9 +47,14 @@ class Configuration:
     radius: float
     head: int | None
     about: str
+    sign: int | None = None
+    estimate: Estimate | None = field(default=None, repr=False)
+    other: Configuration | None = field(default=None, repr=False)
 
 
-def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None = None) -> Configuration:
+def castin(
+    f: SelfAttention | LayerForm, n: int, radius: float, head: int | None = None, *, sign: int | None = None
+) -> Configuration:
     """Return the configuration behind the lower bound of Theorem 1, for one head.
 
     With u a unit eigenvector of A for the eigenvalue λ:
@@ -52,14 +62,20 @@ def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None
         γ = −λ, λ < 0:   (Ru, −Ru, …, −Ru)
         γ = λ/8, λ > 0:  (Ru, Ru/2, …, Ru/2)
 
-    whichever γ is larger. Where A has no real eigenvalue other than zero, those of (A + Aᵀ)/2 are used. The sign of u
-    is free, and is chosen by the query bias.
+    whichever γ is larger. Where A has no real eigenvalue other than zero, those of (A + Aᵀ)/2 are used.
+
+    The sign of u is free. Without a query bias both signs have the same constant. With one they differ, for the head
+    and even more for the whole layer, whose other heads see the same tokens. By default the constant of f is computed
+    for both, and the configuration with the larger one is returned, with the other as its attribute `other`. Which one
+    is larger may depend on n: a curve over n needs a fixed sign, and a statement about growth needs both.
 
     Args:
         f: the attention layer, or its `LayerForm`.
         n: the number of tokens.
         radius: the radius R.
         head: the head; may be left out if the layer has only one.
+        sign: 1 for the u with ⟨c, u⟩ ≥ 0, where the head has the scores ⟨Ax + c, y⟩; −1 for the opposite. Nothing is
+            solved then. None for the sign with the larger constant of f.
 
     Returns:
         The configuration, tokens (n, d).
@@ -75,8 +91,14 @@ def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None
         >>> one = torch.ones(1, 1, dtype=torch.float64)
         >>> castin(SelfAttention(8 * one, one, one), 3, 1.5).tokens.flatten().abs().tolist()
         [1.5, 0.75, 0.75]
+        >>> f = SelfAttention(-one, one, one, bq=2 * one[0])
+        >>> found = castin(f, 3, 1.5)
+        >>> found.estimate.value > found.other.estimate.value, found.sign, found.other.sign
+        (True, 1, -1)
     """
     form = _form(f, n, radius, "castin")
+    if sign is not None and (isinstance(sign, bool) or sign not in (1, -1)):
+        raise InputError(f"castin: expected sign as 1, -1 or None, got {sign!r}; None takes the larger constant")
     if head is None and form.heads > 1:
         raise InputError(f"castin: expected one head, got {form.heads}; give head=0 … {form.heads - 1}, or f.head(i)")
     chosen = 0 if head is None else head
@@ -101,13 +123,30 @@ def castin(f: SelfAttention | LayerForm, n: int, radius: float, head: int | None
     u, factor, gamma = (u_low, -1.0, -low) if opposite else (u_high, 0.5, high / 8)
     if float(_offset(form)[chosen] @ u) < 0:
         u = -u
-    return Configuration(
+    one = Configuration(
         _one_and_rest(radius * u, factor * radius * u, n),
         "castin",
         radius,
         head,
         f"γ = {gamma:.4g} from the {'least' if opposite else 'greatest'} real eigenvalue of {of}",
+        sign=1,
     )
+    other = replace(one, tokens=-one.tokens, sign=-1)
+    return _larger(form, one, other) if sign is None else (one if sign == 1 else other)
+
+
+def _larger(form: LayerForm, one: Configuration, other: Configuration) -> Configuration:
+    """Return the configuration with the larger certified constant of the layer; the other one is its attribute."""
+    layer = form.f.converted(device="cpu", dtype=torch.float64)
+
+    def estimate(tokens: Tensor) -> Estimate:
+        return single_estimate(local_lipschitz(layer, tokens, tol=SIGN_TOLERANCE, strict=False))
+
+    first = estimate(one.tokens)
+    # Without a query bias f(−X) = −f(X) up to a constant, so the derivatives at X and −X are the same.
+    second = estimate(other.tokens) if has_query_bias(form) else first
+    one, other = replace(one, estimate=first), replace(other, estimate=second)
+    return replace(one, other=other) if first.value >= second.value else replace(other, other=one)
 
 
 def two_point(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool = False) -> Configuration:
@@ -227,6 +266,11 @@ def _form(f: SelfAttention | LayerForm, n: int, radius: float, name: str) -> Lay
     conditions.require_no_window(form, name)
     form.require_bilinear_scores(name)
     return form
+
+
+def has_query_bias(f: SelfAttention | LayerForm) -> bool:
+    """Return whether the constant at −X can differ from that at X."""
+    return f.bq is not None and bool(f.bq.any())
 
 
 def _offset(form: LayerForm) -> Tensor:

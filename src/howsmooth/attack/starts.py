@@ -15,11 +15,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from howsmooth.attack.ascent import Ascent, ascend
+from howsmooth.attack.ascent import Ascent, Layer, ascend, refuse_other_maps, softmax_layer
 from howsmooth.attack.checks import check_count, check_seed, shift_seed
-from howsmooth.attack.configurations import Configuration, castin, far_token, two_point
+from howsmooth.attack.configurations import Configuration, castin, far_token, has_query_bias, two_point
 from howsmooth.attack.constraints import Constraint, Ellipsoid, Near, token_norms
-from howsmooth.attention import SelfAttention
+from howsmooth.attention import L2Attention, SelfAttention
 from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError
 
@@ -31,7 +31,7 @@ FIRST_ROUND_DIVISOR, SURVIVOR_DIVISOR = 5, 4  # a fifth of the steps for all res
 
 
 def worst_case(
-    f: SelfAttention,
+    f: Layer,
     n: int,
     constraint: Constraint,
     *,
@@ -48,7 +48,7 @@ def worst_case(
     restart is x0 itself, so the result is never below the constant at x0.
 
     Args:
-        f: the attention layer.
+        f: the attention layer: a `SelfAttention`, an `L2Attention`, or a `Field` on its own tokens.
         n: the number of tokens; in `Near(x0, eps)` that of x0.
         constraint: the set of inputs: `Ball`, `Sphere`, `Ellipsoid` or `Near`.
         restarts: the number of starting points.
@@ -101,20 +101,22 @@ def worst_case(
     )
 
 
-def starts(f: SelfAttention, n: int, constraint: Constraint, restarts: int = 32, seed: int = 0) -> Tensor:
+def starts(f: Layer, n: int, constraint: Constraint, restarts: int = 32, seed: int = 0) -> Tensor:
     """Return starting points for `ascend`: closed-form configurations, then clusters and random tokens.
 
     In `Near(x0, eps)` they are x0 itself and random points within eps, eps/3 and eps/10 of it.
 
+    Closed-form configurations exist for softmax attention alone.
+
     Args:
-        f: the attention layer.
+        f: the attention layer: a `SelfAttention`, an `L2Attention`, or a `Field` on its own tokens.
         n: the number of tokens.
         constraint: the set of inputs: `Ball`, `Sphere`, `Ellipsoid` or `Near`.
         restarts: the number of starting points.
         seed: seed of all random draws.
 
     Returns:
-        Tokens (restarts, n, d) in the constraint set, with the dtype and device of the layer.
+        Tokens (restarts, n, d) in the constraint set, with the dtype and device of the layer; in float64 for a field.
 
     Raises:
         InputError: an argument has the wrong type or shape.
@@ -126,10 +128,8 @@ def starts(f: SelfAttention, n: int, constraint: Constraint, restarts: int = 32,
         >>> x.shape, torch.equal(x[0], x0), Near(x0, 0.1).contains(x, 1e-6)
         (torch.Size([4, 3, 2]), True, True)
     """
-    if not isinstance(f, SelfAttention):
-        raise InputError(
-            f"starts: expected a SelfAttention, got {type(f).__name__}; the ascent needs its second derivative"
-        )
+    f = softmax_layer(f)
+    refuse_other_maps("starts", f)
     if not isinstance(constraint, Constraint):
         raise InputError(
             f"starts: expected a constraint (Ball, Sphere, Ellipsoid or Near), got {type(constraint).__name__}"
@@ -140,8 +140,11 @@ def starts(f: SelfAttention, n: int, constraint: Constraint, restarts: int = 32,
     constraint.check(n, f.d)
     generator = torch.Generator().manual_seed(seed)
     near = isinstance(constraint, Near)
-    points = [torch.zeros(n, f.d, dtype=torch.float64)] if near else _configurations(f, n, constraint, seed)
-    points = points[: max(1, restarts // 2)]
+    points = []
+    if near:
+        points = [torch.zeros(n, f.d, dtype=torch.float64)]
+    elif isinstance(f, SelfAttention):
+        points = _configurations(f, n, constraint, seed)[: max(1, restarts // 2)]
     while len(points) < restarts:
         i = len(points)
         if near or i % 4 == 0:
@@ -149,7 +152,8 @@ def starts(f: SelfAttention, n: int, constraint: Constraint, restarts: int = 32,
         else:
             points.append(_clusters(f.d, n, constraint, 2 + i % 2, generator))
     y = constraint.project(torch.stack(points[:restarts]))
-    return constraint.decode(y).to(f.wq)
+    x = constraint.decode(y)
+    return x.to(f.wq) if isinstance(f, (SelfAttention, L2Attention)) else x
 
 
 def _clusters(d: int, n: int, constraint: Constraint, count: int, generator: torch.Generator) -> Tensor:
@@ -178,10 +182,15 @@ def _clusters(d: int, n: int, constraint: Constraint, count: int, generator: tor
 def _configurations(f: SelfAttention, n: int, constraint: Constraint, seed: int) -> list[Tensor]:
     """Return the coordinates of all configurations that exist for this layer as a map of the coordinates."""
     layer, radius = layer_in_coordinates(f, constraint), constraint.coordinate_radius
+    signs = (1, -1) if has_query_bias(layer) else (1,)  # elsewhere the ascents from both signs are mirror images
     makers: list[Callable[[], Configuration]] = [
         partial(two_point, layer, n, radius),
         partial(far_token, layer, n, radius, seed),
-        *(partial(castin, layer, n, radius, head) for head in range(min(layer.heads, MAX_HEADS))),
+        *(
+            partial(castin, layer, n, radius, head, sign=sign)
+            for head in range(min(layer.heads, MAX_HEADS))
+            for sign in signs
+        ),
     ]
     points = []
     for make in makers:

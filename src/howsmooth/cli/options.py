@@ -7,7 +7,7 @@ text on, and the spec parses it.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import click
@@ -55,15 +55,17 @@ def model_argument(default: str | None = "minilm", *, metavar: str = "MODEL") ->
     return click.argument(name, metavar=f"[{metavar}]", default=default, required=False, shell_complete=complete_model)
 
 
-def spec_options(*fields: str, **defaults: Any) -> Decorator:
+def spec_options(*fields: str, without: Mapping[str, tuple[str, ...]] | None = None, **defaults: Any) -> Decorator:
     """Return a decorator that adds options for fields of the spec.
 
     Args:
         fields: Names of the fields, in the order of the help.
+        without: Values of a field that this command does not take: neither offered nor accepted.
         defaults: Defaults that the help shows instead of those of the spec; the command passes the same values to
             `spec_from_options`.
     """
-    return apply_options(*(_spec_option(field, defaults.get(field)) for field in fields))
+    refused = without or {}
+    return apply_options(*(_spec_option(field, defaults.get(field), refused.get(field, ())) for field in fields))
 
 
 def loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,20 +87,30 @@ def spec_field(name: str) -> Any:
     return Spec.model_fields[name]
 
 
-def _spec_option(name: str, default: Any) -> Decorator:
+def _spec_option(name: str, default: Any, refused: tuple[str, ...]) -> Decorator:
     field = spec_field(name)
     help_text = field.description or ""
+    if refused:  # the description is that of all commands
+        help_text = help_text.replace("  [default", f" (Here not {', '.join(refused)}.)  [default")
     if field.annotation is bool:
         return click.option(_option_name(name), name, is_flag=True, default=None, help=help_text)
     shown_default = format_default(field.default if default is None else default)
     if shown_default and "[default" not in help_text:
         help_text += f"  [default: {shown_default}]"
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    choices = _literal_values(field.annotation)
+    choices = [value for value in _literal_values(field.annotation) if value not in refused]
     metavar = extra.get("metavar") or ("|".join(choices) if choices else name.upper())
     words = {"models": MODELS, "texts": TEXTS, "tokenizer": MODELS}.get(name, choices)
     completer = complete(words, paths=name == "tokenizer" or any(word in str(metavar) for word in ("FILE", "DIR")))
-    return click.option(_option_name(name), name, metavar=str(metavar), help=help_text, shell_complete=completer)
+
+    def check(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+        if value in refused:
+            raise InputError(f"expected {_option_name(name)} as one of {', '.join(choices)}, got {value!r}; take one")
+        return value
+
+    return click.option(
+        _option_name(name), name, metavar=str(metavar), help=help_text, shell_complete=completer, callback=check
+    )
 
 
 def _option_name(field: str) -> str:

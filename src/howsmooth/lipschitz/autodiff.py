@@ -162,6 +162,25 @@ class AutodiffJacobian(LinearOperator):
         (jv,) = torch.autograd.grad(self._vjp_graph, self._cotangent, v, retain_graph=True)
         return jv.reshape(*self.batch, -1).to(self.dtype)
 
+    def gradient(self, u: Tensor, v: Tensor) -> Tensor:
+        """Compute ∇_x ⟨u, J(x) v⟩ by double backward. At a simple σ₁ with its singular vectors this is ∇_x σ₁.
+
+        Args:
+            u: Output vectors `(*batch, rows)`.
+            v: Input vectors `(*batch, cols)`.
+
+        Returns:
+            The gradient, of the shape of x.
+        """
+        x = self.x.clone().requires_grad_()
+        with torch.enable_grad(), differentiable_attention():
+            y = self.f(x)
+            (g,) = torch.autograd.grad(y, x, u.view_as(y).to(y.dtype), create_graph=True, materialize_grads=True)
+            if not g.requires_grad:  # the map is linear
+                return torch.zeros_like(self.x)
+            (h,) = torch.autograd.grad(g, x, v.view_as(x), materialize_grads=True)
+        return h
+
     def precise(self) -> LinearOperator | None:
         """Return the Jacobian in float64; None if f does not run in float64 or casts to a coarser dtype than x has."""
         if self.dtype == torch.float64:

@@ -1,9 +1,11 @@
-"""The maps that the released scripts of "How Smooth Is Attention?" differentiate; some differ from the paper's text.
+"""What the released scripts of "How Smooth Is Attention?" differentiate, and where; some differs from the paper's text.
 
     BERT on text           the module `attention`: output projection, residual and LayerNorm, called without a mask,
                            even if the tokens come from BERT run as a decoder
     GPT-2, random weights  attention with dropout active, in the layers below as well
     other models           attention; the scripts support no others
+
+Adversarial inputs are built from an eigenvector of one head's A, for GPT-2 from a matrix sliced along the wrong axis.
 
 Reference:
     castin2024, code released with the paper.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,6 +41,31 @@ def script_map(model: Model, layer: int, n: int) -> tuple[Callable[[Tensor], Ten
 def without_causal_mask(f: SelfAttention) -> SelfAttention:
     """Return the same attention with every token visible to every other."""
     return f.replaced(causal=False)
+
+
+def adversarial_points(family: str, f: SelfAttention, head: int) -> tuple[Tensor, Tensor]:
+    """Return the first token and the point of all others in the scripts' adversarial input, for R = 1.
+
+    They are (−u, u) or (u, u/2) for a unit eigenvector u of A. NumPy computes u, as in the scripts: with a query bias
+    its sign, which is arbitrary, matters. Of GPT-2 the scripts slice the rows of a matrix whose heads are columns.
+
+    Args:
+        family: The family of the model, "bert" or "gpt2".
+        f: The layer.
+        head: The head.
+
+    Returns:
+        Two vectors (d,), float64.
+    """
+    k = f.wq.shape[0] // f.heads
+    rows = slice(head * k, (head + 1) * k)
+    wq, wk = (f.wq.T, f.wk.T) if family == "gpt2" else (f.wq, f.wk)  # GPT-2: as if Conv1D were Linear
+    values, vectors = np.linalg.eig((f.scale * wk[rows].T.float() @ wq[rows].float()).numpy())
+    is_real = np.isreal(values)
+    values, real_vectors = values[is_real].real, torch.from_numpy(vectors[:, is_real].real).double()
+    use_largest = values.max() > -8 * values.min()
+    u = real_vectors[:, int(values.argmax() if use_largest else values.argmin())]
+    return (u, u / 2) if use_largest else (-u, u)
 
 
 def vjps_under_dropout(model: Model, ids: Tensor, layer: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -38,6 +38,18 @@ _MAX_LOG_DISTANCE = math.log(30)  # a bound further from the points is listed in
 _STYLES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("attention", "lipschitz"): ("as described", {"colour": 0, "marker_index": 0, "law_linestyle": "solid"}),
     ("head", "lipschitz"): ("as described, the head alone", {"colour": 2, "marker_index": 3, "law_linestyle": "solid"}),
+    ("attention, −u", "lipschitz"): (
+        "as described, other sign of u",
+        {"colour": 4, "marker_index": 4, "law_linestyle": "solid"},
+    ),
+    ("head, −u", "lipschitz"): (
+        "as described, the head alone, other sign",
+        {"colour": 5, "marker_index": 5, "law_linestyle": "solid"},
+    ),
+    ("attention, scripts' input", "lipschitz"): (
+        "as described, at the scripts' input",
+        {"colour": 3, "marker_index": 2, "law_linestyle": "solid"},
+    ),
     ("attention", "released"): (
         "released formula, described map",
         {"colour": 1, "marker_index": 1, "law_linestyle": "dashed", "hollow_markers": True},

@@ -72,7 +72,9 @@ PICTURE_PARAMETERS = {"a", "masses", "third", "extent", "points", "masked"}
     help="Points along each axis of the picture.",
 )
 @click.option("--masked", is_flag=True, help="Masked attention in the picture: the atoms are ordered x, y, third.")
-@spec_options("inputs", *CHUNK_FIELDS, "map", "layers", "heads", *SOLVER_FIELDS, **DEFAULTS)
+@spec_options(
+    "inputs", *CHUNK_FIELDS, "map", "layers", "heads", *SOLVER_FIELDS, without={"map": ("model",)}, **DEFAULTS
+)
 @click.option(
     "--repeat",
     type=Count(2),

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,7 +31,7 @@ from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
 from howsmooth.models import AttentionFile, Model, load
 from howsmooth.models.identity import model_identity
-from howsmooth.models.released_scripts import without_causal_mask
+from howsmooth.models.released_scripts import adversarial_points, without_causal_mask
 from howsmooth.records import make_record
 from howsmooth.studies.plan import MAP_VERSION
 from howsmooth.studies.provenance import provenance
@@ -44,9 +43,13 @@ JOB_HASH_VERSION = 1  # part of every hash: raise it when the same job gives ano
 EMBEDDING_STD = 0.14  # assumed spread of token embeddings: a file of attention layers does not contain them
 
 Request = tuple[str, str]  # (map, quantity) of a measurement, or (name, "bound") of a bound
+OTHER_SIGN, AT_SCRIPTS_INPUT = ", −u", ", scripts' input"  # of a map: where it is differentiated
 ADVERSARIAL: tuple[Request, ...] = (
     ("head", "lipschitz"),
     ("attention", "lipschitz"),
+    (f"head{OTHER_SIGN}", "lipschitz"),
+    (f"attention{OTHER_SIGN}", "lipschitz"),
+    (f"attention{AT_SCRIPTS_INPUT}", "lipschitz"),
     ("attention", "released"),
     ("scripts", "scripts"),
 )
@@ -285,7 +288,11 @@ def _map_and_input(model: Model, attention: Any, name: str, job: Job) -> tuple[A
         return f, _synthetic_input(model, job)
     if name == "scripts":
         return _scripts_map(model.family, f), _scripts_input(model.family, f, job)
-    return (f.head(job.head) if name == "head" else f), castin(f, job.n, job.radius, head=job.head).tokens
+    if name.endswith(AT_SCRIPTS_INPUT):
+        return f, _scripts_input(model.family, f, job)
+    sign = -1 if name.endswith(OTHER_SIGN) else 1
+    tokens = castin(f, job.n, job.radius, head=job.head, sign=sign).tokens
+    return (f.head(job.head) if name.startswith("head") else f), tokens
 
 
 def _synthetic_input(model: Model, job: Job) -> Tensor:
@@ -305,23 +312,12 @@ def _scripts_map(family: str, f: SelfAttention) -> SelfAttention:
 
 
 def _scripts_input(family: str, f: SelfAttention, job: Job) -> Tensor:
-    """Return (−Ru, Ru, …) or (Ru, Ru/2, …) for an eigenvector u of A.
-
-    NumPy computes u, as in the scripts: with a query bias its sign, which is arbitrary, matters.
-    """
+    """Return the tokens (n, d) of the scripts; the eigenvector is computed once for all lengths."""
     key = repr((sorted(job.source.items()), job.layer, job.head))
     if key not in _directions:
         if job.head is None:
             raise InputError("expected a head for the input of the scripts, got a whole layer; name a head")
-        k = f.wq.shape[0] // f.heads
-        rows = slice(job.head * k, (job.head + 1) * k)
-        wq, wk = (f.wq.T, f.wk.T) if family == "gpt2" else (f.wq, f.wk)  # GPT-2: as if Conv1D were Linear
-        values, vectors = np.linalg.eig((f.scale * wk[rows].T.float() @ wq[rows].float()).numpy())
-        is_real = np.isreal(values)
-        values, real_vectors = values[is_real].real, torch.from_numpy(vectors[:, is_real].real).double()
-        use_largest = values.max() > -8 * values.min()
-        u = real_vectors[:, int(values.argmax() if use_largest else values.argmin())]
-        _directions[key] = (u, u / 2) if use_largest else (-u, u)
+        _directions[key] = adversarial_points(family, f, job.head)
     first, others = _directions[key]
     return job.radius * torch.cat([first[None], others.expand(job.n - 1, -1)])
 

@@ -298,7 +298,7 @@ def _jobs_of(labelled: LabelledModel, generated: GeneratedInput, options: Option
     if adversarial:  # raise once, here, rather than at every length
         if not isinstance(attention, SelfAttention):
             raise InputError(f"expected a model whose attention is known by its weights, got {labelled.label}")
-        castin(attention, 2, R, head=head)
+        castin(attention, 2, R, head=head, sign=1)
     solver_options = {"tol": options.tol or 1e-3, "confidence": 0.999, "seed": generated.model.seed or 0}
     text = _text_label(generated)
 
