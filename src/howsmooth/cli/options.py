@@ -7,7 +7,7 @@ text on, and the spec parses it.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin
 
 import click
@@ -55,17 +55,15 @@ def model_argument(default: str | None = "minilm", *, metavar: str = "MODEL") ->
     return click.argument(name, metavar=f"[{metavar}]", default=default, required=False, shell_complete=complete_model)
 
 
-def spec_options(*fields: str, without: Mapping[str, tuple[str, ...]] | None = None, **defaults: Any) -> Decorator:
+def spec_options(*fields: str, **defaults: Any) -> Decorator:
     """Return a decorator that adds options for fields of the spec.
 
     Args:
         fields: Names of the fields, in the order of the help.
-        without: Values of a field that this command does not take: neither offered nor accepted.
         defaults: Defaults that the help shows instead of those of the spec; the command passes the same values to
             `spec_from_options`.
     """
-    refused = without or {}
-    return apply_options(*(_spec_option(field, defaults.get(field), refused.get(field, ())) for field in fields))
+    return apply_options(*(spec_option(field, defaults.get(field)) for field in fields))
 
 
 def loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,7 +85,14 @@ def spec_field(name: str) -> Any:
     return Spec.model_fields[name]
 
 
-def _spec_option(name: str, default: Any, refused: tuple[str, ...]) -> Decorator:
+def spec_option(name: str, default: Any = None, refused: tuple[str, ...] = ()) -> Decorator:
+    """Return a decorator that adds the option for one field of the spec.
+
+    Args:
+        name: Name of the field.
+        default: Default that the help shows instead of that of the spec.
+        refused: Values that this command does not take: neither offered nor accepted.
+    """
     field = spec_field(name)
     help_text = field.description or ""
     if refused:  # the description is that of all commands

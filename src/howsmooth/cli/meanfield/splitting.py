@@ -15,6 +15,7 @@ from howsmooth.cli.options import (
     model_argument,
     output_options,
     spec_from_options,
+    spec_option,
     spec_options,
 )
 from howsmooth.cli.parameter_types import Count, Number, NumberList
@@ -72,9 +73,9 @@ PICTURE_PARAMETERS = {"a", "masses", "third", "extent", "points", "masked"}
     help="Points along each axis of the picture.",
 )
 @click.option("--masked", is_flag=True, help="Masked attention in the picture: the atoms are ordered x, y, third.")
-@spec_options(
-    "inputs", *CHUNK_FIELDS, "map", "layers", "heads", *SOLVER_FIELDS, without={"map": ("model",)}, **DEFAULTS
-)
+@spec_options("inputs", *CHUNK_FIELDS, **DEFAULTS)
+@spec_option("map", refused=("model",))
+@spec_options("layers", "heads", *SOLVER_FIELDS, **DEFAULTS)
 @click.option(
     "--repeat",
     type=Count(2),
