@@ -55,6 +55,7 @@ ARGUMENTS = {
 TAKE_A_MODEL = ("measure", "bound", "attack", "flow model", "meanfield splitting", "meanfield distance")
 # A value that is wrong for the option; "nosuch" for all others.
 WRONG = {
+    "--allowed-host": " ",
     "--tokenizer": "./absent",
     "--depth-weights": "./absent",
     "--text": "absent.txt",

@@ -141,7 +141,7 @@ def bench(tmp_path, monkeypatch, tiny, text_file, howsmooth):
     Path("folder").mkdir()
     Path("file.txt").write_text("no records, no weights, no study")
     Path("study.toml").write_text(STUDY.replace("TINY", tiny).replace("TEXT", text_file))
-    page = SimpleNamespace(block_thread=lambda: None)
+    page = SimpleNamespace(is_running=False, close=lambda verbose: None)
     monkeypatch.setattr(explorer, "explorer", lambda limits: ModelCatalog(limits).names() and page)
     monkeypatch.setattr(explorer, "launch", lambda page, **_options: "http://127.0.0.1:1/")
     monkeypatch.setattr(demo, "SPECS", ({"models": tiny, "layers": [0], "lengths": [4, 6], "samples": 1},))

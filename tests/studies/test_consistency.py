@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from howsmooth.cli import main
 from howsmooth.explorer import Limits
 from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Choice, prepare
+from howsmooth.records import unsealed
 from howsmooth.studies import Store, measure, run_study, spec_of
 from tests.tolerances import same_record
 
@@ -41,7 +41,7 @@ def by_command(fields: dict) -> list[dict]:
     with pytest.raises(SystemExit) as left:
         main(["measure", MODEL, "--text", SOURCE, "--json", "records.jsonl", *options])
     assert left.value.code == 0
-    return [json.loads(line) for line in Path("records.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [unsealed(line) for line in Path("records.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def by_study(fields: dict, workers: int) -> list[dict]:
@@ -83,21 +83,23 @@ def differences(one: list[dict], other: list[dict]) -> set[str]:
 
 
 def test_command_study_and_python_return_equal_records(capfd):
+    """A model in memory may have been changed: its tasks equal no others, and nothing else differs."""
+    command = by_command(FIELDS)
     results = {
-        "command": by_command(FIELDS),
         "study": by_study(FIELDS, 0),
         "two workers": by_study(FIELDS, 2),
         "python": list(howsmooth.measure(MODEL, SOURCE, **FIELDS)),
         "a loaded model": list(howsmooth.measure(howsmooth.load(MODEL), SOURCE, **FIELDS)),
     }
-    assert len(results["command"]) == 2 * 2 * 3 * 2
+    assert len(command) == 2 * 2 * 3 * 2
     for source, records in results.items():
-        assert differences(results["command"], records) == set(), source
+        expected = {"task"} if source == "a loaded model" else set()
+        assert differences(command, records) == expected, source
 
 
 def test_the_explorer_returns_equal_records(capfd):
     by_cli, by_app = by_command(SINGLE_LENGTH), by_explorer(SINGLE_LENGTH)
-    assert len(by_cli) == 2 and differences(by_cli, by_app) == set()
+    assert len(by_cli) == 2 and differences(by_cli, by_app) == {"task"}  # of a model in memory
 
 
 def test_the_comparison_can_fail():
