@@ -31,10 +31,10 @@ from howsmooth.attack.mitigation import L2, Cap, Mitigation, Temperature
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import Model, replace_attention
+from howsmooth.questions.inputs import run_fields
 from howsmooth.report.rows import model_name, number
 from howsmooth.report.table import plain_table
 from howsmooth.studies import Spec, resolve, spec_of
-from howsmooth.studies.inputs import run_fields
 from howsmooth.texts.corpora import Corpus, read_corpus
 from howsmooth.texts.cutting import TokenChunk
 

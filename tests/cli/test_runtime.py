@@ -168,8 +168,8 @@ def test_a_study_is_prepared_with_one_thread(tiny, tmp_path):
 
 
 def test_remedies_name_options_of_the_command():
+    from howsmooth.cli.ask import question_command
     from howsmooth.cli.flow.particles import command as particles
-    from howsmooth.cli.measure import command as measure
     from howsmooth.cli.runtime import name_options
 
     cases = {
@@ -180,7 +180,7 @@ def test_remedies_name_options_of_the_command():
         "expected a, got b; --dtype on the command line, dtype= in load()": "--dtype on the command line, dtype= in",
     }
     for message, wanted in cases.items():
-        assert wanted in name_options(message, measure.params)
+        assert wanted in name_options(message, question_command("measure").params)
     assert name_options("expected a number of steps, got none; set steps", particles.params).endswith(
         "set --solver-steps"
     )

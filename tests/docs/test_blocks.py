@@ -78,7 +78,7 @@ def _no_blank_lines(text: str) -> str:
 def test_toml_is_read():
     """A study, or a flow: the files that pages show are valid."""
     from howsmooth.dynamics.declaration import read_example
-    from howsmooth.studies.spec import spec_of
+    from howsmooth.questions.spec import spec_of
 
     files = [block for page in PAGES for block in re.findall(r"```toml[^\n]*\n(.*?)```", page.read_text(), re.S)]
     for text in files:

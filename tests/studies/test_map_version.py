@@ -23,8 +23,10 @@ PARTS = (
     "lipschitz",
     "models",
     "spectral",
-    "studies/inputs.py",
-    "studies/quantities.py",
+    "questions/inputs.py",
+    "questions/measure.py",
+    "questions/quantities.py",
+    "questions/work.py",
     "studies/worker.py",
     "texts",
 )

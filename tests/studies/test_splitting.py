@@ -8,8 +8,8 @@ import pytest
 
 from howsmooth import InputError, load
 from howsmooth.lipschitz import splits
+from howsmooth.questions.inputs import NormalisedInputs
 from howsmooth.studies import resolve, spec_of
-from howsmooth.studies.inputs import NormalisedInputs
 from howsmooth.studies.splitting import splittings
 from tests import data
 from tests.tolerances import at_most
@@ -40,5 +40,5 @@ def test_a_true_head_does_not_split():
 
 
 def test_a_missing_file_is_refused():
-    with pytest.raises(InputError, match="safetensors file"):
+    with pytest.raises(InputError, match="expected the file"):
         load("nowhere.safetensors")

@@ -83,9 +83,9 @@ def _measure(run: CommandRun, spec_values: dict[str, Any]) -> list[Record]:
     """Measure one of the specs and return its records."""
     from howsmooth.cli.loading import load_model_and_text
     from howsmooth.cli.run import Computation, print_overview
+    from howsmooth.questions.spec import spec_of
     from howsmooth.studies.plan import prepare_model
     from howsmooth.studies.run import records_of
-    from howsmooth.studies.spec import spec_of
 
     count_before = len(run.records)
     model, corpus, spec = load_model_and_text(spec_of({**spec_values, "name": "demo"}))

@@ -87,6 +87,8 @@ class RecordDisplay:
             self._finish_length(position[0])
         else:
             self._position = self._describe(*position)
+            if isinstance(position[0], dict) and "n" in position[0]:
+                self._finish_length(position[0]["n"])
         self._bar.update(self._task, description=f"{self._name} {self._position}")
         if self._live is None and time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES:
             self._print(f"{len(self.records)} of {counted(self._total, self._record_noun)}, now {self._position}")

@@ -9,13 +9,12 @@ import sys
 import click
 
 from howsmooth import __version__
-from howsmooth.cli.lazy import Entry, LazyGroup
+from howsmooth.cli.lazy import Entry, LazyGroup, question_entries
 from howsmooth.errors import InputError
 from howsmooth.extras import missing_package
 
 _COMMANDS = {
-    "measure": Entry("measure", "Measure the attention layers of a model on a text."),
-    "bound": Entry("bound", "Compare every bound with the measured constant."),
+    **question_entries(""),
     "attack": Entry("attack", "Search for worst cases, and certify that none is near."),
     "meanfield": Entry("meanfield", "The mean-field limit: regimes, splitting, masks, distances."),
     "flow": Entry("flow", "Tokens along depth: particles, Gaussians, densities, real layers."),

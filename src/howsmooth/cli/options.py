@@ -1,6 +1,6 @@
 """Options of commands: those made from fields of the spec, and those of the files that a command writes.
 
-Each field of `howsmooth.studies.Spec` becomes one option with one name, one help text and one parser: click passes the
+Each field of a spec becomes one option with one name, one help text and one parser: click passes the
 text on, and the spec parses it.
 """
 
@@ -14,15 +14,14 @@ import click
 
 from howsmooth.cli.completion import MODELS, TEXTS, complete, complete_model
 from howsmooth.errors import InputError
-from howsmooth.studies.spec import EngineSpec, ModelSpec, Spec, spec_of
+from howsmooth.questions import find_question
+from howsmooth.questions.measure import MeasureSpec
+from howsmooth.questions.spec import LOADING_FIELDS, EngineSpec, ModelChoice, Spec, spec_of
 
 MODEL_HELP = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub,
     random:NAME for an architecture with random weights, or a .safetensors file of GPT-2's attention layers."""
-LOADING_FIELDS = ("dtype", "device", "revision", "tokenizer", "part", "trust_remote_code", "allow_pickle")
 ENGINE_FIELDS = ("engine", "address", "workers", "threads", "cpus", "gpus")
-SOLVER_FIELDS = ("tol", "confidence", "seed")
-CHUNK_FIELDS = ("texts", "special_tokens", "lengths", "samples")
-_OPTION_NAMES = {"texts": "text", "kind": "engine"}  # fields whose option has another name
+_OPTION_NAMES = {"texts": "text", "kind": "engine"}  # fields of every spec whose option has another name
 
 OUTPUT_OPTIONS = {  # option: metavar and help
     "json": ("FILE|-", "One JSON object per record; - is stdout"),
@@ -55,15 +54,16 @@ def model_argument(default: str | None = "minilm", *, metavar: str = "MODEL") ->
     return click.argument(name, metavar=f"[{metavar}]", default=default, required=False, shell_complete=complete_model)
 
 
-def spec_options(*fields: str, **defaults: Any) -> Decorator:
-    """Return a decorator that adds options for fields of the spec.
+def spec_options(*fields: str, spec: type[Spec] = MeasureSpec, **defaults: Any) -> Decorator:
+    """Return a decorator that adds options for fields of a spec.
 
     Args:
         fields: Names of the fields, in the order of the help.
+        spec: The spec.
         defaults: Defaults that the help shows instead of those of the spec; the command passes the same values to
             `spec_from_options`.
     """
-    return apply_options(*(spec_option(field, defaults.get(field)) for field in fields))
+    return apply_options(*(spec_option(field, defaults.get(field), spec=spec) for field in fields))
 
 
 def loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,33 +76,39 @@ def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return spec_options(*ENGINE_FIELDS)(command)
 
 
-def spec_field(name: str) -> Any:
-    """Return the field behind an option (a pydantic `FieldInfo`), from the spec of a model, an engine or a study."""
+def spec_field(name: str, spec: type[Spec] = MeasureSpec) -> Any:
+    """Return the field behind an option (a pydantic `FieldInfo`), from the choice of a model, an engine or a spec."""
     if name in LOADING_FIELDS:
-        return ModelSpec.model_fields[name]
+        return ModelChoice.model_fields[name]
     if name in ENGINE_FIELDS:
         return EngineSpec.model_fields["kind" if name == "engine" else name]
-    return Spec.model_fields[name]
+    return spec.model_fields[name]
 
 
-def spec_option(name: str, default: Any = None, refused: tuple[str, ...] = ()) -> Decorator:
-    """Return a decorator that adds the option for one field of the spec.
+def spec_option(
+    name: str, default: Any = None, refused: tuple[str, ...] = (), spec: type[Spec] = MeasureSpec
+) -> Decorator:
+    """Return a decorator that adds the option for one field of a spec.
 
     Args:
         name: Name of the field.
         default: Default that the help shows instead of that of the spec.
         refused: Values that this command does not take: neither offered nor accepted.
+        spec: The spec.
     """
-    field = spec_field(name)
+    field = spec_field(name, spec)
     help_text = field.description or ""
     if refused:  # the description is that of all commands
         help_text = help_text.replace("  [default", f" (Here not {', '.join(refused)}.)  [default")
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    flag = str(extra.get("flag") or option_name(name))
     if field.annotation is bool:
-        return click.option(_option_name(name), name, is_flag=True, default=None, help=help_text)
+        return click.option(flag, name, is_flag=True, default=None, help=help_text)
+    if bool in get_args(field.annotation):
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=help_text)
     shown_default = format_default(field.default if default is None else default)
     if shown_default and "[default" not in help_text:
         help_text += f"  [default: {shown_default}]"
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     choices = [value for value in _literal_values(field.annotation) if value not in refused]
     metavar = extra.get("metavar") or ("|".join(choices) if choices else name.upper())
     words = {"models": MODELS, "texts": TEXTS, "tokenizer": MODELS}.get(name, choices)
@@ -110,15 +116,14 @@ def spec_option(name: str, default: Any = None, refused: tuple[str, ...] = ()) -
 
     def check(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
         if value in refused:
-            raise InputError(f"expected {_option_name(name)} as one of {', '.join(choices)}, got {value!r}; take one")
+            raise InputError(f"expected {option_name(name)} as one of {', '.join(choices)}, got {value!r}; take one")
         return value
 
-    return click.option(
-        _option_name(name), name, metavar=str(metavar), help=help_text, shell_complete=completer, callback=check
-    )
+    return click.option(flag, name, metavar=str(metavar), help=help_text, shell_complete=completer, callback=check)
 
 
-def _option_name(field: str) -> str:
+def option_name(field: str) -> str:
+    """Return the option of a field."""
     return "--" + _OPTION_NAMES.get(field, field).replace("_", "-")
 
 
@@ -166,32 +171,42 @@ def output_options(*names: str, **contents: str) -> Decorator:
         contents: What the file of an option contains, appended to its help.
     """
 
-    def output_option(name: str) -> Decorator:
+    def one(name: str) -> Decorator:
         metavar, help_text = OUTPUT_OPTIONS[name]
-        help_text += f": {contents[name]}." if name in contents else "."
-        completer = complete(paths=True)
-        return click.option(f"--{name}", f"{name}_path", metavar=metavar, help=help_text, shell_complete=completer)
+        return output_option(f"--{name}", metavar, help_text + (f": {contents[name]}." if contents.get(name) else "."))
 
-    return apply_options(*map(output_option, names), *([style_option] if "plot" in names else []))
+    return apply_options(*map(one, names), *([style_option] if "plot" in names else []))
 
 
-def spec_from_options(options: dict[str, Any], **defaults: Any) -> Spec:
+def output_option(flag: str, metavar: str, help_text: str) -> Decorator:
+    """Return a decorator that adds the option for one output file."""
+    parameter = flag.removeprefix("--").replace("-", "_") + "_path"
+    return click.option(flag, parameter, metavar=metavar, help=help_text, shell_complete=complete(paths=True))
+
+
+theme_option = click.option(
+    "--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True, help="Colours of figures."
+)
+
+
+def spec_from_options(options: dict[str, Any], question: str = "measure", **defaults: Any) -> Any:
     """Return the spec of a command.
 
     Args:
         options: Values by field, None where an option was not given.
+        question: Name of the question.
         defaults: Values of fields whose option was not given.
 
     Raises:
         InputError: If a value is invalid; the message names the option.
     """
     keys = study_keys(options)
-    spec = spec_of({**defaults, **keys}, name=_option_of_key)
+    spec = spec_of({"name": question, **defaults, **keys}, question=question, name=_namer(question))
     spec.model_fields_set.difference_update(defaults.keys() - keys.keys())  # it contains what the user chose
     return spec
 
 
-def study_keys(options: dict[str, Any]) -> dict[str, Any]:
+def study_keys(options: dict[str, Any], question: str = "measure") -> dict[str, Any]:
     """Return the options that were given as the keys of a study file."""
     given = {name: value for name, value in options.items() if value is not None}
     keys: dict[str, Any] = {}
@@ -201,7 +216,7 @@ def study_keys(options: dict[str, Any]) -> dict[str, Any]:
         keys["models"] = _split_names(given["models"])
     if "texts" in given:  # a command for one model takes one text, whose path may contain commas
         keys["texts"] = [given["texts"]] if "model" in given else _split_names(given["texts"])
-    for name in Spec.model_fields:
+    for name in find_question(question).spec.model_fields:
         if name in given and name not in ("models", "texts", "engine"):
             keys[name] = given[name]
     engine = {("kind" if name == "engine" else name): given[name] for name in ENGINE_FIELDS if name in given}
@@ -214,14 +229,25 @@ def _split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _option_of_key(key: str) -> str:
-    """Return the option for a dotted key of a study file, such as `models.0.dtype`."""
-    parts = key.split(".")
-    if parts[0] == "models" and len(parts) > 2 and parts[2] in LOADING_FIELDS:
-        parts = parts[2:]
-    if parts[0] == "models":
-        return "MODEL"
-    return _option_name(parts[1] if parts[0] == "engine" and len(parts) > 1 else parts[0])
+def _namer(question: str) -> Callable[[str], str]:
+    """Return a function from a dotted key of a study file, such as `models.0.dtype`, to its option."""
+    spec = find_question(question).spec
+
+    def option_of_key(key: str) -> str:
+        parts = key.split(".")
+        if parts[0] == "models" and len(parts) > 2 and parts[2] in LOADING_FIELDS:
+            parts = parts[2:]
+        if parts[0] == "models":
+            return "MODEL"
+        if parts[0] == spec.argument:
+            return parts[0].upper()
+        field = spec.model_fields.get(parts[0])
+        extra = field.json_schema_extra if field is not None else None
+        if isinstance(extra, dict) and "flag" in extra:
+            return str(extra["flag"])
+        return option_name(parts[1] if parts[0] == "engine" and len(parts) > 1 else parts[0])
+
+    return option_of_key
 
 
 def overrides(settings: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:

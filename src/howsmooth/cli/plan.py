@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.measure import MEASURE_FIELDS
 from howsmooth.cli.options import (
     ENGINE_FIELDS,
     LOADING_FIELDS,
@@ -22,11 +21,12 @@ from howsmooth.cli.options import (
 )
 from howsmooth.cli.runtime import runtime_options, use_default_threads
 from howsmooth.errors import InputError
+from howsmooth.questions.measure import MeasureSpec
 
 
 @click.command(name="plan", short_help="Estimate the time and memory of a study or a measurement.")
 @model_argument(metavar="STUDY.toml|MODEL")
-@spec_options(*MEASURE_FIELDS)
+@spec_options(*MeasureSpec.options)
 @engine_options
 @loading_options
 @set_option
@@ -54,7 +54,7 @@ def command(
     trust: dict[str, Any] = {"trust_remote_code": bool(trust_remote_code), "allow_pickle": bool(allow_pickle)}
     files = click.get_current_context().with_resource(record_files(json_path, None))
     if study_or_model.endswith(".toml"):
-        from howsmooth.studies.spec import read_study
+        from howsmooth.questions.spec import read_study
 
         study = read_study(study_or_model, overrides(settings, options))
         check_models(study)

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
-from howsmooth.cli.lazy import deferred
+from howsmooth.lazy import deferred
 
 if TYPE_CHECKING:
+    from howsmooth.questions.spec import Spec
     from howsmooth.studies.run import Progress
-    from howsmooth.studies.spec import Spec
     from howsmooth.studies.store import Store
 
 EXIT_FAILED_TASKS = 1
@@ -144,7 +144,7 @@ def run_and_store(study: Spec, path: Path, message: str | None = None, **trust: 
 
 def print_tables(store: Store, console: Console) -> None:
     """Print the tables of a store's records, and the number of intervals that are wider than the tolerance."""
-    from howsmooth.records import record_error
+    from howsmooth.questions import record_error
     from howsmooth.report.measurement_tables import Summary, study_tables
 
     # Invalid records, which another program may have written, are left out; `howsmooth report` lists them.

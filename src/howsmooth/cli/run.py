@@ -32,8 +32,8 @@ from howsmooth.report.rows import ACCEPTED_STATUSES, counted, model_name
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
+    from howsmooth.questions.spec import Spec
     from howsmooth.studies.plan import Plan
-    from howsmooth.studies.spec import Spec
 
 WIDTH_WITHOUT_TERMINAL = 120  # columns of output to a file or a pipe
 
@@ -198,7 +198,7 @@ def print_overview(spec: Spec, model: Model, stderr: Console, plan: Plan | None 
     """
     from howsmooth.report.plan_tables import show_bytes
 
-    maps = "the whole model" if spec.kind == "model" else counted(len(spec.layers), "layer")
+    maps = "the whole model" if spec.map_name == "model" else counted(len(spec.layers), "layer")
     if spec.heads is not None:
         maps += " × " + counted(len(spec.heads), "head")
     lengths = ", ".join(str(n) for n in spec.lengths)

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.measure import MEASURE_FIELDS
 from howsmooth.cli.options import apply_options, engine_options, overrides, set_option, spec_options
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
+from howsmooth.questions.measure import MeasureSpec
 
 _store_option = click.option(
     "--store", metavar="FILE", help="The SQLite file.  [default: STUDY.sqlite beside the study]"
@@ -28,7 +28,7 @@ _trust_options = apply_options(
         help="Load weights that are not safetensors. The study has to contain allow_pickle = true as well.",
     ),
 )
-_override_options = apply_options(spec_options("models", *MEASURE_FIELDS, "simultaneous"), engine_options, set_option)
+_override_options = apply_options(spec_options("models", *MeasureSpec.options), engine_options, set_option)
 
 
 @click.group(name="study", short_help="Run studies that can be interrupted and resumed.")
@@ -50,7 +50,7 @@ def run(
 ) -> int:
     """Run a study; tasks whose records are in its store are not repeated. Options override the file."""
     from howsmooth.cli.progress import run_and_store
-    from howsmooth.studies.spec import read_study
+    from howsmooth.questions.spec import read_study
 
     study = read_study(file, overrides(settings, options))
     return run_and_store(
@@ -72,7 +72,7 @@ def resume(
 ) -> int:
     """Resume a study from its store, which contains its spec. Options change where it runs."""
     from howsmooth.cli.progress import run_and_store
-    from howsmooth.studies.spec import merged, read_study, spec_of
+    from howsmooth.questions.spec import merged, read_study, spec_of
     from howsmooth.studies.store import Store
 
     path = _store_path(store_or_study)
@@ -122,7 +122,7 @@ def ls(folder: str) -> None:
 
     from howsmooth.cli.progress import progress_line
     from howsmooth.cli.run import make_console
-    from howsmooth.studies.spec import read_study
+    from howsmooth.questions.spec import read_study
     from howsmooth.studies.store import Store
 
     root = Path(folder)
@@ -163,7 +163,7 @@ def validate(
 ) -> None:
     """Check a study file without running it."""
     from howsmooth.cli.run import make_console, print_line
-    from howsmooth.studies.spec import read_study, untrusted
+    from howsmooth.questions.spec import read_study, untrusted
 
     study = read_study(file, overrides(settings, options))
     for option, names in untrusted(study).items():

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from howsmooth.errors import InputError
 from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.models import Model
-from howsmooth.studies.inputs import resolve
+from howsmooth.questions.inputs import resolve
+from howsmooth.questions.spec import ModelSpec, spec_of
 from howsmooth.studies.plan import prepare_model
-from howsmooth.studies.spec import Spec, spec_of
 from howsmooth.texts.corpora import Corpus
 
 MAPS = ("attention", "normed", "block", "layer")
@@ -65,7 +65,7 @@ class Work:
     choice: Choice
     model: Model
     text: Corpus
-    settings: Spec
+    settings: ModelSpec
     note: str
 
     def layer(self, layer: int, *, each_head: bool = False) -> Work:

@@ -130,7 +130,7 @@ def _growth_code(values: Mapping[str, Any]) -> str:
         (
             "import howsmooth",
             "from howsmooth.report import bounds_figure, save_figure",
-            "from howsmooth.studies import bound, spec_of",
+            "from howsmooth.studies import measure, spec_of",
             "from howsmooth.texts import Corpus",
         ),
         f"""

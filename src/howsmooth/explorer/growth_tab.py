@@ -17,7 +17,7 @@ from howsmooth.fits import Law, growth_laws
 from howsmooth.report.figure import bounds_figure, growth_figure
 from howsmooth.report.rows import confidence_text, interval, law_text, magnitude, number
 from howsmooth.report.table import Column, Table
-from howsmooth.studies import bound
+from howsmooth.studies import measure
 
 
 def growth_tab(app: App) -> None:
@@ -56,7 +56,7 @@ def growth_tab(app: App) -> None:
         yield {status: html.progress(0, 1, f"loading {model}"), table: "", pictures: "", save: ""}
         work = prepare(Choice(model, text, str(int(layer or 0)), length=longest), app.catalog).lengths()
         lengths, found = work.settings.lengths, []
-        for record in bound(work.model, work.text, work.settings, progress=cancellation.check):
+        for record in measure(work.model, work.text, work.settings.asking("bound"), progress=cancellation.check):
             found.append(record)
             if len(found) % len(EVERY) == 0:
                 done = len(found) // len(EVERY)

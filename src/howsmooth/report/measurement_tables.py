@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from howsmooth.fits import growth_laws
@@ -70,13 +70,18 @@ _FIELD_TEXTS = {
 }
 
 
-def summary(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> RenderableType:
-    """Return the output of `howsmooth measure`: for each model and quantity a table, and the growth laws below it."""
-    return Group(*summary_parts(records, laws))
+def measure_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Return the tables of `howsmooth measure`: the constants of each model and quantity, and their growth laws."""
+    return summary_parts(records, growth_laws(records))
+
+
+def constants_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Return the constants without laws, which are fitted once, at the end."""
+    return summary_parts(records, {})
 
 
 def summary_parts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> list[RenderableType]:
-    """Return the parts of `summary`: tables, or lines of text where there is no law."""
+    """Return for each model and quantity a table, and its growth laws, or a line of text where there is none."""
     parts: list[RenderableType] = []
     grouped_laws = laws_by_quantity(laws)
     for key, group in by_quantity(records).items():
@@ -189,8 +194,8 @@ def _law_columns(
     ]
 
 
-def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
-    """Return the output of `howsmooth bound`: a table for each map, and why other bounds do not apply."""
+def bounds_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Return the tables of `howsmooth bound`: one for each map, and why other bounds do not apply."""
     parts: list[RenderableType] = []
     for model in dict.fromkeys(record["model"] for record in records):
         group = [record for record in records if record["model"] == model]
@@ -199,7 +204,7 @@ def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
         for reason, names in refusals(group).items():
             line = Text("Refused: ", style="yellow").append(reason, style="default")
             parts.append(line.append("\n  " + "; ".join(names), style="dim"))
-    return Group(*parts)
+    return parts
 
 
 def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow]) -> Table:

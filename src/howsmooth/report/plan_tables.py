@@ -19,7 +19,7 @@ def plan_table(plan: Plan, done: int = 0) -> Table:
     """Return the table of a study's plan and its cost; `done` is the number of tasks that are in the store already."""
     spec = plan.spec
     tasks = f"{plan.count}" + (f", {done} of them done before" if done else "")
-    maps = [spec.kind, "moved: " + ", ".join(spec.tokens), "quantities: " + ", ".join(spec.quantities)]
+    maps = [spec.map_name, "moved: " + ", ".join(spec.tokens), "quantities: " + ", ".join(spec.quantities)]
     intervals = f"{spec.tol:g} at {plan.confidence:.10g}"
     if spec.simultaneous:
         intervals += f" each, {spec.confidence:g} for all together"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from howsmooth.questions.measure import QUANTITIES
 from howsmooth.records import CURVE
-from howsmooth.studies.spec import QUANTITIES
 
 if TYPE_CHECKING:
     from howsmooth.fits import Law

@@ -13,11 +13,11 @@ from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.bounds import Bound, LayerForm, certify_ball, every, vacuous_eps
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
+from howsmooth.questions.bound import ball_radius
+from howsmooth.questions.inputs import ProgressCallback, run_fields, sites
+from howsmooth.questions.quantities import estimate_at
+from howsmooth.questions.spec import ModelSpec
 from howsmooth.records import make_record
-from howsmooth.studies.inputs import ProgressCallback, run_fields, sites
-from howsmooth.studies.layer_bounds import ball_radius
-from howsmooth.studies.quantities import estimate_at
-from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CONSTRAINTS = ("norm", "ball", "sphere", "near")
 def worst_cases(
     model: Model,
     corpus: Corpus | None,
-    spec: Spec,
+    spec: ModelSpec,
     *,
     within: str = "norm",
     radius: str | float = "norm",
@@ -84,7 +84,7 @@ def worst_cases(
                 "model": model.name,
                 "layer": layer,
                 "head": head,
-                "map": spec.kind,
+                "map": spec.map_name,
                 "n": n,
                 "within": within,
                 "R": R if within in ("ball", "sphere") else None,
@@ -109,7 +109,7 @@ def worst_cases(
 def balls(
     model: Model,
     corpus: Corpus | None,
-    spec: Spec,
+    spec: ModelSpec,
     *,
     eps: tuple[float, ...],
     restarts: int = 4,
@@ -156,7 +156,7 @@ def balls(
                     "model": model.name,
                     "layer": layer,
                     "head": head,
-                    "map": spec.kind,
+                    "map": spec.map_name,
                     "n": n,
                     "eps": size,
                     "certified": bound.value,

@@ -25,10 +25,10 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian, local_lipschitz
 from howsmooth.lipschitz.local import promote_half
 from howsmooth.models.memory import free_memory, peak_memory, reset_peak_memory, solver_memory_limit, used_memory
+from howsmooth.questions.inputs import NormalisedInputs
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.certificate import start_component
 from howsmooth.spectral.memory import default_max_steps, stored_after
-from howsmooth.studies.inputs import NormalisedInputs
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -139,7 +139,7 @@ class CostModel:
         self.model, self.planned, self.spec = model, planned, planned.spec
         self.inputs, self.clock, self.max_pair_seconds = planned.inputs[0], clock, max_pair_seconds
         self.is_plan = max_pair_seconds > STUDY_PAIR_SECONDS
-        self.is_attention = self.spec.kind in ("attention", "head")
+        self.is_attention = self.spec.map_name in ("attention", "head")
         self.shortest = min(min(self.spec.lengths), SHORTEST_TIMED)
         layers = [layer for layer in planned.layers if layer is not None] or [0]
         count = min(MAX_PROBED_LAYERS if self.is_plan else 1, len(layers))
@@ -197,7 +197,7 @@ class CostModel:
         """
         if not self.is_attention:
             raise InputError(
-                f"expected attention or its heads, got the map {self.spec.kind}: maps that are "
+                f"expected attention or its heads, got the map {self.spec.map_name}: maps that are "
                 "differentiated automatically have no plan; plan the attention, a layer takes several "
                 "times as much"
             )

@@ -18,11 +18,11 @@ from howsmooth.attention import SelfAttention
 from howsmooth.dynamics.growth import PerturbationGrowth, growth_by_map
 from howsmooth.dynamics.instruments import clusters, diameter, directions, principal_view, probabilities, spread
 from howsmooth.errors import InputError
+from howsmooth.questions.inputs import ProgressCallback, perturbed_mask
+from howsmooth.questions.quantities import top_tokens
+from howsmooth.questions.spec import ModelSpec
+from howsmooth.records.provenance import provenance
 from howsmooth.spectral import SingularTriplets
-from howsmooth.studies.inputs import ProgressCallback, perturbed_mask
-from howsmooth.studies.provenance import provenance
-from howsmooth.studies.quantities import top_tokens
-from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class DepthOptions:
 def chosen_depths(
     model: Model,
     corpus: Corpus,
-    spec: Spec,
+    spec: ModelSpec,
     *,
     depths: Sequence[int] | str | None = None,
     tolerances: Sequence[float] = TOLERANCES,
@@ -128,7 +128,12 @@ class DepthTrajectory:
     sink: int | None
 
     def records(
-        self, model: Model, corpus: Corpus, spec: Spec, options: DepthOptions, progress: ProgressCallback | None = None
+        self,
+        model: Model,
+        corpus: Corpus,
+        spec: ModelSpec,
+        options: DepthOptions,
+        progress: ProgressCallback | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Yield a record for each depth; the last is after the final normalisation, if there is one.
 
@@ -182,7 +187,7 @@ class DepthTrajectory:
             "to_sink": attention.get("to_sink"),
         }
 
-    def _shared_fields(self, model: Model, corpus: Corpus, spec: Spec, options: DepthOptions) -> dict[str, Any]:
+    def _shared_fields(self, model: Model, corpus: Corpus, spec: ModelSpec, options: DepthOptions) -> dict[str, Any]:
         """Return the fields that all records of this trajectory share."""
         return {
             "model": model.name,
@@ -207,7 +212,7 @@ class DepthTrajectory:
         }
 
 
-def depth_trajectories(model: Model, corpus: Corpus, spec: Spec) -> Iterator[DepthTrajectory]:
+def depth_trajectories(model: Model, corpus: Corpus, spec: ModelSpec) -> Iterator[DepthTrajectory]:
     """Yield the tokens at every depth, for each length and sample of a spec.
 
     Args:

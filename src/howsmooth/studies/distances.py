@@ -10,9 +10,9 @@ import torch
 
 from howsmooth.attention import SelfAttention, SoftmaxField
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.studies.inputs import ProgressCallback
-from howsmooth.studies.provenance import provenance
-from howsmooth.studies.spec import select_indices
+from howsmooth.questions.inputs import ProgressCallback
+from howsmooth.questions.spec import select_indices
+from howsmooth.records.provenance import provenance
 from howsmooth.texts.corpora import Corpus
 from howsmooth.transport import TimedMeasure, TokenMeasure, conditional_distance, push_forward, wasserstein
 

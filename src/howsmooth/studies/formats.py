@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from howsmooth.errors import InputError
 from howsmooth.extras import require
+from howsmooth.questions import record_error
 from howsmooth.records import (
     ChangedRecord,
     ExistingLines,
@@ -24,7 +25,6 @@ from howsmooth.records import (
     json_line,
     parse_json,
     read_lines,
-    record_error,
     records_stdout,
     sealed_line,
     unsealed,
@@ -94,14 +94,14 @@ def read_records(paths: Sequence[str]) -> Read:
     return read
 
 
-def read_measurements(path: str) -> ExistingLines:
-    """Return the records of a file that a measurement appends to; raise if it contains anything else."""
+def read_to_continue(path: str) -> ExistingLines:
+    """Return the records of a file that a command appends to; raise if it contains anything else."""
 
     def check(record: dict[str, Any]) -> None:
         if (reason := record_error(record)) is not None:
             raise ValueError(reason)
 
-    return read_lines(path, check, "measurements of this version", '{"kind": "')
+    return read_lines(path, check, "records of this version", '{"kind": "')
 
 
 def read_attacks(path: str) -> ExistingLines:

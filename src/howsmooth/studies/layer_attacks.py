@@ -35,10 +35,10 @@ from howsmooth.attack.feature.result import read_attack_file
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import certify_ball
 from howsmooth.errors import InputError
+from howsmooth.questions.inputs import ProgressCallback, chosen_heads, chosen_layers, run_fields
+from howsmooth.questions.quantities import estimate_at
+from howsmooth.questions.spec import ModelSpec
 from howsmooth.records import replace_non_finite
-from howsmooth.studies.inputs import ProgressCallback, chosen_heads, chosen_layers, run_fields
-from howsmooth.studies.quantities import estimate_at
-from howsmooth.studies.spec import Spec
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class RelativeBudgets:
 def feature_attacks(
     model: Model,
     corpus: Corpus,
-    spec: Spec,
+    spec: ModelSpec,
     *,
     attacks: Sequence[Attack],
     budgets: RelativeBudgets,
@@ -132,7 +132,7 @@ def feature_attacks(
             file exists is read from there.
         progress: Called with (n, layer, head) before each target.
     """
-    kind = kind or spec.kind
+    kind = kind or spec.map_name
     objective = OutputChange() if objective is None else objective
     shared = run_fields(model, corpus, spec)
     layers = (None,) if kind == "model" else chosen_layers(model, spec)
@@ -204,7 +204,7 @@ class _Baselines:
 
     target: Target
     objective: Objective
-    spec: Spec
+    spec: ModelSpec
     cache: dict[Any, Any] = field(default_factory=dict)
 
     def sigma(self) -> dict[str, Any]:

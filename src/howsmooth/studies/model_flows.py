@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from howsmooth.dynamics.declaration import Example, InstrumentSettings, Integration, Tokens
 from howsmooth.errors import InputError
-from howsmooth.studies.spec import select_indices
+from howsmooth.questions.spec import select_indices
 
 if TYPE_CHECKING:
     from torch import Tensor

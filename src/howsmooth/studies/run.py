@@ -8,13 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from howsmooth.errors import InputError
 from howsmooth.models import Model
-from howsmooth.studies.inputs import ProgressCallback
+from howsmooth.questions.spec import EngineSpec, Spec
 from howsmooth.studies.plan import Plan, prepare, prepare_model
-from howsmooth.studies.spec import EngineSpec, Spec
 from howsmooth.studies.store import Store
-from howsmooth.studies.worker import run_bundle
+from howsmooth.studies.worker import ProgressCallback, records_of_bundle, run_bundle
 from howsmooth.texts.corpora import Corpus
 
 
@@ -71,7 +69,7 @@ def measure(
         model: The model.
         corpus: The text; None with random tokens (`spec.inputs` is "normalised").
         spec: What to measure.
-        progress: Called with (n, layer, head) before each solve.
+        progress: Called with the coordinates of places before they are computed.
 
     Returns:
         An iterator over the records, one per task, each as soon as it is computed.
@@ -96,7 +94,7 @@ def records_of(
     Args:
         plan: The plan.
         kept: Records of an earlier run. Those that belong to the plan are yielded first and not computed again.
-        progress: Called with (n, layer, head) before each solve.
+        progress: Called with the coordinates of places before they are computed.
 
     Raises:
         InputError: A task failed. A solve that did not converge is no failure: its record has that status.
@@ -115,11 +113,7 @@ def records_of(
     if known:
         yield from (known[task] for task in plan.tasks() if task in known)
     for bundle in plan.bundles(lambda tasks: known.keys() & set(tasks)):
-        for results in run_bundle(bundle, progress, plan.model):
-            for result in results:
-                if result.record is None:
-                    raise InputError(result.error or "a task failed")
-                yield result.record
+        yield from records_of_bundle(bundle, progress, plan.model)
 
 
 def run_study(
@@ -213,14 +207,14 @@ def _work_of(plan: Plan | CustomPlan) -> Callable[[Any], Iterable[list[Any]]]:
 
 def select_engine(plan: Plan | CustomPlan) -> Callable[..., Generator[list[Any], None, None]]:
     """Return the engine of a plan, as a function of bundles and work."""
-    spec = plan.engine
-    if spec.kind == "ray":
+    engine = plan.engine
+    if engine.kind == "ray":
         from howsmooth.studies.engines.ray_engine import ray_engine
 
-        return partial(ray_engine, address=spec.address, cpus=spec.cpus, gpus=spec.gpus, retries=spec.retries)
+        return partial(ray_engine, address=engine.address, cpus=engine.cpus, gpus=engine.gpus, retries=engine.retries)
     from howsmooth.studies.engines.local import in_this_process, local_engine
 
     workers, threads = plan.workers_and_threads()
     if not workers:
         return in_this_process
-    return partial(local_engine, workers=workers, threads=threads, retries=spec.retries)
+    return partial(local_engine, workers=workers, threads=threads, retries=engine.retries)

@@ -28,8 +28,8 @@ from howsmooth.lipschitz.criterion import criterion
 from howsmooth.lipschitz.rowwise import rowwise_jacobian
 from howsmooth.lipschitz.splitting import compare_norms
 from howsmooth.models import OwnTokenMap
-from howsmooth.studies.inputs import ProgressCallback, chosen_layers, run_fields, sites
-from howsmooth.studies.spec import Spec
+from howsmooth.questions.inputs import ProgressCallback, chosen_layers, run_fields, sites
+from howsmooth.questions.spec import ModelSpec
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _MAX_SPLIT_TOKENS = 8  # how many of the tokens that split a record names
 
 
 def splittings(
-    model: Model, corpus: Corpus | None, spec: Spec, *, progress: ProgressCallback | None = None
+    model: Model, corpus: Corpus | None, spec: ModelSpec, *, progress: ProgressCallback | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield one record per length, sample, layer (and head): whether the measure splits, and at which token.
 
@@ -66,26 +66,26 @@ def splittings(
     if spec.is_attention:
         for site in sites(model, corpus, spec, progress=progress):
             words = site.chunk.words if corpus is not None else [f"#{i}" for i in range(site.n)]
-            site_fields = {"model": model.name, "map": spec.kind, **site.record_fields}
+            site_fields = {"model": model.name, "map": spec.map_name, **site.record_fields}
             yield _record(splits(site.f, site.x, **spec.accuracy), words, site_fields) | shared
         return
     if corpus is None:
-        raise InputError(f"expected a text for the map {spec.kind}, got none; measure attention or its heads")
+        raise InputError(f"expected a text for the map {spec.map_name}, got none; measure attention or its heads")
     cutter = model.cutter(corpus, special_tokens=spec.adds_special_tokens)
     for n in spec.lengths:
         for sample, chunk in enumerate(cutter.chunks(n, spec.samples)):
             for layer in chosen_layers(model, spec):
                 if progress is not None:
                     progress(n, layer, None)
-                at = model.map_at(chunk, layer, spec.kind)
+                at = model.map_at(chunk, layer, spec.map_name)
                 if not isinstance(at.f, torch.nn.Module):
-                    raise InputError(f"expected a module for the map {spec.kind}, got {type(at.f).__name__}")
+                    raise InputError(f"expected a module for the map {spec.map_name}, got {type(at.f).__name__}")
                 found = compare_norms(at.f, rowwise_jacobian(OwnTokenMap(at.f), at.x), at.x, **spec.accuracy)
                 site_fields = {
                     "model": model.name,
                     "layer": layer,
                     "head": None,
-                    "map": spec.kind,
+                    "map": spec.map_name,
                     "n": n,
                     "sample": sample,
                 }

@@ -22,8 +22,8 @@ from howsmooth.attack.tokens import (
 from howsmooth.attack.tokens import TextObjective as Objective
 from howsmooth.attack.tokens.methods import Method
 from howsmooth.errors import InputError
+from howsmooth.records.provenance import provenance
 from howsmooth.studies.formats import attack_key
-from howsmooth.studies.provenance import provenance
 from howsmooth.texts.cutting import TokenChunk
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import token_gains
-from howsmooth.studies.inputs import ProgressCallback, chosen_layers, run_fields
-from howsmooth.studies.quantities import all_shares, estimate_at
-from howsmooth.studies.spec import Spec
+from howsmooth.questions.inputs import ProgressCallback, chosen_layers, run_fields
+from howsmooth.questions.quantities import all_shares, estimate_at
+from howsmooth.questions.spec import ModelSpec
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from howsmooth.texts.cutting import TokenChunk
 
 
-def move_one_token(model: Model, corpus: Corpus, spec: Spec, position: int) -> dict[str, Any]:
+def move_one_token(model: Model, corpus: Corpus, spec: ModelSpec, position: int) -> dict[str, Any]:
     """Measure ‖J[:, j]‖₂, the largest change of the output per unit of change in token j alone.
 
     `move_each_token` does this for all tokens at once.
@@ -62,7 +62,7 @@ def move_one_token(model: Model, corpus: Corpus, spec: Spec, position: int) -> d
     }
 
 
-def move_each_token(model: Model, corpus: Corpus, spec: Spec, *, tol: float = 1e-2) -> dict[str, Any]:
+def move_each_token(model: Model, corpus: Corpus, spec: ModelSpec, *, tol: float = 1e-2) -> dict[str, Any]:
     """Measure ‖J[:, j]‖₂ for every token j: the constant of the map when only that token moves.
 
     Args:
@@ -99,7 +99,7 @@ def move_each_token(model: Model, corpus: Corpus, spec: Spec, *, tol: float = 1e
     }
 
 
-def moves_tokens_in_one_pass(model: Model, spec: Spec) -> bool:
+def moves_tokens_in_one_pass(model: Model, spec: ModelSpec) -> bool:
     """Return whether `move_each_token` takes little longer than one solve.
 
     It does for attention whose weights are known, where a product uses that only one token moves. For other maps each
@@ -110,29 +110,29 @@ def moves_tokens_in_one_pass(model: Model, spec: Spec) -> bool:
     )
 
 
-def _first_map(model: Model, corpus: Corpus, spec: Spec) -> tuple[TokenChunk, Any, Tensor]:
+def _first_map(model: Model, corpus: Corpus, spec: ModelSpec) -> tuple[TokenChunk, Any, Tensor]:
     """Return the first chunk of a spec, and the map of its first layer with the tokens that enter it."""
     n, layer = spec.lengths[0], chosen_layers(model, spec)[0]
     chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
     if spec.is_attention:
         return chunk, model.attention(layer, n), model.activations(chunk, [layer])[layer]
-    at = model.map_at(chunk, layer, spec.kind)
+    at = model.map_at(chunk, layer, spec.map_name)
     return chunk, at.f, at.x
 
 
-def _map_fields(model: Model, corpus: Corpus, spec: Spec) -> dict[str, Any]:
+def _map_fields(model: Model, corpus: Corpus, spec: ModelSpec) -> dict[str, Any]:
     return {
         "model": model.name,
         "layer": chosen_layers(model, spec)[0],
         "head": None,
-        "map": spec.kind,
+        "map": spec.map_name,
         "n": spec.lengths[0],
         **run_fields(model, corpus, spec),
     }
 
 
 def repeated_tokens(
-    model: Model, corpus: Corpus, spec: Spec, *, copies: int = 2, progress: ProgressCallback | None = None
+    model: Model, corpus: Corpus, spec: ModelSpec, *, copies: int = 2, progress: ProgressCallback | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield one record per length, layer and token: ‖D‖ of the map when the input contains that token several times.
 
@@ -162,7 +162,7 @@ def repeated_tokens(
     for n in spec.lengths:
         chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
         for layer in chosen_layers(model, spec):
-            at = model.map_at(chunk, layer, spec.kind)
+            at = model.map_at(chunk, layer, spec.map_name)
             before = estimate_at(at.f, at.x, **options)
             for position in range(n):
                 if progress is not None:
@@ -174,14 +174,14 @@ def repeated_tokens(
                 after = {}
                 for name, position_ids in (("next", torch.arange(len(order))), ("kept", order)):
                     batch = {"input_ids": ids, "attention_mask": mask, "position_ids": position_ids[None]}
-                    longer = model.map_at(batch, layer, spec.kind)
+                    longer = model.map_at(batch, layer, spec.map_name)
                     after[name] = estimate_at(longer.f, longer.x, **options)
                 statuses = [estimate.status for estimate in (before, *after.values())]
                 yield {
                     "model": model.name,
                     "layer": layer,
                     "head": None,
-                    "map": spec.kind,
+                    "map": spec.map_name,
                     "n": n,
                     "token": chunk.words[position],
                     "position": position,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import (
     CHUNK_FIELDS,
     MODEL_HELP,
@@ -19,6 +18,7 @@ from howsmooth.cli.options import (
 )
 from howsmooth.cli.parameter_types import NumberList, ascent_options
 from howsmooth.cli.runtime import runtime_options
+from howsmooth.lazy import deferred
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import (
     CHUNK_FIELDS,
     MODEL_HELP,
@@ -21,12 +20,13 @@ from howsmooth.cli.options import (
 from howsmooth.cli.parameter_types import Count, NameList, NumberList
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
+from howsmooth.lazy import deferred
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from howsmooth.cli.outputs import Record
-    from howsmooth.studies.spec import Spec
+    from howsmooth.questions.spec import ModelSpec
 
 ATTACKS = ("noise", "sign", "singular", "ascent", "ascent-noise", "split", "split-ascent")
 DEFAULTS = {"lengths": "64", "samples": 1, "tol": 1e-2}
@@ -114,7 +114,7 @@ def model_command(objective: str, **options: Any) -> int:
 
 
 def _run(
-    spec: Spec,
+    spec: ModelSpec,
     objective: str,
     *,
     sizes: tuple[float, ...],

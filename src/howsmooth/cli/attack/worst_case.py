@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import (
     CHUNK_FIELDS,
     MODEL_HELP,
@@ -21,6 +20,7 @@ from howsmooth.cli.options import (
 from howsmooth.cli.parameter_types import Number, ascent_options, radius_option
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
+from howsmooth.lazy import deferred
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howsmooth.cli.flow.options import MatrixText, animation_options, attention_options
-from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parameter_types import MAX_NUMBER, Count, Number, NumberList
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
+from howsmooth.lazy import deferred
 
 if TYPE_CHECKING:
     from rich.console import Console

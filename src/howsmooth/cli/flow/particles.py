@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howsmooth.cli.flow.options import POSITIVE, animation_options, dim_option, kind_option, until_option
-from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import output_options, spec_from_options, spec_options
 from howsmooth.cli.parameter_types import Count, Number, seed_option
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.dynamics.solver_settings import SOLVERS
 from howsmooth.errors import InputError
+from howsmooth.lazy import deferred
 
 if TYPE_CHECKING:
     from rich.console import Console

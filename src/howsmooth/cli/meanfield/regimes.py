@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from howsmooth.cli.lazy import deferred
 from howsmooth.cli.options import output_options
 from howsmooth.cli.parameter_types import Count, Number, NumberList
 from howsmooth.cli.runtime import runtime_options
+from howsmooth.lazy import deferred
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -17,8 +17,8 @@ from torch import Tensor
 from howsmooth.errors import InputError
 from howsmooth.models import Model
 from howsmooth.models.files import check_positions
-from howsmooth.studies.provenance import provenance
-from howsmooth.studies.spec import Spec, select_indices
+from howsmooth.questions.spec import ModelSpec, select_indices
+from howsmooth.records.provenance import provenance
 from howsmooth.texts.corpora import Corpus
 from howsmooth.texts.cutting import Cutter, TokenChunk, word
 
@@ -42,7 +42,7 @@ class TextInputs:
         InputError: A length exceeds the model's positions, or the corpus is too short.
     """
 
-    def __init__(self, model: Model, corpus: Corpus, spec: Spec):
+    def __init__(self, model: Model, corpus: Corpus, spec: ModelSpec):
         """Tokenise the corpus and check that it is long enough."""
         self.model, self.corpus, longest = model, corpus, max(spec.lengths)
         check_positions(model.name, model.positions, longest)
@@ -91,7 +91,7 @@ class IdInputs:
         InputError: The model takes no token ids, or a length exceeds its positions.
     """
 
-    def __init__(self, model: Model, spec: Spec):
+    def __init__(self, model: Model, spec: ModelSpec):
         """Check that the model takes token ids."""
         self.model, self.seed, self.vocabulary = model, spec.seed, model.vocabulary
         check_positions(model.name, model.positions, max(spec.lengths))
@@ -144,7 +144,7 @@ class FeatureInputs:
         InputError: The model takes something else, or a file cannot be read.
     """
 
-    def __init__(self, model: Model, spec: Spec):
+    def __init__(self, model: Model, spec: ModelSpec):
         """Read or generate all samples, and run the model on the first to count its tokens."""
         self.model, self.kind = model, spec.inputs
         path = spec.images if self.kind == "images" else spec.audio
@@ -258,7 +258,7 @@ class NormalisedInputs:
 Inputs = TextInputs | IdInputs | FeatureInputs | NormalisedInputs
 
 
-def adapt_to_model(model: Model, spec: Spec) -> tuple[Spec, str | None]:
+def adapt_to_model(model: Model, spec: ModelSpec) -> tuple[ModelSpec, str | None]:
     """Return the spec with inputs that the model takes, where the user did not choose them, and a note about that.
 
     Images and sounds have the number of tokens that their size gives: it replaces `lengths`. Their number replaces
@@ -302,7 +302,7 @@ def adapt_to_model(model: Model, spec: Spec) -> tuple[Spec, str | None]:
     return given.model_copy(update={"lengths": (found.n,), "samples": found.samples}), note
 
 
-def inputs_of(model: Model, corpus: Corpus | None, spec: Spec) -> Inputs:
+def inputs_of(model: Model, corpus: Corpus | None, spec: ModelSpec) -> Inputs:
     """Return the inputs of a spec.
 
     Raises:
@@ -333,7 +333,7 @@ def perturbed_mask(special: Tensor, tokens: str) -> Tensor | None:
 
     Args:
         special: Which tokens are special tokens, (n,) or (b, n).
-        tokens: "all", "no-special" or "no-first", as in `Spec.tokens`.
+        tokens: "all", "no-special" or "no-first", as in `ModelSpec.tokens`.
 
     Returns:
         A mask of the shape of `special`; None for all tokens.
@@ -384,7 +384,7 @@ class Site:
 def sites(
     model: Model,
     corpus: Corpus | None,
-    spec: Spec,
+    spec: ModelSpec,
     *,
     samples: int | None = None,
     progress: ProgressCallback | None = None,
@@ -423,7 +423,7 @@ def sites(
                     yield Site(n, sample, chunk, layer, head, f, x)
 
 
-def resolve(model: Model, corpus: Corpus | None, spec: Spec) -> Spec:
+def resolve(model: Model, corpus: Corpus | None, spec: ModelSpec) -> ModelSpec:
     """Return the spec with layers and heads as numbers, checked against the model and the text.
 
     Example:
@@ -438,12 +438,12 @@ def resolve(model: Model, corpus: Corpus | None, spec: Spec) -> Spec:
     return spec.model_copy(
         update={
             "layers": chosen_layers(model, spec),
-            "heads": chosen_heads(model, spec) if spec.kind == "head" else None,
+            "heads": chosen_heads(model, spec) if spec.map_name == "head" else None,
         }
     )
 
 
-def run_fields(model: Model, corpus: Corpus | None, spec: Spec) -> dict[str, Any]:
+def run_fields(model: Model, corpus: Corpus | None, spec: ModelSpec) -> dict[str, Any]:
     """Return the fields that all records of a run share, so that each record can be reproduced by itself."""
     if spec.inputs == "text" and corpus is not None:
         input_fields: dict[str, Any] = {"inputs": "text", "text": corpus.name, "text_sha256": corpus.sha256}
@@ -470,13 +470,13 @@ def run_fields(model: Model, corpus: Corpus | None, spec: Spec) -> dict[str, Any
     }
 
 
-def chosen_layers(model: Model, spec: Spec, own: Any = None) -> tuple[int, ...]:
+def chosen_layers(model: Model, spec: ModelSpec, own: Any = None) -> tuple[int, ...]:
     """Return the layers of a spec, each once; `own`, if given, takes precedence over the spec's."""
     return select_indices(own or spec.layers, model.layer_numbers, f"layers of {model.name}")
 
 
-def chosen_heads(model: Model, spec: Spec) -> tuple[int | None, ...]:
+def chosen_heads(model: Model, spec: ModelSpec) -> tuple[int | None, ...]:
     """Return the heads of a spec, or (None,) for whole layers."""
-    if spec.kind != "head":
+    if spec.map_name != "head":
         return (None,)
     return select_indices(spec.heads or "all", tuple(range(model.heads)), f"heads of {model.name}")

@@ -1,7 +1,7 @@
 """The quantities that a worker computes: the certified constant, and the number that the paper's scripts return.
 
 A quantity is a function of an `EvaluationPoint` that returns one dictionary of numbers per sequence. Its name and its
-symbol are in `howsmooth.studies.spec.QUANTITIES`.
+symbol are in `howsmooth.questions.measure.QUANTITIES`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from howsmooth.lipschitz import Estimate, jacobian, local_lipschitz
 from howsmooth.models import Model
 from howsmooth.models.memory import solver_memory_limit
 from howsmooth.models.released_scripts import script_map, uses_dropout, vjps_under_dropout
-from howsmooth.studies.spec import QUANTITIES
+from howsmooth.questions.measure import QUANTITIES
 
 _NO_INTERVAL = dict.fromkeys(("lower", "upper", "confidence", "residual", "steps", "seed", "seconds", "relative"))
 NUM_TOP_TOKENS = 3  # how many tokens of the direction a record names

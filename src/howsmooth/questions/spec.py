@@ -1,162 +1,43 @@
-"""The spec: everything that decides what is measured, with one default for each field.
+"""The spec of a question: everything that decides what is computed, with one default for each field.
 
-A study file, the options of `howsmooth measure`, `howsmooth.measure` in Python, the explorer, the demo and the paper's
-figures all use a `Spec`. The description of a field is the help text of its option, and its validator parses what users
-write. This module imports neither torch nor transformers, so that `--help` is quick.
+A study file, the options of a command, `howsmooth.ask` in Python, the explorer, the demo and the paper's figures all
+use a spec. The description of a field is the help text of its option, and its validator parses what users write. This
+module imports neither torch nor transformers, so that `--help` is quick.
+
+A question about models has a `ModelSpec`: models × texts × layers × heads × lengths × samples. Any other has a `Spec`
+of its own fields. `options` names the fields that users may set, in the order of the help.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from howsmooth.errors import InputError, describe_validation_errors
+from howsmooth.questions.fields import (
+    Index,
+    Indices,
+    StrictModel,
+    as_tables,
+    option,
+    parse_bytes,
+    parse_lengths,
+    split_at_commas,
+)
 from howsmooth.texts.corpora import Corpus, read_corpus
 
-MAPS = ("attention", "head", "normed", "block", "layer", "model")
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_MAX_LENGTHS = 10_000
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
-_MAX_DIGITS = 18  # of a number of tokens, samples or bytes
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A number that is measured for every map and sample.
-
-    Attributes:
-        symbol: Its symbol in tables.
-        about: A short description.
-        function: "module:name" of the function that computes it from an `EvaluationPoint`.
-        certified: Whether it has an interval with a confidence.
-        every_token: Whether it is defined only for perturbations of all tokens.
-        maps: The maps that it is defined for; None for all.
-    """
-
-    symbol: str
-    about: str
-    function: str
-    certified: bool = False
-    every_token: bool = False
-    maps: tuple[str, ...] | None = None
-
-
-# The only list of quantities: records, tables, charts, pages and the command line use it.
-QUANTITIES = {
-    "lipschitz": Quantity(
-        "Lip", "‖D_X f‖₂ with a certified interval", "howsmooth.studies.quantities:lipschitz", certified=True
-    ),
-    "released": Quantity(
-        "√‖Jᵀf‖",
-        "what the paper's scripts return, at the described map",
-        "howsmooth.studies.quantities:released",
-        every_token=True,
-    ),
-    "scripts": Quantity(
-        "√‖Jᵀf‖",
-        "the same at the scripts' own map",
-        "howsmooth.studies.quantities:scripts",
-        every_token=True,
-        maps=("attention",),
-    ),
-}
-
-
-class StrictModel(BaseModel):
-    """A frozen pydantic model that rejects unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, protected_namespaces=())
-
-
-def _expand_ranges(text: str) -> list[int]:
-    """Return the lengths that a string of ranges denotes.
-
-    >>> _expand_ranges("2..8+2"), _expand_ranges("16..128*2"), _expand_ranges("4,32..64*2")
-    ([2, 4, 6, 8], [16, 32, 64, 128], [4, 32, 64])
-    """
-    lengths: list[int] = []
-    for piece in text.split(","):
-        match = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18})(?:([+*])(\d{1,18}))?)?", piece.strip())
-        if not match:
-            raise ValueError(f"expected lengths such as 16, 2..98+2 or 16..512*2, got {(piece.strip() or text)[:60]!r}")
-        n, last, operation, step = int(match[1]), int(match[2] or match[1]), match[3] or "+", int(match[4] or 1)
-        if last < n or step < (2 if operation == "*" else 1) or (operation == "*" and n < 1):
-            raise ValueError(f"expected a range that grows and ends, got {piece.strip()!r}")
-        while n <= last:
-            if len(lengths) >= _MAX_LENGTHS:
-                raise ValueError(
-                    f"expected at most {_MAX_LENGTHS} lengths, got more in {piece.strip()!r}; take larger steps"
-                )
-            lengths.append(n)
-            n = n * step if operation == "*" else n + step
-    return lengths
-
-
-def parse_lengths(value: Any) -> Any:
-    """Return lengths as a sorted list: from a string such as "16..512*2", a number or a list."""
-    value = _expand_ranges(value) if isinstance(value, str) else [value] if isinstance(value, int) else value
-    return sorted(set(value)) if isinstance(value, list) and all(isinstance(n, int) for n in value) else value
-
-
-def _parse_bytes(value: Any) -> Any:
-    """Return a size such as "4G" in bytes."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(?:i?B)?", value.strip(), flags=re.IGNORECASE)
-    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
-    if size < 1:
-        raise ValueError(f"expected a size such as 4G or 512M, got {value[:60]!r}")
-    return size
-
-
-def _as_tables(key: str) -> Callable[[Any], Any]:
-    """Return a validator that turns a string s, alone or in a list, into the table {key: s}."""
-
-    def tables(value: Any) -> Any:
-        value = [value] if isinstance(value, (str, dict)) else value
-        return [{key: item} if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
-
-    return tables
-
-
-Index = Annotated[int, Field(ge=0)]
-
-
-def _parse_indices(value: Any) -> Any:
-    """Return "all" or a list of indices, from numbers or a string such as "0,6".
-
-    One error message replaces the three that pydantic's union would report.
-    """
-    if isinstance(value, str) and value != "all":
-        pieces = [piece.strip() for piece in value.split(",")]
-        if not all(re.fullmatch(rf"\d{{1,{_MAX_DIGITS}}}", piece) for piece in pieces):
-            raise ValueError(f'expected "all" or numbers from 0 such as 0,6, got {value[:60]!r}')
-        value = [int(piece) for piece in pieces]
-    value = [value] if type(value) is int else value
-    numbers = isinstance(value, (list, tuple)) and value and all(type(i) is int and i >= 0 for i in value)
-    if value is not None and value != "all" and not numbers:
-        raise ValueError(f'expected "all" or numbers from 0 such as [0, 6], got {value!r:.60}')
-    return list(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
-
-
-Indices = Annotated[Literal["all"] | tuple[Index, ...], BeforeValidator(_parse_indices)]
-
-
-def _split_at_commas(value: Any) -> Any:
-    """Return a string of words that are separated by commas as a list."""
-    return [piece.strip() for piece in value.split(",")] if isinstance(value, str) else value
-
-
-def _check_quantity(name: str) -> str:
-    if name not in QUANTITIES:
-        raise ValueError(f"expected a quantity among {', '.join(QUANTITIES)}, got {name[:60]!r}")
-    return name
+# Fields that a study file may set for every question; `question` is its name.
+COMMON = ("question", "name", "description", "engine")
+LOADING_FIELDS = ("dtype", "device", "revision", "tokenizer", "part", "trust_remote_code", "allow_pickle")
+CHUNK_FIELDS = ("texts", "special_tokens", "lengths", "samples")
+SOLVER_FIELDS = ("tol", "confidence", "seed")
 
 
 def _check_device(name: str) -> str:
@@ -166,7 +47,7 @@ def _check_device(name: str) -> str:
     return name
 
 
-class ModelSpec(StrictModel):
+class ModelChoice(StrictModel):
     """A model: arguments of `howsmooth.load`, or a series of checkpoints of one model."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -212,7 +93,7 @@ class ModelSpec(StrictModel):
         return given
 
     @model_validator(mode="after")
-    def _check_series(self) -> ModelSpec:
+    def _check_series(self) -> ModelChoice:
         if self.checkpoints and self.revisions:
             raise ValueError("expected checkpoints or revisions, got both; keep one of the two")
         return self
@@ -222,7 +103,7 @@ class ModelSpec(StrictModel):
         """Name of the model in records and figures."""
         return ("random:" if self.weights == "random" else "") + self.name + (" (masked)" if self.causal else "")
 
-    def members(self) -> list[ModelSpec]:
+    def members(self) -> list[ModelChoice]:
         """Return the model itself, or each checkpoint of its series."""
         single = {"checkpoints": (), "revisions": ()}
         if self.checkpoints:
@@ -238,7 +119,7 @@ class ModelSpec(StrictModel):
         return [self]
 
 
-class TextSpec(StrictModel):
+class TextChoice(StrictModel):
     """A text: the arguments of `howsmooth.texts.corpora.read_corpus`."""
 
     source: Annotated[str, Field(min_length=1)]
@@ -290,34 +171,103 @@ class EngineSpec(StrictModel):
 
 
 class Spec(StrictModel):
-    """Everything that decides what is computed, and the engine that computes it.
+    """What one question asks, and the engine that answers it. Each question has a subclass with fields of its own.
 
-    The fields are the keys of a study file and the keyword arguments of `howsmooth.measure`.
-
-    Example:
-        >>> spec = Spec(models=["minilm"], lengths="16..64*2", heads=[0, 3])
-        >>> spec.lengths, spec.kind, spec.tol
-        ((16, 32, 64), 'head', 0.001)
+    Attributes:
+        options: The fields that users may set, in the order of the help.
+        argument: The field that a command takes without an option's name; None if there is none.
+        varied: Fields with several values, each of which is a record of its own: they are part of a place.
+        unhashed: Fields that change no number.
     """
 
-    name: Annotated[str, Field(min_length=1, description="What records and tables call this study.")] = "study"
+    options: ClassVar[tuple[str, ...]] = ()
+    argument: ClassVar[str | None] = None
+    varied: ClassVar[tuple[str, ...]] = ()
+    unhashed: ClassVar[tuple[str, ...]] = ("question", "name", "description", "engine", "base", "artefacts")
+
+    question: str
+    name: Annotated[str, option("What records and tables call this study.", min_length=1)] = "study"
     description: str = ""
+    seed: Annotated[Index, option("Seed of everything that is drawn.", metavar="NUMBER", lt=2**63)] = 0
+    engine: EngineSpec = EngineSpec()
+    base: str | None = None  # the folder that relative paths start from: the study file's
+
+    def determining(self) -> dict[str, Any]:
+        """Return the fields that determine the numbers at a place, as plain values."""
+        return self.model_dump(mode="json", exclude={*self.unhashed, *self.varied})
+
+    def path(self, name: str) -> str:
+        """Return a name that is a path relative to the study file as that path, any other name unchanged."""
+        relative = Path(self.base or ".", name).expanduser() if name != "-" else None
+        return str(relative) if relative is not None and relative.exists() else name
+
+    def asking(self, question: str, **changes: Any) -> Any:
+        """Return the spec of another question with the fields that both have and that were set here."""
+        from howsmooth.questions import find_question
+
+        fields = (*find_question(question).spec.options, "models", "base")
+        shared = {name: getattr(self, name) for name in fields if name in self.model_fields_set}
+        return spec_of({"question": question, **shared, **changes})
+
+    def replace(self, **changes: Any) -> Any:
+        """Return a copy with some fields changed, validated again."""
+        return spec_of({**self.model_dump(exclude_unset=True), "question": self.question, **changes})
+
+
+# Fields whose default some questions change.
+Lengths = Annotated[
+    tuple[Annotated[int, Field(ge=1)], ...],
+    BeforeValidator(parse_lengths),
+    Field(
+        min_length=1,
+        description="Numbers of tokens, special tokens included: 64,128 or 16..512*2 or 2..98+2.",
+        json_schema_extra={"metavar": "64,128"},
+    ),
+]
+Samples = Annotated[
+    int,
+    Field(ge=1, le=10**9, description="Chunks of the text for each length.", json_schema_extra={"metavar": "COUNT"}),
+]
+Tolerance = Annotated[
+    float,
+    Field(gt=0, lt=1, description="Relative width of the interval to reach.", json_schema_extra={"metavar": "WIDTH"}),
+]
+
+
+class ModelSpec(Spec):
+    """A question about maps of models: models × texts × layers × heads × lengths × samples.
+
+    A question takes those of the fields that its `options` name; the others keep their defaults.
+
+    Attributes:
+        loading: Whether a command takes one model, with the options for loading it.
+        per_layer: Whether each layer (and head) is a place of its own, not the model as a whole.
+    """
+
+    argument: ClassVar[str | None] = "models"
+    unhashed: ClassVar[tuple[str, ...]] = (
+        *Spec.unhashed,
+        *("models", "texts", "inputs", "images", "audio", "layers", "heads", "lengths", "samples"),
+        *("max_memory", "product_dtype"),
+    )
+    per_layer: ClassVar[bool] = True
+
     models: Annotated[
-        tuple[ModelSpec, ...],
-        BeforeValidator(_as_tables("name")),
+        tuple[ModelChoice, ...],
+        BeforeValidator(as_tables("name")),
         Field(
             min_length=1, description="Models, as `howsmooth.load` takes them.", json_schema_extra={"metavar": "NAME,…"}
         ),
-    ] = (ModelSpec(name="minilm"),)
+    ] = (ModelChoice(name="minilm"),)
     texts: Annotated[
-        tuple[TextSpec, ...],
-        BeforeValidator(_as_tables("source")),
+        tuple[TextChoice, ...],
+        BeforeValidator(as_tables("source")),
         Field(
             min_length=1,
             description="UTF-8 text: a file, a folder, - for stdin, embedded, generated, alice, ag_news, or hf:NAME.",
             json_schema_extra={"metavar": "FILE|-"},
         ),
-    ] = (TextSpec(source="embedded"),)
+    ] = (TextChoice(source="embedded"),)
     inputs: Annotated[
         Literal["text", "ids", "normalised", "images", "audio"],
         Field(
@@ -351,21 +301,8 @@ class Spec(StrictModel):
     heads: Annotated[
         Indices | None, Field(description="These heads, each alone.", json_schema_extra={"metavar": "0,3|all"})
     ] = None
-    lengths: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
-        BeforeValidator(parse_lengths),
-        Field(
-            min_length=1,
-            description="Numbers of tokens, special tokens included: 64,128 or 16..512*2 or 2..98+2.",
-            json_schema_extra={"metavar": "64,128"},
-        ),
-    ] = (32, 64, 128, 256)
-    samples: Annotated[
-        int,
-        Field(
-            ge=1, le=10**9, description="Chunks of the text for each length.", json_schema_extra={"metavar": "COUNT"}
-        ),
-    ] = 4
+    lengths: Lengths = (32, 64, 128, 256)
+    samples: Samples = 4
     map: Annotated[
         Literal["attention", "head", "normed", "block", "layer", "model"] | None,
         Field(
@@ -375,26 +312,10 @@ class Spec(StrictModel):
     ] = None
     tokens: Annotated[
         tuple[Literal["all", "no-special", "no-first"], ...],
-        BeforeValidator(_split_at_commas),
+        BeforeValidator(split_at_commas),
         Field(min_length=1, description="Which tokens a perturbation may move."),
     ] = ("all",)
-    quantities: Annotated[
-        tuple[Annotated[str, AfterValidator(_check_quantity)], ...],
-        BeforeValidator(_split_at_commas),
-        Field(
-            min_length=1,
-            description="What is computed: "
-            + ", ".join(f"{name} ({quantity.about})" for name, quantity in QUANTITIES.items())
-            + ".",
-            json_schema_extra={"metavar": "NAME,…"},
-        ),
-    ] = ("lipschitz",)
-    tol: Annotated[
-        float,
-        Field(
-            gt=0, lt=1, description="Relative width of the interval to reach.", json_schema_extra={"metavar": "WIDTH"}
-        ),
-    ] = 1e-3
+    tol: Tolerance = 1e-3
     confidence: Annotated[
         float,
         Field(
@@ -404,10 +325,9 @@ class Spec(StrictModel):
             json_schema_extra={"metavar": "PROBABILITY"},
         ),
     ] = 0.999
-    simultaneous: Annotated[bool, Field(description="The confidence is for all intervals together.")] = False
     max_memory: Annotated[
         Annotated[int, Field(ge=1)] | None,
-        BeforeValidator(_parse_bytes),
+        BeforeValidator(parse_bytes),
         Field(description="Memory that one solve may take.", json_schema_extra={"metavar": "4G"}),
     ] = None
     product_dtype: Annotated[
@@ -428,11 +348,6 @@ class Spec(StrictModel):
         Annotated[int, Field(ge=1, le=10**9)] | None,
         Field(description="Lanczos steps at most.  [default: enough for tol]", json_schema_extra={"metavar": "COUNT"}),
     ] = None
-    seed: Annotated[
-        Index, Field(lt=2**63, description="Seed of everything that is drawn.", json_schema_extra={"metavar": "NUMBER"})
-    ] = 0
-    engine: EngineSpec = EngineSpec()
-    base: str | None = None  # the folder that relative paths start from: the study file's
 
     @model_validator(mode="before")
     @classmethod
@@ -452,15 +367,9 @@ class Spec(StrictModel):
         return {**given, "inputs": "normalised"} if attention_only else given
 
     @model_validator(mode="after")
-    def _check_combination(self) -> Spec:
+    def _check_combination(self) -> ModelSpec:
         if self.heads is not None and self.map not in (None, "head"):
             raise ValueError(f'expected heads only with map = "head", got map = "{self.map}"; leave one of the two out')
-        for name in self.quantities:
-            quantity = QUANTITIES[name]
-            if quantity.every_token and "all" not in self.tokens:
-                raise ValueError(f'expected "all" among tokens for the quantity {name}, which moves every token')
-            if quantity.maps is not None and self.kind not in quantity.maps:
-                raise ValueError(f'expected map = "{quantity.maps[0]}" for the quantity {name}, got "{self.kind}"')
         if self.product_dtype not in ("auto", "float64") and not self.is_attention:
             raise ValueError(
                 f'expected product_dtype only with attention and its heads, got map = "{self.map}"; '
@@ -468,7 +377,7 @@ class Spec(StrictModel):
             )
         if self.inputs == "normalised" and not self.is_attention:
             raise ValueError(
-                f"expected a text for the map {self.kind}, whose tokens come from a model, got inputs = "
+                f"expected a text for the map {self.map_name}, whose tokens come from a model, got inputs = "
                 '"normalised"; measure attention or its heads, or leave inputs out'
             )
         if self.inputs != "text" and [text.source for text in self.texts] != ["embedded"]:
@@ -481,20 +390,20 @@ class Spec(StrictModel):
         return self
 
     @property
-    def kind(self) -> str:
-        """Name of the map that is measured: `map`, or its default."""
+    def map_name(self) -> str:
+        """Name of the map: `map`, or its default."""
         return self.map or ("attention" if self.heads is None else "head")
 
     @property
     def is_attention(self) -> bool:
         """Whether the map is attention or one of its heads."""
-        return self.kind in ("attention", "head")
+        return self.map_name in ("attention", "head")
 
     @property
     def estimates(self) -> int:
         """Number of pairs of a map and an input; layers and heads have to be numbers (`resolve`)."""
         heads = 1 if self.heads is None else len(self.heads)
-        return len(self.lengths) * self.samples * (1 if self.kind == "model" else len(self.layers)) * heads
+        return len(self.lengths) * self.samples * (1 if self.map_name == "model" else len(self.layers)) * heads
 
     @property
     def chooses_inputs(self) -> bool:
@@ -511,22 +420,20 @@ class Spec(StrictModel):
         """Whether each chunk gets special tokens."""
         return self.special_tokens == "add"
 
-    def path(self, name: str) -> str:
-        """Return a name that is a path relative to the study file as that path, any other name unchanged."""
-        relative = Path(self.base or ".", name).expanduser() if name != "-" else None
-        return str(relative) if relative is not None and relative.exists() else name
 
-    def replace(self, **changes: Any) -> Spec:
-        """Return a copy with some fields changed, validated again."""
-        return spec_of({**self.model_dump(exclude_unset=True), **changes})
-
-
-def spec_of(declared: dict[str, Any], where: str = "the study", *, name: Callable[[str], str] | None = None) -> Spec:
-    """Return a spec from plain values.
+def spec_of(
+    declared: dict[str, Any],
+    where: str = "the study",
+    *,
+    question: str | None = None,
+    name: Callable[[str], str] | None = None,
+) -> Any:
+    """Return the spec of a question from plain values.
 
     Args:
-        declared: The fields.
+        declared: The fields. `question` among them names the question; without it, it is "measure".
         where: What an error message starts with.
+        question: The name of the question, if it is not among the fields.
         name: Returns how the caller writes a field, such as "--lengths"; for error messages.
 
     Raises:
@@ -539,12 +446,33 @@ def spec_of(declared: dict[str, Any], where: str = "the study", *, name: Callabl
         Traceback (most recent call last):
         ...
         howsmooth.errors.InputError: the study: unknown key 'lenghts'; did you mean 'lengths'?
+        >>> spec_of({"question": "bound", "quantities": ["released"]})
+        Traceback (most recent call last):
+        ...
+        howsmooth.errors.InputError: the study: unknown key 'quantities' of the question bound; known are ...
     """
+    from howsmooth.questions import find_question
+
+    asked = declared.get("question", question or "measure")
+    model = find_question(asked).spec
+    known = (*COMMON, *model.options, *((model.argument,) if model.argument else ()))
+    wrong = [_unknown_key(key, known, str(asked)) for key in declared if key not in (*known, "base")]
+    fields = {key: value for key, value in declared.items() if key in (*known, "base")}
     try:
-        return Spec.model_validate(declared)
+        found = model.model_validate({"question": asked, **fields})
     except ValidationError as error:
-        message = describe_validation_errors(error.errors(), Spec, hidden=["base"], **({"name": name} if name else {}))
-        raise InputError(_rename_fields(message, name) if name else f"{where}: {message}") from None
+        naming = {"name": name} if name else {}
+        message = describe_validation_errors(error.errors(), model, hidden=["base"], **naming)
+        wrong.append(_rename_fields(message, name) if name else message)
+    if wrong:
+        raise InputError("; ".join(wrong) if name else f"{where}: {'; '.join(wrong)}")
+    return found
+
+
+def _unknown_key(key: str, known: tuple[str, ...], question: str) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    of = "" if near or question == "measure" else f" of the question {question}"
+    return f"unknown key {key!r}{of}; " + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}")
 
 
 def _rename_fields(message: str, name: Callable[[str], str]) -> str:
@@ -593,7 +521,7 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
 
 def read_texts(spec: Spec) -> tuple[Corpus, ...]:
     """Return the texts of a spec; none with other inputs."""
-    if spec.inputs != "text":
+    if not isinstance(spec, ModelSpec) or spec.inputs != "text":
         return ()
     if sum(text.source == "-" for text in spec.texts) > 1:
         raise InputError("expected stdin (-) as one text at most, got it twice; read the others from files")
@@ -615,20 +543,21 @@ def merged(declared: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any
 
 def untrusted(study: Spec) -> dict[str, list[str]]:
     """Return the options by which models of a study could run code of their own, with the names of those models."""
+    models = study.models if isinstance(study, ModelSpec) else ()
     return {
-        option: names
-        for option in ("trust_remote_code", "allow_pickle")
-        if (names := [model.name for model in study.models if getattr(model, option)])
+        flag: names
+        for flag in ("trust_remote_code", "allow_pickle")
+        if (names := [model.name for model in models if getattr(model, flag)])
     }
 
 
 def refuse_untrusted(study: Spec, **allowed: bool) -> None:
     """Raise an `InputError` if models of a study may run code of their own and the caller does not allow it."""
-    for option, names in untrusted(study).items():
-        if not allowed[option]:
-            flag = "--" + option.replace("_", "-")
+    for key, names in untrusted(study).items():
+        if not allowed[key]:
+            flag = "--" + key.replace("_", "-")
             raise InputError(
-                f"expected {flag} on the command line for a study with {option} = true for "
+                f"expected {flag} on the command line for a study with {key} = true for "
                 f"{', '.join(names)}, got none; it runs code that comes with the model: add {flag} only "
                 "if you trust it"
             )

@@ -1,0 +1,167 @@
+"""The command of a question: its options, made from its spec, and its run."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from howsmooth.cli.completion import complete_model
+from howsmooth.cli.options import (
+    LOADING_FIELDS,
+    MODEL_HELP,
+    apply_options,
+    output_option,
+    output_options,
+    spec_from_options,
+    spec_options,
+    theme_option,
+)
+from howsmooth.cli.runtime import runtime_options
+from howsmooth.lazy import deferred
+from howsmooth.questions import QUESTIONS, find_question
+from howsmooth.questions.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from howsmooth.cli.outputs import Record
+    from howsmooth.questions.question import Question
+    from howsmooth.questions.spec import Spec
+
+_MODEL_ARGUMENT = "model"  # the parameter for the one model of a command
+
+
+def question_command(name: str) -> click.Command:
+    """Return the command of a question."""
+    question = find_question(name)
+    spec = question.spec
+    loading = spec_options(*LOADING_FIELDS) if question.asks_models else apply_options()
+    decorate = apply_options(
+        _argument(spec),
+        spec_options(*spec.options, spec=spec),
+        loading,
+        output_options(
+            *(option for option in ("json", "csv", "plot", "report") if option != "plot" or question.draws),
+            json="records already in the file are not computed again",
+            plot=question.plots,
+        ),
+        *(output_option(flag, output.metavar, output.help) for flag, output in question.outputs.items()),
+        *([theme_option] if question.draws else []),
+        runtime_options(),
+    )
+
+    def command(**options: Any) -> int:
+        return _run(name, question, options)
+
+    help_text = question.about + (f"\n\n    {_model_help(spec)}" if question.asks_models else "")
+    short_help = QUESTIONS[name].help
+    return click.command(name=name.rpartition(" ")[2], short_help=short_help, help=help_text)(decorate(command))
+
+
+def _argument(spec: type[Spec]) -> Any:
+    if spec.argument is None:
+        return apply_options()
+    if spec.argument == "models":
+        return click.argument(_MODEL_ARGUMENT, metavar="[MODEL]", required=False, shell_complete=complete_model)
+    return click.argument(spec.argument, metavar=f"[{spec.argument.upper()}]", required=False)
+
+
+def _model_help(spec: type[Spec]) -> str:
+    """Return what a model is, with the default of the spec first."""
+    default = spec.model_fields["models"].default[0].name
+    other = "smollm2" if default == "minilm" else "minilm"
+    return MODEL_HELP.replace("minilm (the default) or smollm2", f"{default} (the default) or {other}")
+
+
+def _run(name: str, question: Question, options: dict[str, Any]) -> int:
+    """Answer a question, and return the exit code."""
+    from rich.console import Group
+
+    from howsmooth.cli.run import Computation, print_overview, run_command
+    from howsmooth.report.output_paths import check_page_path
+
+    draw_question = deferred("howsmooth.report.figure:draw_question")
+    report_page = deferred("howsmooth.report.web_page:report_page")
+    paths = {f"--{option}": options.pop(f"{option}_path", None) for option in ("json", "csv", "plot", "report")}
+    extra = {flag: options.pop(_parameter(flag), None) for flag in question.outputs}
+    theme = options.pop("theme", "light")
+    if paths["--report"]:
+        check_page_path(paths["--report"], "--report")
+    default = question.spec.model_fields["models"].default[0].name if question.asks_models else None
+    if question.asks_models and options[_MODEL_ARGUMENT] is None:
+        options[_MODEL_ARGUMENT] = default
+    spec = spec_from_options(options, name)
+    if question.check is not None:
+        question.check(spec)
+
+    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
+        if isinstance(spec, ModelSpec):
+            from howsmooth.cli.loading import load_model_and_text
+
+            model, corpus, resolved = load_model_and_text(
+                spec, needs_text=question.needs_text, needs_weights=question.needs_weights
+            )
+            if paths["--plot"] and question.check_panels is not None:
+                question.check_panels(resolved.estimates // len(resolved.lengths) // resolved.samples)
+
+            from howsmooth.studies.plan import prepare_model
+
+            plan = prepare_model(resolved, model, corpus, from_files=True)
+            print_overview(resolved, model, stderr, plan if name == "measure" else None)
+            label = model.name
+        else:
+            from howsmooth.cli.loading import load_torch
+
+            load_torch(stderr)
+
+            from howsmooth.studies.plan import prepare as prepare_plan
+
+            plan, label = prepare_plan(spec), name
+
+        from howsmooth.studies.run import records_of
+
+        return Computation(label, plan.count, lambda progress: records_of(plan, existing_records, progress=progress))
+
+    from howsmooth.studies.formats import read_to_continue
+
+    return run_command(
+        outputs={**paths, **extra},
+        inputs=_input_files(spec),
+        prepare=prepare,
+        record_noun=question.noun,
+        table=lambda records: Group(*question.tables(records)),
+        plot=(lambda records: draw_question(question, records, theme=theme)) if question.draws else None,
+        page=report_page,
+        describe=question.describe,
+        read_existing=read_to_continue,
+        writers={flag: partial(_write, output.write, theme) for flag, output in question.outputs.items()},
+        caveats=question.caveats,
+        live_table=None if question.live_tables is None else lambda records: Group(*question.live_tables(records)),
+    )
+
+
+def _write(location: str, theme: str, path: str, records: list[Record]) -> None:
+    deferred(location)(path, records, theme=theme)
+
+
+def _parameter(flag: str) -> str:
+    """Return the parameter of click for an option.
+
+    Example:
+        >>> _parameter("--plot-rate")
+        'plot_rate_path'
+    """
+    return flag.removeprefix("--").replace("-", "_") + "_path"
+
+
+def _input_files(spec: Spec) -> dict[str, str | None]:
+    """Return the files that a command reads, by option, so that no output replaces one of them."""
+    files: dict[str, str | None] = {}
+    if isinstance(spec, ModelSpec):
+        files["--text"] = next((text.source for text in spec.texts), None)
+    elif spec.argument is not None:
+        value = getattr(spec, spec.argument)
+        files[spec.argument.upper()] = value if isinstance(value, str) and value.endswith(".toml") else None
+    return files
