@@ -253,7 +253,8 @@ def measure(
             which a model without a tokenizer gets, "normalised" for random tokens), `images` or `audio` (a file or a
             folder).
 
-            How: `tol` (relative width of the interval), `confidence`, `simultaneous` (of all intervals together), `product_dtype`, `stop`, `max_steps`,
+            How: `tol` (relative width of the interval), `confidence`, `simultaneous` (it is that of all intervals),
+            `product_dtype`, `stop`, `max_steps`,
             `max_memory`, `seed`.
 
             For a model that has yet to be loaded: `dtype`, `device`, `revision`, `tokenizer` (a name, or one that is in
