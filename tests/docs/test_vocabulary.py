@@ -124,8 +124,12 @@ def own_defaults() -> Iterator[tuple[str, dict[str, str]]]:
     yield "reproduce", reproduce.FIGURE_DEFAULTS
 
 
-@pytest.mark.parametrize("command, own", own_defaults(), ids=[command for command, _ in own_defaults()])
-def test_defaults_of_commands_are_in_the_table(command, own):
+OWN = dict(own_defaults())
+
+
+@pytest.mark.parametrize("command", OWN)
+def test_defaults_of_commands_are_in_the_table(command):
+    own = OWN[command]
     known = {option.field: option for option in FOUND if option.command == command}
     for field, default in own.items():
         if field in known and default:
