@@ -117,12 +117,14 @@ class AttentionJacobian(LinearOperator):
                 )
         # Scores have an error of a few units of roundoff of their size, and so have P and the terms that cancel in J.
         largest = float(normaliser[..., 0].abs().max())
+        if self.dtype == torch.float64 and reference is None:  # elsewhere a reference or moved tokens show cancellation
+            largest = max(largest, _size_of_terms(a, x, q, k))
         self.hidden = 4 * self.roundoff * largest
         without_reference = self.dtype == torch.float64 or (product_dtype is not None and not self.rounded)
         if self.hidden >= 1 and without_reference:
             raise InputError(
                 f"expected scores with correct digits in {product_dtype or self.dtype}, got scores of "
-                f"{largest:.1e}, whose rounding errors exceed 1; use smaller tokens or weights"
+                f"{largest:.1e}, or sums of terms so large, whose rounding errors exceed 1; use smaller tokens or weights"
             )
         self.linearised: backend.FusedLinearisation | blockwise.Linearisation
         if reason is None:
@@ -236,7 +238,7 @@ class AttentionJacobian(LinearOperator):
         """Return the derivative at tokens moved by a unit of rounding, where there is no reference in float64."""
         if self.product_dtype is None or self.rounded or self.dtype == torch.float64:
             return None
-        return _MovedJacobian(self)
+        return MovedJacobian(self)
 
     def blocks(self) -> Iterator[blockwise.Block]:
         """Yield the probabilities in blocks of queries, stored or recomputed."""
@@ -259,7 +261,31 @@ class AttentionJacobian(LinearOperator):
         return q, k, v
 
 
-class _MovedJacobian(LinearOperator):
+def _size_of_terms(a: SelfAttention, x: Tensor, q: Tensor, k: Tensor) -> float:
+    """Return a size of the scores before anything cancels in them, in q or in k: their rounding is relative to it.
+
+    A common part of the tokens may cancel in the projections, and then q has far fewer digits than its size suggests.
+    """
+    of_q, of_k = (
+        _sizes(x, weight, bias, heads).reshape(-1, heads)
+        for weight, bias, heads in ((a.wq, a.bq, a.heads), (a.wk, a.bk, a.kv_heads))
+    )
+    norm_q, norm_k = (t.norm(dim=-1).transpose(1, 2).reshape(-1, t.shape[1]) for t in (q, k))
+    size_q, size_k, norm_q, norm_k = (t.amax(0) for t in (of_q, of_k, norm_q, norm_k))  # of each head
+    shared = a.heads // a.kv_heads
+    terms = size_q * norm_k.repeat_interleave(shared) + norm_q * size_k.repeat_interleave(shared)
+    return abs(a.scale) * float(terms.max())
+
+
+def _sizes(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
+    """Return the root (…, h) of the sum of squares of all terms in the projection of a token to a head."""
+    peak_x, peak_w = (max(float(t.abs().max()), torch.finfo(t.dtype).tiny) for t in (x, weight))  # no square overflows
+    columns = (weight / peak_w).square().unflatten(0, (heads, -1)).sum(1)  # (h, d)
+    size = peak_x * (peak_w * ((x / peak_x).square() @ columns.T).sqrt())
+    return size if bias is None else size + bias.unflatten(0, (heads, -1)).norm(dim=-1)
+
+
+class MovedJacobian(LinearOperator):
     """The derivative at tokens moved by a unit of rounding, which holds nothing between products.
 
     f is the sum of its heads. Each product makes the derivative of one head after the other, so that the few products
