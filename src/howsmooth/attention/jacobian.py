@@ -123,8 +123,8 @@ class AttentionJacobian(LinearOperator):
         without_reference = self.dtype == torch.float64 or (product_dtype is not None and not self.rounded)
         if self.hidden >= 1 and without_reference:
             raise InputError(
-                f"expected scores with correct digits in {product_dtype or self.dtype}, got scores of "
-                f"{largest:.1e}, or sums of terms so large, whose rounding errors exceed 1; use smaller tokens or weights"
+                f"expected scores with correct digits in {product_dtype or self.dtype}, got scores, or terms in them, of "
+                f"{largest:.1e}, whose rounding errors exceed 1; use smaller tokens or weights"
             )
         self.linearised: backend.FusedLinearisation | blockwise.Linearisation
         if reason is None:
@@ -293,6 +293,7 @@ class MovedJacobian(LinearOperator):
     """
 
     def __init__(self, jacobian: AttentionJacobian) -> None:
+        """Take the derivative at the tokens themselves."""
         super().__init__(jacobian.shape, dtype=jacobian.dtype, device=jacobian.device, batch=jacobian.batch)
         self.jacobian = jacobian
 
@@ -303,6 +304,7 @@ class MovedJacobian(LinearOperator):
             yield AttentionJacobian(at.attention.head(index), x, at.padding, at.product_dtype)
 
     def matvec(self, v: Tensor) -> Tensor:
+        """Compute J v: (batch…, n·d) → (batch…, n·d_out)."""
         if self.jacobian.w_out is None:  # heads are concatenated
             parts = [head.matvec(v).unflatten(-1, (self.jacobian.n, -1)) for head in self._heads()]
             return torch.cat(parts, -1).flatten(-2)
@@ -312,6 +314,7 @@ class MovedJacobian(LinearOperator):
         return out
 
     def rmatvec(self, u: Tensor) -> Tensor:
+        """Compute Jᵀ u: (batch…, n·d_out) → (batch…, n·d)."""
         at, out = self.jacobian, u.new_zeros(*self.batch, self.shape[1])
         for index, head in enumerate(self._heads()):
             part = u
