@@ -123,7 +123,7 @@ class AttentionJacobian(LinearOperator):
         without_reference = self.dtype == torch.float64 or (product_dtype is not None and not self.rounded)
         if self.hidden >= 1 and without_reference:
             raise InputError(
-                f"expected scores with correct digits in {product_dtype or self.dtype}, got scores, or terms in them, of "
+                f"expected scores with correct digits in {product_dtype or self.dtype}, got scores or terms of "
                 f"{largest:.1e}, whose rounding errors exceed 1; use smaller tokens or weights"
             )
         self.linearised: backend.FusedLinearisation | blockwise.Linearisation
@@ -274,14 +274,15 @@ def _size_of_terms(a: SelfAttention, x: Tensor, q: Tensor, k: Tensor) -> float:
     size_q, size_k, norm_q, norm_k = (t.amax(0) for t in (of_q, of_k, norm_q, norm_k))  # of each head
     shared = a.heads // a.kv_heads
     terms = size_q * norm_k.repeat_interleave(shared) + norm_q * size_k.repeat_interleave(shared)
-    return abs(a.scale) * float(terms.max())
+    size: float = abs(a.scale) * float(terms.max())
+    return size
 
 
 def _sizes(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
     """Return the root (…, h) of the sum of squares of all terms in the projection of a token to a head."""
     peak_x, peak_w = (max(float(t.abs().max()), torch.finfo(t.dtype).tiny) for t in (x, weight))  # no square overflows
     columns = (weight / peak_w).square().unflatten(0, (heads, -1)).sum(1)  # (h, d)
-    size = peak_x * (peak_w * ((x / peak_x).square() @ columns.T).sqrt())
+    size: Tensor = peak_x * (peak_w * ((x / peak_x).square() @ columns.T).sqrt())
     return size if bias is None else size + bias.unflatten(0, (heads, -1)).norm(dim=-1)
 
 

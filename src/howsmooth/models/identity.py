@@ -163,7 +163,7 @@ def _has_code_of_its_own(network: torch.nn.Module) -> bool:
 
 def _is_replaced(kind: type) -> bool:
     """Return whether the forward pass of a class was set by code that neither the class nor a package belongs to."""
-    code = getattr(kind.forward, "__globals__", {}).get("__name__", "")
+    code = getattr(getattr(kind, "forward", None), "__globals__", {}).get("__name__", "")
     return _is_foreign(code) and code not in {base.__module__ for base in kind.__mro__}
 
 
