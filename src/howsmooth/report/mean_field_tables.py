@@ -63,10 +63,11 @@ def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
             common("plateau", "log_plateau", "bold green"),
             common("from n* on", "log_crossover"),
             common("≥ two Diracs", "log_two_dirac", "dim"),
+            common("≥ three points", "log_three_points"),
             common("≤ for all n", "log_n_free", "dim"),
             Column(
                 "ratio",
-                lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_plateau"]),
+                lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_three_points"]),
                 wrap=False,
                 min_width=5,
             ),
