@@ -634,6 +634,16 @@ def refuse_untrusted(study: Spec, **allowed: bool) -> None:
             )
 
 
+def refuse_connection(study: Spec, connect: bool) -> None:
+    """Raise an `InputError` if a study names a Ray cluster and the caller does not allow a connection to it."""
+    if study.engine.address is not None and not connect:
+        raise InputError(
+            f"expected --address {study.engine.address[:60]} on the command line for a study that names this Ray "
+            "cluster, got none; a cluster is sent the texts and paths of the study, and can run code here: repeat "
+            "the address only if you trust it (in Python: connect=True)"
+        )
+
+
 def select_indices(wanted: Any, available: tuple[int, ...], name: str) -> tuple[int, ...]:
     """Return the wanted indices, each once; "all" is every available one.
 
