@@ -145,7 +145,7 @@ def ls(folder: str) -> None:
             try:
                 description = read_study(file).description
             except InputError as error:
-                if not store.is_file() and "unknown key" not in str(error):
+                if not store.is_file() and not any(words in str(error) for words in ("unknown key", "name in UTF-8")):
                     continue  # a TOML file that is not a study
                 description = str(error)
         try:

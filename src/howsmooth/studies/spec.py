@@ -7,6 +7,7 @@ write. This module imports neither torch nor transformers, so that `--help` is q
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -587,7 +588,10 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
         raise InputError(f"expected TOML in {path}, got something else ({error}); correct it") from None
     if "base" in declared:
         raise InputError(f"{path}: unknown key 'base'; relative paths start from the file's own folder")
-    declared = {"name": path.stem, **declared, "base": str(path.resolve().parent)}
+    name, folder = (os.fsencode(part) for part in (path.stem, path.resolve().parent))
+    if folder != folder.decode("utf-8", "replace").encode():
+        raise InputError(f"expected a study in a folder with a name in UTF-8, got {path}; rename the folder")
+    declared = {"name": name.decode("utf-8", "backslashreplace"), **declared, "base": os.fsdecode(folder)}
     return spec_of(merged(declared, overrides or {}), str(path))
 
 
