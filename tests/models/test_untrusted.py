@@ -14,11 +14,11 @@ from howsmooth.models import inputs, load
 from tests.models.tiny import tiny_network, tiny_tokenizer
 
 SOURCE = Path(howsmooth.__file__).parent
-LOADERS = {"from_pretrained", "from_config", "_from_config"}
+LOADERS = {"from_pretrained", "from_config", "_from_config", "load_dataset"}
 
 
 def loading_calls(source: str) -> list[ast.Call]:
-    """Return the calls by which transformers may load code."""
+    """Return the calls by which transformers and datasets may load code."""
     return [
         node
         for node in ast.walk(ast.parse(source))
@@ -33,7 +33,7 @@ def is_explicit(call: ast.Call) -> bool:
 
 
 def test_every_loading_call_says_whether_code_is_trusted():
-    """Without the argument, transformers asks on the terminal, and "yes" on stdin is an answer."""
+    """Without the argument, the libraries ask on the terminal, and "yes" on stdin is an answer."""
     found = 0
     for path in sorted(SOURCE.rglob("*.py")):
         for call in loading_calls(path.read_text(encoding="utf-8")):
@@ -48,6 +48,7 @@ def test_every_loading_call_says_whether_code_is_trusted():
         ("A.from_pretrained(p)", False),
         ("A.from_pretrained(p, **more)", False),
         ("A.from_config(c, trust_remote_code=None)", False),
+        ("datasets.load_dataset(n, split=s)", False),
         ("A.from_config(c, trust_remote_code=False)", True),
         ("A.from_pretrained(p, trust_remote_code=trusted, **more)", True),
     ],

@@ -211,7 +211,8 @@ def _read_dataset(name: str, split: str, column: str | None, subset: str | None)
     import datasets
 
     try:
-        table = datasets.load_dataset(name, subset, split=split)
+        # Version 3 of the library asks on the terminal whether a script may run; version 4 has none and accepts False.
+        table = datasets.load_dataset(name, subset, split=split, trust_remote_code=False)
     except Exception as error:  # exceptions of the library, of the hub and of the network
         reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
         raise InputError(
