@@ -150,3 +150,15 @@ def test_words_without_end(tokenizer, monkeypatch):
     assert counting.characters < 50_000
     with pytest.raises(InputError, match="words of at most 20,000 characters"):
         tokenize(counting, "a " * 100 + "b" * 20_001)
+
+
+@pytest.mark.parametrize("piece", ["ab" * 4_500 + " ", " \n" * 4_500])
+def test_a_text_with_hardly_any_tokens(piece, monkeypatch):
+    """No word is too long by itself, and yet a few tokens would need most of the text."""
+    monkeypatch.setattr(cutting, "MOST_CHARACTERS", 500)
+    counting = Counting(load("minilm").tokenizer)
+    with pytest.raises(InputError, match="expected a token in 500 characters of the text, got") as refusal:
+        first_tokens(counting, piece * 1000, 4)
+    assert "\n" not in str(refusal.value) and counting.characters < 4 * 500 * (4 + 64)
+    words = "river " * 100
+    assert len(first_tokens(counting, (words + piece) * 1000, 4)) == 4
