@@ -13,6 +13,7 @@ from howsmooth.models import load
 from howsmooth.texts import cutting, default_text
 from howsmooth.texts.corpora import Corpus
 from howsmooth.texts.cutting import Cutter, first_tokens, tokenize
+from tests.seeds import seeds
 
 SIZE = 600  # of the vocabularies
 
@@ -89,7 +90,8 @@ def scattered(seed: int) -> str:
     return "".join(draw.choice(pieces) + draw.choice(("", " ", " ", "\n")) for _ in range(3000))
 
 
-@pytest.mark.parametrize("text", [default_text(), *map(scattered, range(3))], ids=["default", "0", "1", "2"])
+@pytest.mark.random
+@pytest.mark.parametrize("text", [default_text(), *map(scattered, seeds(3))], ids=["default", "0", "1", "2"])
 def test_the_tokens_are_those_of_the_whole_text(tokenizer, text):
     whole = tokenize(tokenizer, text)
     for count in (1, 2, 3, 5, 17, 100, 333, 600, len(whole) - 1, len(whole), len(whole) + 5):

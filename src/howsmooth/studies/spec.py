@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from howsmooth.errors import InputError, describe_validation_errors
+from howsmooth.reading import LARGEST_TOML, read_whole
 from howsmooth.texts.corpora import Corpus, read_corpus
 
 MAPS = ("attention", "head", "normed", "block", "layer", "model")
@@ -579,7 +580,7 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
     """
     path = Path(path)
     try:
-        declared = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        declared = tomllib.loads(read_whole(path, path, LARGEST_TOML).decode("utf-8-sig"))
     except OSError as error:
         raise InputError(
             f"expected a study file, got {path} ({(error.strerror or str(error)).lower()}); check the path"

@@ -24,6 +24,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from howsmooth.errors import InputError
+from howsmooth.reading import read_whole
 from howsmooth.extras import require
 from howsmooth.texts.generated import DEFAULT_WORDS, generated_text
 
@@ -112,7 +113,7 @@ def read_corpus(
         words = int(source.partition(":")[2] or DEFAULT_WORDS)
         found, documents = source, (generated_text(words),)
     elif source == "-":
-        found, documents = "stdin", (_decode(sys.stdin.buffer.read(), "stdin"),)
+        found, documents = "stdin", (_decode(read_whole(sys.stdin.buffer, "stdin"), "stdin"),)
     elif source in PAPER_CORPORA and not os.path.exists(source):
         found, documents = source, _read_paper_corpus(source)
     elif source.startswith("hf:"):
@@ -160,7 +161,7 @@ def _parse_ag_news(content: str, path: Path) -> tuple[str, ...]:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_whole(path, path)
     except OSError as error:
         raise InputError(
             f"expected a readable text file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
