@@ -111,5 +111,7 @@ def test_a_file_of_a_run_that_is_killed_beside_another(seed, start_paused_at, ho
     lines = file.read_bytes()
     kept = before[: before.rindex(b"\n") + 1] if b"\n" in before else b""
     assert lines.startswith(kept) and all(is_intact(text) for text in lines.decode().splitlines())
-    found, expected = (numbers([json.loads(text) for text in Path(path).read_text().splitlines()]) for path in (file, whole))
+    found, expected = (
+        numbers([json.loads(text) for text in Path(path).read_text().splitlines()]) for path in (file, whole)
+    )
     assert_same(found, expected)

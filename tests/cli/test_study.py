@@ -308,7 +308,9 @@ def test_a_cluster_in_a_study_needs_an_option_as_well(howsmooth, study, monkeypa
         assert refused.code == 2 and f"expected --address {address} on the command line" in refused.err, line
         store.touch()  # resumes from the file beside it
     checked = howsmooth(f"study validate {file}")
-    assert checked.code == 0 and f"connect to the Ray cluster at {address}" in checked.out and "--address" in checked.out
+    assert (
+        checked.code == 0 and f"connect to the Ray cluster at {address}" in checked.out and "--address" in checked.out
+    )
     assert not calls
     assert howsmooth(f"study run {file} --address {address}").code == 0 and calls == [address]
     assert howsmooth(f"study resume {store}").code == 2  # a store remembers the study, not the word

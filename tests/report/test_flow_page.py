@@ -205,7 +205,9 @@ def test_the_policy_allows_only_the_script_of_the_page():
 
 def test_a_script_that_is_added_to_the_page_does_not_run(show):
     """Were a text not escaped, the policy would still stop what is in it."""
-    seen = show([flow()], added="<script>document.title = 'caught'</script><p onclick=\"document.title = 'caught'\">x</p>")
+    seen = show(
+        [flow()], added="<script>document.title = 'caught'</script><p onclick=\"document.title = 'caught'\">x</p>"
+    )
     seen.page.locator("p").last.click()
     assert seen.page.title() != "caught"
     assert seen.errors and all("Content Security Policy" in error for error in seen.errors), seen.errors

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from howsmooth.errors import InputError
-from howsmooth.reading import read_whole
 from howsmooth.extras import require
+from howsmooth.reading import read_whole
 from howsmooth.records import (
     ChangedRecord,
     ExistingLines,

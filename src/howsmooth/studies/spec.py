@@ -585,6 +585,8 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
         raise InputError(
             f"expected a study file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
         ) from None
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:  # syntax, encoding, or numbers with too many digits
         raise InputError(f"expected TOML in {path}, got something else ({error}); correct it") from None
     if "base" in declared:

@@ -24,8 +24,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from howsmooth.errors import InputError
-from howsmooth.reading import read_whole
 from howsmooth.extras import require
+from howsmooth.reading import read_whole
 from howsmooth.texts.generated import DEFAULT_WORDS, generated_text
 
 FORMATS = ("auto", "text", "ag_news")
