@@ -3,7 +3,7 @@
     make test-stress                                     the whole suite under each entry of RUNS
     make test-stress STRESS="busy threads-8+shuffled"    under these
     make test-stress TESTS=tests/cli                     a part of it
-    make test-random SEEDS=20                            the tests that draw at random, each with 20 seeds (by default 100)
+    make test-random SEEDS=20                            the tests that draw at random, 20 times (else 100)
     python -m tests.stress --list
 
 Disturbances are combined by "+". Each run prints its disturbances and the seed of a random order; the last lines list

@@ -82,7 +82,7 @@ def test_each_run_is_repeated_with_seeds(suite, capfd):
 def test_other_seeds_draw_other_numbers(monkeypatch):
     from tests import seeds
 
-    assert list(seeds.seeds(3, 1000))[0] % 1_000_000 == 1000 and len(seeds.seeds(3)) == 3
+    assert seeds.seeds(3, 1000).start % 1_000_000 == 1000 and len(seeds.seeds(3)) == 3
     before = set(seeds.seeds(4000))
     monkeypatch.setattr(seeds, "SEED", seeds.SEED + 1)
     assert not before & set(seeds.seeds(4000))

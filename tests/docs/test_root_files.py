@@ -101,7 +101,7 @@ def test_the_options_and_limits_of_the_security_page_are_those_of_the_code():
     options = {name for _, command in leaves() for option in command.params for name in option.opts}
     named = set(re.findall(r"`(--[a-z-]+)`", SECURITY))
     assert {"--trust-remote-code", "--allow-pickle", "--address", "--allowed-host", "--hub"} <= named <= options
-    assert f"{LARGEST_TEXT >> 20} MiB, and at most {LARGEST_COUNT}" in SECURITY
+    assert f"{LARGEST_TEXT >> 20} MiB, and a config at most {LARGEST_COUNT}" in SECURITY
     assert f"({reading.LARGEST_TOML >> 20} MiB, {reading.LARGEST >> 30} GiB, {reading.LARGEST >> 30} GiB)" in SECURITY
     for heading in ("Models", "Study files and stores", "Pages, tables and figures", "The explorer"):
         assert f"\n## {heading}\n" in SECURITY

@@ -153,3 +153,19 @@ def test_a_processor_that_names_code(tmp_path, hostile):
     with pytest.raises(InputError, match="image processor") as refusal:
         load(tmp_path / "vit").images(tmp_path / "a.png")
     assert "\n" not in str(refusal.value) and not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer_config.json", "vocab.txt", "generation_config.json", "chat_template.jinja"]
+)
+def test_a_text_of_a_model_that_is_too_large_is_not_read(folder, name):
+    """A file without content, of which the disk keeps nothing; the library would fill the memory with it."""
+    with (folder / name).open("w") as file:
+        file.truncate(60 << 30)
+    with pytest.raises(
+        InputError, match=rf"expected at most 256 MiB of (JSON|text), got 61440 MiB in .*{name}"
+    ) as refusal:
+        load(folder)
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(InputError, match=r"at most 256 MiB"):
+        load("random:bert", tokenizer=folder)

@@ -193,9 +193,7 @@ def without_rights() -> Iterator[None]:
 
 @pytest.mark.parametrize("log", [False, True])
 def test_a_store_is_read_where_nothing_can_be_written(log):
-    """As on a read-only mount: a store of a run that ended, and one whose last records are in the log of a run that was
-    killed.
-    """
+    """As on a read-only mount; after a run that was killed, the last records are in the log."""
     results = [("a", {"value": 1.0}, None), ("b", {"value": 2.0}, None)]
     with tempfile.TemporaryDirectory() as folder:  # nobody may not enter those of pytest
         os.chmod(folder, 0o755)

@@ -178,8 +178,8 @@ def validate(
     if study.engine.address is not None and not names_cluster(chosen):
         print_line(
             make_console(),
-            f"{file}: requests to connect to the Ray cluster at {study.engine.address[:60]}; this needs --address on the "
-            "command line as well",
+            f"{file}: requests to connect to the Ray cluster at {study.engine.address[:60]}; this needs --address on "
+            "the command line as well",
         )
     for option, names in untrusted(study).items():
         print_line(

@@ -257,8 +257,8 @@ def _can_write_beside(path: Path) -> bool:
 def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a store on a file system where nothing can be written, such as a read-only mount.
 
-    Nobody writes it there, so that SQLite needs neither locks nor a shared index of the log ("immutable"). It ignores the
-    log then, in which the last records of a run that was killed are: such a store is copied together with its log.
+    Nobody writes it there, so that SQLite needs neither locks nor a shared index of the log ("immutable"). It ignores
+    the log then, which has the last records of a run that was killed: such a store is copied together with its log.
     """
     file = Path(os.path.realpath(path))
     log = file.with_name(file.name + "-wal")

@@ -271,8 +271,8 @@ def _beginning(tokenizer: Any, text: str, count: int | None) -> list[int] | None
             return longer[:count]
         if len(longer) < count + _OVERLAP and end > MOST_CHARACTERS * (count + _OVERLAP):
             raise InputError(
-                f"expected a token in {MOST_CHARACTERS:,} characters of the text, got {len(longer)} in the first {end:,}; "
-                "shorten its words or its white space"
+                f"expected a token in {MOST_CHARACTERS:,} characters of the text, got {len(longer)} in the first "
+                f"{end:,}; shorten its words or its white space"
             )
         shorter, end = longer, 2 * end
     return None
