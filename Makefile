@@ -68,7 +68,7 @@ test-stress: $(VENV)/.ready-test browser
 	$(BIN)/python -m tests.stress $(if $(STRESS),--runs "$(STRESS)") $(TESTS)
 
 test-random: $(VENV)/.ready-test
-	$(BIN)/python -m tests.stress --runs threads-1 --seeds $(or $(SEEDS),100) -m random $(TESTS)
+	$(BIN)/python -m tests.stress --runs threads-1 --seeds $(or $(SEEDS),100) -mrandom $(TESTS)
 
 docs: $(VENV)/.ready-test
 	$(BIN)/python -m zensical build --strict

@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="of the random order")
     parser.add_argument("--seeds", type=int, default=0, help="repeat each run with so many seeds of what tests draw")
     parser.add_argument("--list", action="store_true", help="show the disturbances and the runs")
-    parser.add_argument("tests", nargs="*", help="arguments of pytest: paths, -k, -m")
+    parser.add_argument("tests", nargs="*", help="arguments of pytest: paths, -kNAME, -mMARK (without a space)")
     options, more = parser.parse_known_args(arguments)
     if options.list:
         for name, disturbance in DISTURBANCES.items():

@@ -122,7 +122,8 @@ def check_texts(folder: Path) -> None:
         if file.suffix in _TEXTS and file.is_file() and (size := file.stat().st_size) > LARGEST_TEXT:
             what = "JSON" if file.suffix == ".json" else "text"
             raise InputError(
-                f"expected at most {LARGEST_TEXT >> 20} MiB of {what}, got {size >> 20} MiB in {str(file)!r}; fetch it again"
+                f"expected at most {LARGEST_TEXT >> 20} MiB of {what}, got {size >> 20} MiB in {str(file)!r}; "
+                "fetch it again"
             )
 
 
