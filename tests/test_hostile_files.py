@@ -200,6 +200,15 @@ def test_valid_records_are_all_kept(tmp_path):
     show_everything([str(path)], tmp_path)
 
 
+def test_a_layer_that_is_missing_among_others(tmp_path):
+    path, records = tmp_path / "r.jsonl", valid_records()
+    for record in records[::3]:
+        record["layer"] = None
+    path.write_text("".join(json_line(record) + "\n" for record in records), encoding="utf-8")
+    assert len(read_records([str(path)]).records) == len(records)
+    show_everything([str(path)], tmp_path)
+
+
 def test_mutated_json_lines(tmp_path):
     path, left_out = tmp_path / "r.jsonl", 0
     for seed in seeds(MUTATIONS // 10):
@@ -215,7 +224,7 @@ def test_mutated_json_lines(tmp_path):
         except InputError:
             left_out += 1
         except Exception as error:
-            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
+            raise AssertionError(f"seed {seed}") from error
     assert left_out > 100  # the mutations have an effect
 
 
@@ -251,7 +260,7 @@ def test_mutated_stores(tmp_path):
             except InputError:
                 refused += 1
             except Exception as error:
-                pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
+                raise AssertionError(f"seed {seed}") from error
     assert refused > 10  # the mutations have an effect
 
 
@@ -314,4 +323,4 @@ def test_mutated_study_files(tmp_path):
         except InputError as error:
             assert "\n" not in str(error), f"seed {seed}: more than one line"
         except Exception as error:
-            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
+            raise AssertionError(f"seed {seed}") from error
