@@ -90,20 +90,23 @@ def format_time_left(done: float, left: float, elapsed: float) -> str:
     return f"{duration(elapsed * max(0.0, left) / done)} left" if done > 0 else "…"
 
 
-def run_and_store(study: Spec, path: Path, message: str | None = None, **trust: bool) -> int:
+def run_and_store(study: Spec, path: Path, message: str | None = None, *, connect: bool, **trust: bool) -> int:
     """Run the tasks of a study that its store lacks, print its tables and return the exit code.
 
     Args:
         study: The spec of the study.
         path: The SQLite file of the store.
         message: A line to print first.
+        connect: Whether the command line names the Ray cluster.
         trust: `trust_remote_code` and `allow_pickle`, as given on the command line.
     """
     from howsmooth.cli.loading import check_models, check_texts, load_torch
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.run import make_console, print_line, print_warning
     from howsmooth.cli.runtime import use_default_threads
+    from howsmooth.studies.spec import refuse_connection
 
+    refuse_connection(study, connect)
     check_models(study)
     if not any(text.source.startswith(("-", "hf:")) for text in study.texts):  # those can be read once, or slowly
         check_texts(study)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from howsmooth.cli.measure import MEASURE_FIELDS
-from howsmooth.cli.options import apply_options, engine_options, overrides, set_option, spec_options
+from howsmooth.cli.options import apply_options, engine_options, names_cluster, overrides, set_option, spec_options
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 
@@ -52,10 +52,11 @@ def run(
     from howsmooth.cli.progress import run_and_store
     from howsmooth.studies.spec import read_study
 
-    study = read_study(file, overrides(settings, options))
+    chosen = overrides(settings, options)
     return run_and_store(
-        study,
+        read_study(file, chosen),
         Path(store) if store else Path(file).with_suffix(".sqlite"),
+        connect=names_cluster(chosen),
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )
@@ -75,7 +76,7 @@ def resume(
     from howsmooth.studies.spec import merged, read_study, spec_of
     from howsmooth.studies.store import Store
 
-    path = _store_path(store_or_study)
+    path, chosen = _store_path(store_or_study), overrides(settings, options)
     file, stored, message = path.with_suffix(".toml"), None, None
     if path.is_file():
         with Store.write(path) as store:  # opened for writing, because that repairs a damaged store
@@ -85,15 +86,22 @@ def resume(
             f"expected a store to resume from, got {path}, which does not exist; start with `howsmooth study run`"
         )
     if stored is not None:
-        study = spec_of(merged(stored, overrides(settings, options)), str(path))
+        study = spec_of(merged(stored, chosen), str(path))
     elif file.is_file():  # the run ended before it could store its study
-        study = read_study(file, overrides(settings, options))
+        study = read_study(file, chosen)
     else:
         raise InputError(
             f"expected a store that contains its study, got {path} without one; "
             "use `howsmooth study run STUDY.toml`, which does not repeat stored tasks"
         )
-    return run_and_store(study, path, message, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    return run_and_store(
+        study,
+        path,
+        message,
+        connect=names_cluster(chosen),
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
 
 
 @command.command(name="status")
@@ -137,7 +145,7 @@ def ls(folder: str) -> None:
             try:
                 description = read_study(file).description
             except InputError as error:
-                if not store.is_file() and "unknown key" not in str(error):
+                if not store.is_file() and not any(words in str(error) for words in ("unknown key", "name in UTF-8")):
                     continue  # a TOML file that is not a study
                 description = str(error)
         try:
@@ -165,7 +173,14 @@ def validate(
     from howsmooth.cli.run import make_console, print_line
     from howsmooth.studies.spec import read_study, untrusted
 
-    study = read_study(file, overrides(settings, options))
+    chosen = overrides(settings, options)
+    study = read_study(file, chosen)
+    if study.engine.address is not None and not names_cluster(chosen):
+        print_line(
+            make_console(),
+            f"{file}: requests to connect to the Ray cluster at {study.engine.address[:60]}; this needs --address on "
+            "the command line as well",
+        )
     for option, names in untrusted(study).items():
         print_line(
             make_console(),

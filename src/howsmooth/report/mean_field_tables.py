@@ -14,6 +14,7 @@ from howsmooth.report.rows import (
     interval,
     magnitude,
     model_name,
+    none_first,
     number,
     ratio_text,
     scientific,
@@ -265,7 +266,7 @@ def _by_layer(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault((record["layer"], record["n"]), []).append(record)
-    return [groups[key] for key in sorted(groups)]
+    return [groups[key] for key in sorted(groups, key=none_first)]
 
 
 def _count(records: Sequence[dict[str, Any]], verdict: str) -> int:

@@ -12,7 +12,7 @@ from howsmooth.errors import InputError
 from howsmooth.models import Model
 from howsmooth.studies.inputs import ProgressCallback
 from howsmooth.studies.plan import Plan, prepare, prepare_model
-from howsmooth.studies.spec import EngineSpec, Spec
+from howsmooth.studies.spec import EngineSpec, Spec, refuse_connection
 from howsmooth.studies.store import Store
 from howsmooth.studies.worker import run_bundle
 from howsmooth.texts.corpora import Corpus
@@ -130,6 +130,7 @@ def run_study(
     log: Callable[[str], None] | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    connect: bool = False,
 ) -> dict[str, int]:
     """Compute the tasks of a study that have no record in the store yet.
 
@@ -142,6 +143,7 @@ def run_study(
         log: Called with lines such as "loading gpt2".
         trust_remote_code: Allow models that run code of their own. The study has to allow it as well.
         allow_pickle: The same for weights that are not safetensors.
+        connect: The same for a connection to the Ray cluster that the study names. A plan is not asked again.
 
     Returns:
         The counts of the store at the end, as `Store.counts`.
@@ -158,6 +160,7 @@ def run_study(
         {'planned': 2, 'done': 2, 'failed': 0, 'other': 0}
     """
     if isinstance(study, Spec):
+        refuse_connection(study, connect)
         plan: Plan | CustomPlan = prepare(
             study, log=log, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
         )

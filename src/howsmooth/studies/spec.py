@@ -7,6 +7,7 @@ write. This module imports neither torch nor transformers, so that `--help` is q
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from howsmooth.errors import InputError, describe_validation_errors
+from howsmooth.reading import LARGEST_TOML, read_whole
 from howsmooth.texts.corpora import Corpus, read_corpus
 
 MAPS = ("attention", "head", "normed", "block", "layer", "model")
@@ -578,16 +580,21 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
     """
     path = Path(path)
     try:
-        declared = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        declared = tomllib.loads(read_whole(path, path, LARGEST_TOML).decode("utf-8-sig"))
     except OSError as error:
         raise InputError(
             f"expected a study file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
         ) from None
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:  # syntax, encoding, or numbers with too many digits
         raise InputError(f"expected TOML in {path}, got something else ({error}); correct it") from None
     if "base" in declared:
         raise InputError(f"{path}: unknown key 'base'; relative paths start from the file's own folder")
-    declared = {"name": path.stem, **declared, "base": str(path.resolve().parent)}
+    name, folder = (os.fsencode(part) for part in (path.stem, path.resolve().parent))
+    if folder != folder.decode("utf-8", "replace").encode():
+        raise InputError(f"expected a study in a folder with a name in UTF-8, got {path}; rename the folder")
+    declared = {"name": name.decode("utf-8", "backslashreplace"), **declared, "base": os.fsdecode(folder)}
     return spec_of(merged(declared, overrides or {}), str(path))
 
 
@@ -632,6 +639,16 @@ def refuse_untrusted(study: Spec, **allowed: bool) -> None:
                 f"{', '.join(names)}, got none; it runs code that comes with the model: add {flag} only "
                 "if you trust it"
             )
+
+
+def refuse_connection(study: Spec, connect: bool) -> None:
+    """Raise an `InputError` if a study names a Ray cluster and the caller does not allow a connection to it."""
+    if study.engine.address is not None and not connect:
+        raise InputError(
+            f"expected --address {study.engine.address[:60]} on the command line for a study that names this Ray "
+            "cluster, got none; a cluster is sent the texts and paths of the study, and can run code here: repeat "
+            "the address only if you trust it (in Python: connect=True)"
+        )
 
 
 def select_indices(wanted: Any, available: tuple[int, ...], name: str) -> tuple[int, ...]:
