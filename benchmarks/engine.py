@@ -19,6 +19,7 @@ peak memory is printed.
 from __future__ import annotations
 
 import argparse
+import math
 import resource
 import subprocess
 import sys
@@ -36,7 +37,7 @@ from howsmooth.studies.plan import prepare
 from howsmooth.studies.run import run_study
 from howsmooth.studies.store import Store
 
-LAYERS, LENGTHS = 6, (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+LAYERS, LENGTHS = 12, (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def fill(path: Path, count: int) -> Any:
                         "layer": place.at["layer"],
                         "sample": place.at["sample"],
                         "n": n,
-                        "value": 2.0 * n**0.3 * (1 + 0.01 * place.at["sample"] / samples),
+                        "value": (1 + place.at["layer"]) * n**0.3 * (1 + 0.01 * math.sin(n + place.at["sample"])),
                         "words": None,
                         "shares": None,
                     },
@@ -115,7 +116,7 @@ def main() -> None:
         with timed("resume", unit):
             run_study(plan, path)
         with Store.read(path) as store, timed("status", unit):
-            store.counts(), store.failures()
+            store.counts(), store.failures(), store.check()
         with Store.read(path) as store, timed("tables", unit):
             study_tables(Summary(store.records()))
         with timed("report", unit):

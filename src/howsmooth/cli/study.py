@@ -106,8 +106,9 @@ def resume(
 
 @command.command(name="status")
 @click.argument("store_or_study", metavar="STORE|STUDY.toml")
-def status(store_or_study: str) -> None:
-    """Show how many tasks of a study are done, which failed, and the tables so far."""
+@click.option("--with-tables", "tables", is_flag=True, help="Also show the tables so far; this takes as long as a report.")
+def status(store_or_study: str, tables: bool) -> None:
+    """Show how many tasks of a study are done, which failed, and which records were changed since."""
     from howsmooth.cli.progress import failure_lines, print_tables, progress_line
     from howsmooth.cli.run import make_console, print_line
     from howsmooth.studies.store import Store
@@ -117,7 +118,10 @@ def status(store_or_study: str) -> None:
         print_line(stdout, f"{store.path}: {progress_line(counts)}")
         for line in failure_lines(store.failures()):
             print_line(stdout, line)
-        print_tables(store, stdout)
+        if tables:
+            print_tables(store, stdout)
+        else:
+            store.check()
         for line in store.changed:
             print_line(stdout, line, style="yellow")
 

@@ -205,16 +205,12 @@ class Store:
                 if isinstance(record, dict):
                     yield record
                 else:
-                    self.changed.append(
-                        f"record {number} of {self.path.name} was changed after it was written and is left out; "
-                        "`howsmooth study resume` computes it again"
-                    )
+                    self.changed.append(self._left_out(number))
 
     def _remove_changed(self) -> str | None:
         """Remove the records that are not as they were written; return which, in words, or None if there are none."""
         with self._transaction() as db:
-            rows = db.execute("SELECT id, record FROM records ORDER BY id")
-            changed = [number for number, text in rows if not (isinstance(text, str) and is_intact(text))]
+            changed = self._changed_rows()
             db.executemany("DELETE FROM records WHERE id = ?", ((number,) for number in changed))
         if not changed:
             return None
@@ -222,6 +218,23 @@ class Store:
         return (
             f"{len(changed)} record{'s' * (len(changed) > 1)} ({numbers}) of {self.path.name} changed after being "
             "written, and will be computed again"
+        )
+
+    def check(self) -> None:
+        """Set `changed` from the checksums of the records of the study; nothing is parsed."""
+        planned = "SELECT id, record FROM tasks JOIN records USING (hash) ORDER BY position"
+        with _errors(self.path):
+            self.changed = [self._left_out(number) for number in self._changed_rows(planned)]
+
+    def _changed_rows(self, query: str = "SELECT id, record FROM records ORDER BY id") -> list[int]:
+        """Return the numbers of the records that are not as they were written."""
+        rows = self._db.execute(query)
+        return [number for number, text in rows if not (isinstance(text, str) and is_intact(text))]
+
+    def _left_out(self, number: int) -> str:
+        return (
+            f"record {number} of {self.path.name} was changed after it was written and is left out; "
+            "`howsmooth study resume` computes it again"
         )
 
     def failures(self) -> list[tuple[str, str, int]]:
