@@ -42,14 +42,21 @@ _OBJECTIVES = {
 }
 
 
-def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of worst cases: constants on the text, at the best start, after ascent, and an upper bound."""
+def worst_case_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return a table of worst cases for each model and set of tokens.
+
+    Each has the constants on the text, at the best start and after ascent, and an upper bound.
+    """
+    return [_worst_cases(group) for group in _grouped(records, "model", "special_tokens", "within")]
+
+
+def _worst_cases(records: Sequence[dict[str, Any]]) -> Table:
     first = records[0]
     return Table(
         f"{model_name(first['model'])}: the largest Lip that ascent found in {_SETS[first['within']]}"
         f"{special_tokens_text(first)}",
         [
-            *_map_columns(first["head"] is not None),
+            *_map_columns(records),
             Column("on text", lambda r: number(r["on_text"]["value"]), style="dim"),
             Column("best start", lambda r: number(r["best_start"]), style="dim"),
             Column("found", lambda r: number(r["value"]), style="bold green"),
@@ -71,13 +78,17 @@ def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def ball_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of balls: the certified upper bound, the largest constant found, and their ratio."""
+def ball_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return a table of balls for each model: the certified upper bound, the largest constant found, their ratio."""
+    return [_balls(group) for group in _grouped(records, "model", "special_tokens")]
+
+
+def _balls(records: Sequence[dict[str, Any]]) -> Table:
     return Table(
         f"{model_name(records[0]['model'])}: Lip for all tokens within ε of the text's"
         f"{special_tokens_text(records[0])}",
         [
-            *_map_columns(records[0]["head"] is not None),
+            *_map_columns(records),
             Column("ε", lambda r: f"{r['eps']:g}", style="bold"),
             Column("at the text", lambda r: number(r["centre"]["value"]), style="dim"),
             Column("≥ found", lambda r: number(r["found"]["value"]), style="bold green"),
@@ -91,7 +102,16 @@ def ball_table(records: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def _map_columns(heads: bool) -> list[Column]:
+def _grouped(records: Sequence[dict[str, Any]], *names: str) -> list[list[dict[str, Any]]]:
+    """Return the records in groups with equal values of some fields, so that a title holds for its whole table."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(tuple(record.get(name) for name in names), []).append(record)
+    return list(groups.values())
+
+
+def _map_columns(records: Sequence[dict[str, Any]]) -> list[Column]:
+    heads = any(record["head"] is not None for record in records)
     return [
         Column("layer", lambda r: r["layer"], key=True),
         Column("head", lambda r: r["head"], when=heads, key=True),
