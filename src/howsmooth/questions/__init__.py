@@ -45,6 +45,20 @@ QUESTIONS = {
         "worst_case", "Maximise the constant over a set of tokens by gradient ascent.", ("worst case",), "attack"
     ),
     "ball": Entry("ball", "Certify the constant for all tokens within ε of a text.", ("ball",), "attack"),
+    "layer-attack": Entry(
+        "layer_attack",
+        "Perturb the features that enter a layer, within a budget.",
+        ("layer attack",),
+        "attack",
+        "layer",
+    ),
+    "model-attack": Entry(
+        "model_attack",
+        "Perturb a text's embeddings to change the model's output.",
+        ("model attack",),
+        "attack",
+        "model",
+    ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}
 

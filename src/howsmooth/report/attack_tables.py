@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from math import log
 from typing import Any
@@ -47,7 +47,9 @@ def worst_case_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
 
     Each has the constants on the text, at the best start and after ascent, and an upper bound.
     """
-    return [_worst_cases(group) for group in _grouped(records, "model", "special_tokens", "within")]
+    return [
+        _worst_cases(group) for group in _grouped(records, lambda r: (r["model"], r["special_tokens"], r["within"]))
+    ]
 
 
 def _worst_cases(records: Sequence[dict[str, Any]]) -> Table:
@@ -80,7 +82,7 @@ def _worst_cases(records: Sequence[dict[str, Any]]) -> Table:
 
 def ball_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     """Return a table of balls for each model: the certified upper bound, the largest constant found, their ratio."""
-    return [_balls(group) for group in _grouped(records, "model", "special_tokens")]
+    return [_balls(group) for group in _grouped(records, lambda r: (r["model"], r["special_tokens"]))]
 
 
 def _balls(records: Sequence[dict[str, Any]]) -> Table:
@@ -102,11 +104,11 @@ def _balls(records: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def _grouped(records: Sequence[dict[str, Any]], *names: str) -> list[list[dict[str, Any]]]:
-    """Return the records in groups with equal values of some fields, so that a title holds for its whole table."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+def _grouped(records: Sequence[dict[str, Any]], key: Callable[[dict[str, Any]], Any]) -> list[list[dict[str, Any]]]:
+    """Return the records in groups of equal keys, so that a title holds for its whole table."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
     for record in records:
-        groups.setdefault(tuple(record.get(name) for name in names), []).append(record)
+        groups.setdefault(key(record), []).append(record)
     return list(groups.values())
 
 
@@ -119,8 +121,22 @@ def _map_columns(records: Sequence[dict[str, Any]]) -> list[Column]:
     ]
 
 
-def feature_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of attacks on features, grouped by map and budget."""
+def feature_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return a table of attacks on features for each model, map, objective and norm of budgets."""
+    return [
+        _feature_attacks(group)
+        for group in _grouped(
+            records,
+            lambda r: (
+                *(r[name] for name in ("model", "map", "special_tokens")),
+                r["objective"]["name"],
+                *(r["budget"][name] for name in ("norm", "tokens")),
+            ),
+        )
+    ]
+
+
+def _feature_attacks(records: Sequence[dict[str, Any]]) -> Table:
     first = records[0]
     unit = "‖X‖" if first["budget"]["norm"] == "frobenius" else "the mean |x_i|, for each token"
     sparsity = "" if first["budget"]["tokens"] is None else f", on {first['budget']['tokens']} tokens at most"
@@ -145,8 +161,11 @@ def feature_table(records: Sequence[dict[str, Any]]) -> Table:
             ),
             Column("gain", lambda r: number(r["gain"]) + (" !" if r["status"] != "fine" else ""), style="bold green"),
             Column("σ₁", lambda r: number(r["sigma"]["value"]), style="dim"),
-            Column("of σ₁", lambda r: f"{100 * r['gain'] / r['sigma']['value']:.0f} %" if r["sigma"]["value"] else ""),
-            Column("over noise", lambda r: f"× {number(r['gain'] / r['noise_gain'], 3)}" if r["noise_gain"] else ""),
+            Column("of σ₁", lambda r: _share(r["gain"], r["sigma"]["value"])),
+            Column(
+                "over noise",
+                lambda r: f"× {number(r['gain'] / r['noise_gain'], 3)}" if r["gain"] and r["noise_gain"] else "",
+            ),
             Column(
                 "≤ certified",
                 lambda r: number(r["certified"]),
@@ -159,6 +178,10 @@ def feature_table(records: Sequence[dict[str, Any]]) -> Table:
         records,
         group=lambda r: tuple(r[name] for name in ("layer", "head", "n", "sample", "share")),
     )
+
+
+def _share(gain: float | None, sigma: float) -> str:
+    return f"{100 * gain / sigma:.0f} %" if gain is not None and sigma else ""
 
 
 def _attacked_value(record: dict[str, Any]) -> str:

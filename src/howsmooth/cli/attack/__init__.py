@@ -8,8 +8,6 @@ from howsmooth.cli.lazy import Entry, LazyGroup, question_entries
 
 _COMMANDS = {
     **question_entries("attack"),
-    "layer": Entry("attack.layer", "Perturb the features that enter a layer, within a budget."),
-    "model": Entry("attack.layer:model_command", "Perturb a text's embeddings to change the model's output."),
     "tokens": Entry("attack.tokens", "Substitute, insert or duplicate real tokens of a text."),
 }
 
