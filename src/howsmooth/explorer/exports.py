@@ -130,7 +130,6 @@ def _growth_code(values: Mapping[str, Any]) -> str:
         (
             "import howsmooth",
             "from howsmooth.report import bounds_figure, save_figure",
-            "from howsmooth.studies import measure, spec_of",
             "from howsmooth.texts import Corpus",
         ),
         f"""
@@ -139,8 +138,8 @@ found = howsmooth.measure(model, text, layers=[{values["layer"]}], lengths={leng
 print(found)
 found.plot("growth.png")
 
-bounds = list(bound(model, text, spec_of({{"layers": [{values["layer"]}], "lengths": {lengths}, "samples": 1}})))
-save_figure(bounds_figure(bounds), "bounds.png")
+bounds = howsmooth.ask("bound", model, text, layers=[{values["layer"]}], lengths={lengths})
+save_figure(bounds_figure(list(bounds)), "bounds.png")
 """,
     )
 
