@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from howsmooth.models import Model
-from howsmooth.questions.spec import EngineSpec, Spec
+from howsmooth.questions.spec import EngineSpec, Spec, refuse_connection
 from howsmooth.studies.plan import Plan, prepare, prepare_model
 from howsmooth.studies.store import Store, description_of
 from howsmooth.studies.worker import ProgressCallback, records_of_bundle, run_bundle
