@@ -130,8 +130,8 @@ def draw_attacks(rows: list[dict], n: int, out: Path) -> None:
         panel.plot(
             list(ceiling), list(ceiling.values()), ":", color=colours["foreground"], linewidth=1.6, label="certified"
         )
+        panel.set_yscale("log")  # before the ticks, which are those of the scale
         _dress(panel, colours, f"{name}, layer {chosen[0]['layer']}")
-        panel.set_yscale("log")
         panel.yaxis.set_minor_locator(NullLocator())
         panel.set_ylim(0.5 * min(p["gain"] for p in chosen), 40 * sigma)
         panel.set_xlabel("budget, ‖E‖ / ‖X‖", color=colours["foreground"])
