@@ -18,7 +18,7 @@ from howsmooth.explorer.links import MAX_LAYER, checked, one_of, some_of, whole_
 from howsmooth.report.attack_tables import diff_html
 from howsmooth.report.rows import magnitude, number
 from howsmooth.report.table import Column, Table
-from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack
+from howsmooth.studies.run import measure
 from howsmooth.studies.token_attacks import ALL_METHODS, chunks_to_attack, methods_named, objective_named, token_attacks
 
 ATTACKS = ("noise", "sign", "singular", "ascent")
@@ -76,14 +76,11 @@ def attack_tab(app: App) -> Any:
     ) -> Updates:
         status = layer_controls.status
         yield {status: html.progress(0, 1, f"loading {model}"), table: "", layer_save: ""}
-        budgets = RelativeBudgets(parse_numbers(sizes, "the sizes"))
-        names = names or ["singular"]
-        chosen = [named_attack(name) for name in names]
+        shares, names = parse_numbers(sizes, "the sizes"), names or ["singular"]
         work = prepare(Choice(model, text, str(int(layer or 0)), length=min(64, longest)), app.catalog)
-        found, total = [], len(budgets.sizes) * len(chosen)
-        for record in feature_attacks(
-            work.model, work.text, work.settings, attacks=chosen, budgets=budgets, progress=cancellation.check
-        ):
+        spec = work.settings.asking("layer-attack", budget=shares, attacks=names)
+        found, total = [], len(shares) * len(names)
+        for record in measure(work.model, work.text, spec, progress=cancellation.check):
             cancellation.check()
             found.append(record)
             yield {status: html.progress(len(found), total, record["attack"]["name"]), table: gains_table(found)}

@@ -130,7 +130,6 @@ def _growth_code(values: Mapping[str, Any]) -> str:
         (
             "import howsmooth",
             "from howsmooth.report import bounds_figure, save_figure",
-            "from howsmooth.studies import measure, spec_of",
             "from howsmooth.texts import Corpus",
         ),
         f"""
@@ -139,8 +138,8 @@ found = howsmooth.measure(model, text, layers=[{values["layer"]}], lengths={leng
 print(found)
 found.plot("growth.png")
 
-bounds = list(bound(model, text, spec_of({{"layers": [{values["layer"]}], "lengths": {lengths}, "samples": 1}})))
-save_figure(bounds_figure(bounds), "bounds.png")
+bounds = howsmooth.ask("bound", model, text, layers=[{values["layer"]}], lengths={lengths})
+save_figure(bounds_figure(list(bounds)), "bounds.png")
 """,
     )
 
@@ -197,17 +196,12 @@ def _attack_code(values: Mapping[str, Any]) -> str:
     sizes = _numbers(values["sizes"])
     return _program(
         "Perturbations of the input of a layer",
-        (
-            "import howsmooth",
-            "from howsmooth.studies import spec_of",
-            "from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack",
-            "from howsmooth.texts import Corpus",
-        ),
+        ("import howsmooth", "from howsmooth.texts import Corpus"),
         f"""
 {_text(values)}
-spec = spec_of({{"layers": [{values["layer"]}], "lengths": [{values["length"]}], "samples": 1}})
-attacks = [named_attack(name) for name in {list(values["attacks"])!r}]
-for record in feature_attacks(model, text, spec, attacks=attacks, budgets=RelativeBudgets(({sizes},))):
+layer, n, attacks = {values["layer"]}, {values["length"]}, {list(values["attacks"])!r}
+found = howsmooth.ask("layer-attack", model, text, layers=[layer], lengths=[n], budget=[{sizes}], attacks=attacks)
+for record in found:
     share = record["gain"] / record["sigma"]["value"]
     print(f"{{record['share']:g}}  {{record['attack']['name']:>10}}  gain {{record['gain']:.4g}}, {{share:.0%}} of σ₁")
 """,

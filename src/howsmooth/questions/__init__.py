@@ -28,17 +28,37 @@ class Entry(NamedTuple):
         help: One line about it.
         kinds: The kinds of its records.
         group: The group of its command; "" for a command at the top.
+        command: Name of the command within its group, where it is not that of the question.
     """
 
     module: str
     help: str
     kinds: tuple[str, ...]
     group: str = ""
+    command: str = ""
 
 
 QUESTIONS = {
     "measure": Entry("measure", "Measure the attention layers of a model on a text.", ("measurement",)),
     "bound": Entry("bound", "Compare every bound with the measured constant.", ("bound",)),
+    "worst-case": Entry(
+        "worst_case", "Maximise the constant over a set of tokens by gradient ascent.", ("worst case",), "attack"
+    ),
+    "ball": Entry("ball", "Certify the constant for all tokens within ε of a text.", ("ball",), "attack"),
+    "layer-attack": Entry(
+        "layer_attack",
+        "Perturb the features that enter a layer, within a budget.",
+        ("layer attack",),
+        "attack",
+        "layer",
+    ),
+    "model-attack": Entry(
+        "model_attack",
+        "Perturb a text's embeddings to change the model's output.",
+        ("model attack",),
+        "attack",
+        "model",
+    ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}
 

@@ -138,7 +138,7 @@ class Question:
     together: tuple[str, ...] = ("layer", "head", "sample")
     batches: Callable[[Work], Iterable[list[Place]]] | None = None
     inputs: Callable[[Model, Corpus | None, Any], Inputs] | None = None
-    check: Callable[[Any], None] | None = None
+    check: Callable[[Any], object] | None = None
     check_panels: Callable[[int], None] | None = None
     samples_together: bool = False
     needs_text: bool = False

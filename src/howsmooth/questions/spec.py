@@ -497,9 +497,11 @@ def _rename_fields(message: str, name: Callable[[str], str]) -> str:
 
     >>> _rename_fields('expected heads only with map = "head", got map = "block"', lambda field: f"--{field}")
     'expected --heads only with --map head, got --map block'
+    >>> _rename_fields('expected eps with within = "near"', lambda field: f"--{field}")
+    'expected --eps with --within near'
     """
     message = re.sub(r'\b(\w+) = "([\w-]+)"', lambda found: f"{name(found[1])} {found[2]}", message)
-    return re.sub(r"^expected (\w+) only", lambda found: f"expected {name(found[1])} only", message)
+    return re.sub(r"^expected (\w+)(?= only| with| up to)", lambda found: f"expected {name(found[1])}", message)
 
 
 def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Any:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from howsmooth.questions.inputs import resolve, sites
     from howsmooth.questions.measure import QUANTITIES, MeasureSpec
     from howsmooth.questions.spec import Spec, read_study, spec_of
-    from howsmooth.studies.ball_attacks import balls, worst_cases
     from howsmooth.studies.costs import CostModel
     from howsmooth.studies.depth import chosen_depths, depth_trajectories
     from howsmooth.studies.distances import file_distances, text_distances
@@ -45,8 +44,6 @@ __getattr__, __dir__ = attach(
         "Store": "howsmooth.studies.store",
         "read_records": "howsmooth.studies.formats",
         "write_records": "howsmooth.studies.formats",
-        "worst_cases": "howsmooth.studies.ball_attacks",
-        "balls": "howsmooth.studies.ball_attacks",
         "move_each_token": "howsmooth.studies.token_effects",
         "move_one_token": "howsmooth.studies.token_effects",
         "repeated_tokens": "howsmooth.studies.token_effects",
@@ -80,8 +77,6 @@ __all__ = [
     "Store",
     "read_records",
     "write_records",
-    "worst_cases",
-    "balls",
     "move_each_token",
     "move_one_token",
     "repeated_tokens",
