@@ -149,14 +149,13 @@ def _regimes_code(values: Mapping[str, Any]) -> str:
     sizes = _numbers(values["sizes"])
     return _program(
         "From √n to the plateau",
-        (
-            "from howsmooth.report import save_figure",
-            "from howsmooth.report.mean_field_figures import regimes_figure",
-            "from howsmooth.studies import lengths_up_to, regimes",
-        ),
+        ("import howsmooth",),
         f"""
-records = list(regimes([{sizes}], lengths_up_to({values["power"]}, {values["count"]}), {values["scores"]!r}))
-save_figure(regimes_figure(records), "regimes.png")
+found = howsmooth.ask(
+    "regimes", gamma_r2=[{sizes}], scores={values["scores"]!r}, to={values["power"]}, points={values["count"]}
+)
+print(found)
+found.plot("regimes.png")
 """,
     )
 

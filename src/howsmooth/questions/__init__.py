@@ -39,6 +39,15 @@ class Entry(NamedTuple):
 QUESTIONS = {
     "measure": Entry("measure", "Measure the attention layers of a model on a text.", ("measurement",)),
     "bound": Entry("bound", "Compare every bound with the measured constant.", ("bound",)),
+    "regimes": Entry(
+        "regimes", "Lip against n, exactly: √n, √n·log n, and the plateau of mean field.", ("regime",), "meanfield"
+    ),
+    "masked": Entry(
+        "masked",
+        "Masked attention in d_p: bounds that are proved, attained, and published.",
+        ("masked constant",),
+        "meanfield",
+    ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}
 
