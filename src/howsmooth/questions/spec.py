@@ -196,6 +196,10 @@ class Spec(StrictModel):
         """Return the fields that determine the numbers at a place, as plain values."""
         return self.model_dump(mode="json", exclude={*self.unhashed, *self.varied})
 
+    def declared(self) -> dict[str, Any]:
+        """Return the keys of a study that has this spec, as plain values."""
+        return self.model_dump(mode="json", include={*_keys_of(self.question), "base"})
+
     def path(self, name: str) -> str:
         """Return a name that is a path relative to the study file as that path, any other name unchanged."""
         relative = Path(self.base or ".", name).expanduser() if name != "-" else None
@@ -455,7 +459,7 @@ def spec_of(
 
     asked = declared.get("question", question or "measure")
     model = find_question(asked).spec
-    known = (*COMMON, *model.options, *((model.argument,) if model.argument else ()))
+    known = _keys_of(asked)
     wrong = [_unknown_key(key, known, str(asked)) for key in declared if key not in (*known, "base")]
     fields = {key: value for key, value in declared.items() if key in (*known, "base")}
     try:
@@ -485,8 +489,8 @@ def _rename_fields(message: str, name: Callable[[str], str]) -> str:
     return re.sub(r"^expected (\w+) only", lambda found: f"expected {name(found[1])} only", message)
 
 
-def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spec:
-    """Return the study in a TOML file.
+def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Any:
+    """Return the study in a TOML file that asks one question; `read_questions` reads any.
 
     Args:
         path: The file; relative paths in it start from its folder.
@@ -504,6 +508,25 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
         >>> study.lengths, study.samples
         ((16, 32, 64), 2)
     """
+    specs = read_questions(path, overrides)
+    if len(specs) > 1:
+        raise InputError(
+            f"expected a study with one question, got {', '.join(spec.question for spec in specs)} in {path}; use "
+            "read_questions"
+        )
+    return specs[0]
+
+
+def read_questions(path: str | Path, overrides: dict[str, Any] | None = None) -> tuple[Any, ...]:
+    """Return the spec of each question of the study in a TOML file.
+
+    Args:
+        path: The file; relative paths in it start from its folder.
+        overrides: Values that replace those of the file.
+
+    Raises:
+        InputError: The file cannot be read, is not TOML, or is not a valid study.
+    """
     path = Path(path)
     try:
         declared = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
@@ -516,7 +539,68 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
     if "base" in declared:
         raise InputError(f"{path}: unknown key 'base'; relative paths start from the file's own folder")
     declared = {"name": path.stem, **declared, "base": str(path.resolve().parent)}
-    return spec_of(merged(declared, overrides or {}), str(path))
+    return specs_of(merged(declared, overrides or {}), str(path))
+
+
+def specs_of(declared: dict[str, Any], where: str = "the study") -> tuple[Any, ...]:
+    """Return the spec of each question of a study.
+
+    `question` is a name or a list of names. Of several questions, all take the keys of the study; keys that only one of
+    them takes are in a table with its name.
+
+    Args:
+        declared: The keys of the study; "specs" are those of each question, as a store keeps them.
+        where: What an error message starts with.
+
+    Raises:
+        InputError: A question or a key is unknown, or not all questions take a key.
+
+    Example:
+        >>> several = {"question": ["measure", "bound"], "lengths": [8], "bound": {"radius": "data"}}
+        >>> [(spec.question, spec.lengths) for spec in specs_of(several)]
+        [('measure', (8,)), ('bound', (8,))]
+        >>> specs_of({"question": ["measure", "bound"], "radius": "data"})
+        Traceback (most recent call last):
+        ...
+        howsmooth.errors.InputError: the study: expected keys that all questions take, got 'radius', which measure ...
+    """
+    from howsmooth.questions import find_question
+
+    if "specs" in declared:
+        changes = {key: value for key, value in declared.items() if key not in ("specs", "question")}
+        return tuple(spec_of(merged(spec, _taken(spec["question"], changes)), where) for spec in declared["specs"])
+    asked = declared.get("question", "measure")
+    if not isinstance(asked, list):
+        return (spec_of(declared, where),)
+    if not asked:
+        raise InputError(f"{where}: expected a question, got an empty list; name one")
+    names = list(dict.fromkeys(asked))
+    for name in names:
+        find_question(name)
+    own = {name: declared[name] for name in names if isinstance(declared.get(name), dict)}
+    shared = {key: value for key, value in declared.items() if key not in (*own, "question")}
+    for key in shared:
+        without = [name for name in names if key != "base" and key not in _keys_of(name)]
+        if without:
+            raise InputError(
+                f"{where}: expected keys that all questions take, got {key!r}, which {without[0]} does not; put it in "
+                "a table with the name of its question"
+            )
+    return tuple(
+        spec_of({**shared, **own.get(name, {}), "question": name}, f"{where}, question {name}") for name in names
+    )
+
+
+def _keys_of(question: str) -> tuple[str, ...]:
+    """Return the keys that a study may set for a question."""
+    from howsmooth.questions import find_question
+
+    spec = find_question(question).spec
+    return (*COMMON, *spec.options, *((spec.argument,) if spec.argument else ()))
+
+
+def _taken(question: str, changes: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in changes.items() if key in _keys_of(question)}
 
 
 def read_texts(spec: Spec) -> tuple[Corpus, ...]:

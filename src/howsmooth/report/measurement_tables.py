@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from howsmooth.fits import growth_laws
@@ -68,6 +68,11 @@ _FIELD_TEXTS = {
     "released": "as released",
     None: "–",
 }
+
+
+def summary(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> RenderableType:
+    """Return the output of `howsmooth measure`: for each model and quantity a table, and the growth laws below it."""
+    return Group(*summary_parts(records, laws))
 
 
 def measure_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:

@@ -151,7 +151,7 @@ class Plan:
     @property
     def description(self) -> dict[str, Any]:
         """The spec as plain values, for the store."""
-        return self.spec.model_dump(mode="json")
+        return self.spec.declared()
 
     @cached_property
     def count(self) -> int:
