@@ -13,13 +13,14 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from howsmooth.errors import InputError, describe_validation_errors
+from howsmooth.models.map_types import MAPS
 from howsmooth.questions.fields import (
     Index,
     Indices,
@@ -45,6 +46,31 @@ def _check_device(name: str) -> str:
     if not re.fullmatch(rf"({'|'.join(_DEVICES)})(:\d{{1,4}})?", name):
         raise ValueError(f"expected a device such as cpu or cuda:1, got {name[:60]!r}")
     return name
+
+
+def about_maps(names: Iterable[str] = MAPS) -> str:
+    """Return what maps are, in words: "attention, each head alone, or the whole model"."""
+    *first, last = (MAPS[name].about for name in names)
+    return f"{', '.join(first)}, or {last}"
+
+
+def map_among(names: Iterable[str] = MAPS) -> Any:
+    """Return the check of a map's name.
+
+    Example:
+        >>> map_among(("attention", "head")).func("block")
+        Traceback (most recent call last):
+        ...
+        ValueError: expected a map among attention, head, got 'block'
+    """
+    allowed = tuple(names)
+
+    def check(name: str | None) -> str | None:
+        if name is not None and name not in allowed:
+            raise ValueError(f"expected a map among {', '.join(allowed)}, got {name[:60]!r}")
+        return name
+
+    return AfterValidator(check)
 
 
 class ModelChoice(StrictModel):
@@ -308,11 +334,9 @@ class ModelSpec(Spec):
     lengths: Lengths = (32, 64, 128, 256)
     samples: Samples = 4
     map: Annotated[
-        Literal["attention", "head", "normed", "block", "layer", "model"] | None,
-        Field(
-            description="Map to measure: attention, each head alone, with the normalisation, with the residual, the "
-            "whole Transformer layer, or the whole model.  [default: attention, or head with heads]"
-        ),
+        str | None,
+        map_among(),
+        option(f"Map to measure: {about_maps()}.  [default: attention, or head with heads]", metavar="|".join(MAPS)),
     ] = None
     tokens: Annotated[
         tuple[Literal["all", "no-special", "no-first"], ...],
@@ -401,7 +425,7 @@ class ModelSpec(Spec):
     @property
     def is_attention(self) -> bool:
         """Whether the map is attention or one of its heads."""
-        return self.map_name in ("attention", "head")
+        return MAPS[self.map_name].by_weights
 
     @property
     def estimates(self) -> int:

@@ -28,6 +28,7 @@ from howsmooth.report.rows import (
     measurement_rows,
     model_name,
     number,
+    plural_of,
     ratio_text,
     refusals,
     scope_text,
@@ -41,14 +42,6 @@ if TYPE_CHECKING:
     from howsmooth.fits import Law
 
 FIXED_TOKENS_TEXT = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
-_MAPS = {
-    "attention": "attention layers",
-    "head": "attention heads",
-    "normed": "normed attention",
-    "block": "attention blocks",
-    "layer": "Transformer layers",
-    "model": "layers together",
-}
 _MAX_LENGTHS = 6
 _CURVE_HEADINGS = {
     "checkpoint": "checkpoint",
@@ -109,7 +102,7 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
     weights = f" ({first['weights']})" if first.get("weights") else ""
     unfinished = sorted({status for row in rows for status in row.unfinished})
     return Table(
-        f"{model_name(first['model'])}{weights}: {name} of its {_MAPS.get(first['map'], 'maps')} on {text_name(first)}"
+        f"{model_name(first['model'])}{weights}: {name} of its {plural_of(first['map'])} on {text_name(first)}"
         f"{FIXED_TOKENS_TEXT.get(first.get('tokens', 'all'), '')}",
         [
             Column("layer", lambda row: row.layer, key=True),
