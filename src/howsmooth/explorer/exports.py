@@ -164,17 +164,13 @@ def _splitting_code(values: Mapping[str, Any]) -> str:
     masses = _numbers(values["masses"])
     return _program(
         "Where two atoms on a line split",
-        (
-            "from howsmooth.lipschitz.criterion import line_splitting_grid",
-            "from howsmooth.report import save_figure",
-            "from howsmooth.report.mean_field_figures import line_figure, title",
-        ),
+        ("import howsmooth",),
         f"""
-a, masses = {values["a"]}, ({masses})
-axis, found = line_splitting_grid({values["extent"]}, {values["cells"]}, a, masses)
-print(f"{{found.splits.double().mean():.3%}} of the square splits; the largest ratio is {{found.ratio.max():.4g}}")
-drawn = {{"title": title(a, masses), "axis": axis, "ratio": found.ratio}}
-save_figure(line_figure([drawn]), "splitting.png")
+found = howsmooth.ask(
+    "splitting-line", a={values["a"]}, masses=[{masses}], extent={values["extent"]}, resolution={values["cells"]}
+)
+print(found)
+found.plot("splitting.png")
 """,
     )
 

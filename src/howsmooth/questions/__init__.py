@@ -48,6 +48,19 @@ QUESTIONS = {
         ("masked constant",),
         "meanfield",
     ),
+    "splitting": Entry(
+        "splitting", "Mass splitting: where repeated tokens have a larger constant.", ("splitting",), "meanfield"
+    ),
+    "splitting-line": Entry(
+        "splitting_line", "Mass splitting of two or three atoms on a line.", ("splitting line",), "meanfield"
+    ),
+    "splitting-cases": Entry("splitting_cases", "Which kinds of maps split.", ("splitting case",), "meanfield"),
+    "splitting-copies": Entry(
+        "splitting_copies",
+        "The constant of a map when one token of the text is repeated.",
+        ("splitting copies",),
+        "meanfield",
+    ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from howsmooth.lipschitz.splitting import SPLITS, UNDECIDED
-from howsmooth.report.mean_field_figures import title
+from howsmooth.report.mean_field_figures import ratio, title
 from howsmooth.report.rows import (
     interval,
     magnitude,
@@ -167,7 +167,7 @@ def splitting_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     first = records[0]
 
     def of_top(get: Callable[[dict[str, Any]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
-        return lambda group: get(max(group, key=lambda record: record["ratio"]))
+        return lambda group: get(max(group, key=ratio))
 
     return [
         Table(
@@ -177,7 +177,7 @@ def splitting_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
                 Column("n", lambda group: group[0]["n"], style="bold", key=True),
                 Column("split", lambda group: f"{_count(group, SPLITS)} of {len(group)}", style="bold green"),
                 Column("undecided", lambda group: _count(group, UNDECIDED), style="dim"),
-                Column("largest ratio", of_top(lambda r: number(r["ratio"])), style="bold"),
+                Column("largest ratio", of_top(lambda r: number(ratio(r))), style="bold"),
                 Column(
                     "between", of_top(lambda r: interval(r["ratio_lower"], r["ratio_upper"], 4)), "left", wrap=False
                 ),
@@ -243,27 +243,28 @@ def cases_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
         Table(
             "Which maps split? ratio = max_i ‖∂₁G(x_i, μ)‖ / ‖D‖",
             [
-                Column("map", lambda r: r["kind"], "left"),
+                Column("map", lambda r: r["map"], "left"),
                 Column("measure", lambda r: r["where"], "left"),
                 Column("‖D‖", lambda r: number(r["norm"])),
                 Column("after splitting", lambda r: number(r["after"])),
-                Column("ratio", lambda r: "∞" if r["ratio"] > 1e9 else number(r["ratio"], 5), style="bold green"),
+                Column("ratio", lambda r: "∞" if ratio(r) > 1e9 else number(r["ratio"], 5), style="bold green"),
                 Column("limit", lambda r: r["limit"], "left", wrap=False),
             ],
             records,
-            group=lambda r: r["kind"],
+            group=lambda r: r["map"],
         )
     ]
 
 
-def picture_line(records: Sequence[dict[str, Any]]) -> str:
-    """Describe the record of a picture of two atoms on a line in a sentence."""
-    r = records[0]
-    square = f"[−{r['extent']:g}, {r['extent']:g}]²"
-    return (
-        f"{title(r['a'], r['masses'], r['third'], r['masked'])}: {100 * r['share']:.3g} % of {square} splits; the "
-        f"largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, y = {r['y']:.4g}"
-    )
+def line_tables(records: Sequence[dict[str, Any]]) -> list[Text]:
+    """Describe each square of positions of two atoms on a line in a sentence."""
+    return [
+        Text(
+            f"{title(r)}: {100 * r['share']:.3g} % of [−{r['extent']:g}, {r['extent']:g}]² splits; the "
+            f"largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, y = {r['y']:.4g}"
+        )
+        for r in records
+    ]
 
 
 def _by_layer(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from howsmooth.studies.model_flows import model_flow, parse_weights
     from howsmooth.studies.plan import prepare, prepare_model
     from howsmooth.studies.run import measure, records_of, run_study
-    from howsmooth.studies.splitting import splittings
     from howsmooth.studies.store import Store
-    from howsmooth.studies.token_effects import move_each_token, move_one_token, repeated_tokens
+    from howsmooth.studies.token_effects import move_each_token, move_one_token
 
 __getattr__, __dir__ = attach(
     __name__,
@@ -48,8 +47,6 @@ __getattr__, __dir__ = attach(
         "balls": "howsmooth.studies.ball_attacks",
         "move_each_token": "howsmooth.studies.token_effects",
         "move_one_token": "howsmooth.studies.token_effects",
-        "repeated_tokens": "howsmooth.studies.token_effects",
-        "splittings": "howsmooth.studies.splitting",
         "text_distances": "howsmooth.studies.distances",
         "file_distances": "howsmooth.studies.distances",
         "chosen_depths": "howsmooth.studies.depth",
@@ -80,8 +77,6 @@ __all__ = [
     "balls",
     "move_each_token",
     "move_one_token",
-    "repeated_tokens",
-    "splittings",
     "text_distances",
     "file_distances",
     "chosen_depths",

@@ -8,7 +8,6 @@ from howsmooth.cli.lazy import Entry, LazyGroup, question_entries
 
 _COMMANDS = {
     **question_entries("meanfield"),
-    "splitting": Entry("meanfield.splitting", "Mass splitting: where repeated tokens have a larger constant."),
     "distance": Entry("meanfield.distance", "Exact distances between token measures, before and after attention."),
 }
 
