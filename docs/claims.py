@@ -348,7 +348,7 @@ def claims() -> list[Claim]:
             "float64 with bounded masses ended at 14.44 for κ = 1000. That the limit is approached is proved; that it is not "
             "exceeded is a conjecture for κ ≥ 10, and false for κ near 1.",
             (
-                "tests/studies/test_splitting_families.py::test_the_ratio_for_positive_definite_scores_tends_to_its_limit",
+                "tests/lipschitz/test_splitting_families.py::test_the_ratio_for_positive_definite_scores_tends_to_its_limit",
                 "tests/experiments/test_splitting_limits.py::test_the_command_evaluates_families_and_searches_and_is_resumed",
             ),
         ),
@@ -369,7 +369,7 @@ def claims() -> list[Claim]:
             "L2: distances 2 to 10 of two atoms, ratios 8 to 3·10²². Sinkhorn: two atoms, by a proof.",
             "Masses in logarithms: in float64 with bounded masses a search had ended at 246.5, and the table called that the largest.",
             (
-                "tests/studies/test_splitting_families.py::test_opposite_l2_splits_without_bound",
+                "tests/lipschitz/test_splitting_families.py::test_opposite_l2_splits_without_bound",
                 "tests/lipschitz/test_criterion.py::test_sinkhorn_two_atoms_on_the_line",
             ),
         ),

@@ -136,6 +136,15 @@ PAGE_OF = {
                 "Whether the measure of the text splits.",
             ),
             Example(
+                "meanfield splitting-line --masses 1,3 --resolution 200",
+                "Where two atoms on a line split; --plot draws the plane.",
+            ),
+            Example("meanfield splitting-cases", "Which kinds of maps split, and by how much."),
+            Example(
+                "meanfield splitting-copies minilm --layers 0 --lengths 6",
+                "The model runs on the text with each token in turn repeated.",
+            ),
+            Example(
                 "meanfield distance minilm --layers 0,3 --lengths 24 --p 2",
                 "Two chunks of text as measures, before and after attention.",
             ),

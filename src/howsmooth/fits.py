@@ -226,9 +226,7 @@ def _centre_texts(z: Array, texts: NDArray[np.int64] | None) -> Array:
     return z - means[texts] + means.mean()
 
 
-def _t_regression(
-    X: Array, z: Array, weights: Array | None = None, start: Array | None = None
-) -> tuple[Array, Array]:
+def _t_regression(X: Array, z: Array, weights: Array | None = None, start: Array | None = None) -> tuple[Array, Array]:
     """Return coefficients (g, p) and log-likelihoods (g,) of z (g, m) on X (g, m, p) or (1, m, p).
 
     Iteratively reweighted least squares, for so many rows at once that they stay in the cache. `weights` (g, m) are the

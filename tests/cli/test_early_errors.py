@@ -50,9 +50,11 @@ ARGUMENTS = {
     "report": ["{records}"],
     "plan": ["{tiny}"],
     "reproduce": ["norms"],
-    "meanfield splitting --a": ["--picture"],
 }
-TAKE_A_MODEL = ("measure", "bound", "attack", "flow model", "meanfield splitting", "meanfield distance")
+TAKE_A_MODEL = (
+    *("measure", "bound", "attack", "flow model", "meanfield splitting --", "meanfield splitting-copies"),
+    "meanfield distance",
+)
 # A value that is wrong for the option; "nosuch" for all others.
 WRONG = {
     "--allowed-host": " ",
@@ -130,7 +132,7 @@ def test_bad_values_are_refused_before_anything_slow_is_imported(tiny, text_file
         if f"{command} {option}" in ANY_VALUE:
             continue
         words = command.split()
-        before = ARGUMENTS.get(command, ["{tiny}"] if command.startswith(TAKE_A_MODEL) else [])
+        before = ARGUMENTS.get(command, ["{tiny}"] if f"{command} {option}".startswith(TAKE_A_MODEL) else [])
         wrong = f"{text_file}/x{SUFFIX.get(option, '')}" if option in OUTPUTS else WRONG.get(option, "nosuch")
         lines.append([*words, *(word.format(**places) for word in before), option, *[wrong] * values])
     assert len(lines) > 400
@@ -155,9 +157,9 @@ def test_wrong_combinations_are_refused_before_anything_slow_is_imported(tiny, t
         "flow pde --dim 3",
         "flow pde --plot-rate r.png",
         "flow model {tiny} --no-growth --depths 1",
-        "meanfield splitting --picture --masses 1,2,3",
-        "meanfield splitting --which --plot a.png",
-        "meanfield splitting {tiny} --repeat 2 --map head",
+        "meanfield splitting-line --masses 1,2,3",
+        "meanfield splitting-cases --plot a.png",
+        "meanfield splitting-copies {tiny} --map head",
         "meanfield distance --normalise",
         "meanfield distance ./absent",
         "plan {tiny} --workers 2",

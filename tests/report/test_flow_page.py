@@ -199,7 +199,10 @@ def test_the_policy_allows_only_the_script_of_the_page():
     page = flow_page([flow()])
     script = page[page.rindex("<script>") + 8 : page.rindex("</script>")]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; base-uri 'none'" in page
+    assert (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; base-uri 'none'"
+        in page
+    )
     assert "form-action 'none'" in page and page.count("Content-Security-Policy") == 1
 
 

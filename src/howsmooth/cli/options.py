@@ -87,21 +87,16 @@ def spec_field(name: str, spec: type[Spec] = MeasureSpec) -> Any:
     return spec.model_fields[name]
 
 
-def spec_option(
-    name: str, default: Any = None, refused: tuple[str, ...] = (), spec: type[Spec] = MeasureSpec
-) -> Decorator:
+def spec_option(name: str, default: Any = None, spec: type[Spec] = MeasureSpec) -> Decorator:
     """Return a decorator that adds the option for one field of a spec.
 
     Args:
         name: Name of the field.
         default: Default that the help shows instead of that of the spec.
-        refused: Values that this command does not take: neither offered nor accepted.
         spec: The spec.
     """
     field = spec_field(name, spec)
     help_text = field.description or ""
-    if refused:  # the description is that of all commands
-        help_text = help_text.replace("  [default", f" (Here not {', '.join(refused)}.)  [default")
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     flag = str(extra.get("flag") or option_name(name))
     if field.annotation is bool:
@@ -111,17 +106,11 @@ def spec_option(
     shown_default = format_default(field.default if default is None else default)
     if shown_default and "[default" not in help_text:
         help_text += f"  [default: {shown_default}]"
-    choices = [value for value in _literal_values(field.annotation) if value not in refused]
+    choices = _literal_values(field.annotation)
     metavar = extra.get("metavar") or ("|".join(choices) if choices else name.upper())
     words = {"models": MODELS, "texts": TEXTS, "tokenizer": MODELS}.get(name, choices)
     completer = complete(words, paths=name == "tokenizer" or any(word in str(metavar) for word in ("FILE", "DIR")))
-
-    def check(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-        if value in refused:
-            raise InputError(f"expected {option_name(name)} as one of {', '.join(choices)}, got {value!r}; take one")
-        return value
-
-    return click.option(flag, name, metavar=str(metavar), help=help_text, shell_complete=completer, callback=check)
+    return click.option(flag, name, metavar=str(metavar), help=help_text, shell_complete=completer)
 
 
 def option_name(field: str) -> str:
@@ -139,7 +128,9 @@ def _literal_values(annotation: Any) -> list[str]:
 def format_default(default: Any) -> str:
     """Return a default as the help shows it; empty for None."""
     if isinstance(default, tuple):
-        return ",".join(getattr(item, "source", None) or getattr(item, "name", None) or str(item) for item in default)
+        return ",".join(
+            getattr(item, "source", None) or getattr(item, "name", None) or format_default(item) for item in default
+        )
     return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
 
 

@@ -106,7 +106,9 @@ def resume(
 
 @command.command(name="status")
 @click.argument("store_or_study", metavar="STORE|STUDY.toml")
-@click.option("--with-tables", "tables", is_flag=True, help="Also show the tables so far; this takes as long as a report.")
+@click.option(
+    "--with-tables", "tables", is_flag=True, help="Also show the tables so far; this takes as long as a report."
+)
 def status(store_or_study: str, tables: bool) -> None:
     """Show how many tasks of a study are done, which failed, and which records were changed since."""
     from howsmooth.cli.progress import failure_lines, print_tables, progress_line

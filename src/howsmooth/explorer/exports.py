@@ -148,14 +148,13 @@ def _regimes_code(values: Mapping[str, Any]) -> str:
     sizes = _numbers(values["sizes"])
     return _program(
         "From √n to the plateau",
-        (
-            "from howsmooth.report import save_figure",
-            "from howsmooth.report.mean_field_figures import regimes_figure",
-            "from howsmooth.studies import lengths_up_to, regimes",
-        ),
+        ("import howsmooth",),
         f"""
-records = list(regimes([{sizes}], lengths_up_to({values["power"]}, {values["count"]}), {values["scores"]!r}))
-save_figure(regimes_figure(records), "regimes.png")
+found = howsmooth.ask(
+    "regimes", gamma_r2=[{sizes}], scores={values["scores"]!r}, to={values["power"]}, points={values["count"]}
+)
+print(found)
+found.plot("regimes.png")
 """,
     )
 
@@ -164,17 +163,13 @@ def _splitting_code(values: Mapping[str, Any]) -> str:
     masses = _numbers(values["masses"])
     return _program(
         "Where two atoms on a line split",
-        (
-            "from howsmooth.lipschitz.criterion import line_splitting_grid",
-            "from howsmooth.report import save_figure",
-            "from howsmooth.report.mean_field_figures import line_figure, title",
-        ),
+        ("import howsmooth",),
         f"""
-a, masses = {values["a"]}, ({masses})
-axis, found = line_splitting_grid({values["extent"]}, {values["cells"]}, a, masses)
-print(f"{{found.splits.double().mean():.3%}} of the square splits; the largest ratio is {{found.ratio.max():.4g}}")
-drawn = {{"title": title(a, masses), "axis": axis, "ratio": found.ratio}}
-save_figure(line_figure([drawn]), "splitting.png")
+found = howsmooth.ask(
+    "splitting-line", a={values["a"]}, masses=[{masses}], extent={values["extent"]}, resolution={values["cells"]}
+)
+print(found)
+found.plot("splitting.png")
 """,
     )
 

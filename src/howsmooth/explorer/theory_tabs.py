@@ -16,11 +16,13 @@ from howsmooth.explorer.choice import parse_numbers
 from howsmooth.explorer.components import cancel_on_click, output, run_and_cancel, run_on_click
 from howsmooth.explorer.links import checked, one_of, real_number, whole_number
 from howsmooth.lipschitz.criterion import line_splitting_grid
+from howsmooth.questions.spec import spec_of
 from howsmooth.report.flow_page import flow_page, particle_scene
-from howsmooth.report.mean_field_figures import line_figure, regimes_figure, title
+from howsmooth.report.mean_field_figures import line_figure, regimes_figure
 from howsmooth.report.mean_field_tables import scientific
 from howsmooth.report.table import Column, Table
-from howsmooth.studies import lengths_up_to, regimes
+from howsmooth.studies.plan import prepare
+from howsmooth.studies.run import records_of
 
 SCORES = ("negative", "positive")
 N_LENGTHS = 41  # on each curve
@@ -98,9 +100,14 @@ def measures_tab(app: App) -> None:
     def draw_regimes(cancellation: Cancellation, sizes: str, scores: str, power: float) -> Iterator[dict[Any, Any]]:
         status = regimes_controls.status
         chosen = parse_numbers(sizes, "γR²")
-        total, found = len(chosen) * N_LENGTHS, []
+        plan = prepare(
+            spec_of(
+                {"question": "regimes", "gamma_r2": list(chosen), "scores": scores, "to": power, "points": N_LENGTHS}
+            )
+        )
+        total, found = plan.count, []
         yield {regimes_save: ""}
-        for record in regimes(chosen, lengths_up_to(power, N_LENGTHS), scores, progress=cancellation.check):
+        for record in records_of(plan, progress=cancellation.check):
             cancellation.check()
             found.append(record)
             if len(found) % N_LENGTHS == 1:
@@ -147,18 +154,21 @@ def measures_tab(app: App) -> None:
         if a == 0:
             raise InputError("expected a score a·x·y with a other than 0, got 0; move the slider")
         yield {status: html.progress(0, 1, "the plane"), split_save: ""}
-        axis, found = line_splitting_grid(extent, N_CELLS, a, pair)
-        drawn = [{"title": title(a, pair), "axis": axis, "ratio": found.ratio}]
-        share, top = float(found.splits.double().mean()), float(found.ratio.max())
+        asked = {"question": "splitting-line", "a": a, "masses": list(pair), "extent": extent, "resolution": N_CELLS}
+        (record,) = records_of(prepare(spec_of(asked)))
 
         def draw(theme: str) -> Any:
-            return line_figure(drawn, theme=theme)
+            return line_figure([record], theme=theme)
 
         yield {
-            status: html.message(f"{100 * share:.3g} % of the square splits; the largest ratio is {top:.4g}.", "done"),
+            status: html.message(
+                f"{100 * record['share']:.3g} % of the square splits; the largest ratio is {record['ratio']:.4g}.",
+                "done",
+            ),
             plane: html.pictures(html.picture(draw, "Where two atoms on a line split")),
         }
         values = {"a": a, "masses": masses, "extent": extent, "cells": N_CELLS}
+        axis, found = line_splitting_grid(extent, N_CELLS, a, pair)
         points, ratio = axis.tolist(), found.ratio.tolist()
         ratios = [{"y": y, **dict(zip(points, row, strict=True))} for y, row in zip(points, ratio, strict=True)]
         yield {

@@ -59,6 +59,28 @@ QUESTIONS = {
         "attack",
         "model",
     ),
+    "regimes": Entry(
+        "regimes", "Lip against n, exactly: √n, √n·log n, and the plateau of mean field.", ("regime",), "meanfield"
+    ),
+    "masked": Entry(
+        "masked",
+        "Masked attention in d_p: bounds that are proved, attained, and published.",
+        ("masked constant",),
+        "meanfield",
+    ),
+    "splitting": Entry(
+        "splitting", "Mass splitting: where repeated tokens have a larger constant.", ("splitting",), "meanfield"
+    ),
+    "splitting-line": Entry(
+        "splitting_line", "Mass splitting of two or three atoms on a line.", ("splitting line",), "meanfield"
+    ),
+    "splitting-cases": Entry("splitting_cases", "Which kinds of maps split.", ("splitting case",), "meanfield"),
+    "splitting-copies": Entry(
+        "splitting_copies",
+        "The constant of a map when one token of the text is repeated.",
+        ("splitting copies",),
+        "meanfield",
+    ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}
 

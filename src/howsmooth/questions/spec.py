@@ -56,10 +56,23 @@ def about_maps(names: Iterable[str] = MAPS) -> str:
     return f"{', '.join(first)}, or {last}"
 
 
-def _check_map(name: str | None) -> str | None:
-    if name is not None and name not in MAPS:
-        raise ValueError(f"expected a map among {', '.join(MAPS)}, got {name[:60]!r}")
-    return name
+def map_among(names: Iterable[str] = MAPS) -> Any:
+    """Return the check of a map's name.
+
+    Example:
+        >>> map_among(("attention", "head")).func("block")
+        Traceback (most recent call last):
+        ...
+        ValueError: expected a map among attention, head, got 'block'
+    """
+    allowed = tuple(names)
+
+    def check(name: str | None) -> str | None:
+        if name is not None and name not in allowed:
+            raise ValueError(f"expected a map among {', '.join(allowed)}, got {name[:60]!r}")
+        return name
+
+    return AfterValidator(check)
 
 
 class ModelChoice(StrictModel):
@@ -324,7 +337,7 @@ class ModelSpec(Spec):
     samples: Samples = 4
     map: Annotated[
         str | None,
-        AfterValidator(_check_map),
+        map_among(),
         option(f"Map to measure: {about_maps()}.  [default: attention, or head with heads]", metavar="|".join(MAPS)),
     ] = None
     tokens: Annotated[

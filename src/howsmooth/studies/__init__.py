@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from howsmooth.studies.depth import chosen_depths, depth_trajectories
     from howsmooth.studies.distances import file_distances, text_distances
     from howsmooth.studies.formats import read_records, write_records
-    from howsmooth.studies.mean_field import lengths_up_to, masked_constants, regimes
     from howsmooth.studies.model_flows import model_flow, parse_weights
     from howsmooth.studies.plan import prepare, prepare_model
     from howsmooth.studies.run import measure, records_of, run_study
-    from howsmooth.studies.splitting import splittings
     from howsmooth.studies.store import Store
-    from howsmooth.studies.token_effects import move_each_token, move_one_token, repeated_tokens
+    from howsmooth.studies.token_effects import move_each_token, move_one_token
 
 __getattr__, __dir__ = attach(
     __name__,
@@ -46,17 +44,12 @@ __getattr__, __dir__ = attach(
         "write_records": "howsmooth.studies.formats",
         "move_each_token": "howsmooth.studies.token_effects",
         "move_one_token": "howsmooth.studies.token_effects",
-        "repeated_tokens": "howsmooth.studies.token_effects",
-        "splittings": "howsmooth.studies.splitting",
         "text_distances": "howsmooth.studies.distances",
         "file_distances": "howsmooth.studies.distances",
         "chosen_depths": "howsmooth.studies.depth",
         "depth_trajectories": "howsmooth.studies.depth",
         "model_flow": "howsmooth.studies.model_flows",
         "parse_weights": "howsmooth.studies.model_flows",
-        "masked_constants": "howsmooth.studies.mean_field",
-        "regimes": "howsmooth.studies.mean_field",
-        "lengths_up_to": "howsmooth.studies.mean_field",
     },
 )
 
@@ -79,15 +72,10 @@ __all__ = [
     "write_records",
     "move_each_token",
     "move_one_token",
-    "repeated_tokens",
-    "splittings",
     "text_distances",
     "file_distances",
     "chosen_depths",
     "depth_trajectories",
     "model_flow",
     "parse_weights",
-    "masked_constants",
-    "regimes",
-    "lengths_up_to",
 ]

@@ -1,17 +1,15 @@
-"""Effects of single tokens: one token or each that is perturbed alone, and one token that is repeated in the text."""
+"""Effects of single tokens: one token or each that is perturbed alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import token_gains
-from howsmooth.questions.inputs import ProgressCallback, chosen_layers, run_fields
+from howsmooth.questions.inputs import chosen_layers, run_fields
 from howsmooth.questions.quantities import all_shares, estimate_at
 from howsmooth.questions.spec import ModelSpec
 from howsmooth.texts.corpora import Corpus
@@ -129,66 +127,3 @@ def _map_fields(model: Model, corpus: Corpus, spec: ModelSpec) -> dict[str, Any]
         "n": spec.lengths[0],
         **run_fields(model, corpus, spec),
     }
-
-
-def repeated_tokens(
-    model: Model, corpus: Corpus, spec: ModelSpec, *, copies: int = 2, progress: ProgressCallback | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield one record per length, layer and token: ‖D‖ of the map when the input contains that token several times.
-
-    The model runs on the longer input. The copies get the positions that follow ("next"), or all that of the token
-    ("kept"); the mask goes by the order of tokens in both cases. `before` is the unchanged input.
-
-    Args:
-        model: The model.
-        corpus: The text.
-        spec: Which map, layers and lengths.
-        copies: How often the token occurs.
-        progress: Called with (n, layer, None) before each token.
-
-    Example:
-        >>> from howsmooth.models import load
-        >>> from howsmooth.studies import spec_of
-        >>> from howsmooth.texts.corpora import read_corpus
-        >>> model, text = load("minilm"), read_corpus("embedded")
-        >>> spec = spec_of({"layers": [0], "lengths": [4], "tol": 0.1})
-        >>> [record["position"] for record in repeated_tokens(model, text, spec)]
-        [0, 1, 2, 3]
-    """
-    if isinstance(copies, bool) or not isinstance(copies, int) or copies < 2:
-        raise InputError(f"expected at least 2 copies, got {copies!r}")
-    shared = run_fields(model, corpus, spec)
-    options = dict(spec.accuracy, strict=False)
-    for n in spec.lengths:
-        chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
-        for layer in chosen_layers(model, spec):
-            at = model.map_at(chunk, layer, spec.map_name)
-            before = estimate_at(at.f, at.x, **options)
-            for position in range(n):
-                if progress is not None:
-                    progress(n, layer, None)
-                order = torch.arange(n).repeat_interleave(1 + (torch.arange(n) == position) * (copies - 1))
-                ids = torch.as_tensor(chunk.ids)[order].unsqueeze(0)
-                # Without a mask, transformers takes a repeated position for the start of a new sequence.
-                mask = torch.ones_like(ids)
-                after = {}
-                for name, position_ids in (("next", torch.arange(len(order))), ("kept", order)):
-                    batch = {"input_ids": ids, "attention_mask": mask, "position_ids": position_ids[None]}
-                    longer = model.map_at(batch, layer, spec.map_name)
-                    after[name] = estimate_at(longer.f, longer.x, **options)
-                statuses = [estimate.status for estimate in (before, *after.values())]
-                yield {
-                    "model": model.name,
-                    "layer": layer,
-                    "head": None,
-                    "map": spec.map_name,
-                    "n": n,
-                    "token": chunk.words[position],
-                    "position": position,
-                    "copies": copies,
-                    "before": before.as_record(),
-                    **{name: estimate.as_record() for name, estimate in after.items()},
-                    **{f"{name}_over_before": estimate.value / before.value for name, estimate in after.items()},
-                    "status": next((status for status in statuses if status != "converged"), "converged"),
-                    **shared,
-                }
