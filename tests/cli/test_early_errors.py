@@ -139,7 +139,7 @@ def test_bad_values_are_refused_before_anything_slow_is_imported(tiny, text_file
 
 def test_wrong_combinations_are_refused_before_anything_slow_is_imported(tiny, text_file, tmp_path):
     lines = [
-        "attack tokens {tiny} --layer 1",
+        "attack tokens {tiny} --layers 1",
         "attack tokens {tiny} --method random --allow insert",
         "attack layer {tiny} --touch 65",
         "attack worst-case {tiny} --within near",

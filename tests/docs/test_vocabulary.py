@@ -115,12 +115,10 @@ def test_defaults_in_the_table_are_those_of_the_spec():
 @pytest.mark.parametrize(
     "module, command, name",
     [
-        ("bound", "bound", "DEFAULTS"),
         ("attack.worst_case", "attack worst-case", "DEFAULTS"),
         ("attack.ball", "attack ball", "DEFAULTS"),
         ("attack.layer", "attack layer", "DEFAULTS"),
         ("attack.layer", "attack model", "MODEL_DEFAULTS"),
-        ("attack.tokens", "attack tokens", "DEFAULTS"),
         ("meanfield.splitting", "meanfield splitting", "DEFAULTS"),
         ("meanfield.distance", "meanfield distance", "DEFAULTS"),
         ("flow.model", "flow model", "DEFAULTS"),

@@ -56,8 +56,8 @@ def question_command(name: str) -> click.Command:
         return _run(name, question, options)
 
     help_text = question.about + (f"\n\n    {_model_help(spec)}" if question.asks_models else "")
-    short_help = QUESTIONS[name].help
-    return click.command(name=name.rpartition(" ")[2], short_help=short_help, help=help_text)(decorate(command))
+    entry = QUESTIONS[name]
+    return click.command(name=entry.command or name, short_help=entry.help, help=help_text)(decorate(command))
 
 
 def _argument(spec: type[Spec]) -> Any:

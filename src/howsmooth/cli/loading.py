@@ -126,7 +126,7 @@ def check_models(spec: ModelSpec) -> None:
                 f"expected a model that takes {spec.inputs}, got {declared.name}, which takes "
                 f"{' and '.join(sorted(files.takes))}; name another model, or leave --{spec.inputs} out"
             )
-        if spec.inputs in ("text", "ids"):
+        if spec.inputs in ("text", "ids") and not spec.takes_short_texts:
             check_positions(declared.name, files.positions, max(spec.lengths))
         own_tokenizer = declared.tokenizer is None and files.takes == {"text"}
         if own_tokenizer and not files.has_tokenizer and spec.inputs == "text" and spec.chooses_inputs:

@@ -137,7 +137,9 @@ def _literal_values(annotation: Any) -> list[str]:
 def format_default(default: Any) -> str:
     """Return a default as the help shows it; empty for None."""
     if isinstance(default, tuple):
-        return ",".join(getattr(item, "source", None) or getattr(item, "name", None) or str(item) for item in default)
+        return ",".join(
+            getattr(item, "source", None) or getattr(item, "name", None) or format_default(item) for item in default
+        )
     return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
 
 
@@ -200,7 +202,7 @@ def spec_from_options(options: dict[str, Any], question: str = "measure", **defa
     Raises:
         InputError: If a value is invalid; the message names the option.
     """
-    keys = study_keys(options)
+    keys = study_keys(options, question)
     spec = spec_of({"name": question, **defaults, **keys}, question=question, name=_namer(question))
     spec.model_fields_set.difference_update(defaults.keys() - keys.keys())  # it contains what the user chose
     return spec

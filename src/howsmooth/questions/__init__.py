@@ -28,17 +28,22 @@ class Entry(NamedTuple):
         help: One line about it.
         kinds: The kinds of its records.
         group: The group of its command; "" for a command at the top.
+        command: Name of the command within its group, where it is not that of the question.
     """
 
     module: str
     help: str
     kinds: tuple[str, ...]
     group: str = ""
+    command: str = ""
 
 
 QUESTIONS = {
     "measure": Entry("measure", "Measure the attention layers of a model on a text.", ("measurement",)),
     "bound": Entry("bound", "Compare every bound with the measured constant.", ("bound",)),
+    "token-attack": Entry(
+        "token_attack", "Substitute, insert or duplicate real tokens of a text.", ("token attack",), "attack", "tokens"
+    ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}
 

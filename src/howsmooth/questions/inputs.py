@@ -17,6 +17,7 @@ from torch import Tensor
 from howsmooth.errors import InputError
 from howsmooth.models import Model
 from howsmooth.models.files import check_positions
+from howsmooth.questions import find_question
 from howsmooth.questions.spec import ModelSpec, select_indices
 from howsmooth.records.provenance import provenance
 from howsmooth.texts.corpora import Corpus
@@ -45,12 +46,22 @@ class TextInputs:
     def __init__(self, model: Model, corpus: Corpus, spec: ModelSpec):
         """Tokenise the corpus and check that it is long enough."""
         self.model, self.corpus, longest = model, corpus, max(spec.lengths)
-        check_positions(model.name, model.positions, longest)
         self.cutter: Cutter = model.cutter(
             corpus, spec.cutting, longest=longest, special_tokens=spec.adds_special_tokens
         )
-        for n in spec.lengths:
-            self.cutter.check(n, spec.samples)
+        self.takes_short_texts = spec.takes_short_texts
+        for wanted in spec.lengths:
+            n, samples = self.fitted(wanted, spec.samples)
+            check_positions(model.name, model.positions, n)
+            self.cutter.check(n, samples)
+
+    def fitted(self, n: int, samples: int) -> tuple[int, int]:
+        """Return the length and the number of samples that there are, where a text may be shorter than asked for."""
+        if not self.takes_short_texts:
+            return n, samples
+        tokens = self.cutter.tokens_up_to(n * samples) + self.cutter.special_count
+        n = min(n, tokens)
+        return n, samples if tokens >= n * samples else min(samples, self.cutter.count(n))
 
     def release(self) -> None:
         """Drop the reference to the model; `chunk` still works."""
@@ -434,10 +445,10 @@ def resolve(model: Model, corpus: Corpus | None, spec: ModelSpec) -> ModelSpec:
         >>> resolve(model, text, spec_of({"heads": "all", "lengths": [8], "samples": 1})).layers
         (0, 1, 2, 3, 4, 5)
     """
-    inputs_of(model, corpus, spec)
+    (find_question(spec.question).inputs or inputs_of)(model, corpus, spec)
     return spec.model_copy(
         update={
-            "layers": chosen_layers(model, spec),
+            "layers": spec.layers if spec.map_name == "model" else chosen_layers(model, spec),
             "heads": chosen_heads(model, spec) if spec.map_name == "head" else None,
         }
     )

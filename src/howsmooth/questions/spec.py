@@ -215,6 +215,11 @@ class Spec(StrictModel):
 
 
 # Fields whose default some questions change.
+Models = Annotated[
+    tuple[ModelChoice, ...],
+    BeforeValidator(as_tables("name")),
+    Field(min_length=1, description="Models, as `howsmooth.load` takes them.", json_schema_extra={"metavar": "NAME,…"}),
+]
 Lengths = Annotated[
     tuple[Annotated[int, Field(ge=1)], ...],
     BeforeValidator(parse_lengths),
@@ -242,6 +247,8 @@ class ModelSpec(Spec):
     Attributes:
         loading: Whether a command takes one model, with the options for loading it.
         per_layer: Whether each layer (and head) is a place of its own, not the model as a whole.
+        takes_short_texts: Whether a text that is shorter than a length is one shorter chunk, and a text of fewer chunks
+            than samples has fewer samples.
     """
 
     argument: ClassVar[str | None] = "models"
@@ -251,14 +258,9 @@ class ModelSpec(Spec):
         *("max_memory", "product_dtype"),
     )
     per_layer: ClassVar[bool] = True
+    takes_short_texts: ClassVar[bool] = False
 
-    models: Annotated[
-        tuple[ModelChoice, ...],
-        BeforeValidator(as_tables("name")),
-        Field(
-            min_length=1, description="Models, as `howsmooth.load` takes them.", json_schema_extra={"metavar": "NAME,…"}
-        ),
-    ] = (ModelChoice(name="minilm"),)
+    models: Models = (ModelChoice(name="minilm"),)
     texts: Annotated[
         tuple[TextChoice, ...],
         BeforeValidator(as_tables("source")),
@@ -482,7 +484,7 @@ def _rename_fields(message: str, name: Callable[[str], str]) -> str:
     'expected --heads only with --map head, got --map block'
     """
     message = re.sub(r'\b(\w+) = "([\w-]+)"', lambda found: f"{name(found[1])} {found[2]}", message)
-    return re.sub(r"^expected (\w+) only", lambda found: f"expected {name(found[1])} only", message)
+    return re.sub(r"^expected (\w+)(?= only| with| up to)", lambda found: f"expected {name(found[1])}", message)
 
 
 def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spec:

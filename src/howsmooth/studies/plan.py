@@ -158,12 +158,12 @@ class Plan:
         """Number of places."""
         if not self.planned_models:
             return sum(1 for _ in self._coordinates())
-        longest = [
-            (planned, n, sum(1 for _ in self._coordinates(planned, n, range(self.spec.samples))))
+        return sum(
+            sum(1 for _ in self._coordinates(planned, *self._fitted(inputs, n)))
             for planned in self.planned_models
+            for inputs in planned.inputs
             for n in self.spec.lengths
-        ]
-        return sum(places * len(planned.inputs) for planned, _, places in longest)
+        )
 
     @cached_property
     def confidence(self) -> float:
@@ -211,12 +211,17 @@ class Plan:
             return
         lengths = self.spec.lengths if self.in_process else sorted(self.spec.lengths, reverse=True)
         for number, planned in enumerate(self.planned_models):
-            for n, inputs in product(lengths, planned.inputs):
-                size = self.spec.samples if self.question.samples_together else planned.batch_size(n)
+            for wanted, inputs in product(lengths, planned.inputs):
+                n, samples = self._fitted(inputs, wanted)
+                size = len(samples) if self.question.samples_together else planned.batch_size(n)
                 seconds = self.costs[number].seconds(n) if self.costs else 1.0
-                for first in range(0, self.spec.samples, size):
-                    samples = range(first, min(first + size, self.spec.samples))
-                    yield self._bundle(planned, inputs, n, samples, seconds)
+                for first in range(0, len(samples), size):
+                    yield self._bundle(planned, inputs, n, samples[first : first + size], seconds)
+
+    def _fitted(self, inputs: Inputs, n: int) -> tuple[int, range]:
+        """Return the length and the samples that there are for a length of the spec."""
+        n, samples = inputs.fitted(n, self.spec.samples) if isinstance(inputs, TextInputs) else (n, self.spec.samples)
+        return n, range(samples)
 
     def _bundle_without_model(self) -> Bundle:
         spec = self.spec
