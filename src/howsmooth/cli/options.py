@@ -16,7 +16,9 @@ from howsmooth.cli.completion import MODELS, TEXTS, complete, complete_model
 from howsmooth.errors import InputError
 from howsmooth.questions import find_question
 from howsmooth.questions.measure import MeasureSpec
+from howsmooth.questions.spec import CHUNK_FIELDS as CHUNK_FIELDS
 from howsmooth.questions.spec import LOADING_FIELDS, EngineSpec, ModelChoice, Spec, spec_of
+from howsmooth.questions.spec import SOLVER_FIELDS as SOLVER_FIELDS
 
 MODEL_HELP = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub,
     random:NAME for an architecture with random weights, or a .safetensors file of GPT-2's attention layers."""

@@ -44,9 +44,9 @@ class TokenAttackSpec(ModelSpec):
     layers: Annotated[
         Indices,
         option(
-            "Which layers: one, whose attention output is to change, instead of the last hidden states; with "
-            "--objective hidden.  [default: none]",
-            metavar="NUMBER",
+            "Which layers: one, whose attention output is to change, with --objective hidden; all stands for the last "
+            "hidden states.",
+            metavar="NUMBER|all",
         ),
     ] = "all"
     methods: Annotated[
@@ -98,7 +98,7 @@ class TokenAttackSpec(ModelSpec):
     def _check_attack(self) -> TokenAttackSpec:
         if len(self.lengths) > 1:
             raise ValueError(f"expected one length for attacks on tokens, got {len(self.lengths)}; run one at a time")
-        if self.layers != "all":  # which stands for none: the last hidden states
+        if self.layers != "all":  # which stands for the last hidden states
             if self.objective != "hidden":
                 raise ValueError(f'expected layers only with objective = "hidden", got {self.objective}; leave it out')
             if len(self.layers) != 1:

@@ -15,6 +15,7 @@ from howsmooth.report.rows import (
     magnitude,
     model_name,
     number,
+    plural_of,
     ratio_text,
     scientific,
     special_tokens_text,
@@ -26,13 +27,6 @@ from howsmooth.report.table import Column, Table
 _SHOWN_LENGTHS = 2
 _VERDICTS = {"true": "green", "false": "bold red", "open": "yellow"}
 _KINDS = {"W": "tokens without positions", "d": "tokens with times"}
-_MAPS = {
-    "head": "heads",
-    "attention": "attention layers",
-    "layer": "Transformer layers",
-    "block": "blocks",
-    "normed": "normed attention layers",
-}
 
 
 def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
@@ -172,7 +166,7 @@ def splitting_table(records: Sequence[dict[str, Any]]) -> Table:
         return lambda group: get(max(group, key=lambda record: record["ratio"]))
 
     return Table(
-        f"{model_name(first['model'])}: mass splitting in its {_MAPS[first['map']]} on {text_name(first)}",
+        f"{model_name(first['model'])}: mass splitting in its {plural_of(first['map'])} on {text_name(first)}",
         [
             Column("layer", lambda group: group[0]["layer"], key=True),
             Column("n", lambda group: group[0]["n"], style="bold", key=True),

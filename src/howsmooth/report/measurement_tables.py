@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from howsmooth.fits import growth_laws
@@ -28,6 +28,7 @@ from howsmooth.report.rows import (
     measurement_rows,
     model_name,
     number,
+    plural_of,
     ratio_text,
     refusals,
     scope_text,
@@ -41,14 +42,6 @@ if TYPE_CHECKING:
     from howsmooth.fits import Law
 
 FIXED_TOKENS_TEXT = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
-_MAPS = {
-    "attention": "attention layers",
-    "head": "attention heads",
-    "normed": "normed attention",
-    "block": "attention blocks",
-    "layer": "Transformer layers",
-    "model": "layers together",
-}
 _MAX_LENGTHS = 6
 _CURVE_HEADINGS = {
     "checkpoint": "checkpoint",
@@ -68,6 +61,11 @@ _FIELD_TEXTS = {
     "released": "as released",
     None: "–",
 }
+
+
+def summary(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> RenderableType:
+    """Return the output of `howsmooth measure`: for each model and quantity a table, and the growth laws below it."""
+    return Group(*summary_parts(records, laws))
 
 
 def measure_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
@@ -104,7 +102,7 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
     weights = f" ({first['weights']})" if first.get("weights") else ""
     unfinished = sorted({status for row in rows for status in row.unfinished})
     return Table(
-        f"{model_name(first['model'])}{weights}: {name} of its {_MAPS.get(first['map'], 'maps')} on {text_name(first)}"
+        f"{model_name(first['model'])}{weights}: {name} of its {plural_of(first['map'])} on {text_name(first)}"
         f"{FIXED_TOKENS_TEXT.get(first.get('tokens', 'all'), '')}",
         [
             Column("layer", lambda row: row.layer, key=True),

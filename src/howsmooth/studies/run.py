@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 from howsmooth.models import Model
 from howsmooth.questions.spec import EngineSpec, Spec
 from howsmooth.studies.plan import Plan, prepare, prepare_model
-from howsmooth.studies.store import Store
+from howsmooth.studies.store import Store, description_of
 from howsmooth.studies.worker import ProgressCallback, records_of_bundle, run_bundle
 from howsmooth.texts.corpora import Corpus
 
@@ -117,7 +118,7 @@ def records_of(
 
 
 def run_study(
-    study: Spec | Plan | CustomPlan,
+    study: Spec | Plan | CustomPlan | Sequence[Plan],
     store: str | Path | Store,
     *,
     progress: Callable[[Progress], None] | None = None,
@@ -130,7 +131,7 @@ def run_study(
     A run may be killed at any time: what was finished is in the store, and the next run continues from there.
 
     Args:
-        study: The study, or its plan.
+        study: The study, its plan, or the plans of its questions.
         store: An open store, or the path of one.
         progress: Called with a `Progress` whenever tasks have finished.
         log: Called with lines such as "loading gpt2".
@@ -151,21 +152,23 @@ def run_study(
         ...     run_study(study, f"{folder}/study.sqlite")
         {'planned': 2, 'done': 2, 'failed': 0, 'other': 0}
     """
+    plans: Sequence[Plan | CustomPlan]
     if isinstance(study, Spec):
-        plan: Plan | CustomPlan = prepare(
-            study, log=log, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
-        )
+        plans = [prepare(study, log=log, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)]
     else:
-        plan = study
+        plans = study if isinstance(study, Sequence) else [study]
     if not isinstance(store, Store):
         with Store.write(store) as opened:
             if opened.recovered and log is not None:
                 log(opened.recovered)
-            return run_study(plan, opened, progress=progress)
-    store.plan(plan.description, plan.tasks())
+            return run_study(plans, opened, progress=progress)  # type: ignore[arg-type]
+    store.plan(description_of([plan.description for plan in plans]), chain.from_iterable(p.tasks() for p in plans))
     counts = store.counts()
     if counts["done"] < counts["planned"]:
-        _run_remaining(plan, store, Progress(total=counts["planned"], done=counts["done"]), progress)
+        state = Progress(total=counts["planned"], done=counts["done"])
+        state.seconds_left = sum(bundle.seconds for plan in plans for bundle in plan.bundles(store.done))
+        for plan in plans:
+            _run_remaining(plan, store, state, progress)
     return store.counts()
 
 
@@ -175,7 +178,6 @@ def _run_remaining(
     """Compute the tasks that the store has no record of, and store each result as it arrives."""
     report = progress or (lambda state: None)
     seconds_by_task: dict[str, float] = {}  # of the tasks that are running
-    state.seconds_left = sum(bundle.seconds for bundle in plan.bundles(store.done))
     report(state)
 
     def submitted() -> Iterator[Any]:

@@ -12,7 +12,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -238,6 +238,11 @@ class Store:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+
+def description_of(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a store keeps of a study: its spec, or those of its questions, as `specs_of` reads them."""
+    return descriptions[0] if len(descriptions) == 1 else {"specs": list(descriptions)}
 
 
 @contextmanager
