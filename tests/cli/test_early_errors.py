@@ -51,6 +51,7 @@ ARGUMENTS = {
     "plan": ["{tiny}"],
     "reproduce": ["norms"],
     "meanfield splitting --a": ["--picture"],
+    "meanfield file-distance": ["{tiny}", "--files", "{measure}", "{measure}"],
 }
 TAKE_A_MODEL = ("measure", "bound", "attack", "flow model", "meanfield splitting", "meanfield distance")
 # A value that is wrong for the option; "nosuch" for all others.
@@ -124,7 +125,9 @@ def test_bad_values_are_refused_before_anything_slow_is_imported(tiny, text_file
     study, records = tmp_path / "study.toml", tmp_path / "records.jsonl"
     study.write_text(f'models = ["{tiny}"]\nlengths = [8]\n')
     records.write_text("")
-    places = {"study": str(study), "records": str(records), "tiny": tiny}
+    measure = tmp_path / "measure.csv"
+    measure.write_text("x\n1\n")
+    places = {"study": str(study), "records": str(records), "tiny": tiny, "measure": str(measure)}
     lines = []
     for command, option, values in options():
         if f"{command} {option}" in ANY_VALUE:
@@ -158,7 +161,8 @@ def test_wrong_combinations_are_refused_before_anything_slow_is_imported(tiny, t
         "meanfield splitting --picture --masses 1,2,3",
         "meanfield splitting --which --plot a.png",
         "meanfield splitting {tiny} --repeat 2 --map head",
-        "meanfield distance --normalise",
+        "meanfield distance --other absent.txt",
+        "meanfield file-distance",
         "meanfield distance ./absent",
         "plan {tiny} --workers 2",
         "reproduce nosuch",

@@ -13,7 +13,7 @@ from howsmooth.cli.runtime import current_runtime, use_default_threads
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.models.files import check_positions, check_tokenizer, list_files, missing_tokenizer, read_model_files
-from howsmooth.questions.spec import ModelSpec, read_texts, select_indices
+from howsmooth.questions.spec import ModelSpec, load_arguments, read_texts, select_indices
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,8 +83,7 @@ def load_model(spec: ModelSpec) -> Model:
     use_default_threads(max(spec.lengths))
     start = time.perf_counter()
     with show_loading(stderr, name):
-        from howsmooth.studies.plan import load_arguments
-        from howsmooth.studies.worker import cached_model
+        from howsmooth.models.loading import cached_model
 
         model = cached_model(load_arguments(spec, spec.models[0]))
     if current_runtime().verbose:

@@ -121,7 +121,15 @@ def spec_option(
             raise InputError(f"expected {option_name(name)} as one of {', '.join(choices)}, got {value!r}; take one")
         return value
 
-    return click.option(flag, name, metavar=str(metavar), help=help_text, shell_complete=completer, callback=check)
+    return click.option(
+        flag,
+        name,
+        metavar=str(metavar),
+        nargs=len(str(metavar).split()),
+        help=help_text,
+        shell_complete=completer,
+        callback=check,
+    )
 
 
 def option_name(field: str) -> str:
@@ -214,14 +222,16 @@ def study_keys(options: dict[str, Any], question: str = "measure") -> dict[str, 
     """Return the options that were given as the keys of a study file."""
     given = {name: value for name, value in options.items() if value is not None}
     keys: dict[str, Any] = {}
+    fields = find_question(question).spec.model_fields
     if "model" in given:
-        keys["models"] = [{"name": given["model"], **{name: given[name] for name in LOADING_FIELDS if name in given}}]
+        choice = {"name": given["model"], **{name: given[name] for name in LOADING_FIELDS if name in given}}
+        keys |= {"model": choice} if "model" in fields else {"models": [choice]}
     elif "models" in given:
         keys["models"] = _split_names(given["models"])
     if "texts" in given:  # a command for one model takes one text, whose path may contain commas
         keys["texts"] = [given["texts"]] if "model" in given else _split_names(given["texts"])
-    for name in find_question(question).spec.model_fields:
-        if name in given and name not in ("models", "texts", "engine"):
+    for name in fields:
+        if name in given and name not in ("model", "models", "texts", "engine"):
             keys[name] = given[name]
     engine = {("kind" if name == "engine" else name): given[name] for name in ENGINE_FIELDS if name in given}
     return keys | ({"engine": engine} if engine else {})
@@ -239,8 +249,8 @@ def _namer(question: str) -> Callable[[str], str]:
 
     def option_of_key(key: str) -> str:
         parts = key.split(".")
-        if parts[0] == "models" and len(parts) > 2 and parts[2] in LOADING_FIELDS:
-            parts = parts[2:]
+        if parts[0] in ("models", "model") and parts[-1] in LOADING_FIELDS:
+            parts = parts[-1:]
         if parts[0] == "models":
             return "MODEL"
         if parts[0] == spec.argument:

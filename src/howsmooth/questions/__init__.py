@@ -44,6 +44,18 @@ QUESTIONS = {
     "token-attack": Entry(
         "token_attack", "Substitute, insert or duplicate real tokens of a text.", ("token attack",), "attack", "tokens"
     ),
+    "distance": Entry(
+        "distance",
+        "Exact distances between texts as token measures, before and after attention.",
+        ("distance",),
+        "meanfield",
+    ),
+    "file-distance": Entry(
+        "file_distance",
+        "Exact distances between measures from files, and after attention.",
+        ("file distance",),
+        "meanfield",
+    ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}
 

@@ -89,6 +89,46 @@ class TextInputs:
         return {"inputs": "text", "text": self.corpus.name, "text_sha256": self.corpus.sha256}
 
 
+class PairInputs(TextInputs):
+    """Two chunks of each length: the first of two texts, or two consecutive ones of one text.
+
+    Args:
+        model: The model that the chunks run through.
+        corpus: The text of sample 0.
+        other: The text of sample 1; None for the same text.
+        spec: Lengths, and how texts are cut.
+
+    Raises:
+        InputError: A length exceeds the model's positions, or a text is too short.
+    """
+
+    def __init__(self, model: Model, corpus: Corpus, other: Corpus | None, spec: ModelSpec):
+        """Tokenise both texts and check that they are long enough."""
+        each = spec.model_copy(update={"samples": 2 if other is None else 1})
+        super().__init__(model, corpus, each)
+        self.other = None if other is None else TextInputs(model, other, each)
+
+    def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return the chunk of n tokens of one of the two texts."""
+        return super().chunk(n, sample) if self.other is None or sample == 0 else self.other.chunk(n, 0)
+
+    def release(self) -> None:
+        """Drop the references to the model; `chunk` still works."""
+        super().release()
+        if self.other is not None:
+            self.other.release()
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+        second = self if self.other is None else self.other
+        return {
+            **super().run_fields,
+            "texts": [self.corpus.name, second.corpus.name],
+            "texts_sha256": [self.corpus.sha256, second.corpus.sha256],
+        }
+
+
 class IdInputs:
     """Random token ids, uniform in the vocabulary: a model without a tokenizer runs on them.
 

@@ -205,6 +205,16 @@ class Spec(StrictModel):
     engine: EngineSpec = EngineSpec()
     base: str | None = None  # the folder that relative paths start from: the study file's
 
+    @property
+    def chosen_models(self) -> tuple[ModelChoice, ...]:
+        """The models that are loaded."""
+        return ()
+
+    def input_files(self) -> dict[str, str | None]:
+        """Return the files that are read, by option: no output may replace one of them."""
+        value = getattr(self, self.argument) if self.argument else None
+        return {str(self.argument).upper(): value} if isinstance(value, str) and value.endswith(".toml") else {}
+
     def determining(self) -> dict[str, Any]:
         """Return the fields that determine the numbers at a place, as plain values."""
         return self.model_dump(mode="json", exclude={*self.unhashed, *self.varied})
@@ -405,6 +415,15 @@ class ModelSpec(Spec):
             if getattr(self, kind) is not None and self.inputs != kind:
                 raise ValueError(f'expected {kind} only with inputs = "{kind}", got inputs = "{self.inputs}"')
         return self
+
+    @property
+    def chosen_models(self) -> tuple[ModelChoice, ...]:
+        """The models that are loaded."""
+        return self.models
+
+    def input_files(self) -> dict[str, str | None]:
+        """Return the files that are read, by option."""
+        return {"--text": self.texts[0].source}
 
     @property
     def map_name(self) -> str:
@@ -638,13 +657,28 @@ def merged(declared: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any
     return result
 
 
+def load_arguments(spec: Spec, choice: ModelChoice) -> dict[str, Any]:
+    """Return the keyword arguments of `howsmooth.load` for one model of a spec."""
+    return {
+        "name": ("random:" if choice.weights == "random" else "") + spec.path(choice.name),
+        "dtype": choice.dtype,
+        "device": choice.device,
+        "revision": choice.revision,
+        "trust_remote_code": choice.trust_remote_code,
+        "allow_pickle": choice.allow_pickle,
+        "seed": spec.seed if choice.seed is None else choice.seed,
+        "tokenizer": choice.tokenizer and spec.path(choice.tokenizer),
+        "causal": choice.causal,
+        "part": choice.part or ("vision" if getattr(spec, "inputs", None) == "images" else None),
+    }
+
+
 def untrusted(study: Spec) -> dict[str, list[str]]:
     """Return the options by which models of a study could run code of their own, with the names of those models."""
-    models = study.models if isinstance(study, ModelSpec) else ()
     return {
         flag: names
         for flag in ("trust_remote_code", "allow_pickle")
-        if (names := [model.name for model in models if getattr(model, flag)])
+        if (names := [model.name for model in study.chosen_models if getattr(model, flag)])
     }
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from howsmooth.studies.ball_attacks import balls, worst_cases
     from howsmooth.studies.costs import CostModel
     from howsmooth.studies.depth import chosen_depths, depth_trajectories
-    from howsmooth.studies.distances import file_distances, text_distances
     from howsmooth.studies.formats import read_records, write_records
     from howsmooth.studies.mean_field import lengths_up_to, masked_constants, regimes
     from howsmooth.studies.model_flows import model_flow, parse_weights
@@ -51,8 +50,6 @@ __getattr__, __dir__ = attach(
         "move_one_token": "howsmooth.studies.token_effects",
         "repeated_tokens": "howsmooth.studies.token_effects",
         "splittings": "howsmooth.studies.splitting",
-        "text_distances": "howsmooth.studies.distances",
-        "file_distances": "howsmooth.studies.distances",
         "chosen_depths": "howsmooth.studies.depth",
         "depth_trajectories": "howsmooth.studies.depth",
         "model_flow": "howsmooth.studies.model_flows",
@@ -86,8 +83,6 @@ __all__ = [
     "move_one_token",
     "repeated_tokens",
     "splittings",
-    "text_distances",
-    "file_distances",
     "chosen_depths",
     "depth_trajectories",
     "model_flow",

@@ -18,6 +18,7 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
 from howsmooth.models.identity import model_identity
+from howsmooth.models.loading import cached_model
 from howsmooth.models.map_types import MAP_VERSION, MAPS
 from howsmooth.models.memory import free_memory, solver_memory_limit
 from howsmooth.questions import find_question
@@ -33,14 +34,21 @@ from howsmooth.questions.inputs import (
 )
 from howsmooth.questions.measure import QUANTITIES, MeasureSpec
 from howsmooth.questions.question import Grid, Place, Question
-from howsmooth.questions.spec import EngineSpec, ModelChoice, ModelSpec, Spec, read_texts, refuse_untrusted
+from howsmooth.questions.spec import (
+    EngineSpec,
+    ModelChoice,
+    ModelSpec,
+    Spec,
+    load_arguments,
+    read_texts,
+    refuse_untrusted,
+)
 from howsmooth.questions.work import Bundle, Samples
 from howsmooth.records.provenance import provenance
 from howsmooth.spectral import MemoryPlan, restrict
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
 from howsmooth.studies.threads import available_cores
-from howsmooth.studies.worker import cached_model
 from howsmooth.texts.corpora import Corpus
 
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
@@ -199,9 +207,14 @@ class Plan:
         if planned is not None:
             grid = Grid(planned.layers, planned.heads, n, samples, planned.depth)
             return self.question.places(self.spec, grid)
+        return self._grid
+
+    @cached_property
+    def _grid(self) -> list[dict[str, Any]]:
+        """The coordinates of a question about anything but models; made once, since that may read files."""
         if self.question.grid is None:
             raise InputError(f"expected a model for the question {self.spec.question}, got none; name one")
-        return self.question.grid(self.spec)
+        return list(self.question.grid(self.spec))
 
     def _all_bundles(self) -> Iterator[Bundle]:
         if not self.planned_models:
@@ -381,9 +394,9 @@ def prepare(
         >>> plan.count, len(list(plan.tasks()))
         (8, 8)
     """
+    refuse_untrusted(spec, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     if not isinstance(spec, ModelSpec):
         return Plan(spec)
-    refuse_untrusted(spec, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     corpora = read_texts(spec)
     planned_models, costs = [], []
     for model_spec in chain.from_iterable(series.members() for series in spec.models):
@@ -430,22 +443,6 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, fro
     identity = model_identity(model, from_files=from_files)
     planned = plan_model(spec, spec.models[0], model, corpora, {"name": model.name}, identity)
     return Plan(spec, (planned,), model=model)
-
-
-def load_arguments(spec: ModelSpec, model_spec: ModelChoice) -> dict[str, Any]:
-    """Return the keyword arguments of `howsmooth.load` for one model of a spec."""
-    return {
-        "name": ("random:" if model_spec.weights == "random" else "") + spec.path(model_spec.name),
-        "dtype": model_spec.dtype,
-        "device": model_spec.device,
-        "revision": model_spec.revision,
-        "trust_remote_code": model_spec.trust_remote_code,
-        "allow_pickle": model_spec.allow_pickle,
-        "seed": spec.seed if model_spec.seed is None else model_spec.seed,
-        "tokenizer": model_spec.tokenizer and spec.path(model_spec.tokenizer),
-        "causal": model_spec.causal,
-        "part": model_spec.part or ("vision" if spec.inputs == "images" else None),
-    }
 
 
 def plan_model(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from howsmooth.cli.lazy import Entry, LazyGroup
+from howsmooth.cli.lazy import Entry, LazyGroup, question_entries
 
 _COMMANDS = {
     "regimes": Entry("meanfield.regimes", "Lip against n, exactly: √n, √n·log n, and the plateau of mean field."),
     "splitting": Entry("meanfield.splitting", "Mass splitting: where repeated tokens have a larger constant."),
     "masked": Entry("meanfield.masked", "Masked attention in d_p: bounds that are proved, attained, and published."),
-    "distance": Entry("meanfield.distance", "Exact distances between token measures, before and after attention."),
+    **question_entries("meanfield"),
 }
 
 
