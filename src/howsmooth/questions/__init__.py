@@ -56,6 +56,9 @@ QUESTIONS = {
         ("file distance",),
         "meanfield",
     ),
+    "depth": Entry(
+        "depth", "The layers of a real model: clusters of tokens, growth of perturbations.", ("depth",), "flow", "model"
+    ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}
 

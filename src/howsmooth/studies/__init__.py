@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from howsmooth.questions.spec import Spec, read_study, spec_of
     from howsmooth.studies.ball_attacks import balls, worst_cases
     from howsmooth.studies.costs import CostModel
-    from howsmooth.studies.depth import chosen_depths, depth_trajectories
     from howsmooth.studies.formats import read_records, write_records
     from howsmooth.studies.mean_field import lengths_up_to, masked_constants, regimes
     from howsmooth.studies.model_flows import model_flow, parse_weights
@@ -50,8 +49,6 @@ __getattr__, __dir__ = attach(
         "move_one_token": "howsmooth.studies.token_effects",
         "repeated_tokens": "howsmooth.studies.token_effects",
         "splittings": "howsmooth.studies.splitting",
-        "chosen_depths": "howsmooth.studies.depth",
-        "depth_trajectories": "howsmooth.studies.depth",
         "model_flow": "howsmooth.studies.model_flows",
         "parse_weights": "howsmooth.studies.model_flows",
         "masked_constants": "howsmooth.studies.mean_field",
@@ -83,8 +80,6 @@ __all__ = [
     "move_one_token",
     "repeated_tokens",
     "splittings",
-    "chosen_depths",
-    "depth_trajectories",
     "model_flow",
     "parse_weights",
     "masked_constants",

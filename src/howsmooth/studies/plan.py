@@ -78,7 +78,7 @@ class PlannedModel:
         heads: The chosen heads; (None,) for whole layers.
         inputs: The inputs, one for each text.
         solve_bytes: Memory of one solve at the longest length.
-        depth: Number of layers of the model.
+        depth: The largest depth of the model, as `Grid` has it.
     """
 
     spec: Any
@@ -455,7 +455,8 @@ def plan_model(
 ) -> PlannedModel:
     """Resolve a spec against one model and its texts, so that errors are found before anything is computed."""
     layers, heads = chosen_layers(model, spec, model_spec.layers), chosen_heads(model, spec)
-    make = find_question(spec.question).inputs or inputs_of
+    question = find_question(spec.question)
+    make = question.inputs or inputs_of
     inputs = tuple(make(model, corpus, spec) for corpus in corpora or (None,))
     if spec.question == "measure" and spec.is_attention:
         solve_bytes = solve_memory(model, inputs[0], spec, layers[0]).total
@@ -475,7 +476,7 @@ def plan_model(
         heads=heads,
         inputs=inputs,
         solve_bytes=solve_bytes,
-        depth=model.layers,
+        depth=question.deepest(model, inputs[0].chunk(min(spec.lengths), 0)) if question.deepest else model.layers,
     )
 
 
