@@ -283,7 +283,22 @@ def overrides(settings: tuple[str, ...], options: dict[str, Any]) -> dict[str, A
             if not isinstance(table, dict):
                 raise InputError(f"expected --set with a key of the study, got {path.strip()!r}; set {outer[0]} whole")
         table[last] = _parse_toml_value(value)
+    engine = keys.get("engine")
+    if isinstance(engine, dict) and engine.get("kind") == "local":
+        engine.setdefault("address", None)  # that of the file belongs to the engine that is replaced
     return keys
+
+
+def names_cluster(chosen: dict[str, Any]) -> bool:
+    """Return whether the command line itself names a Ray cluster, by `--address` or `--set engine.address=`.
+
+    A study file or a store may come from a stranger, so that the address in it is not enough to connect to.
+
+    Args:
+        chosen: Result of `overrides`.
+    """
+    engine = chosen.get("engine")
+    return isinstance(engine, dict) and engine.get("address") is not None
 
 
 def _parse_toml_value(value: str) -> Any:

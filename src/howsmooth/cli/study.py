@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.options import apply_options, engine_options, overrides, set_option, spec_options
+from howsmooth.cli.options import apply_options, engine_options, names_cluster, overrides, set_option, spec_options
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 from howsmooth.questions.measure import MeasureSpec
@@ -52,9 +52,11 @@ def run(
     from howsmooth.cli.progress import run_and_store
     from howsmooth.questions.spec import read_questions
 
+    chosen = overrides(settings, options)
     return run_and_store(
-        read_questions(file, overrides(settings, options)),
+        read_questions(file, chosen),
         Path(store) if store else Path(file).with_suffix(".sqlite"),
+        connect=names_cluster(chosen),
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )
@@ -74,7 +76,7 @@ def resume(
     from howsmooth.questions.spec import merged, read_questions, specs_of
     from howsmooth.studies.store import Store
 
-    path = _store_path(store_or_study)
+    path, chosen = _store_path(store_or_study), overrides(settings, options)
     file, stored, message = path.with_suffix(".toml"), None, None
     if path.is_file():
         with Store.write(path) as store:  # opened for writing, because that repairs a damaged store
@@ -84,15 +86,22 @@ def resume(
             f"expected a store to resume from, got {path}, which does not exist; start with `howsmooth study run`"
         )
     if stored is not None:
-        specs = specs_of(merged(stored, overrides(settings, options)), str(path))
+        specs = specs_of(merged(stored, chosen), str(path))
     elif file.is_file():  # the run ended before it could store its study
-        specs = read_questions(file, overrides(settings, options))
+        specs = read_questions(file, chosen)
     else:
         raise InputError(
             f"expected a store that contains its study, got {path} without one; "
             "use `howsmooth study run STUDY.toml`, which does not repeat stored tasks"
         )
-    return run_and_store(specs, path, message, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    return run_and_store(
+        specs,
+        path,
+        message,
+        connect=names_cluster(chosen),
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
 
 
 @command.command(name="status")
@@ -136,7 +145,7 @@ def ls(folder: str) -> None:
             try:
                 description = read_questions(file)[0].description
             except InputError as error:
-                if not store.is_file() and "unknown key" not in str(error):
+                if not store.is_file() and not any(words in str(error) for words in ("unknown key", "name in UTF-8")):
                     continue  # a TOML file that is not a study
                 description = str(error)
         try:
@@ -164,7 +173,15 @@ def validate(
     from howsmooth.cli.run import make_console, print_line
     from howsmooth.questions.spec import ModelSpec, read_questions, untrusted
 
-    specs = read_questions(file, overrides(settings, options))
+    chosen = overrides(settings, options)
+    specs = read_questions(file, chosen)
+    engine = specs[0].engine
+    if engine.address is not None and not names_cluster(chosen):
+        print_line(
+            make_console(),
+            f"{file}: requests to connect to the Ray cluster at {engine.address[:60]}; this needs --address on "
+            "the command line as well",
+        )
     for option, names in (item for spec in specs for item in untrusted(spec).items()):
         print_line(
             make_console(),

@@ -11,6 +11,7 @@ of its own fields. `options` names the fields that users may set, in the order o
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable
@@ -31,6 +32,7 @@ from howsmooth.questions.fields import (
     parse_lengths,
     split_at_commas,
 )
+from howsmooth.reading import LARGEST_TOML, read_whole
 from howsmooth.texts.corpora import Corpus, read_corpus
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
@@ -561,16 +563,21 @@ def read_questions(path: str | Path, overrides: dict[str, Any] | None = None) ->
     """
     path = Path(path)
     try:
-        declared = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        declared = tomllib.loads(read_whole(path, path, LARGEST_TOML).decode("utf-8-sig"))
     except OSError as error:
         raise InputError(
             f"expected a study file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
         ) from None
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:  # syntax, encoding, or numbers with too many digits
         raise InputError(f"expected TOML in {path}, got something else ({error}); correct it") from None
     if "base" in declared:
         raise InputError(f"{path}: unknown key 'base'; relative paths start from the file's own folder")
-    declared = {"name": path.stem, **declared, "base": str(path.resolve().parent)}
+    name, folder = (os.fsencode(part) for part in (path.stem, path.resolve().parent))
+    if folder != folder.decode("utf-8", "replace").encode():
+        raise InputError(f"expected a study in a folder with a name in UTF-8, got {path}; rename the folder")
+    declared = {"name": name.decode("utf-8", "backslashreplace"), **declared, "base": os.fsdecode(folder)}
     return specs_of(merged(declared, overrides or {}), str(path))
 
 
@@ -692,6 +699,16 @@ def refuse_untrusted(study: Spec, **allowed: bool) -> None:
                 f"{', '.join(names)}, got none; it runs code that comes with the model: add {flag} only "
                 "if you trust it"
             )
+
+
+def refuse_connection(study: Spec, connect: bool) -> None:
+    """Raise an `InputError` if a study names a Ray cluster and the caller does not allow a connection to it."""
+    if study.engine.address is not None and not connect:
+        raise InputError(
+            f"expected --address {study.engine.address[:60]} on the command line for a study that names this Ray "
+            "cluster, got none; a cluster is sent the texts and paths of the study, and can run code here: repeat "
+            "the address only if you trust it (in Python: connect=True)"
+        )
 
 
 def select_indices(wanted: Any, available: tuple[int, ...], name: str) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from howsmooth.report.rows import (
     interval,
     magnitude,
     model_name,
+    none_first,
     number,
     plural_of,
     ratio_text,
@@ -57,10 +58,11 @@ def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
             common("plateau", "log_plateau", "bold green"),
             common("from n* on", "log_crossover"),
             common("≥ two Diracs", "log_two_dirac", "dim"),
+            common("≥ three points", "log_three_points"),
             common("≤ for all n", "log_n_free", "dim"),
             Column(
                 "ratio",
-                lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_plateau"]),
+                lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_three_points"]),
                 wrap=False,
                 min_width=5,
             ),
@@ -270,7 +272,7 @@ def _by_layer(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault((record["layer"], record["n"]), []).append(record)
-    return [groups[key] for key in sorted(groups)]
+    return [groups[key] for key in sorted(groups, key=none_first)]
 
 
 def _count(records: Sequence[dict[str, Any]], verdict: str) -> int:
