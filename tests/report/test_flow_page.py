@@ -91,10 +91,13 @@ def passage(dim=3, layers=4, n=6):
                 1.0 + k,
             ),
             **facts,
+            "coordinates": u[k].tolist(),
+            "axes": ["one", "two", "three"],
+            "words": [NASTY, *(f"word{i}" for i in range(n - 1))],
         }
         for k in range(layers + 2)
     ]
-    return depth_scene(records, u, ("one", "two", "three"), [NASTY, *(f"word{i}" for i in range(n - 1))])
+    return depth_scene(records)
 
 
 @pytest.fixture(scope="module")

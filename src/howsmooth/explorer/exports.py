@@ -206,20 +206,21 @@ for record in found:
 def _words_code(values: Mapping[str, Any]) -> str:
     return _program(
         "Edits of the tokens of a text",
-        (
-            "import howsmooth",
-            "from howsmooth.attack.tokens import Limits",
-            "from howsmooth.studies import token_attacks",
-            "from howsmooth.texts import Corpus",
-        ),
+        ("import howsmooth", "from howsmooth.texts import Corpus"),
         f"""
 {_text(values)}
-methods = token_attacks.methods_named([{values["method"]!r}])
-objective, limits = token_attacks.objective_named({values["objective"]!r}), Limits(edits={values["edits"]})
-chunks = token_attacks.chunks_to_attack(model, text, {values["length"]}, 1, objective, limits)
-for record in token_attacks.token_attacks(
-    model, text, chunks, methods, objective=objective, limits=limits, calls={values["calls"]}
-):
+found = howsmooth.ask(
+    "token-attack",
+    model,
+    text,
+    methods=[{values["method"]!r}],
+    objective={values["objective"]!r},
+    edits={values["edits"]},
+    calls={values["calls"]},
+    lengths=[{values["length"]}],
+    samples=1,
+)
+for record in found:
     print(f"{{record['clean']:.3g}} → {{record['value']:.3g}} in {{record['calls']}} calls of the model")
     print("evaluated again, and holds" if record["verified"] else "evaluated again, and does not hold")
 """,

@@ -81,6 +81,24 @@ QUESTIONS = {
         ("splitting copies",),
         "meanfield",
     ),
+    "token-attack": Entry(
+        "token_attack", "Substitute, insert or duplicate real tokens of a text.", ("token attack",), "attack", "tokens"
+    ),
+    "distance": Entry(
+        "distance",
+        "Exact distances between texts as token measures, before and after attention.",
+        ("distance",),
+        "meanfield",
+    ),
+    "file-distance": Entry(
+        "file_distance",
+        "Exact distances between measures from files, and after attention.",
+        ("file distance",),
+        "meanfield",
+    ),
+    "depth": Entry(
+        "depth", "The layers of a real model: clusters of tokens, growth of perturbations.", ("depth",), "flow", "model"
+    ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}
 

@@ -220,6 +220,16 @@ class Spec(StrictModel):
     engine: EngineSpec = EngineSpec()
     base: str | None = None  # the folder that relative paths start from: the study file's
 
+    @property
+    def chosen_models(self) -> tuple[ModelChoice, ...]:
+        """The models that are loaded."""
+        return ()
+
+    def input_files(self) -> dict[str, str | None]:
+        """Return the files that are read, by option: no output may replace one of them."""
+        value = getattr(self, self.argument) if self.argument else None
+        return {str(self.argument).upper(): value} if isinstance(value, str) and value.endswith(".toml") else {}
+
     def determining(self) -> dict[str, Any]:
         """Return the fields that determine the numbers at a place, as plain values."""
         return self.model_dump(mode="json", exclude={*self.unhashed, *self.varied})
@@ -247,6 +257,11 @@ class Spec(StrictModel):
 
 
 # Fields whose default some questions change.
+Models = Annotated[
+    tuple[ModelChoice, ...],
+    BeforeValidator(as_tables("name")),
+    Field(min_length=1, description="Models, as `howsmooth.load` takes them.", json_schema_extra={"metavar": "NAME,…"}),
+]
 Lengths = Annotated[
     tuple[Annotated[int, Field(ge=1)], ...],
     BeforeValidator(parse_lengths),
@@ -274,6 +289,8 @@ class ModelSpec(Spec):
     Attributes:
         loading: Whether a command takes one model, with the options for loading it.
         per_layer: Whether each layer (and head) is a place of its own, not the model as a whole.
+        takes_short_texts: Whether a text that is shorter than a length is one shorter chunk, and a text of fewer chunks
+            than samples has fewer samples.
     """
 
     argument: ClassVar[str | None] = "models"
@@ -283,14 +300,9 @@ class ModelSpec(Spec):
         *("max_memory", "product_dtype"),
     )
     per_layer: ClassVar[bool] = True
+    takes_short_texts: ClassVar[bool] = False
 
-    models: Annotated[
-        tuple[ModelChoice, ...],
-        BeforeValidator(as_tables("name")),
-        Field(
-            min_length=1, description="Models, as `howsmooth.load` takes them.", json_schema_extra={"metavar": "NAME,…"}
-        ),
-    ] = (ModelChoice(name="minilm"),)
+    models: Models = (ModelChoice(name="minilm"),)
     texts: Annotated[
         tuple[TextChoice, ...],
         BeforeValidator(as_tables("source")),
@@ -418,6 +430,15 @@ class ModelSpec(Spec):
             if getattr(self, kind) is not None and self.inputs != kind:
                 raise ValueError(f'expected {kind} only with inputs = "{kind}", got inputs = "{self.inputs}"')
         return self
+
+    @property
+    def chosen_models(self) -> tuple[ModelChoice, ...]:
+        """The models that are loaded."""
+        return self.models
+
+    def input_files(self) -> dict[str, str | None]:
+        """Return the files that are read, by option."""
+        return {"--text": self.texts[0].source}
 
     @property
     def map_name(self) -> str:
@@ -658,13 +679,28 @@ def merged(declared: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any
     return result
 
 
+def load_arguments(spec: Spec, choice: ModelChoice) -> dict[str, Any]:
+    """Return the keyword arguments of `howsmooth.load` for one model of a spec."""
+    return {
+        "name": ("random:" if choice.weights == "random" else "") + spec.path(choice.name),
+        "dtype": choice.dtype,
+        "device": choice.device,
+        "revision": choice.revision,
+        "trust_remote_code": choice.trust_remote_code,
+        "allow_pickle": choice.allow_pickle,
+        "seed": spec.seed if choice.seed is None else choice.seed,
+        "tokenizer": choice.tokenizer and spec.path(choice.tokenizer),
+        "causal": choice.causal,
+        "part": choice.part or ("vision" if getattr(spec, "inputs", None) == "images" else None),
+    }
+
+
 def untrusted(study: Spec) -> dict[str, list[str]]:
     """Return the options by which models of a study could run code of their own, with the names of those models."""
-    models = study.models if isinstance(study, ModelSpec) else ()
     return {
         flag: names
         for flag in ("trust_remote_code", "allow_pickle")
-        if (names := [model.name for model in models if getattr(model, flag)])
+        if (names := [model.name for model in study.chosen_models if getattr(model, flag)])
     }
 
 

@@ -20,7 +20,7 @@ from howsmooth.reading import read_whole
 _FIELD = "checksum"
 _SEAL = f', "{_FIELD}": "'
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a text that begins so
-PER_TOKEN = ("words", "shares")  # fields as long as the text itself; CSV files do not have them
+PER_TOKEN = ("words", "shares", "coordinates")  # fields as long as the text itself; CSV files do not have them
 
 
 def json_line(record: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from html import escape
 from math import log
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from howsmooth.report.rows import (
@@ -189,16 +189,16 @@ def _attacked_value(record: dict[str, Any]) -> str:
     return text if not flips else f"{text}, flipped" if record["positions"] == 1 else f"{text}, {flips} flips"
 
 
-def token_tables(records: Sequence[dict[str, Any]]) -> RenderableType:
+def token_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
     """Return the best attack on each text and the table of methods."""
-    return Group(*best_per_text(records), methods_table(records))
+    return [*best_per_text(records), methods_table(records)]
 
 
 def best_per_text(records: Sequence[dict[str, Any]]) -> list[Text]:
     """Return the best attack on each text: the success with the fewest calls, or else the largest value."""
     groups: dict[int, list[dict[str, Any]]] = {}
     for record in records:
-        groups.setdefault(record["piece"], []).append(record)
+        groups.setdefault(record["sample"], []).append(record)
     return [
         attack_lines(min(group, key=lambda r: (not r["success"], r["calls"] if r["success"] else -r["value"])))
         for group in groups.values()
@@ -216,7 +216,7 @@ def attack_lines(record: dict[str, Any]) -> Text:
     if not record["verified"]:
         verdict = "NOT VERIFIED"
     lines = Text()
-    lines.append(f"{record['text']} {record['piece']}", style="bold cyan")
+    lines.append(f"{record['text']} {record['sample']}", style="bold cyan")
     lines.append(f"  {record['method']['name']}: ", style="dim")
     lines.append(verdict, style="bold green" if succeeded and record["verified"] else "yellow")
     lines.append(f" in {record['calls']} calls, {record['clean']:.3g} → {record['value']:.3g}", style="dim")

@@ -106,10 +106,22 @@ def masked_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     ]
 
 
-def distance_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of distances before and after attention, with a row for each layer, length and exponent."""
+def distance_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return a table for each pair: before and after attention, with a row for each layer, length and exponent."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record["model"], *_pair(record), record["distance"]), []).append(record)
+    return [_distance_table(group) for group in groups.values()]
+
+
+def _pair(record: dict[str, Any]) -> tuple[str, str]:
+    first, second = record.get("texts") or record["files"]
+    return first, second
+
+
+def _distance_table(records: Sequence[dict[str, Any]]) -> Table:
     first = records[0]
-    names = first.get("texts") or first.get("files") or ("", "")
+    names = _pair(first)
     pair = f"{names[0]} and {names[1]}" if names[0] != names[1] else f"two chunks of {names[0]}"
     model = "" if first["model"] is None else f"{model_name(first['model'])}: "
     after = any(record["after"] for record in records)

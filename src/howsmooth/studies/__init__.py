@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from howsmooth.questions.measure import QUANTITIES, MeasureSpec
     from howsmooth.questions.spec import Spec, read_study, spec_of
     from howsmooth.studies.costs import CostModel
-    from howsmooth.studies.depth import chosen_depths, depth_trajectories
-    from howsmooth.studies.distances import file_distances, text_distances
     from howsmooth.studies.formats import read_records, write_records
     from howsmooth.studies.model_flows import model_flow, parse_weights
     from howsmooth.studies.plan import prepare, prepare_model
@@ -44,10 +42,6 @@ __getattr__, __dir__ = attach(
         "write_records": "howsmooth.studies.formats",
         "move_each_token": "howsmooth.studies.token_effects",
         "move_one_token": "howsmooth.studies.token_effects",
-        "text_distances": "howsmooth.studies.distances",
-        "file_distances": "howsmooth.studies.distances",
-        "chosen_depths": "howsmooth.studies.depth",
-        "depth_trajectories": "howsmooth.studies.depth",
         "model_flow": "howsmooth.studies.model_flows",
         "parse_weights": "howsmooth.studies.model_flows",
     },
@@ -72,10 +66,6 @@ __all__ = [
     "write_records",
     "move_each_token",
     "move_one_token",
-    "text_distances",
-    "file_distances",
-    "chosen_depths",
-    "depth_trajectories",
     "model_flow",
     "parse_weights",
 ]

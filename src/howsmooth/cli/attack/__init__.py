@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import click
 
-from howsmooth.cli.lazy import Entry, LazyGroup, question_entries
+from howsmooth.cli.lazy import LazyGroup, question_entries
 
-_COMMANDS = {
-    **question_entries("attack"),
-    "tokens": Entry("attack.tokens", "Substitute, insert or duplicate real tokens of a text."),
-}
+_COMMANDS = {**question_entries("attack")}
 
 
 @click.group(
