@@ -200,7 +200,7 @@ def spec_from_options(options: dict[str, Any], question: str = "measure", **defa
     Raises:
         InputError: If a value is invalid; the message names the option.
     """
-    keys = study_keys(options)
+    keys = study_keys(options, question)
     spec = spec_of({"name": question, **defaults, **keys}, question=question, name=_namer(question))
     spec.model_fields_set.difference_update(defaults.keys() - keys.keys())  # it contains what the user chose
     return spec
