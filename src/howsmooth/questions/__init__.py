@@ -39,6 +39,23 @@ class Entry(NamedTuple):
 QUESTIONS = {
     "measure": Entry("measure", "Measure the attention layers of a model on a text.", ("measurement",)),
     "bound": Entry("bound", "Compare every bound with the measured constant.", ("bound",)),
+    "particles": Entry(
+        "particles",
+        "Tokens as particles: clusters, hulls, growth of perturbations.",
+        ("particles", "perturbation growth"),
+        "flow",
+    ),
+    # Its records are those of particles.
+    "weights": Entry("weights", "Tokens of a text under the attention of a real model, as particles.", (), "flow"),
+    "gaussian": Entry(
+        "gaussian", "A Gaussian under attention: mean, covariance, blow-up, limiting rank.", ("gaussian flow",), "flow"
+    ),
+    "pde": Entry(
+        "pde",
+        "Densities under attention on a grid, d = 1 or 2.",
+        ("density flow", "particle comparison", "rate"),
+        "flow",
+    ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}
 

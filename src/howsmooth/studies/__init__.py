@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from howsmooth.studies.distances import file_distances, text_distances
     from howsmooth.studies.formats import read_records, write_records
     from howsmooth.studies.mean_field import lengths_up_to, masked_constants, regimes
-    from howsmooth.studies.model_flows import model_flow, parse_weights
     from howsmooth.studies.plan import prepare, prepare_model
     from howsmooth.studies.run import measure, records_of, run_study
     from howsmooth.studies.splitting import splittings
@@ -55,8 +54,6 @@ __getattr__, __dir__ = attach(
         "file_distances": "howsmooth.studies.distances",
         "chosen_depths": "howsmooth.studies.depth",
         "depth_trajectories": "howsmooth.studies.depth",
-        "model_flow": "howsmooth.studies.model_flows",
-        "parse_weights": "howsmooth.studies.model_flows",
         "masked_constants": "howsmooth.studies.mean_field",
         "regimes": "howsmooth.studies.mean_field",
         "lengths_up_to": "howsmooth.studies.mean_field",
@@ -90,8 +87,6 @@ __all__ = [
     "file_distances",
     "chosen_depths",
     "depth_trajectories",
-    "model_flow",
-    "parse_weights",
     "masked_constants",
     "regimes",
     "lengths_up_to",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.flow.options import theme_option
 from howsmooth.cli.options import (
     CHUNK_FIELDS,
     MODEL_HELP,
@@ -17,6 +16,7 @@ from howsmooth.cli.options import (
     output_options,
     spec_from_options,
     spec_options,
+    theme_option,
 )
 from howsmooth.cli.parameter_types import NumberList
 from howsmooth.cli.runtime import runtime_options
