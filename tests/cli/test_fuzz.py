@@ -1,7 +1,7 @@
 """Hostile values for every option of every command: an answer, or one line that says what was expected; no traceback.
 
-All else on the line is valid and small. Values are drawn from a fixed seed; `HOWSMOOTH_FUZZ_SEED` chooses another one,
-and `HOWSMOOTH_FUZZ_VALUES` how many of them each option is given.
+All else on the line is valid and small. Values are drawn from the seed of `tests/seeds.py`, and `HOWSMOOTH_FUZZ_VALUES`
+is how many of them each option is given.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pytest
 from howsmooth.cli.main import group
 from howsmooth.cli.parameter_types import Count, Number
 from tests import reasons
+from tests.seeds import SEED
 
-SEED = int(os.environ.get("HOWSMOOTH_FUZZ_SEED", "20240"))
 VALUES = int(os.environ.get("HOWSMOOTH_FUZZ_VALUES", "2"))
 
 HOSTILE = (
@@ -151,6 +151,7 @@ def bench(tmp_path, monkeypatch, tiny, text_file, howsmooth):
 
 
 @pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("path", LINES)
 def test_hostile_values_of_options(bench, path):
     draw = random.Random(f"{SEED} {path}")

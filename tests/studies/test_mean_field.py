@@ -9,17 +9,27 @@ import torch
 
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import mean_field_lipschitz, plateau
+from howsmooth.lipschitz.three_points import three_point_plateau
 from howsmooth.studies.mean_field import masked_constants, regimes, unit_layer
 from tests.tolerances import at_most, less
 
 
-def test_three_points_can_exceed_two_where_scores_are_positive():
-    """A = 1, R² = 32: three points, each far lighter than the one before, exceed the best two by 16 %."""
+def test_the_bound_for_all_n_is_the_best_that_is_proved():
+    """For A = +1 the bound with the right rate in R is smaller by orders of magnitude, for A = −1 the other one."""
+    (positive,), (negative,) = (list(regimes([2.0], [math.log(2)], scores)) for scores in ("positive", "negative"))
+    assert math.exp(positive["log_n_free"]) == pytest.approx(1685.71, rel=1e-5)
+    assert math.exp(negative["log_n_free"]) == pytest.approx(24.1672, rel=1e-5)
+    assert less(math.exp(positive["log_three_points"]), 25.2) and less(25.1, math.exp(positive["log_three_points"]))
+
+
+def test_three_points_exceed_two_where_scores_are_positive():
+    """A = 1, R² = 32: three points, each far lighter than the one before, exceed the best two by 68 %."""
     R = math.sqrt(32)
-    atoms = R * torch.tensor([[0.24], [-0.507], [-1.0]], dtype=torch.float64)
-    logs = torch.tensor([0.0, -11.42, -19.96], dtype=torch.float64)
+    atoms = torch.tensor([[R], [-3.07947644], [-R]], dtype=torch.float64)
+    logs = torch.tensor([0.0, -27.11765531, -35.31015373], dtype=torch.float64)
     found = mean_field_lipschitz(unit_layer("positive"), (atoms, logs))
-    assert less(plateau(4.0, "positive").log_value + 0.14, math.log(found.lower))
+    assert less(plateau(4.0, "positive").log_value + math.log(1.68), math.log(found.lower))
+    assert three_point_plateau(4.0, "positive") == pytest.approx(math.log(found.value), abs=1e-6)
 
 
 @pytest.mark.parametrize("scores", ["negative", "positive"])
@@ -32,6 +42,8 @@ def test_curves_lie_between_their_bounds(scores):
         assert at_most(record["log_at_radius"], record["log_value"] + 1e-9)
         assert at_most(record["log_value"], record["log_plateau"] + 1e-9)
         assert at_most(record["log_two_dirac"], record["log_plateau"] + 1e-9)
+        assert at_most(record["log_plateau"], record["log_three_points"] + 1e-9)
+        assert at_most(record["log_three_points"], record["log_n_free"] + 1e-9)
 
 
 def test_masked_constants():

@@ -83,7 +83,7 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
     """Answer a question, and return the exit code."""
     from rich.console import Group
 
-    from howsmooth.cli.run import Computation, print_overview, run_command
+    from howsmooth.cli.run import Computation, print_overview, print_warning, run_command
     from howsmooth.report.output_paths import check_page_path
 
     draw_question = deferred("howsmooth.report.figure:draw_question")
@@ -133,7 +133,13 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
         from howsmooth.studies.run import records_of
 
         def answers(progress: Any) -> Iterable[Record]:
-            return records_of(plan, existing_records, progress=progress, again="--artefacts" in extra)
+            def show(at: dict[str, Any]) -> None:
+                if "note" in at:
+                    print_warning(stderr, f"note: {at['note']}")
+                else:
+                    progress(at)
+
+            return records_of(plan, existing_records, progress=show, again="--artefacts" in extra)
 
         return Computation(label, plan.count, answers)
 

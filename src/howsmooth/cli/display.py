@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 
 from howsmooth.cli.outputs import Record
+from howsmooth.questions.question import describe_place
 from howsmooth.report.rows import counted, number
 
 SECONDS_BETWEEN_TABLES = 0.25
@@ -82,13 +83,15 @@ class RecordDisplay:
 
     def show_position(self, *position: Any) -> None:
         """Show what is computed now; the progress callback of the computation."""
-        if self._describe is None:
+        if isinstance(position[0], dict):
+            self._position = (self._describe or describe_place)(position[0])
+            if "n" in position[0]:
+                self._finish_length(position[0]["n"])
+        elif self._describe is None:
             self._position = describe_solve(*position)
             self._finish_length(position[0])
         else:
             self._position = self._describe(*position)
-            if isinstance(position[0], dict) and "n" in position[0]:
-                self._finish_length(position[0]["n"])
         self._bar.update(self._task, description=f"{self._name} {self._position}")
         if self._live is None and time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES:
             self._print(f"{len(self.records)} of {counted(self._total, self._record_noun)}, now {self._position}")

@@ -16,7 +16,9 @@ from howsmooth.cli.completion import MODELS, TEXTS, complete, complete_model
 from howsmooth.errors import InputError
 from howsmooth.questions import find_question
 from howsmooth.questions.measure import MeasureSpec
+from howsmooth.questions.spec import CHUNK_FIELDS as CHUNK_FIELDS
 from howsmooth.questions.spec import LOADING_FIELDS, EngineSpec, ModelChoice, Spec, spec_of
+from howsmooth.questions.spec import SOLVER_FIELDS as SOLVER_FIELDS
 
 MODEL_HELP = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub,
     random:NAME for an architecture with random weights, or a .safetensors file of GPT-2's attention layers."""
@@ -269,7 +271,22 @@ def overrides(settings: tuple[str, ...], options: dict[str, Any]) -> dict[str, A
             if not isinstance(table, dict):
                 raise InputError(f"expected --set with a key of the study, got {path.strip()!r}; set {outer[0]} whole")
         table[last] = _parse_toml_value(value)
+    engine = keys.get("engine")
+    if isinstance(engine, dict) and engine.get("kind") == "local":
+        engine.setdefault("address", None)  # that of the file belongs to the engine that is replaced
     return keys
+
+
+def names_cluster(chosen: dict[str, Any]) -> bool:
+    """Return whether the command line itself names a Ray cluster, by `--address` or `--set engine.address=`.
+
+    A study file or a store may come from a stranger, so that the address in it is not enough to connect to.
+
+    Args:
+        chosen: Result of `overrides`.
+    """
+    engine = chosen.get("engine")
+    return isinstance(engine, dict) and engine.get("address") is not None
 
 
 def _parse_toml_value(value: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.options import apply_options, engine_options, overrides, set_option, spec_options
+from howsmooth.cli.options import apply_options, engine_options, names_cluster, overrides, set_option, spec_options
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 from howsmooth.questions.measure import MeasureSpec
@@ -50,12 +50,13 @@ def run(
 ) -> int:
     """Run a study; tasks whose records are in its store are not repeated. Options override the file."""
     from howsmooth.cli.progress import run_and_store
-    from howsmooth.questions.spec import read_study
+    from howsmooth.questions.spec import read_questions
 
-    study = read_study(file, overrides(settings, options))
+    chosen = overrides(settings, options)
     return run_and_store(
-        study,
+        read_questions(file, chosen),
         Path(store) if store else Path(file).with_suffix(".sqlite"),
+        connect=names_cluster(chosen),
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )
@@ -72,10 +73,10 @@ def resume(
 ) -> int:
     """Resume a study from its store, which contains its spec. Options change where it runs."""
     from howsmooth.cli.progress import run_and_store
-    from howsmooth.questions.spec import merged, read_study, spec_of
+    from howsmooth.questions.spec import merged, read_questions, specs_of
     from howsmooth.studies.store import Store
 
-    path = _store_path(store_or_study)
+    path, chosen = _store_path(store_or_study), overrides(settings, options)
     file, stored, message = path.with_suffix(".toml"), None, None
     if path.is_file():
         with Store.write(path) as store:  # opened for writing, because that repairs a damaged store
@@ -85,15 +86,22 @@ def resume(
             f"expected a store to resume from, got {path}, which does not exist; start with `howsmooth study run`"
         )
     if stored is not None:
-        study = spec_of(merged(stored, overrides(settings, options)), str(path))
+        specs = specs_of(merged(stored, chosen), str(path))
     elif file.is_file():  # the run ended before it could store its study
-        study = read_study(file, overrides(settings, options))
+        specs = read_questions(file, chosen)
     else:
         raise InputError(
             f"expected a store that contains its study, got {path} without one; "
             "use `howsmooth study run STUDY.toml`, which does not repeat stored tasks"
         )
-    return run_and_store(study, path, message, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    return run_and_store(
+        specs,
+        path,
+        message,
+        connect=names_cluster(chosen),
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
 
 
 @command.command(name="status")
@@ -122,7 +130,7 @@ def ls(folder: str) -> None:
 
     from howsmooth.cli.progress import progress_line
     from howsmooth.cli.run import make_console
-    from howsmooth.questions.spec import read_study
+    from howsmooth.questions.spec import read_questions
     from howsmooth.studies.store import Store
 
     root = Path(folder)
@@ -135,9 +143,9 @@ def ls(folder: str) -> None:
         description = state = ""
         if file.is_file():
             try:
-                description = read_study(file).description
+                description = read_questions(file)[0].description
             except InputError as error:
-                if not store.is_file() and "unknown key" not in str(error):
+                if not store.is_file() and not any(words in str(error) for words in ("unknown key", "name in UTF-8")):
                     continue  # a TOML file that is not a study
                 description = str(error)
         try:
@@ -163,10 +171,18 @@ def validate(
 ) -> None:
     """Check a study file without running it."""
     from howsmooth.cli.run import make_console, print_line
-    from howsmooth.questions.spec import read_study, untrusted
+    from howsmooth.questions.spec import ModelSpec, read_questions, untrusted
 
-    study = read_study(file, overrides(settings, options))
-    for option, names in untrusted(study).items():
+    chosen = overrides(settings, options)
+    specs = read_questions(file, chosen)
+    engine = specs[0].engine
+    if engine.address is not None and not names_cluster(chosen):
+        print_line(
+            make_console(),
+            f"{file}: requests to connect to the Ray cluster at {engine.address[:60]}; this needs --address on "
+            "the command line as well",
+        )
+    for option, names in (item for spec in specs for item in untrusted(spec).items()):
         print_line(
             make_console(),
             f"{file}: requests to run code that comes with {', '.join(names)} ({option} = true); this needs "
@@ -175,19 +191,24 @@ def validate(
     if full:
         from howsmooth.cli.loading import check_models, load_torch
 
-        check_models(study)
+        for spec in specs:
+            if isinstance(spec, ModelSpec):
+                check_models(spec)
         stderr = make_console(stderr=True)
         load_torch(stderr)
 
         from howsmooth.studies.plan import prepare
 
-        plan = prepare(
-            study,
-            log=lambda line: print_line(stderr, line, style="dim"),
-            trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle,
-        )
-        print_line(make_console(), f"{file}: fine, {plan.count} tasks")
+        plans = [
+            prepare(
+                spec,
+                log=lambda line: print_line(stderr, line, style="dim"),
+                trust_remote_code=trust_remote_code,
+                allow_pickle=allow_pickle,
+            )
+            for spec in specs
+        ]
+        print_line(make_console(), f"{file}: fine, {sum(plan.count for plan in plans)} tasks")
     else:
         print_line(make_console(), f"{file}: fine")
 

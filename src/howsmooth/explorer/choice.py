@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from howsmooth.errors import InputError
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.models import Model
+from howsmooth.models import MAPS, Model
 from howsmooth.questions.inputs import resolve
 from howsmooth.questions.spec import ModelSpec, spec_of
 from howsmooth.studies.plan import prepare_model
 from howsmooth.texts.corpora import Corpus
 
-MAPS = ("attention", "normed", "block", "layer")
+# Heads and the whole model are not offered: the tab shows a layer.
+LAYER_MAPS = tuple(name for name in MAPS if name not in ("head", "model"))
 TOKENS = ("all", "no-special", "no-first")
 SHORTEST_LENGTH = 8
 
@@ -97,8 +98,8 @@ def prepare(choice: Choice, catalog: ModelCatalog) -> Work:
             f"expected a text of at most {limits.max_characters:,} characters, got {len(choice.text):,}; "
             "paste a part of it"
         )
-    if choice.map not in MAPS:
-        raise InputError(f"expected a map among {', '.join(MAPS)}, got {choice.map!r}")
+    if choice.map not in LAYER_MAPS:
+        raise InputError(f"expected a map among {', '.join(LAYER_MAPS)}, got {choice.map!r}")
     model = catalog.load(choice.model)
     text = Corpus("pasted", (choice.text,))
     cutter = model.cutter(text)

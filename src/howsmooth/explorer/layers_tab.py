@@ -9,7 +9,7 @@ import gradio as gr
 
 from howsmooth.explorer import exports, html
 from howsmooth.explorer.app import App, Cancellation, Session
-from howsmooth.explorer.choice import MAPS, TOKENS, Choice, prepare
+from howsmooth.explorer.choice import LAYER_MAPS, TOKENS, Choice, prepare
 from howsmooth.explorer.components import (
     PRIVATE,
     Updates,
@@ -34,7 +34,7 @@ def layers_tab(app: App) -> None:
     with gr.Row():
         layers = gr.Textbox("all", label="Layers", info="all, or numbers such as 0,2,5", elem_id="layers", max_lines=1)
         map_name = gr.Dropdown(
-            list(MAPS),
+            list(LAYER_MAPS),
             value="attention",
             label="Map",
             elem_id="map",
@@ -64,7 +64,7 @@ def layers_tab(app: App) -> None:
         {
             **app.model_and_text,
             "layers": (layers, LAYERS),
-            "map": (map_name, one_of(MAPS)),
+            "map": (map_name, one_of(LAYER_MAPS)),
             "tokens": (tokens, one_of(TOKENS)),
             "length": (length, whole_number(8, longest)),
             "layer": (wanted, whole_number(0, MAX_LAYER)),

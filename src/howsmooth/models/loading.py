@@ -34,6 +34,7 @@ from howsmooth.models.network import choose_part, quiet_transformers
 from howsmooth.models.weights import check_counts, check_fits, shards
 from howsmooth.quantised import quantised_error, refuse_quantised
 
+_WRAPPED = ("_orig_mod", "module", "model")  # what torch.compile, parallel modules and others call what they wrap
 _RANDOM = "random:"
 
 
@@ -93,10 +94,8 @@ def load(
         return _build_model(network, adapter, label, location, tokenizer, cache_dir, part, given.state_dict)
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         what = "an empty one" if isinstance(name, str) else f"an object of type {type(name).__name__}"
-        wrapped = isinstance(name, torch.nn.Module)  # such as peft's, whose low-rank updates are in the wrapped model
         raise InputError(
-            f"expected the name of a model, a folder or a file, or a transformers model, got {what}; "
-            + ("give the transformers model inside of it (of peft: .get_base_model())" if wrapped else "try 'minilm'")
+            f"expected the name of a model, a folder or a file, or a transformers model, got {what}; {_remedy(name)}"
         )
     name = os.fspath(name)
     dtype, device = check_dtype_and_device(dtype or torch.float32, device or "cpu")
@@ -116,6 +115,19 @@ def load(
         read_head = partial(_head_weights, name, location, dtype, allow_pickle)
     network = network.to(device).eval().requires_grad_(False)
     return _build_model(network, adapter, name, location, tokenizer, cache_dir, part, read_head)
+
+
+def _remedy(given: object) -> str:
+    """Return what to load in place of an object that is not a transformers model."""
+    if not isinstance(given, torch.nn.Module):
+        return "try 'minilm'"
+    if hasattr(given, "get_base_model"):  # peft's low-rank updates are in the wrapped model
+        inside = ".get_base_model()"
+    else:
+        inside = next((f".{name}" for name in _WRAPPED if isinstance(getattr(given, name, None), PreTrainedModel)), "")
+    return (
+        f"give {inside}, the transformers model inside of it" if inside else "give the transformers model inside of it"
+    )
 
 
 def _load_attention_file(name: str, dtype: torch.dtype, device: torch.device, **given: object) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from howsmooth.dynamics.gaussian import GaussianState
     from howsmooth.dynamics.gaussian_flows import GaussianFlow, ParticleComparison
     from howsmooth.questions.work import Work
+
+_EARLY_STEPS = 1_000  # after which it is said if the steps will not suffice; a flow that blows up takes fewer
 
 
 class GaussianSpec(AttentionSpec):
@@ -112,7 +115,13 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     start = GaussianState.of(spec.mean or [0.0] * d, matrix(spec.covariance, d, "--covariance"))
     field = field_of(attention, d)
     flow = gaussian_flow(
-        field, start, declared.flow.until, frames=spec.frames, rtol=spec.rtol, max_steps=spec.max_steps
+        field,
+        start,
+        declared.flow.until,
+        frames=spec.frames,
+        rtol=spec.rtol,
+        max_steps=spec.max_steps,
+        progress=partial(_show, work),
     )
     compared = None if spec.particles is None else compare_particles(flow, field, spec.particles, seed=spec.seed)
     fields = {
@@ -128,6 +137,25 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
         "title": f"{declared.title or 'A Gaussian flow'}: {field.name} attention in dimension {d}",
     }
     yield places[0], fields
+
+
+def _show(work: Work, t: float, steps: int) -> None:
+    """Tell where the integration is, and once, early, if its steps will not suffice."""
+    until, most = work.spec.declared.flow.until, work.spec.max_steps
+    work.notify({"t": t, "until": until, "steps": steps, "max_steps": most})
+    if (
+        steps == _EARLY_STEPS < most and t / until < steps / most and not work.noted
+    ):  # the steps of a flow that ends early are taken twice
+        work.note(
+            f"t = {t:.3g} of {until:g} after {steps:,} of at most {most:,} steps: at this pace the steps do not suffice; "
+            "a shorter --until or fewer --max-solver-steps end the flow sooner"
+        )
+
+
+def _progress_text(at: dict[str, Any]) -> str:
+    if "steps" not in at:
+        return ""
+    return f"t = {at['t']:.4g} of {at['until']:g}, step {at['steps']:,} of at most {at['max_steps']:,}"
 
 
 def flow_fields(
@@ -186,7 +214,7 @@ QUESTION = Question(
     grid=grid,
     check=check_attention,
     caveats=caveats,
-    describe=lambda at: "",
+    describe=_progress_text,
     outputs={
         "--animate": Output(
             "An animation (gif): ellipses and eigenvalues.", "howsmooth.report.density_figures:save_gaussian_animation"

@@ -11,15 +11,17 @@ of its own fields. `options` names the fields that users may set, in the order o
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from howsmooth.errors import InputError, describe_validation_errors
+from howsmooth.models.map_types import MAPS
 from howsmooth.questions.fields import (
     Index,
     Indices,
@@ -30,6 +32,7 @@ from howsmooth.questions.fields import (
     parse_lengths,
     split_at_commas,
 )
+from howsmooth.reading import LARGEST_TOML, read_whole
 from howsmooth.texts.corpora import Corpus, read_corpus
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
@@ -44,6 +47,18 @@ def _check_device(name: str) -> str:
     """Return the name of a device of PyTorch; whether this machine has it is checked when the model is loaded."""
     if not re.fullmatch(rf"({'|'.join(_DEVICES)})(:\d{{1,4}})?", name):
         raise ValueError(f"expected a device such as cpu or cuda:1, got {name[:60]!r}")
+    return name
+
+
+def about_maps(names: Iterable[str] = MAPS) -> str:
+    """Return what maps are, in words: "attention, each head alone, or the whole model"."""
+    *first, last = (MAPS[name].about for name in names)
+    return f"{', '.join(first)}, or {last}"
+
+
+def _check_map(name: str | None) -> str | None:
+    if name is not None and name not in MAPS:
+        raise ValueError(f"expected a map among {', '.join(MAPS)}, got {name[:60]!r}")
     return name
 
 
@@ -196,6 +211,10 @@ class Spec(StrictModel):
         """Return the fields that determine the numbers at a place, as plain values."""
         return self.model_dump(mode="json", exclude={*self.unhashed, *self.varied})
 
+    def declared(self) -> dict[str, Any]:
+        """Return the keys of a study that has this spec, as plain values."""
+        return self.model_dump(mode="json", include={*_keys_of(self.question), "base"})
+
     def path(self, name: str) -> str:
         """Return a name that is a path relative to the study file as that path, any other name unchanged."""
         relative = Path(self.base or ".", name).expanduser() if name != "-" else None
@@ -304,11 +323,9 @@ class ModelSpec(Spec):
     lengths: Lengths = (32, 64, 128, 256)
     samples: Samples = 4
     map: Annotated[
-        Literal["attention", "head", "normed", "block", "layer", "model"] | None,
-        Field(
-            description="Map to measure: attention, each head alone, with the normalisation, with the residual, the "
-            "whole Transformer layer, or the whole model.  [default: attention, or head with heads]"
-        ),
+        str | None,
+        AfterValidator(_check_map),
+        option(f"Map to measure: {about_maps()}.  [default: attention, or head with heads]", metavar="|".join(MAPS)),
     ] = None
     tokens: Annotated[
         tuple[Literal["all", "no-special", "no-first"], ...],
@@ -397,7 +414,7 @@ class ModelSpec(Spec):
     @property
     def is_attention(self) -> bool:
         """Whether the map is attention or one of its heads."""
-        return self.map_name in ("attention", "head")
+        return MAPS[self.map_name].by_weights
 
     @property
     def estimates(self) -> int:
@@ -455,7 +472,7 @@ def spec_of(
 
     asked = declared.get("question", question or "measure")
     model = find_question(asked).spec
-    known = (*COMMON, *model.options, *((model.argument,) if model.argument else ()))
+    known = _keys_of(asked)
     wrong = [_unknown_key(key, known, str(asked)) for key in declared if key not in (*known, "base")]
     fields = {key: value for key, value in declared.items() if key in (*known, "base")}
     try:
@@ -485,8 +502,8 @@ def _rename_fields(message: str, name: Callable[[str], str]) -> str:
     return re.sub(r"^expected (\w+) only", lambda found: f"expected {name(found[1])} only", message)
 
 
-def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spec:
-    """Return the study in a TOML file.
+def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Any:
+    """Return the study in a TOML file that asks one question; `read_questions` reads any.
 
     Args:
         path: The file; relative paths in it start from its folder.
@@ -504,19 +521,104 @@ def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Spe
         >>> study.lengths, study.samples
         ((16, 32, 64), 2)
     """
+    specs = read_questions(path, overrides)
+    if len(specs) > 1:
+        raise InputError(
+            f"expected a study with one question, got {', '.join(spec.question for spec in specs)} in {path}; use "
+            "read_questions"
+        )
+    return specs[0]
+
+
+def read_questions(path: str | Path, overrides: dict[str, Any] | None = None) -> tuple[Any, ...]:
+    """Return the spec of each question of the study in a TOML file.
+
+    Args:
+        path: The file; relative paths in it start from its folder.
+        overrides: Values that replace those of the file.
+
+    Raises:
+        InputError: The file cannot be read, is not TOML, or is not a valid study.
+    """
     path = Path(path)
     try:
-        declared = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        declared = tomllib.loads(read_whole(path, path, LARGEST_TOML).decode("utf-8-sig"))
     except OSError as error:
         raise InputError(
             f"expected a study file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
         ) from None
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:  # syntax, encoding, or numbers with too many digits
         raise InputError(f"expected TOML in {path}, got something else ({error}); correct it") from None
     if "base" in declared:
         raise InputError(f"{path}: unknown key 'base'; relative paths start from the file's own folder")
-    declared = {"name": path.stem, **declared, "base": str(path.resolve().parent)}
-    return spec_of(merged(declared, overrides or {}), str(path))
+    name, folder = (os.fsencode(part) for part in (path.stem, path.resolve().parent))
+    if folder != folder.decode("utf-8", "replace").encode():
+        raise InputError(f"expected a study in a folder with a name in UTF-8, got {path}; rename the folder")
+    declared = {"name": name.decode("utf-8", "backslashreplace"), **declared, "base": os.fsdecode(folder)}
+    return specs_of(merged(declared, overrides or {}), str(path))
+
+
+def specs_of(declared: dict[str, Any], where: str = "the study") -> tuple[Any, ...]:
+    """Return the spec of each question of a study.
+
+    `question` is a name or a list of names. Of several questions, all take the keys of the study; keys that only one of
+    them takes are in a table with its name.
+
+    Args:
+        declared: The keys of the study; "specs" are those of each question, as a store keeps them.
+        where: What an error message starts with.
+
+    Raises:
+        InputError: A question or a key is unknown, or not all questions take a key.
+
+    Example:
+        >>> several = {"question": ["measure", "bound"], "lengths": [8], "bound": {"radius": "data"}}
+        >>> [(spec.question, spec.lengths) for spec in specs_of(several)]
+        [('measure', (8,)), ('bound', (8,))]
+        >>> specs_of({"question": ["measure", "bound"], "radius": "data"})
+        Traceback (most recent call last):
+        ...
+        howsmooth.errors.InputError: the study: expected keys that all questions take, got 'radius', which measure ...
+    """
+    from howsmooth.questions import find_question
+
+    if "specs" in declared:
+        changes = {key: value for key, value in declared.items() if key not in ("specs", "question")}
+        return tuple(spec_of(merged(spec, _taken(spec["question"], changes)), where) for spec in declared["specs"])
+    asked = declared.get("question", "measure")
+    if not isinstance(asked, list):
+        return (spec_of(declared, where),)
+    if not asked:
+        raise InputError(f"{where}: expected a question, got an empty list; name one")
+    names = list(dict.fromkeys(asked))
+    for name in names:
+        find_question(name)
+    own = {name: declared[name] for name in names if isinstance(declared.get(name), dict)}
+    shared = {key: value for key, value in declared.items() if key not in (*own, "question")}
+    for key in shared:
+        without = [name for name in names if key != "base" and key not in _keys_of(name)]
+        if without:
+            raise InputError(
+                f"{where}: expected keys that all questions take, got {key!r}, which {without[0]} does not; put it in "
+                "a table with the name of its question"
+            )
+    return tuple(
+        spec_of({**shared, **own.get(name, {}), "question": name}, f"{where}, question {name}") for name in names
+    )
+
+
+def _keys_of(question: str) -> tuple[str, ...]:
+    """Return the keys that a study may set for a question."""
+    from howsmooth.questions import find_question
+
+    spec = find_question(question).spec
+    return (*COMMON, *spec.options, *((spec.argument,) if spec.argument else ()))
+
+
+def _taken(question: str, changes: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in changes.items() if key in _keys_of(question)}
 
 
 def read_texts(spec: Spec) -> tuple[Corpus, ...]:
@@ -561,6 +663,16 @@ def refuse_untrusted(study: Spec, **allowed: bool) -> None:
                 f"{', '.join(names)}, got none; it runs code that comes with the model: add {flag} only "
                 "if you trust it"
             )
+
+
+def refuse_connection(study: Spec, connect: bool) -> None:
+    """Raise an `InputError` if a study names a Ray cluster and the caller does not allow a connection to it."""
+    if study.engine.address is not None and not connect:
+        raise InputError(
+            f"expected --address {study.engine.address[:60]} on the command line for a study that names this Ray "
+            "cluster, got none; a cluster is sent the texts and paths of the study, and can run code here: repeat "
+            "the address only if you trust it (in Python: connect=True)"
+        )
 
 
 def select_indices(wanted: Any, available: tuple[int, ...], name: str) -> tuple[int, ...]:

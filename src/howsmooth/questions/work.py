@@ -101,6 +101,7 @@ class Work:
     ) -> None:
         """Take the bundle, its model, which a question about anything else does not need, and who is told of steps."""
         self._progress = progress
+        self.noted: list[str] = []  # what was said
         self.bundle, self._model = bundle, model
         self.spec: Any = bundle.spec
         self.fields, self.solver = bundle.fields, bundle.solver
@@ -111,6 +112,12 @@ class Work:
         """Tell the caller where a long computation is; `Question.describe` returns it in words."""
         if self._progress is not None:
             self._progress(at)
+
+    def note(self, text: str) -> None:
+        """Say something while the places are answered, once: a command prints it as a note."""
+        if text not in self.noted:
+            self.noted.append(text)
+            self.notify({"note": text})
 
     @property
     def model(self) -> Model:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from howsmooth.errors import InputError
+from howsmooth.reading import read_whole
 
 _FIELD = "checksum"
 _SEAL = f', "{_FIELD}": "'
@@ -199,7 +200,7 @@ def read_lines(path: str | Path, check: Callable[[dict[str, Any]], object], what
     """
     found = ExistingLines()
     try:
-        lines = Path(path).read_bytes().split(b"\n")
+        lines = read_whole(Path(path), path).split(b"\n")
     except FileNotFoundError:
         return found
     except OSError as error:

@@ -41,9 +41,15 @@ _MAX_NOTE_LINES = 2  # below a panel
 _MAX_BOUND_ROWS = 3  # maps, each with its two panels in a row; more maps are two to a row
 
 
-def save_figure(figure: Figure, path: Any) -> None:
-    """Write a figure to a path or a binary stream, with its own background colour."""
-    figure.savefig(path, facecolor=figure.get_facecolor())
+def save_figure(figure: Figure, path: Any, *, format: str | None = None) -> None:
+    """Write a figure to a path or a stream, with its own background colour.
+
+    Args:
+        figure: The figure.
+        path: The file or stream.
+        format: "png", "svg", …; by default the ending of the path.
+    """
+    figure.savefig(path, facecolor=figure.get_facecolor(), format=format)
 
 
 def draw_question(question: Question, records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:

@@ -28,7 +28,7 @@ def flow_page(scenes: Sequence[dict[str, Any]]) -> str:
     """Return the HTML page of one or several scenes, as `particle_scene` and `depth_scene` return them."""
     if not scenes:
         raise InputError("expected at least one flow to show, got none")
-    return render("flow.html", data=embed_json(list(scenes)))
+    return render("flow.html", ("flow.js",), data=embed_json(list(scenes)))
 
 
 def particle_page(records: Sequence[dict[str, Any]]) -> str:

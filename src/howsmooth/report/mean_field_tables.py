@@ -14,7 +14,9 @@ from howsmooth.report.rows import (
     interval,
     magnitude,
     model_name,
+    none_first,
     number,
+    plural_of,
     ratio_text,
     scientific,
     special_tokens_text,
@@ -26,13 +28,6 @@ from howsmooth.report.table import Column, Table
 _SHOWN_LENGTHS = 2
 _VERDICTS = {"true": "green", "false": "bold red", "open": "yellow"}
 _KINDS = {"W": "tokens without positions", "d": "tokens with times"}
-_MAPS = {
-    "head": "heads",
-    "attention": "attention layers",
-    "layer": "Transformer layers",
-    "block": "blocks",
-    "normed": "normed attention layers",
-}
 
 
 def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
@@ -63,10 +58,11 @@ def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
             common("plateau", "log_plateau", "bold green"),
             common("from n* on", "log_crossover"),
             common("≥ two Diracs", "log_two_dirac", "dim"),
+            common("≥ three points", "log_three_points"),
             common("≤ for all n", "log_n_free", "dim"),
             Column(
                 "ratio",
-                lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_plateau"]),
+                lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_three_points"]),
                 wrap=False,
                 min_width=5,
             ),
@@ -172,7 +168,7 @@ def splitting_table(records: Sequence[dict[str, Any]]) -> Table:
         return lambda group: get(max(group, key=lambda record: record["ratio"]))
 
     return Table(
-        f"{model_name(first['model'])}: mass splitting in its {_MAPS[first['map']]} on {text_name(first)}",
+        f"{model_name(first['model'])}: mass splitting in its {plural_of(first['map'])} on {text_name(first)}",
         [
             Column("layer", lambda group: group[0]["layer"], key=True),
             Column("n", lambda group: group[0]["n"], style="bold", key=True),
@@ -264,7 +260,7 @@ def _by_layer(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault((record["layer"], record["n"]), []).append(record)
-    return [groups[key] for key in sorted(groups)]
+    return [groups[key] for key in sorted(groups, key=none_first)]
 
 
 def _count(records: Sequence[dict[str, Any]], verdict: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from howsmooth.fits import growth_laws
@@ -27,7 +27,9 @@ from howsmooth.report.rows import (
     map_name,
     measurement_rows,
     model_name,
+    none_first,
     number,
+    plural_of,
     ratio_text,
     refusals,
     scope_text,
@@ -41,14 +43,6 @@ if TYPE_CHECKING:
     from howsmooth.fits import Law
 
 FIXED_TOKENS_TEXT = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
-_MAPS = {
-    "attention": "attention layers",
-    "head": "attention heads",
-    "normed": "normed attention",
-    "block": "attention blocks",
-    "layer": "Transformer layers",
-    "model": "layers together",
-}
 _MAX_LENGTHS = 6
 _CURVE_HEADINGS = {
     "checkpoint": "checkpoint",
@@ -68,6 +62,11 @@ _FIELD_TEXTS = {
     "released": "as released",
     None: "–",
 }
+
+
+def summary(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> RenderableType:
+    """Return the output of `howsmooth measure`: for each model and quantity a table, and the growth laws below it."""
+    return Group(*summary_parts(records, laws))
 
 
 def measure_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
@@ -104,10 +103,10 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
     weights = f" ({first['weights']})" if first.get("weights") else ""
     unfinished = sorted({status for row in rows for status in row.unfinished})
     return Table(
-        f"{model_name(first['model'])}{weights}: {name} of its {_MAPS.get(first['map'], 'maps')} on {text_name(first)}"
+        f"{model_name(first['model'])}{weights}: {name} of its {plural_of(first['map'])} on {text_name(first)}"
         f"{FIXED_TOKENS_TEXT.get(first.get('tokens', 'all'), '')}",
         [
-            Column("layer", lambda row: row.layer, key=True),
+            Column("layer", lambda row: "all" if row.layer is None else row.layer, key=True),
             Column("head", lambda row: row.head, when=any(row.head is not None for row in rows), key=True),
             Column("n", lambda row: row.n, style="bold", key=True),
             Column("mean", lambda row: number(row.mean), style="dim", wrap=False, when=largest != name),
@@ -163,9 +162,7 @@ def growth_table(laws: dict[tuple, Law], name: str = "Lip") -> RenderableType:
         line = Text(title, style="bold cyan", no_wrap=True, overflow="ignore")
         return line.append(f": {verdicts.pop()}", style="not bold default")
     layer, head = CURVE.index("layer"), CURVE.index("head")
-    ordered = sorted(
-        laws.items(), key=lambda item: tuple(-1 if item[0][i] is None else item[0][i] for i in (layer, head))
-    )
+    ordered = sorted(laws.items(), key=lambda item: none_first(item[0][i] for i in (layer, head)))
     return Table(
         title,
         [

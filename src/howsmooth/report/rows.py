@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from howsmooth.models.map_types import MAPS
 from howsmooth.questions.measure import QUANTITIES
 from howsmooth.records import CURVE
 
@@ -40,7 +41,7 @@ class Row:
     """
 
     model: str
-    layer: int
+    layer: int | None
     head: int | None
     n: int
     values: tuple[float, ...]
@@ -60,6 +61,16 @@ class Row:
         return f"{len(self.unfinished)} of {len(self.values)}: {', '.join(sorted(set(self.unfinished)))}"
 
 
+def none_first(key: Iterable[Any]) -> tuple:
+    """Return a sort key that puts None, as the layer of the whole model, before the numbers from 0.
+
+    Example:
+        >>> sorted([(1, 0), (None, 2), (0, None)], key=none_first)
+        [(None, 2), (0, None), (1, 0)]
+    """
+    return tuple(-1 if part is None else part for part in key)
+
+
 def measurement_rows(records: Iterable[dict[str, Any]]) -> list[Row]:
     """Group measurements by map and length, ordered by first occurrence of the model, layer, head and length."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
@@ -67,7 +78,7 @@ def measurement_rows(records: Iterable[dict[str, Any]]) -> list[Row]:
     for record in records:
         models.setdefault(record["model"], len(models))
         groups.setdefault((record["model"], record["layer"], record["head"], record["n"]), []).append(record)
-    order = sorted(groups, key=lambda key: (models[key[0]], key[1], -1 if key[2] is None else key[2], key[3]))
+    order = sorted(groups, key=lambda key: (models[key[0]], *none_first(key[1:])))
     return [
         Row(
             model,
@@ -136,6 +147,11 @@ def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None]
     for rows in maps.values():
         rows.sort(key=lambda row: (not row.is_local, row.side != "lower", row.mean_log_ratio))
     return dict(sorted(maps.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])))
+
+
+def plural_of(name: str) -> str:
+    """Return what several maps of a name are called in a title; a record of another version may have other maps."""
+    return MAPS[name].plural if name in MAPS else "maps"
 
 
 def bound_title(record: dict[str, Any]) -> str:

@@ -139,7 +139,7 @@ class CostModel:
         self.model, self.planned, self.spec = model, planned, planned.spec
         self.inputs, self.clock, self.max_pair_seconds = planned.inputs[0], clock, max_pair_seconds
         self.is_plan = max_pair_seconds > STUDY_PAIR_SECONDS
-        self.is_attention = self.spec.map_name in ("attention", "head")
+        self.is_attention = self.spec.is_attention
         self.shortest = min(min(self.spec.lengths), SHORTEST_TIMED)
         layers = [layer for layer in planned.layers if layer is not None] or [0]
         count = min(MAX_PROBED_LAYERS if self.is_plan else 1, len(layers))

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.questions import record_error
+from howsmooth.reading import read_whole
 from howsmooth.records import (
     ChangedRecord,
     ExistingLines,
@@ -117,7 +118,7 @@ def attack_key(record: dict[str, Any]) -> str:
 def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
     """Return (position, record) for each record of one file."""
     if path == "-":
-        return _lines("stdin", sys.stdin.buffer.read(), notes)
+        return _lines("stdin", read_whole(sys.stdin.buffer, "stdin"), notes)
     if FORMATS.get(Path(path).suffix.lower()) == "csv":
         raise InputError(
             f"expected JSON lines, Parquet or a store, got {path}: CSV does not distinguish numbers, "
@@ -129,7 +130,7 @@ def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
             magic = stream.read(len(_SQLITE))
         if magic == _SQLITE:
             return _stored(file, notes)
-        return _from_parquet(file) if magic.startswith(_PARQUET) else _lines(path, file.read_bytes(), notes)
+        return _from_parquet(file) if magic.startswith(_PARQUET) else _lines(path, read_whole(file, path), notes)
     except OSError as error:
         raise InputError(
             f"expected a store or a file of JSON lines, got {path} "

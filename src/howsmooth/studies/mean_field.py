@@ -15,6 +15,7 @@ from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import plateau, regime_curve
 from howsmooth.lipschitz.mean_field import mean_field_jacobian
+from howsmooth.lipschitz.three_points import three_point_plateau
 from howsmooth.spectral import attained_p_norm
 
 SCORE_MATRICES = {
@@ -62,6 +63,9 @@ def regimes(
 ) -> Iterator[dict[str, Any]]:
     """Yield one record per γR² and length: the exact two-point constant, its plateau, and the bounds, as logarithms.
 
+    The upper bounds are the smallest that are proved: `log_n_free` for every n, `log_upper` for the n of the record.
+    `log_three_points` is what measures at three points attain in the limit; it may be above the plateau of two points.
+
     Args:
         gamma_r2: Values of γR².
         log_lengths: Logarithms of the lengths n.
@@ -78,9 +82,14 @@ def regimes(
             progress(size)
         top = plateau(size, scores)
         form = LayerForm(unit_layer(scores, top.a))  # on the unit ball
+        # Which of the two is smaller depends on the sign of A: the second has the right rate in R for each.
+        n_free = min(
+            mean_field.unmasked(form, 2, 1.0).log_value, this_project.n_free_right_exponent(form, 2, 1.0).log_value
+        )
         fixed = {
             "log_two_dirac": this_project.two_dirac_lower(form, 2, 1.0).log_value,
-            "log_n_free": mean_field.unmasked(form, 2, 1.0).log_value,
+            "log_three_points": three_point_plateau(size, scores),
+            "log_n_free": n_free,
         }
         for point in regime_curve(size, log_lengths, scores):
             yield {
@@ -90,7 +99,7 @@ def regimes(
                 **point.as_record(),
                 "log_plateau": top.log_value,
                 "log_crossover": top.log_crossover,
-                "log_upper": mean_field.upper_at_log_n(form, point.log_n, 1.0).log_value,
+                "log_upper": min(n_free, mean_field.upper_at_log_n(form, point.log_n, 1.0).log_value),
                 "log_theorem1": mean_field.theorem1_at_log_n(form, point.log_n, 1.0).log_value,
                 **fixed,
                 "status": "converged",

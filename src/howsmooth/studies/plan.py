@@ -18,6 +18,7 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
 from howsmooth.models.identity import model_identity
+from howsmooth.models.map_types import MAP_VERSION, MAPS
 from howsmooth.models.memory import free_memory, solver_memory_limit
 from howsmooth.questions import find_question
 from howsmooth.questions.inputs import (
@@ -42,9 +43,6 @@ from howsmooth.studies.threads import available_cores
 from howsmooth.studies.worker import cached_model
 from howsmooth.texts.corpora import Corpus
 
-# Part of every task's hash. Raise it when the same configuration gives another number; a test asks whenever the code
-# that computes numbers changes (tests/studies/test_map_version.py).
-MAP_VERSION = 4
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens
 # Solving several short samples at once saves the overhead of small products; long samples gain nothing from it.
@@ -151,7 +149,7 @@ class Plan:
     @property
     def description(self) -> dict[str, Any]:
         """The spec as plain values, for the store."""
-        return self.spec.model_dump(mode="json")
+        return self.spec.declared()
 
     @cached_property
     def count(self) -> int:
@@ -244,7 +242,7 @@ class Plan:
             "product_dtype": _dtype_name(solver["product_dtype"]),
         }
         hashed = {
-            "version": MAP_VERSION,
+            "version": MAPS[spec.map_name].version,
             "question": spec.question,
             "model": planned.identity,
             "name": planned.model_spec.label,

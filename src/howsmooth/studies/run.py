@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 from howsmooth.models import Model
-from howsmooth.questions.spec import EngineSpec, Spec
+from howsmooth.questions.spec import EngineSpec, Spec, refuse_connection
 from howsmooth.studies.plan import Plan, prepare, prepare_model
-from howsmooth.studies.store import Store
+from howsmooth.studies.store import Store, description_of
 from howsmooth.studies.worker import ProgressCallback, records_of_bundle, run_bundle
 from howsmooth.texts.corpora import Corpus
 
@@ -122,25 +123,27 @@ def records_of(
 
 
 def run_study(
-    study: Spec | Plan | CustomPlan,
+    study: Spec | Plan | CustomPlan | Sequence[Plan],
     store: str | Path | Store,
     *,
     progress: Callable[[Progress], None] | None = None,
     log: Callable[[str], None] | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    connect: bool = False,
 ) -> dict[str, int]:
     """Compute the tasks of a study that have no record in the store yet.
 
     A run may be killed at any time: what was finished is in the store, and the next run continues from there.
 
     Args:
-        study: The study, or its plan.
+        study: The study, its plan, or the plans of its questions.
         store: An open store, or the path of one.
         progress: Called with a `Progress` whenever tasks have finished.
         log: Called with lines such as "loading gpt2".
         trust_remote_code: Allow models that run code of their own. The study has to allow it as well.
         allow_pickle: The same for weights that are not safetensors.
+        connect: The same for a connection to the Ray cluster that the study names. A plan is not asked again.
 
     Returns:
         The counts of the store at the end, as `Store.counts`.
@@ -156,21 +159,24 @@ def run_study(
         ...     run_study(study, f"{folder}/study.sqlite")
         {'planned': 2, 'done': 2, 'failed': 0, 'other': 0}
     """
+    plans: Sequence[Plan | CustomPlan]
     if isinstance(study, Spec):
-        plan: Plan | CustomPlan = prepare(
-            study, log=log, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
-        )
+        refuse_connection(study, connect)
+        plans = [prepare(study, log=log, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)]
     else:
-        plan = study
+        plans = study if isinstance(study, Sequence) else [study]
     if not isinstance(store, Store):
         with Store.write(store) as opened:
             if opened.recovered and log is not None:
                 log(opened.recovered)
-            return run_study(plan, opened, progress=progress)
-    store.plan(plan.description, plan.tasks())
+            return run_study(plans, opened, progress=progress)  # type: ignore[arg-type]
+    store.plan(description_of([plan.description for plan in plans]), chain.from_iterable(p.tasks() for p in plans))
     counts = store.counts()
     if counts["done"] < counts["planned"]:
-        _run_remaining(plan, store, Progress(total=counts["planned"], done=counts["done"]), progress)
+        state = Progress(total=counts["planned"], done=counts["done"])
+        state.seconds_left = sum(bundle.seconds for plan in plans for bundle in plan.bundles(store.done))
+        for plan in plans:
+            _run_remaining(plan, store, state, progress)
     return store.counts()
 
 
@@ -180,7 +186,6 @@ def _run_remaining(
     """Compute the tasks that the store has no record of, and store each result as it arrives."""
     report = progress or (lambda state: None)
     seconds_by_task: dict[str, float] = {}  # of the tasks that are running
-    state.seconds_left = sum(bundle.seconds for bundle in plan.bundles(store.done))
     report(state)
 
     def submitted() -> Iterator[Any]:

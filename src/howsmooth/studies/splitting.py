@@ -6,6 +6,7 @@ ratios are computed when the table is made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from howsmooth.lipschitz.splitting import compare_norms
 from howsmooth.models import OwnTokenMap
 from howsmooth.questions.inputs import ProgressCallback, chosen_layers, run_fields, sites
 from howsmooth.questions.spec import ModelSpec
+from howsmooth.studies.splitting_families import Measure, ill_conditioned_measure, opposite_l2_measure
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
@@ -132,6 +134,11 @@ class SplittingCase:
     never: bool = False
 
 
+def _two_atoms(kind: str, where: str, field: Field, measure: Measure, limit: str) -> SplittingCase:
+    points, log_masses = measure
+    return SplittingCase(kind, where, field, points, [math.exp(mass) for mass in log_masses], limit)
+
+
 _ONE, _IDENTITY_2D = torch.ones(1, 1, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
 _QUARTER_TURN = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
 _ILL_CONDITIONED = torch.diag(torch.tensor([1.0, 1e-3], dtype=torch.float64))
@@ -154,21 +161,19 @@ SPLITTING_CASES = (
         [0.2547114, 0.7452886],
         "1.0051 found",
     ),
-    SplittingCase(
+    _two_atoms(
         "softmax",
         "A ≻ 0 with condition number 1000, d = 2",
         SoftmaxField.of(_ILL_CONDITIONED, _IDENTITY_2D),
-        [[-6.5243095649, -187.2353020304], [-13.0649961982, 68.7697831316]],
-        [1, 12192.03],
-        "14.44 found",
+        ill_conditioned_measure(1000.0, 1000.0),
+        "15.83 approached",
     ),
-    SplittingCase(
+    _two_atoms(
         "L2, K = −Q",
-        "light atom at −1.65, heavy at 1.48",
+        "light atom at −2.55, heavy at 2.45",
         L2Field(_ONE, -_ONE, _ONE),
-        [[-1.6485616219741726], [1.4847033925688446]],
-        [4.086539081799703e-06, 0.9999959134609181],
-        "246.5 found",
+        opposite_l2_measure(5.0),
+        "unbounded",
     ),
     SplittingCase(
         "L2, tied K = Q",

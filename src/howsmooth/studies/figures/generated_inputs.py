@@ -31,12 +31,12 @@ from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
 from howsmooth.models import AttentionFile, Model, load
 from howsmooth.models.identity import model_identity
+from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.released_scripts import adversarial_points, without_causal_mask
 from howsmooth.questions.quantities import EvaluationPoint, compute_quantity
 from howsmooth.questions.spec import EngineSpec
 from howsmooth.records import make_record
 from howsmooth.records.provenance import provenance
-from howsmooth.studies.plan import MAP_VERSION
 from howsmooth.studies.worker import TaskResult
 
 JOB_HASH_VERSION = 1  # part of every hash: raise it when the same job gives another number
