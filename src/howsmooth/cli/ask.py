@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,7 +102,7 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
         if extra[flag] and output.check is not None:
             output.check(spec)
     artefacts = getattr(spec, "artefacts", None)
-    if artefacts and Path(artefacts).suffix:  # a file, checked as the others are
+    if artefacts and artefacts.endswith(".safetensors"):  # a file, checked as the others are
         extra["--artefacts"] = artefacts
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:

@@ -60,7 +60,7 @@ class AttentionSpec(Spec):
     until: Until = None
 
     @cached_property
-    def declared(self) -> Example:
+    def declaration(self) -> Example:
         """The flow whose attention, dimension and final depth are used; random matrices import torch."""
         return self._declare()
 
@@ -80,13 +80,13 @@ class AttentionSpec(Spec):
 
     def determining(self) -> dict[str, Any]:
         """Return the fields that determine the numbers, with the declared flow in place of its file."""
-        return {**super().determining(), "declared": self.declared.model_dump(mode="json")}
+        return {**super().determining(), "declared": self.declaration.model_dump(mode="json")}
 
 
 def check_attention(spec: AttentionSpec) -> None:
     """Raise InputError for a flow that cannot be declared, unless its matrices are drawn, with torch."""
     if "random" not in (spec.A, spec.V):
-        _ = spec.declared
+        _ = spec.declaration
 
 
 def example_path(spec: Spec, example: str) -> str:

@@ -110,7 +110,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     from howsmooth.dynamics.gaussian import GaussianState
     from howsmooth.dynamics.gaussian_flows import compare_particles, gaussian_flow
 
-    spec, declared = work.spec, work.spec.declared
+    spec, declared = work.spec, work.spec.declaration
     attention, d = declared.attention, declared.tokens.dim
     start = GaussianState.of(spec.mean or [0.0] * d, matrix(spec.covariance, d, "--covariance"))
     field = field_of(attention, d)
@@ -141,14 +141,12 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
 
 def _show(work: Work, t: float, steps: int) -> None:
     """Tell where the integration is, and once, early, if its steps will not suffice."""
-    until, most = work.spec.declared.flow.until, work.spec.max_steps
+    until, most = work.spec.declaration.flow.until, work.spec.max_steps
     work.notify({"t": t, "until": until, "steps": steps, "max_steps": most})
-    if (
-        steps == _EARLY_STEPS < most and t / until < steps / most and not work.noted
-    ):  # the steps of a flow that ends early are taken twice
+    if steps == _EARLY_STEPS < most and t / until < steps / most:
         work.note(
-            f"t = {t:.3g} of {until:g} after {steps:,} of at most {most:,} steps: at this pace the steps do not suffice; "
-            "a shorter --until or fewer --max-solver-steps end the flow sooner"
+            f"t = {t:.3g} of {until:g} after {steps:,} of at most {most:,} steps: at this pace the steps do not "
+            "suffice; a shorter --until or fewer --max-solver-steps end the flow sooner"
         )
 
 

@@ -146,14 +146,14 @@ class ParticlesSpec(FlowFields, Spec):
     varied: ClassVar[tuple[str, ...]] = ("growth", "residual_layers")
 
     @cached_property
-    def declared(self) -> Example:
+    def declaration(self) -> Example:
         """The flow: that of the example or file, with the options in place of its values."""
         example = self.example or EXAMPLE_NAMES[0]
         return self.override(read_example(example_path(self, example)))
 
     def determining(self) -> dict[str, Any]:
         """Return the declared flow: it has all that determines the numbers."""
-        return {"declared": self.declared.model_dump(mode="json")}
+        return {"declared": self.declaration.model_dump(mode="json")}
 
 
 class ParticlesRecord(Record, kind="particles"):
@@ -209,12 +209,12 @@ class GrowthRecord(Record, kind="perturbation growth"):
 
 def grid(spec: ParticlesSpec) -> Iterator[dict[str, Any]]:
     """Yield each depth of the flow."""
-    yield from spec.places_of_flow(spec.declared.flow.frames)
+    yield from spec.places_of_flow(spec.declaration.flow.frames)
 
 
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Integrate the declared tokens."""
-    yield from follow(work, places, work.spec.declared, work.fields)
+    yield from follow(work, places, work.spec.declaration, work.fields)
 
 
 def follow(
@@ -376,7 +376,7 @@ QUESTION = Question(
     "own TOML file; options override its values.",
     grid=grid,
     together=(),
-    check=lambda spec: spec.declared,
+    check=lambda spec: spec.declaration,
     caveats=caveats,
     describe=progress_text,
     outputs=OUTPUTS,

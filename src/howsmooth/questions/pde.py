@@ -173,7 +173,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     from howsmooth.dynamics.mean_field import convergence_runs, summarise
     from howsmooth.errors import NotConverged
 
-    spec, declared = work.spec, work.spec.declared
+    spec, declared = work.spec, work.spec.declaration
     d, until = declared.tokens.dim, declared.flow.until
     field = field_of(declared.attention, d)
     first = first_density(
@@ -269,7 +269,7 @@ def _positions(spec: PdeSpec, field: Any, first: Density) -> dict[str, Any] | No
 
     if first.is_masked or spec.particles is None:
         return None
-    times = torch.linspace(0, spec.declared.flow.until, spec.frames, dtype=torch.float64).tolist()
+    times = torch.linspace(0, spec.declaration.flow.until, spec.frames, dtype=torch.float64).tolist()
     x = first.sample(spec.particles[-1], torch.Generator().manual_seed(spec.seed))
     return positions(integrate(field, x, times[-1], frames=times).tokens)
 
