@@ -75,7 +75,7 @@ def unpack(packed: dict[str, Any]) -> NDArray:
     try:
         raw = zlib.decompressobj().decompress(base64.b64decode(packed["data"]), count * size + 1)
         flat = numpy.frombuffer(raw, f"<u{size}").reshape(shape[0], -1).astype(float)
-        low, high = (numpy.array(packed[name])[:, None] for name in ("low", "high"))
+        low, high = (numpy.array(packed[name]).reshape(shape[0], 1) for name in ("low", "high"))
         return (low + (high - low) * flat / (2 ** packed["bits"] - 1)).reshape(shape)
     except (ValueError, TypeError, zlib.error) as error:
         raise InputError(f"expected an array of shape {shape} in a record, got something else ({error})") from None
