@@ -5,6 +5,7 @@
 #   make check        lint, types, unit tests: a minute
 #   make format       formats the code and applies the fixes that are safe
 #   make coverage     every test, with the share of lines and branches that they reach
+#   make test-random  the tests that draw at random, with SEEDS=100 seeds each, a few hours
 #   make test-stress  the suite under disturbances; STRESS="busy threads-8+shuffled" and TESTS=tests/cli choose
 #   make docs         builds the site into site/, strictly
 #   make notebooks    executes the notebooks and stores their outputs in them
@@ -35,7 +36,7 @@ $(shell rm -f $(VENV)/.made $(VENV)/.ready-*)
 endif
 endif
 
-.PHONY: demo test coverage check lint format types unit test-stress docs notebooks test-gpu versions browser setup clean
+.PHONY: demo test coverage check lint format types unit test-stress test-random docs notebooks test-gpu versions browser setup clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready-demo
@@ -65,6 +66,9 @@ unit: $(VENV)/.ready-test
 
 test-stress: $(VENV)/.ready-test browser
 	$(BIN)/python -m tests.stress $(if $(STRESS),--runs "$(STRESS)") $(TESTS)
+
+test-random: $(VENV)/.ready-test
+	$(BIN)/python -m tests.stress --runs threads-1 --seeds $(or $(SEEDS),100) -mrandom $(TESTS)
 
 docs: $(VENV)/.ready-test
 	$(BIN)/python -m zensical build --strict

@@ -37,6 +37,7 @@ layers = [0, 3]
 [engine]
 workers = 0
 """
+MEASURES = {"a.csv": "x,y\n0,0\n1,0\n0,1\n", "b.csv": "x,y,weight\n2,0,0.25\n0,2,0.75\n"}
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,11 @@ PAGE_OF = {
             Example(
                 "meanfield distance minilm --layers 0,3 --lengths 24 --p 2",
                 "Two chunks of text as measures, before and after attention.",
+            ),
+            Example(
+                "meanfield file-distance --files a.csv b.csv --p 1,2",
+                "Two measures from files: points in the plane, the second with weights.",
+                listing="b.csv",
             ),
         ],
     ),
@@ -260,10 +266,12 @@ def timeless(text: str) -> str:
 
 @contextlib.contextmanager
 def working_folder() -> Iterator[Path]:
-    """Run the block in an empty folder with the file of the study, and yield its path."""
+    """Run the block in an empty folder with the files that examples read, and yield its path."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "growth.toml").write_text(STUDY, encoding="utf-8")
+        for name, rows in MEASURES.items():
+            Path(folder, name).write_text(rows, encoding="utf-8")
         os.chdir(folder)
         try:
             yield Path(folder)
@@ -289,7 +297,7 @@ def section(example: Example, name: str, has_heading: bool, folder: Path) -> str
     parts.append(example.description)
     if example.listing:
         listing = (folder / example.listing).read_text(encoding="utf-8")
-        parts.append(f'```toml title="{example.listing}"\n{listing}```')
+        parts.append(f'```{Path(example.listing).suffix[1:]} title="{example.listing}"\n{listing}```')
     parts.append("```console\n" + "\n".join([typed(example.line), *rows]) + "\n```")
     if example.record_file:
         first = json.loads((folder / example.record_file).read_text(encoding="utf-8").splitlines()[0])

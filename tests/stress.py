@@ -3,6 +3,7 @@
     make test-stress                                     the whole suite under each entry of RUNS
     make test-stress STRESS="busy threads-8+shuffled"    under these
     make test-stress TESTS=tests/cli                     a part of it
+    make test-random SEEDS=20                            the tests that draw at random, 20 times (else 100)
     python -m tests.stress --list
 
 Disturbances are combined by "+". Each run prints its disturbances and the seed of a random order; the last lines list
@@ -20,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -92,10 +94,10 @@ def busy_loops(count: int) -> Iterator[list[subprocess.Popen]]:
             loop.wait()
 
 
-def run(name: str, tests: Sequence[str], seed: int) -> int:
-    """Run pytest under the disturbances of `name`; return its exit status."""
+def run(name: str, tests: Sequence[str], seed: int, drawn: int | None = None) -> int:
+    """Run pytest under the disturbances of `name`, with the seed `drawn` of what tests draw; return its exit status."""
     chosen = parse_run(name)
-    environment = dict(os.environ)
+    environment = dict(os.environ) | ({} if drawn is None else {"HOWSMOOTH_SEED": str(drawn)})
     options = [*PARALLEL]
     for disturbance in chosen:
         environment |= disturbance.environment
@@ -108,7 +110,8 @@ def run(name: str, tests: Sequence[str], seed: int) -> int:
         command = ["nice", "-n", str(niceness), *command]
     print(
         f"== {name}: {', '.join(disturbance.what for disturbance in chosen)}"
-        + (f"; seed {seed}" if "randomly" in options else ""),
+        + (f"; seed {seed}" if "randomly" in options else "")
+        + ("" if drawn is None else f"; HOWSMOOTH_SEED={drawn}"),
         flush=True,
     )
     with busy_loops((os.cpu_count() or 1) if any(disturbance.busy for disturbance in chosen) else 0):
@@ -120,8 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", default=" ".join(RUNS), help="disturbances, joined by +, with spaces between")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="of the random order")
+    parser.add_argument("--seeds", type=int, default=0, help="repeat each run with so many seeds of what tests draw")
     parser.add_argument("--list", action="store_true", help="show the disturbances and the runs")
-    parser.add_argument("tests", nargs="*", help="arguments of pytest: paths, -k, -m")
+    parser.add_argument("tests", nargs="*", help="arguments of pytest: paths, -kNAME, -mMARK (without a space)")
     options, more = parser.parse_known_args(arguments)
     if options.list:
         for name, disturbance in DISTURBANCES.items():
@@ -132,10 +136,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in names:
         parse_run(name)  # checked before the first run
     results = []
-    for i, name in enumerate(names):
+    for i, (name, drawn) in enumerate(product(names, range(1, options.seeds + 1) if options.seeds else (None,))):
         began = time.monotonic()
-        status = run(name, [*options.tests, *more], (options.seed + i) % 2**32)
-        results.append((name, status, time.monotonic() - began))
+        status = run(name, [*options.tests, *more], (options.seed + i) % 2**32, drawn)
+        label = name if drawn is None else f"{name}, HOWSMOOTH_SEED={drawn}"
+        results.append((label, status, time.monotonic() - began))
     print("== summary")
     for name, status, seconds in results:
         print(f"{'passed' if status == 0 else f'FAILED (pytest ended with {status})'}  {name}  {seconds / 60:.1f} min")

@@ -1,6 +1,6 @@
 """Damaged files: valid records are read, all others are left out or refused in one sentence.
 
-Each test makes a fixed number of mutations from fixed seeds; a failure names the seed of its mutation.
+Each test makes a fixed number of mutations from the seeds of `tests/seeds.py`; a failure names that of its mutation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from howsmooth.report.page_tables import tables_of
 from howsmooth.report.web_page import report_page, write_csv
 from howsmooth.studies.formats import export, read_records
 from howsmooth.studies.store import Store
+from tests.seeds import seeds
 
+pytestmark = pytest.mark.random
 MUTATIONS = 4000
 HOSTILE = (
     None,
@@ -198,9 +200,18 @@ def test_valid_records_are_all_kept(tmp_path):
     show_everything([str(path)], tmp_path)
 
 
+def test_a_layer_that_is_missing_among_others(tmp_path):
+    path, records = tmp_path / "r.jsonl", valid_records()
+    for record in records[::3]:
+        record["layer"] = None
+    path.write_text("".join(json_line(record) + "\n" for record in records), encoding="utf-8")
+    assert len(read_records([str(path)]).records) == len(records)
+    show_everything([str(path)], tmp_path)
+
+
 def test_mutated_json_lines(tmp_path):
     path, left_out = tmp_path / "r.jsonl", 0
-    for seed in range(MUTATIONS // 10):
+    for seed in seeds(MUTATIONS // 10):
         rng = random.Random(seed)
         lines = [loose_json(mutate(record, rng)) for record in valid_records()]
         if rng.random() < 0.2:
@@ -213,14 +224,14 @@ def test_mutated_json_lines(tmp_path):
         except InputError:
             left_out += 1
         except Exception as error:
-            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
+            raise AssertionError(f"seed {seed}") from error
     assert left_out > 100  # the mutations have an effect
 
 
 def test_mutated_stores(tmp_path):
     records, refused = valid_records()[:8], 0
-    for seed in range(MUTATIONS // 50):
-        rng = random.Random(1000 + seed)
+    for seed in seeds(MUTATIONS // 50, 1000):
+        rng = random.Random(seed)
         path = tmp_path / f"{seed}.sqlite"
         with Store.write(path) as store:
             store.plan({"name": "s"}, [str(i) for i in range(len(records))])
@@ -249,7 +260,7 @@ def test_mutated_stores(tmp_path):
             except InputError:
                 refused += 1
             except Exception as error:
-                pytest.fail(f"seed {1000 + seed}: {type(error).__name__}: {error}")
+                raise AssertionError(f"seed {seed}") from error
     assert refused > 10  # the mutations have an effect
 
 
@@ -300,8 +311,8 @@ def test_mutated_study_files(tmp_path):
         "..",
         ",",
     )
-    for seed in range(MUTATIONS):
-        rng = random.Random(2000 + seed)
+    for seed in seeds(MUTATIONS, 2000):
+        rng = random.Random(seed)
         text = STUDY
         for _ in range(rng.choice((1, 1, 2, 3))):
             at, length = rng.randrange(len(text)), rng.choice((0, 1, 3, 8))
@@ -310,6 +321,6 @@ def test_mutated_study_files(tmp_path):
         try:
             read_study(path)
         except InputError as error:
-            assert "\n" not in str(error), f"seed {2000 + seed}: more than one line"
+            assert "\n" not in str(error), f"seed {seed}: more than one line"
         except Exception as error:
-            pytest.fail(f"seed {2000 + seed}: {type(error).__name__}: {error}")
+            raise AssertionError(f"seed {seed}") from error

@@ -254,7 +254,7 @@ def test_invalid_files_are_refused(found, tmp_path):
     ],
 )
 def test_invalid_fields_are_refused_before_a_model_is_loaded(fields, words, monkeypatch):
-    monkeypatch.setattr("howsmooth.studies.worker.load", lambda **_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("howsmooth.models.loading.load", lambda **_: pytest.fail("a model was loaded"))
     with pytest.raises(InputError, match=words):
         howsmooth.measure("a model that is not there", **fields)
 

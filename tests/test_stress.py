@@ -67,3 +67,22 @@ def test_an_unknown_disturbance_is_refused(suite):
 
 def test_every_run_can_be_parsed():
     assert len({*stress.RUNS}) == 10 and all(stress.parse_run(name) for name in stress.RUNS)
+
+
+def test_each_run_is_repeated_with_seeds(suite, capfd):
+    file = suite()
+    text = SEEN.replace("threads", "drawn").replace("OMP_NUM_THREADS", "HOWSMOOTH_SEED").format(passes=True)
+    (stress.ROOT / "test_seen.py").write_text(text)
+    assert stress.main(["--runs", "threads-1", "--seeds", "3", "-mnot random", file]) == 0
+    out = capfd.readouterr().out
+    assert re.findall(r"drawn (\w+)", out) == ["1", "2", "3"]
+    assert out.count("passed  threads-1, HOWSMOOTH_SEED=") == 3
+
+
+def test_other_seeds_draw_other_numbers(monkeypatch):
+    from tests import seeds
+
+    assert seeds.seeds(3, 1000).start % 1_000_000 == 1000 and len(seeds.seeds(3)) == 3
+    before = set(seeds.seeds(4000))
+    monkeypatch.setattr(seeds, "SEED", seeds.SEED + 1)
+    assert not before & set(seeds.seeds(4000))

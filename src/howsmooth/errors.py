@@ -90,6 +90,8 @@ def _describe(item: Mapping[str, Any], model: type, hidden: set[str], name: Call
         return f"{path}: missing"
     if item["type"] in ("model_type", "dict_type"):
         return f"{path}: expected a table, got {repr(item['input'])[:_MAX_SHOWN]}"
+    if item["type"] == "string_unicode":  # records are UTF-8, so that they cannot have such a name
+        return f"{path}: expected a name in UTF-8, got {repr(item['input'])[:_MAX_SHOWN]}; rename the file or folder"
     message = item["msg"].removeprefix("Value error, ")
     message = re.sub(r"^Input should be (?=greater|less)", "expected a number ", message)
     message = re.sub(r"^Input should be ", "expected ", message)

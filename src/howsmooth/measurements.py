@@ -323,9 +323,14 @@ def ask(
     if asked.asks_models:
         plan = _plan_with_model(question, asked.spec, model, text, fields)
     else:
+        declared = {name: _to_plain(value) for name, value in fields.items()}
+        if isinstance(model, (str, os.PathLike)) and asked.spec.argument == "model":
+            loading = {name: declared.pop(name) for name in _LOADING if name in declared}
+            declared["model"], model = {"name": os.fspath(model), **loading}, None
         if model is not None or text is not None:
             raise InputError(f"expected no model and no text for the question {question}, got one; leave it out")
-        plan = prepare(spec_of({name: _to_plain(value) for name, value in fields.items()}, question, question=question))
+        # What the model may do is in this call, not in a file.
+        plan = prepare(spec_of(declared, question, question=question), trust_remote_code=True, allow_pickle=True)
     records = []
     for record in records_of(plan):
         records.append(record)
@@ -338,10 +343,10 @@ def _plan_with_model(question: str, spec_type: Any, model: Any, text: Any, field
     """Return the plan of a question about a model that is named or in memory."""
     from howsmooth.errors import InputError
     from howsmooth.models import Model, load
+    from howsmooth.models.loading import cached_model
     from howsmooth.questions.inputs import adapt_to_model
-    from howsmooth.questions.spec import read_texts, spec_of
-    from howsmooth.studies.plan import load_arguments, prepare_model
-    from howsmooth.studies.worker import cached_model
+    from howsmooth.questions.spec import load_arguments, read_texts, spec_of
+    from howsmooth.studies.plan import prepare_model
 
     model = spec_type.model_fields["models"].default[0].name if model is None else model
     tokenizer = fields.pop("tokenizer", None)

@@ -50,6 +50,7 @@ ARGUMENTS = {
     "report": ["{records}"],
     "plan": ["{tiny}"],
     "reproduce": ["norms"],
+    "meanfield file-distance": ["{tiny}", "--files", "{measure}", "{measure}"],
 }
 TAKE_A_MODEL = (
     *("measure", "bound", "attack", "flow model", "meanfield splitting --", "meanfield splitting-copies"),
@@ -126,7 +127,9 @@ def test_bad_values_are_refused_before_anything_slow_is_imported(tiny, text_file
     study, records = tmp_path / "study.toml", tmp_path / "records.jsonl"
     study.write_text(f'models = ["{tiny}"]\nlengths = [8]\n')
     records.write_text("")
-    places = {"study": str(study), "records": str(records), "tiny": tiny}
+    measure = tmp_path / "measure.csv"
+    measure.write_text("x\n1\n")
+    places = {"study": str(study), "records": str(records), "tiny": tiny, "measure": str(measure)}
     lines = []
     for command, option, values in options():
         if f"{command} {option}" in ANY_VALUE:
@@ -141,7 +144,7 @@ def test_bad_values_are_refused_before_anything_slow_is_imported(tiny, text_file
 
 def test_wrong_combinations_are_refused_before_anything_slow_is_imported(tiny, text_file, tmp_path):
     lines = [
-        "attack tokens {tiny} --layer 1",
+        "attack tokens {tiny} --layers 1",
         "attack tokens {tiny} --method random --allow insert",
         "attack layer {tiny} --touch 65",
         "attack worst-case {tiny} --within near",
@@ -160,7 +163,8 @@ def test_wrong_combinations_are_refused_before_anything_slow_is_imported(tiny, t
         "meanfield splitting-line --masses 1,2,3",
         "meanfield splitting-cases --plot a.png",
         "meanfield splitting-copies {tiny} --map head",
-        "meanfield distance --normalise",
+        "meanfield distance --other absent.txt",
+        "meanfield file-distance",
         "meanfield distance ./absent",
         "plan {tiny} --workers 2",
         "reproduce nosuch",

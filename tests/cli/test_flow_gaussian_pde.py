@@ -21,6 +21,15 @@ def test_gaussian_reports_the_time_of_blow_up(howsmooth, tmp_path):
     assert record["limiting_rank"]["shape_rank"] == 1 and len(record["times"]) == len(record["covariances"]) >= 101
 
 
+def test_gaussian_says_early_that_its_steps_will_not_suffice(howsmooth):
+    slow = "flow gaussian --A random --V random --dim 4 --seed 3 --until 30 --json -"
+    result = howsmooth(f"{slow} --max-solver-steps 1200")
+    assert result.code == 0, result.err
+    assert "of 30 after 1,000 of at most 1,200 steps: at this pace the steps do not suffice" in result.err
+    assert json.loads(result.out)["status"] == "step limit"
+    assert "pace" not in howsmooth(f"{slow} --max-solver-steps 900").err
+
+
 def test_gaussian_with_particles_and_figures(howsmooth, tmp_path):
     plot, film = tmp_path / "g.png", tmp_path / "g.gif"
     result = howsmooth(

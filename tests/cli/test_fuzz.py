@@ -1,7 +1,7 @@
 """Hostile values for every option of every command: an answer, or one line that says what was expected; no traceback.
 
-All else on the line is valid and small. Values are drawn from a fixed seed; `HOWSMOOTH_FUZZ_SEED` chooses another one,
-and `HOWSMOOTH_FUZZ_VALUES` how many of them each option is given.
+All else on the line is valid and small. Values are drawn from the seed of `tests/seeds.py`, and `HOWSMOOTH_FUZZ_VALUES`
+is how many of them each option is given.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pytest
 from howsmooth.cli.main import group
 from howsmooth.cli.parameter_types import Count, Number
 from tests import reasons
+from tests.seeds import SEED
 
-SEED = int(os.environ.get("HOWSMOOTH_FUZZ_SEED", "20240"))
 VALUES = int(os.environ.get("HOWSMOOTH_FUZZ_VALUES", "2"))
 
 HOSTILE = (
@@ -84,6 +84,7 @@ LINES = {  # a short run of each command that has options
     "meanfield splitting-copies": f"{_SMALL} --lengths 4 --layers 0 --tol 0.1",
     "meanfield masked": "--atoms 3 --restarts 2 --steps 2",
     "meanfield distance": f"{_SMALL} --lengths 4 --layers 0",
+    "meanfield file-distance": "--files a.csv a.csv",
     "flow particles": "--particles 3 --dim 2 --until 0.1 --frames 2",
     "flow gaussian": "--dim 2 --until 0.1 --frames 11",
     "flow pde": "--until 0.01 --cells 8 --frames 2",
@@ -142,6 +143,7 @@ def bench(tmp_path, monkeypatch, tiny, text_file, howsmooth):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     transformers.logging.set_verbosity_error()
     Path("folder").mkdir()
+    Path("a.csv").write_text("x\n1\n")
     Path("file.txt").write_text("no records, no weights, no study")
     Path("study.toml").write_text(STUDY.replace("TINY", tiny).replace("TEXT", text_file))
     page = SimpleNamespace(is_running=False, close=lambda verbose: None)
@@ -153,6 +155,7 @@ def bench(tmp_path, monkeypatch, tiny, text_file, howsmooth):
 
 
 @pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("path", LINES)
 def test_hostile_values_of_options(bench, path):
     draw = random.Random(f"{SEED} {path}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import time
@@ -285,3 +286,57 @@ def test_remote_code_needs_an_option_as_well(howsmooth, study, tiny, option):
     assert howsmooth(f"study run {file} {flag}").code == 0
     assert howsmooth(f"study resume {file}").code == 2  # a store remembers the study, not the word
     assert howsmooth(f"study resume {file} {flag}").code == 0
+
+
+def test_a_cluster_in_a_study_needs_an_option_as_well(howsmooth, study, monkeypatch):
+    """The address in a study file or a store alone is connected to by no command."""
+    from howsmooth.studies.engines import ray_engine
+    from howsmooth.studies.engines.local import in_this_process
+
+    calls = []
+
+    def engine(bundles, work, *, address, **_options):
+        calls.append(address)
+        return in_this_process(bundles, work)
+
+    monkeypatch.setattr(ray_engine, "ray_engine", engine)
+    file, address = study(), "192.0.2.1:6379"
+    file.write_text(file.read_text() + f'kind = "ray"\naddress = "{address}"\n')
+    store = file.with_suffix(".sqlite")
+    for line in (f"study run {file}", f"study run {file} --set name=other", f"study resume {file}"):
+        refused = howsmooth(line)
+        assert refused.code == 2 and f"expected --address {address} on the command line" in refused.err, line
+        store.touch()  # resumes from the file beside it
+    checked = howsmooth(f"study validate {file}")
+    assert (
+        checked.code == 0 and f"connect to the Ray cluster at {address}" in checked.out and "--address" in checked.out
+    )
+    assert not calls
+    assert howsmooth(f"study run {file} --address {address}").code == 0 and calls == [address]
+    assert howsmooth(f"study resume {store}").code == 2  # a store remembers the study, not the word
+    assert howsmooth(f"study resume {store} --set engine.address={address}").code == 0
+    assert howsmooth(f"study resume {store} --engine local --workers 0").code == 0  # the cluster is gone
+
+
+def test_names_that_are_not_utf8(howsmooth, study, tmp_path, tiny, text_file):
+    """The name of a study is shown with escapes; a model or a text in a record needs a name in UTF-8."""
+    file = study()
+    odd = file.rename(os.fsdecode(bytes(tmp_path) + b"/s\xff.toml"))
+    result = howsmooth("study run", str(odd))
+    assert result.code == 0, result.err
+    assert {record["n"] for record in stored(odd)} == {6, 8}
+    assert howsmooth("study status", str(odd)).code == 0
+    listed = howsmooth("study ls", str(tmp_path))
+    assert listed.code == 0 and "8 of 8 tasks done" in listed.out
+    folder = tmp_path / os.fsdecode(b"f\xff")
+    folder.mkdir()
+    shutil.copy(odd, folder / "growth.toml")
+    refused = howsmooth("study run", str(folder / "growth.toml"))
+    assert refused.code == 2 and "a folder with a name in UTF-8" in refused.err and "rename" in refused.err
+    assert "a name in UTF-8" in " ".join(howsmooth("study ls", str(folder)).out.split())
+    for kind, source in (("MODEL", tiny), ("--text", text_file)):
+        link = tmp_path / os.fsdecode(b"l\xff" + kind.encode())
+        link.symlink_to(source)
+        given = {"MODEL": tiny, "--text": text_file, kind: str(link)}
+        refused = howsmooth("measure", given["MODEL"], "--text", given["--text"], "--lengths", "4", "--samples", "1")
+        assert refused.code == 2 and f"{kind}: expected a name in UTF-8" in refused.err and "rename" in refused.err

@@ -63,7 +63,7 @@ SMALL = {
     "--eps": ("0.01", "0.001,0.01"),
 }
 ONLY_IF_GIVEN = {"--device", "--particles", "--growth", "--depths", "--p", "--eps", "--workers"}
-WITHOUT_TEXT = {"--files"}  # modes of commands that refuse options about a model or a text
+WITHOUT_TEXT: set[str] = set()  # modes of commands that refuse options about a model or a text
 # The same for Python: what a block says, and what the tests run.
 SMALL_CODE = {
     "count=12": "count=4",

@@ -88,3 +88,20 @@ def test_the_changelog_starts_with_this_version():
 
 def test_the_citation_is_of_this_version():
     assert f"version: {howsmooth.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+SECURITY = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+
+
+def test_the_options_and_limits_of_the_security_page_are_those_of_the_code():
+    from howsmooth import reading
+    from howsmooth.models.weights import LARGEST_COUNT, LARGEST_TEXT
+    from tests.cli.test_fuzz import leaves
+
+    options = {name for _, command in leaves() for option in command.params for name in option.opts}
+    named = set(re.findall(r"`(--[a-z-]+)`", SECURITY))
+    assert {"--trust-remote-code", "--allow-pickle", "--address", "--allowed-host", "--hub"} <= named <= options
+    assert f"{LARGEST_TEXT >> 20} MiB, and a config at most {LARGEST_COUNT}" in SECURITY
+    assert f"({reading.LARGEST_TOML >> 20} MiB, {reading.LARGEST >> 30} GiB, {reading.LARGEST >> 30} GiB)" in SECURITY
+    for heading in ("Models", "Study files and stores", "Pages, tables and figures", "The explorer"):
+        assert f"\n## {heading}\n" in SECURITY

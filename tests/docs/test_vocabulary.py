@@ -120,7 +120,7 @@ def own_defaults() -> Iterator[tuple[str, dict[str, str]]]:
         spec = find_question(name).spec
         shared = ModelSpec.model_fields.keys() & set(spec.options)
         defaults = {field: format_default(spec.model_fields[field].default) for field in sorted(shared)}
-        yield f"{entry.group} {name}".strip(), defaults
+        yield f"{entry.group} {entry.command or name}".strip(), defaults
     yield "reproduce", reproduce.FIGURE_DEFAULTS
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -251,6 +252,16 @@ def test_step_limit_keeps_the_trajectory():
     t = float(flow.times[-1])
     assert 0 < t < 0.5
     assert_close(flow.covariances[-1], covariance_at(EYE, GaussianState.standard(2), t), 1e-6)
+
+
+def test_progress_is_reported_after_each_step():
+    seen = []
+    flow = gaussian_flow(
+        SoftmaxField.of(EYE, EYE), GaussianState.standard(2), 1.0, max_steps=30, progress=lambda *at: seen.append(at)
+    )
+    times, steps = zip(*seen, strict=True)
+    assert steps == (*range(1, 31), *range(1, 31))  # twice: the frames are spread over the time that was reached
+    assert all(less(a, b) for a, b in pairwise(times[:30])) and close(times[29], float(flow.times[-1]))
 
 
 def test_a_failing_solver_is_not_reported_as_a_step_limit(monkeypatch):

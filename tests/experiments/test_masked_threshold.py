@@ -77,7 +77,8 @@ def test_bad_input(tmp_path, capsys):
 
 
 def test_the_page_has_the_numbers_of_its_records():
-    records = list(read_lines(DOCS / "images" / "masked_threshold.jsonl", experiment.key_of, "records", '{"kind": '))
+    path = DOCS / "images" / "masked_threshold.jsonl"
+    records = read_lines(path, experiment.key_of, "records", '{"kind": ').records
     page = (DOCS / "mean_field.md").read_text(encoding="utf-8")
     (threshold,) = (record for record in records if record["kind"] == "threshold")
     chained = [record for record in records if record["kind"] == "atoms" and record["atoms"] > 10_000]

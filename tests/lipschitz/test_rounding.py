@@ -9,6 +9,7 @@ from torch import Tensor
 
 from howsmooth import local_lipschitz
 from howsmooth.attention import SelfAttention
+from howsmooth.lipschitz import mean_field_jacobian, mean_field_lipschitz, token_gains
 from tests.tolerances import assert_close, at_most
 
 N, D = 6, 8
@@ -73,6 +74,60 @@ def test_a_large_value_bias_takes_no_digits(bias: float) -> None:
         assert at_most(found.lower, truth)
         assert found.upper is not None
         assert at_most(truth, found.upper)
+
+
+@pytest.mark.parametrize("bias", [1e8, 1e12])
+def test_a_large_value_bias_takes_no_digits_of_token_gains(bias: float) -> None:
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        wq, wk = (torch.randn(D, D, generator=generator, dtype=torch.float64) for _ in range(2))
+        x = torch.randn(N, D, generator=generator, dtype=torch.float64)
+        plain = SelfAttention(wq, wk, torch.eye(D, dtype=torch.float64))
+        columns = plain.jacobian(x).dense().unflatten(1, (N, D)).transpose(0, 1)
+        truth = torch.linalg.matrix_norm(columns, ord=2)
+        found = token_gains(plain.replaced(bv=torch.full((D,), bias, dtype=torch.float64)), x)
+        assert at_most(found.lower, truth)
+        assert at_most(truth, found.upper)
+
+
+def _on_a_grid(generator: torch.Generator, *shape: int) -> Tensor:
+    return (torch.randn(*shape, generator=generator, dtype=torch.float64) * 2**20).round() / 2**20
+
+
+@pytest.mark.parametrize("shift", [2.0**20, 2.0**27])
+def test_a_common_part_of_the_tokens_takes_digits_in_float64(shift: float) -> None:
+    """Rows of the weights sum to 0: the shift cancels in exact arithmetic, after products that are rounded."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        weights = [_on_a_grid(generator, D, D) for _ in range(3)]
+        for w in weights:
+            w[:, -1] -= w.sum(1)
+        x = _on_a_grid(generator, N, D)  # and x + shift is exact
+        f = SelfAttention(*weights, heads=2)
+        truth = float(torch.linalg.matrix_norm(f.jacobian(x).dense(), ord=2))
+        found = local_lipschitz(f, x + shift, tol=1e-9, strict=False, batched=False)
+        assert at_most(found.lower, truth)
+        assert found.upper is not None
+        assert at_most(truth, found.upper)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"dense": True}, {"dense": False}, {"dense": False, "product_dtype": torch.float32}],
+    ids=["dense", "reference", "none"],
+)
+@pytest.mark.parametrize("case", [_saturated, _cancelling, _tiny])
+def test_measures_in_float32(case: Callable[[torch.Generator], Case], options: dict) -> None:
+    """The masses are those of the log weights as given, however their normalised logarithms round."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        f, x = case(generator)
+        log_weights = torch.randn(N, generator=generator)
+        found = mean_field_lipschitz(f, (x, log_weights), strict=False, **options)
+        exact = mean_field_jacobian(f.converted(dtype=torch.float64), x.double(), log_weights.double())
+        truth = float(torch.linalg.matrix_norm(exact.dense(), ord=2))
+        assert at_most(found.lower, truth), (seed, found, truth)
+        assert found.upper is None or at_most(truth, found.upper), (seed, found, truth)
 
 
 def test_values_that_do_not_depend_on_the_tokens() -> None:

@@ -113,6 +113,21 @@ def test_updates_by_peft_are_part_of_the_map(name, options):
     assert_measured(name, wrapped.get_base_model())
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # of torch.compile
+def test_a_wrapped_network_is_refused_with_what_it_wraps():
+    """The hint was that of peft for every wrapper."""
+    network = ZOO["bert"].network()
+    for wrapped, inside in [
+        (torch.compile(network), "._orig_mod"),
+        (torch.nn.DataParallel(network), ".module"),
+        (torch.nn.Sequential(network), "the transformers model inside"),
+    ]:
+        with pytest.raises(InputError, match=rf"an object of type {type(wrapped).__name__}; give {inside}") as refused:
+            load(wrapped)
+        assert "peft" not in str(refused.value)
+    assert_measured("bert", torch.compile(network)._orig_mod)
+
+
 @pytest.mark.parametrize("name", ["llama", "bert", "mistral"])
 def test_forward_pre_hooks_are_part_of_the_map(name):
     network = ZOO[name].network()

@@ -14,11 +14,11 @@ from howsmooth.models import inputs, load
 from tests.models.tiny import tiny_network, tiny_tokenizer
 
 SOURCE = Path(howsmooth.__file__).parent
-LOADERS = {"from_pretrained", "from_config", "_from_config"}
+LOADERS = {"from_pretrained", "from_config", "_from_config", "load_dataset"}
 
 
 def loading_calls(source: str) -> list[ast.Call]:
-    """Return the calls by which transformers may load code."""
+    """Return the calls by which transformers and datasets may load code."""
     return [
         node
         for node in ast.walk(ast.parse(source))
@@ -33,7 +33,7 @@ def is_explicit(call: ast.Call) -> bool:
 
 
 def test_every_loading_call_says_whether_code_is_trusted():
-    """Without the argument, transformers asks on the terminal, and "yes" on stdin is an answer."""
+    """Without the argument, the libraries ask on the terminal, and "yes" on stdin is an answer."""
     found = 0
     for path in sorted(SOURCE.rglob("*.py")):
         for call in loading_calls(path.read_text(encoding="utf-8")):
@@ -48,6 +48,7 @@ def test_every_loading_call_says_whether_code_is_trusted():
         ("A.from_pretrained(p)", False),
         ("A.from_pretrained(p, **more)", False),
         ("A.from_config(c, trust_remote_code=None)", False),
+        ("datasets.load_dataset(n, split=s)", False),
         ("A.from_config(c, trust_remote_code=False)", True),
         ("A.from_pretrained(p, trust_remote_code=trusted, **more)", True),
     ],
@@ -152,3 +153,19 @@ def test_a_processor_that_names_code(tmp_path, hostile):
     with pytest.raises(InputError, match="image processor") as refusal:
         load(tmp_path / "vit").images(tmp_path / "a.png")
     assert "\n" not in str(refusal.value) and not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer_config.json", "vocab.txt", "generation_config.json", "chat_template.jinja"]
+)
+def test_a_text_of_a_model_that_is_too_large_is_not_read(folder, name):
+    """A file without content, of which the disk keeps nothing; the library would fill the memory with it."""
+    with (folder / name).open("w") as file:
+        file.truncate(60 << 30)
+    with pytest.raises(
+        InputError, match=rf"expected at most 256 MiB of (JSON|text), got 61440 MiB in .*{name}"
+    ) as refusal:
+        load(folder)
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(InputError, match=r"at most 256 MiB"):
+        load("random:bert", tokenizer=folder)

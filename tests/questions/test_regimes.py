@@ -12,7 +12,7 @@ from howsmooth.questions import find_question, record_error
 from howsmooth.questions.spec import spec_of
 from howsmooth.studies.plan import prepare
 from howsmooth.studies.run import records_of
-from tests.tolerances import at_most
+from tests.tolerances import at_most, less
 
 
 @pytest.mark.parametrize("scores", ["negative", "positive"])
@@ -25,6 +25,18 @@ def test_curves_lie_between_their_bounds(scores):
         assert at_most(record["log_at_radius"], record["log_value"] + 1e-9)
         assert at_most(record["log_value"], record["log_plateau"] + 1e-9)
         assert at_most(record["log_two_dirac"], record["log_plateau"] + 1e-9)
+        assert at_most(record["log_plateau"], record["log_three_points"] + 1e-9)
+        assert at_most(record["log_three_points"], record["log_n_free"] + 1e-9)
+
+
+def test_the_bound_for_all_n_is_the_best_that_is_proved():
+    """For A = +1 the bound with the right rate in R is smaller by orders of magnitude, for A = −1 the other one."""
+    positive, negative = (
+        package.ask("regimes", gamma_r2=[2.0], to=1, points=2, scores=scores)[0] for scores in ("positive", "negative")
+    )
+    assert math.exp(positive["log_n_free"]) == pytest.approx(1685.71, rel=1e-5)
+    assert math.exp(negative["log_n_free"]) == pytest.approx(24.1672, rel=1e-5)
+    assert less(math.exp(positive["log_three_points"]), 25.2) and less(25.1, math.exp(positive["log_three_points"]))
 
 
 def test_a_curve_ends_at_its_plateau():

@@ -34,9 +34,9 @@ def test_ratios_of_the_cases_that_split(rows):
     assert len(rows) == len(SPLITTING_CASES)
     by = {(row["map"], row["where"]): row["ratio"] for row in rows}
     assert by["softmax", "A = −1, 1 : y² − 1 at distance y"] == pytest.approx(30, rel=0.05)
-    assert by["softmax", "A ≻ 0 with condition number 1000, d = 2"] > 8
+    assert by["softmax", "A ≻ 0 with condition number 1000, d = 2"] == pytest.approx(15.827, abs=1e-3)
     assert 1.005 < by["softmax", "A = +1"] < 1.0051
-    assert by["L2, K = −Q", "light atom at −1.65, heavy at 1.48"] > 200
+    assert by["L2, K = −Q", "light atom at −2.55, heavy at 2.45"] == pytest.approx(801_453, rel=1e-4)
     assert by["Sinkhorn", "A = −1, masses 1 : 2"] == pytest.approx(9, rel=0.01)
     assert by["linear", "A a quarter turn, one atom"] is None  # D = 0
     assert by["L2, tied K = Q", "d = 2, V ≠ I, two atoms"] > 1.12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 
@@ -90,10 +91,13 @@ def passage(dim=3, layers=4, n=6):
                 1.0 + k,
             ),
             **facts,
+            "coordinates": u[k].tolist(),
+            "axes": ["one", "two", "three"],
+            "words": [NASTY, *(f"word{i}" for i in range(n - 1))],
         }
         for k in range(layers + 2)
     ]
-    return depth_scene(records, u, ("one", "two", "three"), [NASTY, *(f"word{i}" for i in range(n - 1))])
+    return depth_scene(records)
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +110,9 @@ def chromium():
 def show(chromium, tmp_path):
     opened = []
 
-    def open_page(scenes, **options):
+    def open_page(scenes, added="", **options):
         path = tmp_path / "flow.html"
-        path.write_text(flow_page(scenes), encoding="utf-8")
+        path.write_text(flow_page(scenes).replace("</body>", f"{added}</body>"), encoding="utf-8")
         seen = Page(chromium, **options)
         opened.append(seen)
         seen.page.goto(path.as_uri())
@@ -192,6 +196,28 @@ def test_markup_in_the_data_is_shown_as_text(show):
     assert page.locator("h1").inner_text() == NASTY and page.title() != "caught"
     page.locator("#scenes").select_option("1")
     assert page.locator("img").count() == 0 and page.title() != "caught"
+
+
+def test_the_policy_allows_only_the_script_of_the_page():
+    page = flow_page([flow()])
+    script = page[page.rindex("<script>") + 8 : page.rindex("</script>")]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; base-uri 'none'"
+        in page
+    )
+    assert "form-action 'none'" in page and page.count("Content-Security-Policy") == 1
+
+
+def test_a_script_that_is_added_to_the_page_does_not_run(show):
+    """Were a text not escaped, the policy would still stop what is in it."""
+    seen = show(
+        [flow()], added="<script>document.title = 'caught'</script><p onclick=\"document.title = 'caught'\">x</p>"
+    )
+    seen.page.locator("p").last.click()
+    assert seen.page.title() != "caught"
+    assert seen.errors and all("Content Security Policy" in error for error in seen.errors), seen.errors
+    seen.errors.clear()
 
 
 def test_embedded_data_equals_the_scene():

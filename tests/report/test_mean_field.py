@@ -29,6 +29,7 @@ REGIMES = [
         "log_crossover": 2 * g,
         "log_plateau": g,
         "log_two_dirac": g - 0.1,
+        "log_three_points": g,
         "log_n_free": g + 1,
     }
     for g in (2.0, 1000.0)
@@ -77,6 +78,7 @@ def test_a_table_of_many_lengths_fits_a_hundred_columns():
             "log_n": n,
             "log_value": min(n, 2 * g),
             "log_plateau": 2 * g,
+            "log_three_points": 2 * g,
             "log_crossover": 2 * g,
             "log_two_dirac": 2 * g,
             "log_n_free": 2 * g + 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from safetensors import safe_open
 
 import howsmooth
-from howsmooth.models.identity import folder_hashes, model_identity
+from howsmooth.models.identity import file_states, folder_hashes, model_identity
 from howsmooth.studies import prepare_model, run_study, spec_of
 from howsmooth.studies.plan import prepare
 from howsmooth.studies.store import Store
@@ -145,6 +146,25 @@ def test_hooks_and_replaced_methods_are_code_of_their_own(tiny):
     handle.remove()
     first.forward = lambda x: x
     assert not same()
+
+
+def test_a_method_replaced_in_a_class_is_code_of_its_own(tiny, monkeypatch):
+    """The files are the same, and what `howsmooth.load` makes of them is another map."""
+    model = howsmooth.load(tiny)
+    kind = type(next(module for module in model.network.modules() if type(module).__name__.endswith("Attention")))
+    assert model_identity(model) == model_identity(model)
+    plain = kind.forward
+    monkeypatch.setattr(kind, "forward", lambda self, *args, **options: plain(self, *args, **options))
+    assert model_identity(model) != model_identity(model)
+
+
+def test_a_file_whose_time_is_set_back_is_read_again(copy):
+    before, state = file_states(str(copy)), (copy / "config.json").stat()
+    text = (copy / "config.json").read_text()
+    (copy / "config.json").write_text(text.replace('"n_head": 2', '"n_head": 4'))
+    os.utime(copy / "config.json", ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert (copy / "config.json").stat().st_size == state.st_size
+    assert file_states(str(copy)) != before
 
 
 def test_measuring_does_not_change_the_identity(tiny):

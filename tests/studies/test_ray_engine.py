@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+import howsmooth as package
 from howsmooth.errors import InputError
 from howsmooth.questions.spec import spec_of
 from howsmooth.studies import plan, run
@@ -18,6 +23,7 @@ from howsmooth.studies.plan import prepare
 from howsmooth.studies.run import run_study
 from howsmooth.studies.store import Store
 from tests import reasons
+from tests.paused import start_paused
 
 ray = pytest.importorskip("ray", reason=reasons.extra("ray", "ray"))
 
@@ -87,7 +93,7 @@ def test_tasks_of_a_dead_node_are_retried(cluster, declared, tmp_path, monkeypat
 
     killer = threading.Thread(target=kill_the_held_node, daemon=True)
     killer.start()
-    counts = run_study(spec_of(study), tmp_path / "ray.sqlite")
+    counts = run_study(spec_of(study), tmp_path / "ray.sqlite", connect=True)
     killer.join()
     assert counts == {"planned": 48, "done": 48, "failed": 0, "other": 0}
     runs = [len((marks / node.node_id).read_text()) for node in nodes]
@@ -133,3 +139,80 @@ def test_an_address_without_a_listener_is_refused_before_ray_waits(address, monk
         monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was called"))
         with pytest.raises(InputError, match=r"expected a Ray cluster at .*got none .*correct the address"):
             list(module.ray_engine([], None, address=address.format(port=free.getsockname()[1])))
+
+
+LISTENERS = """
+import os
+from pathlib import Path
+
+def listening(root):
+    \"\"\"The local addresses, in hexadecimal, on which a process and those that it started listen.\"\"\"
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            pass
+    family = {root}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    sockets = set()
+    for pid in family:
+        try:
+            sockets |= {os.readlink(link)[8:-1] for link in Path(f"/proc/{pid}/fd").iterdir()}  # socket:[NUMBER]
+        except OSError:
+            pass
+    rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    return sorted({row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets})
+
+class Bundle:
+    tasks = ["one"]
+    def __init__(self, root): self.root = root
+    def without(self, done): return self
+
+def look(bundle):
+    import ray, ray._common.usage.usage_lib as usage
+    facts = {
+        "addresses": listening(bundle.root),
+        "folder": ray._private.worker._global_node.get_session_dir_path(),
+        "usage": usage.usage_stats_enabled(),
+    }
+    yield [("one", facts, None)]
+"""
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+@pytest.fixture
+def looking(tmp_path, monkeypatch):
+    """A module of its own, which Ray's workers import: what a task sees of the cluster that runs it."""
+    (tmp_path / "looking.py").write_text(LISTENERS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *[path for path in sys.path if path]]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import looking
+
+    yield looking
+    del sys.modules["looking"]
+
+
+def test_a_cluster_of_this_machine_is_private_and_leaves_nothing(looking, monkeypatch):
+    if not os.path.exists("/proc/net/tcp"):
+        pytest.skip(reasons.device_file("/proc/net/tcp"))
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")  # of a cluster that was not asked for
+    monkeypatch.delenv(module._CLUSTERS, raising=False)
+    ((_, facts, error),) = next(iter(module.ray_engine([looking.Bundle(os.getpid())], looking.look)))
+    assert error is None and facts["addresses"] and set(facts["addresses"]) <= LOOPBACK
+    assert not facts["usage"]
+    assert "howsmooth-ray-" in facts["folder"] and not os.path.exists(facts["folder"])
+    assert module._CLUSTERS not in os.environ, "a cluster that is started later may be of many machines"
+
+
+def test_a_cluster_of_this_machine_leaves_nothing_after_sigterm(declared, tmp_path):
+    study = tmp_path / "study.toml"
+    study.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in declared.items() if key != "engine"))
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short:  # Ray's sockets need a short path
+        environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1]), "TMPDIR": short}
+        process = start_paused(f"study run {study} --engine ray", "howsmooth.studies.store:Store.add", 1, environment)
+        assert [folder.name.startswith("howsmooth-ray-") for folder in Path(short).glob("*-ray-*")] == [True]
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+        assert not list(Path(short).glob("*-ray-*"))

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -172,3 +177,45 @@ def test_a_full_disk_is_reported(tmp_path):
         store.add(rows(900, 901))  # there is space again
     with Store.read(tmp_path / "s.sqlite") as store:
         assert store.done(["task900"]) and json.dumps(kept)
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """Be nobody in this process, whom the rights of files bind; other users than root are bound already."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_store_is_read_where_nothing_can_be_written(log):
+    """As on a read-only mount; after a run that was killed, the last records are in the log."""
+    results = [("a", {"value": 1.0}, None), ("b", {"value": 2.0}, None)]
+    with tempfile.TemporaryDirectory() as folder:  # nobody may not enter those of pytest
+        os.chmod(folder, 0o755)
+        path = Path(folder) / "s.sqlite"
+        with Store.write(path) as store:
+            store.plan({"name": "s"}, ["a", "b"])
+            store.add(results[:1])
+            if log:
+                shutil.copyfile(path, Path(folder) / "kept.sqlite")
+                store.add(results[1:])
+                shutil.copyfile(f"{path}-wal", Path(folder) / "kept.sqlite-wal")
+        if log:
+            path = Path(folder) / "kept.sqlite"
+        before = sorted(os.listdir(folder))
+        os.chmod(folder, 0o555)
+        try:
+            with without_rights():
+                with Store.read(path) as store:
+                    records = list(store.records())
+                with pytest.raises(InputError, match="can be written"), Store.write(path):
+                    pass
+        finally:
+            os.chmod(folder, 0o755)
+        assert [record["value"] for record in records] == ([1.0, 2.0] if log else [1.0])  # exact: as they were stored
+        assert sorted(os.listdir(folder)) == before

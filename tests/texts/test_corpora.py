@@ -77,7 +77,7 @@ def test_a_dataset_by_name(monkeypatch):
     fake.load_dataset = lambda *a, **k: calls.append((a, k)) or _Table(body=["one", "two"], label=[0, 1])
     monkeypatch.setitem(sys.modules, "datasets", fake)
     assert read_corpus("hf:some/dataset", split="train").documents == ("one", "two")
-    assert calls == [(("some/dataset", None), {"split": "train"})]
+    assert calls == [(("some/dataset", None), {"split": "train", "trust_remote_code": False})]
     with pytest.raises(InputError, match="got 'label'; it has body"):
         read_corpus("hf:some/dataset", column="label")
 

@@ -13,6 +13,7 @@ from howsmooth.models import load
 from howsmooth.texts import cutting, default_text
 from howsmooth.texts.corpora import Corpus
 from howsmooth.texts.cutting import Cutter, first_tokens, tokenize
+from tests.seeds import seeds
 
 SIZE = 600  # of the vocabularies
 
@@ -89,7 +90,8 @@ def scattered(seed: int) -> str:
     return "".join(draw.choice(pieces) + draw.choice(("", " ", " ", "\n")) for _ in range(3000))
 
 
-@pytest.mark.parametrize("text", [default_text(), *map(scattered, range(3))], ids=["default", "0", "1", "2"])
+@pytest.mark.random
+@pytest.mark.parametrize("text", [default_text(), *map(scattered, seeds(3))], ids=["default", "0", "1", "2"])
 def test_the_tokens_are_those_of_the_whole_text(tokenizer, text):
     whole = tokenize(tokenizer, text)
     for count in (1, 2, 3, 5, 17, 100, 333, 600, len(whole) - 1, len(whole), len(whole) + 5):
@@ -150,3 +152,15 @@ def test_words_without_end(tokenizer, monkeypatch):
     assert counting.characters < 50_000
     with pytest.raises(InputError, match="words of at most 20,000 characters"):
         tokenize(counting, "a " * 100 + "b" * 20_001)
+
+
+@pytest.mark.parametrize("piece", ["ab" * 4_500 + " ", " \n" * 4_500])
+def test_a_text_with_hardly_any_tokens(piece, monkeypatch):
+    """No word is too long by itself, and yet a few tokens would need most of the text."""
+    monkeypatch.setattr(cutting, "MOST_CHARACTERS", 500)
+    counting = Counting(load("minilm").tokenizer)
+    with pytest.raises(InputError, match="expected a token in 500 characters of the text, got") as refusal:
+        first_tokens(counting, piece * 1000, 4)
+    assert "\n" not in str(refusal.value) and counting.characters < 4 * 500 * (4 + 64)
+    words = "river " * 100
+    assert len(first_tokens(counting, (words + piece) * 1000, 4)) == 4

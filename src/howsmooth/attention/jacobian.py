@@ -117,11 +117,13 @@ class AttentionJacobian(LinearOperator):
                 )
         # Scores have an error of a few units of roundoff of their size, and so have P and the terms that cancel in J.
         largest = float(normaliser[..., 0].abs().max())
+        if self.dtype == torch.float64 and reference is None:  # elsewhere a reference or moved tokens show cancellation
+            largest = max(largest, _size_of_terms(a, x, q, k))
         self.hidden = 4 * self.roundoff * largest
         without_reference = self.dtype == torch.float64 or (product_dtype is not None and not self.rounded)
         if self.hidden >= 1 and without_reference:
             raise InputError(
-                f"expected scores with correct digits in {product_dtype or self.dtype}, got scores of "
+                f"expected scores with correct digits in {product_dtype or self.dtype}, got scores or terms of "
                 f"{largest:.1e}, whose rounding errors exceed 1; use smaller tokens or weights"
             )
         self.linearised: backend.FusedLinearisation | blockwise.Linearisation
@@ -236,7 +238,7 @@ class AttentionJacobian(LinearOperator):
         """Return the derivative at tokens moved by a unit of rounding, where there is no reference in float64."""
         if self.product_dtype is None or self.rounded or self.dtype == torch.float64:
             return None
-        return _MovedJacobian(self)
+        return MovedJacobian(self)
 
     def blocks(self) -> Iterator[blockwise.Block]:
         """Yield the probabilities in blocks of queries, stored or recomputed."""
@@ -259,7 +261,32 @@ class AttentionJacobian(LinearOperator):
         return q, k, v
 
 
-class _MovedJacobian(LinearOperator):
+def _size_of_terms(a: SelfAttention, x: Tensor, q: Tensor, k: Tensor) -> float:
+    """Return a size of the scores before anything cancels in them, in q or in k: their rounding is relative to it.
+
+    A common part of the tokens may cancel in the projections, and then q has far fewer digits than its size suggests.
+    """
+    of_q, of_k = (
+        _sizes(x, weight, bias, heads).reshape(-1, heads)
+        for weight, bias, heads in ((a.wq, a.bq, a.heads), (a.wk, a.bk, a.kv_heads))
+    )
+    norm_q, norm_k = (t.norm(dim=-1).transpose(1, 2).reshape(-1, t.shape[1]) for t in (q, k))
+    size_q, size_k, norm_q, norm_k = (t.amax(0) for t in (of_q, of_k, norm_q, norm_k))  # of each head
+    shared = a.heads // a.kv_heads
+    terms = size_q * norm_k.repeat_interleave(shared) + norm_q * size_k.repeat_interleave(shared)
+    size: float = abs(a.scale) * float(terms.max())
+    return size
+
+
+def _sizes(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
+    """Return the root (…, h) of the sum of squares of all terms in the projection of a token to a head."""
+    peak_x, peak_w = (max(float(t.abs().max()), torch.finfo(t.dtype).tiny) for t in (x, weight))  # no square overflows
+    columns = (weight / peak_w).square().unflatten(0, (heads, -1)).sum(1)  # (h, d)
+    size: Tensor = peak_x * (peak_w * ((x / peak_x).square() @ columns.T).sqrt())
+    return size if bias is None else size + bias.unflatten(0, (heads, -1)).norm(dim=-1)
+
+
+class MovedJacobian(LinearOperator):
     """The derivative at tokens moved by a unit of rounding, which holds nothing between products.
 
     f is the sum of its heads. Each product makes the derivative of one head after the other, so that the few products
@@ -267,6 +294,7 @@ class _MovedJacobian(LinearOperator):
     """
 
     def __init__(self, jacobian: AttentionJacobian) -> None:
+        """Take the derivative at the tokens themselves."""
         super().__init__(jacobian.shape, dtype=jacobian.dtype, device=jacobian.device, batch=jacobian.batch)
         self.jacobian = jacobian
 
@@ -277,6 +305,7 @@ class _MovedJacobian(LinearOperator):
             yield AttentionJacobian(at.attention.head(index), x, at.padding, at.product_dtype)
 
     def matvec(self, v: Tensor) -> Tensor:
+        """Compute J v: (batch…, n·d) → (batch…, n·d_out)."""
         if self.jacobian.w_out is None:  # heads are concatenated
             parts = [head.matvec(v).unflatten(-1, (self.jacobian.n, -1)) for head in self._heads()]
             return torch.cat(parts, -1).flatten(-2)
@@ -286,6 +315,7 @@ class _MovedJacobian(LinearOperator):
         return out
 
     def rmatvec(self, u: Tensor) -> Tensor:
+        """Compute Jᵀ u: (batch…, n·d_out) → (batch…, n·d)."""
         at, out = self.jacobian, u.new_zeros(*self.batch, self.shape[1])
         for index, head in enumerate(self._heads()):
             part = u

@@ -132,7 +132,7 @@ def query_factors(attention: SelfAttention, x: Tensor) -> tuple[Tensor, float]:
     Raises:
         InputError: if scores or output are not finite.
     """
-    q, k, v = (t.unsqueeze(0) for t in attention.project(x))
+    q, k, v = (t.unsqueeze(0) for t in attention.project(x, centred=True))
     pattern = pattern_of(q, k, v, **attention.pattern())
     o, normaliser = blockwise.forward(q, k, v, pattern)
     for name, t in (("scores", normaliser[..., 0]), ("output", o)):

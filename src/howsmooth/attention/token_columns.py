@@ -50,17 +50,16 @@ class TokenColumns(LinearOperator):
         jacobian = attention.jacobian(x)  # refuses scores that are too large
         super().__init__((self.n * a.d_out, a.d), dtype=x.dtype, device=x.device, batch=(self.n,))
         with torch.no_grad():
-            q, k, v = (t.unsqueeze(0) for t in a.project(x))
+            q, k, v = (t.unsqueeze(0) for t in a.project(x, centred=True))
             self.pattern = pattern_of(q, k, v, **a.pattern())
             o, normaliser = blockwise.forward(q, k, v, self.pattern)
             self.linearised = blockwise.Linearisation(q, k, v, o, normaliser, self.pattern)
             self.scaled = self.pattern.scale * q[0]
-            centre = v.mean(-2, keepdim=True)  # v_j − o_i is a difference: smaller terms leave smaller errors
             # W of each head, (h, d_out, w)
             w_out = torch.eye(a.d_out, dtype=x.dtype, device=x.device) if a.wo is None else a.wo.detach()
             self.w_out = w_out.unflatten(1, (a.heads, -1)).transpose(0, 1).contiguous()
-            self.all_values = self._of_heads((v - centre)[0]) @ self.w_out.mT  # (h, n, d_out)
-            self.outputs = ((o[0] - self._of_heads(centre[0])) @ self.w_out.mT).transpose(0, 1).contiguous()
+            self.all_values = self._of_heads(v[0]) @ self.w_out.mT  # (h, n, d_out)
+            self.outputs = (o[0] @ self.w_out.mT).transpose(0, 1).contiguous()
             largest = float(self.scaled.norm(dim=-1).max()) * float(k.norm(dim=-1).max())
         self.hidden = max(jacobian.hidden, 4 * self.roundoff * largest)
         self._reference: list[TokenColumns] = []

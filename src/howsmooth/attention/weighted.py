@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.jacobian import MovedJacobian
 from howsmooth.errors import InputError
-from howsmooth.spectral import LinearOperator
+from howsmooth.spectral import FunctionOperator, LinearOperator
 
 
 class WeightedAttention:
@@ -95,7 +96,7 @@ class WeightedAttention:
             raise InputError(f"expected tokens as a tensor (…, m, {self.attention.d}), got {type(x).__name__}")
         self.attention.check_tokens(x, None)
         _check_log_weights(log_weights, x.shape[:-1])
-        return torch.cat([x, torch.log_softmax(log_weights, -1).unsqueeze(-1)], -1)
+        return torch.cat([x, torch.log_softmax(log_weights, -1).unsqueeze(-1).to(x.dtype)], -1)
 
     def rescaled(self, log_weights: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the map √a ∘ f(y/√a) of y = √a ∘ x, whose derivative in the Euclidean norm is J."""
@@ -110,7 +111,8 @@ class WeightedJacobian(LinearOperator):
     Args:
         f: the map.
         x: tokens (batch…, m, d).
-        log_weights: logarithms of the weights, (batch…, m), up to a constant.
+        log_weights: logarithms of the weights, (batch…, m), up to a constant; in float64, `precise` has the digits that
+            the dtype of x does not hold.
         product_dtype: as in `SelfAttention.jacobian`.
     """
 
@@ -121,7 +123,7 @@ class WeightedJacobian(LinearOperator):
         self.f, self.x, self.log_weights, self.product_dtype = f, x, log_weights, product_dtype
         self.lifted = f.lifted.jacobian(f.lift(x, log_weights), product_dtype=product_dtype)
         self.m, self.d, self.d_out = x.shape[-2], x.shape[-1], f.lifted.d_out
-        self.root = root_weights(log_weights)
+        self.root = root_weights(log_weights).to(x.dtype)
         super().__init__(
             (self.m * self.d_out, self.m * self.d),
             dtype=x.dtype,
@@ -139,12 +141,11 @@ class WeightedJacobian(LinearOperator):
 
     def matvec(self, v: Tensor) -> Tensor:
         """Compute J v: (batch…, m·d) → (batch…, m·d_out)."""
-        return (self.root * self.lifted.matvec(self._lift_input(v)).view(*self.batch, self.m, self.d_out)).flatten(-2)
+        return self._push(self.lifted, v)
 
     def rmatvec(self, u: Tensor) -> Tensor:
         """Compute Jᵀ u: (batch…, m·d_out) → (batch…, m·d)."""
-        image = self.lifted.rmatvec(self._scale_output(u)).view(*self.batch, self.m, self.d + 1)
-        return (image[..., :-1] / self.root).flatten(-2)
+        return self._pull(self.lifted, u)
 
     def gradient(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the gradient of ⟨u, J v⟩ in x, (batch…, m, d), and in the log weights, (batch…, m)."""
@@ -166,6 +167,28 @@ class WeightedJacobian(LinearOperator):
         return WeightedAttention(self.f.attention.converted(dtype=torch.float64)).jacobian(
             self.x.double(), self.log_weights.double()
         )
+
+    def perturbed(self) -> LinearOperator | None:
+        """Return the same derivative at tokens and logarithms moved by a unit of rounding; None in float64."""
+        if self.lifted.rounded or self.dtype == torch.float64:
+            return None
+        lifted = MovedJacobian(self.lifted)
+        return FunctionOperator(
+            lambda v: self._push(lifted, v),
+            lambda u: self._pull(lifted, u),
+            self.shape,
+            dtype=self.dtype,
+            device=self.device,
+            batch=self.batch,
+        )
+
+    def _push(self, lifted: LinearOperator, v: Tensor) -> Tensor:
+        """Apply J v with this derivative at the lifted tokens, or the moved one."""
+        return (self.root * lifted.matvec(self._lift_input(v)).view(*self.batch, self.m, self.d_out)).flatten(-2)
+
+    def _pull(self, lifted: LinearOperator, u: Tensor) -> Tensor:
+        image = lifted.rmatvec(self._scale_output(u)).view(*self.batch, self.m, self.d + 1)
+        return (image[..., :-1] / self.root).flatten(-2)
 
     def _lift_input(self, v: Tensor) -> Tensor:
         """Apply D^{−½} and append a zero to each token, for the channel of the weight."""

@@ -137,7 +137,8 @@ def l2_two(f: L2Attention, n: int) -> Bound:
 
         (√n/√(d/h)) (4 φ⁻¹(n−1) + 1) (Σ_h ‖W^Q‖⁴ ‖W^V‖²)^½ ‖W^O‖,    φ(x) = x e^{x+1}
 
-    The exponent of ‖W^Q‖ is 4, as the proof gives; it is 2 in print, which is false.
+    The exponent of ‖W^Q‖ is 4, as the proof gives. With 2, which we recall from print (Theorem 3.2; the page was not at
+    hand), the statement is false.
 
     Args:
         f: L2 attention with tied W^K = W^Q.

@@ -37,7 +37,7 @@ def question_command(name: str) -> click.Command:
     """Return the command of a question."""
     question = find_question(name)
     spec = question.spec
-    loading = spec_options(*LOADING_FIELDS) if question.asks_models else apply_options()
+    loading = spec_options(*LOADING_FIELDS) if spec.argument in ("models", "model") else apply_options()
     decorate = apply_options(
         _argument(spec),
         spec_options(*spec.options, spec=spec),
@@ -56,14 +56,14 @@ def question_command(name: str) -> click.Command:
         return _run(name, question, options)
 
     help_text = question.about + (f"\n\n    {_model_help(spec)}" if question.asks_models else "")
-    short_help = QUESTIONS[name].help
-    return click.command(name=name.rpartition(" ")[2], short_help=short_help, help=help_text)(decorate(command))
+    entry = QUESTIONS[name]
+    return click.command(name=entry.command or name, short_help=entry.help, help=help_text)(decorate(command))
 
 
 def _argument(spec: type[Spec]) -> Any:
     if spec.argument is None:
         return apply_options()
-    if spec.argument == "models":
+    if spec.argument in ("models", "model"):
         return click.argument(_MODEL_ARGUMENT, metavar="[MODEL]", required=False, shell_complete=complete_model)
     return click.argument(spec.argument, metavar=f"[{spec.argument.upper()}]", required=False)
 
@@ -112,13 +112,15 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
             print_overview(resolved, model, stderr, plan if name == "measure" else None)
             label = model.name
         else:
-            from howsmooth.cli.loading import load_torch
+            from howsmooth.cli.loading import show_loading
 
-            load_torch(stderr)
+            label = next((choice.name for choice in spec.chosen_models), name)
+            with show_loading(stderr, label if spec.chosen_models else "torch"):
+                from howsmooth.studies.plan import prepare as prepare_plan
 
-            from howsmooth.studies.plan import prepare as prepare_plan
-
-            plan, label = prepare_plan(spec), name
+                # What a model may do is on this command line, not in a file.
+                plan = prepare_plan(spec, trust_remote_code=True, allow_pickle=True)
+                _ = plan.count  # the plan may load the model
 
         from howsmooth.studies.run import records_of
 
@@ -128,12 +130,12 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
 
     return run_command(
         outputs={**paths, **extra},
-        inputs=_input_files(spec),
+        inputs=spec.input_files(),
         prepare=prepare,
         record_noun=question.noun,
         table=lambda records: Group(*question.tables(records)),
         plot=(lambda records: draw_question(question, records, theme=theme)) if question.draws else None,
-        page=report_page,
+        page=report_page if question.page is None else deferred(question.page),
         describe=question.describe,
         read_existing=read_to_continue,
         writers={flag: partial(_write, output.write, theme) for flag, output in question.outputs.items()},
@@ -154,14 +156,3 @@ def _parameter(flag: str) -> str:
         'plot_rate_path'
     """
     return flag.removeprefix("--").replace("-", "_") + "_path"
-
-
-def _input_files(spec: Spec) -> dict[str, str | None]:
-    """Return the files that a command reads, by option, so that no output replaces one of them."""
-    files: dict[str, str | None] = {}
-    if isinstance(spec, ModelSpec):
-        files["--text"] = next((text.source for text in spec.texts), None)
-    elif spec.argument is not None:
-        value = getattr(spec, spec.argument)
-        files[spec.argument.upper()] = value if isinstance(value, str) and value.endswith(".toml") else None
-    return files

@@ -31,8 +31,9 @@ SPECS: tuple[dict[str, Any], ...] = (
 def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; write a plot, the records and a page."""
     from howsmooth.cli.loading import load_torch
-    from howsmooth.cli.outputs import RecordFile, check_writable, make_folder, save_console_svg, write_page
+    from howsmooth.cli.outputs import RecordFile, check_writable, save_console_svg, write_page
     from howsmooth.cli.run import CommandRun, make_console, print_line
+    from howsmooth.questions.artefacts import make_folder
     from howsmooth.report.output_paths import check_plot_path
 
     out = make_folder(folder, "--out")

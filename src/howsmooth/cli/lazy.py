@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 def question_entries(group: str) -> dict[str, Entry]:
     """Return the entries of the questions of a group of commands, by command name."""
     return {
-        name.removeprefix(f"{group} "): Entry(f"?{name}", entry.help)
+        entry.command or name: Entry(f"?{name}", entry.help)
         for name, entry in QUESTIONS.items()
         if entry.group == group
     }

@@ -13,7 +13,7 @@ from howsmooth.cli.runtime import current_runtime, use_default_threads
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.models.files import check_positions, check_tokenizer, list_files, missing_tokenizer, read_model_files
-from howsmooth.questions.spec import ModelSpec, read_texts, select_indices
+from howsmooth.questions.spec import ModelSpec, load_arguments, read_texts, select_indices
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,8 +83,7 @@ def load_model(spec: ModelSpec) -> Model:
     use_default_threads(max(spec.lengths))
     start = time.perf_counter()
     with show_loading(stderr, name):
-        from howsmooth.studies.plan import load_arguments
-        from howsmooth.studies.worker import cached_model
+        from howsmooth.models.loading import cached_model
 
         model = cached_model(load_arguments(spec, spec.models[0]))
     if current_runtime().verbose:
@@ -126,7 +125,7 @@ def check_models(spec: ModelSpec) -> None:
                 f"expected a model that takes {spec.inputs}, got {declared.name}, which takes "
                 f"{' and '.join(sorted(files.takes))}; name another model, or leave --{spec.inputs} out"
             )
-        if spec.inputs in ("text", "ids"):
+        if spec.inputs in ("text", "ids") and not spec.takes_short_texts:
             check_positions(declared.name, files.positions, max(spec.lengths))
         own_tokenizer = declared.tokenizer is None and files.takes == {"text"}
         if own_tokenizer and not files.has_tokenizer and spec.inputs == "text" and spec.chooses_inputs:

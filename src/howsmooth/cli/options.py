@@ -110,7 +110,9 @@ def spec_option(name: str, default: Any = None, spec: type[Spec] = MeasureSpec) 
     metavar = extra.get("metavar") or ("|".join(choices) if choices else name.upper())
     words = {"models": MODELS, "texts": TEXTS, "tokenizer": MODELS}.get(name, choices)
     completer = complete(words, paths=name == "tokenizer" or any(word in str(metavar) for word in ("FILE", "DIR")))
-    return click.option(flag, name, metavar=str(metavar), help=help_text, shell_complete=completer)
+    return click.option(
+        flag, name, metavar=str(metavar), nargs=len(str(metavar).split()), help=help_text, shell_complete=completer
+    )
 
 
 def option_name(field: str) -> str:
@@ -203,14 +205,16 @@ def study_keys(options: dict[str, Any], question: str = "measure") -> dict[str, 
     """Return the options that were given as the keys of a study file."""
     given = {name: value for name, value in options.items() if value is not None}
     keys: dict[str, Any] = {}
+    fields = find_question(question).spec.model_fields
     if "model" in given:
-        keys["models"] = [{"name": given["model"], **{name: given[name] for name in LOADING_FIELDS if name in given}}]
+        choice = {"name": given["model"], **{name: given[name] for name in LOADING_FIELDS if name in given}}
+        keys |= {"model": choice} if "model" in fields else {"models": [choice]}
     elif "models" in given:
         keys["models"] = _split_names(given["models"])
     if "texts" in given:  # a command for one model takes one text, whose path may contain commas
         keys["texts"] = [given["texts"]] if "model" in given else _split_names(given["texts"])
-    for name in find_question(question).spec.model_fields:
-        if name in given and name not in ("models", "texts", "engine"):
+    for name in fields:
+        if name in given and name not in ("model", "models", "texts", "engine"):
             keys[name] = given[name]
     engine = {("kind" if name == "engine" else name): given[name] for name in ENGINE_FIELDS if name in given}
     return keys | ({"engine": engine} if engine else {})
@@ -228,8 +232,8 @@ def _namer(question: str) -> Callable[[str], str]:
 
     def option_of_key(key: str) -> str:
         parts = key.split(".")
-        if parts[0] == "models" and len(parts) > 2 and parts[2] in LOADING_FIELDS:
-            parts = parts[2:]
+        if parts[0] in ("models", "model") and parts[-1] in LOADING_FIELDS:
+            parts = parts[-1:]
         if parts[0] == "models":
             return "MODEL"
         if parts[0] == spec.argument:
@@ -262,7 +266,22 @@ def overrides(settings: tuple[str, ...], options: dict[str, Any]) -> dict[str, A
             if not isinstance(table, dict):
                 raise InputError(f"expected --set with a key of the study, got {path.strip()!r}; set {outer[0]} whole")
         table[last] = _parse_toml_value(value)
+    engine = keys.get("engine")
+    if isinstance(engine, dict) and engine.get("kind") == "local":
+        engine.setdefault("address", None)  # that of the file belongs to the engine that is replaced
     return keys
+
+
+def names_cluster(chosen: dict[str, Any]) -> bool:
+    """Return whether the command line itself names a Ray cluster, by `--address` or `--set engine.address=`.
+
+    A study file or a store may come from a stranger, so that the address in it is not enough to connect to.
+
+    Args:
+        chosen: Result of `overrides`.
+    """
+    engine = chosen.get("engine")
+    return isinstance(engine, dict) and engine.get("address") is not None
 
 
 def _parse_toml_value(value: str) -> Any:

@@ -187,37 +187,6 @@ class NameList(click.ParamType):
         return names
 
 
-class Radius(click.ParamType):
-    """The radius of a ball of tokens: `norm`, `data`, or a number.
-
-    Example:
-        >>> Radius().convert("data", None, None), Radius().convert("15.5", None, None)
-        ('data', 15.5)
-    """
-
-    name = "radius"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return the three forms of a radius."""
-        return "norm|data|NUMBER"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a positive number, or return the name."""
-        if value in ("norm", "data"):
-            return value
-        try:
-            radius = float(value)
-        except ValueError:
-            radius = math.nan
-        if not 0 < radius <= MAX_NUMBER:
-            self.fail(
-                f"expected norm, data or a positive number up to {MAX_NUMBER:g}, got {shorten(str(value))!r}",
-                param,
-                ctx,
-            )
-        return radius
-
-
 class Bytes(click.ParamType):
     """A size of memory: 4G, 512M, 64K (powers of 1024), or a number of bytes.
 
@@ -265,16 +234,6 @@ def ascent_options(*, restarts: int, steps: int) -> Decorator:
             "--steps", type=Count(), metavar="COUNT", default=steps, show_default=True, help="Steps of gradient ascent."
         ),
     )
-
-
-radius_option = click.option(
-    "--radius",
-    type=Radius(),
-    default="norm",
-    show_default=True,
-    help="Radius of the ball or sphere: the largest norm of an output of the normalisation in front (norm), the "
-    "largest norm of the tokens (data), or a number.",
-)
 
 
 def seed_option(default: int | None) -> Decorator:

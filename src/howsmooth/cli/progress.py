@@ -92,21 +92,25 @@ def format_time_left(done: float, left: float, elapsed: float) -> str:
     return f"{duration(elapsed * max(0.0, left) / done)} left" if done > 0 else "…"
 
 
-def run_and_store(specs: Sequence[Spec], path: Path, message: str | None = None, **trust: bool) -> int:
+def run_and_store(
+    specs: Sequence[Spec], path: Path, message: str | None = None, *, connect: bool, **trust: bool
+) -> int:
     """Run the tasks of a study that its store lacks, print its tables and return the exit code.
 
     Args:
         specs: The spec of each of its questions.
         path: The SQLite file of the store.
         message: A line to print first.
+        connect: Whether the command line names the Ray cluster.
         trust: `trust_remote_code` and `allow_pickle`, as given on the command line.
     """
     from howsmooth.cli.loading import check_models, check_texts, load_torch
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.run import make_console, print_line, print_warning
     from howsmooth.cli.runtime import use_default_threads
-    from howsmooth.questions.spec import ModelSpec
+    from howsmooth.questions.spec import ModelSpec, refuse_connection
 
+    refuse_connection(specs[0], connect)
     about_models = [spec for spec in specs if isinstance(spec, ModelSpec)]
     for spec in about_models:
         check_models(spec)

@@ -37,8 +37,8 @@ def command(
     """
     from howsmooth.cli.loading import load_torch
     from howsmooth.cli.main import EXIT_INTERRUPTED
-    from howsmooth.cli.outputs import make_folder
     from howsmooth.cli.run import make_console, print_line, print_warning
+    from howsmooth.questions.artefacts import make_folder
     from howsmooth.report.output_paths import check_plot_path
     from howsmooth.studies.figures import Options, figure_names, read_figure
     from howsmooth.studies.store import Store

@@ -348,11 +348,7 @@ def _tolerance_caveats(records: Sequence[Record], record_noun: str) -> Iterator[
     if not unconverged:
         return
     statuses = ", ".join(sorted({record["status"] for record in unconverged}))
-    if record_noun == "attack":
-        problem = f"have no reliable change of the output ({statuses}): try --dtype float64 or another --budget"
-    else:
-        problem = (
-            f"did not reach the tolerance ({statuses}); their intervals are valid but wider: "
-            "try --dtype float64 or a larger --tol"
-        )
-    yield f"warning: {len(unconverged)} of {len(records)} {record_noun}s {problem}"
+    yield (
+        f"warning: {len(unconverged)} of {len(records)} {record_noun}s did not reach the tolerance ({statuses}); their "
+        "intervals are valid but wider: try --dtype float64 or a larger --tol"
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.options import apply_options, engine_options, overrides, set_option, spec_options
+from howsmooth.cli.options import apply_options, engine_options, names_cluster, overrides, set_option, spec_options
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
 from howsmooth.questions.measure import MeasureSpec
@@ -52,9 +52,11 @@ def run(
     from howsmooth.cli.progress import run_and_store
     from howsmooth.questions.spec import read_questions
 
+    chosen = overrides(settings, options)
     return run_and_store(
-        read_questions(file, overrides(settings, options)),
+        read_questions(file, chosen),
         Path(store) if store else Path(file).with_suffix(".sqlite"),
+        connect=names_cluster(chosen),
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )
@@ -74,7 +76,7 @@ def resume(
     from howsmooth.questions.spec import merged, read_questions, specs_of
     from howsmooth.studies.store import Store
 
-    path = _store_path(store_or_study)
+    path, chosen = _store_path(store_or_study), overrides(settings, options)
     file, stored, message = path.with_suffix(".toml"), None, None
     if path.is_file():
         with Store.write(path) as store:  # opened for writing, because that repairs a damaged store
@@ -84,21 +86,31 @@ def resume(
             f"expected a store to resume from, got {path}, which does not exist; start with `howsmooth study run`"
         )
     if stored is not None:
-        specs = specs_of(merged(stored, overrides(settings, options)), str(path))
+        specs = specs_of(merged(stored, chosen), str(path))
     elif file.is_file():  # the run ended before it could store its study
-        specs = read_questions(file, overrides(settings, options))
+        specs = read_questions(file, chosen)
     else:
         raise InputError(
             f"expected a store that contains its study, got {path} without one; "
             "use `howsmooth study run STUDY.toml`, which does not repeat stored tasks"
         )
-    return run_and_store(specs, path, message, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    return run_and_store(
+        specs,
+        path,
+        message,
+        connect=names_cluster(chosen),
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
 
 
 @command.command(name="status")
 @click.argument("store_or_study", metavar="STORE|STUDY.toml")
-def status(store_or_study: str) -> None:
-    """Show how many tasks of a study are done, which failed, and the tables so far."""
+@click.option(
+    "--with-tables", "tables", is_flag=True, help="Also show the tables so far; this takes as long as a report."
+)
+def status(store_or_study: str, tables: bool) -> None:
+    """Show how many tasks of a study are done, which failed, and which records were changed since."""
     from howsmooth.cli.progress import failure_lines, print_tables, progress_line
     from howsmooth.cli.run import make_console, print_line
     from howsmooth.studies.store import Store
@@ -108,7 +120,10 @@ def status(store_or_study: str) -> None:
         print_line(stdout, f"{store.path}: {progress_line(counts)}")
         for line in failure_lines(store.failures()):
             print_line(stdout, line)
-        print_tables(store, stdout)
+        if tables:
+            print_tables(store, stdout)
+        else:
+            store.check()
         for line in store.changed:
             print_line(stdout, line, style="yellow")
 
@@ -136,7 +151,7 @@ def ls(folder: str) -> None:
             try:
                 description = read_questions(file)[0].description
             except InputError as error:
-                if not store.is_file() and "unknown key" not in str(error):
+                if not store.is_file() and not any(words in str(error) for words in ("unknown key", "name in UTF-8")):
                     continue  # a TOML file that is not a study
                 description = str(error)
         try:
@@ -164,7 +179,15 @@ def validate(
     from howsmooth.cli.run import make_console, print_line
     from howsmooth.questions.spec import ModelSpec, read_questions, untrusted
 
-    specs = read_questions(file, overrides(settings, options))
+    chosen = overrides(settings, options)
+    specs = read_questions(file, chosen)
+    engine = specs[0].engine
+    if engine.address is not None and not names_cluster(chosen):
+        print_line(
+            make_console(),
+            f"{file}: requests to connect to the Ray cluster at {engine.address[:60]}; this needs --address on "
+            "the command line as well",
+        )
     for option, names in (item for spec in specs for item in untrusted(spec).items()):
         print_line(
             make_console(),

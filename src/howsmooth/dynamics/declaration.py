@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, model_validator
 
 from howsmooth.dynamics.solver_settings import check_settings
 from howsmooth.errors import InputError, describe_validation_errors
+from howsmooth.reading import LARGEST_TOML, read_whole
 
 EXAMPLE_NAMES = ("polytope", "hyperplanes", "polytope_times_subspace", "collapse", "low_rank", "sphere")
 
@@ -266,12 +267,12 @@ def read_example(name: str) -> Example:
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
         try:
-            text, label = path.read_text(encoding="utf-8"), path.stem
+            text, label = read_whole(path, name, LARGEST_TOML).decode("utf-8"), path.stem
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"expected a readable TOML file, got {name} ({error})") from None
     try:
         declared = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # syntax, numbers with too many digits, or deep nesting
         raise InputError(f"{label}: expected valid TOML, got an error ({error})") from None
     return parse_example(label, declared)
 

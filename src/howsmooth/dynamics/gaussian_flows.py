@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,6 +168,7 @@ def gaussian_flow(
     solver: str = "lsoda",
     rtol: float = 1e-9,
     max_steps: int = 20_000,
+    progress: Callable[[float, int], None] | None = None,
 ) -> GaussianFlow:
     """Integrate N(α, S) under x' = Γ_μ(x) up to time `until`, with adaptive steps.
 
@@ -182,6 +184,8 @@ def gaussian_flow(
         solver: "lsoda", "dop853", "rk45" or "radau", all from SciPy.
         rtol: Relative tolerance of the solver.
         max_steps: Maximal number of steps.
+        progress: Called with the time and the number of steps after each step. A flow that ends early takes its steps
+            twice, to spread the frames.
 
     Returns:
         Means and covariances at the saved times, with a status, and the time and directions of a blow-up.
@@ -201,7 +205,7 @@ def gaussian_flow(
     rates = closure(field)
 
     def integrate_to(last: float) -> tuple[list[tuple[float, Array]], str, BlowUp | None, int]:
-        return _integrate(rates, start, until, np.linspace(0, last, frames), SOLVERS[solver], rtol, max_steps)
+        return _integrate(rates, start, until, np.linspace(0, last, frames), SOLVERS[solver], rtol, max_steps, progress)
 
     kept, status, blow_up, steps = integrate_to(until)
     if status != "finished":  # take the same steps again, to spread the frames over the time that was reached
@@ -226,7 +230,14 @@ def gaussian_flow(
 
 
 def _integrate(
-    rates: Closure, start: GaussianState, until: float, frames: Array, method: type, rtol: float, max_steps: int
+    rates: Closure,
+    start: GaussianState,
+    until: float,
+    frames: Array,
+    method: type,
+    rtol: float,
+    max_steps: int,
+    progress: Callable[[float, int], None] | None,
 ) -> tuple[list[tuple[float, Array]], str, BlowUp | None, int]:
     """Return (t, (α, Φ)) at the frames reached and at the end, the status, the blow-up and the number of steps."""
     d, root = start.d, start.root.numpy()
@@ -253,6 +264,8 @@ def _integrate(
                 status = "step too small"
                 break
             steps += 1
+            if progress is not None:
+                progress(float(solver.t), steps)
             while wanted and wanted[0] <= solver.t:
                 moment = wanted.pop(0)
                 kept.append((moment, solver.y if moment == solver.t else solver.dense_output()(moment)))

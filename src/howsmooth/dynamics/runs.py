@@ -216,12 +216,15 @@ def run_gaussian(
     max_steps: int,
     particles: int | None,
     seed: int,
+    progress: Callable[[float, int], None] | None = None,
 ) -> GaussianRun:
     """Integrate N(mean, covariance) under a declared attention; the mean is 0 by default."""
     d = declared.tokens.dim
     start = GaussianState.of(mean or [0.0] * d, matrix(covariance, d, "--covariance"))
     gamma = field_of(declared.attention, d)
-    flow = gaussian_flow(gamma, start, declared.flow.until, frames=frames, rtol=rtol, max_steps=max_steps)
+    flow = gaussian_flow(
+        gamma, start, declared.flow.until, frames=frames, rtol=rtol, max_steps=max_steps, progress=progress
+    )
     comparison = None if particles is None else compare_particles(flow, gamma, particles, seed=seed)
     exact = _closed_form(declared.attention, start)
     return GaussianRun(declared, gamma, flow, limiting_rank(flow), exact, comparison, seed)

@@ -9,17 +9,17 @@ from typing import Any
 
 import gradio as gr
 
-from howsmooth.attack.tokens import OBJECTIVES, Limits
+from howsmooth.attack.tokens import METHODS, OBJECTIVES
 from howsmooth.explorer import exports, html
 from howsmooth.explorer.app import QUEUE, App, Cancellation
 from howsmooth.explorer.choice import Choice, parse_numbers, prepare
 from howsmooth.explorer.components import PRIVATE, Updates, cancel_on_click, output, run_and_cancel, run_on_click
 from howsmooth.explorer.links import MAX_LAYER, checked, one_of, some_of, whole_number
+from howsmooth.questions.spec import spec_of
 from howsmooth.report.attack_tables import diff_html
 from howsmooth.report.rows import magnitude, number
 from howsmooth.report.table import Column, Table
-from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack
-from howsmooth.studies.token_attacks import ALL_METHODS, chunks_to_attack, methods_named, objective_named, token_attacks
+from howsmooth.studies.run import measure
 
 ATTACKS = ("noise", "sign", "singular", "ascent")
 MAX_EDITS, MAX_CALLS = 5, 200
@@ -42,7 +42,7 @@ def attack_tab(app: App) -> Any:
         layer_save = output("attack-save")
     with gr.Accordion("Exchange words", open=True):
         with gr.Row():
-            method = gr.Dropdown(list(ALL_METHODS), value="hotflip", label="Method", elem_id="words-method")
+            method = gr.Dropdown(list(METHODS), value="hotflip", label="Method", elem_id="words-method")
             objective = gr.Dropdown(list(OBJECTIVES), value="cosine", label="Objective", elem_id="words-objective")
             edits = gr.Slider(1, MAX_EDITS, value=2, step=1, label="Tokens that may be edited", elem_id="words-edits")
             calls = gr.Slider(10, MAX_CALLS, value=40, step=10, label="Calls of the model", elem_id="words-calls")
@@ -64,7 +64,7 @@ def attack_tab(app: App) -> Any:
         "Attacks",
         {
             **app.model_and_text,
-            "method": (method, one_of(list(ALL_METHODS))),
+            "method": (method, one_of(list(METHODS))),
             "objective": (objective, one_of(list(OBJECTIVES))),
             "edits": (edits, whole_number(1, MAX_EDITS)),
             "calls": (calls, whole_number(10, MAX_CALLS)),
@@ -76,14 +76,11 @@ def attack_tab(app: App) -> Any:
     ) -> Updates:
         status = layer_controls.status
         yield {status: html.progress(0, 1, f"loading {model}"), table: "", layer_save: ""}
-        budgets = RelativeBudgets(parse_numbers(sizes, "the sizes"))
-        names = names or ["singular"]
-        chosen = [named_attack(name) for name in names]
+        shares, names = parse_numbers(sizes, "the sizes"), names or ["singular"]
         work = prepare(Choice(model, text, str(int(layer or 0)), length=min(64, longest)), app.catalog)
-        found, total = [], len(budgets.sizes) * len(chosen)
-        for record in feature_attacks(
-            work.model, work.text, work.settings, attacks=chosen, budgets=budgets, progress=cancellation.check
-        ):
+        spec = work.settings.asking("layer-attack", budget=shares, attacks=names)
+        found, total = [], len(shares) * len(names)
+        for record in measure(work.model, work.text, spec, progress=cancellation.check):
             cancellation.check()
             found.append(record)
             yield {status: html.progress(len(found), total, record["attack"]["name"]), table: gains_table(found)}
@@ -110,23 +107,13 @@ def attack_tab(app: App) -> Any:
         status = words_controls.status
         yield {status: html.progress(0, 1, f"loading {model}"), difference: "", words_save: ""}
         work = prepare(Choice(model, text, "0", length=min(128, longest)), app.catalog)
-        methods, aim = methods_named([method]), objective_named(objective)
-        edits, calls = min(int(edits), MAX_EDITS), min(int(calls), MAX_CALLS)
-        limits, length = Limits(edits=edits), work.settings.lengths[0]
-        chunks = chunks_to_attack(work.model, work.text, length, 1, aim, limits)
+        edits, calls, length = min(int(edits), MAX_EDITS), min(int(calls), MAX_CALLS), work.settings.lengths[0]
+        asked = {"methods": [method], "objective": objective, "edits": edits, "calls": calls}
+        spec = spec_of({"question": "token-attack", **asked, "lengths": [length], "samples": 1})
         yield {status: html.progress(0, 1, f"{method}, at most {calls} calls of the model")}
         values = {"model": model, "text": text, "method": method, "objective": objective, "edits": edits}
         values |= {"calls": calls, "length": length}
-        for record in token_attacks(
-            work.model,
-            work.text,
-            chunks,
-            methods,
-            objective=aim,
-            limits=limits,
-            calls=calls,
-            progress=cancellation.check,
-        ):
+        for record in measure(work.model, work.text, spec, progress=cancellation.check):
             yield {
                 status: html.message(
                     f"{work.note.capitalize()} were attacked; the value was evaluated again "

@@ -130,7 +130,6 @@ def _growth_code(values: Mapping[str, Any]) -> str:
         (
             "import howsmooth",
             "from howsmooth.report import bounds_figure, save_figure",
-            "from howsmooth.studies import measure, spec_of",
             "from howsmooth.texts import Corpus",
         ),
         f"""
@@ -139,8 +138,8 @@ found = howsmooth.measure(model, text, layers=[{values["layer"]}], lengths={leng
 print(found)
 found.plot("growth.png")
 
-bounds = list(bound(model, text, spec_of({{"layers": [{values["layer"]}], "lengths": {lengths}, "samples": 1}})))
-save_figure(bounds_figure(bounds), "bounds.png")
+bounds = howsmooth.ask("bound", model, text, layers=[{values["layer"]}], lengths={lengths})
+save_figure(bounds_figure(list(bounds)), "bounds.png")
 """,
     )
 
@@ -192,17 +191,12 @@ def _attack_code(values: Mapping[str, Any]) -> str:
     sizes = _numbers(values["sizes"])
     return _program(
         "Perturbations of the input of a layer",
-        (
-            "import howsmooth",
-            "from howsmooth.studies import spec_of",
-            "from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack",
-            "from howsmooth.texts import Corpus",
-        ),
+        ("import howsmooth", "from howsmooth.texts import Corpus"),
         f"""
 {_text(values)}
-spec = spec_of({{"layers": [{values["layer"]}], "lengths": [{values["length"]}], "samples": 1}})
-attacks = [named_attack(name) for name in {list(values["attacks"])!r}]
-for record in feature_attacks(model, text, spec, attacks=attacks, budgets=RelativeBudgets(({sizes},))):
+layer, n, attacks = {values["layer"]}, {values["length"]}, {list(values["attacks"])!r}
+found = howsmooth.ask("layer-attack", model, text, layers=[layer], lengths=[n], budget=[{sizes}], attacks=attacks)
+for record in found:
     share = record["gain"] / record["sigma"]["value"]
     print(f"{{record['share']:g}}  {{record['attack']['name']:>10}}  gain {{record['gain']:.4g}}, {{share:.0%}} of σ₁")
 """,
@@ -212,20 +206,21 @@ for record in feature_attacks(model, text, spec, attacks=attacks, budgets=Relati
 def _words_code(values: Mapping[str, Any]) -> str:
     return _program(
         "Edits of the tokens of a text",
-        (
-            "import howsmooth",
-            "from howsmooth.attack.tokens import Limits",
-            "from howsmooth.studies import token_attacks",
-            "from howsmooth.texts import Corpus",
-        ),
+        ("import howsmooth", "from howsmooth.texts import Corpus"),
         f"""
 {_text(values)}
-methods = token_attacks.methods_named([{values["method"]!r}])
-objective, limits = token_attacks.objective_named({values["objective"]!r}), Limits(edits={values["edits"]})
-chunks = token_attacks.chunks_to_attack(model, text, {values["length"]}, 1, objective, limits)
-for record in token_attacks.token_attacks(
-    model, text, chunks, methods, objective=objective, limits=limits, calls={values["calls"]}
-):
+found = howsmooth.ask(
+    "token-attack",
+    model,
+    text,
+    methods=[{values["method"]!r}],
+    objective={values["objective"]!r},
+    edits={values["edits"]},
+    calls={values["calls"]},
+    lengths=[{values["length"]}],
+    samples=1,
+)
+for record in found:
     print(f"{{record['clean']:.3g}} → {{record['value']:.3g}} in {{record['calls']}} calls of the model")
     print("evaluated again, and holds" if record["verified"] else "evaluated again, and does not hold")
 """,

@@ -119,6 +119,7 @@ def measures_tab(app: App) -> None:
                 Column("γR²", lambda one: f"{one['gamma_r2']:g}"),
                 Column("plateau", lambda one: html.strong(scientific(one["log_plateau"]))),
                 Column("from n* on", lambda one: scientific(one["log_crossover"])),
+                Column("three points attain", lambda one: scientific(one["log_three_points"]), css="hs-wide"),
                 Column("bound for all n", lambda one: scientific(one["log_n_free"]), css="hs-wide"),
             ],
             list(ends.values()),

@@ -2,8 +2,9 @@
 
 How large the ratio `max_i ‖∂₁G(x_i, μ)‖ / ‖D‖` becomes for the known maps:
 
-    unbounded     softmax (A = −1, unequal masses), Sinkhorn (A = −1), sigmoid (A = −1), linear (A antisymmetric)
-    large         L2 (K = −Q): 246.5 found, no bound known
+    unbounded     softmax (A = −1, unequal masses), Sinkhorn (A = −1), sigmoid (A = −1), linear (A antisymmetric),
+                  L2 (K = −Q)
+    large         softmax with A ≻ 0 of condition number κ: (1 + κ)/(2√κ) is approached, no bound known
     slightly > 1  softmax with A = +1 on the line: up to 1.0050; tied L2 (K = Q): at most 2, and by at most ‖V‖
     at most 1     mean pooling (∂₁G = 0), pointwise networks (D consists of the ∂₁G), linear attention at linearly
                   dependent atoms, sigmoid and linear attention with V = I, A = cI ≻ 0, tied L2 with V = I, QᵀQ = cI

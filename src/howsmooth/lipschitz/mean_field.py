@@ -111,8 +111,8 @@ def mean_field_lipschitz(
     began = time.perf_counter()
     x, log_weights, times = _check_measure(f, measure)
     f, x = promote_half(f, x)
-    log_weights = torch.log_softmax(log_weights.double(), -1).to(x.dtype)
-    check_log_weights(log_weights)
+    log_weights = torch.log_softmax(log_weights.double(), -1)  # float32 would change the masses, and with them J
+    check_log_weights(log_weights.to(x.dtype))
     order = None
     if times is not None and len(times.unique()) == len(times) and (layer := _layer(f)) is not None:
         # One atom for each time: the causal layer on the atoms in order of time.
@@ -177,8 +177,14 @@ def mean_field_jacobian(
         raise InputError(
             "expected product_dtype only with a layer and without ties in time; a field is differentiated as it is"
         )
-    field, root = SoftmaxField(layer) if layer is not None else f, root_weights(log_weights)
-    return AutodiffJacobian(lambda y: root * _map_atoms(field, y / root, log_weights, times), root * x)
+    field = SoftmaxField(layer) if layer is not None else f
+    root = root_weights(log_weights)
+
+    def between_weighted_norms(y: Tensor) -> Tensor:
+        r, logs = root.to(y.dtype), log_weights.to(y.dtype)
+        return r * _map_atoms(field, y / r, logs, times)
+
+    return AutodiffJacobian(between_weighted_norms, root.to(x.dtype) * x)
 
 
 def _map_atoms(f: SelfAttention | Field, x: Tensor, log_weights: Tensor, times: Tensor | None) -> Tensor:
@@ -236,12 +242,12 @@ def _make_estimate(
     if isinstance(operator, AutodiffJacobian):  # the image of the map between weighted norms
         image = image / root
     displacement = direction.double() / root
-    largest = float(torch.linalg.vector_norm(displacement, dim=-1).max())
+    largest, logs = float(torch.linalg.vector_norm(displacement, dim=-1).max()), log_weights.to(x.dtype)
 
     def finite_difference(eta: float) -> float:
         step = eta / largest
         forward, backward = (
-            _map_atoms(f, (x.double() + sign * step * displacement).to(x.dtype), log_weights, times).double()
+            _map_atoms(f, (x.double() + sign * step * displacement).to(x.dtype), logs, times).double()
             for sign in (1, -1)
         )
         return frobenius_norm(root * (forward - backward)) / (2 * step)

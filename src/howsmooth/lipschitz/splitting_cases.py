@@ -6,6 +6,7 @@ computed by `criterion`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from howsmooth.attention.fields import (
     SoftmaxField,
 )
 from howsmooth.lipschitz.criterion import Criterion, criterion
+from howsmooth.lipschitz.splitting_families import Measure, ill_conditioned_measure, opposite_l2_measure
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,11 @@ class SplittingCase:
         return before, criterion(self.field, points.repeat_interleave(2, 0), halves.log())
 
 
+def _two_atoms(map: str, where: str, field: Field, measure: Measure, limit: str) -> SplittingCase:
+    points, log_masses = measure
+    return SplittingCase(map, where, field, points, [math.exp(mass) for mass in log_masses], limit)
+
+
 _ONE, _IDENTITY_2D = torch.ones(1, 1, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
 _QUARTER_TURN = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
 _ILL_CONDITIONED = torch.diag(torch.tensor([1.0, 1e-3], dtype=torch.float64))
@@ -78,21 +85,19 @@ SPLITTING_CASES = (
         [0.2547114, 0.7452886],
         "1.0051 found",
     ),
-    SplittingCase(
+    _two_atoms(
         "softmax",
         "A ≻ 0 with condition number 1000, d = 2",
         SoftmaxField.of(_ILL_CONDITIONED, _IDENTITY_2D),
-        [[-6.5243095649, -187.2353020304], [-13.0649961982, 68.7697831316]],
-        [1, 12192.03],
-        "14.44 found",
+        ill_conditioned_measure(1000.0, 1000.0),
+        "15.83 approached",
     ),
-    SplittingCase(
+    _two_atoms(
         "L2, K = −Q",
-        "light atom at −1.65, heavy at 1.48",
+        "light atom at −2.55, heavy at 2.45",
         L2Field(_ONE, -_ONE, _ONE),
-        [[-1.6485616219741726], [1.4847033925688446]],
-        [4.086539081799703e-06, 0.9999959134609181],
-        "246.5 found",
+        opposite_l2_measure(5.0),
+        "unbounded",
     ),
     SplittingCase(
         "L2, tied K = Q",

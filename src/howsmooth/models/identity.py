@@ -79,15 +79,16 @@ def folder_hashes(folder: Path, *, weights: bool = True) -> dict[str, str]:
     return {name: sha256_of(folder / name) for name in sorted(_files_read(folder, weights))}
 
 
-def file_states(name: str) -> list[tuple[str, int, int, int]]:
-    """Return (path, size, time of change, inode) of each file that loading a folder or a file by this name reads.
+def file_states(name: str) -> list[tuple[str, int, int, int, int]]:
+    """Return (path, size, times of change, inode) of each file that loading a folder or a file by this name reads.
 
     They are read without the contents: equal states mean that a model in memory is still that of the files.
     """
     path = Path(name.removeprefix("random:")).expanduser()
     files = [path / inner for inner in sorted(_files_read(path))] if (path / "config.json").is_file() else [path]
     states = [(file, file.stat()) for file in files if file.is_file()]
-    return [(str(file), state.st_size, state.st_mtime_ns, state.st_ino) for file, state in states]
+    # Of both times, a program may set the first one back.
+    return [(str(file), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino) for file, state in states]
 
 
 def _files_read(folder: Path, weights: bool = True) -> Iterator[str]:
@@ -154,9 +155,16 @@ def _has_code_of_its_own(network: torch.nn.Module) -> bool:
             return True
         if "forward" in vars(module):
             return True
-        if any(_is_foreign(name) and _source_file(name) is None for name in {type(module).__module__}):
-            return True
-    return False
+    kinds = {type(module) for module in network.modules()}
+    return any(
+        (_is_foreign(kind.__module__) and _source_file(kind.__module__) is None) or _is_replaced(kind) for kind in kinds
+    )
+
+
+def _is_replaced(kind: type) -> bool:
+    """Return whether the forward pass of a class was set by code that neither the class nor a package belongs to."""
+    code = getattr(getattr(kind, "forward", None), "__globals__", {}).get("__name__", "")
+    return _is_foreign(code) and code not in {base.__module__ for base in kind.__mro__}
 
 
 def _is_foreign(module: str) -> bool:

@@ -26,6 +26,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
 
 from howsmooth.errors import InputError
 from howsmooth.models.families import FAMILIES, check_registry, family_of
+from howsmooth.models.identity import file_states, model_identity
 from howsmooth.models.inputs import Processor, find_tokenizer
 from howsmooth.models.locations import ModelLocation, commit_of, locate
 from howsmooth.models.memory import free_memory
@@ -34,6 +35,7 @@ from howsmooth.models.network import choose_part, quiet_transformers
 from howsmooth.models.weights import check_counts, check_fits, shards
 from howsmooth.quantised import quantised_error, refuse_quantised
 
+_WRAPPED = ("_orig_mod", "module", "model")  # what torch.compile, parallel modules and others call what they wrap
 _RANDOM = "random:"
 
 
@@ -93,10 +95,8 @@ def load(
         return _build_model(network, adapter, label, location, tokenizer, cache_dir, part, given.state_dict)
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         what = "an empty one" if isinstance(name, str) else f"an object of type {type(name).__name__}"
-        wrapped = isinstance(name, torch.nn.Module)  # such as peft's, whose low-rank updates are in the wrapped model
         raise InputError(
-            f"expected the name of a model, a folder or a file, or a transformers model, got {what}; "
-            + ("give the transformers model inside of it (of peft: .get_base_model())" if wrapped else "try 'minilm'")
+            f"expected the name of a model, a folder or a file, or a transformers model, got {what}; {_remedy(name)}"
         )
     name = os.fspath(name)
     dtype, device = check_dtype_and_device(dtype or torch.float32, device or "cpu")
@@ -116,6 +116,19 @@ def load(
         read_head = partial(_head_weights, name, location, dtype, allow_pickle)
     network = network.to(device).eval().requires_grad_(False)
     return _build_model(network, adapter, name, location, tokenizer, cache_dir, part, read_head)
+
+
+def _remedy(given: object) -> str:
+    """Return what to load in place of an object that is not a transformers model."""
+    if not isinstance(given, torch.nn.Module):
+        return "try 'minilm'"
+    if hasattr(given, "get_base_model"):  # peft's low-rank updates are in the wrapped model
+        inside = ".get_base_model()"
+    else:
+        inside = next((f".{name}" for name in _WRAPPED if isinstance(getattr(given, name, None), PreTrainedModel)), "")
+    return (
+        f"give {inside}, the transformers model inside of it" if inside else "give the transformers model inside of it"
+    )
 
 
 def _load_attention_file(name: str, dtype: torch.dtype, device: torch.device, **given: object) -> Model:
@@ -411,3 +424,32 @@ def _check_single_device(network: PreTrainedModel, name: str) -> None:
             f"model {name!r}: expected all weights on one device, got them on {', '.join(devices)}; load it "
             "without a device_map"
         )
+
+
+_model_cache: dict[str, Model] = {}  # load arguments -> model; at most one entry
+
+
+def cached_model(load_arguments: dict[str, Any], identity: dict[str, Any] | None = None) -> Model:
+    """Load a model, or return it if it is the last one that this process loaded.
+
+    Args:
+        load_arguments: Keyword arguments of `howsmooth.load`.
+        identity: What `model_identity` has to return for it.
+
+    Raises:
+        InputError: The loaded model differs from `identity`.
+    """
+    names = [name for name in (load_arguments["name"], load_arguments.get("tokenizer")) if name]
+    key = repr((sorted(load_arguments.items()), [file_states(name) for name in names]))
+    if key not in _model_cache:
+        _model_cache.clear()  # before loading: two models may not fit in memory
+        model = load(**load_arguments)
+        found, expected = ({}, {}) if identity is None else (model_identity(model), identity)
+        for name in expected.keys() - {"unique"}:
+            if found.get(name) != expected[name]:
+                raise InputError(
+                    f"expected {load_arguments['name']!r} as it was when the study was planned, got another {name}; "
+                    "bring the same files to every machine"
+                )
+        _model_cache[key] = model
+    return _model_cache[key]

@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from howsmooth.errors import InputError
 from howsmooth.models.embedded import EMBEDDED, MPNET_REQUIREMENTS, assemble_mpnet, embedded_path
 from howsmooth.models.identity import folder_hashes
-from howsmooth.models.weights import check_fits, weight_files
+from howsmooth.models.weights import check_fits, check_texts, weight_files
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,7 @@ def _check_folder(path: Path) -> None:
 
 def _folder(path: Path, origin: dict[str, Any], weights: bool) -> ModelLocation:
     _check_folder(path)
+    check_texts(path)  # before they are hashed
     files = weight_files(path) if weights else ()
     if files:
         from howsmooth.models.memory import free_memory  # imports torch; errors about names and folders need none

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from howsmooth.errors import InputError
 
 LARGEST_TEXT = 1 << 28  # bytes of a config, an index or a tokenizer
+_TEXTS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py")
 LARGEST_COUNT = 4096  # layers, experts or blocks in a config
 _COUNTS = ("layer", "layers", "expert", "experts", "block", "blocks", "depth")  # how the names of such numbers end
 
@@ -110,6 +111,20 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"expected a JSON object, got {str(path)!r} without one; fetch the file again")
     return content
+
+
+def check_texts(folder: Path) -> None:
+    """Raise InputError if a config, a vocabulary or another text in a model folder is too large to be read.
+
+    Devices and pipes are left out: for the libraries that read such files they do not exist.
+    """
+    for file in sorted(folder.iterdir()):
+        if file.suffix in _TEXTS and file.is_file() and (size := file.stat().st_size) > LARGEST_TEXT:
+            what = "JSON" if file.suffix == ".json" else "text"
+            raise InputError(
+                f"expected at most {LARGEST_TEXT >> 20} MiB of {what}, got {size >> 20} MiB in {str(file)!r}; "
+                "fetch it again"
+            )
 
 
 def check_regular(path: Path) -> None:

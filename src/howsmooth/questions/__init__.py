@@ -28,17 +28,37 @@ class Entry(NamedTuple):
         help: One line about it.
         kinds: The kinds of its records.
         group: The group of its command; "" for a command at the top.
+        command: Name of the command within its group, where it is not that of the question.
     """
 
     module: str
     help: str
     kinds: tuple[str, ...]
     group: str = ""
+    command: str = ""
 
 
 QUESTIONS = {
     "measure": Entry("measure", "Measure the attention layers of a model on a text.", ("measurement",)),
     "bound": Entry("bound", "Compare every bound with the measured constant.", ("bound",)),
+    "worst-case": Entry(
+        "worst_case", "Maximise the constant over a set of tokens by gradient ascent.", ("worst case",), "attack"
+    ),
+    "ball": Entry("ball", "Certify the constant for all tokens within ε of a text.", ("ball",), "attack"),
+    "layer-attack": Entry(
+        "layer_attack",
+        "Perturb the features that enter a layer, within a budget.",
+        ("layer attack",),
+        "attack",
+        "layer",
+    ),
+    "model-attack": Entry(
+        "model_attack",
+        "Perturb a text's embeddings to change the model's output.",
+        ("model attack",),
+        "attack",
+        "model",
+    ),
     "regimes": Entry(
         "regimes", "Lip against n, exactly: √n, √n·log n, and the plateau of mean field.", ("regime",), "meanfield"
     ),
@@ -60,6 +80,24 @@ QUESTIONS = {
         "The constant of a map when one token of the text is repeated.",
         ("splitting copies",),
         "meanfield",
+    ),
+    "token-attack": Entry(
+        "token_attack", "Substitute, insert or duplicate real tokens of a text.", ("token attack",), "attack", "tokens"
+    ),
+    "distance": Entry(
+        "distance",
+        "Exact distances between texts as token measures, before and after attention.",
+        ("distance",),
+        "meanfield",
+    ),
+    "file-distance": Entry(
+        "file_distance",
+        "Exact distances between measures from files, and after attention.",
+        ("file distance",),
+        "meanfield",
+    ),
+    "depth": Entry(
+        "depth", "The layers of a real model: clusters of tokens, growth of perturbations.", ("depth",), "flow", "model"
     ),
 }
 _QUESTION_OF = {kind: name for name, entry in QUESTIONS.items() for kind in entry.kinds}

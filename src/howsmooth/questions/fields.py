@@ -200,6 +200,13 @@ Radius = Annotated[
 ]
 
 
+# Options of gradient ascent from many starts.
+Restarts = Annotated[
+    int, whole(), option("Number of starting points, optimised together; the best result is kept.", metavar="COUNT")
+]
+Steps = Annotated[int, whole(), option("Steps of gradient ascent.", metavar="COUNT")]
+
+
 def matrix(named: tuple[str, ...] = MATRIX_NAMES) -> Any:
     """Return the parser of a matrix: a number (times the identity), a diagonal 1,-2, rows 1,0;0,2, or a name.
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from howsmooth.errors import InputError
 from howsmooth.models import Model
 from howsmooth.models.files import check_positions
+from howsmooth.questions import find_question
 from howsmooth.questions.spec import ModelSpec, select_indices
 from howsmooth.records.provenance import provenance
 from howsmooth.texts.corpora import Corpus
@@ -45,12 +46,22 @@ class TextInputs:
     def __init__(self, model: Model, corpus: Corpus, spec: ModelSpec):
         """Tokenise the corpus and check that it is long enough."""
         self.model, self.corpus, longest = model, corpus, max(spec.lengths)
-        check_positions(model.name, model.positions, longest)
         self.cutter: Cutter = model.cutter(
             corpus, spec.cutting, longest=longest, special_tokens=spec.adds_special_tokens
         )
-        for n in spec.lengths:
-            self.cutter.check(n, spec.samples)
+        self.takes_short_texts = spec.takes_short_texts
+        for wanted in spec.lengths:
+            n, samples = self.fitted(wanted, spec.samples)
+            check_positions(model.name, model.positions, n)
+            self.cutter.check(n, samples)
+
+    def fitted(self, n: int, samples: int) -> tuple[int, int]:
+        """Return the length and the number of samples that there are, where a text may be shorter than asked for."""
+        if not self.takes_short_texts:
+            return n, samples
+        tokens = self.cutter.tokens_up_to(n * samples) + self.cutter.special_count
+        n = min(n, tokens)
+        return n, samples if tokens >= n * samples else min(samples, self.cutter.count(n))
 
     def release(self) -> None:
         """Drop the reference to the model; `chunk` still works."""
@@ -76,6 +87,46 @@ class TextInputs:
     def run_fields(self) -> dict[str, Any]:
         """The fields that all records of a run share."""
         return {"inputs": "text", "text": self.corpus.name, "text_sha256": self.corpus.sha256}
+
+
+class PairInputs(TextInputs):
+    """Two chunks of each length: the first of two texts, or two consecutive ones of one text.
+
+    Args:
+        model: The model that the chunks run through.
+        corpus: The text of sample 0.
+        other: The text of sample 1; None for the same text.
+        spec: Lengths, and how texts are cut.
+
+    Raises:
+        InputError: A length exceeds the model's positions, or a text is too short.
+    """
+
+    def __init__(self, model: Model, corpus: Corpus, other: Corpus | None, spec: ModelSpec):
+        """Tokenise both texts and check that they are long enough."""
+        each = spec.model_copy(update={"samples": 2 if other is None else 1})
+        super().__init__(model, corpus, each)
+        self.other = None if other is None else TextInputs(model, other, each)
+
+    def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return the chunk of n tokens of one of the two texts."""
+        return super().chunk(n, sample) if self.other is None or sample == 0 else self.other.chunk(n, 0)
+
+    def release(self) -> None:
+        """Drop the references to the model; `chunk` still works."""
+        super().release()
+        if self.other is not None:
+            self.other.release()
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+        second = self if self.other is None else self.other
+        return {
+            **super().run_fields,
+            "texts": [self.corpus.name, second.corpus.name],
+            "texts_sha256": [self.corpus.sha256, second.corpus.sha256],
+        }
 
 
 class IdInputs:
@@ -434,10 +485,10 @@ def resolve(model: Model, corpus: Corpus | None, spec: ModelSpec) -> ModelSpec:
         >>> resolve(model, text, spec_of({"heads": "all", "lengths": [8], "samples": 1})).layers
         (0, 1, 2, 3, 4, 5)
     """
-    inputs_of(model, corpus, spec)
+    (find_question(spec.question).inputs or inputs_of)(model, corpus, spec)
     return spec.model_copy(
         update={
-            "layers": chosen_layers(model, spec),
+            "layers": spec.layers if spec.map_name == "model" else chosen_layers(model, spec),
             "heads": chosen_heads(model, spec) if spec.map_name == "head" else None,
         }
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from howsmooth.questions.work import Work
     from howsmooth.records.schema import Record
     from howsmooth.texts.corpora import Corpus
+    from howsmooth.texts.cutting import TokenChunk
 
 Fields = dict[str, Any]  # of a record
 
@@ -47,7 +48,7 @@ class Grid:
         heads: The heads; (None,) for whole layers.
         n: Number of tokens.
         samples: Numbers of the samples.
-        depth: Number of layers of the model.
+        depth: The largest depth: the number of layers of the model, unless the question says otherwise.
     """
 
     layers: tuple[int | None, ...]
@@ -112,6 +113,7 @@ class Question:
         batches: Splits the places of a work for calls of `answer`, instead of `together`, where the records of one call
             are computed together.
         inputs: Returns the inputs of a model; by default those that the spec names.
+        deepest: Returns the largest depth of a model at a chunk of text; by default its number of layers.
         check: Raises InputError for a spec that is not to be answered, before anything slow is imported.
         check_panels: Raises InputError for a number of maps that are too many for one figure.
         samples_together: Whether all samples of a length are in one bundle.
@@ -138,7 +140,8 @@ class Question:
     together: tuple[str, ...] = ("layer", "head", "sample")
     batches: Callable[[Work], Iterable[list[Place]]] | None = None
     inputs: Callable[[Model, Corpus | None, Any], Inputs] | None = None
-    check: Callable[[Any], None] | None = None
+    deepest: Callable[[Model, TokenChunk], int] | None = None
+    check: Callable[[Any], object] | None = None
     check_panels: Callable[[int], None] | None = None
     samples_together: bool = False
     needs_text: bool = False

@@ -38,7 +38,11 @@ class RegimesSpec(Spec):
 
 
 class RegimeRecord(Record, kind="regime"):
-    """The largest constant of n tokens at two points of the ball, its plateau, and the bounds, as logarithms."""
+    """The largest constant of n tokens at two points of the ball, its plateau, and the bounds, as logarithms.
+
+    The upper bounds are the smallest that are proved: `log_n_free` for every n, `log_upper` for the n of the record.
+    `log_three_points` is what measures at three points attain in the limit; it may be above the plateau of two points.
+    """
 
     gamma_r2: float
     a: float
@@ -51,6 +55,7 @@ class RegimeRecord(Record, kind="regime"):
     log_upper: float
     log_theorem1: float
     log_two_dirac: float
+    log_three_points: float
     log_n_free: float
 
 
@@ -69,14 +74,20 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     from howsmooth.bounds import LayerForm, mean_field, this_project
     from howsmooth.lipschitz import plateau, regime_curve
     from howsmooth.lipschitz.regimes import lengths_up_to, unit_layer
+    from howsmooth.lipschitz.three_points import three_point_plateau
 
     size, scores = places[0].at["gamma_r2"], work.spec.scores
     place_of = {place.at["log_n"]: place for place in places}
     top = plateau(size, scores)
     form = LayerForm(unit_layer(scores, top.a))  # on the unit ball
+    # Which of the two is smaller depends on the sign of A: the second has the right rate in R for each.
+    n_free = min(
+        mean_field.unmasked(form, 2, 1.0).log_value, this_project.n_free_right_exponent(form, 2, 1.0).log_value
+    )
     fixed = {
         "log_two_dirac": this_project.two_dirac_lower(form, 2, 1.0).log_value,
-        "log_n_free": mean_field.unmasked(form, 2, 1.0).log_value,
+        "log_three_points": three_point_plateau(size, scores),
+        "log_n_free": n_free,
     }
     for point in regime_curve(size, lengths_up_to(work.spec.to, work.spec.points), scores):
         if point.log_n in place_of:
@@ -89,7 +100,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
                     **point.as_record(),
                     "log_plateau": top.log_value,
                     "log_crossover": top.log_crossover,
-                    "log_upper": mean_field.upper_at_log_n(form, point.log_n, 1.0).log_value,
+                    "log_upper": min(n_free, mean_field.upper_at_log_n(form, point.log_n, 1.0).log_value),
                     "log_theorem1": mean_field.theorem1_at_log_n(form, point.log_n, 1.0).log_value,
                     **fixed,
                     "status": "converged",

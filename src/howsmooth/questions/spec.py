@@ -11,6 +11,7 @@ of its own fields. `options` names the fields that users may set, in the order o
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable
@@ -31,6 +32,7 @@ from howsmooth.questions.fields import (
     parse_lengths,
     split_at_commas,
 )
+from howsmooth.reading import LARGEST_TOML, read_whole
 from howsmooth.texts.corpora import Corpus, read_corpus
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
@@ -218,6 +220,16 @@ class Spec(StrictModel):
     engine: EngineSpec = EngineSpec()
     base: str | None = None  # the folder that relative paths start from: the study file's
 
+    @property
+    def chosen_models(self) -> tuple[ModelChoice, ...]:
+        """The models that are loaded."""
+        return ()
+
+    def input_files(self) -> dict[str, str | None]:
+        """Return the files that are read, by option: no output may replace one of them."""
+        value = getattr(self, self.argument) if self.argument else None
+        return {str(self.argument).upper(): value} if isinstance(value, str) and value.endswith(".toml") else {}
+
     def determining(self) -> dict[str, Any]:
         """Return the fields that determine the numbers at a place, as plain values."""
         return self.model_dump(mode="json", exclude={*self.unhashed, *self.varied})
@@ -245,6 +257,11 @@ class Spec(StrictModel):
 
 
 # Fields whose default some questions change.
+Models = Annotated[
+    tuple[ModelChoice, ...],
+    BeforeValidator(as_tables("name")),
+    Field(min_length=1, description="Models, as `howsmooth.load` takes them.", json_schema_extra={"metavar": "NAME,…"}),
+]
 Lengths = Annotated[
     tuple[Annotated[int, Field(ge=1)], ...],
     BeforeValidator(parse_lengths),
@@ -272,6 +289,8 @@ class ModelSpec(Spec):
     Attributes:
         loading: Whether a command takes one model, with the options for loading it.
         per_layer: Whether each layer (and head) is a place of its own, not the model as a whole.
+        takes_short_texts: Whether a text that is shorter than a length is one shorter chunk, and a text of fewer chunks
+            than samples has fewer samples.
     """
 
     argument: ClassVar[str | None] = "models"
@@ -281,14 +300,9 @@ class ModelSpec(Spec):
         *("max_memory", "product_dtype"),
     )
     per_layer: ClassVar[bool] = True
+    takes_short_texts: ClassVar[bool] = False
 
-    models: Annotated[
-        tuple[ModelChoice, ...],
-        BeforeValidator(as_tables("name")),
-        Field(
-            min_length=1, description="Models, as `howsmooth.load` takes them.", json_schema_extra={"metavar": "NAME,…"}
-        ),
-    ] = (ModelChoice(name="minilm"),)
+    models: Models = (ModelChoice(name="minilm"),)
     texts: Annotated[
         tuple[TextChoice, ...],
         BeforeValidator(as_tables("source")),
@@ -418,6 +432,15 @@ class ModelSpec(Spec):
         return self
 
     @property
+    def chosen_models(self) -> tuple[ModelChoice, ...]:
+        """The models that are loaded."""
+        return self.models
+
+    def input_files(self) -> dict[str, str | None]:
+        """Return the files that are read, by option."""
+        return {"--text": self.texts[0].source}
+
+    @property
     def map_name(self) -> str:
         """Name of the map: `map`, or its default."""
         return self.map or ("attention" if self.heads is None else "head")
@@ -508,9 +531,11 @@ def _rename_fields(message: str, name: Callable[[str], str]) -> str:
 
     >>> _rename_fields('expected heads only with map = "head", got map = "block"', lambda field: f"--{field}")
     'expected --heads only with --map head, got --map block'
+    >>> _rename_fields('expected eps with within = "near"', lambda field: f"--{field}")
+    'expected --eps with --within near'
     """
     message = re.sub(r'\b(\w+) = "([\w-]+)"', lambda found: f"{name(found[1])} {found[2]}", message)
-    return re.sub(r"^expected (\w+) only", lambda found: f"expected {name(found[1])} only", message)
+    return re.sub(r"^expected (\w+)(?= only| with| up to)", lambda found: f"expected {name(found[1])}", message)
 
 
 def read_study(path: str | Path, overrides: dict[str, Any] | None = None) -> Any:
@@ -553,16 +578,21 @@ def read_questions(path: str | Path, overrides: dict[str, Any] | None = None) ->
     """
     path = Path(path)
     try:
-        declared = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        declared = tomllib.loads(read_whole(path, path, LARGEST_TOML).decode("utf-8-sig"))
     except OSError as error:
         raise InputError(
             f"expected a study file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
         ) from None
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:  # syntax, encoding, or numbers with too many digits
         raise InputError(f"expected TOML in {path}, got something else ({error}); correct it") from None
     if "base" in declared:
         raise InputError(f"{path}: unknown key 'base'; relative paths start from the file's own folder")
-    declared = {"name": path.stem, **declared, "base": str(path.resolve().parent)}
+    name, folder = (os.fsencode(part) for part in (path.stem, path.resolve().parent))
+    if folder != folder.decode("utf-8", "replace").encode():
+        raise InputError(f"expected a study in a folder with a name in UTF-8, got {path}; rename the folder")
+    declared = {"name": name.decode("utf-8", "backslashreplace"), **declared, "base": os.fsdecode(folder)}
     return specs_of(merged(declared, overrides or {}), str(path))
 
 
@@ -649,13 +679,28 @@ def merged(declared: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any
     return result
 
 
+def load_arguments(spec: Spec, choice: ModelChoice) -> dict[str, Any]:
+    """Return the keyword arguments of `howsmooth.load` for one model of a spec."""
+    return {
+        "name": ("random:" if choice.weights == "random" else "") + spec.path(choice.name),
+        "dtype": choice.dtype,
+        "device": choice.device,
+        "revision": choice.revision,
+        "trust_remote_code": choice.trust_remote_code,
+        "allow_pickle": choice.allow_pickle,
+        "seed": spec.seed if choice.seed is None else choice.seed,
+        "tokenizer": choice.tokenizer and spec.path(choice.tokenizer),
+        "causal": choice.causal,
+        "part": choice.part or ("vision" if getattr(spec, "inputs", None) == "images" else None),
+    }
+
+
 def untrusted(study: Spec) -> dict[str, list[str]]:
     """Return the options by which models of a study could run code of their own, with the names of those models."""
-    models = study.models if isinstance(study, ModelSpec) else ()
     return {
         flag: names
         for flag in ("trust_remote_code", "allow_pickle")
-        if (names := [model.name for model in models if getattr(model, flag)])
+        if (names := [model.name for model in study.chosen_models if getattr(model, flag)])
     }
 
 
@@ -669,6 +714,16 @@ def refuse_untrusted(study: Spec, **allowed: bool) -> None:
                 f"{', '.join(names)}, got none; it runs code that comes with the model: add {flag} only "
                 "if you trust it"
             )
+
+
+def refuse_connection(study: Spec, connect: bool) -> None:
+    """Raise an `InputError` if a study names a Ray cluster and the caller does not allow a connection to it."""
+    if study.engine.address is not None and not connect:
+        raise InputError(
+            f"expected --address {study.engine.address[:60]} on the command line for a study that names this Ray "
+            "cluster, got none; a cluster is sent the texts and paths of the study, and can run code here: repeat "
+            "the address only if you trust it (in Python: connect=True)"
+        )
 
 
 def select_indices(wanted: Any, available: tuple[int, ...], name: str) -> tuple[int, ...]:

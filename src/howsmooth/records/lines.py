@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from howsmooth.errors import InputError
+from howsmooth.reading import read_whole
 
 _FIELD = "checksum"
 _SEAL = f', "{_FIELD}": "'
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a text that begins so
-PER_TOKEN = ("words", "shares")  # fields as long as the text itself; CSV files do not have them
+PER_TOKEN = ("words", "shares", "coordinates")  # fields as long as the text itself; CSV files do not have them
 
 
 def json_line(record: dict[str, Any]) -> str:
@@ -35,7 +36,10 @@ def json_line(record: dict[str, Any]) -> str:
         >>> json_line({"value": 1.5, "upper": float("inf")})
         '{"value": 1.5, "upper": null}'
     """
-    return json.dumps(replace_non_finite(record), ensure_ascii=False, allow_nan=False)
+    try:
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # a number that JSON does not have: rare, and slow to look for
+        return json.dumps(replace_non_finite(record), ensure_ascii=False, allow_nan=False)
 
 
 class ChangedRecord(ValueError):
@@ -72,7 +76,7 @@ def unsealed(line: str) -> Any:
     if isinstance(value, dict) and _FIELD in value:
         checksum = value.pop(_FIELD)
         # Another program may have written the same values with other spaces.
-        if checksum not in (_checksum(line[: line.rfind(_SEAL)] + "}"), _checksum(json_line(value))):
+        if checksum != _checksum(line[: line.rfind(_SEAL)] + "}") and checksum != _checksum(json_line(value)):
             raise ChangedRecord("it was changed after it was written: its checksum does not fit")
     return value
 
@@ -198,7 +202,7 @@ def read_lines(path: str | Path, check: Callable[[dict[str, Any]], object], what
     """
     found = ExistingLines()
     try:
-        lines = Path(path).read_bytes().split(b"\n")
+        lines = read_whole(Path(path), path).split(b"\n")
     except FileNotFoundError:
         return found
     except OSError as error:

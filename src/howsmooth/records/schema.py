@@ -41,6 +41,20 @@ class LogNumber(_Fields):
     log_value: float | None
 
 
+class Named(_Fields):
+    """An attack or an objective by its name; its settings are further fields."""
+
+    name: str
+
+
+class PerturbationBudget(_Fields):
+    """A set of perturbations: their largest norm, and how many tokens may be perturbed (None for all)."""
+
+    size: float
+    norm: str
+    tokens: Length | None
+
+
 class TopToken(_Fields):
     """A token with a large share of the worst direction."""
 

@@ -30,6 +30,7 @@ from howsmooth.report.rows import (
     magnitude,
     map_name,
     model_name,
+    none_first,
     number,
     scope_text,
     signed_title,
@@ -92,7 +93,7 @@ def growth_chart(
     layer, head = CURVE.index("layer"), CURVE.index("head")
     law_by_map = {(key[layer], key[head]): law for key, law in laws.items()}
     groups = group_by(records, "layer", "head")
-    keys = sorted((key for key in groups if any(is_drawable(record) for record in groups[key])), key=_none_first)
+    keys = sorted((key for key in groups if any(is_drawable(record) for record in groups[key])), key=none_first)
     labelled = set(_evenly_spaced(keys, max_labelled))
     series = [
         samples_series(groups[key], map_name(*key) if key in labelled else "", law_by_map.get(key)) for key in keys
@@ -467,11 +468,6 @@ def group_by(records: Sequence[dict[str, Any]], *names: str) -> dict[tuple, list
 
 def _finite_or_none(upper: float | None) -> float | None:
     return upper if upper is not None and upper < 1e300 else None  # 1e300: close to overflow
-
-
-def _none_first(key: tuple) -> tuple:
-    """Return a sort key that puts None before the integers."""
-    return tuple(-1 if part is None else part for part in key)
 
 
 def _evenly_spaced(items: list, limit: int) -> list:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from howsmooth.report.chart import Axis, Band, Chart, LineStyle, Series
 from howsmooth.report.figure import draw
-from howsmooth.report.flow_tables import chunk_key, of_kind
+from howsmooth.report.flow_tables import depth_runs, of_kind
 from howsmooth.report.output_paths import check_animation_path
 from howsmooth.report.rows import model_name
 from howsmooth.report.style import (
@@ -281,7 +280,7 @@ def depth_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
     charts = []
     models = list(dict.fromkeys(record["model"] for record in records))
     for model in models:
-        runs = [list(group) for _, group in groupby((r for r in records if r["model"] == model), key=chunk_key)]
+        runs = depth_runs([record for record in records if record["model"] == model])
         lengths = sorted({record["n"] for run in runs for record in run})
         x = Axis("layers passed" + (", then the final norm" if runs[0][-1]["normed"] else ""), integer_ticks=True)
         name = "" if len(models) == 1 else f"{model_name(model)}, n = {', '.join(map(str, lengths))}: "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.errors import InputError
 from howsmooth.report.chart import PALETTE_SIZE
 from howsmooth.report.flow_figures import COUNTS, SIZES, SMALLEST_SIZE, depth_of
-from howsmooth.report.flow_tables import depth_label, of_kind, plateau_lines
+from howsmooth.report.flow_tables import depth_label, depth_runs, of_kind, plateau_lines
 from howsmooth.report.rows import model_name, token
 from howsmooth.report.web_page import embed_json, render
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from howsmooth.dynamics.runs import ParticleRun
-    from howsmooth.studies.depth import DepthTrajectory
 
 MAX_TOKENS = 600  # tokens that are drawn: with more, every k-th
 _ASINH_RATIO = 40.0  # coordinates that grow by more than this factor are drawn on an asinh scale
@@ -29,7 +28,7 @@ def flow_page(scenes: Sequence[dict[str, Any]]) -> str:
     """Return the HTML page of one or several scenes, as `particle_scene` and `depth_scene` return them."""
     if not scenes:
         raise InputError("expected at least one flow to show, got none")
-    return render("flow.html", data=embed_json(list(scenes)))
+    return render("flow.html", ("flow.js",), data=embed_json(list(scenes)))
 
 
 def particle_page(run: ParticleRun, records: Sequence[dict[str, Any]]) -> str:
@@ -60,16 +59,9 @@ def particle_page(run: ParticleRun, records: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def depth_page(passages: Sequence[DepthTrajectory], records: Sequence[dict[str, Any]]) -> str:
-    """Return the HTML page of chunks of text passing through a model, for those that have records."""
-    from howsmooth.studies.depth import principal_coordinates
-
-    scenes = []
-    for passage in passages:
-        own_records = [r for r in records if (r["n"], r["sample"]) == (passage.n, passage.sample)]
-        if own_records:
-            scenes.append(depth_scene(own_records, *principal_coordinates(passage), passage.chunk.words))
-    return flow_page(scenes)
+def depth_page(records: Sequence[dict[str, Any]]) -> str:
+    """Return the HTML page of chunks of text passing through models, one scene for each chunk."""
+    return flow_page([depth_scene(run) for run in depth_runs(records)])
 
 
 def particle_scene(
@@ -130,19 +122,16 @@ def particle_scene(
     )
 
 
-def depth_scene(
-    records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], words: Sequence[str]
-) -> dict[str, Any]:
+def depth_scene(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the scene of a text passing through the layers of a model, coloured by position, as JSON for `flow_page`.
 
     Args:
-        records: One record for each depth; an interrupted run has fewer than `paths`, and only these are shown.
-        paths: Directions of the tokens, of shape (T, n, 3).
-        names: Name of each coordinate.
-        words: The tokens of the text.
+        records: One record for each depth.
     """
-    first, n = records[0], len(words)
-    paths = paths[: len(records)]
+    import numpy
+
+    first, n, words = records[0], records[0]["n"], records[0]["words"]
+    step = -(-n // len(words))
     name = model_name(first["model"])
     sink = (
         ""
@@ -156,14 +145,14 @@ def depth_scene(
     depth_texts = [
         f"{depth_label(r)} of {first['layers']} layers" if not r["normed"] else "after the norm" for r in records
     ]
-    labelled_words = [f"{token(word)}  @{i}" for i, word in enumerate(words)]
+    labelled_words = [f"{token(word)}  @{i * step}" for i, word in enumerate(words)]
     return _scene(
-        paths,
-        names,
+        numpy.array([record["coordinates"] for record in records]),
+        first["axes"],
         [depth_of(r) for r in records],
         depth_texts,
         labelled_words,
-        [i / max(n - 1, 1) for i in range(n)],
+        [i / max(len(words) - 1, 1) for i in range(len(words))],
         True,
         _depth_charts(records),
         title=f"{name}: {n} tokens through {first['layers']} layers",
@@ -172,9 +161,9 @@ def depth_scene(
         f"vary most; colour is the position in the text.{sink}",
         facts=f"Text: {text} (sha256 {first['text_sha256'][:12]}…), weights "
         f"{first['weights'] or 'as loaded'}, {first['dtype']}, seed {first['seed']}, "
-        f"howsmooth {first['versions']['howsmooth']}.",
+        f"howsmooth {first['versions']['howsmooth']}." + (f" One token of every {step} is drawn." if step > 1 else ""),
         full_trails=False,
-        sink=first["sink"],
+        sink=None if first["sink"] is None or first["sink"] % step else first["sink"] // step,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -231,20 +230,22 @@ def rate_table(record: dict[str, Any], title: str) -> Table:
     )
 
 
-def depth_tables(records: Sequence[dict[str, Any]]) -> Group:
+def depth_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     """Return two tables for each chunk of text: statistics of the tokens after each layer, growth of a perturbation."""
     parts: list[Table] = []
-    for _, group in groupby(records, key=chunk_key):
-        run = list(group)
+    for run in depth_runs(records):
         parts.append(_spread_table(run))
         if any(record["own"] is not None for record in run):
             parts.append(_depth_growth_table(run))
-    return Group(*parts)
+    return parts
 
 
-def chunk_key(record: dict[str, Any]) -> tuple[str, int, int]:
-    """Return the key of the chunk of text that a record belongs to."""
-    return record["model"], record["n"], record["sample"]
+def depth_runs(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the records of each chunk of text, from its first depth to its last."""
+    runs: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records:
+        runs.setdefault((record["model"], record["text"], record["n"], record["sample"]), []).append(record)
+    return [sorted(run, key=lambda r: (r["depth"], r["normed"])) for run in runs.values()]
 
 
 def depth_label(record: dict[str, Any]) -> str:

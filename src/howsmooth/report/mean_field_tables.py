@@ -14,6 +14,7 @@ from howsmooth.report.rows import (
     interval,
     magnitude,
     model_name,
+    none_first,
     number,
     plural_of,
     ratio_text,
@@ -58,10 +59,11 @@ def regimes_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
                 common("plateau", "log_plateau", "bold green"),
                 common("from n* on", "log_crossover"),
                 common("≥ two Diracs", "log_two_dirac", "dim"),
+                common("≥ three points", "log_three_points"),
                 common("≤ for all n", "log_n_free", "dim"),
                 Column(
                     "ratio",
-                    lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_plateau"]),
+                    lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_three_points"]),
                     wrap=False,
                     min_width=5,
                 ),
@@ -104,10 +106,22 @@ def masked_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     ]
 
 
-def distance_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of distances before and after attention, with a row for each layer, length and exponent."""
+def distance_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return a table for each pair: before and after attention, with a row for each layer, length and exponent."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record["model"], *_pair(record), record["distance"]), []).append(record)
+    return [_distance_table(group) for group in groups.values()]
+
+
+def _pair(record: dict[str, Any]) -> tuple[str, str]:
+    first, second = record.get("texts") or record["files"]
+    return first, second
+
+
+def _distance_table(records: Sequence[dict[str, Any]]) -> Table:
     first = records[0]
-    names = first.get("texts") or first.get("files") or ("", "")
+    names = _pair(first)
     pair = f"{names[0]} and {names[1]}" if names[0] != names[1] else f"two chunks of {names[0]}"
     model = "" if first["model"] is None else f"{model_name(first['model'])}: "
     after = any(record["after"] for record in records)
@@ -271,7 +285,7 @@ def _by_layer(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault((record["layer"], record["n"]), []).append(record)
-    return [groups[key] for key in sorted(groups)]
+    return [groups[key] for key in sorted(groups, key=none_first)]
 
 
 def _count(records: Sequence[dict[str, Any]], verdict: str) -> int:

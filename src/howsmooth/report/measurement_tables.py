@@ -27,6 +27,7 @@ from howsmooth.report.rows import (
     map_name,
     measurement_rows,
     model_name,
+    none_first,
     number,
     plural_of,
     ratio_text,
@@ -105,7 +106,7 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
         f"{model_name(first['model'])}{weights}: {name} of its {plural_of(first['map'])} on {text_name(first)}"
         f"{FIXED_TOKENS_TEXT.get(first.get('tokens', 'all'), '')}",
         [
-            Column("layer", lambda row: row.layer, key=True),
+            Column("layer", lambda row: "all" if row.layer is None else row.layer, key=True),
             Column("head", lambda row: row.head, when=any(row.head is not None for row in rows), key=True),
             Column("n", lambda row: row.n, style="bold", key=True),
             Column("mean", lambda row: number(row.mean), style="dim", wrap=False, when=largest != name),
@@ -161,9 +162,7 @@ def growth_table(laws: dict[tuple, Law], name: str = "Lip") -> RenderableType:
         line = Text(title, style="bold cyan", no_wrap=True, overflow="ignore")
         return line.append(f": {verdicts.pop()}", style="not bold default")
     layer, head = CURVE.index("layer"), CURVE.index("head")
-    ordered = sorted(
-        laws.items(), key=lambda item: tuple(-1 if item[0][i] is None else item[0][i] for i in (layer, head))
-    )
+    ordered = sorted(laws.items(), key=lambda item: none_first(item[0][i] for i in (layer, head)))
     return Table(
         title,
         [

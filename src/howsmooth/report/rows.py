@@ -41,7 +41,7 @@ class Row:
     """
 
     model: str
-    layer: int
+    layer: int | None
     head: int | None
     n: int
     values: tuple[float, ...]
@@ -61,6 +61,16 @@ class Row:
         return f"{len(self.unfinished)} of {len(self.values)}: {', '.join(sorted(set(self.unfinished)))}"
 
 
+def none_first(key: Iterable[Any]) -> tuple:
+    """Return a sort key that puts None, as the layer of the whole model, before the numbers from 0.
+
+    Example:
+        >>> sorted([(1, 0), (None, 2), (0, None)], key=none_first)
+        [(None, 2), (0, None), (1, 0)]
+    """
+    return tuple(-1 if part is None else part for part in key)
+
+
 def measurement_rows(records: Iterable[dict[str, Any]]) -> list[Row]:
     """Group measurements by map and length, ordered by first occurrence of the model, layer, head and length."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
@@ -68,7 +78,7 @@ def measurement_rows(records: Iterable[dict[str, Any]]) -> list[Row]:
     for record in records:
         models.setdefault(record["model"], len(models))
         groups.setdefault((record["model"], record["layer"], record["head"], record["n"]), []).append(record)
-    order = sorted(groups, key=lambda key: (models[key[0]], key[1], -1 if key[2] is None else key[2], key[3]))
+    order = sorted(groups, key=lambda key: (models[key[0]], *none_first(key[1:])))
     return [
         Row(
             model,

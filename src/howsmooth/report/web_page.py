@@ -55,8 +55,6 @@ def report_page(
     if (own := _own_page(records)) is not None:
         return own
     tables = tables_of(records) if tables is None else tables
-    script = "\n".join(asset(name) for name in _SCRIPTS)
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     title = title or f"How smooth is attention? {_models(records)}".strip()
     data = {
         "title": title,
@@ -65,9 +63,8 @@ def report_page(
     }
     return render(
         "report.html",
+        _SCRIPTS,
         title=title,
-        script=Markup(script),
-        script_sha256=digest,
         data=embed_json(data),
         tiles=_tiles(records, tables),
         sections=sections_of(records),
@@ -155,8 +152,17 @@ def asset(name: str) -> str:
     return files("howsmooth.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def render(template: str, **values: Any) -> str:
-    """Render a template of the folder `assets`; values are escaped, and `{{ asset(name) }}` includes a file."""
+def render(template: str, scripts: Sequence[str] = (), **values: Any) -> str:
+    """Render a template of the folder `assets`; values are escaped, and `{{ asset(name) }}` includes a file.
+
+    Args:
+        template: Name of the template, which includes `policy.html` in its head, and ends with the script.
+        scripts: Names of the files of its script. The Content-Security-Policy of the page allows no other.
+        values: Values of the template.
+    """
+    script = "\n".join(asset(name) for name in scripts)
+    values["script"] = Markup(script)
+    values["script_sha256"] = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     environment = Environment(
         loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from howsmooth.questions.inputs import resolve, sites
     from howsmooth.questions.measure import QUANTITIES, MeasureSpec
     from howsmooth.questions.spec import Spec, read_study, spec_of
-    from howsmooth.studies.ball_attacks import balls, worst_cases
     from howsmooth.studies.costs import CostModel
-    from howsmooth.studies.depth import chosen_depths, depth_trajectories
-    from howsmooth.studies.distances import file_distances, text_distances
     from howsmooth.studies.formats import read_records, write_records
     from howsmooth.studies.model_flows import model_flow, parse_weights
     from howsmooth.studies.plan import prepare, prepare_model
@@ -43,14 +40,8 @@ __getattr__, __dir__ = attach(
         "Store": "howsmooth.studies.store",
         "read_records": "howsmooth.studies.formats",
         "write_records": "howsmooth.studies.formats",
-        "worst_cases": "howsmooth.studies.ball_attacks",
-        "balls": "howsmooth.studies.ball_attacks",
         "move_each_token": "howsmooth.studies.token_effects",
         "move_one_token": "howsmooth.studies.token_effects",
-        "text_distances": "howsmooth.studies.distances",
-        "file_distances": "howsmooth.studies.distances",
-        "chosen_depths": "howsmooth.studies.depth",
-        "depth_trajectories": "howsmooth.studies.depth",
         "model_flow": "howsmooth.studies.model_flows",
         "parse_weights": "howsmooth.studies.model_flows",
     },
@@ -73,14 +64,8 @@ __all__ = [
     "Store",
     "read_records",
     "write_records",
-    "worst_cases",
-    "balls",
     "move_each_token",
     "move_one_token",
-    "text_distances",
-    "file_distances",
-    "chosen_depths",
-    "depth_trajectories",
     "model_flow",
     "parse_weights",
 ]

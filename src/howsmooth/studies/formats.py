@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.questions import record_error
+from howsmooth.reading import read_whole
 from howsmooth.records import (
     ChangedRecord,
     ExistingLines,
@@ -32,8 +33,6 @@ from howsmooth.records import (
 from howsmooth.studies.store import Store
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
-# Two attacks on tokens with equal values here are the same attack.
-ATTACK_IDENTITY = ("model", "sha256", "ids", "method", "objective", "limits", "judge", "budget", "seed", "dtype")
 _SQLITE, _PARQUET = b"SQLite format 3\0", b"PAR1"
 _ROWS_PER_BATCH = 10_000
 _NESTED = {b"howsmooth": b"json"}  # marks a Parquet column whose cells are JSON
@@ -104,20 +103,10 @@ def read_to_continue(path: str) -> ExistingLines:
     return read_lines(path, check, "records of this version", '{"kind": "')
 
 
-def read_attacks(path: str) -> ExistingLines:
-    """Return the attacks on tokens of a file that a command appends to; raise if it contains anything else."""
-    return read_lines(path, attack_key, "attacks on tokens", '{"text": "')
-
-
-def attack_key(record: dict[str, Any]) -> str:
-    """Return a text that is equal for two records of the same attack on tokens, and for no others."""
-    return json.dumps([record[name] for name in ATTACK_IDENTITY], sort_keys=True)
-
-
 def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
     """Return (position, record) for each record of one file."""
     if path == "-":
-        return _lines("stdin", sys.stdin.buffer.read(), notes)
+        return _lines("stdin", read_whole(sys.stdin.buffer, "stdin"), notes)
     if FORMATS.get(Path(path).suffix.lower()) == "csv":
         raise InputError(
             f"expected JSON lines, Parquet or a store, got {path}: CSV does not distinguish numbers, "
@@ -129,7 +118,7 @@ def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
             magic = stream.read(len(_SQLITE))
         if magic == _SQLITE:
             return _stored(file, notes)
-        return _from_parquet(file) if magic.startswith(_PARQUET) else _lines(path, file.read_bytes(), notes)
+        return _from_parquet(file) if magic.startswith(_PARQUET) else _lines(path, read_whole(file, path), notes)
     except OSError as error:
         raise InputError(
             f"expected a store or a file of JSON lines, got {path} "

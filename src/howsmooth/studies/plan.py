@@ -18,6 +18,7 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
 from howsmooth.models.identity import model_identity
+from howsmooth.models.loading import cached_model
 from howsmooth.models.map_types import MAP_VERSION, MAPS
 from howsmooth.models.memory import free_memory, solver_memory_limit
 from howsmooth.questions import find_question
@@ -33,14 +34,21 @@ from howsmooth.questions.inputs import (
 )
 from howsmooth.questions.measure import QUANTITIES, MeasureSpec
 from howsmooth.questions.question import Grid, Place, Question
-from howsmooth.questions.spec import EngineSpec, ModelChoice, ModelSpec, Spec, read_texts, refuse_untrusted
+from howsmooth.questions.spec import (
+    EngineSpec,
+    ModelChoice,
+    ModelSpec,
+    Spec,
+    load_arguments,
+    read_texts,
+    refuse_untrusted,
+)
 from howsmooth.questions.work import Bundle, Samples
 from howsmooth.records.provenance import provenance
 from howsmooth.spectral import MemoryPlan, restrict
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
 from howsmooth.studies.threads import available_cores
-from howsmooth.studies.worker import cached_model
 from howsmooth.texts.corpora import Corpus
 
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
@@ -70,7 +78,7 @@ class PlannedModel:
         heads: The chosen heads; (None,) for whole layers.
         inputs: The inputs, one for each text.
         solve_bytes: Memory of one solve at the longest length.
-        depth: Number of layers of the model.
+        depth: The largest depth of the model, as `Grid` has it.
     """
 
     spec: Any
@@ -156,12 +164,12 @@ class Plan:
         """Number of places."""
         if not self.planned_models:
             return sum(1 for _ in self._coordinates())
-        longest = [
-            (planned, n, sum(1 for _ in self._coordinates(planned, n, range(self.spec.samples))))
+        return sum(
+            sum(1 for _ in self._coordinates(planned, *self._fitted(inputs, n)))
             for planned in self.planned_models
+            for inputs in planned.inputs
             for n in self.spec.lengths
-        ]
-        return sum(places * len(planned.inputs) for planned, _, places in longest)
+        )
 
     @cached_property
     def confidence(self) -> float:
@@ -199,9 +207,14 @@ class Plan:
         if planned is not None:
             grid = Grid(planned.layers, planned.heads, n, samples, planned.depth)
             return self.question.places(self.spec, grid)
+        return self._grid
+
+    @cached_property
+    def _grid(self) -> list[dict[str, Any]]:
+        """The coordinates of a question about anything but models; made once, since that may read files."""
         if self.question.grid is None:
             raise InputError(f"expected a model for the question {self.spec.question}, got none; name one")
-        return self.question.grid(self.spec)
+        return list(self.question.grid(self.spec))
 
     def _all_bundles(self) -> Iterator[Bundle]:
         if not self.planned_models:
@@ -209,12 +222,17 @@ class Plan:
             return
         lengths = self.spec.lengths if self.in_process else sorted(self.spec.lengths, reverse=True)
         for number, planned in enumerate(self.planned_models):
-            for n, inputs in product(lengths, planned.inputs):
-                size = self.spec.samples if self.question.samples_together else planned.batch_size(n)
+            for wanted, inputs in product(lengths, planned.inputs):
+                n, samples = self._fitted(inputs, wanted)
+                size = len(samples) if self.question.samples_together else planned.batch_size(n)
                 seconds = self.costs[number].seconds(n) if self.costs else 1.0
-                for first in range(0, self.spec.samples, size):
-                    samples = range(first, min(first + size, self.spec.samples))
-                    yield self._bundle(planned, inputs, n, samples, seconds)
+                for first in range(0, len(samples), size):
+                    yield self._bundle(planned, inputs, n, samples[first : first + size], seconds)
+
+    def _fitted(self, inputs: Inputs, n: int) -> tuple[int, range]:
+        """Return the length and the samples that there are for a length of the spec."""
+        n, samples = inputs.fitted(n, self.spec.samples) if isinstance(inputs, TextInputs) else (n, self.spec.samples)
+        return n, range(samples)
 
     def _bundle_without_model(self) -> Bundle:
         spec = self.spec
@@ -376,9 +394,9 @@ def prepare(
         >>> plan.count, len(list(plan.tasks()))
         (8, 8)
     """
+    refuse_untrusted(spec, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     if not isinstance(spec, ModelSpec):
         return Plan(spec)
-    refuse_untrusted(spec, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     corpora = read_texts(spec)
     planned_models, costs = [], []
     for model_spec in chain.from_iterable(series.members() for series in spec.models):
@@ -427,22 +445,6 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, fro
     return Plan(spec, (planned,), model=model)
 
 
-def load_arguments(spec: ModelSpec, model_spec: ModelChoice) -> dict[str, Any]:
-    """Return the keyword arguments of `howsmooth.load` for one model of a spec."""
-    return {
-        "name": ("random:" if model_spec.weights == "random" else "") + spec.path(model_spec.name),
-        "dtype": model_spec.dtype,
-        "device": model_spec.device,
-        "revision": model_spec.revision,
-        "trust_remote_code": model_spec.trust_remote_code,
-        "allow_pickle": model_spec.allow_pickle,
-        "seed": spec.seed if model_spec.seed is None else model_spec.seed,
-        "tokenizer": model_spec.tokenizer and spec.path(model_spec.tokenizer),
-        "causal": model_spec.causal,
-        "part": model_spec.part or ("vision" if spec.inputs == "images" else None),
-    }
-
-
 def plan_model(
     spec: Any,
     model_spec: ModelChoice,
@@ -453,7 +455,8 @@ def plan_model(
 ) -> PlannedModel:
     """Resolve a spec against one model and its texts, so that errors are found before anything is computed."""
     layers, heads = chosen_layers(model, spec, model_spec.layers), chosen_heads(model, spec)
-    make = find_question(spec.question).inputs or inputs_of
+    question = find_question(spec.question)
+    make = question.inputs or inputs_of
     inputs = tuple(make(model, corpus, spec) for corpus in corpora or (None,))
     if spec.question == "measure" and spec.is_attention:
         solve_bytes = solve_memory(model, inputs[0], spec, layers[0]).total
@@ -473,7 +476,7 @@ def plan_model(
         heads=heads,
         inputs=inputs,
         solve_bytes=solve_bytes,
-        depth=model.layers,
+        depth=question.deepest(model, inputs[0].chunk(min(spec.lengths), 0)) if question.deepest else model.layers,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from howsmooth.models import Model
-from howsmooth.questions.spec import EngineSpec, Spec
+from howsmooth.questions.spec import EngineSpec, Spec, refuse_connection
 from howsmooth.studies.plan import Plan, prepare, prepare_model
 from howsmooth.studies.store import Store, description_of
 from howsmooth.studies.worker import ProgressCallback, records_of_bundle, run_bundle
@@ -125,6 +125,7 @@ def run_study(
     log: Callable[[str], None] | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    connect: bool = False,
 ) -> dict[str, int]:
     """Compute the tasks of a study that have no record in the store yet.
 
@@ -137,6 +138,7 @@ def run_study(
         log: Called with lines such as "loading gpt2".
         trust_remote_code: Allow models that run code of their own. The study has to allow it as well.
         allow_pickle: The same for weights that are not safetensors.
+        connect: The same for a connection to the Ray cluster that the study names. A plan is not asked again.
 
     Returns:
         The counts of the store at the end, as `Store.counts`.
@@ -154,6 +156,7 @@ def run_study(
     """
     plans: Sequence[Plan | CustomPlan]
     if isinstance(study, Spec):
+        refuse_connection(study, connect)
         plans = [prepare(study, log=log, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)]
     else:
         plans = study if isinstance(study, Sequence) else [study]

@@ -11,9 +11,10 @@ import json
 import os
 import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,20 +99,23 @@ class Store:
     @classmethod
     @contextmanager
     def read(cls, path: str | Path) -> Iterator[Store]:
-        """Open a store for reading, also while another process writes it."""
+        """Open a store for reading, also while another process writes it, and where nothing can be written."""
         path = Path(path)
         if not path.is_file():
             raise InputError(f"expected a store, got {path}, which does not exist; run the study first")
-        with _errors(path):
-            # Not read-only: after a crash a reader has to apply the write-ahead log.
-            db = sqlite3.connect(path, isolation_level=None)
-        try:
+        with ExitStack() as stack:
             with _errors(path):
-                db.execute("PRAGMA query_only = ON")
-                _check(db, path)
+                # Not read-only: after a crash a reader has to apply the write-ahead log.
+                db = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
+                try:
+                    db.execute("PRAGMA query_only = ON")
+                    _check(db, path)
+                except sqlite3.OperationalError:
+                    if _can_write_beside(path):
+                        raise
+                    db = stack.enter_context(_read_only(path))
+                    _check(db, path)
             yield cls(path, db)
-        finally:
-            db.close()
 
     def plan(self, study: dict[str, Any], tasks: Iterable[str]) -> None:
         """Set the study and its tasks. Records of tasks that are no longer part of it stay in the file."""
@@ -201,16 +205,12 @@ class Store:
                 if isinstance(record, dict):
                     yield record
                 else:
-                    self.changed.append(
-                        f"record {number} of {self.path.name} was changed after it was written and is left out; "
-                        "`howsmooth study resume` computes it again"
-                    )
+                    self.changed.append(self._left_out(number))
 
     def _remove_changed(self) -> str | None:
         """Remove the records that are not as they were written; return which, in words, or None if there are none."""
         with self._transaction() as db:
-            rows = db.execute("SELECT id, record FROM records ORDER BY id")
-            changed = [number for number, text in rows if not (isinstance(text, str) and is_intact(text))]
+            changed = self._changed_rows()
             db.executemany("DELETE FROM records WHERE id = ?", ((number,) for number in changed))
         if not changed:
             return None
@@ -218,6 +218,23 @@ class Store:
         return (
             f"{len(changed)} record{'s' * (len(changed) > 1)} ({numbers}) of {self.path.name} changed after being "
             "written, and will be computed again"
+        )
+
+    def check(self) -> None:
+        """Set `changed` from the checksums of the records of the study; nothing is parsed."""
+        planned = "SELECT id, record FROM tasks JOIN records USING (hash) ORDER BY position"
+        with _errors(self.path):
+            self.changed = [self._left_out(number) for number in self._changed_rows(planned)]
+
+    def _changed_rows(self, query: str = "SELECT id, record FROM records ORDER BY id") -> list[int]:
+        """Return the numbers of the records that are not as they were written."""
+        rows = self._db.execute(query)
+        return [number for number, text in rows if not (isinstance(text, str) and is_intact(text))]
+
+    def _left_out(self, number: int) -> str:
+        return (
+            f"record {number} of {self.path.name} was changed after it was written and is left out; "
+            "`howsmooth study resume` computes it again"
         )
 
     def failures(self) -> list[tuple[str, str, int]]:
@@ -243,6 +260,37 @@ class Store:
 def description_of(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what a store keeps of a study: its spec, or those of its questions, as `specs_of` reads them."""
     return descriptions[0] if len(descriptions) == 1 else {"specs": list(descriptions)}
+
+
+def _can_write_beside(path: Path) -> bool:
+    """Return whether the files of a write-ahead log can be written beside a store; readers need them, too."""
+    try:
+        with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(path))):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a store on a file system where nothing can be written, such as a read-only mount.
+
+    Nobody writes it there, so that SQLite needs neither locks nor a shared index of the log ("immutable"). It ignores
+    the log then, which has the last records of a run that was killed: such a store is copied together with its log.
+    """
+    file = Path(os.path.realpath(path))
+    log = file.with_name(file.name + "-wal")
+    with tempfile.TemporaryDirectory(prefix="howsmooth-store-") as folder:
+        if log.is_file() and log.stat().st_size:
+            copy = Path(folder) / file.name
+            shutil.copyfile(file, copy)
+            shutil.copyfile(log, copy.with_name(log.name))
+            address = copy.as_uri()
+        else:
+            address = file.as_uri() + "?immutable=1"
+        with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
+            db.execute("PRAGMA query_only = ON")
+            yield db
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from howsmooth.errors import InputError
-from howsmooth.models import Model, load
-from howsmooth.models.identity import file_states, model_identity
+from howsmooth.models import Model
+from howsmooth.models.loading import cached_model
 from howsmooth.questions import find_question
 from howsmooth.questions.question import Place, Question
 from howsmooth.questions.work import Bundle, Work, grouped
@@ -101,35 +101,6 @@ def _records(question: Question, work: Work, places: list[Place]) -> Iterator[tu
     kind = question.records[0].kind_name
     for place, fields in question.answer(work, places):
         yield place, make_record(fields.pop("kind", kind), {**fields, "task": place.key})
-
-
-_model_cache: dict[str, Model] = {}  # load arguments -> model; at most one entry
-
-
-def cached_model(load_arguments: dict[str, Any], identity: dict[str, Any] | None = None) -> Model:
-    """Load a model, or return it if it is the last one that this process loaded.
-
-    Args:
-        load_arguments: Keyword arguments of `howsmooth.load`.
-        identity: What `model_identity` has to return for it.
-
-    Raises:
-        InputError: The loaded model differs from `identity`.
-    """
-    names = [name for name in (load_arguments["name"], load_arguments.get("tokenizer")) if name]
-    key = repr((sorted(load_arguments.items()), [file_states(name) for name in names]))
-    if key not in _model_cache:
-        _model_cache.clear()  # before loading: two models may not fit in memory
-        model = load(**load_arguments)
-        found, expected = ({}, {}) if identity is None else (model_identity(model), identity)
-        for name in expected.keys() - {"unique"}:
-            if found.get(name) != expected[name]:
-                raise InputError(
-                    f"expected {load_arguments['name']!r} as it was when the study was planned, got another {name}; "
-                    "bring the same files to every machine"
-                )
-        _model_cache[key] = model
-    return _model_cache[key]
 
 
 def error_message(error: Exception, bundle: Bundle) -> str:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from howsmooth.errors import InputError
 from howsmooth.extras import require
+from howsmooth.reading import read_whole
 from howsmooth.texts.generated import DEFAULT_WORDS, generated_text
 
 FORMATS = ("auto", "text", "ag_news")
@@ -112,7 +113,7 @@ def read_corpus(
         words = int(source.partition(":")[2] or DEFAULT_WORDS)
         found, documents = source, (generated_text(words),)
     elif source == "-":
-        found, documents = "stdin", (_decode(sys.stdin.buffer.read(), "stdin"),)
+        found, documents = "stdin", (_decode(read_whole(sys.stdin.buffer, "stdin"), "stdin"),)
     elif source in PAPER_CORPORA and not os.path.exists(source):
         found, documents = source, _read_paper_corpus(source)
     elif source.startswith("hf:"):
@@ -160,7 +161,7 @@ def _parse_ag_news(content: str, path: Path) -> tuple[str, ...]:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_whole(path, path)
     except OSError as error:
         raise InputError(
             f"expected a readable text file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
@@ -211,7 +212,8 @@ def _read_dataset(name: str, split: str, column: str | None, subset: str | None)
     import datasets
 
     try:
-        table = datasets.load_dataset(name, subset, split=split)
+        # Version 3 of the library asks on the terminal whether a script may run; version 4 has none and accepts False.
+        table = datasets.load_dataset(name, subset, split=split, trust_remote_code=False)
     except Exception as error:  # exceptions of the library, of the hub and of the network
         reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
         raise InputError(

@@ -27,6 +27,7 @@ from howsmooth.texts.corpora import Corpus
 
 CUTTINGS = ("consecutive", "documents", "prefixes")
 LONGEST_WORD = 1_000_000  # characters without white space: tokenizers need time and memory for each such word at once
+MOST_CHARACTERS = 50_000  # of a token on average; a text with fewer tokens is hundreds of megabytes of a few words
 _OVERLAP = 64  # tokens after those that are asked for: where a text is cut has no effect so far before the cut
 _CHARACTERS = 8  # of one token, more than in most texts
 _SEARCHED = 1024  # characters before a cut that are searched for the end of a word
@@ -253,7 +254,7 @@ def first_tokens(tokenizer: Any, text: str, count: int | None) -> list[int]:
         count: How many tokens; None for all.
 
     Raises:
-        InputError: The text has no token, or a word that is too long.
+        InputError: The text has no token, a word that is too long, or hardly any token in very many characters.
     """
     found = _beginning(tokenizer, text, count)
     return tokenize(tokenizer, text)[:count] if found is None else found
@@ -268,6 +269,11 @@ def _beginning(tokenizer: Any, text: str, count: int | None) -> list[int] | None
         longer = _encode(tokenizer, text[: _word_end(text, end)])
         if shorter is not None and len(shorter) >= count + _OVERLAP and longer[:count] == shorter[:count]:
             return longer[:count]
+        if len(longer) < count + _OVERLAP and end > MOST_CHARACTERS * (count + _OVERLAP):
+            raise InputError(
+                f"expected a token in {MOST_CHARACTERS:,} characters of the text, got {len(longer)} in the first "
+                f"{end:,}; shorten its words or its white space"
+            )
         shorter, end = longer, 2 * end
     return None
 

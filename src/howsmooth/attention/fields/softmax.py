@@ -93,6 +93,8 @@ class SoftmaxField(Field):
 class L2Field(Field):
     """L2 attention, with weights ∝ a_j exp(−|Qx − Ky|²) and values Vy.
 
+    The published code for flows of Gaussians divides KᵀQ by √d, and not KᵀK: Q/√d in place of Q gives the same.
+
     Attributes:
         q: matrix Q of the queries, (width, d).
         k: matrix K of the keys, (width, d).

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import click
 
-from howsmooth.cli.lazy import Entry, LazyGroup
+from howsmooth.cli.lazy import LazyGroup, question_entries
 
-_COMMANDS = {
-    "worst-case": Entry("attack.worst_case", "Maximise the constant over a set of tokens by gradient ascent."),
-    "ball": Entry("attack.ball", "Certify the constant for all tokens within ε of a text."),
-    "layer": Entry("attack.layer", "Perturb the features that enter a layer, within a budget."),
-    "model": Entry("attack.layer:model_command", "Perturb a text's embeddings to change the model's output."),
-    "tokens": Entry("attack.tokens", "Substitute, insert or duplicate real tokens of a text."),
-}
+_COMMANDS = {**question_entries("attack")}
 
 
 @click.group(

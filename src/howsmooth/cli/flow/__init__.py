@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from howsmooth.cli.lazy import Entry, LazyGroup
+from howsmooth.cli.lazy import Entry, LazyGroup, question_entries
 
 _COMMANDS = {
     "particles": Entry("flow.particles", "Tokens as particles: clusters, hulls, growth of perturbations."),
     "gaussian": Entry("flow.gaussian", "A Gaussian under attention: mean, covariance, blow-up, limiting rank."),
     "pde": Entry("flow.pde", "Densities under attention on a grid, d = 1 or 2."),
-    "model": Entry("flow.model", "The layers of a real model: clusters of tokens, growth of perturbations."),
+    **question_entries("flow"),
 }
 
 

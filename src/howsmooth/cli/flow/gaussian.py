@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from howsmooth.cli.outputs import Record
     from howsmooth.cli.run import ProgressCallback
     from howsmooth.dynamics.runs import GaussianRun
+
+_EARLY_STEPS = 1_000  # after which it is said if the steps will not suffice; a flow that blows up takes fewer
 
 
 @click.command(
@@ -82,13 +85,14 @@ def command(
     **attention: Any,
 ) -> int:
     """Run `howsmooth flow gaussian` and return its exit code."""
-    from howsmooth.cli.run import Computation, run_command
+    from howsmooth.cli.run import Computation, print_warning, run_command
 
     gaussian_flow_figure = deferred("howsmooth.report.density_figures:gaussian_flow_figure")
     save_gaussian_animation = deferred("howsmooth.report.density_figures:save_gaussian_animation")
     gaussian_tables = deferred("howsmooth.report.flow_tables:gaussian_tables")
 
     runs: list[GaussianRun] = []
+    told: list[float] = []  # whether the word about the pace was said
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
         from howsmooth.cli.loading import load_torch
@@ -108,6 +112,18 @@ def command(
 
         from howsmooth.dynamics.runs import run_gaussian
 
+        until = flow_example.flow.until
+
+        def show(progress: ProgressCallback, t: float, steps: int) -> None:
+            progress(f"t = {t:.4g} of {until:g}, step {steps:,} of at most {max_steps:,}")
+            if steps == _EARLY_STEPS < max_steps and t / until < steps / max_steps and not told:
+                told.append(t)
+                print_warning(
+                    stderr,
+                    f"note: t = {t:.3g} of {until:g} after {steps:,} of at most {max_steps:,} steps: at this pace the "
+                    "steps do not suffice; a shorter --until or fewer --max-solver-steps end the flow sooner",
+                )
+
         def records(progress: ProgressCallback) -> Iterator[Record]:
             runs.append(
                 run_gaussian(
@@ -119,6 +135,7 @@ def command(
                     max_steps=max_steps,
                     particles=particles,
                     seed=attention["seed"],
+                    progress=partial(show, progress),
                 )
             )
             yield runs[0].as_record()
@@ -134,6 +151,7 @@ def command(
         record_noun="record",
         table=lambda records: gaussian_tables(runs[0], records[0]),
         caveats=lambda _: runs[0].caveats(),
+        describe=str,
         plot=lambda records: gaussian_flow_figure(records[0], **figure_arguments()),
         writers={"--animate": lambda path, records: save_gaussian_animation(path, records[0], **figure_arguments())},
     )

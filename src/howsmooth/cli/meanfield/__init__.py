@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import click
 
-from howsmooth.cli.lazy import Entry, LazyGroup, question_entries
+from howsmooth.cli.lazy import LazyGroup, question_entries
 
-_COMMANDS = {
-    **question_entries("meanfield"),
-    "distance": Entry("meanfield.distance", "Exact distances between token measures, before and after attention."),
-}
+_COMMANDS = {**question_entries("meanfield")}
 
 
 @click.group(

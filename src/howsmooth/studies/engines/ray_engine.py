@@ -2,14 +2,22 @@
 
 Ray itself runs a task again when its worker or node is lost; a task that Ray gives up is submitted again from here. A
 task that ran twice is stored once, because the store identifies it by its hash.
+
+A cluster that is started here, on one machine, can be reached from this machine only, reports nothing to Ray's authors,
+and leaves no files behind.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import socket
+import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from howsmooth.errors import InputError
@@ -17,6 +25,10 @@ from howsmooth.extras import require
 from howsmooth.studies.engines.in_flight import InFlight, Result, error_message, failed_results
 
 CONNECT_TIMEOUT = 5.0  # seconds for a cluster to answer at its port
+# Ray has one switch for the loopback interface, named after the systems on which that is the default.
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_USAGE_STATS = "RAY_USAGE_STATS_ENABLED"
+_LONGEST_FOLDER = 30  # characters: the names of Ray's sockets in it have 60 more, and the system allows 107
 
 
 def ray_engine(
@@ -33,27 +45,18 @@ def ray_engine(
     Args:
         bundles: The bundles; a few more than can run at once are submitted ahead of time.
         work: What a Ray task does with a bundle.
-        address: Address of the cluster; without one, Ray starts a cluster on this machine.
+        address: Address of the cluster; without one, Ray starts a cluster on this machine that only this machine can
+            reach, whatever RAY_ADDRESS says.
         cpus: CPUs of one Ray task.
         gpus: GPUs of one Ray task.
         retries: How often a task is run again whose worker or node was lost.
     """
     require("ray", purpose="for this engine", otherwise="or use the local engine")
+    os.environ.setdefault(_USAGE_STATS, "0")
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    connect = not ray.is_initialized()
-    if connect:
-        _check_address(address)
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=None)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-            raise InputError(
-                f"expected a Ray cluster at {address}, got none ({reason}); start one with "
-                "`ray start --head`, or leave the address out"
-            ) from None
-    try:
+    with nullcontext() if ray.is_initialized() else _own_cluster(ray) if address is None else _joined(ray, address):
         _check_resources(ray, cpus, gpus)
         task = ray.remote(_run_bundle).options(
             num_cpus=cpus, num_gpus=gpus, max_retries=retries, scheduling_strategy="SPREAD"
@@ -92,15 +95,68 @@ def ray_engine(
                 else:
                     yield from batches
                 del reference  # Ray keeps a result as long as there is a reference to it
+
+
+@contextmanager
+def _own_cluster(ray: Any) -> Iterator[None]:
+    """Start a cluster of this machine, on the loopback interface alone and with its files in a private folder."""
+    usual = tempfile.gettempdir()
+    folder = Path(tempfile.mkdtemp(prefix="howsmooth-ray-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp"))
+    try:
+        with _on_loopback():
+            ray.init(
+                address="local",
+                log_to_driver=False,
+                logging_level="ERROR",
+                include_dashboard=False,
+                _temp_dir=str(folder),
+            )
+        yield
     finally:
-        if connect:
-            ray.shutdown()
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_address(address: str | None) -> None:
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Make the processes that Ray starts listen on the loopback interface; without it they listen on all of them."""
+    from ray._private import ray_constants
+
+    variable, constant = os.environ.get(_CLUSTERS), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[_CLUSTERS] = "0"  # for the processes
+    ray_constants.ENABLE_RAY_CLUSTER = False  # for this one, where the variable was read when ray was imported
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = constant
+        if variable is None:
+            del os.environ[_CLUSTERS]
+        else:
+            os.environ[_CLUSTERS] = variable
+
+
+@contextmanager
+def _joined(ray: Any, address: str) -> Iterator[None]:
+    """Connect to a cluster that is running."""
+    _check_address(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+        raise InputError(
+            f"expected a Ray cluster at {address}, got none ({reason}); start one with "
+            "`ray start --head`, or leave the address out"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_address(address: str) -> None:
     """Raise if nothing listens at an address: Ray itself would wait for a quarter of an hour."""
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdigit():  # none, "auto" or "local"
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():  # "auto" or "local"
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()

@@ -1,0 +1,46 @@
+"""Reading files whole that may be of any size: one that is too large is an error before it fills the memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+from howsmooth.errors import InputError
+
+LARGEST = 1 << 31  # bytes of a text or a file of records, which take a few times as much memory
+LARGEST_TOML = 1 << 24
+_BLOCK = 1 << 24
+
+
+def read_whole(source: Path | BinaryIO, name: object, largest: int = LARGEST) -> bytes:
+    """Return the content of a file, a pipe or a device.
+
+    Args:
+        source: The path, or an open stream.
+        name: What the message calls it.
+        largest: The largest size, in bytes.
+
+    Raises:
+        InputError: There is more; no more than that has been read.
+        OSError: It cannot be read.
+
+    Example:
+        >>> import io
+        >>> read_whole(io.BytesIO(b"rain"), "stdin")
+        b'rain'
+        >>> read_whole(io.BytesIO(b"rain"), "stdin", largest=3)
+        Traceback (most recent call last):
+        ...
+        howsmooth.errors.InputError: expected at most 3 bytes, got more in stdin; give a part of it
+    """
+    if isinstance(source, Path):
+        with source.open("rb") as stream:
+            return read_whole(stream, name, largest)
+    blocks: list[bytes] = []
+    size = 0
+    while block := source.read(min(_BLOCK, largest - size + 1)):
+        size += len(block)
+        if size > largest:
+            raise InputError(f"expected at most {largest:,} bytes, got more in {name}; give a part of it")
+        blocks.append(block)
+    return b"".join(blocks)
