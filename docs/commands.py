@@ -163,6 +163,10 @@ PAGE_OF = {
                 "flow particles polytope --particles 24 --until 10", "Tokens gather at the vertices of a polytope."
             ),
             Example(
+                "flow weights minilm --layers 4 --heads 3 --lengths 16 --until 20",
+                "The tokens of a text under one head of a real model, applied again and again.",
+            ),
+            Example(
                 "flow gaussian --A '1,0.5;-0.5,-0.3' --mean 0.5,0.2 --covariance 0.6,0.3 --until 2",
                 "A Gaussian that blows up in finite time.",
             ),

@@ -53,14 +53,13 @@ ARGUMENTS = {
     "meanfield file-distance": ["{tiny}", "--files", "{measure}", "{measure}"],
 }
 TAKE_A_MODEL = (
-    *("measure", "bound", "attack", "flow model", "meanfield splitting --", "meanfield splitting-copies"),
-    "meanfield distance",
+    *("measure", "bound", "attack", "flow model", "flow weights", "meanfield splitting --"),
+    *("meanfield splitting-copies", "meanfield distance"),
 )
 # A value that is wrong for the option; "nosuch" for all others.
 WRONG = {
     "--allowed-host": " ",
     "--tokenizer": "./absent",
-    "--depth-weights": "./absent",
     "--text": "absent.txt",
     "--other": "absent.txt",
     "--images": "absent.png",
@@ -151,7 +150,7 @@ def test_wrong_combinations_are_refused_before_anything_slow_is_imported(tiny, t
         "flow particles nosuch",
         "flow particles --solver rk4",
         "flow particles --solver residual --solver-steps 4 --noise 0.1 --growth 3",
-        "flow particles --weights {tiny}:7",
+        "flow weights {tiny} --layers 7",
         "flow gaussian nosuch",
         "flow gaussian --mean 1,2,3",
         "flow gaussian --covariance 1,2,3",

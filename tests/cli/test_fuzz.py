@@ -86,6 +86,7 @@ LINES = {  # a short run of each command that has options
     "meanfield distance": f"{_SMALL} --lengths 4 --layers 0",
     "meanfield file-distance": "--files a.csv a.csv",
     "flow particles": "--particles 3 --dim 2 --until 0.1 --frames 2",
+    "flow weights": f"{_SMALL} --lengths 4 --until 0.1 --frames 2",
     "flow gaussian": "--dim 2 --until 0.1 --frames 11",
     "flow pde": "--until 0.01 --cells 8 --frames 2",
     "flow model": f"{_SMALL} --lengths 4 --samples 1 --tol 0.1",

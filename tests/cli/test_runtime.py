@@ -98,7 +98,7 @@ def test_loading_is_said_before_torch_is_imported(command, tiny, text_file):
     ("line", "shown"),
     [
         ("attack tokens {tiny} --lengths 8 --text {text}", "{tiny}"),
-        ("flow particles --weights {tiny}:0 --particles 8 --text {text}", "{tiny}"),
+        ("flow weights {tiny} --layers 0 --lengths 8 --text {text}", "{tiny}"),
         ("meanfield regimes", "torch"),
         ("meanfield masked", "torch"),
         ("meanfield splitting-line", "torch"),
@@ -169,7 +169,6 @@ def test_a_study_is_prepared_with_one_thread(tiny, tmp_path):
 
 def test_remedies_name_options_of_the_command():
     from howsmooth.cli.ask import question_command
-    from howsmooth.cli.flow.particles import command as particles
     from howsmooth.cli.runtime import name_options
 
     cases = {
@@ -181,9 +180,9 @@ def test_remedies_name_options_of_the_command():
     }
     for message, wanted in cases.items():
         assert wanted in name_options(message, question_command("measure").params)
-    assert name_options("expected a number of steps, got none; set steps", particles.params).endswith(
-        "set --solver-steps"
-    )
+    assert name_options(
+        "expected a number of steps, got none; set steps", question_command("particles").params
+    ).endswith("set --solver-steps")
 
 
 def test_every_command_that_computes_has_the_options():

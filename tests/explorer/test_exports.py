@@ -40,6 +40,7 @@ WRITTEN = {
     "growth": ["bounds.png", "growth.png"],
     "regimes": ["regimes.png"],
     "split": ["splitting.png"],
+    "flow": ["flow.png"],
 }
 
 

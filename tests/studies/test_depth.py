@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 import torch
 
-from howsmooth.dynamics import integrate_example
 from howsmooth.errors import InputError
 from howsmooth.models import layer_chain, load
 from howsmooth.questions import depth, record_error
 from howsmooth.records import json_line
-from howsmooth.studies import measure, model_flow, parse_weights, prepare_model, records_of, spec_of
+from howsmooth.studies import measure, prepare_model, records_of, spec_of
 from howsmooth.texts.corpora import read_corpus
 from tests.models.tiny import tiny_network, tiny_tokenizer
-from tests.tolerances import assert_close, at_most, less
+from tests.tolerances import at_most, less
 
 TEXT = read_corpus("embedded")
 FAMILIES = ("gpt2", "bert", "llama")
@@ -177,36 +175,3 @@ def test_records_of_long_texts_have_every_kth_token(models, monkeypatch):
 def test_invalid_options_are_refused(models, changes, words):
     with pytest.raises(InputError, match=words):
         prepare_model(spec_with(**{"lengths": [6], **changes}), models["gpt2"], TEXT)
-
-
-@pytest.mark.parametrize("layer, head", [(1, None), (2, 1), (None, None)])
-def test_flow_with_the_attention_of_a_model_as_velocity(models, layer, head):
-    model = models["gpt2"]
-    flow = model_flow(model, TEXT, 6, layer, head)
-    (chunk,) = model.chunks(TEXT.content, 6, 1)
-    first = layer or 0
-    assert_close(flow.x, model.activations(chunk, [first])[first])
-    layers = [model.attention(k, 6) for k in (range(3) if layer is None else [layer])]
-    layers = [f if head is None else f.head(head) for f in layers]
-    residual = flow.example.replace("flow", solver="residual", steps=3, sphere=False, frames=4)
-    trajectory, _ = integrate_example(residual, layers=flow.layers, x=flow.x)
-    x = flow.x
-    for k in range(3):  # one unit of depth for each of the model's three layers
-        x = x + layers[min(k, len(layers) - 1)](x)
-    assert_close(trajectory.last, x)
-    on_spheres, _ = integrate_example(flow.example.replace("flow", until=0.5, frames=3), layers=flow.layers, x=flow.x)
-    assert_close(on_spheres.last.norm(dim=-1), flow.x.norm(dim=-1), 1e-4)
-
-
-@pytest.mark.parametrize("given", ["minilm", ":3", "minilm:", "minilm:x", "minilm:1/", "minilm:1/b"])
-def test_invalid_weights_are_refused(given):
-    with pytest.raises(InputError, match="MODEL:LAYER"):
-        parse_weights(given)
-
-
-def test_layers_and_heads_out_of_range_are_refused(models):
-    with pytest.raises(InputError, match=r"layers of .* between 0 and 2, got 3"):
-        model_flow(models["gpt2"], TEXT, 6, 3)
-    with pytest.raises(InputError, match=r"heads of .* between 0 and 3, got 9"):
-        model_flow(models["gpt2"], TEXT, 6, 0, 9)
-    assert math.isclose(model_flow(models["gpt2"], TEXT, 6, 0).example.flow.until, 3.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from howsmooth.cli.options import (
     LOADING_FIELDS,
     MODEL_HELP,
     apply_options,
+    chosen_style,
     output_option,
     output_options,
     spec_from_options,
@@ -79,7 +82,7 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
     """Answer a question, and return the exit code."""
     from rich.console import Group
 
-    from howsmooth.cli.run import Computation, print_overview, run_command
+    from howsmooth.cli.run import Computation, print_overview, print_warning, run_command
     from howsmooth.report.output_paths import check_page_path
 
     draw_question = deferred("howsmooth.report.figure:draw_question")
@@ -95,6 +98,12 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
     spec = spec_from_options(options, name)
     if question.check is not None:
         question.check(spec)
+    for flag, output in question.outputs.items():
+        if extra[flag] and output.check is not None:
+            output.check(spec)
+    artefacts = getattr(spec, "artefacts", None)
+    if artefacts and artefacts.endswith(".safetensors"):  # a file, checked as the others are
+        extra["--artefacts"] = artefacts
 
     def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
         if isinstance(spec, ModelSpec):
@@ -124,7 +133,16 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
 
         from howsmooth.studies.run import records_of
 
-        return Computation(label, plan.count, lambda progress: records_of(plan, existing_records, progress=progress))
+        def answers(progress: Any) -> Iterable[Record]:
+            def show(at: dict[str, Any]) -> None:
+                if "note" in at:
+                    print_warning(stderr, f"note: {at['note']}")
+                else:
+                    progress(at)
+
+            return records_of(plan, existing_records, progress=show, again="--artefacts" in extra)
+
+        return Computation(label, plan.count, answers)
 
     from howsmooth.studies.formats import read_to_continue
 
@@ -138,14 +156,26 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
         page=report_page if question.page is None else deferred(question.page),
         describe=question.describe,
         read_existing=read_to_continue,
-        writers={flag: partial(_write, output.write, theme) for flag, output in question.outputs.items()},
+        writers={
+            **{flag: partial(_write, flag, output.write, theme) for flag, output in question.outputs.items()},
+            **({"--artefacts": _say_saved} if "--artefacts" in extra else {}),
+        },
         caveats=question.caveats,
         live_table=None if question.live_tables is None else lambda records: Group(*question.live_tables(records)),
     )
 
 
-def _write(location: str, theme: str, path: str, records: list[Record]) -> None:
-    deferred(location)(path, records, theme=theme)
+def _write(flag: str, location: str, theme: str, path: str, records: list[Record]) -> None:
+    from howsmooth.report.style import figure_style
+
+    with figure_style(chosen_style()) if flag.startswith("--plot") else nullcontext():
+        deferred(location)(path, records, theme=theme)
+
+
+def _say_saved(path: str, records: list[Record]) -> None:
+    from howsmooth.cli.run import make_console, print_line
+
+    print_line(make_console(stderr=True), f"saved tensors in {path}")
 
 
 def _parameter(flag: str) -> str:

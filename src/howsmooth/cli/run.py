@@ -152,7 +152,7 @@ class CommandRun:
     def _write(self, record: Record) -> None:
         first = self.records[0] if self.records else record
         for file in self.files:
-            if file.format == "csv" and record.get("record") != first.get("record"):
+            if file.format == "csv" and record.get("kind") != first.get("kind"):
                 continue  # the columns are those of the first kind of record
             with self.defer_write_errors(file.path, file.option):
                 file.write(record)

@@ -177,12 +177,13 @@ found.plot("splitting.png")
 def _flow_code(values: Mapping[str, Any]) -> str:
     return _program(
         "Tokens as particles",
-        ("from howsmooth.dynamics import integrate_example, read_example",),
+        ("import howsmooth",),
         f"""
-example = read_example({values["example"]!r}).replace("tokens", count={values["tokens"]}, seed={values["seed"]})
-trajectory, field = integrate_example(example)
-print(trajectory.ending)
-print(trajectory.tokens.shape)  # depths, tokens, coordinates
+flow = howsmooth.ask(
+    "particles", example={values["example"]!r}, particles={values["tokens"]}, seed={values["seed"]}
+)
+print(flow)
+flow.plot("flow.png")
 """,
     )
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import gradio as gr
 
-from howsmooth.dynamics import integrate_example, read_example, trajectory_records
-from howsmooth.dynamics.instruments.records import view_and_labels
 from howsmooth.errors import InputError
 from howsmooth.explorer import exports, html
 from howsmooth.explorer.app import App, Cancellation
@@ -17,6 +15,7 @@ from howsmooth.explorer.components import cancel_on_click, output, run_and_cance
 from howsmooth.explorer.links import checked, one_of, real_number, whole_number
 from howsmooth.lipschitz.criterion import line_splitting_grid
 from howsmooth.questions.spec import spec_of
+from howsmooth.records import PER_TOKEN
 from howsmooth.report.flow_page import flow_page, particle_scene
 from howsmooth.report.mean_field_figures import line_figure, regimes_figure
 from howsmooth.report.mean_field_tables import scientific
@@ -223,34 +222,24 @@ def flow_tab(app: App) -> None:
         # Accept only names in the list: any other would be used as a path.
         name = example if example in EXAMPLES.values() else "sphere"
         values = {"example": name, "tokens": min(int(count), MAX_TOKENS), "seed": int(seed or 0)}
-        declared = read_example(name).replace("tokens", count=values["tokens"], seed=values["seed"])
         yield {status: html.progress(0, 2, "integrating"), save: ""}
-        trajectory, field = integrate_example(declared, progress=cancellation.check)
-        yield {status: html.progress(1, 2, "computing statistics")}
-        records = []
-        for record in trajectory_records(
-            trajectory, field, tol=declared.watch.tol, renormalised=declared.flow.coordinates == "renormalised"
-        ):
+        spec = spec_of({"example": name, "particles": values["tokens"], "seed": values["seed"]}, question="particles")
+        records: list[dict[str, Any]] = []
+        for record in records_of(prepare(spec), progress=cancellation.check):
             cancellation.check()
+            if not records:
+                yield {status: html.progress(1, 2, "computing statistics")}
             records.append(record)
-        view, labels = view_and_labels(trajectory, field, declared.watch.tol)
-        title = declared.title or declared.name
-        scene = particle_scene(
-            records,
-            view(trajectory.tokens).numpy(),
-            view.names,
-            labels,
-            title=title,
-            about=declared.about,
-            facts=f"{trajectory.steps} steps of {trajectory.solver}.",
-        )
-        ending = f"{trajectory.ending}; {len(trajectory.times)} depths to play, pause and scrub."
+        scene = particle_scene(records)
+        ending = f"{records[-1]['ending']}; {len(records)} depths to play, pause and scrub."
         yield {
             status: html.message(ending[0].upper() + ending[1:], "done"),
-            frame: html.sandboxed_frame(flow_page([scene]), title),
+            frame: html.sandboxed_frame(flow_page([scene]), scene["title"]),
             save: html.save_line(
                 [
-                    html.text_download("CSV", "flow.csv", exports.csv(records, list(records[0]))),
+                    html.text_download(
+                        "CSV", "flow.csv", exports.csv(records, [name for name in records[0] if name not in PER_TOKEN])
+                    ),
                     html.text_download("Python", "flow.py", exports.python_code("flow", values)),
                 ],
                 app.link("flow", values),

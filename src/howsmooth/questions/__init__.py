@@ -96,6 +96,23 @@ QUESTIONS = {
         ("file distance",),
         "meanfield",
     ),
+    "particles": Entry(
+        "particles",
+        "Tokens as particles: clusters, hulls, growth of perturbations.",
+        ("particles", "perturbation growth"),
+        "flow",
+    ),
+    # Its records are those of particles.
+    "weights": Entry("weights", "Tokens of a text under the attention of a real model, as particles.", (), "flow"),
+    "gaussian": Entry(
+        "gaussian", "A Gaussian under attention: mean, covariance, blow-up, limiting rank.", ("gaussian flow",), "flow"
+    ),
+    "pde": Entry(
+        "pde",
+        "Densities under attention on a grid, d = 1 or 2.",
+        ("density flow", "particle comparison", "rate"),
+        "flow",
+    ),
     "depth": Entry(
         "depth", "The layers of a real model: clusters of tokens, growth of perturbations.", ("depth",), "flow", "model"
     ),

@@ -85,12 +85,14 @@ class Output:
     Attributes:
         help: The help text of its option.
         write: "module:name" of a function of (path, records, theme) that writes it.
+        check: Raises InputError for a spec whose records do not have what it shows.
         metavar: What the help shows for the file.
     """
 
     help: str
     write: str
     metavar: str = "FILE"
+    check: Callable[[Any], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ A `Bundle` is plain data that travels to another process. A `Work` is a bundle b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -96,13 +96,28 @@ class Work:
         solver: Options of `local_lipschitz`.
     """
 
-    def __init__(self, bundle: Bundle, model: Model | None = None) -> None:
-        """Take the bundle and its model, which a question about anything else does not need."""
+    def __init__(
+        self, bundle: Bundle, model: Model | None = None, progress: Callable[[dict[str, Any]], None] | None = None
+    ) -> None:
+        """Take the bundle, its model, which a question about anything else does not need, and who is told of steps."""
+        self._progress = progress
+        self.noted: list[str] = []  # what was said
         self.bundle, self._model = bundle, model
         self.spec: Any = bundle.spec
         self.fields, self.solver = bundle.fields, bundle.solver
         self._activations: dict[int, dict[int, Tensor]] = {}  # of each sample
         self._batch: dict[int, Tensor] | None = None  # of all samples
+
+    def notify(self, at: dict[str, Any]) -> None:
+        """Tell the caller where a long computation is; `Question.describe` returns it in words."""
+        if self._progress is not None:
+            self._progress(at)
+
+    def note(self, text: str) -> None:
+        """Say something while the places are answered, once: a command prints it as a note."""
+        if text not in self.noted:
+            self.noted.append(text)
+            self.notify({"note": text})
 
     @property
     def model(self) -> Model:

@@ -20,7 +20,8 @@ from howsmooth.reading import read_whole
 _FIELD = "checksum"
 _SEAL = f', "{_FIELD}": "'
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a text that begins so
-PER_TOKEN = ("words", "shares", "coordinates")  # fields as long as the text itself; CSV files do not have them
+# Fields as long as the text itself, or what a figure needs; CSV files do not have them.
+PER_TOKEN = ("words", "shares", "coordinates", "labels", "plane", "space", "positions", "densities")
 
 
 def json_line(record: dict[str, Any]) -> str:

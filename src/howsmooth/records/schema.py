@@ -5,7 +5,7 @@ A record may have further fields. They are kept as they are; no page reads them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -61,6 +61,16 @@ class TopToken(_Fields):
     position: Count
     token: str
     share: float
+
+
+class Packed(_Fields):
+    """An array, as `howsmooth.records.arrays.pack` returns it."""
+
+    shape: Annotated[list[Length], Field(min_length=1)]
+    bits: Literal[8, 16]
+    low: list[float]
+    high: list[float]
+    data: str
 
 
 class Record(_Fields):

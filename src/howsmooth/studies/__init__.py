@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from howsmooth.questions.spec import Spec, read_study, spec_of
     from howsmooth.studies.costs import CostModel
     from howsmooth.studies.formats import read_records, write_records
-    from howsmooth.studies.model_flows import model_flow, parse_weights
     from howsmooth.studies.plan import prepare, prepare_model
     from howsmooth.studies.run import measure, records_of, run_study
     from howsmooth.studies.store import Store
@@ -42,8 +41,6 @@ __getattr__, __dir__ = attach(
         "write_records": "howsmooth.studies.formats",
         "move_each_token": "howsmooth.studies.token_effects",
         "move_one_token": "howsmooth.studies.token_effects",
-        "model_flow": "howsmooth.studies.model_flows",
-        "parse_weights": "howsmooth.studies.model_flows",
     },
 )
 
@@ -66,6 +63,4 @@ __all__ = [
     "write_records",
     "move_each_token",
     "move_one_token",
-    "model_flow",
-    "parse_weights",
 ]

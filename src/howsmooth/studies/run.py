@@ -88,14 +88,16 @@ def measure(
 
 
 def records_of(
-    plan: Plan, kept: Sequence[dict[str, Any]] = (), *, progress: ProgressCallback | None = None
+    plan: Plan, kept: Sequence[dict[str, Any]] = (), *, progress: ProgressCallback | None = None, again: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Run a plan in this process and yield its records.
 
     Args:
         plan: The plan.
-        kept: Records of an earlier run. Those that belong to the plan are yielded first and not computed again.
+        kept: Records of an earlier run. Those that belong to the plan are yielded first and not computed again, except
+            those with a `failure`, for its error.
         progress: Called with the coordinates of places before they are computed.
+        again: Compute everything, for tensors that records do not contain; records that are known are not repeated.
 
     Raises:
         InputError: A task failed. A solve that did not converge is no failure: its record has that status.
@@ -113,8 +115,11 @@ def records_of(
     known = {record["task"]: record for record in kept if "task" in record}
     if known:
         yield from (known[task] for task in plan.tasks() if task in known)
-    for bundle in plan.bundles(lambda tasks: known.keys() & set(tasks)):
-        yield from records_of_bundle(bundle, progress, plan.model)
+    done = set() if again else {task for task, record in known.items() if record.get("failure") is None}
+    for bundle in plan.bundles(lambda tasks: done & set(tasks)):
+        for record in records_of_bundle(bundle, progress, plan.model):
+            if record["task"] not in known:
+                yield record
 
 
 def run_study(

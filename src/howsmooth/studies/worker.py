@@ -50,6 +50,8 @@ def run_bundle(
         try:
             for place, record in results:
                 places.remove(place)
+                if record["task"] is None:  # of an interrupted run, which does not answer its place
+                    continue
                 found.append(TaskResult(place.key, record))
                 if not together:
                     yield [found.pop()]
@@ -84,7 +86,7 @@ def _calls(
     question = find_question(bundle.question)
     if model is None and bundle.samples is not None:
         model = cached_model(bundle.samples.load_arguments, bundle.samples.identity)
-    work = Work(bundle, model)
+    work = Work(bundle, model, progress)
     for places in _batches(question, work):
         if progress is not None:
             progress({**({} if bundle.samples is None else {"n": work.n}), **places[0].at})
@@ -100,7 +102,7 @@ def _batches(question: Question, work: Work) -> list[list[Place]]:
 def _records(question: Question, work: Work, places: list[Place]) -> Iterator[tuple[Place, dict[str, Any]]]:
     kind = question.records[0].kind_name
     for place, fields in question.answer(work, places):
-        yield place, make_record(fields.pop("kind", kind), {**fields, "task": place.key})
+        yield place, make_record(fields.pop("kind", kind), {**fields, "task": fields.get("task", place.key)})
 
 
 def error_message(error: Exception, bundle: Bundle) -> str:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import click
 
-from howsmooth.cli.lazy import Entry, LazyGroup, question_entries
+from howsmooth.cli.lazy import LazyGroup, question_entries
 
-_COMMANDS = {
-    "particles": Entry("flow.particles", "Tokens as particles: clusters, hulls, growth of perturbations."),
-    "gaussian": Entry("flow.gaussian", "A Gaussian under attention: mean, covariance, blow-up, limiting rank."),
-    "pde": Entry("flow.pde", "Densities under attention on a grid, d = 1 or 2."),
-    **question_entries("flow"),
-}
+_COMMANDS = {**question_entries("flow")}
 
 
 @click.group(
