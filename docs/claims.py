@@ -341,7 +341,7 @@ def claims() -> list[Claim]:
                 ("splitting.md", searched()),
                 ("splitting.md", "It is false for κ near 1: " + near_one()),
             ),
-            ("python -m experiments.splitting_limits", "howsmooth meanfield splitting --which"),
+            ("python -m experiments.splitting_limits", "howsmooth meanfield splitting-cases"),
             ("splitting_limits.jsonl",),
             "Two atoms, κ = 1.1, 2, 10, 100, 1000, sizes up to 10⁶, 80 digits.",
             "Masses and seeds: with free masses over all scales the search comes within 10⁻³ of the limit; earlier searches in "
@@ -364,7 +364,7 @@ def claims() -> list[Claim]:
                     "The balanced columns of Sinkhorn attention do not prevent splitting when A has a negative direction.",
                 ),
             ),
-            ("howsmooth meanfield splitting --which", "python -m experiments.splitting_search l2 --A -1"),
+            ("howsmooth meanfield splitting-cases", "python -m experiments.splitting_search l2 --A -1"),
             ("splitting_limits.jsonl",),
             "L2: distances 2 to 10 of two atoms, ratios 8 to 3·10²². Sinkhorn: two atoms, by a proof.",
             "Masses in logarithms: in float64 with bounded masses a search had ended at 246.5, and the table called that the largest.",

@@ -190,8 +190,10 @@ def small(words: list[str]) -> list[str]:
     if "--layers" in own and given.get("--layers") != "all" and "gpt2_attention.safetensors" not in words:
         layers = given.get("--layers", "0,1").split(",")
         more += ["--layers", ",".join(dict.fromkeys(str(min(int(layer), LAYERS - 1)) for layer in layers))]
-    if command.name in ("splitting", "splitting-copies"):  # all heads, or layers by automatic differentiation
-        more += ["--layers", "0", "--lengths", "4"] if "--map" in given else ["--heads", "0,1"]
+    if command.name == "splitting" and "--map" not in given:  # all heads
+        more += ["--heads", "0,1"]
+    elif command.name in ("splitting", "splitting-copies"):  # layers, by automatic differentiation
+        more += ["--layers", "0", "--lengths", "4"]
     if command.name in DEFAULT_MODELS and not _has_model(command, words[depth:]):
         words = [*words[:depth], DEFAULT_MODELS[command.name], *words[depth:]]
     return [*words, *more]

@@ -161,7 +161,7 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
             **({"--artefacts": _say_saved} if "--artefacts" in extra else {}),
         },
         caveats=question.caveats,
-        live_table=None if question.live_tables is None else lambda records: Group(*question.live_tables(records)),
+        live_table=lambda records: Group(*(question.live_tables or question.tables)(records)),
     )
 
 

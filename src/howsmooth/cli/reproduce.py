@@ -13,7 +13,7 @@ from howsmooth.cli.runtime import runtime_options, use_default_threads
 from howsmooth.errors import InputError
 
 STORE_NAME = "reproduce.sqlite"
-FIGURE_DEFAULTS = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"), "the figure's")
+FIGURE_DEFAULTS: dict[str, Any] = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"), "the figure's")
 
 
 @click.command(name="reproduce", short_help="Reproduce the figures of the paper.")

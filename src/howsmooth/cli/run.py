@@ -32,7 +32,7 @@ from howsmooth.report.rows import ACCEPTED_STATUSES, counted, model_name
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
-    from howsmooth.questions.spec import Spec
+    from howsmooth.questions.spec import ModelSpec
     from howsmooth.studies.plan import Plan
 
 WIDTH_WITHOUT_TERMINAL = 120  # columns of output to a file or a pipe
@@ -187,7 +187,7 @@ class CommandRun:
         return EXIT_INTERRUPTED
 
 
-def print_overview(spec: Spec, model: Model, stderr: Console, plan: Plan | None = None) -> None:
+def print_overview(spec: ModelSpec, model: Model, stderr: Console, plan: Plan | None = None) -> None:
     """Print what a command is going to compute, and how much memory that takes.
 
     Args:

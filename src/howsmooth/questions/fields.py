@@ -38,7 +38,7 @@ def option(help: str, *, metavar: str | None = None, flag: str | None = None, **
         flag: Name of the option, if it is not that of the field.
         limits: Limits of pydantic, such as `ge=1`.
     """
-    extra = {name: value for name, value in (("metavar", metavar), ("flag", flag)) if value is not None}
+    extra: Any = {name: value for name, value in (("metavar", metavar), ("flag", flag)) if value is not None}
     return Field(description=help, json_schema_extra=extra or None, **limits)
 
 

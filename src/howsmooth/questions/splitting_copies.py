@@ -23,10 +23,7 @@ from howsmooth.questions.spec import (
 from howsmooth.records.schema import Count, ModelRecord, Number
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
-    from howsmooth.questions.inputs import Inputs
     from howsmooth.questions.work import Work
-    from howsmooth.texts.corpora import Corpus
 
 _NAMES = tuple(name for name in MAPS if name not in ("head", "model"))
 
@@ -70,19 +67,6 @@ class SplittingCopiesRecord(ModelRecord, kind="splitting copies"):
     kept_over_before: float
 
 
-def inputs(model: Model, corpus: Corpus | None, spec: SplittingCopiesSpec) -> Inputs:
-    """Return the texts.
-
-    Raises:
-        InputError: The model takes no tokens that could be repeated.
-    """
-    from howsmooth.questions.inputs import inputs_of
-
-    if spec.inputs not in ("text", "ids"):
-        raise InputError(f"expected a model that reads text, got {model.name} with {spec.inputs}; name another model")
-    return inputs_of(model, corpus, spec)
-
-
 def places(spec: SplittingCopiesSpec, grid: Grid) -> Iterator[dict[str, Any]]:
     """Yield each token of each layer."""
     for layer in grid.layers:
@@ -99,7 +83,9 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
 
     spec, at, n = work.spec, places[0].at, work.n
     options = {**spec.accuracy, "strict": False}
-    ids, words = torch.tensor(work.samples.token_ids[work.index(at["sample"])]), work.words(at["sample"])
+    ids, words = work.token_ids(at["sample"]), work.words(at["sample"])
+    if ids is None:
+        raise InputError(f"expected a model that reads text, got {work.model.name}; use a whole text model")
     before = estimate_at(*work.map_and_tokens(at), **options)
     for place in places:
         position = place.at["position"]
@@ -139,6 +125,5 @@ QUESTION = Question(
     "at the text itself.",
     places=places,
     together=("layer", "sample"),
-    inputs=inputs,
     needs_text=True,
 )

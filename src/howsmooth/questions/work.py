@@ -205,6 +205,7 @@ class Work:
 
     def attention(self, layer: int, head: int | None = None) -> Any:
         """Return the attention of a layer, or one head of it."""
+        f: Any
         if self.samples.features is not None:
             f = self.model.map_at(self.samples.features[0], layer).f
         elif self.samples.token_ids is None:

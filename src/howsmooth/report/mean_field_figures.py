@@ -147,7 +147,7 @@ def distance_chart(records: Sequence[dict[str, Any]]) -> Chart:
     if records[0]["layer"] is None:
         values = [math.inf if r["before"]["value"] == "inf" else r["before"]["value"] for r in shown]
         finite = [i for i, value in enumerate(values) if math.isfinite(value)]
-        high = max((values[i] for i in finite), default=1.0)
+        high = max((values[i] for i in finite), default=1.0) or 1.0  # equal measures
         names = [_exponent(r["p"]) for r in shown]
         return Chart(
             title,

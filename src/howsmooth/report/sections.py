@@ -117,14 +117,14 @@ def _html(parts: Sequence[Any]) -> list[Markup]:
 
 def record_tables(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
     """Return a table of numbers, words and truth values for each kind of record that has none of its own."""
-    tables = {}
+    kinds: dict[str, list[dict[str, Any]]] = {}
     hidden = {*_PER_RECORD, *provenance()}
     for record in records:
         if record["kind"] not in DRAWN_BY_THE_SCRIPT:
-            tables.setdefault(record["kind"], []).append(record)
+            kinds.setdefault(record["kind"], []).append(record)
     return {
         kind.replace(" ", "-") + "s": Table.of_fields(group, _flat_fields(group, hidden))
-        for kind, group in tables.items()
+        for kind, group in kinds.items()
     }
 
 
