@@ -63,7 +63,6 @@ SMALL = {
     "--eps": ("0.01", "0.001,0.01"),
 }
 ONLY_IF_GIVEN = {"--device", "--particles", "--growth", "--depths", "--p", "--eps", "--workers"}
-WITHOUT_TEXT: set[str] = set()  # modes of commands that refuse options about a model or a text
 # The same for Python: what a block says, and what the tests run.
 SMALL_CODE = {
     "count=12": "count=4",
@@ -181,7 +180,7 @@ def small(words: list[str]) -> list[str]:
             break
         command, depth = found, depth + 1
     given = {word: value for word, value in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
-    own = set[str]() if WITHOUT_TEXT & set(words) else {name for param in command.params for name in param.opts}
+    own = {name for param in command.params for name in param.opts}
     more = []
     for option, (one, several) in SMALL.items():
         if option in own and (option in given or option not in ONLY_IF_GIVEN):

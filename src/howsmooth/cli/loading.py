@@ -94,14 +94,6 @@ def load_model(spec: ModelSpec) -> Model:
     return model
 
 
-def load_model_with_text(spec: ModelSpec) -> tuple[Model, Corpus, ModelSpec]:
-    """Load the model and the text of a command that needs a text; see `load_model_and_text`."""
-    model, corpus, resolved_spec = load_model_and_text(spec, needs_text=True)
-    if corpus is None:
-        raise InputError(f"expected a text, got --inputs {spec.inputs}; leave it out, and use a model that reads text")
-    return model, corpus, resolved_spec
-
-
 def check_models(spec: ModelSpec) -> None:
     """Raise InputError if the files of a model show that it cannot be measured as asked.
 

@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 import click
 
-from howsmooth.cli.options import Decorator, apply_options
-
 MAX_NUMBER = 1e100  # radii and distances up to this have a finite square
 MAX_COUNT = 10**6  # steps, samples or particles: more would take too long
 _MAX_SHOWN = 60  # characters of an invalid value that an error message repeats
@@ -149,44 +147,6 @@ class NumberList(click.ParamType):
         return text + (", or inf" if self.allow_infinity else "") + (f", or {self.keyword}" if self.keyword else "")
 
 
-class NameList(click.ParamType):
-    """Comma-separated names, each of them once.
-
-    Args:
-        allowed: The names that are allowed.
-        everything: A word for all of them, by itself; None if there is none.
-
-    Example:
-        >>> NameList(("sign", "noise")).convert("noise,sign,noise", None, None)
-        ('noise', 'sign')
-        >>> NameList(("sign", "noise"), everything="all").convert("all", None, None)
-        ('sign', 'noise')
-    """
-
-    name = "names"
-
-    def __init__(self, allowed: tuple[str, ...], everything: str | None = None) -> None:
-        """Take the arguments of the class."""
-        self.allowed, self.everything = allowed, everything
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return NAME,…, and the word for all; the help of an option lists the names."""
-        return "NAME,…" + (f"|{self.everything}" if self.everything else "")
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a tuple of names."""
-        if not isinstance(value, str):
-            return value
-        if self.everything and value.strip() == self.everything:
-            return self.allowed
-        names = tuple(dict.fromkeys(piece.strip() for piece in value.split(",")))
-        if self.everything in names:
-            self.fail(f"expected {self.everything} by itself or names, got {shorten(value)!r}", param, ctx)
-        if unknown := [name for name in names if name not in self.allowed]:
-            self.fail(f"expected names among {', '.join(self.allowed)}, got {shorten(unknown[0])!r}", param, ctx)
-        return names
-
-
 class Bytes(click.ParamType):
     """A size of memory: 4G, 512M, 64K (powers of 1024), or a number of bytes.
 
@@ -217,44 +177,3 @@ def shorten(text: str) -> str:
         '9999…'
     """
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
-
-
-def ascent_options(*, restarts: int, steps: int) -> Decorator:
-    """Return a decorator that adds the options of gradient ascent, with these defaults."""
-    return apply_options(
-        click.option(
-            "--restarts",
-            type=Count(),
-            metavar="COUNT",
-            default=restarts,
-            show_default=True,
-            help="Number of starting points, optimised together; the best result is kept.",
-        ),
-        click.option(
-            "--steps", type=Count(), metavar="COUNT", default=steps, show_default=True, help="Steps of gradient ascent."
-        ),
-    )
-
-
-def seed_option(default: int | None) -> Decorator:
-    """Return a decorator that adds `--seed`; with the default None, the seed of a file is used."""
-    shown_default = "the file's" if default is None else str(default)
-    return click.option(
-        "--seed",
-        type=Count(0, 2**63 - 1),
-        metavar="NUMBER",
-        default=default,
-        help=f"Seed of everything that is drawn.  [default: {shown_default}]",
-    )
-
-
-def exponents_option(default: str) -> Decorator:
-    """Return a decorator that adds `--p`, the exponents of a distance."""
-    return click.option(
-        "--p",
-        "exponents",
-        type=NumberList(minimum=1, maximum=1e6, allow_infinity=True, example=default),
-        default=default,
-        show_default=True,
-        help="Exponents p ≥ 1 of the distance.",
-    )

@@ -59,6 +59,9 @@ QUESTIONS = {
         "attack",
         "model",
     ),
+    "token-attack": Entry(
+        "token_attack", "Substitute, insert or duplicate real tokens of a text.", ("token attack",), "attack", "tokens"
+    ),
     "regimes": Entry(
         "regimes", "Lip against n, exactly: √n, √n·log n, and the plateau of mean field.", ("regime",), "meanfield"
     ),
@@ -80,9 +83,6 @@ QUESTIONS = {
         "The constant of a map when one token of the text is repeated.",
         ("splitting copies",),
         "meanfield",
-    ),
-    "token-attack": Entry(
-        "token_attack", "Substitute, insert or duplicate real tokens of a text.", ("token attack",), "attack", "tokens"
     ),
     "distance": Entry(
         "distance",

@@ -152,7 +152,7 @@ def distance_chart(records: Sequence[dict[str, Any]]) -> Chart:
         return Chart(
             title,
             Axis("exponent p", tick_labels=names, lower_limit=-0.5, upper_limit=len(names) - 0.5),
-            Axis(f"distance ${letter}_p$", lower_limit=0, upper_limit=1.1 * high),
+            Axis(f"distance ${letter}_p$", lower_limit=0, upper_limit=1.1 * high or 1.0),
             [Series(finite, [values[i] for i in finite], show_markers=True, marker_index=0, colour=0)],
             annotations=[
                 Annotation(

@@ -6,11 +6,12 @@ import click
 
 from howsmooth.cli.lazy import LazyGroup, question_entries
 
-_COMMANDS = {**question_entries("attack")}
-
 
 @click.group(
-    name="attack", cls=LazyGroup, entries=_COMMANDS, short_help="Search for worst cases, and certify that none is near."
+    name="attack",
+    cls=LazyGroup,
+    entries=question_entries("attack"),
+    short_help="Search for worst cases, and certify that none is near.",
 )
 def command() -> None:
     """Find inputs on which attention is far less smooth than on text, or certify that none is near."""

@@ -6,13 +6,11 @@ import click
 
 from howsmooth.cli.lazy import LazyGroup, question_entries
 
-_COMMANDS = {**question_entries("flow")}
-
 
 @click.group(
     name="flow",
     cls=LazyGroup,
-    entries=_COMMANDS,
+    entries=question_entries("flow"),
     short_help="Tokens along depth: particles, Gaussians, densities, real layers.",
 )
 def command() -> None:

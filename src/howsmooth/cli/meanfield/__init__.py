@@ -6,13 +6,11 @@ import click
 
 from howsmooth.cli.lazy import LazyGroup, question_entries
 
-_COMMANDS = {**question_entries("meanfield")}
-
 
 @click.group(
     name="meanfield",
     cls=LazyGroup,
-    entries=_COMMANDS,
+    entries=question_entries("meanfield"),
     short_help="The mean-field limit: regimes, splitting, masks, distances.",
 )
 def command() -> None:
