@@ -398,7 +398,7 @@ def claims() -> list[Claim]:
             "Number of points: 2, 3, 4 and 5, from 40 random starts; four and five gain nothing. Sign of A: for A = −1 three points "
             "gain nothing. An earlier version had a gain of 16 %, from one chain that was not optimised.",
             (
-                "tests/studies/test_mean_field.py::test_three_points_exceed_two_where_scores_are_positive",
+                "tests/lipschitz/test_regimes.py::test_three_points_exceed_two_where_scores_are_positive",
                 "tests/lipschitz/test_three_points.py::test_the_gain_of_the_third_point_tends_to_16_over_9",
             ),
         ),
@@ -475,7 +475,7 @@ def claims() -> list[Claim]:
             "Text, length, number of samples and special tokens: the largest ratio goes from 0.76 to 0.95, and never above 1. "
             "These are statements about the inputs that were measured, not about all texts.",
             (
-                "tests/cli/test_splitting.py::test_which",
+                "tests/questions/test_splitting_cases.py::test_records_are_valid_and_shown",
                 "tests/lipschitz/test_regimes.py::test_the_plateau_at_large_radii",
             ),
         ),
