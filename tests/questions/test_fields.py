@@ -13,7 +13,7 @@ from howsmooth.report.plan_tables import show_bytes
 @given(st.lists(st.integers(0, 10**6), min_size=1, unique=True))
 def test_integer_lists_read_back(values):
     parse = numbers("0,6", integer=True, minimum=0, keyword="all").func
-    assert parse(", ".join(map(str, values))) == parse(values) == tuple(values)
+    assert parse(", ".join(map(str, values))) == parse(values) == tuple(values)  # exact: integers
 
 
 def test_integer_lists_drop_duplicates_and_accept_the_keyword():
