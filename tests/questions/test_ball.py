@@ -29,7 +29,7 @@ def test_what_the_spec_refuses(fields, message):
 
 def test_it_is_asked_in_python(tiny, text_file):
     small, large = package.ask("ball", tiny, text_file, **SMALL, eps=[0.1, 0.001])
-    assert [small["eps"], large["eps"]] == [0.001, 0.1]
+    assert [small["eps"], large["eps"]] == [0.001, 0.1]  # exact: as given
     for record in (small, large):
         assert record_error(record) is None
         assert at_most(record["found"]["value"], record["certified"])

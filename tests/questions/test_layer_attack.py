@@ -49,6 +49,7 @@ def test_attacks_on_a_layer(tiny, text_file, tmp_path, monkeypatch):
     budget, attacks = [0.01, 0.1], ["split", "noise", "ascent", "split-ascent"]
     more = {"layers": [1], "heads": [0], "dtype": "float64", "norm": "token", "artefacts": tmp_path}
     found = package.ask("layer-attack", tiny, text_file, **SMALL, **more, budget=budget, attacks=attacks)
+    # exact: as given
     assert [(record["share"], record["attacked_n"]) for record in found] == [
         (share, n) for share in budget for n in (12, 6, 6, 12)
     ]

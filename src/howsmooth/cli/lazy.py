@@ -16,12 +16,14 @@ class Entry(NamedTuple):
 
     Attributes:
         location: `module` or `module:name` within `howsmooth.cli`; the name is `command` by default. ?NAME is the
-            command of a question.
+            command of a question; with `help` it is a group of such commands.
         short_help: The command's line in the help of its group.
+        help: What a group of questions is about.
     """
 
     location: str
     short_help: str
+    help: str = ""
 
 
 def question_entries(group: str) -> dict[str, Entry]:
@@ -49,7 +51,9 @@ class LazyGroup(click.Group):
         """Import a command by name; return None if the group has no such command."""
         if name not in self.entries:
             return None
-        location = self.entries[name].location
+        location, short_help, about = self.entries[name]
+        if about:
+            return LazyGroup(name, entries=question_entries(name), short_help=short_help, help=about)
         if location.startswith("?"):
             from howsmooth.cli.ask import question_command
 

@@ -16,9 +16,7 @@ from howsmooth.cli.completion import MODELS, TEXTS, complete, complete_model
 from howsmooth.errors import InputError
 from howsmooth.questions import find_question
 from howsmooth.questions.measure import MeasureSpec
-from howsmooth.questions.spec import CHUNK_FIELDS as CHUNK_FIELDS
 from howsmooth.questions.spec import LOADING_FIELDS, EngineSpec, ModelChoice, Spec, spec_of
-from howsmooth.questions.spec import SOLVER_FIELDS as SOLVER_FIELDS
 
 MODEL_HELP = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub,
     random:NAME for an architecture with random weights, or a .safetensors file of GPT-2's attention layers."""
@@ -113,6 +111,28 @@ def spec_option(name: str, default: Any = None, spec: type[Spec] = MeasureSpec) 
     return click.option(
         flag, name, metavar=str(metavar), nargs=len(str(metavar).split()), help=help_text, shell_complete=completer
     )
+
+
+class Parsed(click.ParamType):
+    """A type of an option from a parser of `howsmooth.questions.fields`, for options that are not fields of a spec.
+
+    Example:
+        >>> Parsed(whole(1, 65535)).convert("8080", None, None)
+        8080
+    """
+
+    name = "value"
+
+    def __init__(self, parser: Any) -> None:
+        """Take the parser: a validator of pydantic, or a function."""
+        self.parse = getattr(parser, "func", parser)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value of a text."""
+        try:
+            return self.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def option_name(field: str) -> str:

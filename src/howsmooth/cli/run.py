@@ -125,7 +125,7 @@ class CommandRun:
 
         Args:
             computation: What to compute.
-            describe: Turns the arguments of the progress callback into a text; by default they are n, layer and head.
+            describe: Turns the coordinates of a place into a text; by default layer, head and n.
         """
         records_on_screen = any(file.path == "-" for file in self.files) and sys.stdout.isatty()
         display = RecordDisplay(
@@ -256,7 +256,7 @@ def run_command(
         plot: Returns the figure of --plot.
         page: Returns the HTML of --report.
         inputs: Paths of input files by option; no output may be one of them.
-        describe: Turns the arguments of the progress callback into a text; by default they are n, layer and head.
+        describe: Turns the coordinates of a place into a text; by default layer, head and n.
         read_existing: Reads the records of an existing --json file, which makes the command resumable.
         writers: Functions of path and records that write the outputs of further options.
         caveats: Returns lines of warning about the records; by default, about tolerances that were not reached.

@@ -32,7 +32,7 @@ class BallSpec(ModelSpec):
     steps: Steps = 30
 
 
-class Ball(ModelRecord, kind="ball"):
+class BallRecord(ModelRecord, kind="ball"):
     """A certified bound for all tokens within eps of a text's tokens, and the largest constant found there.
 
     The supremum over the ball is between the two.
@@ -98,7 +98,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
 
 QUESTION = Question(
     spec=BallSpec,
-    records=(Ball,),
+    records=(BallRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.attack_tables:ball_tables"),
     about="Certify the Lipschitz constant on the ball of all tokens within ε of a text's, and attack within it.\n\n"

@@ -6,8 +6,7 @@ All kinds of inputs have the same methods, so that the callers do not distinguis
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ DRAW_BLOCK = 1024  # random tokens are drawn in blocks of this size; changing it
 RANDOM_TEXT = "random normalised tokens"  # the field `text` of records without a text
 RANDOM_IDS = "random token ids"
 TOKEN_NAMES = {"images": "patch", "audio": "frame"}  # what tokens are called where they are no words
-
-ProgressCallback = Callable[[int, int | None, int | None], None]  # called with (n, layer, head) before a computation
 
 
 class TextInputs:
@@ -402,76 +399,6 @@ def perturbed_mask(special: Tensor, tokens: str) -> Tensor | None:
             "(--tokens all)"
         )
     return mask
-
-
-@dataclass(frozen=True, eq=False)
-class Site:
-    """A map of a model and the tokens of one sample that enter it.
-
-    Attributes:
-        n: Number of tokens.
-        sample: Number of the sample.
-        chunk: The tokens as ids and words.
-        layer: The layer.
-        head: The head; None for the whole layer.
-        f: The map of the layer or head.
-        x: The tokens that enter it, (n, d).
-    """
-
-    n: int
-    sample: int
-    chunk: TokenChunk
-    layer: int
-    head: int | None
-    f: Any
-    x: Tensor
-
-    @property
-    def record_fields(self) -> dict[str, Any]:
-        """Layer, head, length and sample, as fields of a record."""
-        return {"layer": self.layer, "head": self.head, "n": self.n, "sample": self.sample}
-
-
-def sites(
-    model: Model,
-    corpus: Corpus | None,
-    spec: ModelSpec,
-    *,
-    samples: int | None = None,
-    progress: ProgressCallback | None = None,
-) -> Iterator[Site]:
-    """Yield every length, sample, layer and head of a spec with its map and tokens: one forward pass per chunk.
-
-    Args:
-        model: The model.
-        corpus: The text; None with random tokens.
-        spec: What to iterate over.
-        samples: Number of samples, instead of the spec's.
-        progress: Called with (n, layer, head) before each site.
-
-    Example:
-        >>> from howsmooth.models import load
-        >>> from howsmooth.studies import spec_of
-        >>> from howsmooth.texts.corpora import read_corpus
-        >>> model, text = load("minilm"), read_corpus("embedded")
-        >>> spec = spec_of({"layers": [0, 3], "lengths": [8], "samples": 1})
-        >>> [(site.layer, tuple(site.x.shape)) for site in sites(model, text, spec)]
-        [(0, (8, 384)), (3, (8, 384))]
-    """
-    inputs = inputs_of(model, corpus, spec)
-    layers, heads = chosen_layers(model, spec), chosen_heads(model, spec)
-    for n in spec.lengths:
-        maps = {layer: inputs.attention(layer, n) for layer in layers}
-        for sample in range(spec.samples if samples is None else samples):
-            chunk = inputs.chunk(n, sample)
-            activations = {} if isinstance(inputs, NormalisedInputs) else inputs.tokens(chunk, sample, layers)
-            for layer in layers:
-                x = activations[layer] if layer in activations else inputs.tokens(chunk, sample, [layer])[layer]
-                for head in heads:
-                    if progress is not None:
-                        progress(n, layer, head)
-                    f = maps[layer] if head is None else maps[layer].head(head)
-                    yield Site(n, sample, chunk, layer, head, f, x)
 
 
 def resolve(model: Model, corpus: Corpus | None, spec: ModelSpec) -> ModelSpec:

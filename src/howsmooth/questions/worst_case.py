@@ -63,7 +63,7 @@ class WorstCaseSpec(ModelSpec):
         return self
 
 
-class WorstCase(ModelRecord, kind="worst case"):
+class WorstCaseRecord(ModelRecord, kind="worst case"):
     """The largest constant that gradient ascent found within a set of tokens."""
 
     within: str
@@ -172,7 +172,7 @@ def _smallest_upper(f: SelfAttention, n: int, R: float) -> Bound:
 
 QUESTION = Question(
     spec=WorstCaseSpec,
-    records=(WorstCase,),
+    records=(WorstCaseRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.attack_tables:worst_case_tables"),
     about="Maximise the local Lipschitz constant over all tokens in a set, by gradient ascent from many starts.",

@@ -175,8 +175,9 @@ def _rows(records: list[dict[str, Any]]) -> list[tuple[str, str]]:
                 dict.fromkeys(
                     f"{record.get('text')} (sha256 {record['text_sha256']})"
                     if record.get("text_sha256")
-                    else str(record.get("text"))
+                    else record["text"]
                     for record in records
+                    if record.get("text")
                 )
             ),
         ),

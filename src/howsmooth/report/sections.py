@@ -27,6 +27,7 @@ from howsmooth.report.table import Table
 
 DRAWN_BY_THE_SCRIPT = ("measurement", "bound", "worst case", "ball")  # kinds with charts that answer clicks
 _PER_RECORD = ("kind", "schema", "task", "source")  # fields that say nothing about the result
+_ENLARGED = 1.15  # how much wider than drawn a figure may be
 _COLOURS = {
     THEMES["light"]["background"]: "--background",
     THEMES["light"]["foreground"]: "--foreground",
@@ -87,6 +88,8 @@ def _figure(name: str, question: Question, records: Sequence[dict[str, Any]]) ->
 def themed_svg(svg: str, prefix: str) -> str:
     """Return an SVG for a page: without its head, with colours as variables and with a prefix in front of its ids.
 
+    It is as wide as the page, but not much wider than it was drawn.
+
     Example:
         >>> themed_svg('<?xml version="1.0"?><svg><g id="a" style="fill: #1f2328"/><use href="#a"/></svg>', "p")
         '<svg><g id="p-a" style="fill: var(--foreground)"/><use href="#p-a"/></svg>'
@@ -96,7 +99,12 @@ def themed_svg(svg: str, prefix: str) -> str:
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     for colour, variable in _COLOURS.items():
         svg = re.sub(re.escape(colour), f"var({variable})", svg, flags=re.IGNORECASE)
-    return re.sub(r'(<svg\b[^>]*?)\s+width="[^"]*"', r"\1", re.sub(r'(<svg\b[^>]*?)\s+height="[^"]*"', r"\1", svg))
+    svg = re.sub(r'(<svg\b[^>]*?)\s+height="[^"]*"', r"\1", svg)
+    return re.sub(r'(<svg\b[^>]*?)\s+width="([\d.]+)pt"', _largest_width, svg)
+
+
+def _largest_width(found: re.Match[str]) -> str:
+    return f'{found[1]} style="max-width: {_ENLARGED * float(found[2]) * 4 / 3:.0f}px"'
 
 
 def _html(parts: Sequence[Any]) -> list[Markup]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from howsmooth.lazy import attach
 
 if TYPE_CHECKING:
-    from howsmooth.questions.inputs import resolve, sites
+    from howsmooth.questions.inputs import resolve
     from howsmooth.questions.measure import QUANTITIES, MeasureSpec
     from howsmooth.questions.spec import Spec, read_study, spec_of
     from howsmooth.studies.costs import CostModel
@@ -34,7 +34,6 @@ __getattr__, __dir__ = attach(
         "records_of": "howsmooth.studies.run",
         "run_study": "howsmooth.studies.run",
         "resolve": "howsmooth.questions.inputs",
-        "sites": "howsmooth.questions.inputs",
         "CostModel": "howsmooth.studies.costs",
         "Store": "howsmooth.studies.store",
         "read_records": "howsmooth.studies.formats",
@@ -56,7 +55,6 @@ __all__ = [
     "records_of",
     "run_study",
     "resolve",
-    "sites",
     "CostModel",
     "Store",
     "read_records",
