@@ -113,7 +113,7 @@ def key_of(record: Record) -> tuple:
 
 
 def _layer(f: Callable[[Tensor], Tensor], x: Tensor, attack: Attack, budget: float, spec: Spec) -> Record:
-    found = local_lipschitz(f, x, **spec.accuracy, strict=False)
+    found = local_lipschitz(f, x, solver=spec.spectral_solver, strict=False)
     size = budget * float(torch.linalg.vector_norm(x))
     attacked = run(attack, Target.of(f, x), Budget(size), seed=spec.seed)
     return found.as_record() | {"change": attacked.change, "gain": attacked.gain, "calls": attacked.calls}

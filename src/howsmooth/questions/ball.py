@@ -66,7 +66,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     at, spec = places[0].at, work.spec
     f, x = work.attention_and_tokens(at)
     f, x = f.converted(dtype=torch.float64), x.double()
-    centre = estimate_at(f, x, **spec.accuracy)
+    centre = estimate_at(f, x, solver=spec.spectral_solver)
     vacuous = vacuous_eps(f, x)
     for place in places:
         eps = place.at["eps"]

@@ -80,7 +80,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     at, spec = places[0].at, work.spec
     f, x = work.attention_and_tokens(at)
     R = ball_radius(spec.radius, radius_of(work.model.normalisation(at["layer"])) if spec.radius == "norm" else None, x)
-    measured = estimate_at(f, x, **spec.accuracy, max_memory=spec.max_memory, strict=False).as_record()
+    measured = estimate_at(f, x, solver=spec.spectral_solver, strict=False).as_record()
     shares = argmax_share(f, x, ARGMAX_THRESHOLD).tolist()
     place_of = {place.at["bound"]: place for place in places}
     for outcome in every(LayerForm(f), work.n, R, x):

@@ -225,7 +225,7 @@ def _growth(
     at = [depth for depth in (*chosen, *([layers + 1] if chain.norm is not None else [])) if depth in wanted]
     log_product = 0.0
     for depth, (own, growth) in enumerate(
-        growth_by_map(chain.maps, chain.x, at, moved=moved, **spec.accuracy), start=1
+        growth_by_map(chain.maps, chain.x, at, moved=moved, solver=spec.spectral_solver), start=1
     ):
         sigma = float(own.value[0])
         log_product += math.log(sigma) if sigma > 0 else -math.inf

@@ -222,7 +222,7 @@ class Baselines:
         from howsmooth.questions.quantities import estimate_at
 
         f = FeatureProblem(self.target, self.objective).map
-        return estimate_at(f, self.target.x, **self.spec.accuracy, strict=False).as_record()
+        return estimate_at(f, self.target.x, solver=self.spec.spectral_solver, strict=False).as_record()
 
     def noise_gain(self, budget: Budget) -> float:
         """Return the gain of random noise."""

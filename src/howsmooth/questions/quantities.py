@@ -21,6 +21,7 @@ from howsmooth.models import Model
 from howsmooth.models.memory import solver_memory_limit
 from howsmooth.models.released_scripts import script_map, uses_dropout, vjps_under_dropout
 from howsmooth.questions.measure import QUANTITIES
+from howsmooth.spectral import Solver
 
 _NO_INTERVAL = dict.fromkeys(("lower", "upper", "confidence", "residual", "steps", "seed", "seconds", "relative"))
 NUM_TOP_TOKENS = 3  # how many tokens of the direction a record names
@@ -38,7 +39,7 @@ class EvaluationPoint:
         layer: Layer of the map; None for the whole model.
         token_ids: Token ids of the sequences, (b, n); None if the tokens are random.
         perturbed: Mask of the tokens that a perturbation may move, (n,) or (b, n); None for all.
-        solver_options: Options of `local_lipschitz`.
+        solver: The options of a solve.
     """
 
     f: Any
@@ -47,7 +48,7 @@ class EvaluationPoint:
     layer: int | None
     token_ids: Tensor | None
     perturbed: Tensor | None
-    solver_options: dict[str, Any]
+    solver: Solver
 
 
 def compute_quantity(name: str, point: EvaluationPoint) -> list[dict[str, Any]]:
@@ -69,9 +70,10 @@ def estimate_at(f: Any, x: Tensor, **options: Any) -> Estimate:
 
 def lipschitz(point: EvaluationPoint) -> list[dict[str, Any]]:
     """Return ‖D_X f‖₂ with its interval, and `direction_shares`, the share of each token in the worst direction."""
-    options = dict(point.solver_options)
-    options["max_memory"] = solver_memory_limit(point.x.device, options.get("max_memory"))
-    found = local_lipschitz(point.f, point.x, tokens=point.perturbed, strict=False, **options)
+    limit = solver_memory_limit(point.x.device, point.solver.max_memory)
+    found = local_lipschitz(
+        point.f, point.x, tokens=point.perturbed, solver=point.solver, max_memory=limit, strict=False
+    )
     estimates = found if isinstance(found, list) else [found]
     return [
         {**e.as_record(), "seconds": e.seconds / len(estimates), "width": e.width, "direction_shares": e.shares}
@@ -92,9 +94,10 @@ def scripts(point: EvaluationPoint) -> list[dict[str, Any]]:
     if point.model is None or point.layer is None:
         raise InputError("expected a layer of a model for the quantity scripts, got another map; measure attention")
     if uses_dropout(point.model) and point.token_ids is not None:
-        found = []
+        found, seed = [], point.solver.seed
+        assert isinstance(seed, int)  # a generator has no place in a spec
         for ids in point.token_ids:
-            tokens, first, second = vjps_under_dropout(point.model, ids, point.layer, point.solver_options["seed"])
+            tokens, first, second = vjps_under_dropout(point.model, ids, point.layer, seed)
             mu = float((first.double() * second.double()).sum() / torch.linalg.vector_norm(first.double()))
             found.append(_record(math.sqrt(max(mu, 0.0)), tokens) | {"script_map": "attention with dropout on"})
         return found

@@ -16,7 +16,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -34,6 +34,9 @@ from howsmooth.questions.fields import (
 )
 from howsmooth.reading import LARGEST_TOML, read_whole
 from howsmooth.texts.corpora import Corpus, read_corpus
+
+if TYPE_CHECKING:
+    from howsmooth.spectral import Solver
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
 # Fields that a study file may set for every question; `question` is its name.
@@ -462,9 +465,11 @@ class ModelSpec(Spec):
         return bool({"inputs", "texts", "images", "audio"} & self.model_fields_set)
 
     @property
-    def accuracy(self) -> dict[str, Any]:
-        """Width, confidence and seed: the options that every solve shares."""
-        return {"tol": self.tol, "confidence": self.confidence, "seed": self.seed}
+    def spectral_solver(self) -> Solver:
+        """The options of a solve; `solver` is the integrator of a flow."""
+        from howsmooth.spectral import Solver
+
+        return Solver(self.tol, self.confidence, self.stop, self.max_steps, self.max_memory, self.seed)
 
     @property
     def adds_special_tokens(self) -> bool:

@@ -86,12 +86,12 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     for place in places:
         if spec.is_attention:
             f, x = work.attention_and_tokens(place.at)
-            found = splits(f, x, **spec.accuracy)
+            found = splits(f, x, solver=spec.spectral_solver)
         else:
             f, x = work.map_and_tokens(place.at)
             if not isinstance(f, torch.nn.Module):
                 raise InputError(f"expected a module for the map {spec.map_name}, got {type(f).__name__}")
-            found = compare_norms(f, rowwise_jacobian(OwnTokenMap(f), x), x, **spec.accuracy)
+            found = compare_norms(f, rowwise_jacobian(OwnTokenMap(f), x), x, spec.spectral_solver)
         words, own_norms = work.words(place.at["sample"]), found.own.value.tolist()
         split_positions = sorted(found.atoms.tolist(), key=lambda position: -own_norms[position])
         fields = {

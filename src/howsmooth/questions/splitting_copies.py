@@ -82,11 +82,10 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     from howsmooth.questions.quantities import estimate_at
 
     spec, at, n = work.spec, places[0].at, work.n
-    options = {**spec.accuracy, "strict": False}
     ids, words = work.token_ids(at["sample"]), work.words(at["sample"])
     if ids is None:
         raise InputError(f"expected a model that reads text, got {work.model.name}; use a whole text model")
-    before = estimate_at(*work.map_and_tokens(at), **options)
+    before = estimate_at(*work.map_and_tokens(at), solver=spec.spectral_solver, strict=False)
     for place in places:
         position = place.at["position"]
         order = torch.arange(n).repeat_interleave(1 + (torch.arange(n) == position) * (spec.copies - 1))
@@ -97,7 +96,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
         for name, positions in (("next", torch.arange(len(order))), ("kept", order)):
             batch = {"input_ids": longer_ids, "attention_mask": mask, "position_ids": positions[None]}
             longer = work.model.map_at(batch, at["layer"], spec.map_name)
-            after[name] = estimate_at(longer.f, longer.x, **options)
+            after[name] = estimate_at(longer.f, longer.x, solver=spec.spectral_solver, strict=False)
         statuses = [estimate.status for estimate in (before, *after.values())]
         yield (
             place,

@@ -17,6 +17,7 @@ from howsmooth.errors import InputError
 from howsmooth.questions.inputs import TOKEN_NAMES, NormalisedInputs
 from howsmooth.questions.question import Place
 from howsmooth.questions.spec import Spec
+from howsmooth.spectral import Solver
 from howsmooth.texts.cutting import TokenChunk, word
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Bundle:
         places: The places, without those that have a record.
         fields: Fields that all records share.
         samples: The inputs of a question about models; None for any other.
-        solver: Options of `local_lipschitz`.
+        solver: The options of a solve.
         first: Coordinates of the first place that was planned.
         seconds: Estimated time of all its places.
     """
@@ -69,7 +70,7 @@ class Bundle:
     places: tuple[Place, ...]
     fields: dict[str, Any] = field(default_factory=dict)
     samples: Samples | None = None
-    solver: dict[str, Any] = field(default_factory=dict)
+    solver: Solver = field(default_factory=Solver)
     first: dict[str, Any] = field(default_factory=dict)
     seconds: float = 1.0
 
@@ -93,7 +94,7 @@ class Work:
         bundle: The bundle.
         spec: Its spec.
         fields: Fields that all records share.
-        solver: Options of `local_lipschitz`.
+        solver: The options of a solve.
     """
 
     def __init__(

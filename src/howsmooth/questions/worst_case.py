@@ -97,7 +97,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     R = ball_radius(spec.radius, radius_of(norm), x)
     constraint = _constraint(spec, norm, R, x)
     found = worst_case(f, n, constraint, restarts=spec.restarts, steps=spec.steps, seed=spec.seed, tol=spec.tol)
-    on_text = estimate_at(f, x, **spec.accuracy, strict=False)
+    on_text = estimate_at(f, x, solver=spec.spectral_solver, strict=False)
     largest_norm = float(torch.linalg.vector_norm(found.x, dim=-1, dtype=torch.float64).max())
     fields = {
         "model": work.model.name,

@@ -45,7 +45,7 @@ from howsmooth.questions.spec import (
 )
 from howsmooth.questions.work import Bundle, Samples
 from howsmooth.records.provenance import provenance
-from howsmooth.spectral import MemoryPlan, restrict
+from howsmooth.spectral import MemoryPlan, Solver, restrict
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
 from howsmooth.studies.threads import available_cores
@@ -101,17 +101,9 @@ class PlannedModel:
         """Number of maps: layers times heads."""
         return len(self.layers) * len(self.heads)
 
-    def solver_options(self, n: int, confidence: float) -> dict[str, Any]:
-        """Return the options of `local_lipschitz` for n tokens."""
-        return {
-            "tol": self.spec.tol,
-            "confidence": confidence,
-            "max_memory": self.spec.max_memory,
-            "stop": self.spec.stop,
-            "max_steps": self.spec.max_steps,
-            "product_dtype": product_dtype(self.spec, n, self.device),
-            "seed": self.spec.seed,
-        }
+    def solver(self, n: int) -> Solver:
+        """Return the options of a solve for n tokens."""
+        return replace(self.spec.spectral_solver, product_dtype=product_dtype(self.spec, n, self.device))
 
     def memory(self, n: int) -> int:
         """Return the bytes of a solve with n tokens, scaled from the longest length."""
@@ -176,9 +168,9 @@ class Plan:
         """Confidence of one record: the spec's, or its share if all intervals hold simultaneously."""
         spec = self.spec
         if not (isinstance(spec, MeasureSpec) and spec.simultaneous):
-            return getattr(spec, "confidence", 0.0)
+            return spec.confidence
         certified = sum(QUANTITIES[quantity].certified for _, quantity in spec.variants)
-        return 1 - (1 - spec.confidence) / max(1, self.count // len(spec.variants) * certified)
+        return spec.spectral_solver.divided(max(1, self.count // len(spec.variants) * certified)).confidence
 
     def bundles(self, done: Callable[[list[str]], set[str]] = lambda tasks: set()) -> Iterator[Bundle]:
         """Yield the bundles without finished places: in order in this process, longest first elsewhere.
@@ -251,13 +243,13 @@ class Plan:
         self, planned: PlannedModel, inputs: Inputs, n: int, samples: Sequence[int], seconds_per_place: float
     ) -> Bundle:
         spec, chunks = self.spec, {sample: inputs.chunk(n, sample) for sample in samples}
-        solver = planned.solver_options(n, self.confidence)
+        solver = replace(planned.solver(n), confidence=self.confidence)
         has_ids = isinstance(inputs, (TextInputs, IdInputs))
         shared = {
             **self._model_fields(planned),
             **inputs.run_fields,
             **inputs.length_fields(n),
-            "product_dtype": _dtype_name(solver["product_dtype"]),
+            "product_dtype": _dtype_name(solver.product_dtype),
         }
         hashed = {
             "version": MAPS[spec.map_name].version,
@@ -270,7 +262,7 @@ class Plan:
             "n": n,
             **spec.determining(),
             "map": spec.map_name,
-            "confidence": solver["confidence"],
+            "confidence": solver.confidence,
             "product_dtype": shared["product_dtype"],
         }
         prefix = json.dumps(hashed, sort_keys=True)  # once for all places of the bundle
@@ -502,20 +494,15 @@ def solve_memory(model: Model, inputs: Inputs, spec: ModelSpec, layer: int) -> M
         positions = perturbed.nonzero().flatten()
         columns = (positions[:, None] * width + torch.arange(width)).flatten().to(model.device)
         derivative = restrict(derivative, cols=columns)
-    options: dict[str, Any] = {
-        "max_steps": spec.max_steps,
-        "tol": spec.tol,
-        "confidence": spec.confidence,
-        "stop": spec.stop,
-    }
     limit = solver_memory_limit(model.device, spec.max_memory)
     try:
-        return plan_memory(derivative, limit, **options)
+        return plan_memory(derivative, solver=spec.spectral_solver, max_memory=limit)
     except InputError:
         if limit is None:
             raise
         # The solver reports bytes of vectors; here the error can name lengths and options.
-        least = replace(plan_memory(derivative, **options), stored=MIN_STORED_VECTORS).total / 2**20
+        unlimited = plan_memory(derivative, solver=spec.spectral_solver, max_memory=None)
+        least = replace(unlimited, stored=MIN_STORED_VECTORS).total / 2**20
         what = "max_memory" if limit == spec.max_memory else f"free memory on {model.device}"
         remedy = (
             "allow more memory (a larger --max-memory) or"

@@ -49,7 +49,7 @@ def move_one_token(model: Model, corpus: Corpus, spec: ModelSpec, position: int)
     if not 0 <= position < n:
         raise InputError(f"expected a token between 0 and {n - 1}, got {position}; choose one of the text")
     chunk, f, x = _first_map(model, corpus, spec)
-    estimate = estimate_at(f, x, tokens=[position], **spec.accuracy, strict=False, max_memory=spec.max_memory)
+    estimate = estimate_at(f, x, tokens=[position], solver=spec.spectral_solver, strict=False)
     return {
         **_map_fields(model, corpus, spec),
         "position": position,
@@ -83,8 +83,7 @@ def move_each_token(model: Model, corpus: Corpus, spec: ModelSpec, *, tol: float
         ('converged', 8)
     """
     chunk, f, x = _first_map(model, corpus, spec)
-    accuracy = spec.accuracy
-    found = token_gains(f, x, tol=tol, confidence=accuracy["confidence"], seed=accuracy["seed"], strict=False)
+    found = token_gains(f, x, solver=spec.spectral_solver, tol=tol, strict=False)
     return {
         **_map_fields(model, corpus, spec),
         "tol": tol,

@@ -11,6 +11,7 @@ from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.questions.measure import MeasureSpec
 from howsmooth.questions.spec import ModelChoice, TextChoice
+from howsmooth.spectral import Solver
 from howsmooth.studies.figures.definition import Figure, GeneratedInput
 from howsmooth.studies.figures.generated_inputs import (
     ADVERSARIAL,
@@ -160,7 +161,6 @@ class _FigureRun:
             return
         self._run(plan)
         if self.figure.bounds:
-            solver_options = {"tol": study.tol, "confidence": study.confidence, "seed": study.seed}
             jobs = [
                 make_job(
                     labelled,
@@ -171,7 +171,7 @@ class _FigureRun:
                     n=n,
                     radius=labelled.radius(layer),
                     text="norm",
-                    solver_options=solver_options,
+                    solver=study.spectral_solver,
                 )
                 for layer in plan.planned_models[0].layers
                 if layer is not None
@@ -300,21 +300,12 @@ def _jobs_of(labelled: LabelledModel, generated: GeneratedInput, options: Option
         if not isinstance(attention, SelfAttention):
             raise InputError(f"expected a model whose attention is known by its weights, got {labelled.label}")
         castin(attention, 2, R, head=head, sign=1)
-    solver_options = {"tol": options.tol or 1e-3, "confidence": 0.999, "seed": generated.model.seed or 0}
+    solver = Solver(tol=options.tol or 1e-3, seed=generated.model.seed or 0)
     text = _text_label(generated)
 
     def job(kind: str, requests: tuple[Request, ...], n: int, sample: int = 0) -> Job:
         return make_job(
-            labelled,
-            kind,
-            requests,
-            layer=layer,
-            head=head,
-            n=n,
-            sample=sample,
-            radius=R,
-            text=text,
-            solver_options=solver_options,
+            labelled, kind, requests, layer=layer, head=head, n=n, sample=sample, radius=R, text=text, solver=solver
         )
 
     jobs = [
