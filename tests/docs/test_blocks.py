@@ -14,7 +14,7 @@ from tests.docs.blocks import PAGES, Block, blocks, split_comment
 from tests.docs.comparison import ROOT, difference
 from tests.docs.small import Shell, run_python, scope, small, tiny_names, workspace
 
-OPTIONAL = {"TensorBoard": "tensorboard"}  # a name in a block of Python, and the package that it needs
+OPTIONAL = {"SummaryWriter": "tensorboard"}  # a name in a block of Python, and the package that it needs
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def test_python_runs(page, folder):
         if not missing:
             run_python(block, names, folder)
     if left_out:
-        pytest.skip(reasons.extra(left_out[0], left_out[0]))
+        pytest.skip(reasons.extra(left_out[0], "test"))
 
 
 def test_the_readme_prints_what_it_shows(folder):
