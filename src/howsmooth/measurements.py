@@ -327,7 +327,11 @@ def ask(
         True
     """
     from howsmooth.errors import InputError
+    from howsmooth.extras import require
     from howsmooth.questions import find_question
+
+    require("transformers", purpose="for howsmooth.ask")  # the extra of it has what specs need, too
+
     from howsmooth.questions.spec import spec_of
     from howsmooth.studies.plan import prepare
     from howsmooth.studies.run import records_of
