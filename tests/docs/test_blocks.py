@@ -78,13 +78,13 @@ def _no_blank_lines(text: str) -> str:
 def test_toml_is_read():
     """A study, or a flow: the files that pages show are valid."""
     from howsmooth.dynamics.declaration import read_example
-    from howsmooth.questions.spec import spec_of
+    from howsmooth.questions.spec import specs_of
 
     files = [block for page in PAGES for block in re.findall(r"```toml[^\n]*\n(.*?)```", page.read_text(), re.S)]
     for text in files:
         declared = tomllib.loads(text)
         if "models" in declared:
-            assert spec_of(declared).models
+            assert all(spec.models for spec in specs_of(declared))
         else:
             assert "attention" in declared and callable(read_example)
     assert len(files) >= 3
