@@ -187,7 +187,10 @@ PAGE_OF = {
             Example("plan growth.toml", "The number of tasks and the expected time, which depends on the machine."),
             Example("study run growth.toml", "Each record is stored as soon as it is computed."),
             Example("study resume growth.sqlite", "Stored records are not computed again."),
-            Example("study status growth.toml", "The tables and fits so far, also while the study is running."),
+            Example(
+                "study status growth.toml --with-tables",
+                "The number of tasks that are done, and the tables and fits so far, also while the study is running.",
+            ),
             Example("study ls", "The studies and stores of this folder."),
             Example("study export growth.toml --file growth.csv", "The suffix may also be .parquet or .jsonl."),
         ],
@@ -248,7 +251,7 @@ _TIMES = (
     (re.compile(r"(\"(?:cpu_)?seconds\": )[0-9.e+-]+"), r"\1…"),
     (re.compile(r"(?<![\w.^])[0-9]+(?:\.[0-9]+)? (ms|s|min|h|seconds?|minutes?|hours?)(?![\w/])"), r"… \1"),
     (re.compile(r"^\d+ of \d+ \w+, .*\n", re.M), ""),  # lines of progress, every half minute
-    (re.compile(r"(\"commit\": )\"[0-9a-f]+\+?\""), r"\1…"),
+    (re.compile(r"(\"(?:commit|checksum)\": )\"[0-9a-f]+\+?\""), r"\1…"),  # the checksum is of the times, too
     (re.compile(r"[0-9.]+ (.iB are free)"), r"… \1"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "…"),
 )

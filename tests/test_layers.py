@@ -25,7 +25,7 @@ LAYERS = (
 )
 # Every package may import these; they import only each other.
 OPEN = {"display", "errors", "extras", "fits", "lazy", "quantised", "reading", "records", "texts"}
-ENTRY_POINTS = {"__init__", "__main__", "measurements", "tracking"}  # may import everything
+ENTRY_POINTS = {"__init__", "__main__", "measurements"}  # may import everything
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "transformers": ("models",),
     "tokenizers": ("models",),

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from howsmooth.models import Model
     from howsmooth.studies.plan import Plan
     from howsmooth.texts import Corpus
-    from howsmooth.tracking import Callback
 
 __all__ = ["measure", "ask", "read", "Measurements"]
 
 _LOADING = ("dtype", "device", "revision", "tokenizer", "part", "trust_remote_code", "allow_pickle", "causal")
 _MAX_NAME = 200  # characters of a name or path; a longer string is the text itself
 _MAX_LENGTHS = 8  # lengths that the repr lists
+# Fields that are part of the name of a scalar: those of the first line only if they differ among the records.
+_NAMED_IF_VARIED = ("model", "checkpoint", "text", "map", "tokens", "cutting")
+_NAMED = {"quantity": "{}", "layer": "layer_{}", "head": "head_{}", "n": "n_{}"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,25 +185,42 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
         file.write_text(report_page(self.records, title=title, notes=self.notes), encoding="utf-8")
         return file
 
-    def log(self, callback: Callback, step: int | None = None, *, prefix: str = "howsmooth") -> None:
-        """Pass the numbers to a callback, such as those of `howsmooth.tracking`.
+    def scalars(self, *, prefix: str = "howsmooth") -> dict[str, float]:
+        """Return the numbers by name, for a logger of experiments.
+
+        There are four numbers for each map and length: `value` (the largest sample), the ends `lower` and `upper` of
+        its interval if it has them, and `mean` over samples if there are several. A name consists of the prefix, the
+        fields that differ among the records (model, text, …), the quantity, layer, head and length. Records of other
+        questions than "measure" are left out.
 
         Args:
-            callback: Called once as `callback(values, step)`: `howsmooth.tracking.TensorBoard`,
-                `howsmooth.tracking.WeightsAndBiases`, or any function. The values are those of
-                `howsmooth.tracking.scalars`.
-            step: The training step, if there is one.
-            prefix: First part of the names of the values.
+            prefix: First part of each name.
 
         Example:
             >>> import howsmooth
             >>> found = howsmooth.measure("minilm", layers=[0], lengths=[8], samples=1)
-            >>> found.log(lambda values, step: print(step, sorted(values)[-1]), step=100)
-            100 howsmooth/lipschitz/layer_0/n_8/value
+            >>> for name in found.scalars(prefix="smooth"):
+            ...     print(name)
+            smooth/lipschitz/layer_0/n_8/value
+            smooth/lipschitz/layer_0/n_8/lower
+            smooth/lipschitz/layer_0/n_8/upper
         """
-        from howsmooth.tracking import scalars
-
-        callback(scalars(self.records, prefix), step)
+        measured = self._measurement_records
+        varying = [name for name in _NAMED_IF_VARIED if len({record.get(name) for record in measured}) > 1]
+        named = dict.fromkeys(varying, "{}") | _NAMED
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for record in measured:
+            parts = [text.format(record[name]) for name, text in named.items() if record.get(name) is not None]
+            groups.setdefault("/".join([prefix, *parts]), []).append(record)
+        values: dict[str, float] = {}
+        for name, group in groups.items():
+            largest = max(group, key=lambda record: record["value"])
+            values |= {
+                f"{name}/{end}": largest[end] for end in ("value", "lower", "upper") if largest.get(end) is not None
+            }
+            if len(group) > 1:
+                values[f"{name}/mean"] = sum(record["value"] for record in group) / len(group)
+        return values
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the records to a file, in the format given by the ending of its name, and return its path.
@@ -308,7 +327,11 @@ def ask(
         True
     """
     from howsmooth.errors import InputError
+    from howsmooth.extras import require
     from howsmooth.questions import find_question
+
+    require("transformers", purpose="for howsmooth.ask")  # the extra of it has what specs need, too
+
     from howsmooth.questions.spec import spec_of
     from howsmooth.studies.plan import prepare
     from howsmooth.studies.run import records_of

@@ -69,6 +69,7 @@ def test_a_study_asks_it(registered, howsmooth, tiny, text_file, tmp_path):
     )
     ran = howsmooth(f"study run {study}")
     assert ran.code == 0, ran.err
+    assert "\nmemory " in ran.err and "\ntime " not in ran.err, "times are estimated for measure alone"
     exported = howsmooth(f"study export {study}").out.splitlines()
     assert len(exported) == 4 and all(record_error(json.loads(line)) is None for line in exported)
     assert "4 of 4 tasks done" in howsmooth(f"study status {study}").out

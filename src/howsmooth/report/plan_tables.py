@@ -77,13 +77,13 @@ def _lengths(lengths: tuple[int, ...]) -> str:
 
 
 def _resources(plan: Plan, seconds: float) -> list[tuple[str, str]]:
-    """Return the rows about the engine, its time and its memory; `seconds` is the remaining work."""
+    """Return the rows about the engine, its time if that was estimated, and its memory; `seconds` is what remains."""
     engine = plan.spec.engine
     if engine.kind == "ray":
         where = engine.address or "a cluster of this machine"
         return [
             ("engine", f"Ray at {where}, {engine.cpus:g} CPUs and {engine.gpus:g} GPUs a task"),
-            ("time", f"about {duration(seconds)} of work, by this machine's speed"),
+            *([("time", f"about {duration(seconds)} of work, by this machine's speed")] if plan.costs else []),
             ("memory", f"at most {show_bytes(plan.worker_memory)} a worker"),
         ]
     workers, threads = plan.workers_and_threads()
@@ -91,7 +91,7 @@ def _resources(plan: Plan, seconds: float) -> list[tuple[str, str]]:
     processes = f"{workers} processes" if workers > 1 else "1 process"
     return [
         ("engine", f"{processes} × {counted(threads, 'thread')} on this machine"),
-        ("time", f"about {duration(seconds / max(1, workers))}"),
+        *([("time", f"about {duration(seconds / max(1, workers))}")] if plan.costs else []),
         (
             "memory",
             f"at most {show_bytes(plan.worker_memory * max(1, workers))}"
