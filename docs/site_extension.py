@@ -296,4 +296,11 @@ def reference(entry: dict[str, str]) -> str:
     return f'- <span id="{entry["key"]}"></span>' + ". ".join(part for part in parts if part) + f". `{entry['key']}`"
 
 
-MACROS = {"names": names, "entry_points": entry_points, "questions": questions, "notebook": notebook, "file": file, "references": references}
+MACROS = {
+    "names": names,
+    "entry_points": entry_points,
+    "questions": questions,
+    "notebook": notebook,
+    "file": file,
+    "references": references,
+}

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import click
 
 from howsmooth.cli.completion import MODELS, TEXTS, complete, complete_model
 from howsmooth.errors import InputError
 from howsmooth.questions import find_question
+from howsmooth.questions.command_line import flag_of, literal_values, option_name
 from howsmooth.questions.measure import MeasureSpec
 from howsmooth.questions.spec import LOADING_FIELDS, EngineSpec, ModelChoice, Spec, spec_of
 
 MODEL_HELP = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub,
     random:NAME for an architecture with random weights, or a .safetensors file of GPT-2's attention layers."""
 ENGINE_FIELDS = ("engine", "address", "workers", "threads", "cpus", "gpus")
-_OPTION_NAMES = {"texts": "text", "kind": "engine"}  # fields of every spec whose option has another name
 
 OUTPUT_OPTIONS = {  # option: metavar and help
     "json": ("FILE|-", "One JSON object per record; - is stdout"),
@@ -96,7 +96,7 @@ def spec_option(name: str, default: Any = None, spec: type[Spec] = MeasureSpec) 
     field = spec_field(name, spec)
     help_text = field.description or ""
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    flag = str(extra.get("flag") or option_name(name))
+    flag = flag_of(name, field)
     if field.annotation is bool:
         return click.option(flag, name, is_flag=True, default=None, help=help_text)
     if bool in get_args(field.annotation):
@@ -104,7 +104,7 @@ def spec_option(name: str, default: Any = None, spec: type[Spec] = MeasureSpec) 
     shown_default = format_default(field.default if default is None else default)
     if shown_default and "[default" not in help_text:
         help_text += f"  [default: {shown_default}]"
-    choices = _literal_values(field.annotation)
+    choices = literal_values(field.annotation)
     metavar = extra.get("metavar") or ("|".join(choices) if choices else name.upper())
     words = {"models": MODELS, "texts": TEXTS, "tokenizer": MODELS}.get(name, choices)
     completer = complete(words, paths=name == "tokenizer" or any(word in str(metavar) for word in ("FILE", "DIR")))
@@ -117,6 +117,7 @@ class Parsed(click.ParamType):
     """A type of an option from a parser of `howsmooth.questions.fields`, for options that are not fields of a spec.
 
     Example:
+        >>> from howsmooth.questions.fields import whole
         >>> Parsed(whole(1, 65535)).convert("8080", None, None)
         8080
     """
@@ -133,18 +134,6 @@ class Parsed(click.ParamType):
             return self.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
-
-
-def option_name(field: str) -> str:
-    """Return the option of a field."""
-    return "--" + _OPTION_NAMES.get(field, field).replace("_", "-")
-
-
-def _literal_values(annotation: Any) -> list[str]:
-    """Return the values of the `Literal` types within an annotation."""
-    if get_origin(annotation) is Literal:
-        return [str(value) for value in get_args(annotation)]
-    return [value for inner in get_args(annotation) for value in _literal_values(inner)]
 
 
 def format_default(default: Any) -> str:
@@ -258,11 +247,10 @@ def _namer(question: str) -> Callable[[str], str]:
             return "MODEL"
         if parts[0] == spec.argument:
             return parts[0].upper()
+        if parts[0] == "engine" and len(parts) > 1:
+            return option_name(parts[1])
         field = spec.model_fields.get(parts[0])
-        extra = field.json_schema_extra if field is not None else None
-        if isinstance(extra, dict) and "flag" in extra:
-            return str(extra["flag"])
-        return option_name(parts[1] if parts[0] == "engine" and len(parts) > 1 else parts[0])
+        return option_name(parts[0]) if field is None else flag_of(parts[0], field)
 
     return option_of_key
 

@@ -70,7 +70,7 @@ def sections_of(records: Sequence[dict[str, Any]]) -> list[Section]:
 
 def _section(name: str, records: Sequence[dict[str, Any]]) -> Section:
     question = find_question(name)
-    return Section(name, QUESTIONS[name].help, _figure(name, question, records), _html(question.tables(records)))
+    return Section(name, QUESTIONS[name].help, _figure(name, question, records), html_of(question.tables(records)))
 
 
 def _figure(name: str, question: Question, records: Sequence[dict[str, Any]]) -> Markup:
@@ -107,12 +107,12 @@ def _largest_width(found: re.Match[str]) -> str:
     return f'{found[1]} style="max-width: {_ENLARGED * float(found[2]) * 4 / 3:.0f}px"'
 
 
-def _html(parts: Sequence[Any]) -> list[Markup]:
+def html_of(parts: Sequence[Any]) -> list[Markup]:
     """Return tables and lines of text as HTML."""
     found: list[Markup] = []
     for part in parts:
         if isinstance(part, Group):
-            found += _html(list(part.renderables))
+            found += html_of(list(part.renderables))
         elif isinstance(part, Table):
             heading = f"<h3>{escape(part.title)}</h3>" if part.title else ""
             caption = f'<p class="muted">{escape(part.caption)}</p>' if part.caption else ""
