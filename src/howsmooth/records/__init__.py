@@ -89,13 +89,13 @@ def record_error(record: Any) -> str | None:
         )
     if type(record.get("schema")) is not int or record["schema"] != SCHEMA:
         return (
-            f"expected a record of schema {SCHEMA}, got schema {record.get('schema')!s:.40}; measure again with "
+            f"expected a record of schema {SCHEMA}, got schema {record.get('schema')!r:.40}; measure again with "
             "this version"
         )
     from howsmooth.records.schema import KINDS, field_errors  # pydantic: needed to read records, not to write them
 
     if not isinstance(record["kind"], str) or record["kind"] not in KINDS:
-        return f"expected a kind of {', '.join(KINDS)}, got {record['kind']!s:.40}"
+        return f"expected a kind of {', '.join(KINDS)}, got {record['kind']!r:.40}"
     reason = field_errors(record)
     if reason is None:
         try:
