@@ -209,6 +209,18 @@ def test_a_layer_that_is_missing_among_others(tmp_path):
     show_everything([str(path)], tmp_path)
 
 
+@pytest.mark.parametrize("key", ["kind", "schema"])
+def test_half_a_character_in_what_a_note_quotes(tmp_path, key):
+    path = tmp_path / "r.jsonl"
+    lines = [
+        json.dumps({**record, key: "\ud800"} if not number else record) for number, record in enumerate(valid_records())
+    ]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    (note,) = read_records([str(path)]).notes
+    assert r"\ud800" in note and note.encode("utf-8")
+    show_everything([str(path)], tmp_path)
+
+
 def test_mutated_json_lines(tmp_path):
     path, left_out = tmp_path / "r.jsonl", 0
     for seed in seeds(MUTATIONS // 10):

@@ -178,5 +178,5 @@ def record_error(record: Any) -> str | None:
     if (reason := form_error(record)) is not None:
         return reason
     if not isinstance(record["kind"], str) or record["kind"] not in _QUESTION_OF:
-        return f"expected a kind of {', '.join(_QUESTION_OF)}, got {record['kind']!s:.40}"
+        return f"expected a kind of {', '.join(_QUESTION_OF)}, got {record['kind']!r:.40}"
     return field_errors(record_type(record["kind"]), record) or text_error(record)

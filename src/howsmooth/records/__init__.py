@@ -86,7 +86,7 @@ def form_error(record: Any) -> str | None:
         )
     if type(record.get("schema")) is not int or record["schema"] != SCHEMA:
         return (
-            f"expected a record of schema {SCHEMA}, got schema {record.get('schema')!s:.40}; measure again with "
+            f"expected a record of schema {SCHEMA}, got schema {record.get('schema')!r:.40}; measure again with "
             "this version"
         )
     return None
